@@ -1,0 +1,179 @@
+"""A checkpoint file, opened: model, tokenizer and configuration. Knows nothing of Lightning.
+
+A checkpoint is Lightning's own, with one more entry, `headscope`: the resolved configuration, the
+tokenizer's own data and the words of the command line, all plain data. It is opened with
+`weights_only=True`, and the configuration may only name the parts that headscope itself has, so a
+file from a stranger runs no code.
+"""
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from headscope.config import known_targets
+from headscope.data.corpus import Corpus
+from headscope.data.tokenizer import Tokenizer, tokenizer_from_state
+from headscope.nn import GPT
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint file holds. `config` is plain data; `step` is the step it was saved at."""
+
+    path: Path
+    model: GPT
+    tokenizer: Tokenizer
+    config: dict[str, Any]
+    step: int
+
+
+def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
+    """Open a checkpoint and rebuild its model, in evaluation mode on `device`.
+
+    Raises ValueError when the file is missing, truncated, or no checkpoint of headscope.
+    """
+    path = Path(path)
+    content = read(path)
+    try:
+        own = content["headscope"]
+        tokenizer = tokenizer_from_state(own["tokenizer"])
+        model = build_model(own["config"]["model"], vocab_size=tokenizer.vocab_size)
+        model.load_state_dict(model_weights(content))
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise ValueError(f"{path} does not fit this version of headscope: {error}") from error
+    return Checkpoint(
+        path=path,
+        model=model.to(device).eval(),
+        tokenizer=tokenizer,
+        config=own["config"],
+        step=content["global_step"],
+    )
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The raw content of a checkpoint file, its tensors still on disk.
+
+    Raises ValueError when it is missing, truncated, or no checkpoint of headscope.
+    """
+    if not path.is_file():
+        raise ValueError(f"checkpoint {path} does not exist")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
+        raise ValueError(f"{path} is not a checkpoint, or is not whole") from error
+    if not isinstance(content, dict) or "headscope" not in content:
+        raise ValueError(f"{path} is not a checkpoint of headscope")
+    if content["headscope"].get("format") != FORMAT:
+        raise ValueError(f"{path} is of another version of headscope")
+    return content
+
+
+def contents(
+    *, config: dict[str, Any], tokenizer: Tokenizer, overrides: list[str]
+) -> dict[str, Any]:
+    """What headscope adds to a checkpoint: `overrides` are the words of the command line."""
+    return {
+        "format": FORMAT,
+        "config": config,
+        "tokenizer": tokenizer.state(),
+        "overrides": overrides,
+    }
+
+
+def model_weights(content: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """The state dict of the model alone, out of a checkpoint's raw content."""
+    prefix = "model."
+    return {
+        name.removeprefix(prefix): weight
+        for name, weight in content["state_dict"].items()
+        if name.startswith(prefix)
+    }
+
+
+def build_model(config: DictConfig | dict[str, Any], *, vocab_size: int) -> GPT:
+    """The model that the `model` part of a configuration describes, with fresh weights.
+
+    Raises ValueError when its sizes do not fit, or it names a part that headscope does not have.
+    """
+    return instantiate(
+        _ours(config, "model", "attention", "position"), vocab_size=vocab_size
+    )
+
+
+def build_corpus(config: dict[str, Any]) -> Corpus:
+    """The corpus that a checkpoint's configuration names. Raises ValueError as `build_model`."""
+    return instantiate(_ours(config["data"], "data"))
+
+
+def _ours(config: DictConfig | dict[str, Any], *groups: str) -> DictConfig:
+    """`config`, when all it names is in these groups of ours."""
+    config = OmegaConf.create(config)
+    for target in _targets(OmegaConf.to_container(config)):
+        if target not in known_targets(*groups):
+            raise ValueError(f"the configuration names {target}, which is no part of headscope")
+    return config
+
+
+def _targets(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        if "_target_" in node:
+            yield node["_target_"]
+        for value in node.values():
+            yield from _targets(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _targets(value)
+
+
+def find(given: str | None, *, outputs: Path = Path("outputs")) -> Path:
+    """The checkpoint that a person means: a file, a run folder (its best), or, for None, the best
+    of the newest run, which `outputs/latest` names.
+
+    Raises ValueError when there is none.
+    """
+    if given is None:
+        latest = outputs / "latest"
+        if not latest.is_file():
+            raise ValueError(
+                f"there is no run in {outputs}/ yet: python scripts/train.py makes one, or give "
+                "checkpoint="
+            )
+        path = outputs / latest.read_text(encoding="utf-8").strip()
+    else:
+        path = Path(given)
+    if path.is_dir():
+        for name in ("best", "last"):
+            if (path / "checkpoints" / f"{name}.ckpt").is_file():
+                return path / "checkpoints" / f"{name}.ckpt"
+        raise ValueError(f"{path} has no checkpoints/best.ckpt: it is not a run that got that far")
+    if not path.is_file():
+        raise ValueError(f"checkpoint={path} does not exist")
+    return path
+
+
+def pick_device(name: str) -> torch.device:
+    """The device that `auto`, `cpu`, `cuda` or `mps` means here.
+
+    Raises ValueError when this machine does not have it.
+    """
+    present = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
+    if name == "auto":
+        name = next(kind for kind, there in present.items() if there)
+    if not present.get(name.partition(":")[0], False):
+        raise ValueError(
+            f"device={name} is not here; there is: "
+            f"{', '.join(kind for kind, there in present.items() if there)}"
+        )
+    return torch.device(name)

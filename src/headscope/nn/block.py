@@ -1,0 +1,43 @@
+"""One transformer block: attention, then a feed-forward network, each on a residual.
+
+Shapes: B batch, T tokens, C embed_dim.
+"""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class FeedForward(nn.Module):
+    """Widen four times, GELU, narrow again: what a token does with what attention brought it.
+
+    Parameters: 8 C^2 weights, plus 5 C biases with `bias`.
+    """
+
+    def __init__(self, *, embed_dim: int, bias: bool = False) -> None:
+        super().__init__()
+        self.widen = nn.Linear(embed_dim, 4 * embed_dim, bias=bias)
+        self.out_proj = nn.Linear(4 * embed_dim, embed_dim, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out_proj(F.gelu(self.widen(x)))
+
+
+class Block(nn.Module):
+    """Pre-norm (Xiong 2020): x + attention(norm(x)), then x + feed_forward(norm(x)).
+
+    Maps (B, T, C) to (B, T, C). `dropout` acts on what is added to the residual stream.
+    """
+
+    def __init__(
+        self, *, embed_dim: int, attention: nn.Module, dropout: float = 0.0, bias: bool = False
+    ) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(embed_dim, bias=bias)
+        self.attention = attention
+        self.feed_forward_norm = nn.LayerNorm(embed_dim, bias=bias)
+        self.feed_forward = FeedForward(embed_dim=embed_dim, bias=bias)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.dropout(self.attention(self.attention_norm(x)))
+        return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))

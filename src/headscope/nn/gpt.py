@@ -1,0 +1,116 @@
+"""A decoder-only transformer (Radford 2019), from tokens to the logits of the next one.
+
+Shapes: B batch, T tokens, C embed_dim, V vocab_size.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from headscope.nn.attention import MultiHeadAttention
+from headscope.nn.block import Block
+from headscope.nn.position import Position, Sinusoidal
+
+
+class GPT(nn.Module):
+    """Embed, add position, run `layers` blocks, normalize, score every token of the vocabulary.
+
+    `attention` and `position` are classes (or partials of them), called once a layer and once.
+    `dropout` acts on attention weights, on residuals, and after embedding plus position.
+    `scale_embedding` multiplies embeddings by sqrt(C) (Vaswani 2017, 3.4), so that a position
+    encoding of fixed size does not drown them. `tied_head` makes the output matrix the
+    embedding's own (Press 2017).
+
+    Weights start as N(0, 0.02); the projections that write to the residual stream are scaled
+    down by 1/sqrt(2 layers), so that its variance does not grow with depth (GPT-2).
+
+    Parameters (no biases): V C, as much again when not tied, the position's own,
+    12 layers C^2, and (2 layers + 1) C of norms.
+
+    Raises ValueError when the sizes do not fit together.
+    """
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        block_size: int,
+        embed_dim: int,
+        layers: int,
+        heads: int,
+        attention: Callable[..., nn.Module] = MultiHeadAttention,
+        position: Callable[..., Position] = Sinusoidal,
+        dropout: float = 0.0,
+        bias: bool = False,
+        qkv_bias: bool = False,
+        tied_head: bool = True,
+        scale_embedding: bool = False,
+    ) -> None:
+        super().__init__()
+        sizes = {
+            "vocab_size": vocab_size,
+            "block_size": block_size,
+            "embed_dim": embed_dim,
+            "layers": layers,
+        }
+        for name, size in sizes.items():
+            if size < 1:
+                raise ValueError(f"{name}={size} must be at least 1")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout={dropout} must be at least 0 and below 1")
+        self.block_size = block_size
+        self.embedding_scale = math.sqrt(embed_dim) if scale_embedding else 1.0
+        self.embedding = nn.Embedding(vocab_size, embed_dim)
+        self.position = position(embed_dim=embed_dim, block_size=block_size)
+        self.dropout = nn.Dropout(dropout)
+        self.blocks = nn.ModuleList(
+            Block(
+                embed_dim=embed_dim,
+                attention=attention(
+                    embed_dim=embed_dim,
+                    heads=heads,
+                    block_size=block_size,
+                    dropout=dropout,
+                    qkv_bias=qkv_bias,
+                    out_bias=bias,
+                ),
+                dropout=dropout,
+                bias=bias,
+            )
+            for _ in range(layers)
+        )
+        self.norm = nn.LayerNorm(embed_dim, bias=bias)
+        self.head = nn.Linear(embed_dim, vocab_size, bias=False)
+        self._initialize(residual_std=0.02 / math.sqrt(2 * layers))
+        if tied_head:
+            self.head.weight = self.embedding.weight
+
+    def _initialize(self, *, residual_std: float) -> None:
+        for name, module in self.named_modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                std = residual_std if name.endswith("out_proj") else 0.02
+                nn.init.normal_(module.weight, std=std)
+                if isinstance(module, nn.Linear) and module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits (B, T, V) of the token that follows each of `tokens` (B, T).
+
+        Raises ValueError when T is more than `block_size`.
+        """
+        if tokens.size(1) > self.block_size:
+            raise ValueError(f"{tokens.size(1)} tokens are more than block_size={self.block_size}")
+        x = self.dropout(self.position(self.embedding(tokens) * self.embedding_scale))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+    def parameter_count(self) -> int:
+        """Trainable numbers, a tied matrix counted once."""
+        return sum(p.numel() for p in self.parameters() if p.requires_grad)
+
+    @property
+    def device(self) -> torch.device:
+        return self.embedding.weight.device

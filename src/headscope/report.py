@@ -1,0 +1,124 @@
+"""What a training run says on the console: what it is about to do, and what came of it."""
+
+import shlex
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from headscope.run import Run
+
+SAMPLE_PROMPT = "My fellow citizens"
+
+
+def track(items: Iterable[Any], description: str, total: int, *, console: Console) -> Iterable[Any]:
+    """Pass `items` through under a progress bar; in a file, say only what is begun."""
+    if console.is_terminal:
+        with Progress(console=console, transient=True) as progress:
+            yield from progress.track(items, total=total, description=description)
+    else:
+        console.print(f"{description}: {total:,} documents", highlight=False)
+        yield from items
+
+
+def describe(run: "Run") -> None:
+    """The text, the model and the plan, before the first step."""
+    config, store = run.config, run.store
+    say = partial(_say, run.console)
+    say(f"run         {shown(run.folder)}")
+    say(
+        f"text        {store.name}: {len(store.train):,} training tokens, "
+        f"{len(store.validation):,} for validation, vocabulary {store.tokenizer.vocab_size:,}"
+    )
+    run.console.print(model_table(run.model))
+    plan = config.trainer
+    tokens = plan.batch_size * plan.accumulate * config.model.block_size
+    say(f"training    {plan.max_steps:,} steps of {tokens:,} tokens on {device_of(run)}")
+    stride = run.data.validation_every
+    part = "the whole split" if stride == 1 else f"each {ordinal(stride)} window of the split"
+    say(f"validation  every {plan.val_every_steps:,} steps on {part}; at the end on all of it")
+    if config.logger:
+        say(f"watch it    {tensorboard_command(run.folder)}")
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+def model_table(model: Any) -> Table:
+    """Parameters of each part of a GPT; a tied head has none of its own."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("model", style="bold")
+    table.add_column("parameters", justify="right")
+    counted: set[int] = set()
+    for name, part in model.named_children():
+        own = [p for p in part.parameters() if id(p) not in counted]
+        counted.update(map(id, own))
+        label = f"{len(part)} {name}" if name == "blocks" else name
+        if list(part.parameters()):
+            note = " (tied)" if not own else ""
+            table.add_row(label + note, f"{sum(p.numel() for p in own):,}")
+    table.add_row("all", f"{model.parameter_count():,}", style="bold")
+    return table
+
+
+def conclude(run: "Run", summary: dict[str, Any]) -> None:
+    """The figures, one sample, and what to do next."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for name, value in summary.items():
+        table.add_row(name, f"{value:,.4f}" if isinstance(value, float) else str(value))
+    console = run.console
+    console.print()
+    console.print(table)
+    console.print()
+    console.print(Text(run.samples.sample(run.model)), soft_wrap=True)
+    console.print()
+    say = partial(_say, console)
+    best = shown(run.folder / "checkpoints" / "best.ckpt")
+    say("Sample from it:")
+    words = [f"checkpoint={best}", f"prompt={SAMPLE_PROMPT}"]
+    say(f"  python scripts/sample.py {shlex.join(words)}")
+    say("See its losses, samples and attention:")
+    say(f"  {tensorboard_command(run.folder)}")
+
+
+def describe_resume(run: "Run", changes: list[str]) -> None:
+    """Where a resumed run goes on, and what the command line changed of it."""
+    say = partial(_say, run.console)
+    say(f"resuming    at step {run.resumed_step:,} of {run.config.trainer.max_steps:,}")
+    for change in changes:
+        say(f"changed     {change}")
+    if any(change.startswith("trainer.max_steps ") for change in changes):
+        say("            the learning rate now follows the schedule of the new length")
+
+
+def how_to_resume(folder: Path) -> str:
+    return f"python scripts/train.py {shlex.quote(f'resume={shown(folder)}')}"
+
+
+def tensorboard_command(folder: Path) -> str:
+    """TensorBoard keeps ten images and texts a tag unless it is told otherwise."""
+    parent = shlex.quote(str(shown(folder.parent)))
+    return f"tensorboard --logdir {parent} --samples_per_plugin images=100,text=100"
+
+
+def shown(path: Path) -> Path:
+    """A path as short as it can be from here."""
+    here, path = Path.cwd(), path.resolve()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def ordinal(number: int) -> str:
+    endings = {1: "st", 2: "nd", 3: "rd"}
+    return f"{number}{'th' if number % 100 in (11, 12, 13) else endings.get(number % 10, 'th')}"
+
+
+def device_of(run: "Run") -> str:
+    root = run.trainer.strategy.root_device
+    return f"{root} ({run.trainer.precision})"

@@ -1,0 +1,89 @@
+"""Going on with a run: its own configuration, with what the command line changes on top."""
+
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from headscope import checkpoint
+from headscope.command_line import quote, value_of
+
+FIXED = ("model", "tokenizer", "data", "seed", "init_from", "experiment", "name")
+"""What a run is; a change of these makes another run."""
+
+
+def resume_arguments(typed: list[str], quoted: list[str]) -> list[str]:
+    """The command line to compose with: with `resume=`, that of the run, the new words after it.
+
+    Hydra then stays in the run's folder and leaves its `.hydra/` as it was.
+
+    Raises ValueError when there is nothing to resume, the words would change what the run is, or
+    `hydra.run.dir=` names a folder that is a run already.
+    """
+    given = value_of(typed, "resume")
+    if given is None:
+        folder = value_of(typed, "hydra.run.dir")
+        if folder and (Path(folder) / "checkpoints").is_dir():
+            raise ValueError(
+                f"hydra.run.dir={folder} is a run already; go on with it by resume={folder}, "
+                "or name another folder"
+            )
+        return quoted
+    own = read_run(Path(given))["headscope"]
+    new = [argument for argument in quoted if not argument.startswith("resume=")]
+    for argument in new:
+        group = key_of(argument).partition(".")[0]
+        if group in FIXED:
+            raise ValueError(
+                f"{argument}: a resumed run keeps its {group}; for another one start anew, with "
+                f"init_from={Path(given) / 'checkpoints' / 'last.ckpt'} if it shall have the weights"
+            )
+    return [
+        *own["overrides"],
+        *new,
+        f"resume={quote(given)}",
+        f"hydra.run.dir={quote(given)}",
+        "hydra.output_subdir=null",
+    ]
+
+
+def resumed_config(composed: DictConfig, overrides: list[str]) -> tuple[DictConfig, list[str]]:
+    """The configuration of the run that `composed.resume` names, and what was changed, in words.
+
+    `overrides` are all the words that `composed` was composed from: those of the run, then the new
+    ones; a key of the new ones has its value from `composed`.
+    """
+    own = read_run(Path(composed.resume))["headscope"]
+    stored = OmegaConf.create(own["config"])
+    config = composed.copy()
+    OmegaConf.set_struct(config, False)
+    for key, value in stored.items():
+        config[key] = value
+    changes = []
+    for argument in overrides[len(own["overrides"]) :]:
+        key = key_of(argument)
+        if key == "resume":
+            continue
+        before, after = OmegaConf.select(stored, key), OmegaConf.select(composed, key)
+        OmegaConf.update(config, key, after, merge=False)
+        if before != after:
+            changes.append(f"{key} from {_shown(before)} to {_shown(after)}")
+    return config, changes
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """The last checkpoint of a run, raw. Raises ValueError when `folder` is not a run."""
+    last = folder / "checkpoints" / "last.ckpt"
+    if not last.is_file():
+        what = "is not a run" if folder.exists() else "does not exist"
+        raise ValueError(f"resume={folder} {what}: there is no {last}")
+    return checkpoint.read(last)
+
+
+def key_of(argument: str) -> str:
+    """The place in the configuration that `key=value` is about; a group's slashes are dots."""
+    return argument.partition("=")[0].lstrip("+~").replace("/", ".")
+
+
+def _shown(value: Any) -> Any:
+    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value

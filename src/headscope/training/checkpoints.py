@@ -1,0 +1,36 @@
+"""Writing checkpoints so that a kill at any moment leaves a whole one."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric.plugins import TorchCheckpointIO
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes beside the file and renames: the old checkpoint stands until the new one is whole."""
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None
+    ) -> None:
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = _scratch(path)
+        with scratch.open("wb") as file:
+            torch.save(checkpoint, file)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+
+
+def copy_checkpoint(source: Path, target: Path) -> None:
+    """A second name for a checkpoint, as atomically."""
+    scratch = _scratch(target)
+    shutil.copyfile(source, scratch)
+    scratch.replace(target)
+
+
+def _scratch(path: Path) -> Path:
+    return path.with_name(f".{path.name}.part")

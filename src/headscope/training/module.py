@@ -1,0 +1,153 @@
+"""The Lightning module: a step of training, a step of validation, and what is logged of them.
+
+Shapes: B batch, T tokens, V vocab_size.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+
+from headscope.nn.loss import bits_per_byte, next_token_loss
+
+Schedule = Callable[[int], float]
+
+
+class LanguageModel(LightningModule):
+    """Trains `model` to predict the next token.
+
+    The learning rate and the random draws of a step (dropout) are pure functions of (seed, step,
+    rank), so a resumed run needs no state of either. `contents` is what a checkpoint carries
+    besides weights and optimizer: plain data.
+    """
+
+    byte_lengths: Tensor
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        optimizer: Callable[[nn.Module], torch.optim.Optimizer],
+        schedule: Schedule,
+        byte_lengths: Tensor,
+        seed: int,
+        gradient_clip: float,
+        log_every_steps: int,
+        contents: dict[str, Any],
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.make_optimizer = optimizer
+        self.schedule = schedule
+        self.register_buffer("byte_lengths", byte_lengths, persistent=False)
+        self.seed = seed
+        self.gradient_clip = gradient_clip
+        self.log_every_steps = log_every_steps
+        self.contents = contents
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        optimizer = self.make_optimizer(self.model)
+        self.groups = [
+            {key: value for key, value in group.items() if key != "params"}
+            for group in optimizer.param_groups
+        ]
+        return optimizer
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["headscope"] = self.contents
+
+    # --- training ---
+
+    def on_train_start(self) -> None:
+        # Loading an optimizer's state brings its old rates and decay: those of conf hold.
+        for group, settings in zip(self._param_groups(), self.groups, strict=True):
+            group.update(settings)
+        self.loss_sum = torch.zeros((), device=self.device)
+        self.loss_count = 0
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        if batch_idx % self.trainer.accumulate_grad_batches == 0:
+            torch.manual_seed(step_seed(self.seed, self.global_step, self.global_rank))
+            factor = self.schedule(self.global_step)
+            for group, settings in zip(self._param_groups(), self.groups, strict=True):
+                group["lr"] = settings["lr"] * factor
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        inputs, targets = batch
+        loss = next_token_loss(self.model(inputs), targets)
+        self.loss_sum += loss.detach()
+        self.loss_count += 1
+        return loss
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        limit = self.gradient_clip or math.inf
+        self.grad_norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if (batch_idx + 1) % self.trainer.accumulate_grad_batches:
+            return
+        if self.global_step % self.log_every_steps == 0 or self.global_step == 1:
+            loss = float(self.loss_sum) / self.loss_count
+            if not math.isfinite(loss):
+                raise ValueError(
+                    f"the training loss is {loss} at step {self.global_step}: a lower optimizer.lr "
+                    "or a longer schedule.warmup_steps may help; the last checkpoint is intact"
+                )
+            self.loss_sum.zero_()
+            self.loss_count = 0
+            self.latest_loss = loss
+            self.log_scalars(
+                {
+                    "train/loss": loss,
+                    "train/lr": self._param_groups()[0]["lr"],
+                    "train/grad_norm": float(self.grad_norm),
+                }
+            )
+
+    # --- validation ---
+
+    def on_validation_epoch_start(self) -> None:
+        # nats, tokens, bytes
+        self.totals = torch.zeros(3, dtype=torch.float64, device=self.device)
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        inputs, targets = batch
+        nats = next_token_loss(self.model(inputs), targets, reduction="sum")
+        self.totals += torch.stack(
+            [nats.double(), nats.new_tensor(targets.numel()), self.byte_lengths[targets].sum()]
+        )
+
+    def on_validation_epoch_end(self) -> None:
+        nats, tokens, size = self.trainer.strategy.reduce(self.totals, reduce_op="sum").tolist()
+        figures = {"val/loss": nats / tokens, "val/bits_per_byte": bits_per_byte(nats, size)}
+        # For early stopping, checkpoints and Trainer.validate.
+        self.log_dict(figures, logger=False)
+        if self.trainer.state.fn == "fit":
+            self.log_scalars(figures)
+
+    def log_scalars(self, figures: dict[str, float]) -> None:
+        for logger in self.loggers:
+            logger.log_metrics(figures, step=self.global_step)
+
+    def _param_groups(self) -> list[dict[str, Any]]:
+        return self.trainer.optimizers[0].param_groups
+
+
+def step_seed(seed: int, step: int, rank: int) -> int:
+    """A seed for every (seed, step, rank), spread out by SplitMix64's mixing (Steele 2014)."""
+    mask = 2**64 - 1
+    mixed = 0
+    for part in (seed, step, rank):
+        mixed = (mixed ^ part) + 0x9E3779B97F4A7C15 & mask
+        mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & mask
+        mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & mask
+        mixed ^= mixed >> 31
+    return mixed

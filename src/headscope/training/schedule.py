@@ -1,0 +1,12 @@
+"""Learning rate schedules: pure functions of the step, as a factor on each group's own rate."""
+
+import math
+
+
+def warmup_cosine(step: int, *, max_steps: int, warmup_steps: int, final_fraction: float) -> float:
+    """A straight line up over `warmup_steps`, then half a cosine down to `final_fraction` at
+    `max_steps` (Loshchilov 2017, without restarts)."""
+    if step < warmup_steps:
+        return (step + 1) / (warmup_steps + 1)
+    done = min(1.0, (step - warmup_steps) / max(1, max_steps - warmup_steps))
+    return final_fraction + (1 - final_fraction) * 0.5 * (1 + math.cos(math.pi * done))
