@@ -28,9 +28,7 @@ def train(config: DictConfig) -> float:
         if resume:
             config, changes = resumed_config(config, overrides)
             overrides = [word for word in overrides if not word.startswith("resume=")]
-        this = run.build(
-            config, folder=folder, overrides=overrides, console=console, resume=resume
-        )
+        this = run.build(config, folder=folder, overrides=overrides, console=console, resume=resume)
     except BaseException:
         _remove_unused(folder)
         raise

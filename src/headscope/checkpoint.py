@@ -103,9 +103,7 @@ def build_model(config: DictConfig | dict[str, Any], *, vocab_size: int) -> GPT:
 
     Raises ValueError when its sizes do not fit, or it names a part that headscope does not have.
     """
-    return instantiate(
-        _ours(config, "model", "attention", "position"), vocab_size=vocab_size
-    )
+    return instantiate(_ours(config, "model", "attention", "position"), vocab_size=vocab_size)
 
 
 def build_corpus(config: dict[str, Any]) -> Corpus:

@@ -5,11 +5,13 @@ Paths and texts are meant literally, so they are quoted before Hydra reads them.
 """
 
 import difflib
+import functools
 import json
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +87,9 @@ def quote(text: str) -> str:
 
 def value_of(arguments: Sequence[str], key: str) -> str | None:
     """What the last `key=...` of a command line (not yet quoted) says, or None."""
-    values = [argument.partition("=")[2] for argument in arguments if argument.startswith(f"{key}=")]
+    values = [
+        argument.partition("=")[2] for argument in arguments if argument.startswith(f"{key}=")
+    ]
     return values[-1] if values and values[-1] != "null" else None
 
 
@@ -118,17 +122,29 @@ def run(
     """Compose conf/<config_name>.yaml with this process's command line and call `task` with it.
 
     `prepare` gets the arguments as typed and as quoted for Hydra, and may change the latter. An
-    error that the user can mend is
-    told in one line and ends the process with 1, Ctrl-C with 130; HYDRA_FULL_ERROR=1 shows the
-    whole traceback.
+    error that the user can mend is told in one line and ends the process with 1, Ctrl-C with 130;
+    HYDRA_FULL_ERROR=1 shows the whole traceback.
     """
     full_error = os.environ.get("HYDRA_FULL_ERROR", "0") not in ("", "0")
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then lets errors through to the lines below
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then leaves errors to us
     register_schemas()
-    try:
+
+    @functools.wraps(task)
+    def guarded(config: Any) -> Any:
+        with errors_told(full_error):  # before Hydra adds lines of its own
+            return task(config)
+
+    with errors_told(full_error):
         typed = sys.argv[1:]
         sys.argv[1:] = prepare(typed, literal_arguments([*implied_data(typed), *typed]))
-        hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(task)()
+        hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(guarded)()
+
+
+@contextmanager
+def errors_told(full_error: bool) -> Iterator[None]:
+    """End the process as `run` says when something in here fails."""
+    try:
+        yield
     except KeyboardInterrupt:
         print("\nInterrupted.", file=sys.stderr)
         sys.exit(130)

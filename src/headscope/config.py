@@ -255,7 +255,11 @@ SCHEMAS: dict[str, dict[str, type]] = {
     "root": {"train": TrainConfig, "sample": SampleConfig, "evaluate": EvaluateConfig},
     "model": {"gpt": ModelConfig},
     "attention": {"multi_head": MultiHeadConfig},
-    "position": {"none": NoPositionConfig, "learned": LearnedConfig, "sinusoidal": SinusoidalConfig},
+    "position": {
+        "none": NoPositionConfig,
+        "learned": LearnedConfig,
+        "sinusoidal": SinusoidalConfig,
+    },
     "tokenizer": {"bpe": BpeConfig, "byte": ByteConfig, "char": CharConfig, "gpt2": Gpt2Config},
     "data": {
         "sotu": SotuConfig,
@@ -281,4 +285,4 @@ def register_schemas() -> None:
 
 def known_targets(*groups: str) -> set[str]:
     """Every `_target_` of our own in these groups: what a stranger's configuration may name."""
-    return {schema._target_ for group in groups for schema in SCHEMAS[group].values()}
+    return {vars(schema)["_target_"] for group in groups for schema in SCHEMAS[group].values()}

@@ -24,9 +24,7 @@ def evaluate(loaded: Checkpoint, corpus: Corpus, *, batch_size: int) -> dict[str
     texts = (row["text"] for row in documents)
     tokens = np.concatenate(list(encode_documents(texts, loaded.tokenizer)))
     lengths = loaded.tokenizer.byte_lengths()
-    windows = ValidationWindows(
-        tokens, block_size=loaded.model.block_size, batch_size=batch_size
-    )
+    windows = ValidationWindows(tokens, block_size=loaded.model.block_size, batch_size=batch_size)
     nats = 0.0
     for inputs, targets in windows:
         logits = loaded.model(inputs.to(loaded.model.device))

@@ -34,9 +34,7 @@ def generate_tokens(
 
     Raises ValueError when the prompt is empty or a setting is out of range.
     """
-    check_sampling(
-        max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p
-    )
+    check_sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p)
     if not prompt:
         raise ValueError("the prompt must have at least one token, such as the end of text")
     context = list(prompt)
@@ -44,9 +42,7 @@ def generate_tokens(
         if len(context) > model.block_size:
             context = context[-max(1, model.block_size // 2) :]
         logits = model.forward(torch.tensor([context], device=model.device))[0, -1]
-        token = pick(
-            logits, generator=generator, temperature=temperature, top_k=top_k, top_p=top_p
-        )
+        token = pick(logits, generator=generator, temperature=temperature, top_k=top_k, top_p=top_p)
         context.append(token)
         yield token
 

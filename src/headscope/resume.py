@@ -35,8 +35,8 @@ def resume_arguments(typed: list[str], quoted: list[str]) -> list[str]:
         group = key_of(argument).partition(".")[0]
         if group in FIXED:
             raise ValueError(
-                f"{argument}: a resumed run keeps its {group}; for another one start anew, with "
-                f"init_from={Path(given) / 'checkpoints' / 'last.ckpt'} if it shall have the weights"
+                f"{argument}: a resumed run keeps its {group}; for another one start anew, "
+                f"from its weights with init_from={Path(given) / 'checkpoints' / 'last.ckpt'}"
             )
     return [
         *own["overrides"],
@@ -55,10 +55,7 @@ def resumed_config(composed: DictConfig, overrides: list[str]) -> tuple[DictConf
     """
     own = read_run(Path(composed.resume))["headscope"]
     stored = OmegaConf.create(own["config"])
-    config = composed.copy()
-    OmegaConf.set_struct(config, False)
-    for key, value in stored.items():
-        config[key] = value
+    config = OmegaConf.create(own["config"])
     changes = []
     for argument in overrides[len(own["overrides"]) :]:
         key = key_of(argument)

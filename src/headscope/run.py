@@ -29,6 +29,7 @@ from headscope.report import track
 from headscope.training.checkpoints import AtomicCheckpointIO
 from headscope.training.module import LanguageModel
 
+
 @dataclass(frozen=True)
 class Run:
     """All parts of a training run, built and ready to fit."""
@@ -47,7 +48,12 @@ class Run:
 
 
 def build(
-    config: DictConfig, *, folder: Path, overrides: list[str], console: Console, resume: bool = False
+    config: DictConfig,
+    *,
+    folder: Path,
+    overrides: list[str],
+    console: Console,
+    resume: bool = False,
 ) -> Run:
     """Build the run that `config` describes, in `folder`. Nothing is written there yet.
 

@@ -55,8 +55,8 @@ class Clock(Callback):
     def on_train_batch_end(self, trainer: Trainer, *args: Any) -> None:
         step, seconds = trainer.global_step, self.seconds()
         if step % self.log_every_steps == 0 and step > self.logged_at[0]:
-            rate = (step - self.logged_at[0]) * self.tokens_per_step
-            rate /= seconds - self.logged_at[1]
+            tokens = (step - self.logged_at[0]) * self.tokens_per_step
+            rate = tokens / (seconds - self.logged_at[1])
             self.logged_at = (step, seconds)
             for logger in trainer.loggers:
                 logger.log_metrics({"train/tokens_per_second": rate}, step=step)

@@ -105,9 +105,10 @@ class ProgressReport(Callback):
         steps = trainer.global_step - self.first_step
         seconds = clock_of(trainer).seconds() - self.first_seconds
         left = (time.perf_counter() - self.started) / steps
+        loss = pl_module.latest_loss
         left *= trainer.max_steps - trainer.global_step
         parts = [
-            f"loss {pl_module.latest_loss:.4f}",
+            f"loss {loss:.4f}" if loss is not None else "",
             f"val {self.val_loss:.4f}" if self.val_loss is not None else "",
             f"{steps * self.tokens_per_step / seconds:,.0f} tokens/s",
             f"{int(left) // 60}:{int(left) % 60:02d} left",

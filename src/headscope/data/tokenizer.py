@@ -44,7 +44,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def token_bytes(self, token: int) -> bytes:
-        """The UTF-8 that a token stands for; none for special tokens. May end within a character."""
+        """The UTF-8 that a token stands for, none for special ones; may be half a character."""
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
@@ -219,7 +219,9 @@ def gpt2(texts: Iterable[str], *, path: str | None = None) -> Tokenizer:
                 raise ValueError(f"tokenizer.path={path}: there is no {name} in this folder")
             if hashlib.sha256(file.read_bytes()).hexdigest() != _GPT2_SHA256[name]:
                 raise ValueError(f"{file} is not GPT-2's {name}: its sha256 differs")
-        ranks = data_gym_to_mergeable_bpe_ranks(*map(str, files.values()))
+        ranks = data_gym_to_mergeable_bpe_ranks(
+            vocab_bpe_file=str(files["vocab.bpe"]), encoder_json_file=str(files["encoder.json"])
+        )
         return _tiktoken("gpt2", r50k_pat_str, ranks, 50256)
     try:
         return TiktokenTokenizer(tiktoken.get_encoding("gpt2"))

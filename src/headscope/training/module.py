@@ -47,6 +47,7 @@ class LanguageModel(LightningModule):
         self.gradient_clip = gradient_clip
         self.log_every_steps = log_every_steps
         self.contents = contents
+        self.latest_loss: float | None = None
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         optimizer = self.make_optimizer(self.model)
