@@ -10,13 +10,19 @@ from headscope import command_line
 def sample(config: DictConfig) -> None:
     """Write what the model says after the prompt to standard output, as it is made."""
     from headscope import checkpoint
-    from headscope.generation import generate_text
+    from headscope.generation import check_sampling, generate_text
 
-    loaded = checkpoint.load(
-        checkpoint.find(config.checkpoint), device=checkpoint.pick_device(config.device)
+    check_sampling(
+        max_new_tokens=config.max_new_tokens,
+        temperature=config.temperature,
+        top_k=config.top_k,
+        top_p=config.top_p,
     )
     if config.num_samples < 1:
         raise ValueError(f"num_samples={config.num_samples} must be at least 1")
+    loaded = checkpoint.load(
+        checkpoint.find(config.checkpoint), device=checkpoint.pick_device(config.device)
+    )
     prompt = read_standard_input() if config.prompt == "-" else config.prompt
     print(f"Sampling from {loaded.path}, step {loaded.step:,}", file=sys.stderr)
     for number in range(config.num_samples):

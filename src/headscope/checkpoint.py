@@ -6,14 +6,13 @@ tokenizer's own data and the words of the command line, all plain data. It is op
 file from a stranger runs no code.
 """
 
-import pickle
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from hydra.utils import instantiate
+from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from headscope.config import known_targets
@@ -47,14 +46,15 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
         tokenizer = tokenizer_from_state(own["tokenizer"])
         model = build_model(own["config"]["model"], vocab_size=tokenizer.vocab_size)
         model.load_state_dict(model_weights(content))
-    except (KeyError, TypeError, RuntimeError) as error:
+        step = content["global_step"]
+    except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(f"{path} does not fit this version of headscope: {error}") from error
     return Checkpoint(
         path=path,
         model=model.to(device).eval(),
         tokenizer=tokenizer,
         config=own["config"],
-        step=content["global_step"],
+        step=step,
     )
 
 
@@ -67,9 +67,9 @@ def read(path: Path) -> dict[str, Any]:
         raise ValueError(f"checkpoint {path} does not exist")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
+    except Exception as error:  # a damaged pickle raises nearly anything
         raise ValueError(f"{path} is not a checkpoint, or is not whole") from error
-    if not isinstance(content, dict) or "headscope" not in content:
+    if not isinstance(content, dict) or not isinstance(content.get("headscope"), dict):
         raise ValueError(f"{path} is not a checkpoint of headscope")
     if content["headscope"].get("format") != FORMAT:
         raise ValueError(f"{path} is of another version of headscope")
@@ -103,32 +103,34 @@ def build_model(config: DictConfig | dict[str, Any], *, vocab_size: int) -> GPT:
 
     Raises ValueError when its sizes do not fit, or it names a part that headscope does not have.
     """
-    return instantiate(_ours(config, "model", "attention", "position"), vocab_size=vocab_size)
+    known = known_targets("model", "attention", "position")
+    if isinstance(config, DictConfig):
+        plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+        return _build(plain, known, vocab_size=vocab_size)
+    return _build(config, known, vocab_size=vocab_size)
 
 
 def build_corpus(config: dict[str, Any]) -> Corpus:
     """The corpus that a checkpoint's configuration names. Raises ValueError as `build_model`."""
-    return instantiate(_ours(config["data"], "data"))
+    return _build(config["data"], known_targets("data"))
 
 
-def _ours(config: DictConfig | dict[str, Any], *groups: str) -> DictConfig:
-    """`config`, when all it names is in these groups of ours."""
-    config = OmegaConf.create(config)
-    for target in _targets(OmegaConf.to_container(config)):
-        if target not in known_targets(*groups):
-            raise ValueError(f"the configuration names {target}, which is no part of headscope")
-    return config
+def _build(config: Any, known: set[str], **more: Any) -> Any:
+    """What Hydra's `instantiate` makes of plain data, were there nothing to call but `known`.
 
-
-def _targets(node: Any) -> Iterator[str]:
-    if isinstance(node, dict):
-        if "_target_" in node:
-            yield node["_target_"]
-        for value in node.values():
-            yield from _targets(value)
-    elif isinstance(node, list):
-        for value in node:
-            yield from _targets(value)
+    `instantiate` itself would also resolve `${...}`, and what that gives may name anything.
+    """
+    if not isinstance(config, dict):
+        return config
+    settings = {key: _build(value, known) for key, value in config.items()} | more
+    target, is_partial = settings.pop("_target_", None), settings.pop("_partial_", False)
+    if target not in known:
+        raise ValueError(f"the configuration names {target}, which is no part of headscope")
+    part = get_object(target)
+    try:
+        return partial(part, **settings) if is_partial else part(**settings)
+    except TypeError as error:
+        raise ValueError(f"{target} does not take this configuration: {error}") from error
 
 
 def find(given: str | None, *, outputs: Path = Path("outputs")) -> Path:

@@ -136,7 +136,7 @@ def run(
 
     with errors_told(full_error):
         typed = sys.argv[1:]
-        sys.argv[1:] = prepare(typed, literal_arguments([*implied_data(typed), *typed]))
+        sys.argv[1:] = prepare(typed, literal_arguments([*typed, *implied_data(typed)]))
         hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(guarded)()
 
 
@@ -161,6 +161,9 @@ def errors_told(full_error: bool) -> Iterator[None]:
 
 def one_line(error: BaseException) -> str:
     """What went wrong, without the libraries' frame around it."""
+    where = re.match(r"In '(.+?)': \w+ raised while composing", str(error))
+    if where and error.__context__:
+        return f"conf/{where[1]}.yaml: {one_line(error.__context__)}"
     while isinstance(error, HydraException) and error.__cause__:
         error = error.__cause__
     if isinstance(error, OverrideParseException):

@@ -230,6 +230,15 @@ class TrainConfig:
 
 
 @dataclass
+class BenchmarkConfig(TrainConfig):
+    suite: str = MISSING
+    rounds: int = MISSING
+    steps: int = MISSING
+    warmup_steps: int = MISSING
+    output: str = MISSING
+
+
+@dataclass
 class SampleConfig:
     checkpoint: str | None = MISSING
     prompt: str = MISSING
@@ -252,7 +261,12 @@ class EvaluateConfig:
 
 
 SCHEMAS: dict[str, dict[str, type]] = {
-    "root": {"train": TrainConfig, "sample": SampleConfig, "evaluate": EvaluateConfig},
+    "root": {
+        "train": TrainConfig,
+        "sample": SampleConfig,
+        "evaluate": EvaluateConfig,
+        "benchmark": BenchmarkConfig,
+    },
     "model": {"gpt": ModelConfig},
     "attention": {"multi_head": MultiHeadConfig},
     "position": {

@@ -77,8 +77,9 @@ def conclude(run: "Run", summary: dict[str, Any]) -> None:
     console.print()
     console.print(table)
     console.print()
-    console.print(Text(run.samples.sample(run.model)), soft_wrap=True)
-    console.print()
+    if run.samples.max_new_tokens:
+        console.print(Text(run.samples.sample(run.model)), soft_wrap=True)
+        console.print()
     say = partial(_say, console)
     best = shown(run.folder / "checkpoints" / "best.ckpt")
     say("Sample from it:")

@@ -64,6 +64,7 @@ def build(
     """
     check(config)
     plan = config.trainer
+    warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True, markup=False)
     store = prepare_store(
         instantiate(config.data),
         instantiate(config.tokenizer),
@@ -76,6 +77,12 @@ def build(
     model = checkpoint.build_model(config.model, vocab_size=tokenizer.vocab_size)
     last = folder / "checkpoints" / "last.ckpt"
     resumed_step = checkpoint.read(last)["global_step"] if resume else None
+    finished = resumed_step is not None and resumed_step >= plan.max_steps
+    if finished and (folder / "summary.json").exists():
+        raise ValueError(
+            f"resume={folder}: it is finished, at {resumed_step} steps; to give it more, add "
+            "a larger trainer.max_steps="
+        )
     if config.init_from and not resume:
         load_weights(model, Path(config.init_from))
     module = LanguageModel(
@@ -86,6 +93,8 @@ def build(
         seed=config.seed,
         gradient_clip=plan.gradient_clip,
         log_every_steps=plan.log_every_steps,
+        compile_model=_on_gpu(plan.accelerator) if plan.compile == "auto" else plan.compile,
+        warn=warn,
         contents=checkpoint.contents(
             config=plain(config), tokenizer=tokenizer, overrides=overrides
         ),
@@ -110,7 +119,7 @@ def build(
     saving = Saving(
         folder=last.parent,
         minutes=config.callbacks.save_every_minutes,
-        say=lambda line: console.print(line, style="yellow"),
+        say=warn,
     )
     progress = ProgressReport(console=console, tokens_per_step=tokens_per_step)
     callbacks: list[Callback] = [clock, progress, *_watchers(config, store, samples), saving]
@@ -208,8 +217,12 @@ def quiet() -> None:
 def _precision(precision: str, accelerator: str) -> Any:
     if precision != "auto":
         return precision
-    on_gpu = accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
-    return "bf16-mixed" if on_gpu and torch.cuda.is_bf16_supported() else "32-true"
+    bf16 = _on_gpu(accelerator) and torch.cuda.is_bf16_supported()
+    return "bf16-mixed" if bf16 else "32-true"
+
+
+def _on_gpu(accelerator: str) -> bool:
+    return accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
 
 
 def fit(run: Run) -> dict[str, Any]:
@@ -279,6 +292,8 @@ def check(config: DictConfig) -> None:
             raise ValueError(f"{key}={value} must be at least {least}")
     if plan.compile not in ("auto", True, False):
         raise ValueError(f"trainer.compile={plan.compile} must be auto, true or false")
+    with torch.device("meta"):  # costs nothing, and tells sizes that do not fit before text is read
+        checkpoint.build_model(config.model, vocab_size=1)
 
 
 def load_weights(model: GPT, path: Path) -> None:

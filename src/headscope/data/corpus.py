@@ -180,20 +180,29 @@ class Hub(Corpus):
         return train.select(kept), train.select(held_out)
 
     def _load(self, split: str) -> "Dataset":
-        from datasets import load_dataset
+        from datasets import Value, load_dataset
+        from datasets.exceptions import DatasetGenerationError, DatasetsError
 
         try:
             rows = load_dataset(self.dataset, self.subset, split=split, revision=self.revision)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, DatasetsError) as error:
             # No network, no such dataset, no such split: the library's first line says which.
-            reason = str(error).strip().split("\n")[0]
+            # Of a file that it cannot parse, only the cause does.
+            cause = error.__cause__ if isinstance(error, DatasetGenerationError) else None
+            reason = str(cause or error).strip().split("\n")[0]
             raise ValueError(f"data.name={self.dataset} could not be loaded: {reason}") from error
         if self.column not in rows.column_names:
             raise ValueError(
                 f"{self.dataset} has no column {self.column!r}; data.column= one of "
                 f"{', '.join(rows.column_names)}"
             )
-        return rows.select_columns([self.column]).rename_column(self.column, "text")
+        feature = rows.features[self.column]
+        if not isinstance(feature, Value) or feature.dtype not in ("string", "large_string"):
+            raise ValueError(f"{self.dataset}: data.column={self.column} is {feature}, not text")
+        rows = rows.select_columns([self.column])
+        if rows.data.column(self.column).null_count:
+            rows = rows.filter(lambda text: text is not None, input_columns=self.column)
+        return rows if self.column == "text" else rows.rename_column(self.column, "text")
 
 
 def read_text(file: Path) -> str:

@@ -78,16 +78,17 @@ def open_store(folder: Path) -> TokenStore:
     try:
         description = json.loads((folder / "store.json").read_text(encoding="utf-8"))
         state = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+        tokenizer = tokenizer_from_state(state)
         tokens = {
             split: np.memmap(folder / f"{split}.bin", dtype=description["dtype"], mode="r")
             for split in SPLITS
         }
         whole = all(len(tokens[split]) == description[f"{split}_tokens"] for split in SPLITS)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{folder} is not a token store ({error}): delete it") from error
     if not whole:
         raise ValueError(f"{folder} has not the tokens that its store.json names: delete it")
-    return TokenStore(folder=folder, tokenizer=tokenizer_from_state(state), **tokens)
+    return TokenStore(folder=folder, tokenizer=tokenizer, **tokens)
 
 
 def encode_documents(texts: Iterable[str], tokenizer: Tokenizer) -> Iterable[np.ndarray]:

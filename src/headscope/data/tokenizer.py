@@ -144,7 +144,12 @@ def tokenizer_from_state(state: dict[str, Any]) -> Tokenizer:
             "ranks": str(ranks),
             "end_of_text": int(end_of_text),
         }:
-            return _tiktoken(name, pattern, _ranks_from_text(ranks), end_of_text)
+            token_of = _ranks_from_text(ranks)
+            # tiktoken panics, here or when it encodes, where a byte or a number is missing.
+            if {bytes([value]) for value in range(256)} <= token_of.keys() and (
+                sorted(token_of.values()) == list(range(end_of_text))
+            ):
+                return _tiktoken(name, pattern, token_of, end_of_text)
     raise ValueError("this is not the state of a tokenizer of headscope")
 
 
@@ -220,7 +225,10 @@ def gpt2(texts: Iterable[str], *, path: str | None = None) -> Tokenizer:
             if hashlib.sha256(file.read_bytes()).hexdigest() != _GPT2_SHA256[name]:
                 raise ValueError(f"{file} is not GPT-2's {name}: its sha256 differs")
         ranks = data_gym_to_mergeable_bpe_ranks(
-            vocab_bpe_file=str(files["vocab.bpe"]), encoder_json_file=str(files["encoder.json"])
+            vocab_bpe_file=str(files["vocab.bpe"]),
+            encoder_json_file=str(files["encoder.json"]),
+            vocab_bpe_hash=_GPT2_SHA256["vocab.bpe"],  # tiktoken may have an old copy in its cache
+            encoder_json_hash=_GPT2_SHA256["encoder.json"],
         )
         return _tiktoken("gpt2", r50k_pat_str, ranks, 50256)
     try:

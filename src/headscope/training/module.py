@@ -12,6 +12,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from headscope.nn.loss import bits_per_byte, next_token_loss
+from headscope.training.compiling import compile_in_place
 
 Schedule = Callable[[int], float]
 
@@ -21,7 +22,8 @@ class LanguageModel(LightningModule):
 
     The learning rate and the random draws of a step (dropout) are pure functions of (seed, step,
     rank), so a resumed run needs no state of either. `contents` is what a checkpoint carries
-    besides weights and optimizer: plain data.
+    besides weights and optimizer: plain data. With `compile_model` the model is compiled for
+    training; where that fails, `warn` is told and it trains as it is.
     """
 
     byte_lengths: Tensor
@@ -36,6 +38,8 @@ class LanguageModel(LightningModule):
         seed: int,
         gradient_clip: float,
         log_every_steps: int,
+        compile_model: bool,
+        warn: Callable[[str], None],
         contents: dict[str, Any],
     ) -> None:
         super().__init__()
@@ -46,6 +50,8 @@ class LanguageModel(LightningModule):
         self.seed = seed
         self.gradient_clip = gradient_clip
         self.log_every_steps = log_every_steps
+        self.compile_model = compile_model
+        self.warn = warn
         self.contents = contents
         self.latest_loss: float | None = None
 
@@ -70,6 +76,12 @@ class LanguageModel(LightningModule):
         self.loss_count = 0
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        if self.compile_model:
+            self.compile_model = False
+            precision = self.trainer.precision_plugin.forward_context()
+            problem = compile_in_place(self.model, batch[0], precision)
+            if problem:
+                self.warn(f"trainer.compile: not compiled ({problem})")
         if batch_idx % self.trainer.accumulate_grad_batches == 0:
             torch.manual_seed(step_seed(self.seed, self.global_step, self.global_rank))
             factor = self.schedule(self.global_step)
@@ -116,15 +128,16 @@ class LanguageModel(LightningModule):
     # --- validation ---
 
     def on_validation_epoch_start(self) -> None:
-        # nats, tokens, bytes
-        self.totals = torch.zeros(3, dtype=torch.float64, device=self.device)
+        exact = torch.float32 if self.device.type == "mps" else torch.float64  # mps has no float64
+        self.totals = torch.zeros(3, dtype=exact, device=self.device)  # nats, tokens, bytes
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         inputs, targets = batch
-        nats = next_token_loss(self.model(inputs), targets, reduction="sum")
-        self.totals += torch.stack(
-            [nats.double(), nats.new_tensor(targets.numel()), self.byte_lengths[targets].sum()]
-        )
+        # Past the compiled call, which is for training: the last window has a shape of its own.
+        nats = next_token_loss(self.model.forward(inputs), targets, reduction="sum")
+        self.totals[0] += nats
+        self.totals[1] += targets.numel()
+        self.totals[2] += self.byte_lengths[targets].sum()
 
     def on_validation_epoch_end(self) -> None:
         nats, tokens, size = self.trainer.strategy.reduce(self.totals, reduce_op="sum").tolist()

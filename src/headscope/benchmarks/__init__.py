@@ -1,0 +1,1 @@
+"""Measurements that stand behind the figures in the docs."""

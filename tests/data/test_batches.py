@@ -1,0 +1,178 @@
+"""The laws of batches: their order is a pure function of seed and place, and every token has its
+turn.
+
+The tokens are their own positions, so that a batch tells where it was cut.
+"""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headscope.data.batches import TrainingBatches, ValidationWindows
+
+quick = settings(max_examples=60, deadline=None)
+sizes = st.integers(1, 5)
+
+
+def dealt(batches, count):
+    """The next `count` batches' inputs and targets, as lists."""
+    return [(inputs.tolist(), targets.tolist()) for inputs, targets in islice(batches, count)]
+
+
+def numbers(tensors):
+    """All the tokens in some tensors."""
+    return [token for tensor in tensors for token in tensor.flatten().tolist()]
+
+
+@st.composite
+def trainings(draw):
+    """Tokens and options for TrainingBatches, of any sizes that give at least one batch."""
+    block_size, batch_size, world_size = draw(st.integers(1, 8)), draw(sizes), draw(sizes)
+    least = block_size * (batch_size * world_size + 1) + 1
+    tokens = np.arange(draw(st.integers(least, least + 150)), dtype=np.uint16)
+    options = {"block_size": block_size, "batch_size": batch_size, "world_size": world_size}
+    return tokens, {**options, "seed": draw(st.integers(0, 2**32))}
+
+
+@quick
+@given(trainings(), st.integers(0, 40))
+def test_to_start_at_a_batch_is_to_skip_those_before(training, start):
+    tokens, options = training
+    rank = options["world_size"] - 1
+    whole = TrainingBatches(tokens, rank=rank, **options)
+    resumed = TrainingBatches(tokens, rank=rank, start=start, **options)
+    assert dealt(resumed, 5) == dealt(whole, start + 5)[start:]
+    assert dealt(resumed, 5) == dealt(resumed, 5)
+
+
+@quick
+@given(trainings())
+def test_the_target_of_a_token_is_the_token_after_it(training):
+    tokens, options = training
+    for inputs, targets in islice(TrainingBatches(tokens, **options), 10):
+        assert inputs.shape == targets.shape == (options["batch_size"], options["block_size"])
+        assert inputs.dtype == targets.dtype == torch.int64
+        assert torch.equal(targets, inputs + 1)
+        assert torch.equal(inputs, inputs[:, :1] + torch.arange(options["block_size"]))
+
+
+@quick
+@given(trainings(), st.integers(0, 3))
+def test_an_epoch_deals_no_token_twice_and_nearly_all(training, epoch):
+    tokens, options = training
+    predicted = []
+    for rank in range(options["world_size"]):
+        batches = TrainingBatches(tokens, rank=rank, **options)
+        length = batches.batches_per_epoch
+        batches = TrainingBatches(tokens, rank=rank, start=epoch * length, **options)
+        predicted += numbers(targets for _, targets in islice(batches, length))
+    assert len(set(predicted)) == len(predicted)
+    # What is left over at the ends is under two windows, what fills no batch is under a batch.
+    batch = options["batch_size"] * options["world_size"]
+    assert len(tokens) - 1 - len(predicted) < options["block_size"] * (2 + batch)
+
+
+@quick
+@given(trainings())
+def test_ranks_share_one_greater_batch(training):
+    tokens, options = training
+    world_size = options["world_size"]
+    ranks = [dealt(TrainingBatches(tokens, rank=r, **options), 12) for r in range(world_size)]
+    together = {"batch_size": options["batch_size"] * world_size, "world_size": 1}
+    for index, (inputs, targets) in enumerate(
+        dealt(TrainingBatches(tokens, **{**options, **together}), 12)
+    ):
+        assert inputs == [row for rank in ranks for row in rank[index][0]]
+        assert targets == [row for rank in ranks for row in rank[index][1]]
+
+
+def test_order_and_cuts_are_drawn_anew_for_every_seed_and_epoch():
+    tokens = np.arange(1000)
+    orders = []
+    for seed in range(3):
+        batches = TrainingBatches(tokens, block_size=8, batch_size=2, seed=seed)
+        length = batches.batches_per_epoch
+        windows = dealt(batches, 3 * length)
+        orders += [windows[epoch * length :][:length] for epoch in range(3)]
+    starts = [[row[0] for inputs, _ in order for row in inputs] for order in orders]
+    assert len(set(map(tuple, starts))) == 9
+    assert len({first[0] % 8 for first in starts}) > 1
+
+
+def test_over_epochs_every_token_up_to_the_last_window_is_learned():
+    tokens = np.arange(100)
+    batches = TrainingBatches(tokens, block_size=8, batch_size=3, seed=0)
+    predicted = numbers(targets for _, targets in islice(batches, 200))
+    assert set(predicted) >= set(range(1, 100 - 8))
+
+
+def test_the_order_knows_no_global_random_state():
+    batches = TrainingBatches(np.arange(500), block_size=4, batch_size=2, seed=3)
+    first = dealt(batches, 20)
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    assert dealt(batches, 20) == first
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@quick
+@given(trainings())
+def test_too_few_tokens_for_a_batch_is_an_error_with_its_numbers(training):
+    _, options = training
+    batch = options["batch_size"] * options["world_size"]
+    enough = np.arange((batch + 1) * options["block_size"] + 1)
+    assert len(dealt(TrainingBatches(enough, **options), 3)) == 3
+    message = f"^{len(enough) - 1} training tokens .* {batch} x {options['block_size']}: take more"
+    with pytest.raises(ValueError, match=message):
+        TrainingBatches(enough[:-1], **options)
+
+
+lengths = st.integers(2, 200)
+block_sizes = st.integers(1, 40)
+
+
+@quick
+@given(lengths, block_sizes, sizes)
+def test_validation_predicts_every_token_but_the_first_once(length, block_size, batch_size):
+    tokens = np.arange(length, dtype=np.uint16)
+    windows = list(ValidationWindows(tokens, block_size=block_size, batch_size=batch_size))
+    assert numbers(targets for _, targets in windows) == list(range(1, length))
+    for inputs, targets in windows:
+        assert inputs.dtype == targets.dtype == torch.int64
+        assert torch.equal(targets, inputs + 1)
+        assert inputs.shape[0] <= batch_size
+        assert inputs.shape[1] <= block_size
+
+
+@quick
+@given(lengths, block_sizes, sizes, st.integers(2, 7))
+def test_a_part_of_validation_is_each_nth_window_of_it(length, block_size, batch_size, every):
+    options = {"block_size": block_size, "batch_size": batch_size}
+    tokens = np.arange(length)
+
+    def rows(windows):
+        return [row.tolist() for inputs, _ in windows for row in inputs]
+
+    whole = rows(ValidationWindows(tokens, **options))
+    assert rows(ValidationWindows(tokens, every=every, **options)) == whole[::every]
+
+
+@quick
+@given(lengths, block_sizes, sizes, sizes, st.integers(1, 3))
+def test_ranks_share_out_validation(length, block_size, batch_size, world_size, every):
+    options = {"block_size": block_size, "batch_size": batch_size, "every": every}
+    tokens = np.arange(length)
+    whole = dealt(ValidationWindows(tokens, **options), None)
+    for rank in range(world_size):
+        part = ValidationWindows(tokens, rank=rank, world_size=world_size, **options)
+        assert dealt(part, None) == whole[rank::world_size]
+
+
+@pytest.mark.parametrize("length", [0, 1])
+def test_one_token_cannot_be_validated(length):
+    with pytest.raises(ValueError, match=f"^{length} tokens of validation .* at least 2"):
+        ValidationWindows(np.arange(length), block_size=4, batch_size=1)

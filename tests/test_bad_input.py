@@ -1,0 +1,105 @@
+"""A user's mistake gets one line with the value and the way out, and leaves nothing behind."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import SMALL, Said, Script
+
+
+def assert_one_line(said: Said, *words: str) -> None:
+    assert said.code == 1
+    assert all(line.startswith("Encoding") for line in said.out.splitlines())
+    assert said.err.startswith("Error: ")
+    assert said.err.count("\n") == 1
+    assert "Traceback" not in said.err
+    for word in words:
+        assert word in said.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["model.haeds=8"], ["model.haeds", "heads"]),
+        (["modle.heads=8"], ["modle", "model"]),
+        (["model.heads=two"], ["model.heads", "two"]),
+        (["trainer.max_steps=1.5"], ["trainer.max_steps", "1.5"]),
+        (["model=gtp"], ["model/gtp", "gpt"]),
+        (["experiment=nanogpt"], ["experiment/nanogpt", "nanogpt_cpu"]),
+        (["model.heads=3"], ["heads=3", "embed_dim=128"]),
+        (["model.heads=0"], ["heads=0"]),
+        (["model.dropout=1"], ["dropout=1"]),
+        (["trainer.max_steps=0"], ["trainer.max_steps=0"]),
+        (["trainer.compile=maybe"], ["trainer.compile=maybe"]),
+        (["data=text"], ["data.path"]),
+        (["data.path=missing.txt"], ["data.path=missing.txt"]),
+        (["data.path=empty.txt"], ["empty"]),
+        (["data.path=latin1.txt"], ["latin1.txt", "UTF-8", "offset 3"]),
+        (["data.path=short.txt", "tokenizer=byte"], ["training tokens", "block_size"]),
+        (["data.path=short.txt"], ["vocab_size=8192"]),
+        (["tokenizer=gpt2", "tokenizer.path=nowhere"], ["nowhere", "vocab.bpe"]),
+        (["resume=nowhere"], ["resume=nowhere", "does not exist"]),
+        (["resume=."], ["is not a run"]),
+        (["init_from=missing.ckpt"], ["missing.ckpt", "does not exist"]),
+        (["data.path=short.txt", "store_dir=short.txt/data"], ["short.txt"]),
+        (["hydra.run.dir=short.txt/run"], ["short.txt"]),
+    ],
+    ids=" ".join,
+)
+def test_training(script: Script, arguments: list[str], words: list[str]) -> None:
+    Path("empty.txt").touch()
+    Path("latin1.txt").write_bytes("caf\xe9".encode("latin1"))
+    Path("short.txt").write_text("Too short to train on.")
+    assert_one_line(script("train", *arguments), *words)
+    left = {path.name for path in Path().iterdir()} - {"empty.txt", "latin1.txt", "short.txt"}
+    assert left <= {"outputs", "data"}
+    assert not list(Path().glob("outputs/*"))
+    assert not list(Path().glob("data/.*"))
+
+
+def test_a_wrong_key_in_a_file(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    import shutil
+
+    from headscope import command_line
+
+    shutil.copytree(command_line.CONF, "conf")
+    Path("conf/experiment/bad.yaml").write_text("# @package _global_\nmodel:\n  haeds: 8\n")
+    monkeypatch.setattr(command_line, "CONF", Path("conf").resolve())
+    assert_one_line(script("train", "experiment=bad"), "haeds", "heads")
+
+
+@pytest.fixture
+def checkpoint(script: Script, speeches: Path) -> Path:
+    done = script(
+        "train", *SMALL, f"data.path={speeches}", "trainer.max_steps=2", "hydra.run.dir=outputs/r"
+    )
+    assert done.code == 0, done.err
+    return Path("outputs/r/checkpoints/best.ckpt")
+
+
+def test_checkpoints_and_sampling(script: Script, checkpoint: Path, speeches: Path) -> None:
+    whole = checkpoint.read_bytes()
+    Path("truncated.ckpt").write_bytes(whole[: len(whole) // 2])
+    Path("text.ckpt").write_text("not one")
+    torch.save({"weights": torch.zeros(2)}, "other.ckpt")
+    for name in ("truncated", "text", "other"):
+        for command in ("sample", "evaluate"):
+            assert_one_line(script(command, f"checkpoint={name}.ckpt"), f"{name}.ckpt")
+    assert_one_line(script("sample", "checkpoint=missing.ckpt"), "missing.ckpt", "does not exist")
+    assert_one_line(script("sample", "temperature=-1"), "temperature=-1")
+    assert_one_line(script("sample", "top_p=2"), "top_p=2")
+    assert_one_line(script("sample", "num_samples=0"), "num_samples=0")
+    assert_one_line(script("sample", "device=tpu"), "device=tpu")
+    assert_one_line(script("evaluate", "data.path=missing.txt"), "missing.txt")
+    assert_one_line(script("train", "resume=outputs/r", "model.heads=2"), "model", "init_from")
+    assert_one_line(script("train", "resume=outputs/r"), "2 steps", "trainer.max_steps")
+    assert_one_line(script("train", "hydra.run.dir=outputs/r"), "resume=outputs/r")
+    assert_one_line(
+        script("train", f"init_from={checkpoint}", f"data.path={speeches}", "tokenizer=byte"),
+        "another shape",
+    )
+    assert checkpoint.read_bytes() == whole
+
+
+def test_there_is_no_run_yet(script: Script) -> None:
+    assert_one_line(script("sample"), "no run", "scripts/train.py")

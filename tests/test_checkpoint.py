@@ -1,0 +1,265 @@
+"""The laws of checkpoint files: whole ones give the model back, all others a ValueError and no more."""
+
+import os
+import pickle
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from headscope import checkpoint
+from headscope.command_line import CONF
+from headscope.config import SCHEMAS, register_schemas
+from headscope.data.corpus import TextFiles
+from headscope.data.tokenizer import CharTokenizer, byte
+
+SIZES = ["model.block_size=8", "model.embed_dim=8", "model.layers=2", "model.heads=2"]
+
+
+def configuration(*overrides: str) -> dict:
+    register_schemas()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return OmegaConf.to_container(compose("train", [*SIZES, *overrides]), resolve=True)
+
+
+def content(config: dict | None = None, tokenizer=None) -> tuple[dict, torch.nn.Module]:
+    """What training saves, and the model that it is of."""
+    config, tokenizer = config or configuration(), tokenizer or byte([])
+    torch.manual_seed(0)
+    model = checkpoint.build_model(config["model"], vocab_size=tokenizer.vocab_size)
+    return {
+        "headscope": checkpoint.contents(config=config, tokenizer=tokenizer, overrides=SIZES),
+        "state_dict": {f"model.{name}": weight for name, weight in model.state_dict().items()},
+        "global_step": 7,
+        "optimizer_states": [{"state": {}}],
+        "pytorch-lightning_version": "2.6.0",
+    }, model
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("run") / "whole.ckpt"
+    torch.save(content()[0], path)
+    return path
+
+
+# --- a whole file ---
+
+
+@pytest.mark.parametrize("position", SCHEMAS["position"])
+@pytest.mark.parametrize("tied", ["true", "false"])
+@pytest.mark.parametrize("tokenizer", [byte([]), CharTokenizer("abcé\n")])
+def test_saved_then_loaded_gives_the_same_logits(tmp_path, position, tied, tokenizer):
+    config = configuration(
+        f"model/position={position}", f"model.tied_head={tied}", "model.dropout=0.5"
+    )
+    saved, model = content(config, tokenizer)
+    torch.save(saved, tmp_path / "a.ckpt")
+    loaded = checkpoint.load(tmp_path / "a.ckpt")
+    tokens = torch.randint(tokenizer.vocab_size, (2, 8))
+    assert torch.equal(loaded.model(tokens), model.eval()(tokens))
+    assert loaded.config == config
+    assert loaded.step == 7
+    assert loaded.tokenizer.state() == tokenizer.state()
+
+
+def test_a_loaded_model_outlives_its_file(tmp_path, whole):
+    copy = tmp_path / "copy.ckpt"
+    copy.write_bytes(whole.read_bytes())
+    loaded = checkpoint.load(copy)
+    tokens = torch.arange(8)[None]
+    before = loaded.model(tokens)
+    copy.write_bytes(b"")
+    assert torch.equal(loaded.model(tokens), before)
+
+
+def test_loading_needs_neither_lightning_nor_datasets_nor_figures(whole):
+    program = (
+        "import sys\n"
+        "from headscope import checkpoint, generation\n"
+        f"loaded = checkpoint.load({str(whole)!r})\n"
+        "list(generation.generate_text(\n"
+        "    loaded.model, loaded.tokenizer, 'a', max_new_tokens=2, seed=1))\n"
+        "for name in ('lightning', 'datasets', 'matplotlib', 'tensorboard', 'tokenizers'):\n"
+        "    assert name not in sys.modules, name\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=whole.parent)
+
+
+def test_a_configurations_own_corpus_is_built_to_the_letter(tmp_path):
+    file = tmp_path / "odd ${name}.txt"
+    file.write_text("text")
+    config = {"data": {"_target_": "headscope.data.corpus.TextFiles", "path": str(file)}}
+    corpus = checkpoint.build_corpus(config)
+    assert isinstance(corpus, TextFiles)
+    assert corpus.files == [file]
+
+
+def test_sizes_that_do_not_fit_are_a_value_error_with_both_numbers():
+    config = configuration("model.heads=3")
+    with pytest.raises(ValueError, match=r"embed_dim=8\b.*heads=3\b"):
+        checkpoint.build_model(config["model"], vocab_size=5)
+
+
+# --- any other file ---
+
+
+def refused(path: Path, match: str = "") -> None:
+    with pytest.raises(ValueError, match=match) as error:
+        checkpoint.load(path)
+    assert path.name in str(error.value)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
+def test_a_truncated_file_is_refused(tmp_path, whole, share):
+    data = whole.read_bytes()
+    (tmp_path / "part.ckpt").write_bytes(data[: int(len(data) * share)])
+    refused(tmp_path / "part.ckpt", "not whole")
+
+
+def test_any_other_bytes_are_refused(tmp_path):
+    generator, path = random.Random(0), tmp_path / "bytes.ckpt"
+    for _ in range(300):
+        path.write_bytes(generator.randbytes(generator.randrange(1, 300)))
+        refused(path)
+    path.write_text("a text\n")
+    refused(path)
+
+
+def test_damage_is_a_value_error_or_does_no_harm(tmp_path, whole):
+    generator, path = random.Random(0), tmp_path / "damaged.ckpt"
+    for _ in range(60):
+        data = bytearray(whole.read_bytes())
+        for _ in range(10):
+            data[generator.randrange(2000)] = generator.randrange(256)
+        path.write_bytes(data)
+        try:
+            checkpoint.load(path)
+        except ValueError as error:
+            assert path.name in str(error)
+
+
+def test_no_file_and_a_folder_are_refused(tmp_path):
+    refused(tmp_path / "none.ckpt", "does not exist")
+    refused(tmp_path, "does not exist")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda saved: torch.zeros(3),
+        lambda saved: [saved],
+        lambda saved: {"state_dict": saved["state_dict"], "global_step": 7},
+        lambda saved: saved | {"headscope": 3},
+        lambda saved: saved | {"headscope": saved["headscope"] | {"format": 999}},
+        lambda saved: saved | {"headscope": saved["headscope"] | {"config": None}},
+        lambda saved: saved | {"headscope": saved["headscope"] | {"config": {"model": "GPT"}}},
+        lambda saved: saved | {"headscope": saved["headscope"] | {"tokenizer": {"kind": "?"}}},
+        lambda saved: saved | {"state_dict": {}},
+        lambda saved: saved | {"state_dict": None},
+        lambda saved: saved | {"state_dict": {"model.norm.weight": torch.ones(3)}},
+        *(
+            lambda saved, name=name: {key: saved[key] for key in saved if key != name}
+            for name in ("headscope", "state_dict", "global_step")
+        ),
+    ],
+)
+def test_what_is_no_checkpoint_of_headscope_is_refused(tmp_path, change):
+    torch.save(change(content()[0]), tmp_path / "odd.ckpt")
+    refused(tmp_path / "odd.ckpt")
+
+
+# --- a stranger's file ---
+
+
+class Bomb:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.marker),)
+
+
+@pytest.mark.parametrize("save", [torch.save, lambda thing, file: pickle.dump(thing, file)])
+@pytest.mark.parametrize("place", ["alone", "headscope", "state_dict", "optimizer_states"])
+def test_a_pickle_that_would_run_code_runs_none(tmp_path, save, place):
+    bomb, path = Bomb(tmp_path / "ran"), tmp_path / "bomb.ckpt"
+    with path.open("wb") as file:
+        save(bomb if place == "alone" else content()[0] | {place: bomb}, file)
+    refused(path)
+    assert not bomb.marker.exists()
+
+
+def traps(marker: Path) -> list:
+    """Parts of a configuration that make a folder if anything is made of them."""
+    hub = marker.parent / "hub"
+    hub.mkdir()
+    (hub / "hubconf.py").write_text(f"import os\nos.mkdir({str(marker)!r})\n")
+    torch_hub = {"repo_or_dir": str(hub), "model": "x", "source": "local"}
+    return [
+        {"_target_": "os.mkdir", "path": str(marker)},
+        {"_target_": "os.system", "command": f"mkdir {marker}"},
+        {"_target_": "headscope.nn.attention.torch.hub.load", **torch_hub},
+        {"_target_": "headscope.checkpoint.Path.mkdir", "self": marker},
+        {"_target_": ["os.mkdir"], "path": str(marker)},
+        {"_target_": "hydra.utils.instantiate", "config": {"_target_": "os.mkdir"}},
+        f"${{oc.create:{{_target_: os.mkdir, path: {marker}}}}}",
+    ]
+
+
+@pytest.mark.parametrize("place", ["", "position", "attention", "dropout", "unheard_of"])
+def test_a_configuration_that_names_other_code_runs_none(tmp_path, place):
+    marker = tmp_path / "ran"
+    for trap in traps(marker):
+        saved, _ = content()
+        config = saved["headscope"]["config"]
+        if not place:
+            config["model"] = trap
+        else:
+            config["model"][place] = trap
+        torch.save(saved, tmp_path / "trap.ckpt")
+        with pytest.raises(ValueError, match="."):
+            checkpoint.load(tmp_path / "trap.ckpt")
+        with pytest.raises(ValueError, match="."):
+            checkpoint.build_corpus({"data": {"_target_": "headscope.data.corpus.Sotu", "x": trap}})
+        assert not marker.exists()
+
+
+# --- which file is meant ---
+
+
+def test_find_takes_a_file_a_run_or_the_newest_run(tmp_path):
+    best, last = (tmp_path / "a/checkpoints" / f"{name}.ckpt" for name in ("best", "last"))
+    outputs = {"outputs": tmp_path}
+    with pytest.raises(ValueError, match="no run in"):
+        checkpoint.find(None, **outputs)
+    best.parent.mkdir(parents=True)
+    (tmp_path / "latest").write_text("a\n")
+    for given in (None, str(tmp_path / "a")):
+        with pytest.raises(ValueError, match="has no checkpoints"):
+            checkpoint.find(given, **outputs)
+    for file in (last, best):  # the best, where there is one
+        file.touch()
+        assert checkpoint.find(None, **outputs) == file
+        assert checkpoint.find(str(tmp_path / "a"), **outputs) == file
+    assert checkpoint.find(str(last), **outputs) == last
+    for missing in ("b", "a/checkpoints/none.ckpt"):
+        with pytest.raises(ValueError, match=f"{missing} does not exist"):
+            checkpoint.find(str(tmp_path / missing), **outputs)
+    (tmp_path / "latest").write_text("gone\n")
+    with pytest.raises(ValueError, match="gone does not exist"):
+        checkpoint.find(None, **outputs)
+
+
+def test_a_device_that_is_not_here_is_refused():
+    assert checkpoint.pick_device("cpu") == torch.device("cpu")
+    assert checkpoint.pick_device("auto").type in ("cpu", "cuda", "mps")
+    with pytest.raises(ValueError, match="device=tpu is not here"):
+        checkpoint.pick_device("tpu")

@@ -1,0 +1,93 @@
+"""Words on the command line mean what a person means by them."""
+
+from pathlib import Path
+
+import pytest
+from conftest import Script
+from hydra import compose, initialize_config_dir
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headscope.command_line import CONF, implied_data, literal_arguments
+from headscope.config import register_schemas
+
+
+def composed(config_name: str, *arguments: str):
+    register_schemas()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose(config_name, overrides=literal_arguments(arguments))
+
+
+TEXTS = [
+    "Hello, world",
+    "What's next (not) 中文!",
+    "a trailing space ",
+    " ",
+    "[1, 2] {a: b} x=y",
+    "both ' and \" quotes",
+    "ends in a backslash \\",
+    "\\' \\\\' ${seed} \\${seed} \\\\${seed}",
+    "${oc.env:HOME}",
+    "null and void",
+    "true",
+    "42",
+    "line\nbreak",
+    "",
+    "a,b",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_text_is_taken_literally(text: str) -> None:
+    assert composed("sample", f"prompt={text}").prompt == text
+
+
+@settings(max_examples=40)
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=30))
+def test_any_text_is_taken_literally(text: str) -> None:
+    if text != "null":
+        assert composed("sample", f"prompt={text}").prompt == text
+
+
+@settings(max_examples=60)
+@given(st.text(alphabet="\\'\"${}[]a", max_size=8))
+def test_so_is_what_hydra_and_omegaconf_escape(text: str) -> None:
+    assert composed("sample", f"prompt={text}").prompt == text
+
+
+@pytest.mark.parametrize(
+    "key", ["resume", "init_from", "store_dir", "callbacks.attention.text", "tokenizer.path"]
+)
+def test_paths_are_taken_literally(key: str) -> None:
+    path = "runs/lr=1e-3, a (copy)/it's"
+    config = composed("train", "tokenizer=gpt2", f"{key}={path}")
+    for part in key.split("."):
+        config = config[part]
+    assert config == path
+
+
+def test_stop_is_one_text_or_a_json_list() -> None:
+    assert composed("sample", r'stop=["\n", "a, b"]').stop == ["\n", "a, b"]
+    assert composed("sample", "stop=The end, or not").stop == ["The end, or not"]
+    assert composed("sample", "stop=[]").stop == []
+    assert composed("sample", "stop=[sic]").stop == ["[sic]"]
+
+
+def test_null_stays_null() -> None:
+    assert composed("sample", "checkpoint=null").checkpoint is None
+
+
+def test_a_path_implies_the_choice_of_data() -> None:
+    assert implied_data(["data.path=my.txt"]) == ["data=text"]
+    assert implied_data(["data.name=a/b"]) == ["data=hub"]
+    assert implied_data(["data=tinyshakespeare", "data.path=my.txt"]) == []
+    assert implied_data(["experiment=nanogpt_cpu", "data.path=my.txt"]) == []
+    assert implied_data(["model.heads=8"]) == []
+
+
+@pytest.mark.parametrize("name", ["train", "sample", "evaluate", "benchmark"])
+def test_help_shows_how_to_use_it(script: Script, name: str) -> None:
+    said = script(name, "--help")
+    assert said.code == 0
+    assert f"python scripts/{name}.py" in said.out
+    assert not any(Path().iterdir())
