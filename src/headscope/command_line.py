@@ -41,9 +41,14 @@ LITERAL_KEYS = frozenset(
         "tokenizer.path",
         "callbacks.attention.text",
         "callbacks.samples.prompt",
+        "hydra.run.dir",
+        "hydra.sweep.dir",
     }
 )
 """Keys whose value is a text or a path; `stop` is one text, or a JSON list of texts."""
+
+HYDRA_KEYS = frozenset({"hydra.run.dir", "hydra.sweep.dir"})
+"""Of those, the ones in which an interpolation, ${...}, keeps its meaning."""
 
 
 def literal_arguments(arguments: Sequence[str]) -> list[str]:
@@ -57,6 +62,8 @@ def literal_arguments(arguments: Sequence[str]) -> list[str]:
 def _literal_argument(argument: str) -> str:
     key, equals, value = argument.partition("=")
     if not equals or key.lstrip("+") not in LITERAL_KEYS or value == "null":
+        return argument
+    if key in HYDRA_KEYS and "${" in value:
         return argument
     if key == "stop":
         return f"{key}=[{','.join(map(quote, _stop_texts(value)))}]"

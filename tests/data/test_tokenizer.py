@@ -232,5 +232,5 @@ BYTE = tokenizers.byte([]).state()
     ],
 )
 def test_nonsense_is_not_a_tokenizer(state):
-    with pytest.raises(ValueError, match="tokenizer of headscope|ranks|Parsing"):
+    with pytest.raises(ValueError, match=r"tokenizer of headscope|ranks|Parsing"):
         tokenizer_from_state(state)
