@@ -5,23 +5,10 @@ import os
 import runpy
 import shutil
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[1]
-
-SMALL = [
-    "tokenizer.vocab_size=320",
-    "model.block_size=32",
-    "model.embed_dim=32",
-    "model.layers=2",
-    "callbacks.samples.max_new_tokens=20",
-    "callbacks.attention.tokens=8",
-]
-"""Makes a run that takes seconds."""
+from running import ROOT, Said, Script
 
 
 @pytest.fixture(scope="session")
@@ -34,18 +21,6 @@ def speeches(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for file in sorted((Path(spec.origin).parent / "data" / "speeches").glob("*.txt"))[:20]:
         shutil.copy(file, folder)
     return folder
-
-
-@dataclass
-class Said:
-    """What a script printed, and how it ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-Script = Callable[..., Said]
 
 
 @pytest.fixture

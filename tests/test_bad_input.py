@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, Said, Script
+from running import SMALL, Said, Script
 
 
 def assert_one_line(said: Said, *words: str) -> None:

@@ -1,5 +1,6 @@
-"""The laws of checkpoint files: whole ones give the model back, all others a ValueError and no more."""
+"""The laws of checkpoint files: a whole one gives the model back, any other a ValueError."""
 
+import contextlib
 import os
 import pickle
 import random
@@ -109,10 +110,9 @@ def test_sizes_that_do_not_fit_are_a_value_error_with_both_numbers():
 # --- any other file ---
 
 
-def refused(path: Path, match: str = "") -> None:
-    with pytest.raises(ValueError, match=match) as error:
+def refused(path: Path, why: str = "") -> None:
+    with pytest.raises(ValueError, match=f"{path.name}.*{why}"):
         checkpoint.load(path)
-    assert path.name in str(error.value)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
@@ -131,17 +131,15 @@ def test_any_other_bytes_are_refused(tmp_path):
     refused(path)
 
 
-def test_damage_is_a_value_error_or_does_no_harm(tmp_path, whole):
+def test_damage_is_refused_or_does_no_harm(tmp_path, whole):
     generator, path = random.Random(0), tmp_path / "damaged.ckpt"
     for _ in range(60):
         data = bytearray(whole.read_bytes())
         for _ in range(10):
             data[generator.randrange(2000)] = generator.randrange(256)
         path.write_bytes(data)
-        try:
+        with contextlib.suppress(ValueError):
             checkpoint.load(path)
-        except ValueError as error:
-            assert path.name in str(error)
 
 
 def test_no_file_and_a_folder_are_refused(tmp_path):
@@ -225,11 +223,17 @@ def test_a_configuration_that_names_other_code_runs_none(tmp_path, place):
         else:
             config["model"][place] = trap
         torch.save(saved, tmp_path / "trap.ckpt")
-        with pytest.raises(ValueError, match="."):
-            checkpoint.load(tmp_path / "trap.ckpt")
-        with pytest.raises(ValueError, match="."):
-            checkpoint.build_corpus({"data": {"_target_": "headscope.data.corpus.Sotu", "x": trap}})
+        refused(tmp_path / "trap.ckpt")
         assert not marker.exists()
+
+
+def test_a_corpus_that_names_other_code_runs_none(tmp_path):
+    marker = tmp_path / "ran"
+    for trap in traps(marker):
+        for data in (trap, {"_target_": "headscope.data.corpus.Sotu", "x": trap}):
+            with pytest.raises(ValueError, match=r"no part of|does not take"):
+                checkpoint.build_corpus({"data": data})
+            assert not marker.exists()
 
 
 # --- which file is meant ---

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from conftest import Script
 from hydra import compose, initialize_config_dir
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from running import Script
 
 from headscope.command_line import CONF, implied_data, literal_arguments
 from headscope.config import register_schemas

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, SMALL, Said, Script
+from running import ROOT, SMALL, Said, Script
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from headscope.data.store import open_store

@@ -47,7 +47,7 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
         model = build_model(own["config"]["model"], vocab_size=tokenizer.vocab_size)
         model.load_state_dict(model_weights(content))
         step = content["global_step"]
-    except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise ValueError(f"{path} does not fit this version of headscope: {error}") from error
     return Checkpoint(
         path=path,
@@ -120,15 +120,17 @@ def _build(config: Any, known: set[str], **more: Any) -> Any:
 
     `instantiate` itself would also resolve `${...}`, and what that gives may name anything.
     """
-    if not isinstance(config, dict):
-        return config
-    settings = {key: _build(value, known) for key, value in config.items()} | more
-    target, is_partial = settings.pop("_target_", None), settings.pop("_partial_", False)
-    if target not in known:
+    target = config.get("_target_") if isinstance(config, dict) else None
+    if not isinstance(target, str) or target not in known:
         raise ValueError(f"the configuration names {target}, which is no part of headscope")
+    settings = more | {
+        key: _build(value, known) if isinstance(value, dict) else value
+        for key, value in config.items()
+        if key not in ("_target_", "_partial_")
+    }
     part = get_object(target)
     try:
-        return partial(part, **settings) if is_partial else part(**settings)
+        return partial(part, **settings) if config.get("_partial_") else part(**settings)
     except TypeError as error:
         raise ValueError(f"{target} does not take this configuration: {error}") from error
 

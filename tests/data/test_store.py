@@ -78,9 +78,9 @@ def test_a_store_that_is_there_is_not_made_again(corpus, root, monkeypatch):
 def test_each_text_and_tokenizer_has_a_store_of_its_own(corpus, root):
     bpe = [partial(tokenizers.bpe, vocab_size=size) for size in (280, 281)]
     made = [prepare_store(corpus, make, root=root) for make in (*bpe, tokenizers.byte)]
-    (corpus.files[0]).write_text("another text", encoding="utf-8")
+    corpus.files[0].write_text("another text", encoding="utf-8")
     made.append(prepare_store(corpus, tokenizers.byte, root=root))
-    assert sorted(stores(root)) == sorted({store.name for store in made})
+    assert sorted(stores(root)) == sorted(store.name for store in made)
     assert [store.tokenizer.vocab_size for store in made] == [280, 281, 257, 257]
 
 

@@ -118,20 +118,24 @@ def test_an_unknown_character_in_a_prompt_is_named():
 
 @pytest.mark.parametrize("vocab_size", [257, 300, 2000])
 def test_bpe_is_what_its_trainer_would_say(vocab_size):
-    ours = tokenizers.bpe(SPEECHES[:8], vocab_size=vocab_size)
+    texts = [*SPEECHES[:8], "\n    if x:\n        'return  '  # 'tis\n\n\n" * 100]  # runs of spaces
+    ours = tokenizers.bpe(texts, vocab_size=vocab_size)
     assert ours.vocab_size == vocab_size
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)  # cuts by GPT-2's own pattern
     theirs = Trainable(models.BPE())
     theirs.pre_tokenizer = byte_level
     theirs.train_from_iterator(
-        SPEECHES[:8],
+        texts,
         trainers.BpeTrainer(
             vocab_size=vocab_size - 1,
             initial_alphabet=byte_level.alphabet(),
             show_progress=False,
         ),
     )
-    for text in (*SPEECHES[8:], "a  b\n\n c don't été 中文🦜 \t x="):
+    for text in (
+        *SPEECHES[8:],
+        "a  b\n\n      c don't 'reason 'then été 中文🦜 \t\n\n\n\n x= 'some",
+    ):
         # GPT-2 writes each byte as one character, so the lengths say where the cuts are.
         cuts = [len(ours.token_bytes(token)) for token in ours.encode(text).tolist()]
         assert cuts == [len(token) for token in theirs.encode(text).tokens]

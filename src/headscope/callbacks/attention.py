@@ -4,11 +4,11 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from torch.utils.tensorboard import SummaryWriter
 
 from headscope.analysis.capture import attention_weights
 from headscope.analysis.figures import AttentionGrid
 from headscope.callbacks.clock import left_out
+from headscope.callbacks.writers import tensorboard_writers
 from headscope.nn import GPT
 
 
@@ -30,7 +30,7 @@ class AttentionMaps(Callback):
         self.grid: AttentionGrid | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.global_step == 0 and self.steps:
+        if trainer.global_step == 0 and 0 in self.steps:
             self._log(trainer, pl_module)
 
     def on_train_batch_end(
@@ -41,7 +41,7 @@ class AttentionMaps(Callback):
             self._log(trainer, pl_module)
 
     def _log(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        writers = [w for w in tensorboard_writers(trainer) if w]
+        writers = tensorboard_writers(trainer)
         if not writers:
             return
         assert isinstance(pl_module.model, GPT)
@@ -54,14 +54,6 @@ class AttentionMaps(Callback):
                 image = self.grid.draw(weights, f"Layer {layer}, step {step:,}")
                 for writer in writers:
                     writer.add_image(f"attention/layer_{layer}", image, step, dataformats="HWC")
-
-
-def tensorboard_writers(trainer: Trainer) -> list[SummaryWriter]:
-    """The writers of this process, for what is not a number: images and texts."""
-    if not trainer.is_global_zero:
-        return []
-    experiments = (getattr(logger, "experiment", None) for logger in trainer.loggers)
-    return [writer for writer in experiments if isinstance(writer, SummaryWriter)]
 
 
 def image_steps(images: int, max_steps: int) -> list[int]:

@@ -2,8 +2,8 @@
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from headscope.callbacks.attention import tensorboard_writers
 from headscope.callbacks.clock import left_out
+from headscope.callbacks.writers import tensorboard_writers
 from headscope.data.tokenizer import Tokenizer
 from headscope.generation import generate_text
 from headscope.nn import GPT

@@ -12,6 +12,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from headscope.callbacks.clock import left_out
+from headscope.callbacks.writers import tensorboard_writers
 from headscope.training.checkpoints import copy_checkpoint
 
 
@@ -88,6 +89,8 @@ class Saving(Callback):
 
     def _save(self, trainer: Trainer, *, best: bool = False) -> None:
         with left_out(trainer):
+            for writer in tensorboard_writers(trainer):
+                writer.flush()  # what was logged before a checkpoint is not logged again after it
             if best:
                 # First: killed in between, a resumed run comes here again with the same weights.
                 trainer.save_checkpoint(self.folder / "best.ckpt", weights_only=False)

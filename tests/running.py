@@ -1,0 +1,29 @@
+"""How the tests run the scripts; see the fixture `script`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+SMALL = [
+    "tokenizer.vocab_size=320",
+    "model.block_size=32",
+    "model.embed_dim=32",
+    "model.layers=2",
+    "callbacks.samples.max_new_tokens=20",
+    "callbacks.attention.tokens=8",
+]
+"""Makes a run that takes seconds."""
+
+
+@dataclass
+class Said:
+    """What a script printed, and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Script = Callable[..., Said]

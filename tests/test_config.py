@@ -1,0 +1,211 @@
+"""The laws of conf/: all of it composes and builds, and no mistake in it goes unnoticed."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from headscope import checkpoint
+from headscope.command_line import CONF
+from headscope.config import SCHEMAS, register_schemas
+from headscope.data.corpus import Corpus
+from headscope.data.tokenizer import Tokenizer
+from headscope.nn import GPT
+
+ROOTS = sorted(file.stem for file in CONF.glob("*.yaml"))
+CHOICES = sorted(
+    (file.parent.relative_to(CONF).as_posix(), file.stem) for file in CONF.glob("*/**/*.yaml")
+)
+EXPERIMENTS = [option for group, option in CHOICES if group == "experiment"]
+GROUPS = [(group, option) for group, option in CHOICES if group != "experiment"]
+MUST_BE_GIVEN = {"text": ["data.path=README.md"], "hub": ["data.name=someone/texts"]}
+
+
+def composed(*overrides: str, root: str = "train", conf: Path = CONF) -> DictConfig:
+    register_schemas()
+    with initialize_config_dir(str(conf), version_base="1.3"):
+        return compose(root, list(overrides))
+
+
+def chosen(group: str, option: str, *overrides: str) -> DictConfig:
+    return composed(f"{group}={option}", *MUST_BE_GIVEN.get(option, []), *overrides)
+
+
+def leaves(config: DictConfig, prefix: str = "") -> Iterator[str]:
+    """Every key that holds a value, but for what Hydra reads itself."""
+    for key in config:
+        name = f"{prefix}{key}"
+        if OmegaConf.is_missing(config, key) or not isinstance(config[key], DictConfig):
+            if not str(key).startswith("_"):
+                yield name
+        else:
+            yield from leaves(config[key], f"{name}.")
+
+
+def refused(*overrides: str, conf: Path = CONF) -> None:
+    with pytest.raises((HydraException, OmegaConfBaseException)):
+        composed(*overrides, conf=conf)
+
+
+# --- all of it builds ---
+
+
+@pytest.mark.parametrize("root", ROOTS)
+def test_every_root_composes_with_a_value_for_every_key(root):
+    config = composed(root=root)
+    assert not OmegaConf.missing_keys(config)
+    OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+
+
+@pytest.mark.parametrize(("group", "option"), CHOICES)
+def test_every_choice_builds(group, option, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    Path("README.md").write_text("To be, or not to be: that is the question.")
+    config = chosen(group, option, "model.embed_dim=24", "model.layers=1")
+    model = checkpoint.build_model(config.model, vocab_size=50)
+    assert isinstance(model, GPT)
+    assert model(torch.zeros(1, 3, dtype=torch.long)).shape == (1, 3, 50)
+    same = instantiate(config.model, vocab_size=50)
+    assert repr(same) == repr(model)
+    assert same.state_dict().keys() == model.state_dict().keys()
+    assert isinstance(instantiate(config.optimizer)(model), torch.optim.Optimizer)
+    assert 0 < instantiate(config.schedule, max_steps=config.trainer.max_steps)(0) <= 1
+    assert isinstance(instantiate(config.data), Corpus)
+    assert instantiate(config.logger, save_dir=str(tmp_path)) is not None
+    make_tokenizer = instantiate(config.tokenizer)
+    if option in ("byte", "char"):
+        assert isinstance(make_tokenizer(["some text"]), Tokenizer)
+    assert not OmegaConf.missing_keys(config)
+    assert not list(tmp_path.glob("*/"))  # to build is to open nothing
+
+
+@pytest.mark.parametrize("option", SCHEMAS["data"])
+def test_a_checkpoint_can_be_evaluated_on_every_corpus(option):
+    config = composed(f"data={option}", *MUST_BE_GIVEN.get(option, []), root="evaluate")
+    assert config.data == chosen("data", option).data
+
+
+def test_a_logger_can_be_left_out():
+    assert composed("~logger").logger is None
+
+
+def test_every_schema_has_its_file_and_every_file_its_schema():
+    files = {(group.removeprefix("model/"), option) for group, option in GROUPS}
+    files |= {("root", root) for root in ROOTS}
+    assert files == {(group, option) for group, named in SCHEMAS.items() for option in named}
+
+
+# --- no mistake goes unnoticed ---
+
+
+@pytest.mark.parametrize(("group", "option"), GROUPS)
+def test_a_misspelt_key_is_refused_in_every_choice(group, option):
+    chosen(group, option)
+    with pytest.raises(HydraException, match="misspelt"):
+        chosen(group, option, f"{group.replace('/', '.')}.misspelt=1")
+
+
+@pytest.mark.parametrize(("group", "option"), GROUPS)
+def test_every_value_of_another_type_is_refused(group, option):
+    """A word for a number, a list for a word; devices and compile alone may be several things."""
+    config, key = chosen(group, option), group.replace("/", ".")
+    for name in leaves(OmegaConf.select(config, key), f"{key}."):
+        if name in ("trainer.devices", "trainer.compile"):
+            continue
+        wrong = [[1], {"a": 1}]
+        if isinstance(OmegaConf.select(config, name), int | float):
+            wrong.append("many")
+        for value in wrong:
+            with pytest.raises(OmegaConfBaseException):
+                OmegaConf.update(config.copy(), name, value, merge=False)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        *("sead=1", "seed=many", "seed=1.5", "name=[1]", "modle=gpt", "model=gtp"),
+        *("model/position=absolute", "experiment=none", "model.heads=4.5", "optimizer.lr=fast"),
+        *("model.bias=perhaps", "model.position.base=long", "callbacks.samples.top_k=many"),
+        "trainer.max_steps=many",
+    ],
+)
+def test_a_mistake_on_the_command_line_is_refused(override):
+    refused(override)
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        *("sead: 1", "seed: many", "model: {head: 4}", "model: {heads: many}", "model: 3"),
+        *("model: {position: {bass: 1.0}}", "optimizer: {betas: 0.9}", "optimizer: {lr: fast}"),
+        *("schedule: {warmup: 10}", "schedule: {warmup_steps: 1.5}", "trainer: {steps: 1}"),
+        *("trainer: {batch_size: big}", "callbacks: {samples: {prompts: a}}"),
+        *("callbacks: {attention: {images: all}}", "data: {path: x}", "data: [1]"),
+        *("tokenizer: {vocab: 300}", "tokenizer: {vocab_size: many}"),
+        *("logger: {nam: x}", "logger: {default_hp_metric: perhaps}"),
+        "defaults: [{override /model/position: absolute}]",
+    ],
+)
+def test_a_mistake_in_an_experiment_is_refused(mistake, tmp_path):
+    conf = tmp_path / "conf"
+    shutil.copytree(CONF, conf)
+    bad = conf / "experiment" / "bad.yaml"
+    bad.write_text("# @package _global_\nseed: 3\n")
+    assert composed("experiment=bad", conf=conf).seed == 3
+    bad.write_text(f"# @package _global_\n{mistake}\n")
+    refused("experiment=bad", conf=conf)
+
+
+# --- what the values are ---
+
+# train.py and config/train_shakespeare_char.py of nanoGPT, and its README's command for a CPU.
+NANOGPT = {
+    "model.bias": False,
+    "model.qkv_bias": False,
+    "model.tied_head": True,
+    "model.scale_embedding": False,
+    "model.position._target_": "headscope.nn.Learned",
+    "tokenizer._target_": "headscope.data.tokenizer.char",
+    "data._target_": "headscope.data.corpus.TinyShakespeare",
+    "optimizer._target_": "headscope.training.optimizer.adamw",
+    "optimizer.lr": 1e-3,
+    "optimizer.weight_decay": 0.1,
+    "optimizer.beta1": 0.9,
+    "optimizer.beta2": 0.99,
+    "schedule._target_": "headscope.training.schedule.warmup_cosine",
+    "schedule.warmup_steps": 100,
+    "trainer.accumulate": 1,
+    "trainer.gradient_clip": 1.0,
+}
+SIZES = ["layers", "heads", "embed_dim", "block_size", "dropout"]
+
+
+@pytest.mark.parametrize(
+    ("experiment", "sizes", "batch_size", "max_steps"),
+    [
+        ("nanogpt_cpu", [4, 4, 128, 64, 0.0], 12, 2000),
+        ("nanogpt_gpu", [6, 6, 384, 256, 0.2], 64, 5000),
+    ],
+)
+def test_the_nanogpt_recipes_are_as_published(experiment, sizes, batch_size, max_steps):
+    config = composed(f"experiment={experiment}")
+    assert {key: OmegaConf.select(config, key) for key in NANOGPT} == NANOGPT
+    assert [config.model[size] for size in SIZES] == sizes
+    assert config.trainer.batch_size == batch_size
+    assert config.trainer.max_steps == max_steps
+    schedule = instantiate(config.schedule, max_steps=max_steps)
+    assert config.optimizer.lr * schedule(max_steps) == pytest.approx(1e-4)
+
+
+@pytest.mark.parametrize("overrides", [[], *([f"experiment={name}"] for name in EXPERIMENTS)])
+def test_widths_are_of_a_size_that_tensor_cores_take(overrides):
+    model = composed(*overrides).model
+    assert model.embed_dim % 8 == 0
+    assert model.embed_dim // model.heads % 8 == 0

@@ -1,0 +1,138 @@
+"""The laws of who imports whom: the layout in CONTRIBUTING.md, read off the source."""
+
+import ast
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import headscope
+
+PACKAGE = Path(headscope.__file__).parent
+SCRIPTS = sorted(file.stem for file in (PACKAGE.parents[1] / "scripts").glob("*.py"))
+
+
+def module_name(file: Path) -> str:
+    parts = file.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {module_name(file): file for file in sorted(PACKAGE.rglob("*.py"))}
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.If)
+        and isinstance(node.test, ast.Name)
+        and node.test.id == "TYPE_CHECKING"
+    )
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """All that is imported anywhere below `tree`, functions included, but not for types alone."""
+    found: set[str] = set()
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute here"
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                found.add(whole if whole in FILES else str(node.module))
+        elif not is_type_checking(node):
+            found |= imported(node)
+    return found
+
+
+@cache
+def imports(module: str) -> frozenset[str]:
+    return frozenset(imported(ast.parse(FILES[module].read_text(encoding="utf-8"))))
+
+
+def within(module: str, *packages: str) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
+
+
+def modules(*parts: str) -> list[str]:
+    """All modules of these parts of headscope, which must exist."""
+    packages = [f"headscope.{part}" for part in parts]
+    assert all(package in FILES for package in packages)
+    return [module for module in FILES if within(module, *packages)]
+
+
+def reached(module: str) -> set[str]:
+    """Everything that an import of `module` may bring, through all of headscope."""
+    seen: set[str] = set()
+    waiting = [module]
+    while waiting:
+        for name in imports(waiting.pop()) - seen:
+            seen.add(name)
+            if name in FILES:
+                waiting.append(name)
+    return seen
+
+
+def test_this_test_sees_imports():
+    assert {"torch", "headscope.nn.attention"} <= imports("headscope.nn.gpt")
+    assert "lightning.pytorch" in imports("headscope.training.module")
+    assert "tokenizers" in imports("headscope.data.tokenizer")  # in a function
+    assert "headscope.checkpoint" in imports("headscope.resume")  # from headscope import ...
+    assert "headscope.data.tokenizer" not in imports("headscope.generation")  # a type
+    assert "torch" in reached("headscope.checkpoint")
+
+
+@pytest.mark.parametrize("module", modules("nn"))
+def test_nn_imports_torch_alone(module):
+    for name in imports(module):
+        assert within(name, "torch", "headscope.nn", *sys.stdlib_module_names), name
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        module
+        for module in modules(
+            "nn", "analysis", "data", "generation", "checkpoint", "config", "evaluation"
+        )
+        if module != "headscope.data.module"
+    ],
+)
+def test_lightning_is_not_needed_to_use_a_model(module):
+    for name in reached(module):
+        assert not within(name, "lightning", "pytorch_lightning", "tensorboard"), name
+        assert not within(name, "torch.utils.tensorboard"), name
+
+
+FLOORS = {
+    "analysis": ["headscope.nn"],
+    "generation": ["headscope.nn"],
+    "training": ["headscope.nn"],
+    "data": [],
+}
+
+
+@pytest.mark.parametrize(
+    ("part", "module"), [(part, module) for part in FLOORS for module in modules(part)]
+)
+def test_rooms_of_one_floor_do_not_open_into_each_other(part, module):
+    for name in imports(module):
+        if within(name, "headscope"):
+            assert within(name, f"headscope.{part}", *FLOORS[part]), name
+
+
+@pytest.mark.parametrize("module", modules("callbacks"))
+def test_callbacks_do_not_reach_up(module):
+    for name in imports(module):
+        assert not within(name, "headscope.run", "headscope.resume", "headscope.command_line"), name
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_nothing_imports_a_script(module):
+    for name in imports(module):
+        assert not within(name, "scripts", *SCRIPTS), name
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_no_script_hides_a_module_of_the_standard_library(script):
+    assert script not in sys.stdlib_module_names
