@@ -1,8 +1,6 @@
 """The laws of checkpoint files: a whole one gives the model back, any other a ValueError."""
 
 import contextlib
-import os
-import pickle
 import random
 import subprocess
 import sys
@@ -10,36 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
+from checkpoint_files import configuration, content
 
 from headscope import checkpoint
-from headscope.command_line import CONF
-from headscope.config import SCHEMAS, register_schemas
+from headscope.config import SCHEMAS
 from headscope.data.corpus import TextFiles
 from headscope.data.tokenizer import CharTokenizer, byte
-
-SIZES = ["model.block_size=8", "model.embed_dim=8", "model.layers=2", "model.heads=2"]
-
-
-def configuration(*overrides: str) -> dict:
-    register_schemas()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return OmegaConf.to_container(compose("train", [*SIZES, *overrides]), resolve=True)
-
-
-def content(config: dict | None = None, tokenizer=None) -> tuple[dict, torch.nn.Module]:
-    """What training saves, and the model that it is of."""
-    config, tokenizer = config or configuration(), tokenizer or byte([])
-    torch.manual_seed(0)
-    model = checkpoint.build_model(config["model"], vocab_size=tokenizer.vocab_size)
-    return {
-        "headscope": checkpoint.contents(config=config, tokenizer=tokenizer, overrides=SIZES),
-        "state_dict": {f"model.{name}": weight for name, weight in model.state_dict().items()},
-        "global_step": 7,
-        "optimizer_states": [{"state": {}}],
-        "pytorch-lightning_version": "2.6.0",
-    }, model
 
 
 @pytest.fixture(scope="module")
@@ -53,12 +27,11 @@ def whole(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("position", SCHEMAS["position"])
-@pytest.mark.parametrize("tied", ["true", "false"])
+@pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("tokenizer", [byte([]), CharTokenizer("abcé\n")])
 def test_saved_then_loaded_gives_the_same_logits(tmp_path, position, tied, tokenizer):
-    config = configuration(
-        f"model/position={position}", f"model.tied_head={tied}", "model.dropout=0.5"
-    )
+    config = configuration(f"model/position={position}")
+    config["model"] |= {"tied_head": tied, "dropout": 0.5}
     saved, model = content(config, tokenizer)
     torch.save(saved, tmp_path / "a.ckpt")
     loaded = checkpoint.load(tmp_path / "a.ckpt")
@@ -102,7 +75,8 @@ def test_a_configurations_own_corpus_is_built_to_the_letter(tmp_path):
 
 
 def test_sizes_that_do_not_fit_are_a_value_error_with_both_numbers():
-    config = configuration("model.heads=3")
+    config = configuration()
+    config["model"]["heads"] = 3
     with pytest.raises(ValueError, match=r"embed_dim=8\b.*heads=3\b"):
         checkpoint.build_model(config["model"], vocab_size=5)
 
@@ -124,8 +98,8 @@ def test_a_truncated_file_is_refused(tmp_path, whole, share):
 
 def test_any_other_bytes_are_refused(tmp_path):
     generator, path = random.Random(0), tmp_path / "bytes.ckpt"
-    for _ in range(300):
-        path.write_bytes(generator.randbytes(generator.randrange(1, 300)))
+    for _ in range(100):
+        path.write_bytes(generator.randbytes(generator.randrange(1, 200)))
         refused(path)
     path.write_text("a text\n")
     refused(path)
@@ -170,70 +144,6 @@ def test_no_file_and_a_folder_are_refused(tmp_path):
 def test_what_is_no_checkpoint_of_headscope_is_refused(tmp_path, change):
     torch.save(change(content()[0]), tmp_path / "odd.ckpt")
     refused(tmp_path / "odd.ckpt")
-
-
-# --- a stranger's file ---
-
-
-class Bomb:
-    """Makes a folder when it is unpickled."""
-
-    def __init__(self, marker: Path) -> None:
-        self.marker = marker
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.marker),)
-
-
-@pytest.mark.parametrize("save", [torch.save, lambda thing, file: pickle.dump(thing, file)])
-@pytest.mark.parametrize("place", ["alone", "headscope", "state_dict", "optimizer_states"])
-def test_a_pickle_that_would_run_code_runs_none(tmp_path, save, place):
-    bomb, path = Bomb(tmp_path / "ran"), tmp_path / "bomb.ckpt"
-    with path.open("wb") as file:
-        save(bomb if place == "alone" else content()[0] | {place: bomb}, file)
-    refused(path)
-    assert not bomb.marker.exists()
-
-
-def traps(marker: Path) -> list:
-    """Parts of a configuration that make a folder if anything is made of them."""
-    hub = marker.parent / "hub"
-    hub.mkdir()
-    (hub / "hubconf.py").write_text(f"import os\nos.mkdir({str(marker)!r})\n")
-    torch_hub = {"repo_or_dir": str(hub), "model": "x", "source": "local"}
-    return [
-        {"_target_": "os.mkdir", "path": str(marker)},
-        {"_target_": "os.system", "command": f"mkdir {marker}"},
-        {"_target_": "headscope.nn.attention.torch.hub.load", **torch_hub},
-        {"_target_": "headscope.checkpoint.Path.mkdir", "self": marker},
-        {"_target_": ["os.mkdir"], "path": str(marker)},
-        {"_target_": "hydra.utils.instantiate", "config": {"_target_": "os.mkdir"}},
-        f"${{oc.create:{{_target_: os.mkdir, path: {marker}}}}}",
-    ]
-
-
-@pytest.mark.parametrize("place", ["", "position", "attention", "dropout", "unheard_of"])
-def test_a_configuration_that_names_other_code_runs_none(tmp_path, place):
-    marker = tmp_path / "ran"
-    for trap in traps(marker):
-        saved, _ = content()
-        config = saved["headscope"]["config"]
-        if not place:
-            config["model"] = trap
-        else:
-            config["model"][place] = trap
-        torch.save(saved, tmp_path / "trap.ckpt")
-        refused(tmp_path / "trap.ckpt")
-        assert not marker.exists()
-
-
-def test_a_corpus_that_names_other_code_runs_none(tmp_path):
-    marker = tmp_path / "ran"
-    for trap in traps(marker):
-        for data in (trap, {"_target_": "headscope.data.corpus.Sotu", "x": trap}):
-            with pytest.raises(ValueError, match=r"no part of|does not take"):
-                checkpoint.build_corpus({"data": data})
-            assert not marker.exists()
 
 
 # --- which file is meant ---

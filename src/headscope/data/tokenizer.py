@@ -169,22 +169,15 @@ def bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
     The 256 bytes come first, then the merges in the order they were learned, then the end of text.
     Raises ValueError when `texts` are too short to give `vocab_size` tokens.
     """
-    from tokenizers import Regex, models, pre_tokenizers, trainers
     from tokenizers import Tokenizer as Trainable
+    from tokenizers import models, pre_tokenizers, trainers
 
     if vocab_size < 257:
         raise ValueError(
             f"vocab_size={vocab_size} must be at least 257: the 256 bytes and the end of text"
         )
     trainable = Trainable(models.BPE())
-    # The trainer's regular expressions know no possessive `++`, which only saves time.
-    pattern = r50k_pat_str.replace("++", "+")
-    trainable.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(pattern), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    trainable.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # GPT-2's pattern
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - 1,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
