@@ -16,7 +16,7 @@ def train(config: DictConfig) -> float:
     # Heavy, and not needed for --help or a misspelt key.
     from rich.console import Console
 
-    from headscope import report, run
+    from headscope import build, report, run
     from headscope.callbacks.saving import Interrupted
 
     hydra = HydraConfig.get()
@@ -28,7 +28,9 @@ def train(config: DictConfig) -> float:
         if resume:
             config, changes = resumed_config(config, overrides)
             overrides = [word for word in overrides if not word.startswith("resume=")]
-        this = run.build(config, folder=folder, overrides=overrides, console=console, resume=resume)
+        this = build.build(
+            config, folder=folder, overrides=overrides, console=console, resume=resume
+        )
     except BaseException:
         _remove_unused(folder)
         raise

@@ -1,33 +1,20 @@
 """What a training run says on the console: what it is about to do, and what came of it."""
 
 import shlex
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from headscope.run import Run
+from headscope.build import Run
 
 SAMPLE_PROMPT = "My fellow citizens"
 
 
-def track(items: Iterable[Any], description: str, total: int, *, console: Console) -> Iterable[Any]:
-    """Pass `items` through under a progress bar; in a file, say only what is begun."""
-    if console.is_terminal:
-        with Progress(console=console, transient=True) as progress:
-            yield from progress.track(items, total=total, description=description)
-    else:
-        console.print(f"{description}: {total:,} documents", highlight=False)
-        yield from items
-
-
-def describe(run: "Run") -> None:
+def describe(run: Run) -> None:
     """The text, the model and the plan, before the first step."""
     config, store = run.config, run.store
     say = partial(_say, run.console)
@@ -68,7 +55,7 @@ def model_table(model: Any) -> Table:
     return table
 
 
-def conclude(run: "Run", summary: dict[str, Any]) -> None:
+def conclude(run: Run, summary: dict[str, Any]) -> None:
     """The figures, one sample, and what to do next."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for name, value in summary.items():
@@ -89,7 +76,7 @@ def conclude(run: "Run", summary: dict[str, Any]) -> None:
     say(f"  {tensorboard_command(run.folder)}")
 
 
-def describe_resume(run: "Run", changes: list[str]) -> None:
+def describe_resume(run: Run, changes: list[str]) -> None:
     """Where a resumed run goes on, and what the command line changed of it."""
     say = partial(_say, run.console)
     say(f"resuming    at step {run.resumed_step:,} of {run.config.trainer.max_steps:,}")
@@ -120,6 +107,6 @@ def ordinal(number: int) -> str:
     return f"{number}{'th' if number % 100 in (11, 12, 13) else endings.get(number % 10, 'th')}"
 
 
-def device_of(run: "Run") -> str:
+def device_of(run: Run) -> str:
     root = run.trainer.strategy.root_device
     return f"{root} ({run.trainer.precision})"

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 from torch import nn
 
-from headscope import run
+from headscope.build import build
 from headscope.callbacks.clock import clock_of
 from headscope.data.batches import TrainingBatches
 from headscope.nn.loss import next_token_loss
@@ -58,7 +58,7 @@ def our_step(config: DictConfig, warmup_steps: int) -> tuple[float, float]:
     As in `summary.json`, validation, samples, pictures and saving are left out.
     """
     with tempfile.TemporaryDirectory() as folder:
-        this = run.build(config, folder=Path(folder), overrides=[], console=Console(quiet=True))
+        this = build(config, folder=Path(folder), overrides=[], console=Console(quiet=True))
         stopwatch = _Stopwatch(warmup_steps)
         callbacks: list[Callback] = this.trainer.callbacks  # type: ignore[attr-defined]
         callbacks.append(stopwatch)
@@ -83,7 +83,7 @@ class _Stopwatch(Callback):
 def bare_step(config: DictConfig, warmup_steps: int) -> tuple[float, float]:
     """Milliseconds per step of the plainest loop that does the same work, and its last loss."""
     with tempfile.TemporaryDirectory() as folder:
-        this = run.build(config, folder=Path(folder), overrides=[], console=Console(quiet=True))
+        this = build(config, folder=Path(folder), overrides=[], console=Console(quiet=True))
     model, plan = this.model.train(), config.trainer
     optimizer = this.module.make_optimizer(model)
     rate = optimizer.param_groups[0]["lr"]

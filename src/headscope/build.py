@@ -1,0 +1,267 @@
+"""Every part of a training run, built from its configuration."""
+
+import logging
+import warnings
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra.utils import instantiate
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.loggers import Logger
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from headscope import checkpoint
+from headscope.callbacks.attention import AttentionMaps
+from headscope.callbacks.clock import Clock
+from headscope.callbacks.progress import ProgressReport
+from headscope.callbacks.samples import Samples
+from headscope.callbacks.saving import Saving
+from headscope.console import track
+from headscope.data.module import TokenDataModule, validation_stride
+from headscope.data.store import TokenStore, prepare_store
+from headscope.nn import GPT
+from headscope.training.checkpoints import AtomicCheckpointIO
+from headscope.training.module import LanguageModel
+
+
+@dataclass(frozen=True)
+class Run:
+    """All parts of a training run, built and ready to fit."""
+
+    folder: Path
+    config: DictConfig
+    store: TokenStore
+    model: GPT
+    module: LanguageModel
+    data: TokenDataModule
+    trainer: Trainer
+    samples: Samples
+    saving: Saving
+    console: Console
+    resumed_step: int | None
+
+
+def build(
+    config: DictConfig,
+    *,
+    folder: Path,
+    overrides: list[str],
+    console: Console,
+    resume: bool = False,
+) -> Run:
+    """Build the run that `config` describes, in `folder`. Nothing is written there yet.
+
+    With `resume`, the run in `folder` goes on from its last checkpoint. `overrides` are the words
+    of the command line, kept for a later resume.
+
+    Raises ValueError when the configuration does not fit itself, the text or this machine.
+    """
+    check(config)
+    plan = config.trainer
+    warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True, markup=False)
+    store = prepare_store(
+        instantiate(config.data),
+        instantiate(config.tokenizer),
+        root=Path(config.store_dir),
+        track=partial(track, console=console),
+    )
+    tokenizer = store.tokenizer
+    # The first weights are of the seed alone; every later draw is of (seed, step, rank).
+    torch.manual_seed(config.seed)
+    model = checkpoint.build_model(config.model, vocab_size=tokenizer.vocab_size)
+    last = folder / "checkpoints" / "last.ckpt"
+    resumed_step = checkpoint.read(last)["global_step"] if resume else None
+    finished = resumed_step is not None and resumed_step >= plan.max_steps
+    if finished and (folder / "summary.json").exists():
+        raise ValueError(
+            f"resume={folder}: it is finished, at {resumed_step} steps; to give it more, add "
+            "a larger trainer.max_steps="
+        )
+    if config.init_from and not resume:
+        load_weights(model, Path(config.init_from))
+    module = LanguageModel(
+        model=model,
+        optimizer=instantiate(config.optimizer),
+        schedule=instantiate(config.schedule, max_steps=plan.max_steps),
+        byte_lengths=torch.from_numpy(tokenizer.byte_lengths()),
+        seed=config.seed,
+        gradient_clip=plan.gradient_clip,
+        log_every_steps=plan.log_every_steps,
+        compile_model=_on_gpu(plan.accelerator) if plan.compile == "auto" else plan.compile,
+        warn=warn,
+        contents=checkpoint.contents(
+            config=plain(config), tokenizer=tokenizer, overrides=overrides
+        ),
+    )
+    tokens_per_step = plan.batch_size * plan.accumulate * config.model.block_size
+    stride = validation_stride(
+        validation_tokens=len(store.validation),
+        training_tokens=plan.max_steps * tokens_per_step,
+        validations=plan.max_steps // plan.val_every_steps,
+    )
+    data = TokenDataModule(
+        store,
+        block_size=config.model.block_size,
+        batch_size=plan.batch_size,
+        accumulate=plan.accumulate,
+        validation_batch_size=plan.val_batch_size,
+        validation_every=stride,
+        seed=config.seed,
+    )
+    clock = Clock(tokens_per_step=tokens_per_step, log_every_steps=plan.log_every_steps)
+    samples = Samples(tokenizer=tokenizer, seed=config.seed, **config.callbacks.samples)
+    saving = Saving(
+        folder=last.parent,
+        minutes=config.callbacks.save_every_minutes,
+        say=warn,
+    )
+    progress = ProgressReport(console=console, tokens_per_step=tokens_per_step)
+    callbacks: list[Callback] = [clock, progress, *_watchers(config, store, samples), saving]
+    return Run(
+        folder=folder,
+        config=config,
+        store=store,
+        model=model,
+        module=module,
+        data=data,
+        trainer=_trainer(config, folder, callbacks, resumed_step=resumed_step),
+        samples=samples,
+        saving=saving,
+        console=console,
+        resumed_step=resumed_step,
+    )
+
+
+def _watchers(config: DictConfig, store: TokenStore, samples: Samples) -> list[Callback]:
+    """What the configuration switches on."""
+    watchers: list[Callback] = []
+    settings = config.callbacks.attention
+    if settings.images:
+        tokens = probe(store, settings.text, min(settings.tokens, config.model.block_size))
+        labels = [store.tokenizer.decode([token]) for token in tokens]
+        watchers.append(
+            AttentionMaps(
+                tokens=tokens,
+                labels=labels,
+                heads=config.model.heads,
+                images=settings.images,
+                max_steps=config.trainer.max_steps,
+            )
+        )
+    if config.callbacks.samples.max_new_tokens:
+        watchers.append(samples)
+    patience = config.callbacks.early_stopping_patience
+    if patience is not None:
+        watchers.append(EarlyStopping("val/loss", patience=patience, verbose=False))
+    return watchers
+
+
+def probe(store: TokenStore, text: str | None, length: int) -> list[int]:
+    """The tokens whose attention is watched: those of `text`, or the first validation text's."""
+    if text is not None:
+        tokens = store.tokenizer.encode_prompt(text)[:length]
+        if not tokens:
+            raise ValueError("callbacks.attention.text= is empty: there is nothing to look at")
+        return tokens
+    # The first token is the end of text that stands before every document.
+    return store.validation[1 : length + 1].tolist()
+
+
+def _trainer(
+    config: DictConfig, folder: Path, callbacks: list[Callback], resumed_step: int | None
+) -> Trainer:
+    plan = config.trainer
+    quiet()
+    loggers: list[Logger] = []
+    if config.logger:
+        more = {}
+        if resumed_step is not None and config.logger._target_.endswith("TensorBoardLogger"):
+            more["purge_step"] = resumed_step + 1  # what was logged after the checkpoint is redone
+        loggers.append(instantiate(config.logger, save_dir=str(folder), **more))
+    return Trainer(
+        accelerator=plan.accelerator,
+        devices=plan.devices,
+        precision=_precision(plan.precision, plan.accelerator),
+        max_steps=plan.max_steps,
+        accumulate_grad_batches=plan.accumulate,
+        val_check_interval=plan.val_every_steps * plan.accumulate,
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=0,
+        logger=loggers,
+        callbacks=callbacks,
+        plugins=[AtomicCheckpointIO()],
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+    )
+
+
+def quiet() -> None:
+    """Keep off the console what does not serve the user."""
+    # Lightning tells at INFO what hardware there is, what ended a fit, and of its services.
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    warnings.filterwarnings(
+        # Lightning 2.6 on torch 2.13: a deprecation inside it, harmless and not the user's.
+        "ignore",
+        message="`isinstance\\(treespec, LeafSpec\\)` is deprecated",
+    )
+
+
+def _precision(precision: str, accelerator: str) -> Any:
+    if precision != "auto":
+        return precision
+    bf16 = _on_gpu(accelerator) and torch.cuda.is_bf16_supported()
+    return "bf16-mixed" if bf16 else "32-true"
+
+
+def _on_gpu(accelerator: str) -> bool:
+    return accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
+
+
+def check(config: DictConfig) -> None:
+    """Raises ValueError for numbers that no run can have."""
+    plan, callbacks = config.trainer, config.callbacks
+    at_least = {
+        "trainer.max_steps": (plan.max_steps, 1),
+        "trainer.batch_size": (plan.batch_size, 1),
+        "trainer.accumulate": (plan.accumulate, 1),
+        "trainer.val_every_steps": (plan.val_every_steps, 1),
+        "trainer.val_batch_size": (plan.val_batch_size, 1),
+        "trainer.log_every_steps": (plan.log_every_steps, 1),
+        "trainer.gradient_clip": (plan.gradient_clip, 0),
+        "optimizer.lr": (config.optimizer.lr, 0),
+        "callbacks.attention.images": (callbacks.attention.images, 0),
+        "callbacks.attention.tokens": (callbacks.attention.tokens, 1),
+        "callbacks.samples.max_new_tokens": (callbacks.samples.max_new_tokens, 0),
+        "callbacks.samples.temperature": (callbacks.samples.temperature, 0),
+        "seed": (config.seed, 0),
+    }
+    for key, (value, least) in at_least.items():
+        if not value >= least:
+            raise ValueError(f"{key}={value} must be at least {least}")
+    if plan.compile not in ("auto", True, False):
+        raise ValueError(f"trainer.compile={plan.compile} must be auto, true or false")
+    with torch.device("meta"):  # costs nothing, and tells sizes that do not fit before text is read
+        checkpoint.build_model(config.model, vocab_size=1)
+
+
+def load_weights(model: GPT, path: Path) -> None:
+    """Put a checkpoint's weights into `model`. Raises ValueError when they do not fit."""
+    try:
+        model.load_state_dict(checkpoint.model_weights(checkpoint.read(path)))
+    except RuntimeError as error:
+        first = str(error).splitlines()[1].strip()
+        raise ValueError(f"init_from={path} is of another shape: {first}") from error
+
+
+def plain(config: DictConfig) -> dict[str, Any]:
+    """The configuration as plain data, without what only says how this process was started."""
+    content = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    assert isinstance(content, dict)
+    return {str(key): value for key, value in content.items() if key != "resume"}
