@@ -227,6 +227,7 @@ def test_nothing_of_a_stop_text_or_after_it_leaks(tokenizer, text, stop):
         ("the cat sat", ["cat sat on"], "the cat sat"),  # begun and never finished
         ("aaab", ["aab"], "a"),  # a false beginning
         ("the mat, the hat", ["hat", ", "], "the mat"),  # the first to come, of any length
+        ("on the mat", ["e", "h"], "on t"),  # both in one token
     ],
 )
 @pytest.mark.parametrize("tokenizer", [BYTES, WORDS])
