@@ -91,3 +91,12 @@ def test_help_shows_how_to_use_it(script: Script, name: str) -> None:
     assert said.code == 0
     assert f"python scripts/{name}.py" in said.out
     assert not any(Path().iterdir())
+
+
+def test_help_names_every_choice(script: Script) -> None:
+    said = script("train", "--help")
+    listed = said.out.partition("Groups (choose")[2].partition("Keys (set")[0]
+    lines = dict(line.split(None, 1) for line in listed.splitlines()[1:] if line.strip())
+    for file in CONF.glob("*/**/*.yaml"):
+        group = str(file.parent.relative_to(CONF))
+        assert file.stem in lines[group].replace(",", " ").split()

@@ -86,10 +86,14 @@ def quote(text: str) -> str:
     In quotes, Hydra unescapes a quote and the backslashes right before one; OmegaConf then
     unescapes `${` and the backslashes right before it, and leaves all others alone.
     """
-    text = re.sub(r"(\\*)\$\{", lambda found: 2 * found[1] + r"\${", text)
-    text = re.sub(r"(\\*)'", lambda found: 2 * found[1] + r"\'", text)
+    text = re.sub(r"(\\*)'", lambda found: 2 * found[1] + r"\'", escape(text))
     text = re.sub(r"\\+$", lambda found: 2 * found[0], text)
     return f"'{text}'"
+
+
+def escape(text: str) -> str:
+    """What OmegaConf reads as exactly `text`, with no interpolation in it."""
+    return re.sub(r"(\\*)\$\{", lambda found: 2 * found[1] + r"\${", text)
 
 
 def value_of(arguments: Sequence[str], key: str) -> str | None:

@@ -299,4 +299,5 @@ def register_schemas() -> None:
 
 def known_targets(*groups: str) -> set[str]:
     """Every `_target_` of our own in these groups: what a stranger's configuration may name."""
-    return {vars(schema)["_target_"] for group in groups for schema in SCHEMAS[group].values()}
+    schemas = [schema for group in groups for schema in SCHEMAS[group].values()]
+    return {vars(schema)["_target_"] for schema in schemas if "_target_" in vars(schema)}

@@ -59,16 +59,16 @@ def pick(
 
     `temperature` 0 takes the likeliest. `top_k` keeps the k likeliest; `top_p` then keeps the
     fewest of them that together have that probability (Holtzman 2020). The draw is made on the
-    CPU in float32, so that the same seed gives the same text on every device that computes the
+    CPU in float64, so that the same seed gives the same text on every device that computes the
     same logits.
     """
-    logits = logits.float().cpu()
+    logits = logits.double().cpu()
     if temperature == 0:
         return int(logits.argmax())
     logits, tokens = logits.sort(descending=True, stable=True)
     if top_k is not None:
         logits = logits[:top_k]
-    probabilities = (logits / temperature).softmax(dim=0)
+    probabilities = ((logits - logits[0]) / temperature).softmax(dim=0)
     if top_p is not None:
         before = probabilities.cumsum(dim=0) - probabilities
         probabilities = probabilities.masked_fill(before >= top_p, 0.0)
@@ -114,9 +114,11 @@ def generate_text(
         if token == tokenizer.end_of_text:
             break
         pending += decoder.decode(tokenizer.token_bytes(token))
-        ends = [pending.find(text) for text in stop if text in pending]
-        if ends:
-            yield pending[: min(ends)]
+        found = [(pending.find(text), text) for text in stop if text in pending]
+        if found:
+            # The one that is complete first, however the text falls into tokens.
+            _, start = min((start + len(text), start) for start, text in found)
+            yield pending[:start]
             return
         ready = len(pending) - held
         if ready > 0:

@@ -1,12 +1,18 @@
 """Going on with a run: its own configuration, with what the command line changes on top."""
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from headscope import checkpoint
-from headscope.command_line import quote, value_of
+from headscope.command_line import escape, quote, value_of
+from headscope.config import SCHEMAS, known_targets
+
+OURS = re.compile(r"[+~]*(?!hydra\b)[a-z_][\w./@]*(=|$)")
+"""A word that only sets a key of conf/: a stranger's run may bring no others."""
 
 FIXED = ("model", "tokenizer", "data", "seed", "init_from", "experiment", "name")
 """What a run is; a change of these makes another run."""
@@ -30,6 +36,11 @@ def resume_arguments(typed: list[str], quoted: list[str]) -> list[str]:
             )
         return quoted
     own = read_run(Path(given))["headscope"]
+    for argument in own["overrides"]:
+        if not OURS.match(argument):
+            raise ValueError(
+                f"resume={given} was started with {argument}, which is not of headscope"
+            )
     new = [argument for argument in quoted if not argument.startswith("resume=")]
     for argument in new:
         group = key_of(argument).partition(".")[0]
@@ -54,8 +65,8 @@ def resumed_config(composed: DictConfig, overrides: list[str]) -> tuple[DictConf
     ones; a key of the new ones has its value from `composed`.
     """
     own = read_run(Path(composed.resume))["headscope"]
-    stored = OmegaConf.create(own["config"])
-    config = OmegaConf.create(own["config"])
+    stored = OmegaConf.create(_literal(own["config"]))
+    config = stored.copy()
     changes = []
     for argument in overrides[len(own["overrides"]) :]:
         key = key_of(argument)
@@ -65,7 +76,30 @@ def resumed_config(composed: DictConfig, overrides: list[str]) -> tuple[DictConf
         OmegaConf.update(config, key, after, merge=False)
         if before != after:
             changes.append(f"{key} from {_shown(before)} to {_shown(after)}")
+    for target in _targets(OmegaConf.to_container(config)):
+        if target not in known_targets(*SCHEMAS):
+            raise ValueError(f"resume={composed.resume} names {target}, no part of headscope")
     return config, changes
+
+
+def _literal(node: Any) -> Any:
+    """Plain data with its texts escaped, so that OmegaConf interpolates nothing in them."""
+    if isinstance(node, dict):
+        return {key: _literal(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_literal(value) for value in node]
+    return escape(node) if isinstance(node, str) else node
+
+
+def _targets(node: Any) -> Iterator[Any]:
+    if isinstance(node, dict):
+        if "_target_" in node:
+            yield node["_target_"]
+        for value in node.values():
+            yield from _targets(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _targets(value)
 
 
 def read_run(folder: Path) -> dict[str, Any]:

@@ -24,6 +24,7 @@ def fit(run: Run) -> dict[str, Any]:
         run.module,
         datamodule=run.data,
         ckpt_path=None if run.resumed_step is None else run.saving.folder / "last.ckpt",
+        weights_only=True,
     )
     clock = clock_of(run.trainer)
     run.trainer.validate(run.module, datamodule=run.data, verbose=False)

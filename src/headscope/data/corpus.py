@@ -116,6 +116,8 @@ class TextFiles(Corpus):
     name = "text"
 
     def __init__(self, *, path: str) -> None:
+        if not path:
+            raise ValueError("data.path= is empty: name a file, a folder or a glob")
         self.path = path
         whole = Path(path)
         if whole.is_dir():
@@ -156,6 +158,8 @@ class Hub(Corpus):
         validation_split: str | None = None,
         revision: str | None = None,
     ) -> None:
+        if not name:
+            raise ValueError("data.name= is empty: name a dataset, such as roneneldan/TinyStories")
         self.dataset = name
         self.name = name.replace("/", "-")
         self.subset = subset
