@@ -8,7 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from running import ROOT, Said, Script
+
+# The models here are too small for two threads to help, and on a busy machine they wait for each
+# other. The scripts that tests start as processes of their own follow.
+os.environ["OMP_NUM_THREADS"] = "1"
+torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -61,19 +61,23 @@ def conclude(run: Run, summary: dict[str, Any]) -> None:
     for name, value in summary.items():
         table.add_row(name, f"{value:,.4f}" if isinstance(value, float) else str(value))
     console = run.console
+    say = partial(_say, console)
+    if summary["steps"] < run.config.trainer.max_steps:
+        patience = run.config.callbacks.early_stopping_patience
+        say(f"stopped early: {patience} validations without a new best")
     console.print()
     console.print(table)
     console.print()
     if run.samples.max_new_tokens:
         console.print(Text(run.samples.sample(run.model)), soft_wrap=True)
         console.print()
-    say = partial(_say, console)
     best = shown(run.folder / "checkpoints" / "best.ckpt")
     say("Sample from it:")
     words = [f"checkpoint={best}", f"prompt={SAMPLE_PROMPT}"]
     say(f"  python scripts/sample.py {shlex.join(words)}")
-    say("See its losses, samples and attention:")
-    say(f"  {tensorboard_command(run.folder)}")
+    if run.config.logger:
+        say("See its losses, samples and attention:")
+        say(f"  {tensorboard_command(run.folder)}")
 
 
 def describe_resume(run: Run, changes: list[str]) -> None:

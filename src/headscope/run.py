@@ -49,6 +49,7 @@ def fit(run: Run) -> dict[str, Any]:
             logger.log_hyperparams(
                 flat(plain(run.config)),
                 {f"final/{name}": summary[name] for name in ("val_loss", "val_bits_per_byte")},
+                step=steps,
             )
         logger.finalize("success")
     if run.trainer.is_global_zero:
