@@ -16,7 +16,7 @@ def benchmark(config: DictConfig) -> None:
 
     if config.suite != "training":
         raise ValueError(f"suite={config.suite}: there is no such suite, only training")
-    for key in ("rounds", "steps"):
+    for key in ("rounds", "steps", "warmup_steps"):
         if config[key] < 1:
             raise ValueError(f"{key}={config[key]} must be at least 1")
     figures = compare_steps(

@@ -40,7 +40,12 @@ def train(config: DictConfig) -> float:
     try:
         summary = run.fit(this)
     except Interrupted:
-        console.print(f"Saved. To go on: {report.how_to_resume(folder)}", soft_wrap=True)
+        console.print(
+            f"Saved. To go on: {report.how_to_resume(folder)}",
+            soft_wrap=True,
+            markup=False,
+            highlight=False,
+        )
         sys.exit(130)
     report.conclude(this, summary)
     return summary["val_loss"]

@@ -32,7 +32,9 @@ def content(config: dict | None = None, tokenizer: Tokenizer | None = None) -> t
     torch.manual_seed(0)
     model = checkpoint.build_model(config["model"], vocab_size=tokenizer.vocab_size)
     return {
-        "headscope": checkpoint.contents(config=config, tokenizer=tokenizer, overrides=SIZES),
+        "headscope": checkpoint.contents(
+            config=config, tokenizer=tokenizer, store="none", overrides=SIZES
+        ),
         "state_dict": {f"model.{name}": weight for name, weight in model.state_dict().items()},
         "global_step": 7,
         "optimizer_states": [{"state": {}}],

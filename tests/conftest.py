@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 from running import ROOT, Said, Script
+
+settings.register_profile("untimed", deadline=None)  # machines are busy
+settings.load_profile("untimed")
 
 # The models here are too small for two threads to help, and on a busy machine they wait for each
 # other. The scripts that tests start as processes of their own follow.

@@ -1,12 +1,13 @@
 """Words on the command line mean what a person means by them."""
 
+import shlex
 from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from running import Script
+from running import ROOT, Script
 
 from headscope.command_line import CONF, implied_data, literal_arguments
 from headscope.config import register_schemas
@@ -32,6 +33,7 @@ TEXTS = [
     "true",
     "42",
     "line\nbreak",
+    "a backslash before the last line's end \\\n",
     "",
     "a,b",
 ]
@@ -45,8 +47,7 @@ def test_a_text_is_taken_literally(text: str) -> None:
 @settings(max_examples=40)
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=30))
 def test_any_text_is_taken_literally(text: str) -> None:
-    if text != "null":
-        assert composed("sample", f"prompt={text}").prompt == text
+    assert composed("sample", f"prompt={text}").prompt == text
 
 
 @settings(max_examples=60)
@@ -70,11 +71,16 @@ def test_stop_is_one_text_or_a_json_list() -> None:
     assert composed("sample", r'stop=["\n", "a, b"]').stop == ["\n", "a, b"]
     assert composed("sample", "stop=The end, or not").stop == ["The end, or not"]
     assert composed("sample", "stop=[]").stop == []
-    assert composed("sample", "stop=[sic]").stop == ["[sic]"]
+    # As bash hands on stop=["\n", "END"], and what is no list at all.
+    assert composed("sample", r"stop=[\n, END]").stop == ["\n", "END"]
+    assert composed("sample", "stop=[sic").stop == ["[sic"]
+    with pytest.raises(ValueError, match=r"stop=\[1\]"):
+        composed("sample", "stop=[1]")
 
 
 def test_null_stays_null() -> None:
     assert composed("sample", "checkpoint=null").checkpoint is None
+    assert composed("sample", "prompt=null").prompt == "null"
 
 
 def test_a_path_implies_the_choice_of_data() -> None:
@@ -83,6 +89,20 @@ def test_a_path_implies_the_choice_of_data() -> None:
     assert implied_data(["data=tinyshakespeare", "data.path=my.txt"]) == []
     assert implied_data(["experiment=nanogpt_cpu", "data.path=my.txt"]) == []
     assert implied_data(["model.heads=8"]) == []
+
+
+def readme_commands() -> list[list[str]]:
+    """The words of every command in README that starts one of our scripts."""
+    lines = (ROOT / "README.md").read_text().replace("&& ", "\n").splitlines()
+    lines = [line.partition("| python ")[2] or line.removeprefix("python ") for line in lines]
+    return [shlex.split(line, comments=True) for line in lines if line.startswith("scripts/")]
+
+
+@pytest.mark.parametrize("words", readme_commands(), ids=" ".join)
+def test_every_command_in_readme_composes(words: list[str]) -> None:
+    script, *arguments = (word for word in words if word not in ("-m", "--help"))
+    arguments = [word for word in arguments if "," not in word or not word.startswith("model.")]
+    composed(Path(script).stem, *arguments, *implied_data(arguments))
 
 
 @pytest.mark.parametrize("name", ["train", "sample", "evaluate", "benchmark"])

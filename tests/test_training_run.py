@@ -249,3 +249,73 @@ def test_a_sweep_has_a_numbered_folder_for_each_run(script: Script, speeches: Pa
         content = torch.load(f"outputs/sweep/{number}/checkpoints/best.ckpt", weights_only=True)
         assert content["headscope"]["config"]["model"]["heads"] == heads
     assert Path("outputs/latest").read_text().strip() == "sweep/1"
+
+
+def test_early_stopping_outlives_a_kill_and_a_new_patience_holds(
+    script: Script, speeches: Path
+) -> None:
+    words = [*SMALL, f"data.path={speeches}", "trainer.val_every_steps=2", "optimizer.lr=0"]
+    words += ["trainer.max_steps=30", "callbacks.early_stopping_patience=2"]
+    said = script("train", *words, "hydra.run.dir=outputs/run")
+    assert said.code == 0, said.err
+    assert "stopped early: 2 validations without a new best" in said.out
+    summary = Path("outputs/run/summary.json")
+    assert json.loads(summary.read_text())["steps"] == 6
+    assert [event.step for event in events("outputs/run").Images("attention/layer_0")][-1] == 6
+
+    again = script("train", "resume=outputs/run")
+    assert again.code == 1
+    assert "finished, at 6 steps" in again.err
+    summary.unlink()  # as if it had been killed before the end was written
+    assert script("train", "resume=outputs/run").code == 0
+    assert json.loads(summary.read_text())["steps"] == 6
+    more = script("train", "resume=outputs/run", "callbacks.early_stopping_patience=4")
+    assert more.code == 0, more.err
+    assert json.loads(summary.read_text())["steps"] == 10
+
+
+def test_a_loss_that_is_no_number_ends_it_and_spoils_no_checkpoint(
+    script: Script, speeches: Path
+) -> None:
+    words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=20", "optimizer.lr=1e30"]
+    said = script(
+        "train",
+        *words,
+        "schedule.warmup_steps=0",
+        "trainer.val_every_steps=15",
+        "trainer.log_every_steps=100",
+        "callbacks.save_every_minutes=0",
+        "hydra.run.dir=outputs/run",
+    )
+    assert said.code == 1
+    assert "loss is nan" in said.err
+    assert "optimizer.lr" in said.err
+    for file in Path("outputs/run/checkpoints").glob("*.ckpt"):
+        content = torch.load(file, weights_only=True)
+        assert all(weight.isfinite().all() for weight in content["state_dict"].values())
+
+
+def test_a_run_goes_on_with_its_own_text_alone(script: Script, speeches: Path) -> None:
+    texts = Path("texts")
+    texts.mkdir()
+    for file in speeches.iterdir():
+        (texts / file.name).write_bytes(file.read_bytes())
+    words = [*SMALL, "data.path=texts", "trainer.max_steps=2"]
+    assert script("train", *words, "hydra.run.dir=outputs/run").code == 0
+    with next(texts.iterdir()).open("a") as file:
+        file.write("One more sentence.")
+    said = script("train", "resume=outputs/run", "trainer.max_steps=4")
+    assert said.code == 1
+    assert "the text is not the one this run began with" in said.err
+
+    # A new run may take the weights to the new text; it keeps the tokens they were trained on.
+    init = "init_from=outputs/run/checkpoints/last.ckpt"
+    words = [word for word in words if not word.startswith("tokenizer.")]
+    said = script("train", *words, init, "tokenizer=byte", "hydra.run.dir=outputs/new")
+    assert said.code == 0, said.err
+    old, new = (
+        torch.load(f"outputs/{run}/checkpoints/last.ckpt", weights_only=True)["headscope"]
+        for run in ("run", "new")
+    )
+    assert old["tokenizer"] == new["tokenizer"]
+    assert old["store"] != new["store"]

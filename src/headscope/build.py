@@ -1,5 +1,6 @@
 """Every part of a training run, built from its configuration."""
 
+import json
 import logging
 import warnings
 from dataclasses import dataclass
@@ -10,8 +11,8 @@ from typing import Any
 import torch
 from hydra.utils import instantiate
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
@@ -21,9 +22,12 @@ from headscope.callbacks.clock import Clock
 from headscope.callbacks.progress import ProgressReport
 from headscope.callbacks.samples import Samples
 from headscope.callbacks.saving import Saving
+from headscope.callbacks.stopping import Patience
+from headscope.check import check
 from headscope.console import track
 from headscope.data.module import TokenDataModule, validation_stride
 from headscope.data.store import TokenStore, prepare_store
+from headscope.data.tokenizer import stored
 from headscope.nn import GPT
 from headscope.training.checkpoints import AtomicCheckpointIO
 from headscope.training.module import LanguageModel
@@ -64,9 +68,15 @@ def build(
     check(config)
     plan = config.trainer
     warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True, markup=False)
+    last = folder / "checkpoints" / "last.ckpt"
+    resumed = checkpoint.read(last) if resume else None
+    # Weights mean nothing without the tokens they were trained on.
+    source = checkpoint.read(Path(config.init_from)) if config.init_from and not resume else None
     store = prepare_store(
         instantiate(config.data),
-        instantiate(config.tokenizer),
+        partial(stored, state=source["headscope"]["tokenizer"])
+        if source
+        else instantiate(config.tokenizer),
         root=Path(config.store_dir),
         track=partial(track, console=console),
     )
@@ -74,16 +84,10 @@ def build(
     # The first weights are of the seed alone; every later draw is of (seed, step, rank).
     torch.manual_seed(config.seed)
     model = checkpoint.build_model(config.model, vocab_size=tokenizer.vocab_size)
-    last = folder / "checkpoints" / "last.ckpt"
-    resumed_step = checkpoint.read(last)["global_step"] if resume else None
-    finished = resumed_step is not None and resumed_step >= plan.max_steps
-    if finished and (folder / "summary.json").exists():
-        raise ValueError(
-            f"resume={folder}: it is finished, at {resumed_step} steps; to give it more, add "
-            "a larger trainer.max_steps="
-        )
-    if config.init_from and not resume:
-        load_weights(model, Path(config.init_from))
+    if source:
+        load_weights(model, source, name=config.init_from)
+    if resumed:
+        check_resumed(resumed, config, store, folder)
     module = LanguageModel(
         model=model,
         optimizer=instantiate(config.optimizer),
@@ -95,14 +99,14 @@ def build(
         compile_model=_on_gpu(plan.accelerator) if plan.compile == "auto" else plan.compile,
         warn=warn,
         contents=checkpoint.contents(
-            config=plain(config), tokenizer=tokenizer, overrides=overrides
+            config=plain(config), tokenizer=tokenizer, store=store.name, overrides=overrides
         ),
     )
+    resumed_step = resumed["global_step"] if resumed else None
     tokens_per_step = plan.batch_size * plan.accumulate * config.model.block_size
     stride = validation_stride(
         validation_tokens=len(store.validation),
-        training_tokens=plan.max_steps * tokens_per_step,
-        validations=plan.max_steps // plan.val_every_steps,
+        training_tokens=min(plan.val_every_steps, plan.max_steps) * tokens_per_step,
     )
     data = TokenDataModule(
         store,
@@ -114,6 +118,7 @@ def build(
         seed=config.seed,
     )
     clock = Clock(tokens_per_step=tokens_per_step, log_every_steps=plan.log_every_steps)
+    tokenizer.encode_prompt(config.callbacks.samples.prompt)  # raises now rather than later
     samples = Samples(tokenizer=tokenizer, seed=config.seed, **config.callbacks.samples)
     saving = Saving(
         folder=last.parent,
@@ -157,7 +162,7 @@ def _watchers(config: DictConfig, store: TokenStore, samples: Samples) -> list[C
         watchers.append(samples)
     patience = config.callbacks.early_stopping_patience
     if patience is not None:
-        watchers.append(EarlyStopping("val/loss", patience=patience, verbose=False))
+        watchers.append(Patience(patience=patience))
     return watchers
 
 
@@ -183,23 +188,28 @@ def _trainer(
         if resumed_step is not None and config.logger._target_.endswith("TensorBoardLogger"):
             more["purge_step"] = resumed_step + 1  # what was logged after the checkpoint is redone
         loggers.append(instantiate(config.logger, save_dir=str(folder), **more))
-    return Trainer(
-        accelerator=plan.accelerator,
-        devices=plan.devices,
-        precision=_precision(plan.precision, plan.accelerator),
-        max_steps=plan.max_steps,
-        accumulate_grad_batches=plan.accumulate,
-        val_check_interval=plan.val_every_steps * plan.accumulate,
-        check_val_every_n_epoch=None,
-        num_sanity_val_steps=0,
-        logger=loggers,
-        callbacks=callbacks,
-        plugins=[AtomicCheckpointIO()],
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-    )
+    try:
+        return Trainer(
+            accelerator=plan.accelerator,
+            devices=1 if plan.devices == "auto" else plan.devices,
+            precision=_precision(plan.precision, plan.accelerator),
+            max_steps=plan.max_steps,
+            accumulate_grad_batches=plan.accumulate,
+            val_check_interval=plan.val_every_steps * plan.accumulate,
+            check_val_every_n_epoch=None,
+            num_sanity_val_steps=0,
+            logger=loggers,
+            callbacks=callbacks,
+            plugins=[AtomicCheckpointIO()],
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            use_distributed_sampler=False,
+        )
+    except MisconfigurationException as error:
+        raise ValueError(
+            f"trainer.accelerator={plan.accelerator}, trainer.devices={plan.devices}: {error}"
+        ) from error
 
 
 def quiet() -> None:
@@ -216,7 +226,7 @@ def quiet() -> None:
 def _precision(precision: str, accelerator: str) -> Any:
     if precision != "auto":
         return precision
-    bf16 = _on_gpu(accelerator) and torch.cuda.is_bf16_supported()
+    bf16 = _on_gpu(accelerator) and torch.cuda.is_bf16_supported(including_emulation=False)
     return "bf16-mixed" if bf16 else "32-true"
 
 
@@ -224,40 +234,39 @@ def _on_gpu(accelerator: str) -> bool:
     return accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
 
 
-def check(config: DictConfig) -> None:
-    """Raises ValueError for numbers that no run can have."""
-    plan, callbacks = config.trainer, config.callbacks
-    at_least = {
-        "trainer.max_steps": (plan.max_steps, 1),
-        "trainer.batch_size": (plan.batch_size, 1),
-        "trainer.accumulate": (plan.accumulate, 1),
-        "trainer.val_every_steps": (plan.val_every_steps, 1),
-        "trainer.val_batch_size": (plan.val_batch_size, 1),
-        "trainer.log_every_steps": (plan.log_every_steps, 1),
-        "trainer.gradient_clip": (plan.gradient_clip, 0),
-        "optimizer.lr": (config.optimizer.lr, 0),
-        "callbacks.attention.images": (callbacks.attention.images, 0),
-        "callbacks.attention.tokens": (callbacks.attention.tokens, 1),
-        "callbacks.samples.max_new_tokens": (callbacks.samples.max_new_tokens, 0),
-        "callbacks.samples.temperature": (callbacks.samples.temperature, 0),
-        "seed": (config.seed, 0),
-    }
-    for key, (value, least) in at_least.items():
-        if not value >= least:
-            raise ValueError(f"{key}={value} must be at least {least}")
-    if plan.compile not in ("auto", True, False):
-        raise ValueError(f"trainer.compile={plan.compile} must be auto, true or false")
-    with torch.device("meta"):  # costs nothing, and tells sizes that do not fit before text is read
-        checkpoint.build_model(config.model, vocab_size=1)
-
-
-def load_weights(model: GPT, path: Path) -> None:
+def load_weights(model: GPT, content: dict[str, Any], *, name: str) -> None:
     """Put a checkpoint's weights into `model`. Raises ValueError when they do not fit."""
     try:
-        model.load_state_dict(checkpoint.model_weights(checkpoint.read(path)))
+        model.load_state_dict(checkpoint.model_weights(content))
     except RuntimeError as error:
         first = str(error).splitlines()[1].strip()
-        raise ValueError(f"init_from={path} is of another shape: {first}") from error
+        raise ValueError(f"init_from={name} is of another shape: {first}") from error
+
+
+def check_resumed(
+    content: dict[str, Any], config: DictConfig, store: TokenStore, folder: Path
+) -> None:
+    """Raises ValueError when a run cannot go on: its text has changed, or it is finished."""
+    own, step = content["headscope"], content["global_step"]
+    if own["store"] != store.name or own["tokenizer"] != store.tokenizer.state():
+        raise ValueError(
+            f"resume={folder}: the text is not the one this run began with ({own['store']} then, "
+            f"{store.name} now); start a new run with init_from={folder}/checkpoints/last.ckpt"
+        )
+    summary = folder / "summary.json"
+    if not summary.exists() or json.loads(summary.read_text(encoding="utf-8"))["steps"] != step:
+        return
+    patience = config.callbacks.early_stopping_patience
+    waited = content["callbacks"].get("patience", {}).get("wait_count", 0)
+    if step >= config.trainer.max_steps:
+        more = "a larger trainer.max_steps="
+    elif patience is not None and waited >= patience:
+        more = "a larger callbacks.early_stopping_patience=, or null"
+    else:
+        return
+    raise ValueError(
+        f"resume={folder}: it is finished, at {step} steps; to give it more, add {more}"
+    )
 
 
 def plain(config: DictConfig) -> dict[str, Any]:

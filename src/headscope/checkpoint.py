@@ -77,13 +77,15 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def contents(
-    *, config: dict[str, Any], tokenizer: Tokenizer, overrides: list[str]
+    *, config: dict[str, Any], tokenizer: Tokenizer, store: str, overrides: list[str]
 ) -> dict[str, Any]:
-    """What headscope adds to a checkpoint: `overrides` are the words of the command line."""
+    """What headscope adds to a checkpoint: `store` is the name of the token store, which tells one
+    text from another; `overrides` are the words of the command line."""
     return {
         "format": FORMAT,
         "config": config,
         "tokenizer": tokenizer.state(),
+        "store": store,
         "overrides": overrides,
     }
 

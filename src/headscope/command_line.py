@@ -38,11 +38,17 @@ LITERAL_KEYS = frozenset(
         "store_dir",
         "data.path",
         "data.name",
+        "data.subset",
+        "data.column",
+        "data.train_split",
+        "data.validation_split",
+        "data.revision",
         "tokenizer.path",
         "callbacks.attention.text",
         "callbacks.samples.prompt",
         "hydra.run.dir",
         "hydra.sweep.dir",
+        "output",
     }
 )
 """Keys whose value is a text or a path; `stop` is one text, or a JSON list of texts."""
@@ -54,14 +60,16 @@ HYDRA_KEYS = frozenset({"hydra.run.dir", "hydra.sweep.dir"})
 def literal_arguments(arguments: Sequence[str]) -> list[str]:
     """The same command line with the values of `LITERAL_KEYS` quoted for Hydra.
 
-    `null` stays what it means to Hydra.
+    `null` stays what it means to Hydra, but for a prompt.
     """
     return [_literal_argument(argument) for argument in arguments]
 
 
 def _literal_argument(argument: str) -> str:
     key, equals, value = argument.partition("=")
-    if not equals or key.lstrip("+") not in LITERAL_KEYS or value == "null":
+    if not equals or key.lstrip("+") not in LITERAL_KEYS:
+        return argument
+    if value == "null" and not key.endswith("prompt"):
         return argument
     if key in HYDRA_KEYS and "${" in value:
         return argument
@@ -71,13 +79,23 @@ def _literal_argument(argument: str) -> str:
 
 
 def _stop_texts(value: str) -> list[str]:
+    if not (value.startswith("[") and value.endswith("]")):
+        return [value]
     try:
         texts = json.loads(value)
     except ValueError:
-        return [value]
-    if isinstance(texts, list) and all(isinstance(text, str) for text in texts):
-        return texts
-    return [value]
+        # A shell has taken the quotes away: [\n, END]
+        texts = [_unescaped(text.strip()) for text in value[1:-1].split(",")]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"stop={value} must be a list of texts, such as stop='[\"END\"]'")
+    return texts
+
+
+def _unescaped(text: str) -> str:
+    try:
+        return json.loads(f'"{text}"')
+    except ValueError:
+        return text
 
 
 def quote(text: str) -> str:
@@ -87,7 +105,7 @@ def quote(text: str) -> str:
     unescapes `${` and the backslashes right before it, and leaves all others alone.
     """
     text = re.sub(r"(\\*)'", lambda found: 2 * found[1] + r"\'", escape(text))
-    text = re.sub(r"\\+$", lambda found: 2 * found[0], text)
+    text = re.sub(r"\\+\Z", lambda found: 2 * found[0], text)
     return f"'{text}'"
 
 
@@ -192,6 +210,9 @@ def one_line(error: BaseException) -> str:
 
 
 def _suggestion(error: OmegaConfBaseException) -> str:
-    known = getattr(error.object_type, "__dataclass_fields__", {})
+    fields = getattr(error.object_type, "__dataclass_fields__", {})
+    known = [name for name in fields if not name.startswith("_")]
     close = difflib.get_close_matches(str(error.key), known, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; keys here: {', '.join(known)}"
+    if close:
+        return f"; did you mean {close[0]}?"
+    return f"; keys here: {', '.join(known)}" if known else "; this choice has none of its own"

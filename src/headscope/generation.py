@@ -62,7 +62,7 @@ def pick(
     CPU in float64, so that the same seed gives the same text on every device that computes the
     same logits.
     """
-    logits = logits.double().cpu()
+    logits = logits.cpu().double()
     if temperature == 0:
         return int(logits.argmax())
     logits, tokens = logits.sort(descending=True, stable=True)

@@ -11,8 +11,6 @@ from rich.text import Text
 
 from headscope.build import Run
 
-SAMPLE_PROMPT = "My fellow citizens"
-
 
 def describe(run: Run) -> None:
     """The text, the model and the plan, before the first step."""
@@ -73,7 +71,7 @@ def conclude(run: Run, summary: dict[str, Any]) -> None:
         console.print()
     best = shown(run.folder / "checkpoints" / "best.ckpt")
     say("Sample from it:")
-    words = [f"checkpoint={best}", f"prompt={SAMPLE_PROMPT}"]
+    words = [f"checkpoint={best}", f"prompt={run.samples.prompt}"]
     say(f"  python scripts/sample.py {shlex.join(words)}")
     if run.config.logger:
         say("See its losses, samples and attention:")

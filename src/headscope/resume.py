@@ -14,7 +14,18 @@ from headscope.config import SCHEMAS, known_targets
 OURS = re.compile(r"[+~]*(?!hydra\b)[a-z_][\w./@]*(=|$)")
 """A word that only sets a key of conf/: a stranger's run may bring no others."""
 
-FIXED = ("model", "tokenizer", "data", "seed", "init_from", "experiment", "name")
+FIXED = (
+    "model",
+    "tokenizer",
+    "data",
+    "seed",
+    "init_from",
+    "experiment",
+    "name",
+    "trainer.batch_size",
+    "trainer.accumulate",
+    "trainer.val_every_steps",
+)
 """What a run is; a change of these makes another run."""
 
 
@@ -43,10 +54,11 @@ def resume_arguments(typed: list[str], quoted: list[str]) -> list[str]:
             )
     new = [argument for argument in quoted if not argument.startswith("resume=")]
     for argument in new:
-        group = key_of(argument).partition(".")[0]
-        if group in FIXED:
+        key = key_of(argument)
+        kept = next((name for name in FIXED if key == name or key.startswith(f"{name}.")), None)
+        if kept:
             raise ValueError(
-                f"{argument}: a resumed run keeps its {group}; for another one start anew, "
+                f"{argument}: a resumed run keeps its {kept}; for another one start anew, "
                 f"from its weights with init_from={Path(given) / 'checkpoints' / 'last.ckpt'}"
             )
     return [

@@ -1,6 +1,7 @@
 """One training run, from its parts to its summary."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ def fit(run: Run) -> dict[str, Any]:
     """
     if torch.cuda.is_available():
         torch.set_float32_matmul_precision("high")  # TF32 where something is still in fp32
+    # Two runs that start in the same second and would share a folder fail here, not later.
+    run.saving.folder.mkdir(parents=True, exist_ok=run.resumed_step is not None)
     _note_latest(run.folder)
     run.trainer.fit(
         run.module,
@@ -42,7 +45,7 @@ def fit(run: Run) -> dict[str, Any]:
         "wall_seconds": round(clock.wall_seconds(), 2),
         "tokens_per_second": round(tokens / clock.train_seconds, 1),
         "seed": run.config.seed,
-        "device": device_name(run.module.device),
+        "device": device_name(run.trainer.strategy.root_device),
     }
     for logger in run.trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
@@ -84,6 +87,6 @@ def _note_latest(folder: Path, outputs: Path = Path("outputs")) -> None:
 
 
 def _write_atomically(path: Path, text: str) -> None:
-    scratch = path.with_name(f".{path.name}.part")
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")  # two runs may start at once
     scratch.write_text(text, encoding="utf-8")
     scratch.replace(path)

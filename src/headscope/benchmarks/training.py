@@ -1,12 +1,14 @@
 """What the machinery costs: our training step against the same step in a bare PyTorch loop."""
 
 import itertools
+import math
 import statistics
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from omegaconf import DictConfig
 from rich.console import Console
@@ -29,6 +31,7 @@ def compare_steps(
     config = config.copy()
     config.trainer.max_steps = warmup_steps + steps
     config.trainer.compile = False
+    config.trainer.accumulate = 1
     ours: list[float] = []
     bare: list[float] = []
     for number in range(rounds):
@@ -84,7 +87,8 @@ def bare_step(config: DictConfig, warmup_steps: int) -> tuple[float, float]:
     """Milliseconds per step of the plainest loop that does the same work, and its last loss."""
     with tempfile.TemporaryDirectory() as folder:
         this = build(config, folder=Path(folder), overrides=[], console=Console(quiet=True))
-    model, plan = this.model.train(), config.trainer
+    device, plan = this.trainer.strategy.root_device, config.trainer
+    model = this.model.to(device).train()
     optimizer = this.module.make_optimizer(model)
     rate = optimizer.param_groups[0]["lr"]
     batches = TrainingBatches(
@@ -95,14 +99,19 @@ def bare_step(config: DictConfig, warmup_steps: int) -> tuple[float, float]:
     )
     for step, (inputs, targets) in enumerate(itertools.islice(batches, plan.max_steps)):
         if step == warmup_steps:
+            if device.type == "cuda":
+                torch.cuda.synchronize()
             started = time.perf_counter()
         for group in optimizer.param_groups:
             group["lr"] = rate * this.module.schedule(step)
-        loss = next_token_loss(model(inputs), targets)
+        with this.trainer.precision_plugin.forward_context():
+            loss = next_token_loss(model(inputs.to(device)), targets.to(device))
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), plan.gradient_clip)
+        nn.utils.clip_grad_norm_(model.parameters(), plan.gradient_clip or math.inf)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+    if device.type == "cuda":
+        torch.cuda.synchronize()
     seconds = time.perf_counter() - started
     return 1e3 * seconds / (plan.max_steps - warmup_steps), float(loss.detach())
 

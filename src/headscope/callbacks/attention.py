@@ -40,6 +40,10 @@ class AttentionMaps(Callback):
         if stepped and trainer.global_step in self.steps:
             self._log(trainer, pl_module)
 
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.steps and trainer.global_step < trainer.max_steps:  # it was stopped early
+            self._log(trainer, pl_module)
+
     def _log(self, trainer: Trainer, pl_module: LightningModule) -> None:
         writers = tensorboard_writers(trainer)
         if not writers:

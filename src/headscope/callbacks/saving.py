@@ -14,6 +14,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from headscope.callbacks.clock import left_out
 from headscope.callbacks.writers import tensorboard_writers
 from headscope.training.checkpoints import copy_checkpoint
+from headscope.training.module import LanguageModel
 
 
 class Interrupted(Exception):
@@ -45,12 +46,16 @@ class Saving(Callback):
         self.saved_at = time.monotonic()
         self.interrupted = False
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self.handler = signal.signal(signal.SIGINT, self._interrupt)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if stage == "fit":
-            signal.signal(signal.SIGINT, self.handler)
+        signal.signal(signal.SIGINT, self.handler)
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        signal.signal(signal.SIGINT, self.handler)  # Lightning then calls no teardown
 
     def _interrupt(self, signum: int, frame: FrameType | None) -> None:
         if self.interrupted:
@@ -68,16 +73,23 @@ class Saving(Callback):
         if trainer.should_stop or self._validates_now(trainer):
             return
         if self.interrupted or time.monotonic() - self.saved_at > 60 * self.minutes:
+            assert isinstance(pl_module, LanguageModel)
+            pl_module.require_finite(float(outputs["loss"]), "training")
             self._save(trainer)
         if self.interrupted:
             raise Interrupted
+
+    def on_validation_batch_end(self, trainer: Trainer, *args: Any) -> None:
+        if self.interrupted and trainer.state.fn != "fit":
+            raise Interrupted  # the last evaluation; all there is to save is saved
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn != "fit":
             return
         loss = float(trainer.callback_metrics["val/loss"])
         better = loss < self.best_val_loss
-        self.best_val_loss = min(loss, self.best_val_loss)
+        if better:
+            self.best_val_loss = loss
         self._save(trainer, best=better)
         if self.interrupted:
             raise Interrupted

@@ -1,9 +1,10 @@
 """The Lightning data module: a token store as batches for training and windows for validation."""
 
-from lightning.pytorch import LightningDataModule
-from torch.utils.data import DataLoader
+import math
 
-from headscope.data.batches import Batch, TrainingBatches, ValidationWindows
+from lightning.pytorch import LightningDataModule
+
+from headscope.data.batches import TrainingBatches, ValidationWindows
 from headscope.data.store import TokenStore
 
 VALIDATION_SHARE = 0.1
@@ -18,7 +19,7 @@ class TokenDataModule(LightningDataModule):
 
     While it fits, validation sees each `validation_every`-th window; afterwards, all of them.
     `accumulate` batches make one optimizer step; training starts at the trainer's own step, so a
-    resumed run needs no loader state.
+    resumed run needs no loader state. A batch is one gather from memory: no workers are needed.
 
     Raises ValueError when a split is too short.
     """
@@ -46,9 +47,9 @@ class TokenDataModule(LightningDataModule):
         TrainingBatches(store.train, block_size=block_size, batch_size=batch_size, seed=seed)
         ValidationWindows(store.validation, block_size=block_size, batch_size=1)
 
-    def train_dataloader(self) -> DataLoader[Batch]:
+    def train_dataloader(self) -> TrainingBatches:
         assert self.trainer is not None
-        batches = TrainingBatches(
+        return TrainingBatches(
             self.store.train,
             block_size=self.block_size,
             batch_size=self.batch_size,
@@ -57,11 +58,10 @@ class TokenDataModule(LightningDataModule):
             rank=self.trainer.global_rank,
             world_size=self.trainer.world_size,
         )
-        return DataLoader(batches, batch_size=None, pin_memory=self._pin())
 
-    def val_dataloader(self) -> DataLoader[Batch]:
+    def val_dataloader(self) -> ValidationWindows:
         assert self.trainer is not None
-        windows = ValidationWindows(
+        return ValidationWindows(
             self.store.validation,
             block_size=self.block_size,
             batch_size=self.validation_batch_size,
@@ -69,16 +69,10 @@ class TokenDataModule(LightningDataModule):
             rank=self.trainer.global_rank,
             world_size=self.trainer.world_size,
         )
-        return DataLoader(windows, batch_size=None, pin_memory=self._pin())
-
-    def _pin(self) -> bool:
-        assert self.trainer is not None
-        return self.trainer.strategy.root_device.type == "cuda"
 
 
-def validation_stride(*, validation_tokens: int, training_tokens: int, validations: int) -> int:
-    """Take each n-th validation window so that all `validations` of a run cost at most a tenth of
-    its training; 1 means the whole split."""
+def validation_stride(*, validation_tokens: int, training_tokens: int) -> int:
+    """Take each n-th validation window, so that a validation after every `training_tokens` costs at
+    most a tenth of training; 1 means the whole split."""
     affordable = training_tokens * VALIDATION_SHARE / FORWARD_SHARE
-    wanted = validation_tokens * max(validations, 1)
-    return max(1, -int(-wanted // affordable))
+    return max(1, math.ceil(validation_tokens / affordable))

@@ -120,7 +120,7 @@ class CharTokenizer(Tokenizer):
         for char in text:
             if ord(char) not in self._token_of:
                 raise ValueError(
-                    f"the character {char!a} is not among the {len(self.alphabet)} that this "
+                    f"the character {char!r} is not among the {len(self.alphabet)} that this "
                     "model's training text had; leave it out, or train with tokenizer=byte or bpe"
                 )
         return self.encode(text).tolist()
@@ -194,6 +194,11 @@ def bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
             f"{len(ranks) + 1}; take tokenizer.vocab_size={len(ranks) + 1} or less, or more text"
         )
     return _tiktoken("bpe", r50k_pat_str, ranks, len(ranks))
+
+
+def stored(texts: Iterable[str], *, state: dict[str, Any]) -> Tokenizer:
+    """The tokenizer that a checkpoint brings along. `texts` are not read."""
+    return tokenizer_from_state(state)
 
 
 _GPT2_SHA256 = {

@@ -28,7 +28,10 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 def copy_checkpoint(source: Path, target: Path) -> None:
     """A second name for a checkpoint, as atomically."""
     scratch = _scratch(target)
-    shutil.copyfile(source, scratch)
+    with source.open("rb") as original, scratch.open("wb") as file:
+        shutil.copyfileobj(original, file)
+        file.flush()
+        os.fsync(file.fileno())
     scratch.replace(target)
 
 

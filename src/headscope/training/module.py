@@ -109,11 +109,7 @@ class LanguageModel(LightningModule):
             return
         if self.global_step % self.log_every_steps == 0 or self.global_step == 1:
             loss = float(self.loss_sum) / self.loss_count
-            if not math.isfinite(loss):
-                raise ValueError(
-                    f"the training loss is {loss} at step {self.global_step}: a lower optimizer.lr "
-                    "or a longer schedule.warmup_steps may help; the last checkpoint is intact"
-                )
+            self.require_finite(loss, "training")
             self.loss_sum.zero_()
             self.loss_count = 0
             self.latest_loss = loss
@@ -141,11 +137,20 @@ class LanguageModel(LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         nats, tokens, size = self.trainer.strategy.reduce(self.totals, reduce_op="sum").tolist()
+        self.require_finite(nats / tokens, "validation")
         figures = {"val/loss": nats / tokens, "val/bits_per_byte": bits_per_byte(nats, size)}
         # For early stopping, checkpoints and Trainer.validate.
         self.log_dict(figures, logger=False)
         if self.trainer.state.fn == "fit":
             self.log_scalars(figures)
+
+    def require_finite(self, loss: float, kind: str) -> None:
+        """Raises ValueError when a loss shows that training has gone astray."""
+        if not math.isfinite(loss):
+            raise ValueError(
+                f"the {kind} loss is {loss} at step {self.global_step}: a lower optimizer.lr or a "
+                "longer schedule.warmup_steps may help; the last checkpoint is from before"
+            )
 
     def log_scalars(self, figures: dict[str, float]) -> None:
         for logger in self.loggers:

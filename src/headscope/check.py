@@ -1,0 +1,60 @@
+"""Settings that no run can have, told before anything is read or made."""
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from headscope import checkpoint
+from headscope.generation import check_sampling
+
+PRECISIONS = ("auto", "32-true", "bf16-mixed", "bf16-true")
+
+
+def check(config: DictConfig) -> None:
+    """Raises ValueError when a setting is out of range, or the model's sizes do not fit."""
+    plan, callbacks = config.trainer, config.callbacks
+    at_least = {
+        "trainer.max_steps": (plan.max_steps, 1),
+        "trainer.batch_size": (plan.batch_size, 1),
+        "trainer.accumulate": (plan.accumulate, 1),
+        "trainer.val_every_steps": (plan.val_every_steps, 1),
+        "trainer.val_batch_size": (plan.val_batch_size, 1),
+        "trainer.log_every_steps": (plan.log_every_steps, 1),
+        "trainer.gradient_clip": (plan.gradient_clip, 0),
+        "optimizer.lr": (config.optimizer.lr, 0),
+        "callbacks.attention.images": (callbacks.attention.images, 0),
+        "callbacks.attention.tokens": (callbacks.attention.tokens, 1),
+        "callbacks.save_every_minutes": (callbacks.save_every_minutes, 0),
+        "seed": (config.seed, 0),
+    }
+    if callbacks.early_stopping_patience is not None:
+        patience = callbacks.early_stopping_patience
+        at_least["callbacks.early_stopping_patience"] = (patience, 1)
+    for key, (value, least) in at_least.items():
+        if not value >= least:
+            raise ValueError(f"{key}={value} must be at least {least}")
+    check_choices(config)
+    check_sampling(
+        max_new_tokens=callbacks.samples.max_new_tokens,
+        temperature=callbacks.samples.temperature,
+        top_k=callbacks.samples.top_k,
+        top_p=None,
+    )
+    with torch.device("meta"):  # costs nothing
+        checkpoint.build_model(config.model, vocab_size=1)
+
+
+def check_choices(config: DictConfig) -> None:
+    """The same for settings that are words."""
+    plan = config.trainer
+    one_device = OmegaConf.is_list(plan.devices) and len(plan.devices) == 1
+    if plan.devices not in ("auto", 1) and not one_device:
+        raise ValueError(
+            f"trainer.devices={plan.devices}: headscope trains on one device; auto, 1, or a number "
+            "in brackets, as [0]"
+        )
+    if plan.precision not in PRECISIONS:
+        raise ValueError(
+            f"trainer.precision={plan.precision} must be one of {', '.join(PRECISIONS)}"
+        )
+    if plan.compile not in ("auto", True, False):
+        raise ValueError(f"trainer.compile={plan.compile} must be auto, true or false")
