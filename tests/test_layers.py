@@ -121,10 +121,39 @@ def test_rooms_of_one_floor_do_not_open_into_each_other(part, module):
             assert within(name, f"headscope.{part}", *FLOORS[part]), name
 
 
-@pytest.mark.parametrize("module", modules("callbacks"))
-def test_callbacks_do_not_reach_up(module):
+ORDER = [
+    ["nn", "config"],
+    ["data", "training", "analysis", "generation", "command_line"],
+    ["checkpoint", "evaluation", "resume"],
+    ["callbacks", "check", "console"],
+    ["build"],
+    ["run", "report"],
+    ["benchmarks"],
+]
+
+
+def floor_of(module: str) -> int:
+    [floor] = [
+        number
+        for number, parts in enumerate(ORDER)
+        if within(module, *(f"headscope.{part}" for part in parts))
+    ]
+    return floor
+
+
+@pytest.mark.parametrize("module", [module for module in FILES if module != "headscope"])
+def test_nothing_reaches_up(module):
     for name in imports(module):
-        assert not within(name, "headscope.run", "headscope.resume", "headscope.command_line"), name
+        if within(name, "headscope") and name != "headscope":
+            assert floor_of(name) <= floor_of(module), name
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_hydra_is_where_configuration_is_read(module):
+    if not within(
+        module, *(f"headscope.{p}" for p in ("config", "command_line", "checkpoint", "build"))
+    ):
+        assert not [name for name in imports(module) if within(name, "hydra")]
 
 
 @pytest.mark.parametrize("module", FILES)
