@@ -8,7 +8,16 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from headscope import command_line
-from headscope.resume import resume_arguments, resumed_config
+
+
+def arguments(typed: list[str], quoted: list[str]) -> list[str]:
+    """What to compose from: of a resumed run, its own words first."""
+    from headscope.resume import resume_arguments
+
+    name = command_line.value_of(typed, "name")
+    if name and "/" in name:
+        raise ValueError(f"name={name} must be without a slash: it begins a folder of outputs/")
+    return resume_arguments(typed, quoted)
 
 
 def train(config: DictConfig) -> float:
@@ -18,6 +27,7 @@ def train(config: DictConfig) -> float:
 
     from headscope import build, report, run
     from headscope.callbacks.saving import Interrupted
+    from headscope.resume import resumed_config
 
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
@@ -32,7 +42,7 @@ def train(config: DictConfig) -> float:
             config, folder=folder, overrides=overrides, console=console, resume=resume
         )
     except BaseException:
-        _remove_unused(folder)
+        _remove_unused(folder, keep=any("run.dir=" in word for word in hydra.overrides.hydra))
         raise
     report.describe(this)
     if resume:
@@ -51,11 +61,11 @@ def train(config: DictConfig) -> float:
     return summary["val_loss"]
 
 
-def _remove_unused(folder: Path) -> None:
-    """A run that could not be built leaves no folder behind."""
-    if {entry.name for entry in folder.iterdir()} <= {".hydra"}:
-        shutil.rmtree(folder)
+def _remove_unused(folder: Path, *, keep: bool) -> None:
+    """A run that could not be built leaves nothing behind; a folder that the user named stays."""
+    if {entry.name for entry in folder.iterdir()} == {".hydra"}:
+        shutil.rmtree(folder / ".hydra" if keep else folder)
 
 
 if __name__ == "__main__":
-    command_line.run(train, "train", prepare=resume_arguments)
+    command_line.run(train, "train", prepare=arguments)

@@ -168,7 +168,7 @@ def test_find_takes_a_file_a_run_or_the_newest_run(tmp_path):
         with pytest.raises(ValueError, match=f"{missing} does not exist"):
             checkpoint.find(str(tmp_path / missing), **outputs)
     (tmp_path / "latest").write_text("gone\n")
-    with pytest.raises(ValueError, match="gone does not exist"):
+    with pytest.raises(ValueError, match=r"names 'gone', which is no run"):
         checkpoint.find(None, **outputs)
 
 

@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -185,6 +186,8 @@ def test_a_run_killed_four_times_ends_as_one_that_never_was(script: Script, spee
         words = ["resume=outputs/killed"]
     hydra = Path("outputs/killed/.hydra")
     before = {file.name: file.read_bytes() for file in hydra.iterdir()}
+    # TensorBoard reads event files in order of their second, and this process is quick to start.
+    time.sleep(1)
     said = script("train", "resume=outputs/killed")
     assert said.code == 0, said.err
     assert_same_weights("outputs/whole", "outputs/killed")

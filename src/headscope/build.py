@@ -71,7 +71,8 @@ def build(
     last = folder / "checkpoints" / "last.ckpt"
     resumed = checkpoint.read(last) if resume else None
     # Weights mean nothing without the tokens they were trained on.
-    source = checkpoint.read(Path(config.init_from)) if config.init_from and not resume else None
+    fresh = config.init_from and not resume
+    source = checkpoint.read(checkpoint.find(config.init_from)) if fresh else None
     store = prepare_store(
         instantiate(config.data),
         partial(stored, state=source["headscope"]["tokenizer"])
@@ -88,9 +89,11 @@ def build(
         load_weights(model, source, name=config.init_from)
     if resumed:
         check_resumed(resumed, config, store, folder)
+    make_optimizer = instantiate(config.optimizer)
+    make_optimizer(model)  # raises now, rather than when training begins
     module = LanguageModel(
         model=model,
-        optimizer=instantiate(config.optimizer),
+        optimizer=make_optimizer,
         schedule=instantiate(config.schedule, max_steps=plan.max_steps),
         byte_lengths=torch.from_numpy(tokenizer.byte_lengths()),
         seed=config.seed,

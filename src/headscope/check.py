@@ -1,11 +1,14 @@
 """Settings that no run can have, told before anything is read or made."""
 
+import math
+
 import torch
 from omegaconf import DictConfig, OmegaConf
 
 from headscope import checkpoint
 from headscope.generation import check_sampling
 
+ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
 PRECISIONS = ("auto", "32-true", "bf16-mixed", "bf16-true")
 
 
@@ -26,12 +29,20 @@ def check(config: DictConfig) -> None:
         "callbacks.save_every_minutes": (callbacks.save_every_minutes, 0),
         "seed": (config.seed, 0),
     }
+    for key in ("optimizer.weight_decay", "schedule.warmup_steps", "schedule.final_fraction"):
+        value = OmegaConf.select(config, key)
+        if value is not None:
+            at_least[key] = (value, 0)
     if callbacks.early_stopping_patience is not None:
         patience = callbacks.early_stopping_patience
         at_least["callbacks.early_stopping_patience"] = (patience, 1)
     for key, (value, least) in at_least.items():
         if not value >= least:
             raise ValueError(f"{key}={value} must be at least {least}")
+    if config.optimizer.lr == math.inf:
+        raise ValueError("optimizer.lr=inf must be finite")
+    if config.seed >= 2**63:
+        raise ValueError(f"seed={config.seed} must be below 2**63")
     check_choices(config)
     check_sampling(
         max_new_tokens=callbacks.samples.max_new_tokens,
@@ -51,6 +62,10 @@ def check_choices(config: DictConfig) -> None:
         raise ValueError(
             f"trainer.devices={plan.devices}: headscope trains on one device; auto, 1, or a number "
             "in brackets, as [0]"
+        )
+    if plan.accelerator not in ACCELERATORS:
+        raise ValueError(
+            f"trainer.accelerator={plan.accelerator} must be one of {', '.join(ACCELERATORS)}"
         )
     if plan.precision not in PRECISIONS:
         raise ValueError(

@@ -150,14 +150,19 @@ def find(given: str | None, *, outputs: Path = Path("outputs")) -> Path:
                 f"there is no run in {outputs}/ yet: python scripts/train.py makes one, or give "
                 "checkpoint="
             )
-        path = outputs / latest.read_text(encoding="utf-8").strip()
+        name = latest.read_text(encoding="utf-8", errors="replace").strip()
+        path = outputs / name
+        if not name or not path.is_dir():
+            raise ValueError(f"{latest} names {name!r}, which is no run: give checkpoint=")
     else:
         path = Path(given)
     if path.is_dir():
         for name in ("best", "last"):
             if (path / "checkpoints" / f"{name}.ckpt").is_file():
                 return path / "checkpoints" / f"{name}.ckpt"
-        raise ValueError(f"{path} has no checkpoints/best.ckpt: it is not a run that got that far")
+        raise ValueError(
+            f"{path} has no checkpoints/best.ckpt: it is no run that got that far; give checkpoint="
+        )
     if not path.is_file():
         raise ValueError(f"checkpoint={path} does not exist")
     return path

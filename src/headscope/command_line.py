@@ -23,9 +23,11 @@ from omegaconf.errors import (
     MissingMandatoryValue,
     OmegaConfBaseException,
 )
+from yaml import YAMLError
 
 from headscope.config import register_schemas
 
+LIBRARIES = (HydraException, OmegaConfBaseException)
 CONF = Path(__file__).parents[2] / "conf"
 
 LITERAL_KEYS = frozenset(
@@ -53,6 +55,9 @@ LITERAL_KEYS = frozenset(
 )
 """Keys whose value is a text or a path; `stop` is one text, or a JSON list of texts."""
 
+TEXT_KEYS = frozenset({"prompt", "stop", "callbacks.attention.text", "callbacks.samples.prompt"})
+"""Of those, the ones that may be empty."""
+
 HYDRA_KEYS = frozenset({"hydra.run.dir", "hydra.sweep.dir"})
 """Of those, the ones in which an interpolation, ${...}, keeps its meaning."""
 
@@ -69,6 +74,8 @@ def _literal_argument(argument: str) -> str:
     key, equals, value = argument.partition("=")
     if not equals or key.lstrip("+") not in LITERAL_KEYS:
         return argument
+    if not value and key not in TEXT_KEYS:
+        raise ValueError(f"{argument} is empty: give it a value, or leave it out")
     if value == "null" and not key.endswith("prompt"):
         return argument
     if key in HYDRA_KEYS and "${" in value:
@@ -181,7 +188,7 @@ def errors_told(full_error: bool) -> Iterator[None]:
         # The reader has gone, as `head` does. Python would complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except (ValueError, OSError, HydraException, OmegaConfBaseException) as error:
+    except (ValueError, OSError, OverflowError, YAMLError, *LIBRARIES) as error:
         if full_error:
             raise
         print(f"Error: {one_line(error)}", file=sys.stderr)

@@ -34,7 +34,7 @@ def evaluate(loaded: Checkpoint, corpus: Corpus, *, batch_size: int) -> dict[str
     return {
         "loss_nats_per_token": nats / predicted,
         "perplexity": math.exp(nats / predicted),
-        "bits_per_byte": bits_per_byte(nats, size),
+        "bits_per_byte": bits_per_byte(nats, size) if size else None,
         "tokens": predicted,
         "bytes": size,
     }

@@ -45,7 +45,12 @@ def resume_arguments(typed: list[str], quoted: list[str]) -> list[str]:
                 f"hydra.run.dir={folder} is a run already; go on with it by resume={folder}, "
                 "or name another folder"
             )
+        sweep = value_of(typed, "hydra.sweep.dir")
+        if sweep and (Path(sweep) / "multirun.yaml").is_file():
+            raise ValueError(f"hydra.sweep.dir={sweep} is a sweep already: name another folder")
         return quoted
+    if value_of(typed, "hydra.run.dir") is not None:
+        raise ValueError(f"resume={given} goes on in its own folder: leave out hydra.run.dir=")
     own = read_run(Path(given))["headscope"]
     for argument in own["overrides"]:
         if not OURS.match(argument):

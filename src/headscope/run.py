@@ -21,7 +21,12 @@ def fit(run: Run) -> dict[str, Any]:
     if torch.cuda.is_available():
         torch.set_float32_matmul_precision("high")  # TF32 where something is still in fp32
     # Two runs that start in the same second and would share a folder fail here, not later.
-    run.saving.folder.mkdir(parents=True, exist_ok=run.resumed_step is not None)
+    try:
+        run.saving.folder.mkdir(parents=True, exist_ok=run.resumed_step is not None)
+    except FileExistsError:
+        raise ValueError(
+            f"{run.folder} has just become another run's folder: start this one again"
+        ) from None
     _note_latest(run.folder)
     run.trainer.fit(
         run.module,
@@ -30,6 +35,7 @@ def fit(run: Run) -> dict[str, Any]:
         weights_only=True,
     )
     clock = clock_of(run.trainer)
+    run.console.print("Validating on the whole split.")
     run.trainer.validate(run.module, datamodule=run.data, verbose=False)
     figures = {name: float(value) for name, value in run.trainer.callback_metrics.items()}
     steps = run.trainer.global_step

@@ -27,7 +27,6 @@ class ProgressReport(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.first_step = trainer.global_step
         self.first_seconds = clock_of(trainer).seconds()
-        self.started = time.perf_counter()
         if self.console.is_terminal and trainer.is_global_zero:
             self.bar = Progress(
                 TextColumn("{task.description}"),
@@ -104,9 +103,8 @@ class ProgressReport(Callback):
     def _figures(self, trainer: Trainer, pl_module: LightningModule) -> str:
         steps = trainer.global_step - self.first_step
         seconds = clock_of(trainer).seconds() - self.first_seconds
-        left = (time.perf_counter() - self.started) / steps
+        left = seconds / steps * (trainer.max_steps - trainer.global_step)
         loss = pl_module.latest_loss
-        left *= trainer.max_steps - trainer.global_step
         parts = [
             f"loss {loss:.4f}" if loss is not None else "",
             f"val {self.val_loss:.4f}" if self.val_loss is not None else "",

@@ -128,7 +128,7 @@ def _write(
         count = 0
         with (folder / f"{split}.bin").open("wb") as file:
             for tokens in encode_documents(texts, tokenizer):
-                tokens.astype(dtype).tofile(file)
+                file.write(tokens.astype(dtype).tobytes())
                 count += len(tokens)
             file.flush()
             os.fsync(file.fileno())

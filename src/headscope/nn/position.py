@@ -50,6 +50,8 @@ class Sinusoidal(Position):
 
     def __init__(self, *, embed_dim: int, block_size: int, base: float = 10000.0) -> None:
         super().__init__(embed_dim=embed_dim, block_size=block_size)
+        if not 0 < base < math.inf:
+            raise ValueError(f"base={base} must be above 0 and finite")
         self.register_buffer(
             "table", sinusoidal_table(block_size, embed_dim, base), persistent=False
         )

@@ -18,10 +18,18 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         scratch = _scratch(path)
-        with scratch.open("wb") as file:
-            torch.save(checkpoint, file)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with scratch.open("wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+        except (OSError, RuntimeError) as error:  # torch hides what the system said
+            scratch.unlink(missing_ok=True)
+            free = shutil.disk_usage(path.parent).free
+            raise ValueError(
+                f"{path} could not be written, {free:,} bytes are free there; the one before it "
+                "is whole"
+            ) from error
         scratch.replace(path)
 
 
