@@ -71,7 +71,9 @@ def conclude(run: Run, summary: dict[str, Any]) -> None:
         console.print()
     best = shown(run.folder / "checkpoints" / "best.ckpt")
     say("Sample from it:")
-    words = [f"checkpoint={best}", f"prompt={run.samples.prompt}"]
+    words = [f"checkpoint={best}"]
+    if run.samples.prompt:
+        words.append(f"prompt={run.samples.prompt}")
     say(f"  python scripts/sample.py {shlex.join(words)}")
     if run.config.logger:
         say("See its losses, samples and attention:")
