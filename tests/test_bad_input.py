@@ -29,6 +29,7 @@ def assert_one_line(said: Said, *words: str) -> None:
         (["model.heads=3"], ["heads=3", "embed_dim=128"]),
         (["model.heads=0"], ["heads=0"]),
         (["model.dropout=1"], ["dropout=1"]),
+        (["model.embed_dim=10000000000000"], ["cannot be made"]),
         (["trainer.max_steps=0"], ["trainer.max_steps=0"]),
         (["trainer.compile=maybe"], ["trainer.compile=maybe"]),
         (["trainer.accelerator=gpus"], ["trainer.accelerator=gpus", "gpu"]),

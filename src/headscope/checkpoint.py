@@ -106,10 +106,14 @@ def build_model(config: DictConfig | dict[str, Any], *, vocab_size: int) -> GPT:
     Raises ValueError when its sizes do not fit, or it names a part that headscope does not have.
     """
     known = known_targets("model", "attention", "position")
+    plain: Any = config
     if isinstance(config, DictConfig):
         plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    try:
         return _build(plain, known, vocab_size=vocab_size)
-    return _build(config, known, vocab_size=vocab_size)
+    except RuntimeError as error:  # more memory than there is, or than can be counted
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"a model of these sizes cannot be made: {reason}") from error
 
 
 def build_corpus(config: dict[str, Any]) -> Corpus:
