@@ -101,7 +101,7 @@ def test_a_logger_can_be_left_out():
 
 def test_every_schema_has_its_file_and_every_file_its_schema():
     files = {(group.removeprefix("model/"), option) for group, option in GROUPS}
-    files |= {("root", root) for root in ROOTS}
+    files |= {("script", root) for root in ROOTS}
     assert files == {(group, option) for group, named in SCHEMAS.items() for option in named}
 
 

@@ -261,7 +261,7 @@ class EvaluateConfig:
 
 
 SCHEMAS: dict[str, dict[str, type]] = {
-    "root": {
+    "script": {
         "train": TrainConfig,
         "sample": SampleConfig,
         "evaluate": EvaluateConfig,
