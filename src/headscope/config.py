@@ -18,11 +18,39 @@ from omegaconf import MISSING
 class AttentionConfig:
     _target_: str = MISSING
     _partial_: bool = True
+    scale: float | None = MISSING
+    qk_norm: bool = MISSING
+    out_proj: bool = MISSING
+
+
+@dataclass
+class SingleHeadConfig(AttentionConfig):
+    _target_: str = "headscope.nn.single_head"
 
 
 @dataclass
 class MultiHeadConfig(AttentionConfig):
-    _target_: str = "headscope.nn.MultiHeadAttention"
+    _target_: str = "headscope.nn.multi_head"
+
+
+@dataclass
+class MultiQueryConfig(AttentionConfig):
+    _target_: str = "headscope.nn.multi_query"
+
+
+@dataclass
+class GroupedQueryConfig(AttentionConfig):
+    _target_: str = "headscope.nn.grouped_query"
+
+
+@dataclass
+class StackedHeadsConfig(AttentionConfig):
+    _target_: str = "headscope.nn.StackedHeads"
+
+
+@dataclass
+class AdditiveConfig(AttentionConfig):
+    _target_: str = "headscope.nn.AdditiveAttention"
 
 
 @dataclass
@@ -48,12 +76,54 @@ class SinusoidalConfig(PositionConfig):
 
 
 @dataclass
+class RotaryConfig(PositionConfig):
+    _target_: str = "headscope.nn.Rotary"
+    base: float = MISSING
+    interleaved: bool = MISSING
+
+
+@dataclass
+class AlibiConfig(PositionConfig):
+    _target_: str = "headscope.nn.Alibi"
+
+
+@dataclass
+class RelativeConfig(PositionConfig):
+    _target_: str = "headscope.nn.Relative"
+    buckets: int = MISSING
+    max_distance: int = MISSING
+
+
+@dataclass
+class HeadBiasConfig(PositionConfig):
+    _target_: str = "headscope.nn.HeadBias"
+
+
+@dataclass
+class IndexConfig(PositionConfig):
+    _target_: str = "headscope.nn.Index"
+
+
+@dataclass
+class NormalizedConfig(PositionConfig):
+    _target_: str = "headscope.nn.Normalized"
+
+
+@dataclass
+class DigitsConfig(PositionConfig):
+    _target_: str = "headscope.nn.Digits"
+    base: int = MISSING
+
+
+@dataclass
 class ModelConfig:
     _target_: str = "headscope.nn.GPT"
     block_size: int = MISSING
     embed_dim: int = MISSING
     layers: int = MISSING
     heads: int = MISSING
+    kv_heads: int | None = MISSING
+    head_dim: int | None = MISSING
     dropout: float = MISSING
     bias: bool = MISSING
     qkv_bias: bool = MISSING
@@ -268,11 +338,25 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "benchmark": BenchmarkConfig,
     },
     "model": {"gpt": ModelConfig},
-    "attention": {"multi_head": MultiHeadConfig},
+    "attention": {
+        "single_head": SingleHeadConfig,
+        "multi_head": MultiHeadConfig,
+        "multi_query": MultiQueryConfig,
+        "grouped_query": GroupedQueryConfig,
+        "stacked_heads": StackedHeadsConfig,
+        "additive": AdditiveConfig,
+    },
     "position": {
         "none": NoPositionConfig,
         "learned": LearnedConfig,
         "sinusoidal": SinusoidalConfig,
+        "rotary": RotaryConfig,
+        "alibi": AlibiConfig,
+        "relative": RelativeConfig,
+        "head_bias": HeadBiasConfig,
+        "index": IndexConfig,
+        "normalized": NormalizedConfig,
+        "digits": DigitsConfig,
     },
     "tokenizer": {"bpe": BpeConfig, "byte": ByteConfig, "char": CharConfig, "gpt2": Gpt2Config},
     "data": {

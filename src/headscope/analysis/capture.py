@@ -3,15 +3,14 @@
 Shapes: B batch, L layers, H heads, T tokens.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from headscope.nn import GPT, MultiHeadAttention
-from headscope.nn.attention import attend_explicit
+from headscope.nn import GPT, Attention
 
 
 @contextmanager
@@ -19,21 +18,26 @@ def captured_attention(model: nn.Module) -> Iterator[list[Tensor]]:
     """Inside, every attention of `model` runs explicitly and its weights (B, H, T, T) are appended
     to the list, in order of layer; afterwards it runs as before, whatever happened between."""
     captured: list[Tensor] = []
+    layers = [module for module in model.modules() if isinstance(module, Attention)]
+    own = [vars(layer).get("forward") for layer in layers]  # None: that of its class
 
-    def attend(*args: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
-        mixed, weights = attend_explicit(*args, **options)
-        captured.append(weights.detach())
-        return mixed, weights
+    def watched(forward: Callable[..., Any]) -> Callable[..., Any]:
+        def attend(*args: Any, weights: bool = False, **options: Any) -> Any:
+            mixed, seen = forward(*args, weights=True, **options)
+            captured.append(seen.detach())
+            return (mixed, seen) if weights else mixed
 
-    layers = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
-    before = [layer.attend for layer in layers]
+        return attend
+
     try:
         for layer in layers:
-            layer.attend = attend
+            layer.forward = watched(layer.forward)
         yield captured
     finally:
-        for layer, function in zip(layers, before, strict=True):
-            layer.attend = function
+        for layer, forward in zip(layers, own, strict=True):
+            del layer.forward
+            if forward is not None:
+                layer.forward = forward
 
 
 @torch.no_grad()

@@ -6,6 +6,8 @@ Shapes: B batch, T tokens, C embed_dim.
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from headscope.nn.position import Position
+
 
 class FeedForward(nn.Module):
     """Widen four times, GELU, narrow again: what a token does with what attention brought it.
@@ -25,7 +27,8 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """Pre-norm (Xiong 2020): x + attention(norm(x)), then x + feed_forward(norm(x)).
 
-    Maps (B, T, C) to (B, T, C). `dropout` acts on what is added to the residual stream.
+    Maps (B, T, C) to (B, T, C). `dropout` acts on what is added to the residual stream. `position`
+    is passed on to attention.
     """
 
     def __init__(
@@ -38,6 +41,6 @@ class Block(nn.Module):
         self.feed_forward = FeedForward(embed_dim=embed_dim, bias=bias)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.dropout(self.attention(self.attention_norm(x)))
+    def forward(self, x: Tensor, position: Position | None = None) -> Tensor:
+        x = x + self.dropout(self.attention(self.attention_norm(x), position=position))
         return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from headscope.nn.attention import MultiHeadAttention
+from headscope.nn.attention import Attention, multi_head
+from headscope.nn.attention.base import head_width
 from headscope.nn.block import Block
 from headscope.nn.position import Position, Sinusoidal
 
@@ -17,7 +18,8 @@ from headscope.nn.position import Position, Sinusoidal
 class GPT(nn.Module):
     """Embed, add position, run `layers` blocks, normalize, score every token of the vocabulary.
 
-    `attention` and `position` are classes (or partials of them), called once a layer and once.
+    `attention` and `position` make these parts from the sizes, a new attention for every layer and
+    one position for all. `kv_heads` and `head_dim` follow from `heads` unless given.
     `dropout` acts on attention weights, on residuals, and after embedding plus position.
     `scale_embedding` multiplies embeddings by sqrt(C) (Vaswani 2017, 3.4), so that a position
     encoding of fixed size does not drown them. `tied_head` makes the output matrix the
@@ -26,10 +28,10 @@ class GPT(nn.Module):
     Weights start as N(0, 0.02); the projections that write to the residual stream are scaled
     down by 1/sqrt(2 layers), so that its variance does not grow with depth (GPT-2).
 
-    Parameters (no biases): V C, as much again when not tied, the position's own,
-    12 layers C^2, and (2 layers + 1) C of norms.
+    Parameters (no biases): V C, as much again when not tied, the position's own; in each layer
+    attention's own, 4 C^2 by default, and 8 C^2; and (2 layers + 1) C of norms.
 
-    Raises ValueError when the sizes do not fit together.
+    Raises ValueError when the sizes, or attention and position, do not fit together.
     """
 
     def __init__(
@@ -40,7 +42,9 @@ class GPT(nn.Module):
         embed_dim: int,
         layers: int,
         heads: int,
-        attention: Callable[..., nn.Module] = MultiHeadAttention,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        attention: Callable[..., Attention] = multi_head,
         position: Callable[..., Position] = Sinusoidal,
         dropout: float = 0.0,
         bias: bool = False,
@@ -63,7 +67,12 @@ class GPT(nn.Module):
         self.block_size = block_size
         self.embedding_scale = math.sqrt(embed_dim) if scale_embedding else 1.0
         self.embedding = nn.Embedding(vocab_size, embed_dim)
-        self.position = position(embed_dim=embed_dim, block_size=block_size)
+        self.position = position(
+            embed_dim=embed_dim,
+            block_size=block_size,
+            heads=heads,
+            head_dim=head_width(embed_dim=embed_dim, heads=heads, head_dim=head_dim),
+        )
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(
             Block(
@@ -71,6 +80,8 @@ class GPT(nn.Module):
                 attention=attention(
                     embed_dim=embed_dim,
                     heads=heads,
+                    kv_heads=kv_heads,
+                    head_dim=head_dim,
                     block_size=block_size,
                     dropout=dropout,
                     qkv_bias=qkv_bias,
@@ -81,6 +92,8 @@ class GPT(nn.Module):
             )
             for _ in range(layers)
         )
+        for block in self.blocks:
+            block.attention.check_position(self.position)
         self.norm = nn.LayerNorm(embed_dim, bias=bias)
         self.head = nn.Linear(embed_dim, vocab_size, bias=False)
         self._initialize(residual_std=0.02 / math.sqrt(2 * layers))
@@ -104,12 +117,17 @@ class GPT(nn.Module):
             raise ValueError(f"{tokens.size(1)} tokens are more than block_size={self.block_size}")
         x = self.dropout(self.position(self.embedding(tokens) * self.embedding_scale))
         for block in self.blocks:
-            x = block(x)
+            x = block(x, self.position)
         return self.head(self.norm(x))
 
     def parameter_count(self) -> int:
         """Trainable numbers, a tied matrix counted once."""
         return sum(p.numel() for p in self.parameters() if p.requires_grad)
+
+    def cache_bytes_per_token(self) -> int:
+        """What a key-value cache of this model holds for every token, in its own number format."""
+        numbers = sum(block.attention.cache_width for block in self.blocks)
+        return numbers * self.embedding.weight.element_size()
 
     @property
     def device(self) -> torch.device:

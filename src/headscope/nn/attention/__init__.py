@@ -1,0 +1,22 @@
+"""Attention in all its variants. The ways in: `MultiHeadAttention` and its named variants,
+`StackedHeads`, `AdditiveAttention`; masks for them."""
+
+from headscope.nn.attention.additive import AdditiveAttention
+from headscope.nn.attention.base import Attention
+from headscope.nn.attention.masks import mask_from_padding, mask_per_sequence
+from headscope.nn.attention.multi_head import MultiHeadAttention
+from headscope.nn.attention.named import grouped_query, multi_head, multi_query, single_head
+from headscope.nn.attention.stacked import StackedHeads
+
+__all__ = [
+    "AdditiveAttention",
+    "Attention",
+    "MultiHeadAttention",
+    "StackedHeads",
+    "grouped_query",
+    "mask_from_padding",
+    "mask_per_sequence",
+    "multi_head",
+    "multi_query",
+    "single_head",
+]

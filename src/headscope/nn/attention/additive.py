@@ -1,0 +1,55 @@
+"""Additive attention, the score function that came before the dot product.
+
+Shapes: B batch, T queries, S keys, H heads, K kv heads (divides H), D head_dim.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headscope.nn.attention.dot_product import one_per_query_head, weigh
+from headscope.nn.attention.multi_head import MultiHeadAttention
+from headscope.nn.position import Position
+
+
+class AdditiveAttention(MultiHeadAttention):
+    """Scores a query and a key by a small network, w . tanh(q + k), instead of their dot product
+    (Bahdanau 2014, appendix A.1.2), with a vector w of its own in every head.
+
+    The projections into q, k and v, and the way out, are those of `MultiHeadAttention`. There is no
+    fused kernel, and tanh makes H T S D numbers where the dot product makes H T S: it is slow, and
+    here for reading and comparison.
+
+    The options are those of `Attention`; `scale` is 1 unless given, as the paper has none.
+
+    Parameters: those of `MultiHeadAttention`, and H D more of w.
+    """
+
+    def __init__(self, *, scale: float | None = None, **options: Any) -> None:
+        super().__init__(scale=1.0 if scale is None else scale, **options)
+        self.w = nn.Parameter(torch.empty(self.heads, self.head_dim))
+        nn.init.normal_(self.w, std=self.head_dim**-0.5)
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        weights: bool,
+        scale: float,
+        **options: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        k, v = one_per_query_head(k, self.heads), one_per_query_head(v, self.heads)
+        hidden = torch.tanh(q[:, :, :, None] + k[:, :, None])  # (B, H, T, S, D)
+        scores = scale * torch.einsum("bhtsd,hd->bhts", hidden, self.w)
+        mixed, seen = weigh(scores, v, **options)
+        return mixed, seen if weights else None
+
+    def check_position(self, position: Position) -> None:
+        if position.rotates:
+            raise ValueError(
+                "model/position=rotary turns queries and keys so that their dot product tells "
+                "their distance; model/attention=additive takes no dot product"
+            )

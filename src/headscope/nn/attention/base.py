@@ -1,0 +1,188 @@
+"""What every attention has: its inputs, its masks, and its way out.
+
+Shapes: B batch, T queries, S keys, C embed_dim, H heads, K kv heads, D head_dim, O out_dim.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from headscope.nn.attention.masks import check_mask
+from headscope.nn.position import Position
+
+
+def head_width(*, embed_dim: int, heads: int, head_dim: int | None) -> int:
+    """Width of one head: `head_dim`, or an equal share of `embed_dim`.
+
+    Raises ValueError when it is below 1, or the heads do not divide the width they should share.
+    """
+    if heads < 1:
+        raise ValueError(f"heads={heads} must be at least 1")
+    if head_dim is not None:
+        if head_dim < 1:
+            raise ValueError(f"head_dim={head_dim} must be at least 1")
+        return head_dim
+    if embed_dim % heads:
+        raise ValueError(
+            f"embed_dim={embed_dim} must be a multiple of heads={heads}, or head_dim be given: "
+            "every head takes an equal share of the width"
+        )
+    return embed_dim // heads
+
+
+class Attention(nn.Module):
+    """Queries look at keys and take home a weighted sum of values.
+
+    The options of all attentions:
+
+    - `embed_dim`, width of the inputs; `out_dim`, width of the output, `embed_dim` unless given;
+    - `heads`, `head_dim`; `kv_heads`, heads of keys and values, `heads` unless given;
+    - `causal`: a query sees itself and what is before it, up to `block_size` tokens; where there
+      are fewer queries than keys, the queries are the last of them;
+    - `dropout` of weights, in training; `scale` of scores, 1 / sqrt(head_dim) unless given;
+    - `qkv_bias`, `out_bias`; `qk_norm`, an RMSNorm of every query and key before they meet
+      (Henry 2020), with a gain for each of the D numbers;
+    - `out_proj`: without it the output is the heads side by side, and `out_dim` their width.
+
+    Raises ValueError when the sizes do not fit together.
+    """
+
+    mask: Tensor | None
+
+    def __init__(
+        self,
+        *,
+        embed_dim: int,
+        heads: int,
+        block_size: int | None = None,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        out_dim: int | None = None,
+        causal: bool = True,
+        dropout: float = 0.0,
+        scale: float | None = None,
+        qkv_bias: bool = False,
+        qk_norm: bool = False,
+        out_proj: bool = True,
+        out_bias: bool = False,
+    ) -> None:
+        super().__init__()
+        self.embed_dim = embed_dim
+        self.heads = heads
+        self.head_dim = head_width(embed_dim=embed_dim, heads=heads, head_dim=head_dim)
+        self.kv_heads = heads if kv_heads is None else kv_heads
+        if self.kv_heads < 1 or heads % self.kv_heads:
+            raise ValueError(
+                f"heads={heads} must be a multiple of kv_heads={kv_heads}: every key head serves "
+                "as many query heads"
+            )
+        if scale is not None and not 0 < scale < math.inf:
+            raise ValueError(f"scale={scale} must be above 0 and finite")
+        self.scale = 1 / math.sqrt(self.head_dim) if scale is None else scale
+        self.dropout = dropout
+        self.qkv_bias = qkv_bias
+        self.qk_norm = qk_norm
+        self.out_dim = embed_dim if out_dim is None else out_dim
+        self.out_bias = out_bias
+        self.has_out_proj = out_proj
+        if not out_proj and heads * self.head_dim != self.out_dim:
+            raise ValueError(
+                f"without out_proj the output is heads={heads} times head_dim={self.head_dim} "
+                f"wide, not {self.out_dim}"
+            )
+        if causal and block_size is None:
+            raise ValueError("causal attention needs block_size, the longest text it may see")
+        mask = torch.ones(block_size or 0, block_size or 0, dtype=torch.bool).tril()
+        self.register_buffer("mask", mask if causal else None, persistent=False)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        position: Position | None = None,
+        weights: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """query (B, T, C) to (B, T, O); with `weights` also the weights (B, H, T, S) after softmax,
+        before dropout.
+
+        `key` (B, S, C) is `query` unless given, and `value` (B, S, C) is `key`: one tensor is
+        self-attention, two or three are cross-attention. `mask` is True where a query may look; its
+        shapes are those of `headscope.nn.attention.masks`. `position` turns queries and keys, or
+        biases the scores. Without a batch axis, (T, C) becomes (T, O) and (H, T, S).
+
+        Raises ValueError when a text is longer than `block_size`, or shapes do not fit.
+        """
+        key = query if key is None else key
+        value = key if value is None else value
+        axes = query.dim()
+        if axes not in (2, 3) or key.dim() != axes or value.dim() != axes:
+            shapes = ", ".join(str(tuple(part.shape)) for part in (query, key, value))
+            raise ValueError(f"inputs of shapes {shapes} must all be (B, T, C) or all (T, C)")
+        if axes == 2:
+            query, key, value = query[None], key[None], value[None]
+        batch, queries, keys = query.size(0), query.size(1), key.size(1)
+        if mask is not None:
+            check_mask(mask, batch=batch, heads=self.heads, queries=queries, keys=keys)
+        if queries > keys and (self.mask is not None or position is not None):
+            raise ValueError(
+                f"{queries} queries over {keys} keys have no place in their order: the queries "
+                "are taken for the last of the keys"
+            )
+        mixed, seen = self.mix(
+            query,
+            key,
+            value,
+            causal=self._causal(queries, keys),
+            mask=mask,
+            position=position,
+            weights=weights,
+        )
+        out = self.out_proj(mixed)
+        if axes == 2:
+            out, seen = out[0], None if seen is None else seen[0]
+        return out if seen is None else (out, seen)
+
+    def mix(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        causal: Tensor | None,
+        mask: Tensor | None,
+        position: Position | None,
+        weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """What every kind of attention does in its own way: the heads' outputs side by side,
+        (B, T, H D), and with `weights` the weights (B, H, T, S)."""
+        raise NotImplementedError
+
+    def make_norm(self) -> nn.Module:
+        """What normalizes every query, or every key, with `qk_norm`."""
+        return nn.RMSNorm(self.head_dim, eps=1e-6) if self.qk_norm else nn.Identity()
+
+    def make_out_proj(self) -> nn.Module:
+        """What maps the heads side by side (H D) to the output (O)."""
+        if not self.has_out_proj:
+            return nn.Identity()
+        return nn.Linear(self.heads * self.head_dim, self.out_dim, bias=self.out_bias)
+
+    def check_position(self, position: Position) -> None:
+        """Raises ValueError when this attention cannot use `position`."""
+
+    @property
+    def cache_width(self) -> int:
+        """Numbers that a key-value cache keeps for every token: 2 K D."""
+        return 2 * self.kv_heads * self.head_dim
+
+    def _causal(self, queries: int, keys: int) -> Tensor | None:
+        """The rows of the mask (T, S) for queries that are the last of the keys."""
+        if self.mask is None:
+            return None
+        if keys > self.mask.size(0):
+            raise ValueError(f"{keys} tokens are more than block_size={self.mask.size(0)}")
+        return self.mask[keys - queries : keys, :keys]

@@ -1,0 +1,85 @@
+"""Multi-head attention and its variants with fewer key heads, in one class.
+
+Shapes: B batch, T queries, S keys, C embed_dim, H heads, K kv heads (divides H), D head_dim,
+O out_dim.
+"""
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from headscope.nn.attention.base import Attention
+from headscope.nn.attention.dot_product import attend_explicit, attend_fused
+from headscope.nn.position import Position
+
+
+class MultiHeadAttention(Attention):
+    """Project, split into heads, attend, merge, project back (Vaswani 2017, 3.2.2).
+
+    One head is single-head attention; `kv_heads` equal to `heads` is multi-head, 1 is multi-query
+    (Shazeer 2019), between is grouped-query (Ainslie 2023). Keys and values are K D wide: K heads
+    as wide as those of the queries. (A version that is often taught makes each key head C // K
+    wide; its dot product with a query, C // H wide, does not exist.)
+
+    The options are those of `Attention`.
+
+    Parameters: (H + 2 K) D C of queries, keys and values, and H D O of `out_proj`; (H + 2 K) D more
+    with `qkv_bias`, O with `out_bias`, 2 D with `qk_norm`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.widths = [part * self.head_dim for part in (self.heads, self.kv_heads, self.kv_heads)]
+        self.qkv = nn.Linear(self.embed_dim, sum(self.widths), bias=self.qkv_bias)
+        self.q_norm, self.k_norm = self.make_norm(), self.make_norm()
+        self.out_proj = self.make_out_proj()
+
+    def mix(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        causal: Tensor | None,
+        mask: Tensor | None,
+        position: Position | None,
+        weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        q, k, v = self.project(query, key, value)
+        bias = None
+        if position is not None:
+            q, k = position.rotate(q, k)
+            bias = position.bias(q.size(2), k.size(2))
+        mixed, seen = self.attend(
+            q,
+            k,
+            v,
+            weights=weights,
+            causal=causal,
+            mask=mask,
+            bias=bias,
+            scale=self.scale,
+            dropout=self.dropout if self.training else 0.0,
+        )
+        return mixed.transpose(1, 2).flatten(2), seen  # (B, T, H D)
+
+    def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (B, H, T, D), keys and values (B, K, S, D)."""
+        if key is query and value is query:  # one large product is faster than three
+            parts = self.qkv(query).split(self.widths, dim=-1)
+        else:
+            matrices = self.qkv.weight.split(self.widths)
+            biases = self.qkv.bias.split(self.widths) if self.qkv_bias else (None, None, None)
+            parts = [
+                F.linear(part, matrix, bias)
+                for part, matrix, bias in zip((query, key, value), matrices, biases, strict=True)
+            ]
+        q, k, v = (part.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for part in parts)
+        return self.q_norm(q), self.k_norm(k), v
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, *, weights: bool, **options: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """What the heads bring (B, H, T, D), and with `weights` the weights (B, H, T, S)."""
+        return (attend_explicit if weights else attend_fused)(q, k, v, **options)

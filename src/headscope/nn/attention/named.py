@@ -1,0 +1,40 @@
+"""The variants of `MultiHeadAttention` by name, each held to the heads that its name promises."""
+
+from typing import Any
+
+from headscope.nn.attention.multi_head import MultiHeadAttention
+
+
+def single_head(*, heads: int, **options: Any) -> MultiHeadAttention:
+    """One head as wide as the embedding. Raises ValueError when `heads` is not 1."""
+    if heads != 1:
+        raise ValueError(
+            f"heads={heads}: single_head has one; model/attention=multi_head takes more"
+        )
+    return multi_head(heads=heads, **options)
+
+
+def multi_head(*, heads: int, kv_heads: int | None = None, **options: Any) -> MultiHeadAttention:
+    """A key head for every query head. Raises ValueError when `kv_heads` says otherwise."""
+    if kv_heads not in (None, heads):
+        raise ValueError(
+            f"kv_heads={kv_heads}: here every one of heads={heads} has keys of its own; "
+            "model/attention=grouped_query shares them"
+        )
+    return MultiHeadAttention(heads=heads, **options)
+
+
+def multi_query(*, kv_heads: int | None = None, **options: Any) -> MultiHeadAttention:
+    """One key head for all query heads. Raises ValueError when `kv_heads` is not 1."""
+    if kv_heads not in (None, 1):
+        raise ValueError(
+            f"kv_heads={kv_heads}: multi_query has one; model/attention=grouped_query takes more"
+        )
+    return MultiHeadAttention(kv_heads=1, **options)
+
+
+def grouped_query(*, kv_heads: int | None = None, **options: Any) -> MultiHeadAttention:
+    """`kv_heads` key heads, each for a group of query heads. Raises ValueError without them."""
+    if kv_heads is None:
+        raise ValueError("grouped_query needs kv_heads, of which heads is a multiple")
+    return MultiHeadAttention(kv_heads=kv_heads, **options)

@@ -1,0 +1,22 @@
+"""Position encodings: added to the embeddings (`absolute`, `historical`), turning queries and keys
+(`rotary`), or added to the scores (`biases`)."""
+
+from headscope.nn.position.absolute import Learned, Sinusoidal
+from headscope.nn.position.base import NoPosition, Position
+from headscope.nn.position.biases import Alibi, HeadBias, Relative
+from headscope.nn.position.historical import Digits, Index, Normalized
+from headscope.nn.position.rotary import Rotary
+
+__all__ = [
+    "Alibi",
+    "Digits",
+    "HeadBias",
+    "Index",
+    "Learned",
+    "NoPosition",
+    "Normalized",
+    "Position",
+    "Relative",
+    "Rotary",
+    "Sinusoidal",
+]

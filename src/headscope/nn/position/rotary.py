@@ -1,0 +1,74 @@
+"""Rotary position encoding: queries and keys are turned, so that scores know distances.
+
+Shapes: B batch, T queries, S keys, H heads, K kv heads, D head_dim.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from headscope.nn.position.absolute import angles, check_base
+from headscope.nn.position.base import Position
+
+
+class Rotary(Position):
+    """RoPE (Su 2021): pair i of a query or key at position t is turned by t / base^(2i / D).
+
+    The dot product of a turned query and a turned key depends on their distance alone. Pairs are
+    (i, i + D / 2), as in Llama, or with `interleaved` (2i, 2i + 1), as in the paper: with the rows
+    of the projections permuted the two are the same.
+
+    Parameters: none; the angles are computed. Raises ValueError when D is odd, or `base` is not
+    above 0 and finite.
+    """
+
+    rotates = True
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, *, base: float = 10000.0, interleaved: bool = False, **sizes: int) -> None:
+        super().__init__(**sizes)
+        check_base(base)
+        if self.head_dim % 2:
+            raise ValueError(
+                f"head_dim={self.head_dim} must be even: rotary turns the numbers of a head in pairs"
+            )
+        self.base = base
+        self.turn = turn_interleaved if interleaved else turn_halves
+        self._make_tables(None)
+
+    def _make_tables(self, device: torch.device | None) -> None:
+        angle = angles(self.block_size, self.head_dim, self.base)  # (block_size, D / 2)
+        self.register_buffer("cos", angle.cos().float().to(device), persistent=False)
+        self.register_buffer("sin", angle.sin().float().to(device), persistent=False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Rotary":
+        super()._apply(fn, recurse)
+        if self.cos.dtype != torch.float32:  # .bfloat16() would round every angle
+            self._make_tables(self.cos.device)
+        return self
+
+    def rotate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        keys, first = k.size(2), k.size(2) - q.size(2)
+        self.check_length(keys)
+        cos, sin = self.cos[:keys], self.sin[:keys]
+        return self.turn(q, cos[first:], sin[first:]), self.turn(k, cos, sin)
+
+
+def turn_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x (..., T, D) with each pair (i, i + D / 2) turned by the angle whose cos and sin (T, D / 2)
+    are given."""
+    a, b = precise(x).chunk(2, dim=-1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x.dtype)
+
+
+def turn_interleaved(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """The same with pairs (2i, 2i + 1)."""
+    a, b = precise(x).unflatten(-1, (-1, 2)).unbind(dim=-1)
+    return torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2).to(x.dtype)
+
+
+def precise(x: Tensor) -> Tensor:
+    """At least float32: in bf16 a turned pair would keep two digits."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
