@@ -74,26 +74,25 @@ class GPT(nn.Module):
             head_dim=head_width(embed_dim=embed_dim, heads=heads, head_dim=head_dim),
         )
         self.dropout = nn.Dropout(dropout)
-        self.blocks = nn.ModuleList(
-            Block(
+        attentions = [
+            attention(
                 embed_dim=embed_dim,
-                attention=attention(
-                    embed_dim=embed_dim,
-                    heads=heads,
-                    kv_heads=kv_heads,
-                    head_dim=head_dim,
-                    block_size=block_size,
-                    dropout=dropout,
-                    qkv_bias=qkv_bias,
-                    out_bias=bias,
-                ),
+                heads=heads,
+                kv_heads=kv_heads,
+                head_dim=head_dim,
+                block_size=block_size,
                 dropout=dropout,
-                bias=bias,
+                qkv_bias=qkv_bias,
+                out_bias=bias,
             )
             for _ in range(layers)
+        ]
+        for part in attentions:
+            part.check_position(self.position)
+        self.blocks = nn.ModuleList(
+            Block(embed_dim=embed_dim, attention=part, dropout=dropout, bias=bias)
+            for part in attentions
         )
-        for block in self.blocks:
-            block.attention.check_position(self.position)
         self.norm = nn.LayerNorm(embed_dim, bias=bias)
         self.head = nn.Linear(embed_dim, vocab_size, bias=False)
         self._initialize(residual_std=0.02 / math.sqrt(2 * layers))
@@ -126,7 +125,8 @@ class GPT(nn.Module):
 
     def cache_bytes_per_token(self) -> int:
         """What a key-value cache of this model holds for every token, in its own number format."""
-        numbers = sum(block.attention.cache_width for block in self.blocks)
+        attentions = (part for part in self.modules() if isinstance(part, Attention))
+        numbers = sum(part.cache_width for part in attentions)
         return numbers * self.embedding.weight.element_size()
 
     @property

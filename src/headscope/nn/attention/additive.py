@@ -38,10 +38,10 @@ class AdditiveAttention(MultiHeadAttention):
         v: Tensor,
         *,
         weights: bool,
-        scale: float,
         **options: Any,
     ) -> tuple[Tensor, Tensor | None]:
         k, v = one_per_query_head(k, self.heads), one_per_query_head(v, self.heads)
+        scale = options.pop("scale")
         hidden = torch.tanh(q[:, :, :, None] + k[:, :, None])  # (B, H, T, S, D)
         scores = scale * torch.einsum("bhtsd,hd->bhts", hidden, self.w)
         mixed, seen = weigh(scores, v, **options)

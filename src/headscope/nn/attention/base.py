@@ -49,6 +49,7 @@ class Attention(nn.Module):
     """
 
     mask: Tensor | None
+    out_proj: nn.Module
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ class Rotary(Position):
         check_base(base)
         if self.head_dim % 2:
             raise ValueError(
-                f"head_dim={self.head_dim} must be even: rotary turns the numbers of a head in pairs"
+                f"head_dim={self.head_dim} must be even: rotary turns a head's numbers in pairs"
             )
         self.base = base
         self.turn = turn_interleaved if interleaved else turn_halves
