@@ -2,38 +2,136 @@
 
 import json
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from hydra import compose
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from headscope import command_line
+from headscope.config import SCHEMAS
+
+if TYPE_CHECKING:
+    from headscope.benchmarks.attention import Variant
+
+ATTENTION_KEYS = (
+    *("suite", "suite.", "output"),
+    *("model.attention.", "model.dropout", "model.bias", "model.qkv_bias"),
+)
+"""Beginnings of what can be given to the suite of attention, which trains nothing."""
 
 
 def benchmark(config: DictConfig) -> None:
-    """Run the suite; print a line a round and the figures, which also go to `output`."""
+    """Run the suite that was chosen."""
+    output = Path(config.output)
+    if not output.parent.is_dir():
+        raise ValueError(f"output={output}: there is no folder {output.parent}")
+    SUITES[HydraConfig.get().runtime.choices.suite](config)
+
+
+def training(config: DictConfig) -> None:
+    """Print a line a round and the figures, which also go to `output`."""
     from rich.console import Console
 
     from headscope.benchmarks.training import compare_steps
     from headscope.callbacks.saving import Interrupted
 
-    if config.suite != "training":
-        raise ValueError(f"suite={config.suite}: there is no such suite, only training")
-    for key in ("rounds", "steps", "warmup_steps"):
-        if config[key] < 1:
-            raise ValueError(f"{key}={config[key]} must be at least 1")
+    at_least_one(config, "rounds", "steps", "warmup_steps")
     try:
         figures = compare_steps(
             config,
-            rounds=config.rounds,
-            steps=config.steps,
-            warmup_steps=config.warmup_steps,
+            rounds=config.suite.rounds,
+            steps=config.suite.steps,
+            warmup_steps=config.suite.warmup_steps,
             console=Console(stderr=True, soft_wrap=True),
         )
     except Interrupted:
         sys.exit(130)
-    text = json.dumps({"suite": config.suite, **figures}, indent=2)
+    text = json.dumps({"suite": "training", **figures}, indent=2)
     Path(config.output).write_text(text + "\n", encoding="utf-8")
     print(text)
+
+
+def attention(config: DictConfig) -> None:
+    """Print a table; the figures also go to `output`, and as a chart into a PNG beside it."""
+    from rich.console import Console
+
+    from headscope import checkpoint
+    from headscope.benchmarks.attention import Shape, report, time_attentions
+    from headscope.benchmarks.attention_chart import draw
+
+    at_least_one(config, "rounds", "batch_size")
+    output, plan = Path(config.output), config.suite
+    picture = output.with_suffix(".png")
+    if picture == output:
+        raise ValueError(f"output={output} holds the figures, as JSON; the chart is put beside it")
+    for shape in plan.shapes:
+        if len(shape) != 3:
+            raise ValueError(f"suite.shapes: {shape} must be [tokens,embed_dim,heads]")
+    words = HydraConfig.get().overrides.task
+    figures = {
+        "suite": "attention",
+        "overrides": list(words),
+        **time_attentions(
+            attentions(words),
+            shapes=[Shape(*shape) for shape in plan.shapes],
+            batch_size=plan.batch_size,
+            rounds=plan.rounds,
+            memory_gib=plan.memory_gib,
+            device=checkpoint.pick_device(plan.device),
+            console=Console(stderr=True),
+        ),
+    }
+    report(figures, Console())
+    chart = draw(figures)
+    output.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    chart.savefig(picture)
+    print(f"\n{output} and {picture}")
+
+
+def attentions(words: list[str]) -> "list[Variant]":
+    """Every choice of model/attention as conf has it with these words of the command line, and
+    multi_head once more, returning its weights."""
+    from hydra.utils import instantiate
+
+    from headscope.benchmarks.attention import Variant
+
+    for word in words:
+        if not word.startswith(ATTENTION_KEYS):
+            raise ValueError(
+                f"{word}: suite=attention times layers alone, every choice of model/attention at "
+                "suite.shapes; of model it takes attention.*, dropout, bias and qkv_bias"
+            )
+    found = []
+    for name in SCHEMAS["attention"]:
+        model = compose("benchmark", [*words, f"model/attention={name}"]).model
+        variant = Variant(
+            name,
+            partial(
+                instantiate(model.attention),
+                dropout=model.dropout,
+                qkv_bias=model.qkv_bias,
+                out_bias=model.bias,
+            ),
+            heads=1 if name == "single_head" else None,
+            kv_heads=model.kv_heads,
+        )
+        found.append(variant)
+        if name == "multi_head":
+            found.append(replace(variant, explicit=True))
+    return found
+
+
+def at_least_one(config: DictConfig, *keys: str) -> None:
+    for key in keys:
+        if config.suite[key] < 1:
+            raise ValueError(f"suite.{key}={config.suite[key]} must be at least 1")
+
+
+SUITES = {"training": training, "attention": attention}
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Loss of a checkpoint on a whole validation split: python scripts/evaluate.py."""
 
 import json
+from typing import Any
 
 from omegaconf import DictConfig
 
@@ -8,7 +9,7 @@ from headscope import command_line
 
 
 def evaluate(config: DictConfig) -> None:
-    """Print the figures as one JSON object on standard output."""
+    """Print the figures as JSON on standard output: one object, or a list for several lengths."""
     from hydra.utils import instantiate
 
     from headscope import checkpoint, evaluation
@@ -19,7 +20,15 @@ def evaluate(config: DictConfig) -> None:
         checkpoint.find(config.checkpoint), device=checkpoint.pick_device(config.device)
     )
     corpus = instantiate(config.data) if config.data else checkpoint.build_corpus(loaded.config)
-    print(json.dumps(evaluation.evaluate(loaded, corpus, batch_size=config.batch_size), indent=2))
+    text = evaluation.validation_text(corpus, loaded.tokenizer)
+    figures: dict[str, Any] | list[dict[str, Any]]
+    if config.block_size is None:
+        figures = evaluation.evaluate(loaded.model, text, batch_size=config.batch_size)
+    else:
+        figures = evaluation.evaluate_lengths(
+            loaded, text, batch_size=config.batch_size, block_sizes=list(config.block_size)
+        )
+    print(json.dumps(figures, indent=2))
 
 
 if __name__ == "__main__":

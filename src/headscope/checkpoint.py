@@ -116,6 +116,25 @@ def build_model(config: DictConfig | dict[str, Any], *, vocab_size: int) -> GPT:
         raise ValueError(f"a model of these sizes cannot be made: {reason}") from error
 
 
+def with_block_size(loaded: Checkpoint, block_size: int) -> GPT:
+    """The model of a checkpoint with another longest context. Masks and tables that are computed
+    grow with it; learned ones do not.
+
+    Raises ValueError when the position encoding has learned ones.
+    """
+    if block_size == loaded.model.block_size:
+        return loaded.model
+    if loaded.model.position.limit:
+        raise ValueError(
+            f"{type(loaded.model.position).__name__} was trained at block_size="
+            f"{loaded.model.block_size}: {loaded.model.position.limit}"
+        )
+    sizes = loaded.config["model"] | {"block_size": block_size}
+    model = build_model(sizes, vocab_size=loaded.tokenizer.vocab_size)
+    model.load_state_dict(loaded.model.state_dict())
+    return model.to(loaded.model.device).eval()
+
+
 def build_corpus(config: dict[str, Any]) -> Corpus:
     """The corpus that a checkpoint's configuration names. Raises ValueError as `build_model`."""
     return _build(config["data"], known_targets("data"))

@@ -51,9 +51,13 @@ LITERAL_KEYS = frozenset(
         "hydra.run.dir",
         "hydra.sweep.dir",
         "output",
+        "compare.choices",
     }
 )
-"""Keys whose value is a text or a path; `stop` is one text, or a JSON list of texts."""
+"""Keys whose value is a text or a path, or of `LIST_KEYS`."""
+
+LIST_KEYS = frozenset({"stop", "compare.choices"})
+"""Of those, the ones whose value is one text, or a JSON list of texts."""
 
 TEXT_KEYS = frozenset({"prompt", "stop", "callbacks.attention.text", "callbacks.samples.prompt"})
 """Of those, the ones that may be empty."""
@@ -80,12 +84,12 @@ def _literal_argument(argument: str) -> str:
         return argument
     if key in HYDRA_KEYS and "${" in value:
         return argument
-    if key == "stop":
-        return f"{key}=[{','.join(map(quote, _stop_texts(value)))}]"
+    if key in LIST_KEYS:
+        return f"{key}=[{','.join(map(quote, _texts(key, value)))}]"
     return f"{key}={quote(value)}"
 
 
-def _stop_texts(value: str) -> list[str]:
+def _texts(key: str, value: str) -> list[str]:
     if not (value.startswith("[") and value.endswith("]")):
         return [value]
     try:
@@ -94,7 +98,7 @@ def _stop_texts(value: str) -> list[str]:
         # A shell has taken the quotes away: [\n, END]
         texts = [_unescaped(text.strip()) for text in value[1:-1].split(",")]
     if not all(isinstance(text, str) for text in texts):
-        raise ValueError(f"stop={value} must be a list of texts, such as stop='[\"END\"]'")
+        raise ValueError(f'{key}={value} must be a list of texts, such as {key}=\'["a", "b"]\'')
     return texts
 
 
@@ -172,7 +176,7 @@ def run(
 
     with errors_told(full_error):
         typed = sys.argv[1:]
-        sys.argv[1:] = prepare(typed, literal_arguments([*typed, *implied_data(typed)]))
+        sys.argv[1:] = prepare(typed, literal_arguments([*implied_data(typed), *typed]))
         hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(guarded)()
 
 

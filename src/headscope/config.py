@@ -300,12 +300,46 @@ class TrainConfig:
 
 
 @dataclass
-class BenchmarkConfig(TrainConfig):
-    suite: str = MISSING
+class MoreThanTrainConfig(TrainConfig):
+    logger: LoggerConfig | None = MISSING  # a default here would undo what train.yaml chose
+
+
+@dataclass
+class SuiteConfig:
     rounds: int = MISSING
+
+
+@dataclass
+class TrainingSuiteConfig(SuiteConfig):
     steps: int = MISSING
     warmup_steps: int = MISSING
+
+
+@dataclass
+class AttentionSuiteConfig(SuiteConfig):
+    shapes: list[list[int]] = MISSING
+    batch_size: int = MISSING
+    memory_gib: float = MISSING
+    device: str = MISSING
+
+
+@dataclass
+class BenchmarkConfig(MoreThanTrainConfig):
+    suite: SuiteConfig = MISSING
     output: str = MISSING
+
+
+@dataclass
+class ChoicesConfig:
+    choices: list[str] = MISSING
+    block_sizes: list[int] = MISSING
+
+
+@dataclass
+class CompareConfig(MoreThanTrainConfig):
+    compare: ChoicesConfig = MISSING
+    seeds: list[int] = MISSING
+    speed_rounds: int = MISSING
 
 
 @dataclass
@@ -327,6 +361,7 @@ class EvaluateConfig:
     checkpoint: str | None = MISSING
     data: CorpusConfig | None = None
     batch_size: int = MISSING
+    block_size: list[int] | None = MISSING
     device: str = MISSING
 
 
@@ -336,6 +371,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "sample": SampleConfig,
         "evaluate": EvaluateConfig,
         "benchmark": BenchmarkConfig,
+        "compare": CompareConfig,
     },
     "model": {"gpt": ModelConfig},
     "attention": {
@@ -370,6 +406,8 @@ SCHEMAS: dict[str, dict[str, type]] = {
     "trainer": {"default": TrainerConfig},
     "logger": {"tensorboard": TensorBoardConfig},
     "callbacks": {"default": CallbacksConfig},
+    "suite": {"training": TrainingSuiteConfig, "attention": AttentionSuiteConfig},
+    "compare": {"attention": ChoicesConfig, "positions": ChoicesConfig, "own": ChoicesConfig},
 }
 
 

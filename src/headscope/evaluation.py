@@ -1,40 +1,81 @@
 """The loss of a checkpoint on a whole validation split."""
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from headscope import checkpoint
 from headscope.checkpoint import Checkpoint
 from headscope.data.batches import ValidationWindows
 from headscope.data.corpus import Corpus
 from headscope.data.store import encode_documents
+from headscope.data.tokenizer import Tokenizer
+from headscope.nn import GPT
 from headscope.nn.loss import bits_per_byte, next_token_loss
 
 
-@torch.no_grad()
-def evaluate(loaded: Checkpoint, corpus: Corpus, *, batch_size: int) -> dict[str, Any]:
-    """Loss, perplexity and bits per byte on the validation split of `corpus`, in windows of
-    `block_size` in order without overlap, as training reports them.
+@dataclass(frozen=True)
+class ValidationText:
+    """A validation split as tokens (N,), and the bytes that each token of the vocabulary makes."""
 
-    Raises ValueError when the split is too short.
-    """
+    tokens: np.ndarray
+    byte_lengths: np.ndarray
+
+
+def validation_text(corpus: Corpus, tokenizer: Tokenizer) -> ValidationText:
+    """The whole validation split of `corpus`."""
     _, documents = corpus.splits()
     texts = (row["text"] for row in documents)
-    tokens = np.concatenate(list(encode_documents(texts, loaded.tokenizer)))
-    lengths = loaded.tokenizer.byte_lengths()
-    windows = ValidationWindows(tokens, block_size=loaded.model.block_size, batch_size=batch_size)
+    tokens = np.concatenate(list(encode_documents(texts, tokenizer)))
+    return ValidationText(tokens, tokenizer.byte_lengths())
+
+
+@torch.no_grad()
+def evaluate(
+    model: GPT, text: ValidationText, *, batch_size: int, block_size: int | None = None
+) -> dict[str, Any]:
+    """Loss, perplexity and bits per byte of `model` on `text`, in windows of `block_size` tokens,
+    the model's own unless given, in order without overlap, as training reports them.
+
+    Raises ValueError when the text is too short.
+    """
+    size = model.block_size if block_size is None else block_size
     nats = 0.0
-    for inputs, targets in windows:
-        logits = loaded.model(inputs.to(loaded.model.device))
+    for inputs, targets in ValidationWindows(text.tokens, block_size=size, batch_size=batch_size):
+        logits = model(inputs.to(model.device))
         nats += float(next_token_loss(logits, targets.to(logits.device), reduction="sum"))
-    predicted = len(tokens) - 1
-    size = int(lengths[tokens[1:]].sum())
+    predicted = len(text.tokens) - 1
+    text_bytes = int(text.byte_lengths[text.tokens[1:]].sum())
     return {
         "loss_nats_per_token": nats / predicted,
         "perplexity": math.exp(nats / predicted),
-        "bits_per_byte": bits_per_byte(nats, size) if size else None,
+        "bits_per_byte": bits_per_byte(nats, text_bytes) if text_bytes else None,
         "tokens": predicted,
-        "bytes": size,
+        "bytes": text_bytes,
     }
+
+
+def evaluate_lengths(
+    loaded: Checkpoint, text: ValidationText, *, batch_size: int, block_sizes: list[int]
+) -> list[dict[str, Any]]:
+    """`evaluate` at each of `block_sizes`, also beyond the one of training.
+
+    Where the position encoding does not reach, the entry says why, as `not_possible`.
+
+    Raises ValueError when a size is below 1.
+    """
+    results = []
+    for size in block_sizes:
+        if size < 1:
+            raise ValueError(f"block_size={size} must be at least 1")
+        try:
+            model = checkpoint.with_block_size(loaded, max(size, loaded.model.block_size))
+        except ValueError as error:
+            results.append({"block_size": size, "not_possible": str(error)})
+        else:
+            figures = evaluate(model, text, batch_size=batch_size, block_size=size)
+            results.append({"block_size": size, **figures})
+    return results

@@ -1,0 +1,74 @@
+"""Train several choices alike and compare them: python scripts/compare.py compare=attention."""
+
+import shlex
+import sys
+from pathlib import Path
+
+from hydra import compose
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from headscope import command_line
+from headscope.config import TrainConfig
+
+OWN = ("compare", "compare.", "seeds", "speed_rounds", "name")
+"""Keys that are about the comparison, not about a run."""
+
+
+def arguments(typed: list[str], quoted: list[str]) -> list[str]:
+    """What to compose from: a list of choices without a choice of `compare` is the user's own."""
+    for key in ("seed", "resume", "init_from", "hydra.run.dir"):
+        if command_line.value_of(typed, key) is not None:
+            raise ValueError(
+                f"{key}= is of one run: a comparison takes seeds=[1,2,3], and name= for its folder"
+            )
+    choices = command_line.value_of(typed, "compare.choices")
+    if choices is not None and command_line.value_of(typed, "compare") is None:
+        return ["compare=own", *quoted]
+    return quoted
+
+
+def compare(config: DictConfig) -> None:
+    """Train, evaluate and time every choice; print the table and write it to the folder."""
+    from rich.console import Console
+
+    from headscope.benchmarks.comparison import run_comparison
+    from headscope.callbacks.saving import Interrupted
+
+    hydra = HydraConfig.get()
+    folder = Path(hydra.runtime.output_dir)
+    shared = [word for word in hydra.overrides.task if not word.startswith(OWN)]
+    try:
+        if not config.compare.choices or not config.seeds:
+            raise ValueError("compare.choices= and seeds= must each name at least one")
+        configs = {
+            choice: {seed: _run_config(shared, choice, seed) for seed in config.seeds}
+            for choice in config.compare.choices
+        }
+        run_comparison(
+            configs,
+            folder=folder,
+            block_sizes=list(config.compare.block_sizes),
+            speed_rounds=config.speed_rounds,
+            console=Console(),
+        )
+    except Interrupted:
+        print("Stopped. The same command goes on from here.", file=sys.stderr)
+        sys.exit(130)
+    finally:
+        if not any(folder.iterdir()):  # it went wrong before anything was made
+            folder.rmdir()
+
+
+def _run_config(shared: list[str], choice: str, seed: int) -> tuple[DictConfig, list[str]]:
+    """The configuration of one run, and the words of scripts/train.py that make it."""
+    typed = shlex.split(choice)
+    own = command_line.literal_arguments([*typed, *command_line.implied_data(typed)])
+    words = [*shared, *own, f"seed={seed}"]
+    composed = compose("compare", words)
+    keys = [key for key in TrainConfig.__dataclass_fields__ if key in composed]
+    return OmegaConf.masked_copy(composed, keys), words
+
+
+if __name__ == "__main__":
+    command_line.run(compare, "compare", prepare=arguments)
