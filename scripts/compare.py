@@ -41,8 +41,12 @@ def compare(config: DictConfig) -> None:
     try:
         if not config.compare.choices or not config.seeds:
             raise ValueError("compare.choices= and seeds= must each name at least one")
+        for values in (config.compare.choices, config.seeds):
+            for value in values:
+                if list(values).count(value) > 1:
+                    raise ValueError(f"{value} is named twice")
         configs = {
-            choice: {seed: _run_config(shared, choice, seed) for seed in config.seeds}
+            choice: _configs(shared, choice, list(config.seeds))
             for choice in config.compare.choices
         }
         run_comparison(
@@ -60,14 +64,21 @@ def compare(config: DictConfig) -> None:
             folder.rmdir()
 
 
-def _run_config(shared: list[str], choice: str, seed: int) -> tuple[DictConfig, list[str]]:
-    """The configuration of one run, and the words of scripts/train.py that make it."""
+def _configs(
+    shared: list[str], choice: str, seeds: list[int]
+) -> dict[int, tuple[DictConfig, list[str]]]:
+    """Of each seed, a run's configuration, and the words of scripts/train.py that make it."""
     typed = shlex.split(choice)
     own = command_line.literal_arguments([*typed, *command_line.implied_data(typed)])
-    words = [*shared, *own, f"seed={seed}"]
+    words = [*shared, *own]
     composed = compose("compare", words)
     keys = [key for key in TrainConfig.__dataclass_fields__ if key in composed]
-    return OmegaConf.masked_copy(composed, keys), words
+    runs = {}
+    for seed in seeds:
+        config = OmegaConf.masked_copy(composed, keys)
+        config.seed = seed
+        runs[seed] = config, [*words, f"seed={seed}"]
+    return runs
 
 
 if __name__ == "__main__":

@@ -204,6 +204,7 @@ def one_line(error: BaseException) -> str:
     where = re.match(r"In '(.+?)': \w+ raised while composing", str(error))
     if where and error.__context__:
         return f"conf/{where[1]}.yaml: {one_line(error.__context__)}"
+    merging = re.match(r"Error merging override (.+)", str(error))
     while isinstance(error, HydraException) and error.__cause__:
         error = error.__cause__
     if isinstance(error, OverrideParseException):
@@ -212,8 +213,13 @@ def one_line(error: BaseException) -> str:
         return f"{error.full_key}= must be given"
     if isinstance(error, ConfigKeyError | ConfigAttributeError) and error.full_key:
         return f"{error.full_key}: there is no such key{_suggestion(error)}"
+    if merging and isinstance(getattr(error, "full_key", None), int):  # a place in a list, no name
+        return f"{merging[1]}: {str(error).splitlines()[0]}"
     if isinstance(error, OmegaConfBaseException) and error.full_key:
-        return f"{error.full_key}: {str(error).splitlines()[0]}"
+        reason = str(error).splitlines()[0]
+        if "is not a ListConfig" in reason:
+            reason = f"must be a list, in brackets: {error.full_key}=[...]"
+        return f"{error.full_key}: {reason}"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     text, _, _ = str(error).partition("Config search path")

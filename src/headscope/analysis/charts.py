@@ -6,8 +6,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#666666"
-"""Okabe and Ito's, which the colour-blind can tell apart."""
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#000000")
+"""Okabe and Ito's, which the colour-blind can tell apart, without their yellow."""
+BLUE, GREY = COLOURS[0], "#666666"
 
 
 def choice_chart(rows: Sequence[dict[str, Any]]) -> Figure:
@@ -38,7 +39,7 @@ def choice_chart(rows: Sequence[dict[str, Any]]) -> Figure:
     panels[0].set_title("What it learned: dots are seeds, bars their mean", fontsize=11)
     if timed:
         bars = panels[1].barh(places, [row["step_ms"] for row in rows], color=GREY, height=0.6)
-        panels[1].bar_label(bars, fmt="%.0f", padding=4)
+        panels[1].bar_label(bars, fmt="%.3g", padding=4)
         panels[1].margins(x=0.12)
         panels[1].set_xlabel("milliseconds of a training step (median)")
         panels[1].set_title("What it costs", fontsize=11)
@@ -52,19 +53,36 @@ def length_chart(rows: Sequence[dict[str, Any]], block_sizes: Sequence[int]) -> 
 
     A row has `choice` and `bits_per_byte_at_<length>` for the lengths that its encoding reaches.
     """
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    figure = Figure(figsize=(8.5, 5), layout="constrained")
     panel = figure.subplots()
-    markers = "osD^vP*X<>ph"
-    for row, marker in zip(rows, markers, strict=False):
+    lines = []
+    for number, row in enumerate(rows):
         known = [size for size in block_sizes if f"bits_per_byte_at_{size}" in row]
+        if not known:
+            continue
         values = [row[f"bits_per_byte_at_{size}"] for size in known]
-        panel.plot(known, values, marker=marker, label=row["choice"])
+        reach = "" if known == list(block_sizes) else f" (not beyond {max(known)})"
+        [line] = panel.plot(
+            known,
+            values,
+            color=COLOURS[number % len(COLOURS)],
+            marker="osD^vP*X<>ph"[number % 12],
+            linestyle=["-", "--"][number // len(COLOURS) % 2],
+        )
+        lines.append((values[-1], line, row["choice"] + reach))
+    lines.sort(key=lambda line: -line[0])  # as the lines end, from top to bottom
     panel.set_xscale("log", base=2)
     panel.set_xticks(block_sizes, [str(size) for size in block_sizes])
     panel.minorticks_off()
     panel.set_xlabel("context, in tokens")
     panel.set_ylabel("bits per byte on the validation split (lower is better)")
-    panel.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    panel.legend(
+        handles=[line for _, line, _ in lines],
+        labels=[name for _, _, name in lines],
+        frameon=False,
+        loc="center left",
+        bbox_to_anchor=(1, 0.5),
+    )
     _plain(panel)
     return figure
 

@@ -32,6 +32,7 @@ from headscope.run import fit
 
 TIMED_STEPS, WARMUP_STEPS = 10, 3
 EVALUATION_BATCH = 16
+WIDTH = 100
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,11 @@ def run_comparison(
         ]
         for choice, seeds in configs.items()
     }
-    if len({runs[0].folder for runs in plans.values()}) < len(configs):
-        raise ValueError("compare.choices= names a choice twice")
+    for size in block_sizes:
+        if size < 1:
+            raise ValueError(f"compare.block_sizes: {size} must be at least 1")
+    if speed_rounds < 0:
+        raise ValueError(f"speed_rounds={speed_rounds} must be 0 or more")
     every = [run for runs in plans.values() for run in runs]
     for run in every:
         try:
@@ -282,6 +286,7 @@ def report(rows: list[dict[str, Any]], folder: Path, console: Console) -> None:
         "step ms": partial(shown, key="step_ms", form=".1f"),
         "sampled tokens/s": partial(shown, key="sampled_tokens_per_second", form=".0f"),
     }
+    console = Console(width=max(console.width, WIDTH))
     console.print()
     console.print(table(rows, columns))
     at = sorted({key for row in rows for key in row if "_at_" in key}, key=length_of)

@@ -1,0 +1,140 @@
+"""The laws of a comparison: it says what its runs said, and goes on where it was stopped."""
+
+import csv
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+from running import SMALL, Said, Script
+
+from headscope.benchmarks import comparison
+from headscope.callbacks.saving import Interrupted
+
+FOLDER = Path("outputs/compare_own")
+CHOICES = ["model/position=rotary", "model/position=learned model.heads=2"]
+NAMES = {"rotary": "rotary", "learned heads=2": "learned_heads=2"}
+
+
+@pytest.fixture
+def compare(script: Script, speeches: Path):
+    def run(*arguments: str) -> Said:
+        words = [*SMALL, f"data.path={speeches}", "seeds=[1,2]", "speed_rounds=1"]
+        words += ["trainer.max_steps=3", "trainer.val_every_steps=3"]
+        if not any(word.startswith("compare") for word in arguments):
+            words += [f"compare.choices={json.dumps(CHOICES)}", "compare.block_sizes=[32,64]"]
+        return script("compare", *words, *arguments)
+
+    return run
+
+
+def rows() -> dict[str, dict[str, str]]:
+    with (FOLDER / "comparison.csv").open() as file:
+        return {row["choice"]: row for row in csv.DictReader(file)}
+
+
+def summary(choice: str, seed: int) -> dict[str, float]:
+    return json.loads((FOLDER / NAMES[choice] / f"seed_{seed}" / "summary.json").read_text())
+
+
+def test_the_figures_are_those_of_the_runs(compare, script: Script, monkeypatch) -> None:
+    said = compare()
+    assert said.code == 0, said.err
+    assert rows().keys() == NAMES.keys()
+    for choice, row in rows().items():
+        runs = [summary(choice, seed) for seed in (1, 2)]
+        bits = [run["val_bits_per_byte"] for run in runs]
+        assert bits[0] != bits[1]
+        assert [float(row["seed_1"]), float(row["seed_2"])] == bits
+        assert float(row["bits_per_byte"]) == pytest.approx(statistics.mean(bits))
+        assert float(row["deviation"]) == pytest.approx(statistics.stdev(bits))
+        assert float(row["bits_per_byte_at_32"]) == pytest.approx(statistics.mean(bits), rel=1e-5)
+        assert int(row["parameters"]) == runs[0]["parameters"]
+        assert int(row["cache_bytes_per_token"]) == 2 * 2 * 32 * 4  # layers, K and V, width, fp32
+        assert float(row["step_ms"]) > 0
+        assert float(row["sampled_tokens_per_second"]) > 0
+        assert choice in said.out
+    assert float(rows()["rotary"]["bits_per_byte_at_64"]) > 0
+    assert rows()["learned heads=2"]["bits_per_byte_at_64"] == ""
+    for picture in ("comparison.png", "lengths.png"):
+        assert (FOLDER / picture).read_bytes().startswith(b"\x89PNG")
+    assert list(FOLDER.glob("rotary/seed_1/tensorboard/events*"))
+    assert script("sample", f"checkpoint={FOLDER}/rotary/seed_2", "max_new_tokens=3").code == 0
+
+    # Once more, it trains, evaluates and times nothing.
+    before = (FOLDER / "comparison.csv").read_bytes()
+    for name in ("fit", "bare_step", "evaluate_lengths"):
+        monkeypatch.setattr(comparison, name, None)
+    again = compare()
+    assert again.code == 0, again.err
+    assert "4 of 4 runs are there already" in again.out
+    assert (FOLDER / "comparison.csv").read_bytes() == before
+
+
+def test_a_stopped_comparison_goes_on_and_ends_alike(compare, monkeypatch) -> None:
+    brief = ["seeds=[1]", "speed_rounds=0"]
+    assert compare(*brief, "name=whole").code == 0
+    fit = comparison.fit
+
+    def stopped(run):
+        if run.config.model.heads == 2:
+            raise Interrupted
+        return fit(run)
+
+    monkeypatch.setattr(comparison, "fit", stopped)
+    said = compare(*brief)
+    assert said.code == 130
+    assert "goes on from here" in said.err
+    assert not (FOLDER / "comparison.csv").exists()
+    monkeypatch.setattr(comparison, "fit", fit)
+    said = compare(*brief)
+    assert said.code == 0, said.err
+    assert "1 of 2 runs are there already" in said.out
+    whole = Path("outputs/compare_whole/comparison.csv").read_bytes()
+    assert (FOLDER / "comparison.csv").read_bytes() == whole
+
+
+def test_more_seeds_are_added_and_another_recipe_is_refused(compare) -> None:
+    assert compare("seeds=[1]", "speed_rounds=0").code == 0
+    before = summary("rotary", 1)
+    said = compare("speed_rounds=0")
+    assert said.code == 0, said.err
+    assert "2 of 4 runs are there already" in said.out
+    assert summary("rotary", 1) == before
+    said = compare("trainer.max_steps=4")
+    assert said.code == 1
+    assert "other settings of trainer: name=" in said.err
+    assert summary("rotary", 1) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["compare=own"], ["compare.choices= must be given"]),
+        (["compare.choices=[]"], ["compare.choices", "at least one"]),
+        (["seeds=[]", "compare=attention"], ["seeds=", "at least one"]),
+        (["seed=3"], ["seed=", "seeds=[1,2,3]"]),
+        (["resume=outputs/x"], ["resume="]),
+        (['compare.choices=["model.heads=3"]'], ["model.heads=3", "embed_dim=32"]),
+        (['compare.choices=["model.haeds=3"]'], ["haeds", "heads"]),
+        (['compare.choices=["model.heads=2", "model.heads=2"]'], ["twice"]),
+        (
+            ["compare=positions", "model/attention=additive"],
+            ["model/position=rotary", "model/attention=additive"],
+        ),
+        (["compare=atention"], ["atention", "attention"]),
+        (["compare.block_sizes=[0]", "compare=attention"], ["compare.block_sizes", "0"]),
+        (["seeds=[1,1]", "compare=attention"], ["1 is named twice"]),
+        (["speed_rounds=-1", "compare=attention"], ["speed_rounds=-1"]),
+    ],
+    ids=" ".join,
+)
+def test_a_mistake_is_told_before_anything_is_trained(compare, arguments, words) -> None:
+    said = compare(*arguments)
+    assert said.code == 1
+    assert said.err.startswith("Error: ")
+    assert said.err.count("\n") == 1
+    for word in words:
+        assert word in said.err
+    assert not list(Path().glob("outputs/*"))
+    assert not Path("data").exists()

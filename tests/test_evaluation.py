@@ -1,0 +1,77 @@
+"""The laws of evaluation at several lengths."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoint_files import configuration, content
+from running import Script
+
+from headscope import checkpoint
+from headscope.config import SCHEMAS
+from headscope.data.corpus import TextFiles
+from headscope.evaluation import evaluate, evaluate_lengths, validation_text
+from headscope.nn.loss import next_token_loss
+
+
+def saved(path: Path, *overrides: str) -> checkpoint.Checkpoint:
+    torch.save(content(configuration(*overrides))[0], path)
+    return checkpoint.load(path)
+
+
+@pytest.mark.parametrize("size", [1, 5, 8, 20])
+def test_the_loss_is_that_of_every_token_in_windows_of_that_length(tmp_path, speeches, size):
+    loaded = saved(tmp_path / "a.ckpt", "model/position=alibi")
+    text = validation_text(TextFiles(path=str(speeches)), loaded.tokenizer)
+    text = type(text)(text.tokens[:203], text.byte_lengths)
+    [found] = evaluate_lengths(loaded, text, batch_size=3, block_sizes=[size])
+    model = checkpoint.with_block_size(loaded, 20)
+    nats = 0.0
+    for start in range(0, 202, size):
+        window = torch.tensor(text.tokens[start : start + size + 1].astype("int64"))[None]
+        with torch.no_grad():
+            nats += next_token_loss(model(window[:, :-1]), window[:, 1:], reduction="sum").item()
+    assert found["block_size"] == size
+    assert found["loss_nats_per_token"] == pytest.approx(nats / 202, rel=1e-5)
+    assert found["bits_per_byte"] == pytest.approx(nats / math.log(2) / found["bytes"], rel=1e-5)
+
+
+@pytest.mark.parametrize("position", SCHEMAS["position"])
+def test_a_position_reaches_further_or_says_why_not(tmp_path, speeches, position):
+    loaded = saved(tmp_path / "a.ckpt", f"model/position={position}")
+    text = validation_text(TextFiles(path=str(speeches)), loaded.tokenizer)
+    text = type(text)(text.tokens[:500], text.byte_lengths)
+    short, own, far = evaluate_lengths(loaded, text, batch_size=16, block_sizes=[4, 8, 16])
+    assert own == {"block_size": 8, **evaluate(loaded.model, text, batch_size=16)}
+    assert short["tokens"] == own["tokens"] == 499
+    limit = loaded.model.position.limit
+    if limit:
+        assert far.keys() == {"block_size", "not_possible"}
+        assert limit in far["not_possible"]
+        assert "block_size=8" in far["not_possible"]
+    else:
+        assert far["tokens"] == 499
+        longer = checkpoint.with_block_size(loaded, 16)
+        tokens = torch.arange(8)[None]
+        torch.testing.assert_close(longer(tokens), loaded.model(tokens))
+
+
+def test_the_script_prints_a_list_and_refuses_what_is_no_list_of_lengths(
+    script: Script, speeches: Path
+) -> None:
+    saved(Path("a.ckpt"), "data=text", f"data.path={speeches}")
+    said = script("evaluate", "checkpoint=a.ckpt", "block_size=[8,16]")
+    assert said.code == 0, said.err
+    own, far = json.loads(said.out)
+    assert own == {"block_size": 8} | json.loads(script("evaluate", "checkpoint=a.ckpt").out)
+    assert "Learned was trained at block_size=8" in far["not_possible"]
+    for wrong in ("block_size=[0]", "block_size=8", "block_size=[a]"):
+        said = script("evaluate", "checkpoint=a.ckpt", wrong)
+        assert said.code == 1
+        assert said.out == ""
+        assert said.err.startswith("Error: ")
+        assert said.err.count("\n") == 1
+        assert "block_size" in said.err
+    assert "in brackets: block_size=[...]" in script("evaluate", "block_size=8").err
