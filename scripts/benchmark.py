@@ -1,4 +1,4 @@
-"""Measure what the docs claim: python scripts/benchmark.py experiment=nanogpt_cpu."""
+"""Measure what the docs claim: python scripts/benchmark.py [suite=attention]."""
 
 import json
 import sys
@@ -17,11 +17,8 @@ from headscope.config import SCHEMAS
 if TYPE_CHECKING:
     from headscope.benchmarks.attention import Variant
 
-ATTENTION_KEYS = (
-    *("suite", "suite.", "output"),
-    *("model.attention.", "model.dropout", "model.bias", "model.qkv_bias"),
-)
-"""Beginnings of what can be given to the suite of attention, which trains nothing."""
+OF_MODEL = ("model.attention.", "model.dropout=", "model.bias=", "model.qkv_bias=")
+"""Beginnings of the words about the model that suite=attention takes: it times layers alone."""
 
 
 def benchmark(config: DictConfig) -> None:
@@ -29,7 +26,7 @@ def benchmark(config: DictConfig) -> None:
     output = Path(config.output)
     if not output.parent.is_dir():
         raise ValueError(f"output={output}: there is no folder {output.parent}")
-    SUITES[HydraConfig.get().runtime.choices.suite](config)
+    SUITES[HydraConfig.get().runtime.choices["suite"]](config)
 
 
 def training(config: DictConfig) -> None:
@@ -62,26 +59,29 @@ def attention(config: DictConfig) -> None:
     from headscope import checkpoint
     from headscope.benchmarks.attention import Shape, report, time_attentions
     from headscope.benchmarks.attention_chart import draw
+    from headscope.check import check
 
+    check(config)
     at_least_one(config, "rounds", "batch_size")
     output, plan = Path(config.output), config.suite
     picture = output.with_suffix(".png")
     if picture == output:
         raise ValueError(f"output={output} holds the figures, as JSON; the chart is put beside it")
-    for shape in plan.shapes:
-        if len(shape) != 3:
-            raise ValueError(f"suite.shapes: {shape} must be [tokens,embed_dim,heads]")
-    words = HydraConfig.get().overrides.task
+    if not plan.shapes or any(len(shape) != 3 for shape in plan.shapes):
+        raise ValueError(f"suite.shapes={plan.shapes} must hold [tokens, embed_dim, heads] each")
+    shapes = [Shape(*shape) for shape in plan.shapes]
+    device = checkpoint.pick_device(plan.device)
+    words = list(HydraConfig.get().overrides.task)
     figures = {
         "suite": "attention",
-        "overrides": list(words),
+        "overrides": words,
         **time_attentions(
-            attentions(words),
-            shapes=[Shape(*shape) for shape in plan.shapes],
+            attentions([word for word in words if not word.startswith(("suite", "output="))]),
+            shapes=shapes,
             batch_size=plan.batch_size,
             rounds=plan.rounds,
             memory_gib=plan.memory_gib,
-            device=checkpoint.pick_device(plan.device),
+            device=device,
             console=Console(stderr=True),
         ),
     }
@@ -93,32 +93,29 @@ def attention(config: DictConfig) -> None:
 
 
 def attentions(words: list[str]) -> "list[Variant]":
-    """Every choice of model/attention as conf has it with these words of the command line, and
-    multi_head once more, returning its weights."""
+    """Every choice of model/attention, as conf has it with these words on top; of multi_head also
+    the path that returns the weights."""
     from hydra.utils import instantiate
 
     from headscope.benchmarks.attention import Variant
 
     for word in words:
-        if not word.startswith(ATTENTION_KEYS):
+        if not word.startswith(OF_MODEL):
             raise ValueError(
-                f"{word}: suite=attention times layers alone, every choice of model/attention at "
+                f"{word}: suite=attention times every choice of model/attention alone, at "
                 "suite.shapes; of model it takes attention.*, dropout, bias and qkv_bias"
             )
     found = []
     for name in SCHEMAS["attention"]:
-        model = compose("benchmark", [*words, f"model/attention={name}"]).model
-        variant = Variant(
-            name,
-            partial(
-                instantiate(model.attention),
-                dropout=model.dropout,
-                qkv_bias=model.qkv_bias,
-                out_bias=model.bias,
-            ),
-            heads=1 if name == "single_head" else None,
-            kv_heads=model.kv_heads,
+        model = compose("model/gpt", [*words, f"model/attention={name}"]).model
+        make = partial(
+            instantiate(model.attention),
+            dropout=model.dropout,
+            qkv_bias=model.qkv_bias,
+            out_bias=model.bias,
         )
+        heads = 1 if name == "single_head" else None
+        variant = Variant(name, make, heads=heads, kv_heads=model.kv_heads)
         found.append(variant)
         if name == "multi_head":
             found.append(replace(variant, explicit=True))

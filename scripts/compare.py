@@ -9,7 +9,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from headscope import command_line
-from headscope.config import TrainConfig
+from headscope.config.training import TrainConfig
 
 OWN = ("compare", "compare.", "seeds", "speed_rounds", "name")
 """Keys that are about the comparison, not about a run."""

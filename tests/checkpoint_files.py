@@ -12,7 +12,7 @@ from headscope.config import register_schemas
 from headscope.data.tokenizer import Tokenizer, byte
 from headscope.nn import GPT
 
-SIZES = ["model.block_size=8", "model.embed_dim=8", "model.layers=2", "model.heads=2"]
+SIZES = ["model.block_size=8", "model.embed_dim=8", "model.layers=2"]
 
 
 @cache

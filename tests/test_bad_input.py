@@ -105,6 +105,7 @@ def test_checkpoints_and_sampling(script: Script, checkpoint: Path, speeches: Pa
     assert_one_line(script("sample", "num_samples=0"), "num_samples=0")
     assert_one_line(script("sample", "device=tpu"), "device=tpu")
     assert_one_line(script("evaluate", "data.path=missing.txt"), "missing.txt")
+    assert_one_line(script("evaluate", "data.path=null"), "data.path")
     assert_one_line(script("train", "resume=outputs/r", "model.heads=2"), "model", "init_from")
     assert_one_line(script("train", "resume=outputs/r"), "2 steps", "trainer.max_steps")
     assert_one_line(script("train", "hydra.run.dir=outputs/r"), "resume=outputs/r")

@@ -1,6 +1,7 @@
 """The laws of checkpoint files: a whole one gives the model back, any other a ValueError."""
 
 import contextlib
+import copy
 import random
 import subprocess
 import sys
@@ -9,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoint_files import configuration, content
+from choices import PAIRS
 
 from headscope import checkpoint
-from headscope.config import SCHEMAS
 from headscope.data.corpus import TextFiles
 from headscope.data.tokenizer import CharTokenizer, byte
 
@@ -26,12 +27,13 @@ def whole(tmp_path_factory) -> Path:
 # --- a whole file ---
 
 
-@pytest.mark.parametrize("position", SCHEMAS["position"])
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("tokenizer", [byte([]), CharTokenizer("abcé\n")])
-def test_saved_then_loaded_gives_the_same_logits(tmp_path, position, tied, tokenizer):
-    config = configuration(f"model/position={position}")
-    config["model"] |= {"tied_head": tied, "dropout": 0.5}
+@pytest.mark.parametrize(("attention", "position"), PAIRS)
+def test_saved_then_loaded_gives_the_same_logits(tmp_path, attention, position):
+    number = PAIRS.index((attention, position))
+    tokenizer = (byte([]), CharTokenizer("abcé\n"))[number % 2]
+    config = copy.deepcopy(configuration(f"model/attention={attention}"))
+    config["model"]["position"] = configuration(f"model/position={position}")["model"]["position"]
+    config["model"] |= {"tied_head": number % 3 > 0, "qkv_bias": number % 4 > 1, "dropout": 0.5}
     saved, model = content(config, tokenizer)
     torch.save(saved, tmp_path / "a.ckpt")
     loaded = checkpoint.load(tmp_path / "a.ckpt")
@@ -40,6 +42,17 @@ def test_saved_then_loaded_gives_the_same_logits(tmp_path, position, tied, token
     assert loaded.config == config
     assert loaded.step == 7
     assert loaded.tokenizer.state() == tokenizer.state()
+    # No mask and no computed table takes up room in the file.
+    in_file = checkpoint.model_weights(checkpoint.read(tmp_path / "a.ckpt"))
+    assert set(in_file) == {name for name, _ in model.named_parameters(remove_duplicate=False)}
+
+
+def test_weights_of_another_pair_are_refused(tmp_path):
+    saved, _ = content(configuration("model/position=learned"))
+    for word in ("model/position=rotary", "model/attention=grouped_query", "model.qkv_bias=true"):
+        saved["headscope"]["config"] = configuration(word)
+        torch.save(saved, tmp_path / "other.ckpt")
+        refused(tmp_path / "other.ckpt", "does not fit")
 
 
 def test_a_loaded_model_outlives_its_file(tmp_path, whole):
@@ -177,3 +190,5 @@ def test_a_device_that_is_not_here_is_refused():
     assert checkpoint.pick_device("auto").type in ("cpu", "cuda", "mps")
     with pytest.raises(ValueError, match="device=tpu is not here"):
         checkpoint.pick_device("tpu")
+    with pytest.raises(ValueError, match="device=cpu:banana is no device"):
+        checkpoint.pick_device("cpu:banana")

@@ -1,6 +1,5 @@
 """Every part of a training run, built from its configuration."""
 
-import json
 import logging
 import warnings
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from headscope.data.module import TokenDataModule, validation_stride
 from headscope.data.store import TokenStore, prepare_store
 from headscope.data.tokenizer import stored
 from headscope.nn import GPT
+from headscope.resume import check_resumed
 from headscope.training.checkpoints import AtomicCheckpointIO
 from headscope.training.module import LanguageModel
 
@@ -86,7 +86,7 @@ def build(
     torch.manual_seed(config.seed)
     model = checkpoint.build_model(config.model, vocab_size=tokenizer.vocab_size)
     if source:
-        load_weights(model, source, name=config.init_from)
+        checkpoint.load_weights(model, source, name=config.init_from)
     if resumed:
         check_resumed(resumed, config, store, folder)
     make_optimizer = instantiate(config.optimizer)
@@ -235,41 +235,6 @@ def _precision(precision: str, accelerator: str) -> Any:
 
 def _on_gpu(accelerator: str) -> bool:
     return accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
-
-
-def load_weights(model: GPT, content: dict[str, Any], *, name: str) -> None:
-    """Put a checkpoint's weights into `model`. Raises ValueError when they do not fit."""
-    try:
-        model.load_state_dict(checkpoint.model_weights(content))
-    except RuntimeError as error:
-        first = str(error).splitlines()[1].strip()
-        raise ValueError(f"init_from={name} is of another shape: {first}") from error
-
-
-def check_resumed(
-    content: dict[str, Any], config: DictConfig, store: TokenStore, folder: Path
-) -> None:
-    """Raises ValueError when a run cannot go on: its text has changed, or it is finished."""
-    own, step = content["headscope"], content["global_step"]
-    if own["store"] != store.name or own["tokenizer"] != store.tokenizer.state():
-        raise ValueError(
-            f"resume={folder}: the text is not the one this run began with ({own['store']} then, "
-            f"{store.name} now); start a new run with init_from={folder}/checkpoints/last.ckpt"
-        )
-    summary = folder / "summary.json"
-    if not summary.exists() or json.loads(summary.read_text(encoding="utf-8"))["steps"] != step:
-        return
-    patience = config.callbacks.early_stopping_patience
-    waited = content["callbacks"].get("patience", {}).get("wait_count", 0)
-    if step >= config.trainer.max_steps:
-        more = "a larger trainer.max_steps="
-    elif patience is not None and waited >= patience:
-        more = "a larger callbacks.early_stopping_patience=, or null"
-    else:
-        return
-    raise ValueError(
-        f"resume={folder}: it is finished, at {step} steps; to give it more, add {more}"
-    )
 
 
 def plain(config: DictConfig) -> dict[str, Any]:

@@ -100,6 +100,15 @@ def model_weights(content: dict[str, Any]) -> dict[str, torch.Tensor]:
     }
 
 
+def load_weights(model: GPT, content: dict[str, Any], *, name: str) -> None:
+    """Put a checkpoint's weights into `model`. Raises ValueError when they do not fit."""
+    try:
+        model.load_state_dict(model_weights(content))
+    except RuntimeError as error:
+        first = str(error).splitlines()[1].strip()
+        raise ValueError(f"init_from={name} is of another shape: {first}") from error
+
+
 def build_model(config: DictConfig | dict[str, Any], *, vocab_size: int) -> GPT:
     """The model that the `model` part of a configuration describes, with fresh weights.
 
@@ -208,4 +217,7 @@ def pick_device(name: str) -> torch.device:
             f"device={name} is not here; there is: "
             f"{', '.join(kind for kind, there in present.items() if there)}"
         )
-    return torch.device(name)
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"device={name} is no device: auto, cpu, cuda, cuda:0, mps") from None

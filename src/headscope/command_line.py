@@ -144,7 +144,7 @@ def implied_data(arguments: Sequence[str]) -> list[str]:
     if experiment and "override /data:" in _experiment(experiment):
         return []
     for key, choice in (("data.path", "text"), ("data.name", "hub")):
-        if value_of(arguments, key) is not None:
+        if any(argument.startswith(f"{key}=") for argument in arguments):
             return [f"data={choice}"]
     return []
 

@@ -1,15 +1,19 @@
 """Going on with a run: its own configuration, with what the command line changes on top."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from headscope import checkpoint
 from headscope.command_line import escape, quote, value_of
 from headscope.config import SCHEMAS, known_targets
+
+if TYPE_CHECKING:
+    from headscope.data.store import TokenStore
 
 OURS = re.compile(r"[+~]*(?!hydra\b)[a-z_][\w./@]*(=|$)")
 """A word that only sets a key of conf/: a stranger's run may bring no others."""
@@ -117,6 +121,32 @@ def _targets(node: Any) -> Iterator[Any]:
     elif isinstance(node, list):
         for value in node:
             yield from _targets(value)
+
+
+def check_resumed(
+    content: dict[str, Any], config: DictConfig, store: "TokenStore", folder: Path
+) -> None:
+    """Raises ValueError when a run cannot go on: its text has changed, or it is finished."""
+    own, step = content["headscope"], content["global_step"]
+    if own["store"] != store.name or own["tokenizer"] != store.tokenizer.state():
+        raise ValueError(
+            f"resume={folder}: the text is not the one this run began with ({own['store']} then, "
+            f"{store.name} now); start a new run with init_from={folder}/checkpoints/last.ckpt"
+        )
+    summary = folder / "summary.json"
+    if not summary.exists() or json.loads(summary.read_text(encoding="utf-8"))["steps"] != step:
+        return
+    patience = config.callbacks.early_stopping_patience
+    waited = content["callbacks"].get("patience", {}).get("wait_count", 0)
+    if step >= config.trainer.max_steps:
+        more = "a larger trainer.max_steps="
+    elif patience is not None and waited >= patience:
+        more = "a larger callbacks.early_stopping_patience=, or null"
+    else:
+        return
+    raise ValueError(
+        f"resume={folder}: it is finished, at {step} steps; to give it more, add {more}"
+    )
 
 
 def read_run(folder: Path) -> dict[str, Any]:

@@ -2,40 +2,65 @@
 
 import pytest
 import torch
+from attention_layers import HEADS_OF
+from choices import ATTENTIONS
 from torch import Tensor, nn
 
 from headscope.analysis.capture import attention_weights, captured_attention
-from headscope.nn import GPT
-from headscope.nn.attention import attend_explicit, attend_fused
+from headscope.nn import GPT, Relative
 
-LAYERS, HEADS = 3, 2
+LAYERS, HEADS = 3, 4
 
 
-@pytest.fixture
-def model() -> GPT:
-    torch.manual_seed(0)
-    model = GPT(vocab_size=11, block_size=9, embed_dim=8, layers=LAYERS, heads=HEADS, dropout=0.5)
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            nn.init.normal_(module.weight)  # attention far from even
-    return model.train()
+def gpt(name: str, **options) -> GPT:
+    """With attention far from even."""
+    sizes = {"vocab_size": 11, "block_size": 9, "embed_dim": 8, "layers": LAYERS, "heads": HEADS}
+    model = GPT(**(sizes | HEADS_OF.get(name, {}) | {"attention": ATTENTIONS[name]} | options))
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, generator=generator)
+    return model
+
+
+@pytest.fixture(params=ATTENTIONS)
+def model(request: pytest.FixtureRequest) -> GPT:
+    return gpt(request.param, dropout=0.5, position=Relative).train()
 
 
 def some_tokens() -> Tensor:
     return torch.randint(11, (4, 7), generator=torch.Generator().manual_seed(1))
 
 
-def test_weights_are_those_of_every_layer_computed_by_hand(model):
+def attentions(model: GPT) -> list[nn.Module]:
+    return [block.attention for block in model.blocks]
+
+
+def read_by_attention(model: GPT) -> list[Tensor]:
+    """A list that each layer of attention will append its input to."""
     read = []
     for block in model.blocks:
         block.attention_norm.register_forward_hook(lambda *call: read.append(call[-1]))
+    return read
+
+
+def test_weights_are_those_that_every_layer_gives_when_asked(model):
+    read = read_by_attention(model)
     weights = attention_weights(model, some_tokens())
-    assert weights.shape == (LAYERS, 4, HEADS, 7, 7)
+    assert weights.shape == (LAYERS, 4, attentions(model)[0].heads, 7, 7)
+    model.eval()
+    for seen, layer, x in zip(weights, attentions(model), read, strict=True):
+        torch.testing.assert_close(seen, layer(x, position=model.position, weights=True)[1])
+
+
+def test_weights_of_dot_products_are_those_computed_by_hand():
+    model = gpt("multi_head")
+    read = read_by_attention(model)
+    weights = attention_weights(model, some_tokens())
     for layer, (block, x) in enumerate(zip(model.blocks, read, strict=True)):
         queries, keys, _ = block.attention.qkv(x).chunk(3, dim=-1)
         for head in range(HEADS):
-            share = slice(4 * head, 4 * head + 4)
-            scores = queries[..., share] @ keys[..., share].mT / 2  # sqrt(4)
+            share = slice(2 * head, 2 * head + 2)
+            scores = queries[..., share] @ keys[..., share].mT / 2**0.5
             scores[:, ~torch.ones(7, 7, dtype=torch.bool).tril()] = -torch.inf
             torch.testing.assert_close(weights[layer, :, head], scores.softmax(-1))
 
@@ -43,7 +68,7 @@ def test_weights_are_those_of_every_layer_computed_by_hand(model):
 def test_rows_sum_to_one_and_the_future_is_exactly_zero(model):
     weights = attention_weights(model, some_tokens())
     assert (weights.triu(1) == 0).all()
-    torch.testing.assert_close(weights.sum(-1), torch.ones(LAYERS, 4, HEADS, 7))
+    torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
     assert not weights.requires_grad
 
 
@@ -54,7 +79,7 @@ def test_watching_changes_no_logits(model):
     with captured_attention(model) as captured:
         watched = model(tokens)
     assert len(captured) == LAYERS
-    torch.testing.assert_close(watched, before)
+    torch.testing.assert_close(watched, before, rtol=1e-4, atol=1e-4)
     assert torch.equal(model(tokens), before)
 
 
@@ -73,6 +98,18 @@ def test_weights_are_without_dropout(model):
     assert torch.equal(attention_weights(model.eval(), some_tokens()), weights)
 
 
+def test_whoever_asks_for_weights_inside_gets_them(model):
+    layer, x = attentions(model.eval())[0], torch.randn(2, 5, 8)
+    out, weights = layer(x, weights=True)
+    with captured_attention(model) as captured:
+        watched = layer(x, weights=True)
+        alone = layer(x)
+    for got, expected in zip(watched, (out, weights), strict=True):
+        assert torch.equal(got, expected)
+    assert torch.equal(alone, out)
+    assert all(torch.equal(seen, weights) for seen in captured)
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_the_mode_comes_back(model, training):
     model.train(training)
@@ -83,31 +120,61 @@ def test_the_mode_comes_back(model, training):
 @pytest.mark.parametrize("training", [True, False])
 def test_all_comes_back_after_an_error(model, training):
     model.train(training)
-    own = [attend_fused, attend_explicit, attend_fused]
-    for block, attend in zip(model.blocks, own, strict=True):
-        block.attention.attend = attend
+    before = [dict(vars(layer)) for layer in attentions(model)]
     with pytest.raises(ValueError, match="10 tokens"):
         attention_weights(model, torch.zeros(1, 10, dtype=torch.long))
     with pytest.raises(KeyboardInterrupt), captured_attention(model):
         raise KeyboardInterrupt
-    assert [block.attention.attend for block in model.blocks] == own
+    assert [vars(layer) for layer in attentions(model)] == before
+    assert not any("forward" in vars(layer) for layer in attentions(model))
     assert all(module.training == training for module in model.modules())
 
 
-def test_a_watcher_may_be_watched(model):
+def test_a_layer_with_a_forward_of_its_own_is_watched_and_keeps_it(model):
+    layer = attentions(model.eval())[1]
+    calls = []
+
+    def own(*inputs, **options):
+        calls.append(options)
+        return type(layer).forward(layer, *inputs, **options)
+
+    expected = attention_weights(model, some_tokens())
+    layer.forward = own
+    assert torch.equal(attention_weights(model, some_tokens()), expected)
+    assert [options["weights"] for options in calls] == [True]
+    assert ["forward" in vars(each) for each in attentions(model)] == [False, True, False]
+    assert vars(layer)["forward"] is own
+    model(some_tokens())
+    assert len(calls) == 2
+    assert "weights" not in calls[1]
+
+
+def test_a_watcher_may_be_watched_and_both_see_what_is_read_inside_both(model):
     model.eval()
     with captured_attention(model) as outer:
+        model(some_tokens()[:1])
         with captured_attention(model) as inner:
             model(some_tokens())
-        model(some_tokens())
-    assert len(inner) == len(outer) == LAYERS
-    assert torch.equal(torch.stack(inner), torch.stack(outer))
-    assert all(block.attention.attend is attend_fused for block in model.blocks)
+        model(some_tokens()[1:2])
+    model(some_tokens())
+    assert (len(outer), len(inner)) == (3 * LAYERS, LAYERS)
+    assert [seen.size(0) for seen in outer] == [1] * LAYERS + [4] * LAYERS + [1] * LAYERS
+    assert torch.equal(torch.stack(inner), torch.stack(outer[LAYERS : 2 * LAYERS]))
+    assert not any("forward" in vars(layer) for layer in attentions(model))
 
 
 def test_gradients_flow_while_it_is_watched(model):
     model.eval()
-    with captured_attention(model) as captured:
-        model(some_tokens()).sum().backward()
-    assert model.blocks[0].attention.qkv.weight.grad.abs().sum() > 0
+    grads = []
+    for watched in (False, True):
+        model.zero_grad()
+        if watched:
+            with captured_attention(model) as captured:
+                model(some_tokens()).sum().backward()
+        else:
+            model(some_tokens()).sum().backward()
+        grads.append([parameter.grad for parameter in model.blocks.parameters()])
+    for plain, seen in zip(*grads, strict=True):
+        assert seen.abs().sum() > 0
+        torch.testing.assert_close(seen, plain, rtol=1e-3, atol=1e-3)
     assert not any(weights.requires_grad for weights in captured)

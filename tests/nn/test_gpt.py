@@ -1,100 +1,205 @@
-"""The laws of the whole model, over every position encoding and every switch."""
+"""The laws of the whole model, over every pair of attention and position."""
 
-import itertools
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
-from hydra.utils import get_object
-from torch import nn
+from choices import ATTENTIONS, HEADS, PAIRS, POSITIONS, REFUSED, parts
+from torch import Tensor
+from transformers import GPT2Config, GPT2LMHeadModel
 
-from headscope.config import SCHEMAS
-from headscope.nn import GPT, Learned, Sinusoidal
-from headscope.nn.attention import attend_explicit
+from headscope.analysis.capture import captured_attention
+from headscope.nn import GPT, Learned, Rotary, Sinusoidal
 from headscope.nn.loss import next_token_loss
 
-SMALL = {"vocab_size": 11, "block_size": 10, "embed_dim": 12, "layers": 3, "heads": 3}
+SMALL = {"vocab_size": 11, "block_size": 10, "embed_dim": 16, "layers": 2, "heads": 4}
+SWITCHES = ("bias", "qkv_bias", "scale_embedding", "tied_head")
+
+EACH = [pair for pair in PAIRS if pair[0] == "multi_head" or pair[1] == "learned"]
+"""Every attention and every position, not in every pair."""
+
+every_pair = pytest.mark.parametrize("pair", PAIRS, ids="-".join)
+every_attention = pytest.mark.parametrize("attention", ATTENTIONS)
 
 
-def parts(group: str) -> list[type]:
-    """The classes that conf/ offers for this part of the model."""
-    return [get_object(vars(schema)["_target_"]) for schema in SCHEMAS[group].values()]
+def variant(pair: tuple[str, str]) -> dict:
+    """The two parts, and switches that differ from pair to pair."""
+    number = PAIRS.index(pair)
+    switches = {name: bool(number >> place & 1) for place, name in enumerate(SWITCHES)}
+    return parts(*pair, qk_norm=number % 3 == 0) | switches
 
 
-VARIANTS = [
-    {
-        "attention": attention,
-        "position": position,
-        "tied_head": tied,
-        "bias": bias,
-        "qkv_bias": bias,
-        "scale_embedding": tied,
-    }
-    for attention, position, tied, bias in itertools.product(
-        parts("attention"), parts("position"), [False, True], [False, True]
-    )
-]
+def fresh(**options) -> GPT:
+    torch.default_generator.manual_seed(0)  # torch.manual_seed is far slower
+    return GPT(**(SMALL | options))
 
 
 def gpt(**options) -> GPT:
     """A small model whose layers do much: with fresh weights they hardly change their input."""
-    torch.manual_seed(0)
-    model = GPT(**(SMALL | options)).eval()
-    for module in model.modules():
-        if isinstance(module, nn.Linear | nn.LayerNorm):
-            for parameter in module.parameters():
-                nn.init.normal_(parameter, std=0.5)
+    model = fresh(**options).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.4 * torch.randn_like(parameter)
     return model
 
 
-def some_tokens(length: int = 10, batch: int = 2) -> torch.Tensor:
+def some_tokens(length: int = 10, batch: int = 2) -> Tensor:
     return torch.randint(11, (batch, length), generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("options", VARIANTS)
-def test_a_changed_token_changes_its_own_logits_and_none_before(options):
-    model, tokens = gpt(**options), some_tokens()
-    before = model(tokens)
-    for place in range(10):
-        changed = tokens.clone()
-        changed[:, place] = (changed[:, place] + 1) % 11
-        after = model(changed)
-        torch.testing.assert_close(after[:, :place], before[:, :place], rtol=0, atol=1e-6)
-        assert (after[:, place] - before[:, place]).abs().max() > 1e-3
+def loss_of(model: GPT, tokens: Tensor) -> Tensor:
+    return next_token_loss(model(tokens[:, :-1]), tokens[:, 1:])
 
 
-@pytest.mark.parametrize("options", VARIANTS)
-def test_text_that_follows_changes_no_logits(options):
-    model, tokens = gpt(**options), some_tokens()
+# --- every pair of attention and position ---
+
+
+@every_pair
+def test_a_changed_token_changes_the_logits_from_there_on_and_none_before(pair):
+    model, tokens = gpt(**variant(pair)), some_tokens(batch=1)
+    changed = tokens + torch.eye(10, dtype=torch.long)  # another token in each row
+    change = (model(changed % 11) - model(tokens)).abs().amax(dim=-1)
+    past = torch.ones(10, 10, dtype=torch.bool).tril(-1)
+    assert change[past].max() < 1e-5
+    assert change[~past].min() > 1e-4
+
+
+@every_pair
+def test_text_that_follows_changes_no_logits(pair):
+    model, tokens = gpt(**variant(pair)), some_tokens()
     whole = model(tokens)
-    for length in range(1, 11):
-        torch.testing.assert_close(model(tokens[:, :length]), whole[:, :length])
+    for length in (1, 2, 6, 9):
+        torch.testing.assert_close(
+            model(tokens[:, :length]), whole[:, :length], rtol=1e-4, atol=1e-5
+        )
 
 
-@pytest.mark.parametrize("options", VARIANTS)
-def test_fused_equals_explicit_in_logits_and_gradients(options):
-    model, tokens = gpt(**options), some_tokens()
-    results = []
-    for attend in (None, attend_explicit):
-        for block in model.blocks:
-            block.attention.attend = attend or block.attention.attend
+@every_pair
+def test_fused_equals_explicit_in_logits_and_gradients(pair):
+    model, tokens = gpt(**variant(pair)).double(), some_tokens()
+
+    def results() -> list[Tensor]:
         logits = model(tokens)
         loss = next_token_loss(logits[:, :-1], tokens[:, 1:])
-        results.append((logits, *torch.autograd.grad(loss, list(model.parameters()))))
-    for fused, explicit in zip(*results, strict=True):
-        torch.testing.assert_close(fused, explicit, rtol=1e-3, atol=1e-4)
+        return [logits, *torch.autograd.grad(loss, list(model.parameters()))]
+
+    fused = results()
+    with captured_attention(model) as captured:
+        explicit = results()
+    torch.testing.assert_close(fused, explicit, rtol=1e-6, atol=1e-9)
+    assert len(captured) == 2
+    for weights in captured:
+        assert (weights.triu(1) == 0).all()
+        torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
 
 
-def test_the_order_of_tokens_matters():
-    for position in parts("position"):
-        model = gpt(position=position)
-        logits = model(torch.tensor([[1, 2, 3], [2, 1, 3]]))[:, -1]
-        assert (logits[0] - logits[1]).abs().max() > 1e-3
+@every_pair
+def test_every_layer_knows_the_position(pair):
+    model, calls = gpt(**variant(pair)), []
+    hooks = [
+        block.register_forward_hook(lambda *call: calls.append(call)) for block in model.blocks
+    ]
+    model(some_tokens())
+    for hook in hooks:
+        hook.remove()
+    told = model.position.rotates or model.position.bias(10, 10) is not None
+    for block, (x, *_), out in calls:
+        assert torch.equal(block(x, model.position), out)
+        assert torch.equal(block(x), out) == (not told)
+
+
+@every_pair
+def test_in_bf16_logits_are_near_those_of_fp32(pair):
+    model, tokens = gpt(**variant(pair)), some_tokens(batch=4)
+    exact = model(tokens)
+    mixed = torch.autocast("cpu", dtype=torch.bfloat16)
+    for precision, most in ((mixed, 0.03), (nullcontext(), 0.1 if pair[1] == "index" else 0.03)):
+        with precision:
+            fused = model(tokens)
+            with captured_attention(model):
+                explicit = model(tokens)
+        for logits in (fused, explicit):
+            assert logits.dtype == torch.bfloat16
+            assert (logits - exact).norm() / exact.norm() < most
+        model.bfloat16()
+
+
+@every_pair
+def test_gradients_reach_every_parameter(pair):
+    model = gpt(**variant(pair))
+    loss_of(model, some_tokens(batch=8)).backward()
+    for name, parameter in model.named_parameters():
+        # A bias of keys alone adds the same to all scores of a query: softmax does not see it.
+        if not name.endswith(".key.bias"):
+            assert parameter.grad is not None, name
+            assert parameter.grad.abs().max() > 1e-5, name
+
+
+@every_pair
+def test_a_few_steps_learn_a_batch(pair):
+    model, tokens = fresh(**variant(pair)), some_tokens(batch=8)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(5):
+        losses.append(loss_of(model, tokens))
+        optimizer.zero_grad()
+        losses[-1].backward()
+        optimizer.step()
+    assert losses[-1] < losses[0] - 0.05
+
+
+@every_pair
+def test_a_fresh_model_knows_nothing(pair):
+    sizes = {"vocab_size": 1000, "block_size": 32, "embed_dim": 64}
+    tokens = torch.randint(1000, (4, 33))
+    loss = loss_of(fresh(**sizes, **variant(pair)), tokens)
+    assert loss.item() == pytest.approx(math.log(1000), abs=0.1)
+
+
+@every_pair
+def test_a_state_dict_holds_parameters_alone(pair):
+    model = fresh(**variant(pair))
+    own = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    assert set(model.state_dict()) == own
+
+
+@pytest.mark.parametrize("pair", REFUSED, ids="-".join)
+def test_a_pair_that_makes_no_sense_is_refused_with_the_reason(pair):
+    with pytest.raises(ValueError, match=r"position=rotary.*dot product.*attention=additive"):
+        fresh(**parts(*pair))
+
+
+# --- position ---
+
+
+@pytest.mark.parametrize("position", POSITIONS.values(), ids=POSITIONS)
+def test_the_order_of_tokens_matters(position):
+    """Even without any encoding, thanks to the causal mask: from the second layer on."""
+    logits = gpt(position=position)(torch.tensor([[1, 2, 3], [2, 1, 3]]))[:, -1]
+    assert (logits[0] - logits[1]).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+def test_one_layer_tells_no_order_without_an_encoding_that_is_seen(position):
+    model = gpt(position=POSITIONS[position], layers=1)
+    logits = model(torch.tensor([[1, 2, 3], [2, 1, 3]]))[:, -1]
+    unseen = (logits[0] - logits[1]).abs().max() < 1e-4
+    assert unseen == (position in ("none", "index", "normalized"))
+
+
+@pytest.mark.parametrize("position", POSITIONS.values(), ids=POSITIONS)
+def test_more_tokens_than_block_size_are_refused(position):
+    with pytest.raises(ValueError, match=r"11 tokens.*block_size=10\b"):
+        gpt(position=position)(some_tokens(11))
 
 
 def test_sequences_of_a_batch_do_not_see_each_other():
     model, tokens = gpt(), some_tokens(batch=4)
     torch.testing.assert_close(model(tokens)[2:3], model(tokens[2:3]))
+
+
+# --- sizes ---
 
 
 @pytest.mark.parametrize("layers", [1, 4])
@@ -113,50 +218,96 @@ def test_parameters_are_as_many_as_said(width, vocab, block, layers):
         assert GPT(**sizes, heads=2, **options).parameter_count() == plain + more
 
 
+@pytest.mark.parametrize("head_dim", [None, 4, 6])
+@every_attention
+def test_attentions_have_as_many_parameters_as_said(attention, head_dim):
+    model = gpt(**parts(attention, "none"), head_dim=head_dim)
+    heads, keys, width = shape_of(attention, head_dim)
+    own = (2 * heads + 2 * keys) * width * 16 + heads * width * (attention == "additive")
+    assert model.parameter_count() == 11 * 16 + 2 * (own + 8 * 16**2) + 5 * 16
+
+
+def shape_of(attention: str, head_dim: int | None) -> tuple[int, int, int]:
+    """How many heads, how many of them with keys, and how wide, in a model of `SMALL`."""
+    heads = HEADS.get(attention, {}).get("heads", 4)
+    keys = {"multi_query": 1, "grouped_query": 2}.get(attention, heads)
+    return heads, keys, head_dim or 16 // heads
+
+
+@pytest.mark.parametrize("head_dim", [None, 4, 6])
+@every_attention
+def test_a_cache_holds_the_keys_and_values_of_every_layer(attention, head_dim):
+    model = gpt(**parts(attention, "none"), head_dim=head_dim)
+    _, keys, width = shape_of(attention, head_dim)
+    assert model.cache_bytes_per_token() == 2 * 2 * keys * width * 4
+    assert model.bfloat16().cache_bytes_per_token() == 2 * 2 * keys * width * 2
+
+
+@every_pair
+def test_heads_may_be_of_any_width(pair):
+    model = gpt(**parts(*pair), head_dim=6)
+    assert model.position.head_dim == 6
+    assert model(some_tokens()).shape == (2, 10, 11)
+
+
 def test_a_tied_head_is_the_embedding_itself():
     tied, untied = gpt(), gpt(tied_head=False)
     assert tied.head.weight.data_ptr() == tied.embedding.weight.data_ptr()
     assert untied.head.weight.data_ptr() != untied.embedding.weight.data_ptr()
-    clone = GPT(**SMALL).eval()
+    clone = fresh().eval()
     clone.load_state_dict(tied.state_dict())
     assert clone.head.weight.data_ptr() == clone.embedding.weight.data_ptr()
     assert torch.equal(clone(some_tokens()), tied(some_tokens()))
 
 
-@pytest.mark.parametrize("options", VARIANTS)
-def test_a_state_dict_holds_parameters_alone(options):
-    model = gpt(**options)
-    assert set(model.state_dict()) == {
-        name for name, _ in model.named_parameters(remove_duplicate=False)
+# --- what it computes ---
+
+
+def test_it_computes_what_gpt_2_of_transformers_computes():
+    config = GPT2Config(
+        vocab_size=11,
+        n_positions=10,
+        n_embd=16,
+        n_layer=2,
+        n_head=4,
+        activation_function="gelu",
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    model, other = gpt(position=Learned, bias=True, qkv_bias=True), GPT2LMHeadModel(config).eval()
+    names = {
+        "embedding": "wte",
+        "position.table": "wpe",
+        "blocks": "h",
+        "attention_norm": "ln_1",
+        "attention.qkv": "attn.c_attn",
+        "attention.out_proj": "attn.c_proj",
+        "feed_forward_norm": "ln_2",
+        "feed_forward.widen": "mlp.c_fc",
+        "feed_forward.out_proj": "mlp.c_proj",
     }
+    theirs = {}
+    for name, weight in model.state_dict().items():
+        stored = weight.T if ".c_" in renamed(name, names) and weight.dim() == 2 else weight
+        theirs[renamed(name, names)] = stored
+    other.load_state_dict(theirs)
+    tokens = some_tokens()
+    torch.testing.assert_close(model(tokens), other(tokens).logits, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("layers", [1, 8])
-def test_fresh_weights_have_the_spread_of_gpt_2(layers):
-    torch.manual_seed(0)
-    sizes = SMALL | {"embed_dim": 96, "layers": layers, "vocab_size": 500}
-    model = GPT(**sizes, bias=True, qkv_bias=True, position=Learned)
-    for name, parameter in model.named_parameters():
-        if parameter.dim() >= 2:
-            expected = 0.02 / math.sqrt(2 * layers) if "out_proj" in name else 0.02
-            assert parameter.std().item() == pytest.approx(expected, rel=0.1), name
-        else:
-            assert (parameter == (1.0 if "norm" in name and "weight" in name else 0.0)).all()
-
-
-@pytest.mark.parametrize("options", VARIANTS)
-def test_a_fresh_model_knows_nothing(options):
-    torch.manual_seed(0)
-    sizes = {"vocab_size": 1000, "block_size": 32, "embed_dim": 64, "layers": 4, "heads": 4}
-    tokens = torch.randint(1000, (8, 33))
-    loss = next_token_loss(GPT(**sizes, **options)(tokens[:, :-1]), tokens[:, 1:])
-    assert loss.item() == pytest.approx(math.log(1000), abs=0.1)
+def renamed(name: str, names: dict[str, str]) -> str:
+    """Our name of a weight as GPT-2's."""
+    if name == "head.weight":
+        return "lm_head.weight"
+    for ours, theirs in names.items():
+        name = name.replace(f"{ours}.", f"{theirs}.")
+    return "transformer." + (f"ln_f.{name[5:]}" if name.startswith("norm.") else name)
 
 
 def test_a_scaled_embedding_is_sqrt_of_the_width_times_as_large():
     plain, scaled = gpt(), gpt(scale_embedding=True)
     with torch.no_grad():
-        scaled.embedding.weight /= math.sqrt(12)
+        scaled.embedding.weight /= math.sqrt(16)
     read = {}
     for model in (plain, scaled):
         model.position.register_forward_pre_hook(
@@ -176,26 +327,64 @@ def test_dropout_draws_anew_in_training_and_never_in_evaluation():
     assert torch.equal(sure(tokens), sure(tokens))
 
 
-@pytest.mark.parametrize("size", ["vocab_size", "block_size", "embed_dim", "layers"])
+# --- fresh weights ---
+
+
+@pytest.mark.parametrize("layers", [1, 8])
+@pytest.mark.parametrize("pair", EACH, ids="-".join)
+def test_fresh_weights_have_the_spread_of_gpt_2(pair, layers):
+    sizes = {"vocab_size": 500, "block_size": 20, "embed_dim": 96, "layers": layers}
+    options = parts(*pair, qk_norm=True) | {"bias": True, "qkv_bias": True, "tied_head": False}
+    model = fresh(**sizes, **options)
+    for name, parameter in model.named_parameters():
+        if name.endswith(".w"):
+            assert parameter.std().item() == pytest.approx(24**-0.5, rel=0.25), name
+        elif pair[1] == "head_bias" and name == "position.table":
+            assert not parameter.any()
+        elif parameter.dim() >= 2:
+            expected = 0.02 / math.sqrt(2 * layers) if "out_proj" in name else 0.02
+            assert parameter.std().item() == pytest.approx(expected, rel=0.15), name
+            assert parameter.mean().item() == pytest.approx(0, abs=expected / 3), name
+        else:
+            assert (parameter == (1.0 if "norm" in name and "weight" in name else 0.0)).all()
+
+
+# --- what is refused ---
+
+
+@pytest.mark.parametrize("size", ["vocab_size", "block_size", "embed_dim", "layers", "heads"])
 @pytest.mark.parametrize("value", [0, -1])
 def test_sizes_below_one_are_refused_by_name(size, value):
     with pytest.raises(ValueError, match=f"{size}={value}"):
-        GPT(**(SMALL | {size: value}))
+        fresh(**{size: value})
 
 
 @pytest.mark.parametrize("dropout", [-0.1, 1.0, 2.0, math.nan])
 def test_a_dropout_that_is_no_share_is_refused(dropout):
     with pytest.raises(ValueError, match=f"dropout={dropout}"):
-        GPT(**SMALL, dropout=dropout)
+        fresh(dropout=dropout)
 
 
-@pytest.mark.parametrize("heads", [0, 5, 24])
+@pytest.mark.parametrize("heads", [3, 5, 32])
 def test_heads_that_do_not_divide_the_width_are_refused(heads):
-    with pytest.raises(ValueError, match=rf"embed_dim=12\b.*heads={heads}\b"):
-        GPT(**(SMALL | {"heads": heads}))
+    with pytest.raises(ValueError, match=rf"embed_dim=16\b.*heads={heads}\b"):
+        fresh(heads=heads)
 
 
-@pytest.mark.parametrize("position", [Learned, Sinusoidal])
-def test_more_tokens_than_block_size_are_refused(position):
-    with pytest.raises(ValueError, match=r"11 tokens.*block_size=10\b"):
-        gpt(position=position)(some_tokens(11))
+@pytest.mark.parametrize("attention", ["grouped_query", "additive"])
+@pytest.mark.parametrize("kv_heads", [0, 3, 8])
+def test_key_heads_that_do_not_divide_the_heads_are_refused(attention, kv_heads):
+    with pytest.raises(ValueError, match=rf"heads=4\b.*kv_heads={kv_heads}\b"):
+        fresh(**(parts(attention, "none") | {"kv_heads": kv_heads}))
+
+
+@pytest.mark.parametrize("head_dim", [0, -4])
+def test_a_head_dim_below_one_is_refused(head_dim):
+    with pytest.raises(ValueError, match=f"head_dim={head_dim} "):
+        fresh(head_dim=head_dim)
+
+
+def test_a_head_dim_that_a_position_cannot_turn_is_refused():
+    with pytest.raises(ValueError, match=r"head_dim=3\b"):
+        fresh(head_dim=3, position=Rotary)
+    assert fresh(head_dim=3, position=Sinusoidal)(some_tokens()).shape == (2, 10, 11)

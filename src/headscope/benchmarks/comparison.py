@@ -26,7 +26,7 @@ from headscope.analysis.charts import choice_chart, length_chart
 from headscope.benchmarks.training import bare_step
 from headscope.build import build, plain
 from headscope.check import check
-from headscope.evaluation import ValidationText, evaluate_lengths, validation_text
+from headscope.evaluation import evaluate_lengths, validation_text
 from headscope.generation import generate_tokens
 from headscope.run import fit
 
@@ -87,7 +87,8 @@ def run_comparison(
             raise ValueError(f"{run.choice}: {error}") from error
         check_same_recipe(run)
     train_all(every, console)
-    lengths = {name: at_lengths(runs, block_sizes, console) for name, runs in plans.items()}
+    # One seed is enough where the differences are large, and it is slow.
+    lengths = {name: at_lengths(runs[0], block_sizes, console) for name, runs in plans.items()}
     speed = measure_speed(plans, folder, rounds=speed_rounds, console=console)
     rows = [
         {"choice": name, **figures_of(runs), **speed.get(name, {}), **lengths[name]}
@@ -175,39 +176,29 @@ def figures_of(runs: list[Planned]) -> dict[str, Any]:
     }
 
 
-def at_lengths(runs: list[Planned], block_sizes: list[int], console: Console) -> dict[str, float]:
-    """Mean bits per byte of a choice at each context length that its position encoding reaches."""
+def at_lengths(run: Planned, block_sizes: list[int], console: Console) -> dict[str, float]:
+    """Bits per byte of a run at each context length that its position encoding reaches."""
     if not block_sizes:
         return {}
-    found: dict[int, list[float]] = {size: [] for size in block_sizes}
-    text: ValidationText | None = None
-    for run in runs:
-        file = run.folder / "lengths.json"
-        known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-        if set(known) != set(map(str, block_sizes)):
-            loaded = checkpoint.load(
-                run.folder / "checkpoints" / "last.ckpt", device=checkpoint.pick_device("auto")
-            )
-            text = text or validation_text(checkpoint.build_corpus(loaded.config), loaded.tokenizer)
-            results = evaluate_lengths(
-                loaded, text, batch_size=EVALUATION_BATCH, block_sizes=block_sizes
-            )
-            known = {str(entry["block_size"]): entry.get("bits_per_byte") for entry in results}
-            file.write_text(json.dumps(known), encoding="utf-8")
-            console.print(
-                f"{label(run.choice)}, seed {run.seed}, at {', '.join(known)} tokens: "
-                + ", ".join("-" if bits is None else f"{bits:.4f}" for bits in known.values()),
-                highlight=False,
-                soft_wrap=True,
-            )
-        for size in block_sizes:
-            if known[str(size)] is not None:
-                found[size].append(known[str(size)])
-    return {
-        f"bits_per_byte_at_{size}": statistics.mean(values)
-        for size, values in found.items()
-        if values
-    }
+    file = run.folder / "lengths.json"
+    known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    if set(known) != set(map(str, block_sizes)):
+        loaded = checkpoint.load(
+            run.folder / "checkpoints" / "last.ckpt", device=checkpoint.pick_device("auto")
+        )
+        text = validation_text(checkpoint.build_corpus(loaded.config), loaded.tokenizer)
+        results = evaluate_lengths(
+            loaded, text, batch_size=EVALUATION_BATCH, block_sizes=block_sizes
+        )
+        known = {str(entry["block_size"]): entry.get("bits_per_byte") for entry in results}
+        file.write_text(json.dumps(known), encoding="utf-8")
+        console.print(
+            f"{label(run.choice)}, seed {run.seed}, at {', '.join(known)} tokens: "
+            + ", ".join("-" if bits is None else f"{bits:.4f}" for bits in known.values()),
+            highlight=False,
+            soft_wrap=True,
+        )
+    return {f"bits_per_byte_at_{size}": bits for size, bits in known.items() if bits is not None}
 
 
 def measure_speed(
@@ -291,7 +282,7 @@ def report(rows: list[dict[str, Any]], folder: Path, console: Console) -> None:
     console.print(table(rows, columns))
     at = sorted({key for row in rows for key in row if "_at_" in key}, key=length_of)
     if at:
-        console.print("\nbits per byte at contexts of so many tokens")
+        console.print("\nbits per byte of the first seed at contexts of so many tokens")
         lengths = {f"{length_of(key):,}": partial(shown, key=key, form=".4f") for key in at}
         console.print(table(rows, lengths))
     console.print(f"\n{folder}/comparison.csv and .png", highlight=False, soft_wrap=True)

@@ -31,6 +31,30 @@ def head_width(*, embed_dim: int, heads: int, head_dim: int | None) -> int:
     return embed_dim // heads
 
 
+def check_inputs(query: Tensor, key: Tensor, value: Tensor, *, embed_dim: int) -> None:
+    """Raises ValueError when they are not (B, T, C), (B, S, C) and (B, S, C), or all without B."""
+    fits = (
+        query.dim() in (2, 3)
+        and query.dim() == key.dim() == value.dim()
+        and query.shape[:-2] == key.shape[:-2]
+        and key.shape[:-1] == value.shape[:-1]
+        and query.size(-1) == key.size(-1) == value.size(-1) == embed_dim
+    )
+    if not fits:
+        shapes = ", ".join(str(tuple(part.shape)) for part in (query, key, value))
+        raise ValueError(
+            f"queries, keys and values of shapes {shapes} must be (B, T, {embed_dim}), "
+            f"(B, S, {embed_dim}) and (B, S, {embed_dim}), or all without the batch axis B"
+        )
+
+
+class HeadNorm(nn.RMSNorm):
+    """RMSNorm in the precision of its own gains, of numbers in any other."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.to(self.weight.dtype)).to(x.dtype)
+
+
 class Attention(nn.Module):
     """Queries look at keys and take home a weighted sum of values.
 
@@ -119,11 +143,9 @@ class Attention(nn.Module):
         """
         key = query if key is None else key
         value = key if value is None else value
-        axes = query.dim()
-        if axes not in (2, 3) or key.dim() != axes or value.dim() != axes:
-            shapes = ", ".join(str(tuple(part.shape)) for part in (query, key, value))
-            raise ValueError(f"inputs of shapes {shapes} must all be (B, T, C) or all (T, C)")
-        if axes == 2:
+        check_inputs(query, key, value, embed_dim=self.embed_dim)
+        batched = query.dim() == 3
+        if not batched:
             query, key, value = query[None], key[None], value[None]
         batch, queries, keys = query.size(0), query.size(1), key.size(1)
         if mask is not None:
@@ -143,7 +165,7 @@ class Attention(nn.Module):
             weights=weights,
         )
         out = self.out_proj(mixed)
-        if axes == 2:
+        if not batched:
             out, seen = out[0], None if seen is None else seen[0]
         return out if seen is None else (out, seen)
 
@@ -164,7 +186,7 @@ class Attention(nn.Module):
 
     def make_norm(self) -> nn.Module:
         """What normalizes every query, or every key, with `qk_norm`."""
-        return nn.RMSNorm(self.head_dim, eps=1e-6) if self.qk_norm else nn.Identity()
+        return HeadNorm(self.head_dim, eps=1e-6) if self.qk_norm else nn.Identity()
 
     def make_out_proj(self) -> nn.Module:
         """What maps the heads side by side (H D) to the output (O)."""

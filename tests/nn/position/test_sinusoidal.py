@@ -1,14 +1,12 @@
-"""The laws of position encodings."""
+"""The laws of encodings that are a table, added to the embeddings."""
 
 import math
 
 import pytest
 import torch
+from choices import position_of
 
-from headscope.nn import Learned, NoPosition, Sinusoidal
-from headscope.nn.position import sinusoidal_table
-
-ALL = [Learned, NoPosition, Sinusoidal]
+from headscope.nn.position.absolute import sinusoidal_table
 
 
 @pytest.mark.parametrize("base", [10000.0, 100.0])
@@ -28,6 +26,11 @@ def test_the_table_is_exact_far_from_its_beginning():
     table = sinusoidal_table(30_000, 4)
     assert table[29_999, 0].item() == pytest.approx(math.sin(29_999), abs=1e-6)
     assert table[29_999, 3].item() == pytest.approx(math.cos(299.99), abs=1e-6)
+    wide = sinusoidal_table(30_000, 24, 500.0)  # its frequencies are not round
+    for pair in range(12):
+        angle = 29_999 / 500.0 ** (pair / 12)
+        assert wide[29_999, 2 * pair].item() == pytest.approx(math.sin(angle), abs=1e-6)
+        assert wide[29_999, 2 * pair + 1].item() == pytest.approx(math.cos(angle), abs=1e-6)
 
 
 @pytest.mark.parametrize("shift", [1, 5, 17])
@@ -41,32 +44,22 @@ def test_a_shift_turns_every_pair_by_one_angle_wherever_it_is(width, shift):
     torch.testing.assert_close(turned, pairs[shift:], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("position", ALL)
-def test_a_prefix_is_encoded_as_in_the_whole(position):
-    encode = position(embed_dim=6, block_size=10)
-    embeddings = torch.randn(2, 10, 6)
-    whole = encode(embeddings)
-    assert whole.shape == embeddings.shape
-    for length in range(1, 11):
-        assert torch.equal(encode(embeddings[:, :length]), whole[:, :length])
-
-
-def test_what_is_added_is_the_table_and_none_adds_nothing():
-    zeros = torch.zeros(2, 7, 6)
-    learned, sinusoidal = (kind(embed_dim=6, block_size=10) for kind in (Learned, Sinusoidal))
+@pytest.mark.parametrize("base", [10000.0, 7.0])
+def test_what_is_added_is_the_table(base):
+    zeros = torch.zeros(2, 7, 16)
+    learned, sinusoidal = position_of("learned"), position_of("sinusoidal", base=base)
     assert torch.equal(learned(zeros)[1], learned.table.weight[:7])
-    assert torch.equal(sinusoidal(zeros)[1], sinusoidal_table(7, 6))
-    assert torch.equal(NoPosition(embed_dim=6, block_size=10)(zeros), zeros)
+    assert torch.equal(sinusoidal(zeros)[1], sinusoidal_table(7, 16, base))
+    assert torch.equal(sinusoidal(zeros + 1), sinusoidal(zeros) + 1)
 
 
-@pytest.mark.parametrize(("kind", "count"), [(Learned, 60), (NoPosition, 0), (Sinusoidal, 0)])
-def test_only_the_learned_table_has_parameters_and_is_in_checkpoints(kind, count):
-    position = kind(embed_dim=6, block_size=10)
-    assert sum(parameter.numel() for parameter in position.parameters()) == count
-    assert sum(entry.numel() for entry in position.state_dict().values()) == count
+def test_the_table_is_the_same_in_bf16_but_for_one_rounding():
+    table = position_of("sinusoidal", block_size=1000).bfloat16()(torch.zeros(1, 1000, 16))
+    assert torch.equal(table[0].bfloat16(), sinusoidal_table(1000, 16).bfloat16())
 
 
-@pytest.mark.parametrize("position", [NoPosition, Sinusoidal])
-def test_embeddings_keep_their_type(position):
-    embeddings = torch.zeros(1, 4, 6, dtype=torch.bfloat16)
-    assert position(embed_dim=6, block_size=10)(embeddings).dtype == torch.bfloat16
+@pytest.mark.parametrize("name", ["sinusoidal", "rotary"])
+@pytest.mark.parametrize("base", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_base_that_makes_no_frequencies_is_refused(name, base):
+    with pytest.raises(ValueError, match=f"base={base} "):
+        position_of(name, base=base)

@@ -1,0 +1,78 @@
+"""Typed schemas of conf/, and nothing else: values stand in conf/, types stand here.
+
+Every key is typed, so that a misspelt key or a word where a number belongs fails when the
+configuration is composed. A schema with a `_target_` is what that target is called with; the
+others are read key by key. conf/ refers to them as /schema/<group>/<name>.
+"""
+
+from hydra.core.config_store import ConfigStore
+
+from headscope.config import model, scripts, text, training
+
+SCHEMAS: dict[str, dict[str, type]] = {
+    "script": {
+        "train": training.TrainConfig,
+        "sample": scripts.SampleConfig,
+        "evaluate": scripts.EvaluateConfig,
+        "benchmark": scripts.BenchmarkConfig,
+        "compare": scripts.CompareConfig,
+    },
+    "model": {"gpt": model.ModelConfig},
+    "attention": {
+        "single_head": model.SingleHeadConfig,
+        "multi_head": model.MultiHeadConfig,
+        "multi_query": model.MultiQueryConfig,
+        "grouped_query": model.GroupedQueryConfig,
+        "stacked_heads": model.StackedHeadsConfig,
+        "additive": model.AdditiveConfig,
+    },
+    "position": {
+        "none": model.NoPositionConfig,
+        "learned": model.LearnedConfig,
+        "sinusoidal": model.SinusoidalConfig,
+        "rotary": model.RotaryConfig,
+        "alibi": model.AlibiConfig,
+        "relative": model.RelativeConfig,
+        "head_bias": model.HeadBiasConfig,
+        "index": model.IndexConfig,
+        "normalized": model.NormalizedConfig,
+        "digits": model.DigitsConfig,
+    },
+    "tokenizer": {
+        "bpe": text.BpeConfig,
+        "byte": text.ByteConfig,
+        "char": text.CharConfig,
+        "gpt2": text.Gpt2Config,
+    },
+    "data": {
+        "sotu": text.SotuConfig,
+        "tinyshakespeare": text.TinyShakespeareConfig,
+        "text": text.TextFilesConfig,
+        "hub": text.HubConfig,
+    },
+    "optimizer": {"adamw": training.AdamWConfig},
+    "schedule": {"cosine": training.WarmupCosineConfig},
+    "trainer": {"default": training.TrainerConfig},
+    "logger": {"tensorboard": training.TensorBoardConfig},
+    "callbacks": {"default": training.CallbacksConfig},
+    "suite": {"training": scripts.TrainingSuiteConfig, "attention": scripts.AttentionSuiteConfig},
+    "compare": {
+        "attention": scripts.ChoicesConfig,
+        "positions": scripts.ChoicesConfig,
+        "own": scripts.ChoicesConfig,
+    },
+}
+
+
+def register_schemas() -> None:
+    """Make the schemas known to Hydra."""
+    store = ConfigStore.instance()
+    for group, schemas in SCHEMAS.items():
+        for name, schema in schemas.items():
+            store.store(group=f"schema/{group}", name=name, node=schema)
+
+
+def known_targets(*groups: str) -> set[str]:
+    """Every `_target_` of our own in these groups: what a stranger's configuration may name."""
+    schemas = [schema for group in groups for schema in SCHEMAS[group].values()]
+    return {vars(schema)["_target_"] for schema in schemas if "_target_" in vars(schema)}

@@ -1,0 +1,124 @@
+"""Schemas of the model and its parts: conf/model."""
+
+from dataclasses import dataclass
+
+from omegaconf import MISSING
+
+
+@dataclass
+class AttentionConfig:
+    _target_: str = MISSING
+    _partial_: bool = True
+    scale: float | None = MISSING
+    qk_norm: bool = MISSING
+    out_proj: bool = MISSING
+
+
+@dataclass
+class SingleHeadConfig(AttentionConfig):
+    _target_: str = "headscope.nn.single_head"
+
+
+@dataclass
+class MultiHeadConfig(AttentionConfig):
+    _target_: str = "headscope.nn.multi_head"
+
+
+@dataclass
+class MultiQueryConfig(AttentionConfig):
+    _target_: str = "headscope.nn.multi_query"
+
+
+@dataclass
+class GroupedQueryConfig(AttentionConfig):
+    _target_: str = "headscope.nn.grouped_query"
+
+
+@dataclass
+class StackedHeadsConfig(AttentionConfig):
+    _target_: str = "headscope.nn.StackedHeads"
+
+
+@dataclass
+class AdditiveConfig(AttentionConfig):
+    _target_: str = "headscope.nn.AdditiveAttention"
+
+
+@dataclass
+class PositionConfig:
+    _target_: str = MISSING
+    _partial_: bool = True
+
+
+@dataclass
+class NoPositionConfig(PositionConfig):
+    _target_: str = "headscope.nn.NoPosition"
+
+
+@dataclass
+class LearnedConfig(PositionConfig):
+    _target_: str = "headscope.nn.Learned"
+
+
+@dataclass
+class SinusoidalConfig(PositionConfig):
+    _target_: str = "headscope.nn.Sinusoidal"
+    base: float = MISSING
+
+
+@dataclass
+class RotaryConfig(PositionConfig):
+    _target_: str = "headscope.nn.Rotary"
+    base: float = MISSING
+    interleaved: bool = MISSING
+
+
+@dataclass
+class AlibiConfig(PositionConfig):
+    _target_: str = "headscope.nn.Alibi"
+
+
+@dataclass
+class RelativeConfig(PositionConfig):
+    _target_: str = "headscope.nn.Relative"
+    buckets: int = MISSING
+    max_distance: int = MISSING
+
+
+@dataclass
+class HeadBiasConfig(PositionConfig):
+    _target_: str = "headscope.nn.HeadBias"
+
+
+@dataclass
+class IndexConfig(PositionConfig):
+    _target_: str = "headscope.nn.Index"
+
+
+@dataclass
+class NormalizedConfig(PositionConfig):
+    _target_: str = "headscope.nn.Normalized"
+
+
+@dataclass
+class DigitsConfig(PositionConfig):
+    _target_: str = "headscope.nn.Digits"
+    base: int = MISSING
+
+
+@dataclass
+class ModelConfig:
+    _target_: str = "headscope.nn.GPT"
+    block_size: int = MISSING
+    embed_dim: int = MISSING
+    layers: int = MISSING
+    heads: int = MISSING
+    kv_heads: int | None = MISSING
+    head_dim: int | None = MISSING
+    dropout: float = MISSING
+    bias: bool = MISSING
+    qkv_bias: bool = MISSING
+    tied_head: bool = MISSING
+    scale_embedding: bool = MISSING
+    attention: AttentionConfig = MISSING
+    position: PositionConfig = MISSING

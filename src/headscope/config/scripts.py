@@ -1,0 +1,74 @@
+"""Schemas of the other scripts, and of their own groups."""
+
+from dataclasses import dataclass
+
+from omegaconf import MISSING
+
+from headscope.config.text import CorpusConfig
+from headscope.config.training import LoggerConfig, TrainConfig
+
+
+@dataclass
+class MoreThanTrainConfig(TrainConfig):
+    logger: LoggerConfig | None = MISSING  # a default here would undo what train.yaml chose
+
+
+@dataclass
+class SuiteConfig:
+    rounds: int = MISSING
+
+
+@dataclass
+class TrainingSuiteConfig(SuiteConfig):
+    steps: int = MISSING
+    warmup_steps: int = MISSING
+
+
+@dataclass
+class AttentionSuiteConfig(SuiteConfig):
+    shapes: list[list[int]] = MISSING
+    batch_size: int = MISSING
+    memory_gib: float = MISSING
+    device: str = MISSING
+
+
+@dataclass
+class BenchmarkConfig(MoreThanTrainConfig):
+    suite: SuiteConfig = MISSING
+    output: str = MISSING
+
+
+@dataclass
+class ChoicesConfig:
+    choices: list[str] = MISSING
+    block_sizes: list[int] = MISSING
+
+
+@dataclass
+class CompareConfig(MoreThanTrainConfig):
+    compare: ChoicesConfig = MISSING
+    seeds: list[int] = MISSING
+    speed_rounds: int = MISSING
+
+
+@dataclass
+class SampleConfig:
+    checkpoint: str | None = MISSING
+    prompt: str = MISSING
+    max_new_tokens: int = MISSING
+    temperature: float = MISSING
+    top_k: int | None = MISSING
+    top_p: float | None = MISSING
+    num_samples: int = MISSING
+    stop: list[str] = MISSING
+    seed: int = MISSING
+    device: str = MISSING
+
+
+@dataclass
+class EvaluateConfig:
+    checkpoint: str | None = MISSING
+    data: CorpusConfig | None = None
+    batch_size: int = MISSING
+    block_size: list[int] | None = MISSING
+    device: str = MISSING

@@ -1,0 +1,66 @@
+"""Schemas of the text: conf/tokenizer and conf/data."""
+
+from dataclasses import dataclass
+
+from omegaconf import MISSING
+
+
+@dataclass
+class TokenizerConfig:
+    _target_: str = MISSING
+    _partial_: bool = True
+
+
+@dataclass
+class ByteConfig(TokenizerConfig):
+    _target_: str = "headscope.data.tokenizer.byte"
+
+
+@dataclass
+class CharConfig(TokenizerConfig):
+    _target_: str = "headscope.data.tokenizer.char"
+
+
+@dataclass
+class BpeConfig(TokenizerConfig):
+    _target_: str = "headscope.data.tokenizer.bpe"
+    vocab_size: int = MISSING
+
+
+@dataclass
+class Gpt2Config(TokenizerConfig):
+    _target_: str = "headscope.data.tokenizer.gpt2"
+    path: str | None = MISSING
+
+
+@dataclass
+class CorpusConfig:
+    _target_: str = MISSING
+
+
+@dataclass
+class SotuConfig(CorpusConfig):
+    _target_: str = "headscope.data.corpus.Sotu"
+
+
+@dataclass
+class TinyShakespeareConfig(CorpusConfig):
+    _target_: str = "headscope.data.corpus.TinyShakespeare"
+    path: str | None = MISSING
+
+
+@dataclass
+class TextFilesConfig(CorpusConfig):
+    _target_: str = "headscope.data.corpus.TextFiles"
+    path: str = MISSING
+
+
+@dataclass
+class HubConfig(CorpusConfig):
+    _target_: str = "headscope.data.corpus.Hub"
+    name: str = MISSING
+    subset: str | None = MISSING
+    column: str = MISSING
+    train_split: str = MISSING
+    validation_split: str | None = MISSING
+    revision: str | None = MISSING

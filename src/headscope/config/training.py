@@ -1,0 +1,105 @@
+"""Schemas of a training run: conf/train.yaml and the groups of training."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import MISSING
+
+from headscope.config.model import ModelConfig
+from headscope.config.text import CorpusConfig, TokenizerConfig
+
+
+@dataclass
+class OptimizerConfig:
+    _target_: str = MISSING
+    _partial_: bool = True
+    lr: float = MISSING
+
+
+@dataclass
+class AdamWConfig(OptimizerConfig):
+    _target_: str = "headscope.training.optimizer.adamw"
+    weight_decay: float = MISSING
+    beta1: float = MISSING
+    beta2: float = MISSING
+
+
+@dataclass
+class ScheduleConfig:
+    _target_: str = MISSING
+    _partial_: bool = True
+
+
+@dataclass
+class WarmupCosineConfig(ScheduleConfig):
+    _target_: str = "headscope.training.schedule.warmup_cosine"
+    warmup_steps: int = MISSING
+    final_fraction: float = MISSING
+
+
+@dataclass
+class TrainerConfig:
+    max_steps: int = MISSING
+    batch_size: int = MISSING
+    accumulate: int = MISSING
+    gradient_clip: float = MISSING
+    val_every_steps: int = MISSING
+    val_batch_size: int = MISSING
+    log_every_steps: int = MISSING
+    accelerator: str = MISSING
+    devices: Any = MISSING
+    precision: str = MISSING
+    compile: Any = MISSING
+
+
+@dataclass
+class LoggerConfig:
+    _target_: str = MISSING
+
+
+@dataclass
+class TensorBoardConfig(LoggerConfig):
+    _target_: str = "lightning.pytorch.loggers.TensorBoardLogger"
+    name: str = MISSING
+    version: str = MISSING
+    default_hp_metric: bool = MISSING
+
+
+@dataclass
+class AttentionMapsConfig:
+    images: int = MISSING
+    text: str | None = MISSING
+    tokens: int = MISSING
+
+
+@dataclass
+class SamplesConfig:
+    prompt: str = MISSING
+    max_new_tokens: int = MISSING
+    temperature: float = MISSING
+    top_k: int | None = MISSING
+
+
+@dataclass
+class CallbacksConfig:
+    attention: AttentionMapsConfig = field(default_factory=AttentionMapsConfig)
+    samples: SamplesConfig = field(default_factory=SamplesConfig)
+    save_every_minutes: float = MISSING
+    early_stopping_patience: int | None = MISSING
+
+
+@dataclass
+class TrainConfig:
+    name: str = MISSING
+    seed: int = MISSING
+    resume: str | None = MISSING
+    init_from: str | None = MISSING
+    store_dir: str = MISSING
+    model: ModelConfig = MISSING
+    tokenizer: TokenizerConfig = MISSING
+    data: CorpusConfig = MISSING
+    optimizer: OptimizerConfig = MISSING
+    schedule: ScheduleConfig = MISSING
+    trainer: TrainerConfig = MISSING
+    logger: LoggerConfig | None = None
+    callbacks: CallbacksConfig = MISSING

@@ -1,0 +1,51 @@
+"""What conf/ offers for the two parts of a model that vary, so that a law is tested over all."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from hydra.utils import get_object
+from torch import nn
+
+from headscope.config import SCHEMAS
+from headscope.nn import Position
+
+
+def choices(group: str) -> dict[str, Callable]:
+    """The parts that conf/model/<group>/ offers, by name."""
+    targets = {name: vars(schema)["_target_"] for name, schema in SCHEMAS[group].items()}
+    return {name: get_object(target) for name, target in targets.items()}
+
+
+ATTENTIONS = choices("attention")
+POSITIONS = choices("position")
+
+HEADS = {"single_head": {"heads": 1}, "grouped_query": {"heads": 4, "kv_heads": 2}}
+"""What an attention needs, as its file in conf/ sets it; the others have 4 heads here."""
+
+REFUSED = [("additive", "rotary")]
+PAIRS = [
+    (attention, position)
+    for attention in ATTENTIONS
+    for position in POSITIONS
+    if (attention, position) not in REFUSED
+]
+SIZES = {"embed_dim": 16, "block_size": 10, "heads": 4, "head_dim": 4}
+
+
+def position_of(name: str, **options) -> Position:
+    """A small one, its learned numbers far from zero."""
+    torch.default_generator.manual_seed(0)  # torch.manual_seed is far slower
+    position = POSITIONS[name](**(SIZES | options))
+    for parameter in position.parameters():
+        nn.init.normal_(parameter)
+    return position
+
+
+def parts(attention: str, position: str, **options) -> dict:
+    """What a GPT with these two is made with; `options` are the attention's own."""
+    return {
+        "attention": partial(ATTENTIONS[attention], **options),
+        "position": POSITIONS[position],
+        **HEADS.get(attention, {"heads": 4}),
+    }

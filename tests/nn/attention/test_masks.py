@@ -1,0 +1,183 @@
+"""The laws of masks, for all attentions: a mask hides, and does nothing else."""
+
+import itertools
+import re
+
+import pytest
+import torch
+from attention_layers import (
+    BATCH,
+    BLOCK,
+    attention,
+    both_paths,
+    by_path,
+    encoding,
+    every_attention,
+    every_mask,
+    past,
+    some_input,
+    some_mask,
+)
+
+from headscope.nn import mask_from_padding, mask_per_sequence
+
+
+@every_attention
+@every_mask
+def test_weights_under_a_mask_are_those_without_it_shared_among_what_it_shows(name, kind):
+    layer, x = attention(name), some_input()
+    mask = some_mask(kind, layer.heads)
+    shown = layer(x, weights=True)[1] * mask
+    _, seen = layer(x, mask=mask, weights=True)
+    torch.testing.assert_close(seen, shown / shown.sum(dim=-1, keepdim=True), rtol=1e-4, atol=1e-6)
+
+
+@both_paths
+@every_attention
+def test_an_axis_of_one_is_the_same_mask_for_all(name, weights):
+    layer, x, key = attention(name, causal=False), some_input(4), some_input(5, seed=1)
+    generator = torch.Generator().manual_seed(0)
+    for axes in itertools.product((1, BATCH), (1, layer.heads), (1, 4)):
+        mask = torch.rand(*axes, 5, generator=generator) < 0.6
+        written_out = mask.expand(BATCH, layer.heads, 4, 5).clone()
+        out = by_path(layer, x, key, mask=mask, weights=weights)
+        expected = by_path(layer, x, key, mask=written_out, weights=weights)
+        torch.testing.assert_close(out, expected)
+
+
+@both_paths
+@every_attention
+def test_a_mask_of_each_sequence_is_its_own(name, weights):
+    layer, x = attention(name), some_input()
+    masks = some_mask("per_sequence", layer.heads)[:, 0]
+    out = by_path(layer, x, mask=mask_per_sequence(masks), weights=weights)
+    for sequence, mask in enumerate(masks):
+        alone = by_path(layer, x[sequence], mask=mask, weights=weights)
+        torch.testing.assert_close(out[sequence], alone, rtol=1e-4, atol=1e-5)
+
+
+@both_paths
+@every_attention
+def test_padding_is_as_if_it_were_not_there(name, weights):
+    layer = attention(name, causal=False)
+    query, key, value = some_input(3), some_input(7, seed=1), some_input(7, seed=2)
+    real = torch.tensor([[1, 0, 1, 1, 0, 1, 0], [0, 0, 1, 1, 1, 1, 1]])
+    mask = mask_from_padding(real)
+    assert torch.equal(mask, mask_from_padding(real.bool()))
+    out = by_path(layer, query, key, value, mask=mask, weights=weights)
+    for sequence, keep in enumerate(real.bool()):
+        alone = by_path(
+            layer, query[sequence], key[sequence, keep], value[sequence, keep], weights=weights
+        )
+        torch.testing.assert_close(out[sequence], alone, rtol=1e-4, atol=1e-5)
+
+
+@both_paths
+@every_attention
+@pytest.mark.parametrize("causal", [False, True])
+def test_what_stands_in_padding_changes_nothing_for_real_tokens(name, weights, causal):
+    layer, x = attention(name, causal=causal), some_input()
+    real = torch.ones(BATCH, BLOCK, dtype=torch.bool)
+    real[0, :3] = False
+    real[1, 5:] = False
+    other = torch.where(real[..., None], x, 100 * some_input(seed=7))
+    mask = mask_from_padding(real)
+    out, changed = (by_path(layer, text, mask=mask, weights=weights) for text in (x, other))
+    torch.testing.assert_close(changed[real], out[real], rtol=1e-5, atol=1e-6)
+    assert changed.isfinite().all()
+
+
+@every_attention
+@every_mask
+@pytest.mark.parametrize(
+    ("position", "weights"), [(None, False), ("relative", False), (None, True)]
+)
+def test_a_query_that_may_look_nowhere_gets_zeros_and_disturbs_no_other(
+    name, kind, position, weights
+):
+    layer, x = attention(name, out_proj=False), some_input().requires_grad_()
+    place = encoding(position, layer)
+    mask = some_mask(kind, layer.heads)
+    blinded = {
+        "queries_keys": (3,),
+        "padding": (-1, ..., slice(0, 4)),  # before the text: four blind queries in a causal layer
+    }.get(kind, (-1, -1, 3))
+    mask[blinded] = False
+    blind = ~(mask & past(BLOCK)).expand(BATCH, layer.heads, BLOCK, BLOCK).any(dim=-1)
+    assert 0 < blind.sum() < blind.numel()
+    wanted = [x, *layer.parameters()] + ([] if place is None else [*place.parameters()])
+    options = {"position": place, "weights": weights}
+
+    def heads_and_gradients(mask, of):
+        out = by_path(layer, x, mask=mask, **options)
+        heads = out.unflatten(-1, (layer.heads, -1)).transpose(1, 2)  # (B, H, T, D)
+        weighting = torch.randn(heads.shape, generator=torch.Generator().manual_seed(3))
+        loss = (heads * weighting)[of].sum()
+        return heads[of], torch.autograd.grad(loss, wanted)
+
+    heads, gradients = heads_and_gradients(mask, blind)
+    assert (heads == 0).all()
+    assert all((gradient == 0).all() for gradient in gradients)
+    if weights:
+        seen = layer(x, mask=mask, **options)[1]
+        assert (seen[blind] == 0).all()
+        torch.testing.assert_close(seen.sum(dim=-1), (~blind).float())
+
+    heads, gradients = heads_and_gradients(mask, ~blind)
+    expected, expected_gradients = heads_and_gradients(mask | blind[..., None], ~blind)
+    torch.testing.assert_close(heads, expected)
+    for gradient, other in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(gradient, other, rtol=1e-4, atol=1e-5)
+
+
+@both_paths
+@every_attention
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_text_of_nothing_but_padding_leaves_the_bias_of_the_way_out(name, weights, dtype):
+    layer = attention(name, out_bias=True, qk_norm=True).to(dtype)
+    x = some_input().to(dtype).requires_grad_()
+    mask = mask_from_padding(torch.tensor([[True] * BLOCK, [False] * BLOCK]))
+    out = by_path(layer, x, mask=mask, weights=weights)
+    assert torch.equal(out[1], layer.out_proj.bias.expand_as(out[1]))
+    with torch.autograd.set_detect_anomaly(True):  # not even in between
+        gradients = torch.autograd.grad(out.sum(), [x, *layer.parameters()])
+    assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+@every_attention
+def test_three_axes_are_refused_with_both_of_their_readings(name):
+    with pytest.raises(
+        ValueError,
+        match=r"\(2, 9, 9\).*\(batch, queries, keys\) or \(heads, queries, keys\).*"
+        r"mask_per_sequence\(mask\) or mask\[None\]",
+    ):
+        attention(name)(some_input(), mask=torch.ones(2, 9, 9, dtype=torch.bool))
+
+
+@every_attention
+def test_a_mask_that_is_not_boolean_is_refused(name):
+    for dtype in (torch.float32, torch.int64, torch.uint8):
+        with pytest.raises(ValueError, match=rf"{dtype}.*torch\.bool"):
+            attention(name)(some_input(), mask=torch.ones(9, 9, dtype=dtype))
+
+
+@every_attention
+def test_a_mask_of_another_shape_is_refused_with_both_shapes(name):
+    layer = attention(name)
+    shapes = [(9,), (9, 8), (8, 9), (1, 9), (3, 1, 9, 9), (2, 4, 9, 9), (2, 1, 8, 9), (2, 1, 9, 1)]
+    for shape in shapes:
+        shown = [re.escape(str(part)) for part in (shape, (9, 9), (2, layer.heads, 9, 9))]
+        with pytest.raises(ValueError, match=".*".join(shown)):
+            layer(some_input(), mask=torch.ones(shape, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("shape", [(9,), (2, 1, 9), (2, 1, 1, 9)])
+def test_padding_of_other_axes_is_refused_with_its_shape(shape):
+    with pytest.raises(ValueError, match=rf"{re.escape(str(shape))}.*\(batch, keys\)"):
+        mask_from_padding(torch.ones(shape, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("shape", [(9,), (9, 9), (2, 1, 9, 9)])
+def test_masks_of_sequences_of_other_axes_are_refused_with_their_shape(shape):
+    with pytest.raises(ValueError, match=rf"{re.escape(str(shape))}.*\(batch, queries, keys\)"):
+        mask_per_sequence(torch.ones(shape, dtype=torch.bool))

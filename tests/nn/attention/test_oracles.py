@@ -1,0 +1,249 @@
+"""Attention against attention that others wrote, and its variants against one another."""
+
+import itertools
+
+import pytest
+import torch
+from attention_layers import (
+    BLOCK,
+    HEADS,
+    IN_ATTENTION,
+    WIDTH,
+    attention,
+    both_paths,
+    by_path,
+    encoding,
+    far_from_zero,
+    past,
+    some_input,
+    some_mask,
+)
+from torch import Tensor, nn
+from transformers import GPT2Config, LlamaConfig, Qwen3Config
+from transformers.models.gpt2.modeling_gpt2 import GPT2Attention
+from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRotaryEmbedding
+from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention, Qwen3RotaryEmbedding
+
+from headscope.nn import StackedHeads, mask_from_padding
+
+OPTIONS = [
+    {},
+    {"qkv_bias": True},
+    {"qk_norm": True},
+    {"scale": 0.3},
+    {"head_dim": 10},
+    {"heads": 5, "head_dim": 6},
+    {"out_dim": 7},
+    {"out_bias": True},
+    {"out_proj": False},
+    {"causal": False},
+]
+OPTIONS.append({k: v for part in OPTIONS for k, v in part.items() if k != "out_proj"})
+
+
+def same(got, expected) -> None:
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=2e-5)
+
+
+def same_on_both_paths(layer, inputs, expected, expected_weights, **options) -> None:
+    same(layer(*inputs, **options), expected)
+    out, weights = layer(*inputs, weights=True, **options)
+    same(out, expected)
+    same(weights, expected_weights)
+
+
+def one_matrix(stacked: StackedHeads, kind: str) -> Tensor:
+    """Weights, or biases, of all heads: queries, keys, values."""
+    heads = [
+        [getattr(h.query, kind), getattr(h.key, kind), getattr(h.value, kind)]
+        for h in stacked.stack
+    ]
+    return torch.cat([part for role in zip(*heads, strict=True) for part in role])
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "position"),
+    [
+        *itertools.product(OPTIONS, [None, "per_head"], [None]),
+        *itertools.product(OPTIONS[:3], ["queries_keys"], IN_ATTENTION),
+    ],
+    ids=str,
+)
+def test_multi_head_equals_heads_side_by_side(options, kind, position):
+    stacked, layer = attention("stacked_heads", **options), attention("multi_head", **options)
+    copied = {"qkv.weight": one_matrix(stacked, "weight")}
+    if layer.qkv_bias:
+        copied["qkv.bias"] = one_matrix(stacked, "bias")
+    for key, parameter in stacked.out_proj.named_parameters():
+        copied[f"out_proj.{key}"] = parameter
+    if layer.qk_norm:
+        for norm in ("q_norm", "k_norm"):
+            copied[f"{norm}.weight"] = gains = getattr(stacked.stack[0], norm).weight
+            for head in stacked.stack:
+                getattr(head, norm).weight = gains
+    layer.load_state_dict(copied)
+    place = encoding(position, layer)
+    for inputs in ([some_input()], [some_input(4), some_input(7, seed=1), some_input(7, seed=2)]):
+        queries, keys = inputs[0].size(1), inputs[-1].size(1)
+        mask = kind and some_mask(kind, layer.heads, queries, keys)
+        expected, weights = stacked(*inputs, weights=True, mask=mask, position=place)
+        same_on_both_paths(layer, inputs, expected, weights, mask=mask, position=place)
+
+
+def spread(layer, other) -> None:
+    """Copies a layer that shares key heads into one where each query head has its own copy."""
+    heads = range(layer.heads)
+    for ours, theirs in zip(layer.qkv.parameters(), other.qkv.parameters(), strict=True):
+        q, k, v = (part.unflatten(0, (-1, layer.head_dim)) for part in ours.split(layer.widths))
+        served = [head * layer.kv_heads // layer.heads for head in heads]  # 0 0 0 1 1 1
+        theirs.data = torch.cat([q, k[served], v[served]]).flatten(0, 1)
+    rest = {key: value for key, value in layer.state_dict().items() if not key.startswith("qkv")}
+    other.load_state_dict(rest, strict=False)
+
+
+@pytest.mark.parametrize("position", [None, "rotary", "head_bias"])
+@pytest.mark.parametrize("options", [{}, {"qkv_bias": True, "qk_norm": True, "head_dim": 10}])
+@pytest.mark.parametrize(
+    ("name", "kv_heads"),
+    [("grouped_query", 2), ("grouped_query", 3), ("grouped_query", 6), ("multi_query", 1)],
+)
+def test_shared_key_heads_equal_copies_of_them(name, kv_heads, options, position):
+    layer, other = attention(name, kv_heads=kv_heads, **options), attention("multi_head", **options)
+    spread(layer, other)
+    place, x = encoding(position, layer), some_input()
+    same_on_both_paths(layer, [x], *other(x, weights=True, position=place), position=place)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 3])
+def test_additive_attention_shares_key_heads_as_others_do(kv_heads):
+    layer, other = attention("additive", kv_heads=kv_heads), attention("additive")
+    spread(layer, other)
+    same_on_both_paths(layer, [some_input()], *other(some_input(), weights=True))
+
+
+def test_as_many_key_heads_as_heads_is_multi_head():
+    layer, other = attention("grouped_query", kv_heads=HEADS), attention("multi_head")
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(layer(some_input()), other(some_input()))
+
+
+def test_one_head_is_multi_head_with_one():
+    layer, other = attention("single_head"), attention("multi_head", heads=1)
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(layer(some_input()), other(some_input()))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("heads", [1, 6])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(
+    ("queries", "keys", "causal"), [(1, 1, True), (9, 9, True), (4, 9, False), (9, 4, False)]
+)
+def test_equals_the_multi_head_attention_of_torch(queries, keys, causal, padded, heads, bias):
+    layer = attention("multi_head", heads=heads, qkv_bias=bias, out_bias=bias, causal=causal)
+    other = nn.MultiheadAttention(WIDTH, heads, bias=bias, batch_first=True)
+    ours = {"in_proj_weight": layer.qkv.weight, "out_proj.weight": layer.out_proj.weight}
+    if bias:
+        ours |= {"in_proj_bias": layer.qkv.bias, "out_proj.bias": layer.out_proj.bias}
+    other.load_state_dict(ours)
+    inputs = [some_input(queries)]
+    if not causal:
+        inputs += [some_input(keys, seed=1), some_input(keys, seed=2)]
+    real = torch.ones(2, keys, dtype=torch.bool)
+    real[1, 2:] = not padded
+    expected = other(
+        *(inputs * 3)[:3],
+        attn_mask=~past(queries) if causal else None,
+        key_padding_mask=~real,
+        average_attn_weights=False,
+    )
+    same_on_both_paths(layer, inputs, *expected, mask=mask_from_padding(real) if padded else None)
+
+
+def additive_mask(length: int) -> Tensor:
+    """The causal mask as Hugging Face adds it to scores, (1, 1, T, T)."""
+    return torch.zeros(length, length).masked_fill(~past(length), -torch.inf)[None, None]
+
+
+@pytest.mark.parametrize("length", [1, 5, 9])
+def test_equals_the_attention_of_gpt_2(length):
+    layer = attention("multi_head", qkv_bias=True, out_bias=True)
+    sizes = {"n_embd": WIDTH, "n_head": HEADS, "n_positions": BLOCK}
+    config = GPT2Config(**sizes, attn_pdrop=0.0, resid_pdrop=0.0, attn_implementation="eager")
+    other = GPT2Attention(config, layer_idx=0)
+    other.load_state_dict(
+        {
+            "c_attn.weight": layer.qkv.weight.T,  # Conv1D multiplies from the other side
+            "c_attn.bias": layer.qkv.bias,
+            "c_proj.weight": layer.out_proj.weight.T,
+            "c_proj.bias": layer.out_proj.bias,
+        },
+        strict=False,  # some versions keep a mask among the weights
+    )
+    x = some_input(length)
+    expected = other(x, attention_mask=additive_mask(length))
+    same_on_both_paths(layer, [x], *expected[:2])
+
+
+@pytest.mark.parametrize("length", [1, 5, 9])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("model", ["llama", "qwen3"])
+def test_equals_the_attention_of_llama_and_with_qk_norm_that_of_qwen3(model, length, bias):
+    head_dim = 4 if model == "llama" else 10
+    sizes = {
+        "hidden_size": WIDTH,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": 2,
+        "head_dim": head_dim,
+        "max_position_embeddings": BLOCK,
+        "attention_bias": bias,
+    }
+    make_config, make, make_rotary = {
+        "llama": (LlamaConfig, LlamaAttention, LlamaRotaryEmbedding),
+        "qwen3": (Qwen3Config, Qwen3Attention, Qwen3RotaryEmbedding),
+    }[model]
+    config = make_config(**sizes, attn_implementation="eager")
+    other = far_from_zero(make(config, layer_idx=0).eval())
+    layer = attention(
+        "grouped_query",
+        kv_heads=2,
+        head_dim=head_dim,
+        qkv_bias=bias,
+        out_bias=bias,
+        qk_norm=model == "qwen3",
+    )
+    kinds = ("weight", "bias") if bias else ("weight",)
+    copied = {
+        f"qkv.{kind}": torch.cat([getattr(getattr(other, f"{p}_proj"), kind) for p in "qkv"])
+        for kind in kinds
+    }
+    copied |= {f"out_proj.{kind}": getattr(other.o_proj, kind) for kind in kinds}
+    if layer.qk_norm:
+        copied |= {f"{p}_norm.weight": getattr(other, f"{p}_norm").weight for p in "qk"}
+    layer.load_state_dict(copied)
+    x = some_input(length)
+    cos_sin = make_rotary(config)(x, torch.arange(length)[None])
+    expected = other(x, position_embeddings=cos_sin, attention_mask=additive_mask(length))
+    same_on_both_paths(layer, [x], *expected, position=encoding("rotary", layer))
+
+
+@both_paths
+@pytest.mark.parametrize("name", ["single_head", "multi_head", "grouped_query", "stacked_heads"])
+def test_rotary_in_interleaved_pairs_is_rotary_in_halves_with_rows_permuted(name, weights):
+    halves = attention(name, qkv_bias=True)
+    pairs = attention(name, qkv_bias=True)
+    width = halves.head_dim
+    order = [i + half for i in range(width // 2) for half in (0, width // 2)]  # 0 2 1 3 of four
+    if name == "stacked_heads":
+        linears = [(part, 1) for head in pairs.stack for part in (head.query, head.key)]
+    else:
+        linears = [(pairs.qkv, pairs.heads + pairs.kv_heads)]
+    for (linear, heads), kind in itertools.product(linears, ("weight", "bias")):
+        rows = [head * width + i for head in range(heads) for i in order]
+        parameter = getattr(linear, kind)
+        parameter.data[: heads * width] = parameter.data[rows]
+    x = some_input()
+    expected = by_path(halves, x, position=encoding("rotary", halves), weights=weights)
+    interleaved = encoding("rotary", pairs, interleaved=True)
+    same(by_path(pairs, x, position=interleaved, weights=weights), expected)
+    assert (by_path(halves, x, position=interleaved, weights=weights) - expected).abs().max() > 1e-2

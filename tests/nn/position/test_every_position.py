@@ -1,0 +1,134 @@
+"""The laws that hold for every position encoding."""
+
+import re
+
+import pytest
+import torch
+from choices import POSITIONS, position_of
+from torch import Tensor
+
+from headscope.nn import Position
+
+every = pytest.mark.parametrize("name", POSITIONS)
+WHERE = {"absolute": "embeddings", "historical": "embeddings", "rotary": "turns", "biases": "bias"}
+
+
+def some(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1))
+
+
+def plain(length: int = 10, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    """What no position has touched: the first `length` places of it."""
+    heads = {"q": some(2, 4, 10, 4)[:, :, :length], "k": some(2, 2, 10, 4)[:, :, :length]}
+    whole = heads | {"embeddings": some(2, 10, 16)[:, :length]}
+    return {part: numbers.to(dtype) for part, numbers in whole.items()}
+
+
+def encoded(
+    position: Position,
+    length: int = 10,
+    queries: int | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> dict[str, Tensor]:
+    """All that `position` does with them; the queries are the last `queries`."""
+    given = plain(length, dtype)
+    queries = queries or length
+    q, k = position.rotate(given["q"][:, :, length - queries :], given["k"])
+    bias = position.bias(queries, length)
+    bias = torch.zeros(1, queries, length) if bias is None else bias
+    return {"embeddings": position(given["embeddings"]), "q": q, "k": k, "bias": bias}
+
+
+def acts(position: Position) -> set[str]:
+    """Which of the three ways of an encoding this one takes."""
+    done, given = encoded(position), plain()
+    changed = {part for part in given if not torch.equal(done[part], given[part])}
+    if position.bias(10, 10) is not None:
+        changed.add("bias")
+    return {"turns" if part in ("q", "k") else part for part in changed}
+
+
+@every
+def test_it_does_one_of_three_things_and_none_does_nothing(name):
+    position = position_of(name)
+    module = type(position).__module__.rpartition(".")[2]
+    assert acts(position) == ({WHERE[module]} if name != "none" else set())
+    assert position.rotates == ("turns" in acts(position))
+
+
+@every
+def test_a_prefix_is_encoded_as_in_the_whole(name):
+    position = position_of(name)
+    whole = encoded(position)
+    for length in range(1, 11):
+        part = encoded(position, length)
+        assert torch.equal(part["embeddings"], whole["embeddings"][:, :length])
+        assert torch.equal(part["q"], whole["q"][:, :, :length])
+        assert torch.equal(part["k"], whole["k"][:, :, :length])
+        assert torch.equal(part["bias"], whole["bias"][:, :length, :length])
+
+
+@every
+def test_fewer_queries_than_keys_are_the_last_of_them(name):
+    position = position_of(name)
+    for length in (5, 10):
+        square = encoded(position, length)
+        for queries in range(1, length + 1):
+            last = encoded(position, length, queries)
+            assert torch.equal(last["q"], square["q"][:, :, -queries:])
+            assert torch.equal(last["k"], square["k"])
+            assert torch.equal(last["bias"], square["bias"][:, -queries:])
+
+
+@every
+def test_parameters_are_as_many_as_the_docstring_says(name):
+    said = re.search(r"Parameters: ([^.;]*)[.;]", POSITIONS[name].__doc__)
+    assert said is not None
+    sizes = {"none": 0, "C": 16, "H": 4, "D": 4, "block_size": 10, "buckets": 32}
+    expected = eval(said[1].replace("^", "**"), sizes)
+    assert sum(parameter.numel() for parameter in position_of(name).parameters()) == expected
+
+
+@every
+def test_a_state_dict_holds_parameters_alone(name):
+    position = position_of(name)
+    assert list(position.state_dict()) == [own for own, _ in position.named_parameters()]
+
+
+@every
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_numbers_keep_their_type(name, dtype):
+    positions = [position_of(name).to(dtype)]
+    if not list(positions[0].parameters()):  # what is computed follows what it is added to
+        positions.append(position_of(name))
+    for position in positions:
+        done = encoded(position, 10, dtype=dtype)
+        assert {done[part].dtype for part in ("embeddings", "q", "k")} == {dtype}
+
+
+@every
+def test_a_text_longer_than_block_size_is_refused_with_both_numbers(name):
+    position = position_of(name)
+    calls = {
+        "embeddings": lambda: position(some(2, 11, 16)),
+        "turns": lambda: position.rotate(some(2, 4, 1, 4), some(2, 2, 11, 4)),
+        "bias": lambda: position.bias(1, 11),
+    }
+    for way in acts(position):
+        with pytest.raises(ValueError, match=r"11 tokens.*block_size=10\b"):
+            calls[way]()
+
+
+@every
+def test_limit_says_whether_what_was_learned_serves_a_larger_block_size(name):
+    """It does when the parameters fit there and encode as before the places that they know."""
+    small, large = position_of(name), position_of(name, block_size=20)
+    try:
+        large.load_state_dict(small.state_dict())
+    except RuntimeError:
+        serves = False
+    else:
+        before, after = encoded(small), encoded(large)
+        serves = all(torch.equal(before[part], after[part]) for part in before)
+    assert (small.limit is None) == serves
+    assert serves or small.limit.strip()

@@ -1,0 +1,129 @@
+"""Every choice of attention and position goes the whole way: train, save, load, sample, resume."""
+
+import copy
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoint_files import composed
+from choices import ATTENTIONS, PAIRS
+from rich.console import Console
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from headscope import checkpoint
+from headscope.build import Run, build
+from headscope.callbacks.saving import Interrupted
+from headscope.generation import generate_tokens
+from headscope.run import fit
+from headscope.training.module import LanguageModel
+
+EACH = [pair for pair in PAIRS if pair[0] == "multi_head" or pair[1] == "learned"]
+"""Every attention and every position, not in every pair."""
+
+TINY = [
+    "data=text",
+    "tokenizer=byte",
+    "model.dropout=0.1",
+    "trainer.max_steps=4",
+    "trainer.batch_size=4",
+    "schedule.warmup_steps=1",
+    "callbacks.samples.max_new_tokens=0",
+    "callbacks.attention.images=2",
+    "callbacks.attention.tokens=6",
+]
+
+
+@pytest.fixture(scope="module")
+def text(speeches: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The beginnings of ten speeches, and the store of their tokens, which all runs share."""
+    folder = tmp_path_factory.mktemp("text")
+    for file in sorted(speeches.iterdir())[:10]:
+        (folder / file.name).write_text(file.read_text()[:300])
+    return folder
+
+
+@pytest.fixture
+def start(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """start("run", "multi_head", "learned") builds a run in the folder `run`."""
+    monkeypatch.chdir(tmp_path)
+
+    def build_run(
+        folder: str, attention: str, position: str, *, logger: bool = False, resume: bool = False
+    ) -> Run:
+        # Of two compositions one, for speed.
+        config = composed(*TINY, f"model/attention={attention}").copy()
+        config.model.position = composed(*TINY, f"model/position={position}").model.position
+        config.data.path, config.store_dir = str(text), str(text / "store")
+        if not logger:
+            config.logger, config.callbacks.attention.images = None, 0
+        console = Console(quiet=True)
+        return build(config, folder=Path(folder), overrides=[], console=console, resume=resume)
+
+    return build_run
+
+
+def last(run: Run) -> Path:
+    return run.folder / "checkpoints" / "last.ckpt"
+
+
+@pytest.mark.parametrize(("attention", "position"), PAIRS)
+def test_it_trains_and_is_saved_loaded_and_sampled_from(start, attention, position):
+    run = start("run", attention, position)
+    fresh = copy.deepcopy(run.model)
+    assert fit(run)["steps"] == 4
+    loaded = checkpoint.load(last(run))
+    tokens = torch.arange(8)[None]
+    logits = loaded.model(tokens)
+    assert torch.equal(logits, run.model.eval()(tokens))
+    assert not torch.equal(logits, fresh.eval()(tokens))
+    prompt = loaded.tokenizer.encode_prompt("My fellow citizens")  # longer than the context
+    generator = torch.Generator().manual_seed(1)
+    new = list(generate_tokens(loaded.model, prompt, max_new_tokens=5, generator=generator))
+    assert len(new) == 5
+    assert all(0 <= token < loaded.tokenizer.vocab_size for token in new)
+
+
+@pytest.mark.parametrize(("attention", "position"), EACH)
+def test_stopped_halfway_and_resumed_it_ends_as_if_it_never_was(
+    start, monkeypatch, attention, position
+):
+    whole = start("whole", attention, position)
+    fit(whole)
+    stopped = start("stopped", attention, position)
+    with monkeypatch.context() as patch:
+        patch.setattr(LanguageModel, "training_step", pressing_ctrl_c(step=1))
+        with pytest.raises(Interrupted):
+            fit(stopped)
+    half = checkpoint.read(last(stopped))
+    assert half["global_step"] == 2  # the step under way was finished
+    resumed = start("stopped", attention, position, resume=True)
+    fit(resumed)
+    expected = checkpoint.read(last(whole))["state_dict"]
+    ended = checkpoint.read(last(resumed))["state_dict"]
+    assert ended.keys() == expected.keys()
+    for name, weight in expected.items():
+        assert torch.equal(ended[name], weight), name
+        assert not torch.equal(half["state_dict"][name], weight), name
+
+
+def pressing_ctrl_c(*, step: int):
+    """`training_step`, and Ctrl-C pressed during this one."""
+    own = LanguageModel.training_step
+
+    def training_step(module: LanguageModel, batch: tuple, batch_idx: int) -> torch.Tensor:
+        if module.global_step == step:
+            signal.raise_signal(signal.SIGINT)
+        return own(module, batch, batch_idx)
+
+    return training_step
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_its_attention_is_drawn_before_and_after(start, attention):
+    fit(start("run", attention, "learned", logger=True))
+    log = EventAccumulator("run/tensorboard", size_guidance={"images": 0}).Reload()
+    for layer in (0, 1):
+        images = log.Images(f"attention/layer_{layer}")
+        assert [image.step for image in images] == [0, 4]
+        assert images[0].encoded_image_string != images[1].encoded_image_string
