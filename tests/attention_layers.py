@@ -20,7 +20,7 @@ PAIRS = [
     for position in (None, *IN_ATTENTION)
     if (name, position) not in REFUSED
 ]
-MASKS = ["queries_keys", "padding", "per_sequence", "per_head", "per_head_for_all"]
+MASKS = ["queries_keys", "padding", "per_sequence", "per_head"]
 
 every_attention = pytest.mark.parametrize("name", ATTENTIONS)
 every_pair = pytest.mark.parametrize(("name", "position"), PAIRS)
@@ -68,7 +68,7 @@ def some_mask(kind: str, heads: int, queries: int = BLOCK, keys: int = BLOCK) ->
         return mask_from_padding(draw(BATCH, keys))
     if kind == "per_sequence":
         return mask_per_sequence(draw(BATCH, queries, keys))
-    return draw(1 if kind == "per_head_for_all" else BATCH, heads, queries, keys)
+    return draw(BATCH, heads, queries, keys)
 
 
 def past(queries: int, keys: int | None = None) -> Tensor:

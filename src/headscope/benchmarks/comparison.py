@@ -4,25 +4,21 @@ Everything is written as soon as it is known, so that a comparison that was stop
 was: a run has its summary.json, or a checkpoint to resume from.
 """
 
-import csv
 import json
 import re
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from omegaconf import DictConfig
 from rich.console import Console
-from rich.table import Table
 
 from headscope import checkpoint
-from headscope.analysis.charts import choice_chart, length_chart
+from headscope.benchmarks.comparison_table import report, write
 from headscope.benchmarks.training import bare_step
 from headscope.build import build, plain
 from headscope.check import check
@@ -32,7 +28,6 @@ from headscope.run import fit
 
 TIMED_STEPS, WARMUP_STEPS = 10, 3
 EVALUATION_BATCH = 16
-WIDTH = 100
 
 
 @dataclass(frozen=True)
@@ -249,60 +244,3 @@ def sampling_speed(run: Planned) -> float:
         generator=torch.Generator().manual_seed(1),
     )
     return len(list(made)) / (time.perf_counter() - started)
-
-
-# --- what came of it ---
-
-
-def write(rows: list[dict[str, Any]], folder: Path, block_sizes: list[int]) -> None:
-    """comparison.csv, comparison.png and, with lengths, lengths.png."""
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    with (folder / "comparison.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(rows)
-    choice_chart(rows).savefig(folder / "comparison.png")
-    if block_sizes:
-        length_chart(rows, block_sizes).savefig(folder / "lengths.png")
-
-
-def report(rows: list[dict[str, Any]], folder: Path, console: Console) -> None:
-    """The rows as tables, the best first."""
-    rows = sorted(rows, key=lambda row: row["bits_per_byte"])
-    columns = {
-        "bits per byte": partial(shown, key="bits_per_byte", form=".4f"),
-        "±": partial(shown, key="deviation", form=".4f"),
-        "parameters": partial(shown, key="parameters"),
-        "cache bytes per token": partial(shown, key="cache_bytes_per_token"),
-        "step ms": partial(shown, key="step_ms", form=".1f"),
-        "sampled tokens/s": partial(shown, key="sampled_tokens_per_second", form=".0f"),
-    }
-    console = Console(width=max(console.width, WIDTH))
-    console.print()
-    console.print(table(rows, columns))
-    at = sorted({key for row in rows for key in row if "_at_" in key}, key=length_of)
-    if at:
-        console.print("\nbits per byte of the first seed at contexts of so many tokens")
-        lengths = {f"{length_of(key):,}": partial(shown, key=key, form=".4f") for key in at}
-        console.print(table(rows, lengths))
-    console.print(f"\n{folder}/comparison.csv and .png", highlight=False, soft_wrap=True)
-
-
-def table(
-    rows: list[dict[str, Any]], columns: Mapping[str, Callable[[dict[str, Any]], str]]
-) -> Table:
-    made = Table(box=None, pad_edge=False)
-    made.add_column("choice", no_wrap=True)
-    for name in columns:
-        made.add_column(name, justify="right")
-    for row in rows:
-        made.add_row(row["choice"], *(cell(row) for cell in columns.values()))
-    return made
-
-
-def length_of(key: str) -> int:
-    return int(key.rpartition("_")[2])
-
-
-def shown(row: dict[str, Any], key: str, form: str = ",") -> str:
-    return format(row[key], form) if key in row else "-"

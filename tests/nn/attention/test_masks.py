@@ -130,9 +130,11 @@ def test_a_query_that_may_look_nowhere_gets_zeros_and_disturbs_no_other(
         torch.testing.assert_close(gradient, other, rtol=1e-4, atol=1e-5)
 
 
-@both_paths
 @every_attention
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("weights", "dtype"),
+    [(False, torch.float32), (True, torch.float32), (False, torch.bfloat16)],
+)
 def test_a_text_of_nothing_but_padding_leaves_the_bias_of_the_way_out(name, weights, dtype):
     layer = attention(name, out_bias=True, qk_norm=True).to(dtype)
     x = some_input().to(dtype).requires_grad_()

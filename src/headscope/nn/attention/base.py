@@ -93,6 +93,12 @@ class Attention(nn.Module):
         out_bias: bool = False,
     ) -> None:
         super().__init__()
+        sizes = {"embed_dim": embed_dim, "block_size": block_size, "out_dim": out_dim}
+        for name, size in sizes.items():
+            if size is not None and size < 1:
+                raise ValueError(f"{name}={size} must be at least 1")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout={dropout} must be at least 0 and below 1")
         self.embed_dim = embed_dim
         self.heads = heads
         self.head_dim = head_width(embed_dim=embed_dim, heads=heads, head_dim=head_dim)
@@ -132,7 +138,7 @@ class Attention(nn.Module):
         weights: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """query (B, T, C) to (B, T, O); with `weights` also the weights (B, H, T, S) after softmax,
-        before dropout.
+        before dropout, in at least float32.
 
         `key` (B, S, C) is `query` unless given, and `value` (B, S, C) is `key`: one tensor is
         self-attention, two or three are cross-attention. `mask` is True where a query may look; its
@@ -148,6 +154,8 @@ class Attention(nn.Module):
         if not batched:
             query, key, value = query[None], key[None], value[None]
         batch, queries, keys = query.size(0), query.size(1), key.size(1)
+        if position is not None:
+            self.check_position(position)
         if mask is not None:
             check_mask(mask, batch=batch, heads=self.heads, queries=queries, keys=keys)
         if queries > keys and (self.mask is not None or position is not None):

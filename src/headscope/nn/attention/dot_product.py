@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headscope.nn.attention.masks import combine
+from headscope.nn.precision import precise
 
 
 def attend_fused(
@@ -81,9 +82,9 @@ def attend_explicit(
     dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """The same step by step (Vaswani 2017, equation 1), and the weights (B, H, T, S) after softmax,
-    before dropout."""
+    before dropout. In at least float32, as the kernel computes inside."""
     k, v = one_per_query_head(k, q.size(1)), one_per_query_head(v, q.size(1))
-    scores = scale * (q @ k.mT)  # (B, H, T, S)
+    scores = scale * (precise(q) @ precise(k).mT)  # (B, H, T, S)
     return weigh(scores, v, causal=causal, mask=mask, bias=bias, dropout=dropout)
 
 
@@ -103,10 +104,9 @@ def weigh(
 ) -> tuple[Tensor, Tensor]:
     """Scores (B, H, T, S) into weights, and values v (B, H, S, D) into their weighted sums.
 
-    Returns the sums (B, H, T, D) and the weights (B, H, T, S).
+    Returns the sums (B, H, T, D), as precise as v, and the weights (B, H, T, S), at least float32.
     """
-    # bf16 softmax loses the tail of long rows
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    scores = precise(scores)
     if bias is not None:
         scores = scores + bias
     visible = combine(causal, mask)
@@ -116,5 +116,5 @@ def weigh(
         blind = ~visible.any(dim=-1, keepdim=True)
         weights = scores.masked_fill(~(visible | blind), -math.inf).softmax(dim=-1)
         weights = weights.masked_fill(~visible, 0.0)
-    weights = weights.to(v.dtype)
-    return F.dropout(weights, dropout, training=dropout > 0) @ v, weights
+    mixed = F.dropout(weights, dropout, training=dropout > 0) @ precise(v)
+    return mixed.to(v.dtype), weights

@@ -14,21 +14,27 @@ from torch import Tensor
 def mask_from_padding(real: Tensor) -> Tensor:
     """The mask (B, 1, 1, S) that hides padding; `real` (B, S) is True, or 1, at real tokens.
 
-    Raises ValueError when `real` has other axes.
+    Raises ValueError when `real` has other axes, or floating-point numbers.
     """
     if real.dim() != 2:
         raise ValueError(f"padding of shape {tuple(real.shape)} must be (batch, keys)")
-    return real.bool()[:, None, None, :]
+    return _boolean(real)[:, None, None, :]
 
 
 def mask_per_sequence(mask: Tensor) -> Tensor:
     """The mask (B, 1, T, S) in which every sequence has its own (T, S), the same for all heads.
 
-    Raises ValueError when `mask` is not (B, T, S).
+    Raises ValueError when `mask` is not (B, T, S), or of floating-point numbers.
     """
     if mask.dim() != 3:
         raise ValueError(f"a mask of shape {tuple(mask.shape)} must be (batch, queries, keys)")
-    return mask.bool()[:, None]
+    return _boolean(mask)[:, None]
+
+
+def _boolean(mask: Tensor) -> Tensor:
+    if mask.is_floating_point():  # 0 and -inf would mean the contrary of 0 and 1
+        raise ValueError(f"a mask of {mask.dtype} must be boolean, or of whole numbers 0 and 1")
+    return mask.bool()
 
 
 def check_mask(mask: Tensor, *, batch: int, heads: int, queries: int, keys: int) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from headscope.nn.position.absolute import angles, check_base
 from headscope.nn.position.base import Position
+from headscope.nn.precision import precise
 
 
 class Rotary(Position):
@@ -67,8 +68,3 @@ def turn_interleaved(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """The same with pairs (2i, 2i + 1)."""
     a, b = precise(x).unflatten(-1, (-1, 2)).unbind(dim=-1)
     return torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2).to(x.dtype)
-
-
-def precise(x: Tensor) -> Tensor:
-    """At least float32: in bf16 a turned pair would keep two digits."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -1,0 +1,10 @@
+"""Numbers that are worth more than half precision."""
+
+import torch
+from torch import Tensor
+
+
+def precise(x: Tensor) -> Tensor:
+    """x in float32, or in float64 where it is that already: bf16 keeps between two and three
+    digits, too few for scores and angles."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
