@@ -71,7 +71,10 @@ class Digits(FixedTable):
         super().__init__(**sizes)
         if base < 2:
             raise ValueError(f"base={base} of digits must be at least 2")
-        if base**self.embed_dim < self.block_size:
+        digits = 1
+        while base**digits < self.block_size:
+            digits += 1
+        if digits > self.embed_dim:
             raise ValueError(
                 f"embed_dim={self.embed_dim} digits of base={base} do not count to "
                 f"block_size={self.block_size}"
@@ -88,9 +91,9 @@ def place(embeddings: Tensor) -> Tensor:
 
 def digit_table(length: int, width: int, base: int) -> Tensor:
     """The table (length, width) of `Digits`."""
-    rest = torch.arange(length)
     table = torch.zeros(length, width)
     for dimension in range(width):
-        table[:, dimension] = rest % base
-        rest = rest // base
+        if base**dimension >= length:
+            break
+        table[:, dimension] = torch.arange(length) // base**dimension % base
     return table
