@@ -17,7 +17,6 @@ A query that may look nowhere gets zeros, in output and in weights.
 
 import math
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 

@@ -9,7 +9,7 @@ def single_head(*, heads: int, **options: Any) -> MultiHeadAttention:
     """One head as wide as the embedding. Raises ValueError when `heads` is not 1."""
     if heads != 1:
         raise ValueError(
-            f"heads={heads}: single_head has one; model/attention=multi_head takes more"
+            f"heads={heads}: single_head has one: model.heads=1, or model/attention=multi_head"
         )
     return multi_head(heads=heads, **options)
 

@@ -15,7 +15,7 @@ class Position(nn.Module):
     encoding serves all layers. `block_size` is the longest text it must know; the queries of
     `rotate` and `bias` are the last of the keys. A subclass passes the four sizes on.
 
-    Raises ValueError, in each of the three, for a text longer than `block_size`.
+    Where it acts, it raises ValueError for a text longer than `block_size`.
     """
 
     rotates = False
