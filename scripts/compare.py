@@ -24,7 +24,7 @@ def arguments(typed: list[str], quoted: list[str]) -> list[str]:
             )
     choices = command_line.value_of(typed, "compare.choices")
     if choices is not None and command_line.value_of(typed, "compare") is None:
-        return ["compare=own", *quoted]
+        return command_line.with_words(quoted, ["compare=own"])
     return quoted
 
 

@@ -149,6 +149,20 @@ def implied_data(arguments: Sequence[str]) -> list[str]:
     return []
 
 
+def with_words(arguments: Sequence[str], words: Sequence[str]) -> list[str]:
+    """`words` put before the first `key=value` of a command line: among its flags, or after a flag
+    that stands between, Hydra would not take them."""
+    first = next(
+        (
+            place
+            for place, argument in enumerate(arguments)
+            if "=" in argument and not argument.startswith("-")
+        ),
+        len(arguments),
+    )
+    return [*arguments[:first], *words, *arguments[first:]]
+
+
 def _experiment(name: str) -> str:
     file = CONF / "experiment" / f"{name}.yaml"
     return file.read_text(encoding="utf-8") if file.is_file() else ""
@@ -176,7 +190,8 @@ def run(
 
     with errors_told(full_error):
         typed = sys.argv[1:]
-        sys.argv[1:] = prepare(typed, literal_arguments([*implied_data(typed), *typed]))
+        quoted = literal_arguments(with_words(typed, implied_data(typed)))
+        sys.argv[1:] = prepare(typed, quoted)
         hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(guarded)()
 
 
