@@ -65,8 +65,8 @@ class Attention(nn.Module):
     - `causal`: a query sees itself and what is before it, up to `block_size` tokens; where there
       are fewer queries than keys, the queries are the last of them;
     - `dropout` of weights, in training; `scale` of scores, 1 / sqrt(head_dim) unless given;
-    - `qkv_bias`, `out_bias`; `qk_norm`, an RMSNorm of every query and key before they meet
-      (Henry 2020), with a gain for each of the D numbers;
+    - `qkv_bias`, `out_bias`; `qk_norm`, every query and key normalized before they meet (Henry
+      2020), here by RMSNorm with a gain for each of the D numbers;
     - `out_proj`: without it the output is the heads side by side, and `out_dim` their width.
 
     Raises ValueError when the sizes do not fit together.
