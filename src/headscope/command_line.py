@@ -54,16 +54,16 @@ LITERAL_KEYS = frozenset(
         "compare.choices",
     }
 )
-"""Keys whose value is a text or a path, or of `LIST_KEYS`."""
+"""Keys whose value is a text, a path or, in `LIST_KEYS`, a list of texts."""
 
 LIST_KEYS = frozenset({"stop", "compare.choices"})
-"""Of those, the ones whose value is one text, or a JSON list of texts."""
+"""Of `LITERAL_KEYS`, the ones whose value is one text, or a JSON list of texts."""
 
 TEXT_KEYS = frozenset({"prompt", "stop", "callbacks.attention.text", "callbacks.samples.prompt"})
-"""Of those, the ones that may be empty."""
+"""Of `LITERAL_KEYS`, the ones that may be empty."""
 
 HYDRA_KEYS = frozenset({"hydra.run.dir", "hydra.sweep.dir"})
-"""Of those, the ones in which an interpolation, ${...}, keeps its meaning."""
+"""Of `LITERAL_KEYS`, the ones in which an interpolation, ${...}, keeps its meaning."""
 
 
 def literal_arguments(arguments: Sequence[str]) -> list[str]:

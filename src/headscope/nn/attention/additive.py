@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from headscope.nn.attention.dot_product import one_per_query_head, weigh
 from headscope.nn.attention.multi_head import MultiHeadAttention
 from headscope.nn.position import Position
-from headscope.nn.precision import precise
+from headscope.nn.precision import full_precision, precise
 
 
 class AdditiveAttention(MultiHeadAttention):
@@ -39,12 +39,13 @@ class AdditiveAttention(MultiHeadAttention):
         v: Tensor,
         *,
         weights: bool,
+        scale: float = 1.0,
         **options: Any,
     ) -> tuple[Tensor, Tensor | None]:
         k, v = one_per_query_head(k, self.heads), one_per_query_head(v, self.heads)
-        scale = options.pop("scale")
         hidden = torch.tanh(precise(q)[:, :, :, None] + precise(k)[:, :, None])  # (B, H, T, S, D)
-        scores = scale * torch.einsum("bhtsd,hd->bhts", hidden, precise(self.w))
+        with full_precision(q):
+            scores = scale * torch.einsum("bhtsd,hd->bhts", hidden, precise(self.w))
         mixed, seen = weigh(scores, v, **options)
         return mixed, seen if weights else None
 

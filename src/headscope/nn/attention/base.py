@@ -49,7 +49,7 @@ def check_inputs(query: Tensor, key: Tensor, value: Tensor, *, embed_dim: int) -
 
 
 class HeadNorm(nn.RMSNorm):
-    """RMSNorm in the precision of its own gains, of numbers in any other."""
+    """RMSNorm computed in the number format of its gains; the result has that of the input."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.to(self.weight.dtype)).to(x.dtype)

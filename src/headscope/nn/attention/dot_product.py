@@ -2,9 +2,10 @@
 
 Shapes: B batch, T queries, S keys, H heads, K kv heads (divides H), D head_dim.
 
-`attend_fused` runs in one kernel and keeps no weights: training never leaves it. `attend_explicit`
-takes every step of the equation and returns the weights: analysis reads them there. Tests hold the
-two equal. Both take
+`attend_fused` leaves it to `scaled_dot_product_attention`, which has one kernel for it that keeps
+no weights (on a CPU not with dropout, nor with a bias that is learned): training takes this path.
+`attend_explicit` takes every step of the equation and returns the weights: analysis takes this
+one. Tests hold the two equal. Both take
 
 - q (B, H, T, D), k and v (B, K, S, D): each key head serves H / K query heads in a row;
 - `causal` (T, S) and `mask`, as in `headscope.nn.attention.masks`, or None: True where a query may
@@ -21,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headscope.nn.attention.masks import combine
-from headscope.nn.precision import precise
+from headscope.nn.precision import full_precision, precise
 
 
 def attend_fused(
@@ -37,8 +38,8 @@ def attend_fused(
 ) -> tuple[Tensor, None]:
     """softmax(scale q k^T + bias) v, (B, H, T, D), by `scaled_dot_product_attention`.
 
-    A causal mask alone is left to the kernel, which skips what it hides. Key heads are broadcast
-    inside the kernel, not copied.
+    A causal mask alone is left to the kernel, which skips what it hides. Key heads are broadcast by
+    the kernel, where it has a way to, not copied here.
     """
     grouped = q.size(1) != k.size(1)
     # The kernel puts the first query at the first key, `causal` the last one at the last.
@@ -83,7 +84,8 @@ def attend_explicit(
     """The same step by step (Vaswani 2017, equation 1), and the weights (B, H, T, S) after softmax,
     before dropout. In at least float32, as the kernel computes inside."""
     k, v = one_per_query_head(k, q.size(1)), one_per_query_head(v, q.size(1))
-    scores = scale * (precise(q) @ precise(k).mT)  # (B, H, T, S)
+    with full_precision(q):
+        scores = scale * (precise(q) @ precise(k).mT)  # (B, H, T, S)
     return weigh(scores, v, causal=causal, mask=mask, bias=bias, dropout=dropout)
 
 
@@ -115,5 +117,6 @@ def weigh(
         blind = ~visible.any(dim=-1, keepdim=True)
         weights = scores.masked_fill(~(visible | blind), -math.inf).softmax(dim=-1)
         weights = weights.masked_fill(~visible, 0.0)
-    mixed = F.dropout(weights, dropout, training=dropout > 0) @ precise(v)
+    with full_precision(v):
+        mixed = F.dropout(weights, dropout, training=dropout > 0) @ precise(v)
     return mixed.to(v.dtype), weights

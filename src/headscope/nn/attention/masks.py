@@ -2,9 +2,9 @@
 
 Shapes: B batch, T queries, S keys, H heads.
 
-A mask is (T, S), the same for all, or (B, 1 or H, T or 1, S). Three axes are refused, since both
-(B, T, S) and (H, T, S) are meant by them elsewhere: `mask_from_padding` and `mask_per_sequence`
-make the right shape.
+A mask is (T, S), the same for all, or (B, H, T, S), where each of the first three may be 1 for all
+alike. Three axes are refused, since both (B, T, S) and (H, T, S) are meant by them elsewhere:
+`mask_from_padding` and `mask_per_sequence` make the right shape.
 """
 
 import torch

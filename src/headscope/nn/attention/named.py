@@ -6,7 +6,10 @@ from headscope.nn.attention.multi_head import MultiHeadAttention
 
 
 def single_head(*, heads: int, **options: Any) -> MultiHeadAttention:
-    """One head as wide as the embedding. Raises ValueError when `heads` is not 1."""
+    """One head, as wide as the embedding unless `head_dim` is given.
+
+    Raises ValueError when `heads` is not 1.
+    """
     if heads != 1:
         raise ValueError(
             f"heads={heads}: single_head has one: model.heads=1, or model/attention=multi_head"

@@ -42,7 +42,8 @@ class Sinusoidal(FixedTable):
     """Fixed sines and cosines of falling frequency, added to the embeddings (Vaswani 2017, 3.5).
 
     Dimension 2i of position t is sin(t / base^(2i / C)), dimension 2i + 1 the cosine of the same
-    angle. A shift of the text turns every such pair by one angle, wherever it stands.
+    angle. A shift of the text turns each such pair by an angle of its own, the same wherever it
+    stands.
 
     Parameters: none. Raises ValueError when `base` is not above 0 and finite.
     """

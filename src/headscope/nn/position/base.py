@@ -3,6 +3,8 @@
 Shapes: B batch, T tokens or queries, S keys, C embed_dim, H heads, D head_dim.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -30,6 +32,17 @@ class Position(nn.Module):
         self.block_size = block_size
         self.heads = heads
         self.head_dim = head_dim
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Position":
+        """Move as any module does, but keep what is computed (slopes, sines) in full precision:
+        `.bfloat16()` would round it."""
+        before = dict(self._buffers)
+        super()._apply(fn, recurse)
+        for name, buffer in before.items():
+            after = self._buffers[name]
+            if buffer is not None and after is not None and after.dtype != buffer.dtype:
+                self._buffers[name] = buffer.to(after.device)
+        return self
 
     def forward(self, embeddings: Tensor) -> Tensor:
         """Embeddings (B, T, C) that know where they stand."""

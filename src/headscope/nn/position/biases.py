@@ -46,6 +46,7 @@ class Relative(Position):
 
     Half of the `buckets` are one distance each, the others grow with it, up to `max_distance`;
     beyond it all share the last. Keys that come later, which a causal mask hides, are in bucket 0.
+    T5 does not scale its scores; `model.attention.scale=1` does as it did.
 
     Parameters: buckets * H. Raises ValueError when `buckets` is odd or below 2, or `max_distance`
     not above half of them.

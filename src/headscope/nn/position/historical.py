@@ -3,7 +3,8 @@
 Shapes: B batch, T tokens, C embed_dim.
 
 Each docstring says what goes wrong. The first two go wrong in one more way in this model: a number
-that is the same in all C dimensions is what LayerNorm takes away, so no block ever sees it.
+that is the same in all C dimensions is what LayerNorm takes away, so no block ever sees it. Unless
+there is dropout: of equal numbers it makes unequal ones, noise of the size of the position.
 """
 
 import torch
@@ -19,7 +20,8 @@ class Index(Position):
     What goes wrong: it has no bound. Embeddings are of size 0.02 to 1, so that at position 64 the
     token is a ripple on a far larger number, and in bf16, whose steps at 64 are of 0.5, it is gone.
     Texts longer than those of training bring sizes that no weight has ever met. And it is the same
-    in all dimensions, so LayerNorm removes it: the model learns as without any position.
+    in all dimensions, so LayerNorm removes it: the model learns as without any position, or, with
+    dropout, from noise that drowns the token.
 
     Parameters: none.
     """

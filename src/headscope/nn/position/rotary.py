@@ -3,8 +3,6 @@
 Shapes: B batch, T queries, S keys, H heads, K kv heads, D head_dim.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -35,20 +33,10 @@ class Rotary(Position):
             raise ValueError(
                 f"head_dim={self.head_dim} must be even: rotary turns a head's numbers in pairs"
             )
-        self.base = base
         self.turn = turn_interleaved if interleaved else turn_halves
-        self._make_tables(None)
-
-    def _make_tables(self, device: torch.device | None) -> None:
-        angle = angles(self.block_size, self.head_dim, self.base)  # (block_size, D / 2)
-        self.register_buffer("cos", angle.cos().float().to(device), persistent=False)
-        self.register_buffer("sin", angle.sin().float().to(device), persistent=False)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Rotary":
-        super()._apply(fn, recurse)
-        if self.cos.dtype != torch.float32:  # .bfloat16() would round every angle
-            self._make_tables(self.cos.device)
-        return self
+        angle = angles(self.block_size, self.head_dim, base)  # (block_size, D / 2)
+        self.register_buffer("cos", angle.cos().float(), persistent=False)
+        self.register_buffer("sin", angle.sin().float(), persistent=False)
 
     def rotate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         keys, first = k.size(2), k.size(2) - q.size(2)
