@@ -1,6 +1,7 @@
 """Train several choices alike and compare them: python scripts/compare.py compare=attention."""
 
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -11,17 +12,27 @@ from omegaconf import DictConfig, OmegaConf
 from headscope import command_line
 from headscope.config.training import TrainConfig
 
-OWN = ("compare", "compare.", "seeds", "speed_rounds", "name")
+OWN = ("compare", "seeds", "speed_rounds", "name")
 """Keys that are about the comparison, not about a run."""
+
+OF_ONE_RUN = ("seed", "resume", "init_from", "hydra")
+"""Keys that no comparison takes."""
 
 
 def arguments(typed: list[str], quoted: list[str]) -> list[str]:
     """What to compose from: a list of choices without a choice of `compare` is the user's own."""
-    for key in ("seed", "resume", "init_from", "hydra.run.dir"):
-        if command_line.value_of(typed, key) is not None:
+    for word in typed:
+        if _begins(word, OF_ONE_RUN):
             raise ValueError(
-                f"{key}= is of one run: a comparison takes seeds=[1,2,3], and name= for its folder"
+                f"{word} is of one run: a comparison takes seeds=[1,2,3], and name= for its folder"
             )
+    if command_line.value_of(typed, "experiment") and not command_line.value_of(
+        typed, "trainer.max_steps"
+    ):
+        raise ValueError(
+            "experiment= has a length of its own, and so has a comparison: say which, by "
+            "trainer.max_steps= and trainer.val_every_steps="
+        )
     choices = command_line.value_of(typed, "compare.choices")
     if choices is not None and command_line.value_of(typed, "compare") is None:
         return command_line.with_words(quoted, ["compare=own"])
@@ -37,14 +48,14 @@ def compare(config: DictConfig) -> None:
 
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
-    shared = [word for word in hydra.overrides.task if not word.startswith(OWN)]
+    shared = [word for word in hydra.overrides.task if not _begins(word, OWN)]
     try:
         if not config.compare.choices or not config.seeds:
             raise ValueError("compare.choices= and seeds= must each name at least one")
-        for values in (config.compare.choices, config.seeds):
+        for key, values in (("compare.choices", config.compare.choices), ("seeds", config.seeds)):
             for value in values:
                 if list(values).count(value) > 1:
-                    raise ValueError(f"{value} is named twice")
+                    raise ValueError(f"{key}= names {value} twice")
         configs = {
             choice: _configs(shared, choice, list(config.seeds))
             for choice in config.compare.choices
@@ -60,15 +71,21 @@ def compare(config: DictConfig) -> None:
         print("Stopped. The same command goes on from here.", file=sys.stderr)
         sys.exit(130)
     finally:
-        if not any(folder.iterdir()):  # it went wrong before anything was made
-            folder.rmdir()
+        if not [entry for entry in folder.iterdir() if entry.name != ".lock"]:
+            shutil.rmtree(folder)  # it went wrong before anything was made
 
 
 def _configs(
     shared: list[str], choice: str, seeds: list[int]
 ) -> dict[int, tuple[DictConfig, list[str]]]:
-    """Of each seed, a run's configuration, and the words of scripts/train.py that make it."""
-    typed = shlex.split(choice)
+    """Of each seed, a run's configuration, and the words of the command line that are its own."""
+    try:
+        typed = shlex.split(choice)
+    except ValueError as error:
+        raise ValueError(f"compare.choices= {choice}: {error}") from error
+    for word in typed:
+        if _begins(word, (*OWN, *OF_ONE_RUN)):
+            raise ValueError(f"compare.choices= {choice}: {word} is not of one choice")
     own = command_line.literal_arguments([*typed, *command_line.implied_data(typed)])
     words = [*shared, *own]
     composed = compose("compare", words)
@@ -79,6 +96,11 @@ def _configs(
         config.seed = seed
         runs[seed] = config, [*words, f"seed={seed}"]
     return runs
+
+
+def _begins(word: str, keys: tuple[str, ...]) -> bool:
+    """Whether `key=value` sets one of `keys`, or a key below it."""
+    return "=" in word and word.partition("=")[0].lstrip("+~").partition(".")[0] in keys
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import statistics
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from running import SMALL, Said, Script
 
 from headscope.benchmarks import comparison
@@ -107,6 +108,21 @@ def test_more_seeds_are_added_and_another_recipe_is_refused(compare) -> None:
     assert summary("rotary", 1) == before
 
 
+def test_the_length_of_a_recipe_is_not_undone_unsaid(script: Script) -> None:
+    said = script("compare", "experiment=nanogpt_cpu")
+    assert said.code == 1
+    assert "experiment=" in said.err
+    assert "trainer.max_steps=" in said.err
+
+
+def test_two_comparisons_do_not_work_in_one_folder(compare) -> None:
+    FOLDER.mkdir(parents=True)
+    with FileLock(FOLDER / ".lock"):
+        said = compare()
+    assert said.code == 1
+    assert "another comparison is at work" in said.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -124,7 +140,11 @@ def test_more_seeds_are_added_and_another_recipe_is_refused(compare) -> None:
         ),
         (["compare=atention"], ["atention", "attention"]),
         (["compare.block_sizes=[0]", "compare=attention"], ["compare.block_sizes", "0"]),
-        (["seeds=[1,1]", "compare=attention"], ["1 is named twice"]),
+        (["seeds=[1,1]", "compare=attention"], ["seeds= names 1 twice"]),
+        (['compare.choices=["model.heads=2", "seed=4"]'], ["seed=4"]),
+        (['compare.choices=["model.heads=\'2"]'], ["model.heads='2", "quotation"]),
+        (["++seed=3", "compare=attention"], ["seeds=[1,2,3]"]),
+        (["hydra.run.dir=x", "compare=attention"], ["name="]),
         (["speed_rounds=-1", "compare=attention"], ["speed_rounds=-1"]),
     ],
     ids=" ".join,

@@ -62,7 +62,7 @@ def fit(run: Run) -> dict[str, Any]:
             )
         logger.finalize("success")
     if run.trainer.is_global_zero:
-        _write_atomically(run.folder / "summary.json", json.dumps(summary, indent=2) + "\n")
+        write_atomically(run.folder / "summary.json", json.dumps(summary, indent=2) + "\n")
     return summary
 
 
@@ -89,10 +89,11 @@ def _note_latest(folder: Path, outputs: Path = Path("outputs")) -> None:
     outputs.mkdir(exist_ok=True)
     inside = folder.resolve().is_relative_to(outputs.resolve())
     name = folder.resolve().relative_to(outputs.resolve()) if inside else folder.resolve()
-    _write_atomically(outputs / "latest", f"{name}\n")
+    write_atomically(outputs / "latest", f"{name}\n")
 
 
-def _write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
+    """Beside the file, then renamed: it is whole at every moment."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}")  # two runs may start at once
     scratch.write_text(text, encoding="utf-8")
     scratch.replace(path)

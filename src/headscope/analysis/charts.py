@@ -49,7 +49,7 @@ def choice_chart(rows: Sequence[dict[str, Any]]) -> Figure:
 
 
 def length_chart(rows: Sequence[dict[str, Any]], block_sizes: Sequence[int]) -> Figure:
-    """Bits per byte at context lengths beyond that of training, a line for each choice.
+    """Bits per byte of one seed at context lengths beyond that of training, a line for each choice.
 
     A row has `choice` and `bits_per_byte_at_<length>` for the lengths that its encoding reaches.
     """
@@ -75,7 +75,7 @@ def length_chart(rows: Sequence[dict[str, Any]], block_sizes: Sequence[int]) -> 
     panel.set_xticks(block_sizes, [str(size) for size in block_sizes])
     panel.minorticks_off()
     panel.set_xlabel("context, in tokens")
-    panel.set_ylabel("bits per byte on the validation split (lower is better)")
+    panel.set_ylabel("bits per byte on the validation split, one seed (lower is better)")
     panel.legend(
         handles=[line for _, line, _ in lines],
         labels=[name for _, _, name in lines],

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 from omegaconf import DictConfig
 from rich.console import Console
 
@@ -24,7 +25,7 @@ from headscope.build import build, plain
 from headscope.check import check
 from headscope.evaluation import evaluate_lengths, validation_text
 from headscope.generation import generate_tokens
-from headscope.run import fit
+from headscope.run import device_name, fit, write_atomically
 
 TIMED_STEPS, WARMUP_STEPS = 10, 3
 EVALUATION_BATCH = 16
@@ -32,7 +33,7 @@ EVALUATION_BATCH = 16
 
 @dataclass(frozen=True)
 class Planned:
-    """A run to be made: its configuration, and the words of scripts/train.py that make it."""
+    """A run to be made: its configuration, and the words of the command line that are its own."""
 
     choice: str
     seed: int
@@ -41,9 +42,15 @@ class Planned:
     folder: Path
 
     @property
-    def summary(self) -> dict[str, Any] | None:
-        file = self.folder / "summary.json"
-        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    def last(self) -> Path:
+        return self.folder / "checkpoints" / "last.ckpt"
+
+    @property
+    def finished(self) -> bool:
+        return (self.folder / "summary.json").is_file() and self.last.is_file()
+
+    def summary(self) -> dict[str, Any]:
+        return json.loads((self.folder / "summary.json").read_text(encoding="utf-8"))
 
 
 def run_comparison(
@@ -59,9 +66,23 @@ def run_comparison(
     `configs` holds, for every choice and seed, a configuration and its words. Returns the rows of
     comparison.csv.
 
-    Raises ValueError before anything is trained when a choice cannot be built, or `folder` holds
-    runs of another recipe.
+    Raises ValueError before anything is trained when a setting or a size does not fit, `folder`
+    holds runs of another recipe, or another process is at work there.
     """
+    try:
+        with FileLock(folder / ".lock", timeout=0):
+            return _run(configs, folder, block_sizes, speed_rounds, console)
+    except Timeout:
+        raise ValueError(f"another comparison is at work in {folder}") from None
+
+
+def _run(
+    configs: dict[str, dict[int, tuple[DictConfig, list[str]]]],
+    folder: Path,
+    block_sizes: list[int],
+    speed_rounds: int,
+    console: Console,
+) -> list[dict[str, Any]]:
     plans = {
         label(choice): [
             Planned(choice, seed, config, words, folder / folder_name(choice) / f"seed_{seed}")
@@ -74,7 +95,10 @@ def run_comparison(
             raise ValueError(f"compare.block_sizes: {size} must be at least 1")
     if speed_rounds < 0:
         raise ValueError(f"speed_rounds={speed_rounds} must be 0 or more")
-    every = [run for runs in plans.values() for run in runs]
+    # A seed of every choice before the next: what goes wrong in one is seen early.
+    every = [run for runs in zip(*plans.values(), strict=True) for run in runs]
+    if len({run.folder for run in every}) < len(configs) * len(plans[label(every[0].choice)]):
+        raise ValueError("two of compare.choices= have the same name, without its odd characters")
     for run in every:
         try:
             check(run.config)
@@ -82,6 +106,7 @@ def run_comparison(
             raise ValueError(f"{run.choice}: {error}") from error
         check_same_recipe(run)
     train_all(every, console)
+    check_same_text(every)
     # One seed is enough where the differences are large, and it is slow.
     lengths = {name: at_lengths(runs[0], block_sizes, console) for name, runs in plans.items()}
     speed = measure_speed(plans, folder, rounds=speed_rounds, console=console)
@@ -105,11 +130,11 @@ def folder_name(choice: str) -> str:
 
 def check_same_recipe(run: Planned) -> None:
     """Raises ValueError when the run's folder holds one of another configuration."""
-    last = run.folder / "checkpoints" / "last.ckpt"
-    if not last.is_file():
+    if not run.last.is_file():
         return
-    before, now = checkpoint.read(last)["headscope"]["config"], plain(run.config)
-    changed = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
+    before, now = checkpoint.read(run.last)["headscope"]["config"], plain(run.config)
+    keys = {*before, *now} - {"name"}  # that of the folder
+    changed = sorted(key for key in keys if before.get(key) != now.get(key))
     if changed:
         raise ValueError(
             f"{run.folder} holds a run with other settings of {', '.join(changed)}: name= gives "
@@ -117,12 +142,25 @@ def check_same_recipe(run: Planned) -> None:
         )
 
 
+def check_same_text(runs: list[Planned]) -> None:
+    """Raises ValueError when a file has changed between runs that name the same text."""
+    stores: dict[str, str] = {}
+    for run in runs:
+        own = checkpoint.read(run.last)["headscope"]
+        text = json.dumps([own["config"]["data"], own["config"]["tokenizer"]])
+        if stores.setdefault(text, own["store"]) != own["store"]:
+            raise ValueError(
+                f"{run.folder} was trained on another text than those before it, of the same name: "
+                "name= gives this comparison a folder of its own"
+            )
+
+
 # --- training ---
 
 
 def train_all(runs: list[Planned], console: Console) -> None:
     """Make every run that is not finished, one after the other."""
-    waiting = [run for run in runs if run.summary is None]
+    waiting = [run for run in runs if not run.finished]
     if len(waiting) < len(runs):
         console.print(f"{len(runs) - len(waiting)} of {len(runs)} runs are there already")
     started = time.monotonic()
@@ -140,34 +178,36 @@ def train_all(runs: list[Planned], console: Console) -> None:
 
 def train(run: Planned, console: Console) -> dict[str, Any]:
     """One run, from where it was."""
-    begun = (run.folder / "checkpoints" / "last.ckpt").is_file()
-    if not begun:
-        shutil.rmtree(run.folder, ignore_errors=True)  # of a run that was killed before it saved
-    built = build(
-        run.config,
-        folder=run.folder,
-        overrides=run.words,
-        console=console if console.is_terminal else Console(quiet=True),
-        resume=begun,
-    )
-    return fit(built)
+    begun = run.last.is_file()
+    if not begun and run.folder.exists():
+        shutil.rmtree(run.folder)  # of a run that was killed before it saved
+    try:
+        built = build(
+            run.config,
+            folder=run.folder,
+            overrides=run.words,
+            console=console if console.is_terminal else Console(quiet=True),
+            resume=begun,
+        )
+        return fit(built)
+    except ValueError as error:
+        raise ValueError(f"{run.choice}, seed {run.seed}: {error}") from error
 
 
 # --- figures ---
 
 
 def figures_of(runs: list[Planned]) -> dict[str, Any]:
-    """Size, and bits per byte of every seed, their mean and their standard deviation."""
-    summaries = {run.seed: run.summary or {} for run in runs}
-    bits = [summary["val_bits_per_byte"] for summary in summaries.values()]
-    first = runs[0]
-    model = checkpoint.load(first.folder / "checkpoints" / "last.ckpt").model
+    """Size, and bits per byte of every seed, their mean and, of several, the standard deviation of
+    the sample."""
+    bits = [run.summary()["val_bits_per_byte"] for run in runs]
+    model = checkpoint.load(runs[0].last).model
     return {
         "parameters": model.parameter_count(),
         "cache_bytes_per_token": model.cache_bytes_per_token(),
         "bits_per_byte": statistics.mean(bits),
-        "deviation": statistics.stdev(bits) if len(bits) > 1 else 0.0,
-        **{f"seed_{seed}": value for seed, value in zip(summaries, bits, strict=True)},
+        **({"deviation": statistics.stdev(bits)} if len(bits) > 1 else {}),
+        **{f"seed_{run.seed}": value for run, value in zip(runs, bits, strict=True)},
     }
 
 
@@ -178,15 +218,13 @@ def at_lengths(run: Planned, block_sizes: list[int], console: Console) -> dict[s
     file = run.folder / "lengths.json"
     known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     if set(known) != set(map(str, block_sizes)):
-        loaded = checkpoint.load(
-            run.folder / "checkpoints" / "last.ckpt", device=checkpoint.pick_device("auto")
-        )
+        loaded = checkpoint.load(run.last, device=checkpoint.pick_device("auto"))
         text = validation_text(checkpoint.build_corpus(loaded.config), loaded.tokenizer)
         results = evaluate_lengths(
             loaded, text, batch_size=EVALUATION_BATCH, block_sizes=block_sizes
         )
         known = {str(entry["block_size"]): entry.get("bits_per_byte") for entry in results}
-        file.write_text(json.dumps(known), encoding="utf-8")
+        write_atomically(file, json.dumps(known))
         console.print(
             f"{label(run.choice)}, seed {run.seed}, at {', '.join(known)} tokens: "
             + ", ".join("-" if bits is None else f"{bits:.4f}" for bits in known.values()),
@@ -199,16 +237,25 @@ def at_lengths(run: Planned, block_sizes: list[int], console: Console) -> dict[s
 def measure_speed(
     plans: dict[str, list[Planned]], folder: Path, *, rounds: int, console: Console
 ) -> dict[str, dict[str, float]]:
-    """Milliseconds of a training step and tokens sampled per second, of every choice: medians of
-    rounds that take the choices in turn, so that a machine that slows down slows all alike.
+    """Milliseconds of a training step (one batch, not compiled) and tokens sampled per second, of
+    every choice: medians of rounds that take the choices in turn, so that a machine that slows down
+    slows all alike.
 
     Sampling reads the whole context anew for every token: there is no key-value cache yet.
     """
+    if not rounds:
+        return {}
     file = folder / "speed.json"
+    where = {
+        "choices": list(plans),
+        "rounds": rounds,
+        "device": device_name(checkpoint.pick_device("auto")),
+        "torch": torch.__version__,
+    }
     if file.is_file():
         known = json.loads(file.read_text(encoding="utf-8"))
-        if set(known) == set(plans):
-            return known
+        if known["where"] == where:
+            return known["speed"]
     steps: dict[str, list[float]] = {name: [] for name in plans}
     sampling: dict[str, list[float]] = {name: [] for name in plans}
     for number in range(rounds):
@@ -218,8 +265,6 @@ def measure_speed(
             config.trainer.max_steps = WARMUP_STEPS + TIMED_STEPS
             steps[name].append(bare_step(config, WARMUP_STEPS)[0])
             sampling[name].append(sampling_speed(runs[0]))
-    if not rounds:
-        return {}
     speed = {
         name: {
             "step_ms": statistics.median(steps[name]),
@@ -227,15 +272,13 @@ def measure_speed(
         }
         for name in plans
     }
-    file.write_text(json.dumps(speed, indent=2), encoding="utf-8")
+    write_atomically(file, json.dumps({"where": where, "speed": speed}, indent=2))
     return speed
 
 
 def sampling_speed(run: Planned) -> float:
     """Tokens per second of one text of `block_size` tokens."""
-    loaded = checkpoint.load(
-        run.folder / "checkpoints" / "last.ckpt", device=checkpoint.pick_device("auto")
-    )
+    loaded = checkpoint.load(run.last, device=checkpoint.pick_device("auto"))
     started = time.perf_counter()
     made = generate_tokens(
         loaded.model,

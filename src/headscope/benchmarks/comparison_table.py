@@ -42,7 +42,7 @@ def report(rows: list[dict[str, Any]], folder: Path, console: Console) -> None:
         "step ms": partial(shown, key="step_ms", form=".1f"),
         "sampled tokens/s": partial(shown, key="sampled_tokens_per_second", form=".0f"),
     }
-    console = Console(width=max(console.width, WIDTH))
+    console = Console(file=console.file, width=max(console.width, WIDTH), quiet=console.quiet)
     console.print()
     console.print(table(rows, columns))
     at = sorted({key for row in rows for key in row if "_at_" in key}, key=length_of)
