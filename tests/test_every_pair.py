@@ -53,7 +53,9 @@ def start(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     ) -> Run:
         # Of two compositions one, for speed.
         config = composed(*TINY, f"model/attention={attention}").copy()
-        config.model.position = composed(*TINY, f"model/position={position}").model.position
+        positioned = composed(*TINY, f"model/position={position}").model
+        config.model.position = positioned.position
+        config.model.scale_embedding = positioned.scale_embedding
         config.data.path, config.store_dir = str(text), str(text / "store")
         if not logger:
             config.logger, config.callbacks.attention.images = None, 0

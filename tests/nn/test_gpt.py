@@ -153,8 +153,18 @@ def test_a_few_steps_learn_a_batch(pair):
 def test_a_fresh_model_knows_nothing(pair):
     sizes = {"vocab_size": 1000, "block_size": 32, "embed_dim": 64}
     tokens = torch.randint(1000, (4, 33))
-    loss = loss_of(fresh(**sizes, **variant(pair)), tokens)
+    options = variant(pair)
+    if options["scale_embedding"]:
+        options["tied_head"] = False  # see the next test
+    loss = loss_of(fresh(**sizes, **options), tokens)
     assert loss.item() == pytest.approx(math.log(1000), abs=0.1)
+
+
+def test_a_fresh_model_of_scaled_embeddings_expects_every_token_again():
+    tokens = torch.randint(1000, (4, 32))
+    sizes = {"vocab_size": 1000, "block_size": 32, "embed_dim": 64}
+    logits = fresh(**sizes, position=Sinusoidal, scale_embedding=True)(tokens)
+    assert torch.equal(logits.argmax(-1), tokens)
 
 
 @every_pair
@@ -305,7 +315,10 @@ def renamed(name: str, names: dict[str, str]) -> str:
 
 
 def test_a_scaled_embedding_is_sqrt_of_the_width_times_as_large():
+    started = fresh(scale_embedding=True).embedding.weight.std().item()
+    assert started == pytest.approx(1 / math.sqrt(16), rel=0.2)
     plain, scaled = gpt(), gpt(scale_embedding=True)
+    scaled.load_state_dict(plain.state_dict())
     with torch.no_grad():
         scaled.embedding.weight /= math.sqrt(16)
     read = {}

@@ -21,11 +21,11 @@ class GPT(nn.Module):
     `attention` and `position` make these parts from the sizes, a new attention for every layer and
     one position for all. `kv_heads` and `head_dim` follow from `heads` unless given.
     `dropout` acts on attention weights, on residuals, and after embedding plus position.
-    `scale_embedding` multiplies embeddings by sqrt(C) (Vaswani 2017, 3.4), so that a position
-    encoding of fixed size does not drown them. `tied_head` makes the output matrix the
-    embedding's own (Press 2017).
+    `scale_embedding` starts embeddings as N(0, 1/sqrt(C)) and multiplies them by sqrt(C) (Vaswani
+    2017, 3.4), so that a position encoding of fixed size does not drown them. `tied_head` makes the
+    output matrix the embedding's own (Press 2017); a fresh model of both expects every token again.
 
-    Weights start as N(0, 0.02); the projections that write to the residual stream are scaled
+    Other weights start as N(0, 0.02); the projections that write to the residual stream are scaled
     down by 1/sqrt(2 layers), so that its variance does not grow with depth (GPT-2).
 
     Parameters (no biases): V C, as much again when not tied, the position's own; in each layer
@@ -96,6 +96,8 @@ class GPT(nn.Module):
         self.norm = nn.LayerNorm(embed_dim, bias=bias)
         self.head = nn.Linear(embed_dim, vocab_size, bias=False)
         self._initialize(residual_std=0.02 / math.sqrt(2 * layers))
+        if scale_embedding:
+            nn.init.normal_(self.embedding.weight, std=1 / math.sqrt(embed_dim))
         if tied_head:
             self.head.weight = self.embedding.weight
 
