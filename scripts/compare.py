@@ -3,7 +3,9 @@
 import shlex
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hydra import compose
 from hydra.core.hydra_config import HydraConfig
@@ -11,6 +13,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from headscope import command_line
 from headscope.config.training import TrainConfig
+
+if TYPE_CHECKING:
+    from headscope.comparison.runs import PlannedRun
 
 OWN = ("compare", "seeds", "speed_rounds", "name")
 """Keys that are about the comparison, not about a run."""
@@ -43,25 +48,22 @@ def compare(config: DictConfig) -> None:
     """Train, evaluate and time every choice; print the table and write it to the folder."""
     from rich.console import Console
 
-    from headscope.benchmarks.comparison import run_comparison
     from headscope.callbacks.saving import Interrupted
+    from headscope.comparison.compare import compare_runs
 
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
     shared = [word for word in hydra.overrides.task if not _begins(word, OWN)]
+    choices, seeds = list(config.compare.choices), list(config.seeds)
     try:
-        if not config.compare.choices or not config.seeds:
+        if not choices or not seeds:
             raise ValueError("compare.choices= and seeds= must each name at least one")
-        for key, values in (("compare.choices", config.compare.choices), ("seeds", config.seeds)):
+        for key, values in (("compare.choices", choices), ("seeds", seeds)):
             for value in values:
-                if list(values).count(value) > 1:
+                if values.count(value) > 1:
                     raise ValueError(f"{key}= names {value} twice")
-        configs = {
-            choice: _configs(shared, choice, list(config.seeds))
-            for choice in config.compare.choices
-        }
-        run_comparison(
-            configs,
+        compare_runs(
+            [run for choice in choices for run in _planned(shared, choice, seeds, folder)],
             folder=folder,
             block_sizes=list(config.compare.block_sizes),
             speed_rounds=config.speed_rounds,
@@ -75,10 +77,12 @@ def compare(config: DictConfig) -> None:
             shutil.rmtree(folder)  # it went wrong before anything was made
 
 
-def _configs(
-    shared: list[str], choice: str, seeds: list[int]
-) -> dict[int, tuple[DictConfig, list[str]]]:
-    """Of each seed, a run's configuration, and the words of the command line that are its own."""
+def _planned(
+    shared: list[str], choice: str, seeds: list[int], folder: Path
+) -> "Iterator[PlannedRun]":
+    """A run of `choice` for each seed."""
+    from headscope.comparison.runs import PlannedRun
+
     try:
         typed = shlex.split(choice)
     except ValueError as error:
@@ -90,12 +94,10 @@ def _configs(
     words = [*shared, *own]
     composed = compose("compare", words)
     keys = [key for key in TrainConfig.__dataclass_fields__ if key in composed]
-    runs = {}
     for seed in seeds:
         config = OmegaConf.masked_copy(composed, keys)
         config.seed = seed
-        runs[seed] = config, [*words, f"seed={seed}"]
-    return runs
+        yield PlannedRun(choice, seed, config, [*words, f"seed={seed}"], folder)
 
 
 def _begins(word: str, keys: tuple[str, ...]) -> bool:

@@ -30,6 +30,8 @@ PAIRS = [
     for position in POSITIONS
     if (attention, position) not in REFUSED
 ]
+EACH = [pair for pair in PAIRS if pair[0] == "multi_head" or pair[1] == "learned"]
+"""Every attention and every position, not in every pair."""
 SIZES = {"embed_dim": 16, "block_size": 10, "heads": 4, "head_dim": 4}
 
 

@@ -9,8 +9,8 @@ import pytest
 from filelock import FileLock
 from running import SMALL, Said, Script
 
-from headscope.benchmarks import comparison
 from headscope.callbacks.saving import Interrupted
+from headscope.comparison import figures, runs
 
 FOLDER = Path("outputs/compare_own")
 CHOICES = ["model/position=rotary", "model/position=learned model.heads=2"]
@@ -43,14 +43,14 @@ def test_the_figures_are_those_of_the_runs(compare, script: Script, monkeypatch)
     assert said.code == 0, said.err
     assert rows().keys() == NAMES.keys()
     for choice, row in rows().items():
-        runs = [summary(choice, seed) for seed in (1, 2)]
-        bits = [run["val_bits_per_byte"] for run in runs]
+        summaries = [summary(choice, seed) for seed in (1, 2)]
+        bits = [run["val_bits_per_byte"] for run in summaries]
         assert bits[0] != bits[1]
         assert [float(row["seed_1"]), float(row["seed_2"])] == bits
         assert float(row["bits_per_byte"]) == pytest.approx(statistics.mean(bits))
         assert float(row["deviation"]) == pytest.approx(statistics.stdev(bits))
         assert float(row["bits_per_byte_at_32"]) == pytest.approx(bits[0], rel=1e-5)
-        assert int(row["parameters"]) == runs[0]["parameters"]
+        assert int(row["parameters"]) == summaries[0]["parameters"]
         assert int(row["cache_bytes_per_token"]) == 2 * 2 * 32 * 4  # layers, K and V, width, fp32
         assert float(row["step_ms"]) > 0
         assert float(row["sampled_tokens_per_second"]) > 0
@@ -64,8 +64,9 @@ def test_the_figures_are_those_of_the_runs(compare, script: Script, monkeypatch)
 
     # Once more, it trains, evaluates and times nothing.
     before = (FOLDER / "comparison.csv").read_bytes()
-    for name in ("fit", "bare_step", "evaluate_lengths"):
-        monkeypatch.setattr(comparison, name, None)
+    monkeypatch.setattr(runs, "fit", None)
+    monkeypatch.setattr(figures, "bare_step", None)
+    monkeypatch.setattr(figures, "evaluate_lengths", None)
     again = compare()
     assert again.code == 0, again.err
     assert "4 of 4 runs are there already" in again.out
@@ -75,19 +76,19 @@ def test_the_figures_are_those_of_the_runs(compare, script: Script, monkeypatch)
 def test_a_stopped_comparison_goes_on_and_ends_alike(compare, monkeypatch) -> None:
     brief = ["seeds=[1]", "speed_rounds=0"]
     assert compare(*brief, "name=whole").code == 0
-    fit = comparison.fit
+    fit = runs.fit
 
     def stopped(run):
         if run.config.model.heads == 2:
             raise Interrupted
         return fit(run)
 
-    monkeypatch.setattr(comparison, "fit", stopped)
+    monkeypatch.setattr(runs, "fit", stopped)
     said = compare(*brief)
     assert said.code == 130
     assert "goes on from here" in said.err
     assert not (FOLDER / "comparison.csv").exists()
-    monkeypatch.setattr(comparison, "fit", fit)
+    monkeypatch.setattr(runs, "fit", fit)
     said = compare(*brief)
     assert said.code == 0, said.err
     assert "1 of 2 runs are there already" in said.out

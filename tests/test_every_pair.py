@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoint_files import composed
-from choices import ATTENTIONS, PAIRS
+from choices import ATTENTIONS, EACH, PAIRS
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -17,9 +17,6 @@ from headscope.callbacks.saving import Interrupted
 from headscope.generation import generate_tokens
 from headscope.run import fit
 from headscope.training.module import LanguageModel
-
-EACH = [pair for pair in PAIRS if pair[0] == "multi_head" or pair[1] == "learned"]
-"""Every attention and every position, not in every pair."""
 
 TINY = [
     "data=text",

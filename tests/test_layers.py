@@ -129,6 +129,7 @@ ORDER = [
     ["build"],
     ["run", "report"],
     ["benchmarks"],
+    ["comparison"],
 ]
 
 

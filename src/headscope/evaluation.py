@@ -1,6 +1,7 @@
 """The loss of a checkpoint on a whole validation split."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +60,7 @@ def evaluate(
 
 
 def evaluate_lengths(
-    loaded: Checkpoint, text: ValidationText, *, batch_size: int, block_sizes: list[int]
+    loaded: Checkpoint, text: ValidationText, *, batch_size: int, block_sizes: Sequence[int]
 ) -> list[dict[str, Any]]:
     """`evaluate` at each of `block_sizes`, also beyond the one of training.
 

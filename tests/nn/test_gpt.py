@@ -1,183 +1,17 @@
-"""The laws of the whole model, over every pair of attention and position."""
+"""The laws of the whole model: positions, sizes, and what it computes."""
 
 import math
-from contextlib import nullcontext
 
 import pytest
 import torch
-from choices import ATTENTIONS, HEADS, PAIRS, POSITIONS, REFUSED, parts
-from torch import Tensor
+from choices import ATTENTIONS, EACH, HEADS, PAIRS, POSITIONS, parts
+from small_gpt import fresh, gpt, some_tokens
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from headscope.analysis.capture import captured_attention
 from headscope.nn import GPT, Learned, Rotary, Sinusoidal
-from headscope.nn.loss import next_token_loss
-
-SMALL = {"vocab_size": 11, "block_size": 10, "embed_dim": 16, "layers": 2, "heads": 4}
-SWITCHES = ("bias", "qkv_bias", "scale_embedding", "tied_head")
-
-EACH = [pair for pair in PAIRS if pair[0] == "multi_head" or pair[1] == "learned"]
-"""Every attention and every position, not in every pair."""
 
 every_pair = pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 every_attention = pytest.mark.parametrize("attention", ATTENTIONS)
-
-
-def variant(pair: tuple[str, str]) -> dict:
-    """The two parts, and switches that differ from pair to pair."""
-    number = PAIRS.index(pair)
-    switches = {name: bool(number >> place & 1) for place, name in enumerate(SWITCHES)}
-    return parts(*pair, qk_norm=number % 3 == 0) | switches
-
-
-def fresh(**options) -> GPT:
-    torch.default_generator.manual_seed(0)  # torch.manual_seed is far slower
-    return GPT(**(SMALL | options))
-
-
-def gpt(**options) -> GPT:
-    """A small model whose layers do much: with fresh weights they hardly change their input."""
-    model = fresh(**options).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.4 * torch.randn_like(parameter)
-    return model
-
-
-def some_tokens(length: int = 10, batch: int = 2) -> Tensor:
-    return torch.randint(11, (batch, length), generator=torch.Generator().manual_seed(1))
-
-
-def loss_of(model: GPT, tokens: Tensor) -> Tensor:
-    return next_token_loss(model(tokens[:, :-1]), tokens[:, 1:])
-
-
-# --- every pair of attention and position ---
-
-
-@every_pair
-def test_a_changed_token_changes_the_logits_from_there_on_and_none_before(pair):
-    model, tokens = gpt(**variant(pair)), some_tokens(batch=1)
-    changed = tokens + torch.eye(10, dtype=torch.long)  # another token in each row
-    change = (model(changed % 11) - model(tokens)).abs().amax(dim=-1)
-    past = torch.ones(10, 10, dtype=torch.bool).tril(-1)
-    assert change[past].max() < 1e-5
-    assert change[~past].min() > 1e-4
-
-
-@every_pair
-def test_text_that_follows_changes_no_logits(pair):
-    model, tokens = gpt(**variant(pair)), some_tokens()
-    whole = model(tokens)
-    for length in (1, 2, 6, 9):
-        torch.testing.assert_close(
-            model(tokens[:, :length]), whole[:, :length], rtol=1e-4, atol=1e-5
-        )
-
-
-@every_pair
-def test_fused_equals_explicit_in_logits_and_gradients(pair):
-    model, tokens = gpt(**variant(pair)).double(), some_tokens()
-
-    def results() -> list[Tensor]:
-        logits = model(tokens)
-        loss = next_token_loss(logits[:, :-1], tokens[:, 1:])
-        return [logits, *torch.autograd.grad(loss, list(model.parameters()))]
-
-    fused = results()
-    with captured_attention(model) as captured:
-        explicit = results()
-    torch.testing.assert_close(fused, explicit, rtol=1e-6, atol=1e-9)
-    assert len(captured) == 2
-    for weights in captured:
-        assert (weights.triu(1) == 0).all()
-        torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
-
-
-@every_pair
-def test_every_layer_knows_the_position(pair):
-    model, calls = gpt(**variant(pair)), []
-    hooks = [
-        block.register_forward_hook(lambda *call: calls.append(call)) for block in model.blocks
-    ]
-    model(some_tokens())
-    for hook in hooks:
-        hook.remove()
-    told = model.position.rotates or model.position.bias(10, 10) is not None
-    for block, (x, *_), out in calls:
-        assert torch.equal(block(x, model.position), out)
-        assert torch.equal(block(x), out) == (not told)
-
-
-@every_pair
-def test_in_bf16_logits_are_near_those_of_fp32(pair):
-    model, tokens = gpt(**variant(pair)), some_tokens(batch=4)
-    exact = model(tokens)
-    mixed = torch.autocast("cpu", dtype=torch.bfloat16)
-    for precision, most in ((mixed, 0.03), (nullcontext(), 0.1 if pair[1] == "index" else 0.03)):
-        with precision:
-            fused = model(tokens)
-            with captured_attention(model):
-                explicit = model(tokens)
-        for logits in (fused, explicit):
-            assert logits.dtype == torch.bfloat16
-            assert (logits - exact).norm() / exact.norm() < most
-        model.bfloat16()
-
-
-@every_pair
-def test_gradients_reach_every_parameter(pair):
-    model = gpt(**variant(pair))
-    loss_of(model, some_tokens(batch=8)).backward()
-    for name, parameter in model.named_parameters():
-        # A bias of keys alone adds the same to all scores of a query: softmax does not see it.
-        if not name.endswith(".key.bias"):
-            assert parameter.grad is not None, name
-            assert parameter.grad.abs().max() > 1e-5, name
-
-
-@every_pair
-def test_a_few_steps_learn_a_batch(pair):
-    model, tokens = fresh(**variant(pair)), some_tokens(batch=8)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    losses = []
-    for _ in range(5):
-        losses.append(loss_of(model, tokens))
-        optimizer.zero_grad()
-        losses[-1].backward()
-        optimizer.step()
-    assert losses[-1] < losses[0] - 0.05
-
-
-@every_pair
-def test_a_fresh_model_knows_nothing(pair):
-    sizes = {"vocab_size": 1000, "block_size": 32, "embed_dim": 64}
-    tokens = torch.randint(1000, (4, 33))
-    options = variant(pair)
-    if options["scale_embedding"]:
-        options["tied_head"] = False  # see the next test
-    loss = loss_of(fresh(**sizes, **options), tokens)
-    assert loss.item() == pytest.approx(math.log(1000), abs=0.1)
-
-
-def test_a_fresh_model_of_scaled_embeddings_expects_every_token_again():
-    tokens = torch.randint(1000, (4, 32))
-    sizes = {"vocab_size": 1000, "block_size": 32, "embed_dim": 64}
-    logits = fresh(**sizes, position=Sinusoidal, scale_embedding=True)(tokens)
-    assert torch.equal(logits.argmax(-1), tokens)
-
-
-@every_pair
-def test_a_state_dict_holds_parameters_alone(pair):
-    model = fresh(**variant(pair))
-    own = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    assert set(model.state_dict()) == own
-
-
-@pytest.mark.parametrize("pair", REFUSED, ids="-".join)
-def test_a_pair_that_makes_no_sense_is_refused_with_the_reason(pair):
-    with pytest.raises(ValueError, match=r"position=rotary.*dot product.*attention=additive"):
-        fresh(**parts(*pair))
 
 
 # --- position ---
@@ -225,6 +59,7 @@ def test_parameters_are_as_many_as_said(width, vocab, block, layers):
         # of norms; of feed-forward layers and output projections
         ({"bias": True}, (2 * layers + 1) * width + (5 + 1) * layers * width),
     ):
+        options = {"position": Sinusoidal} | options
         assert GPT(**sizes, heads=2, **options).parameter_count() == plain + more
 
 

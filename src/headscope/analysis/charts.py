@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#000000")
 """Okabe and Ito's, which the colour-blind can tell apart, without their yellow."""
-BLUE, GREY = COLOURS[0], "#666666"
+BLUE, ORANGE, GREY = COLOURS[0], COLOURS[3], "#666666"
 
 
 def choice_chart(rows: Sequence[dict[str, Any]]) -> Figure:
@@ -44,7 +44,7 @@ def choice_chart(rows: Sequence[dict[str, Any]]) -> Figure:
         panels[1].set_xlabel("milliseconds of a training step (median)")
         panels[1].set_title("What it costs", fontsize=11)
     for panel in panels:
-        _plain(panel)
+        plain_axes(panel)
     return figure
 
 
@@ -83,11 +83,12 @@ def length_chart(rows: Sequence[dict[str, Any]], block_sizes: Sequence[int]) -> 
         loc="center left",
         bbox_to_anchor=(1, 0.5),
     )
-    _plain(panel)
+    plain_axes(panel)
     return figure
 
 
-def _plain(panel: Axes) -> None:
+def plain_axes(panel: Axes) -> None:
+    """No frame, and quiet lines to read values off the x axis."""
     panel.spines[["top", "right"]].set_visible(False)
     panel.grid(axis="x", color="#e0e0e0", linewidth=0.8)
     panel.set_axisbelow(True)

@@ -6,9 +6,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from headscope.analysis.charts import BLUE, ORANGE, plain_axes
 from headscope.benchmarks.attention import REFERENCE, Shape
-
-BLUE, ORANGE = "#0072b2", "#d55e00"  # Okabe and Ito's, which the colour-blind can tell apart
 
 
 def draw(figures: dict[str, Any]) -> Figure:
@@ -51,9 +50,7 @@ def _draw_group(panel: Axes, rows: list[dict[str, Any]]) -> None:
             panel.text(0.01, place, row["left_out"], transform=across, va="center", fontsize=9)
     panel.set_yticks(range(len(rows)), [row["attention"] for row in rows])
     panel.set_ylim(len(rows) - 0.4, -0.6)
-    panel.spines[["top", "right"]].set_visible(False)
-    panel.grid(axis="x", color="#e0e0e0", linewidth=0.8)
-    panel.set_axisbelow(True)
+    plain_axes(panel)
 
 
 def _title(figures: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from headscope.nn.attention import Attention, multi_head
 from headscope.nn.attention.base import head_width
 from headscope.nn.block import Block
-from headscope.nn.position import Position, Sinusoidal
+from headscope.nn.position import Learned, Position
 
 
 class GPT(nn.Module):
@@ -45,7 +45,7 @@ class GPT(nn.Module):
         kv_heads: int | None = None,
         head_dim: int | None = None,
         attention: Callable[..., Attention] = multi_head,
-        position: Callable[..., Position] = Sinusoidal,
+        position: Callable[..., Position] = Learned,
         dropout: float = 0.0,
         bias: bool = False,
         qkv_bias: bool = False,

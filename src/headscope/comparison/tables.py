@@ -6,7 +6,7 @@ and `bits_per_byte_at_<length>`.
 """
 
 import csv
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from headscope.analysis.charts import choice_chart, length_chart
 WIDTH = 100
 
 
-def write(rows: list[dict[str, Any]], folder: Path, block_sizes: list[int]) -> None:
+def write_files(rows: list[dict[str, Any]], folder: Path, block_sizes: Sequence[int]) -> None:
     """comparison.csv, comparison.png and, with lengths, lengths.png."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     with (folder / "comparison.csv").open("w", newline="", encoding="utf-8") as file:
@@ -31,16 +31,16 @@ def write(rows: list[dict[str, Any]], folder: Path, block_sizes: list[int]) -> N
         length_chart(rows, block_sizes).savefig(folder / "lengths.png")
 
 
-def report(rows: list[dict[str, Any]], folder: Path, console: Console) -> None:
+def print_tables(rows: list[dict[str, Any]], folder: Path, console: Console) -> None:
     """The rows as tables, the best first."""
     rows = sorted(rows, key=lambda row: row["bits_per_byte"])
     columns = {
-        "bits per byte": partial(shown, key="bits_per_byte", form=".4f"),
-        "±": partial(shown, key="deviation", form=".4f"),
-        "parameters": partial(shown, key="parameters"),
-        "cache bytes per token": partial(shown, key="cache_bytes_per_token"),
-        "step ms": partial(shown, key="step_ms", form=".1f"),
-        "sampled tokens/s": partial(shown, key="sampled_tokens_per_second", form=".0f"),
+        "bits per byte": partial(cell, key="bits_per_byte", form=".4f"),
+        "±": partial(cell, key="deviation", form=".4f"),
+        "parameters": partial(cell, key="parameters"),
+        "cache bytes per token": partial(cell, key="cache_bytes_per_token"),
+        "step ms": partial(cell, key="step_ms", form=".1f"),
+        "sampled tokens/s": partial(cell, key="sampled_tokens_per_second", form=".0f"),
     }
     console = Console(file=console.file, width=max(console.width, WIDTH), quiet=console.quiet)
     console.print()
@@ -48,7 +48,7 @@ def report(rows: list[dict[str, Any]], folder: Path, console: Console) -> None:
     at = sorted({key for row in rows for key in row if "_at_" in key}, key=length_of)
     if at:
         console.print("\nbits per byte of the first seed at contexts of so many tokens")
-        lengths = {f"{length_of(key):,}": partial(shown, key=key, form=".4f") for key in at}
+        lengths = {f"{length_of(key):,}": partial(cell, key=key, form=".4f") for key in at}
         console.print(table(rows, lengths))
     console.print(f"\n{folder}/comparison.csv and .png", highlight=False, soft_wrap=True)
 
@@ -61,7 +61,7 @@ def table(
     for name in columns:
         made.add_column(name, justify="right")
     for row in rows:
-        made.add_row(row["choice"], *(cell(row) for cell in columns.values()))
+        made.add_row(row["choice"], *(cell_of(row) for cell_of in columns.values()))
     return made
 
 
@@ -69,5 +69,5 @@ def length_of(key: str) -> int:
     return int(key.rpartition("_")[2])
 
 
-def shown(row: dict[str, Any], key: str, form: str = ",") -> str:
+def cell(row: dict[str, Any], key: str, form: str = ",") -> str:
     return format(row[key], form) if key in row else "-"

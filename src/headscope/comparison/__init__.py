@@ -1,0 +1,1 @@
+"""Several choices, trained alike from the same seeds: what each learns, weighs and costs."""

@@ -1,0 +1,113 @@
+"""The figures of a comparison: what its runs learned, and what they weigh and cost."""
+
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from headscope import checkpoint
+from headscope.benchmarks.training import bare_step
+from headscope.comparison.runs import PlannedRun
+from headscope.evaluation import evaluate_lengths, validation_text
+from headscope.generation import generate_tokens
+from headscope.run import device_name, write_atomically
+
+TIMED_STEPS, WARMUP_STEPS = 10, 3
+EVALUATION_BATCH = 16
+
+
+def figures_of(runs: Sequence[PlannedRun]) -> dict[str, Any]:
+    """Size, and bits per byte of every seed, their mean and, of several, the standard deviation of
+    the sample."""
+    bits = [run.summary()["val_bits_per_byte"] for run in runs]
+    model = checkpoint.load(runs[0].last).model
+    return {
+        "parameters": model.parameter_count(),
+        "cache_bytes_per_token": model.cache_bytes_per_token(),
+        "bits_per_byte": statistics.mean(bits),
+        **({"deviation": statistics.stdev(bits)} if len(bits) > 1 else {}),
+        **{f"seed_{run.seed}": value for run, value in zip(runs, bits, strict=True)},
+    }
+
+
+def at_lengths(run: PlannedRun, block_sizes: Sequence[int], console: Console) -> dict[str, float]:
+    """Bits per byte of a run at each context length that its position encoding reaches."""
+    if not block_sizes:
+        return {}
+    file = run.folder / "lengths.json"
+    known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    if set(known) != set(map(str, block_sizes)):
+        loaded = checkpoint.load(run.last, device=checkpoint.pick_device("auto"))
+        text = validation_text(checkpoint.build_corpus(loaded.config), loaded.tokenizer)
+        results = evaluate_lengths(
+            loaded, text, batch_size=EVALUATION_BATCH, block_sizes=block_sizes
+        )
+        known = {str(entry["block_size"]): entry.get("bits_per_byte") for entry in results}
+        write_atomically(file, json.dumps(known))
+        console.print(
+            f"{run.name}, seed {run.seed}, at {', '.join(known)} tokens: "
+            + ", ".join("-" if bits is None else f"{bits:.4f}" for bits in known.values()),
+            highlight=False,
+            soft_wrap=True,
+        )
+    return {f"bits_per_byte_at_{size}": bits for size, bits in known.items() if bits is not None}
+
+
+def measure_speed(
+    runs: Sequence[PlannedRun], folder: Path, *, rounds: int, console: Console
+) -> dict[str, dict[str, float]]:
+    """Milliseconds of a training step (one batch, not compiled) and tokens sampled per second, of
+    `runs`, one of every choice: medians of rounds that take the choices in turn, so that a machine
+    that slows down slows all alike. Measured once, and then read from `folder`.
+
+    Sampling reads the whole context anew for every token: there is no key-value cache yet.
+    """
+    if not rounds:
+        return {}
+    file = folder / "speed.json"
+    where = {
+        "choices": [run.name for run in runs],
+        "rounds": rounds,
+        "device": device_name(checkpoint.pick_device("auto")),
+        "torch": torch.__version__,
+    }
+    if file.is_file():
+        known = json.loads(file.read_text(encoding="utf-8"))
+        if known["where"] == where:
+            return known["speed"]
+    steps: dict[str, list[float]] = {run.name: [] for run in runs}
+    sampling: dict[str, list[float]] = {run.name: [] for run in runs}
+    for number in range(rounds):
+        console.print(f"timing, round {number + 1} of {rounds}", highlight=False)
+        for run in runs:
+            config = run.config.copy()
+            config.trainer.max_steps = WARMUP_STEPS + TIMED_STEPS
+            steps[run.name].append(bare_step(config, WARMUP_STEPS)[0])
+            sampling[run.name].append(sampling_speed(run))
+    speed = {
+        name: {
+            "step_ms": statistics.median(steps[name]),
+            "sampled_tokens_per_second": statistics.median(sampling[name]),
+        }
+        for name in steps
+    }
+    write_atomically(file, json.dumps({"where": where, "speed": speed}, indent=2))
+    return speed
+
+
+def sampling_speed(run: PlannedRun) -> float:
+    """Tokens per second of one text of `block_size` tokens."""
+    loaded = checkpoint.load(run.last, device=checkpoint.pick_device("auto"))
+    started = time.perf_counter()
+    made = generate_tokens(
+        loaded.model,
+        [loaded.tokenizer.end_of_text],
+        max_new_tokens=loaded.model.block_size - 1,
+        generator=torch.Generator().manual_seed(1),
+    )
+    return len(list(made)) / (time.perf_counter() - started)

@@ -1,0 +1,128 @@
+"""The runs of a comparison: what is planned, what is there already, and the training of the rest.
+
+A run is written as soon as it is known: it has its summary.json, or a checkpoint to resume from.
+"""
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+from rich.console import Console
+
+from headscope import checkpoint
+from headscope.build import build, plain
+from headscope.check import check
+from headscope.run import fit
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run of `choice`, some words of the command line. `words` are all that make its `config`."""
+
+    choice: str
+    seed: int
+    config: DictConfig
+    words: list[str]
+    comparison: Path
+
+    @property
+    def name(self) -> str:
+        """The choice in few words: `model/position=rotary model.heads=8` is `rotary heads=8`."""
+        return re.sub(r"\bmodel(/\w+=|\.)", "", self.choice)
+
+    @property
+    def folder(self) -> Path:
+        return self.comparison / re.sub(r"[^\w.=-]+", "_", self.name) / f"seed_{self.seed}"
+
+    @property
+    def last(self) -> Path:
+        return self.folder / "checkpoints" / "last.ckpt"
+
+    @property
+    def finished(self) -> bool:
+        return (self.folder / "summary.json").is_file() and self.last.is_file()
+
+    def summary(self) -> dict[str, Any]:
+        return json.loads((self.folder / "summary.json").read_text(encoding="utf-8"))
+
+
+def check_plan(runs: Sequence[PlannedRun]) -> None:
+    """Raises ValueError when a run cannot be made, two would share a folder, or a folder holds a
+    run of another configuration."""
+    if len({run.folder for run in runs}) < len(runs):
+        raise ValueError("two of compare.choices= have the same name, without its odd characters")
+    for run in runs:
+        try:
+            check(run.config)
+        except ValueError as error:
+            raise ValueError(f"{run.choice}: {error}") from error
+        check_same_recipe(run)
+
+
+def check_same_recipe(run: PlannedRun) -> None:
+    """Raises ValueError when the run's folder holds one of another configuration."""
+    if not run.last.is_file():
+        return
+    before, now = checkpoint.read(run.last)["headscope"]["config"], plain(run.config)
+    keys = {*before, *now} - {"name"}  # that of the folder
+    changed = sorted(key for key in keys if before.get(key) != now.get(key))
+    if changed:
+        raise ValueError(
+            f"{run.folder} holds a run with other settings of {', '.join(changed)}: name= gives "
+            "this comparison a folder of its own"
+        )
+
+
+def check_same_text(runs: Sequence[PlannedRun]) -> None:
+    """Raises ValueError when a file has changed between runs that name the same text."""
+    stores: dict[str, str] = {}
+    for run in runs:
+        own = checkpoint.read(run.last)["headscope"]
+        text = json.dumps([own["config"]["data"], own["config"]["tokenizer"]])
+        if stores.setdefault(text, own["store"]) != own["store"]:
+            raise ValueError(
+                f"{run.folder} was trained on another text than those before it, of the same name: "
+                "name= gives this comparison a folder of its own"
+            )
+
+
+def train_all(runs: Sequence[PlannedRun], console: Console) -> None:
+    """Make every run that is not finished, one after the other."""
+    waiting = [run for run in runs if not run.finished]
+    if len(waiting) < len(runs):
+        console.print(f"{len(runs) - len(waiting)} of {len(runs)} runs are there already")
+    started = time.monotonic()
+    for number, run in enumerate(waiting):
+        summary = train(run, console)
+        left = (time.monotonic() - started) / (number + 1) * (len(waiting) - number - 1)
+        console.print(
+            f"{len(runs) - len(waiting) + number + 1} of {len(runs)}: {run.name}, seed "
+            f"{run.seed}: {summary['val_bits_per_byte']:.4f} bits per byte after "
+            f"{summary['train_seconds']:.0f} s of training; about {left / 60:.0f} min left",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def train(run: PlannedRun, console: Console) -> dict[str, Any]:
+    """One run, from where it was."""
+    begun = run.last.is_file()
+    if not begun and run.folder.exists():
+        shutil.rmtree(run.folder)  # of a run that was killed before it saved
+    try:
+        built = build(
+            run.config,
+            folder=run.folder,
+            overrides=run.words,
+            console=console if console.is_terminal else Console(quiet=True),
+            resume=begun,
+        )
+        return fit(built)
+    except ValueError as error:
+        raise ValueError(f"{run.choice}, seed {run.seed}: {error}") from error
