@@ -54,8 +54,8 @@ def compare(config: DictConfig) -> None:
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
     shared = [word for word in hydra.overrides.task if not _begins(word, OWN)]
-    choices, seeds = list(config.compare.choices), list(config.seeds)
     try:
+        choices, seeds = list(config.compare.choices), list(config.seeds)
         if not choices or not seeds:
             raise ValueError("compare.choices= and seeds= must each name at least one")
         for key, values in (("compare.choices", choices), ("seeds", seeds)):
