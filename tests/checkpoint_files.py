@@ -1,29 +1,18 @@
 """Checkpoints as training writes them, without any training."""
 
-from functools import cache
-
 import torch
-from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig, OmegaConf
+from composing import composed
+from omegaconf import OmegaConf
 
 from headscope import checkpoint
-from headscope.command_line import CONF
-from headscope.config import register_schemas
 from headscope.data.tokenizer import Tokenizer, byte
 from headscope.nn import GPT
 
 SIZES = ["model.block_size=8", "model.embed_dim=8", "model.layers=2"]
 
 
-@cache
-def composed(*overrides: str) -> DictConfig:
-    register_schemas()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose("train", [*SIZES, *overrides])
-
-
 def configuration(*overrides: str) -> dict:
-    return OmegaConf.to_container(composed(*overrides), resolve=True)
+    return OmegaConf.to_container(composed(*SIZES, *overrides), resolve=True)
 
 
 def content(config: dict | None = None, tokenizer: Tokenizer | None = None) -> tuple[dict, GPT]:

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
 ROOT = Path(__file__).parents[1]
 
 SMALL = [
@@ -27,3 +29,10 @@ class Said:
 
 
 Script = Callable[..., Said]
+
+
+def events(run: str) -> EventAccumulator:
+    """What a run logged to TensorBoard, all of it."""
+    return EventAccumulator(
+        f"{run}/tensorboard", size_guidance={"images": 0, "tensors": 0}
+    ).Reload()

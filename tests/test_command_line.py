@@ -5,19 +5,17 @@ import shlex
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
+from composing import composed
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from omegaconf import DictConfig
 from running import ROOT, Script
 
-from headscope.command_line import CONF, implied_data, literal_arguments
-from headscope.config import register_schemas
+from headscope.command_line import implied_data, literal_arguments
 
 
-def composed(config_name: str, *arguments: str):
-    register_schemas()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose(config_name, overrides=literal_arguments(arguments))
+def typed(script: str, *arguments: str) -> DictConfig:
+    return composed(*literal_arguments(arguments), root=script)
 
 
 TEXTS = [
@@ -42,19 +40,19 @@ TEXTS = [
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_text_is_taken_literally(text: str) -> None:
-    assert composed("sample", f"prompt={text}").prompt == text
+    assert typed("sample", f"prompt={text}").prompt == text
 
 
 @settings(max_examples=40)
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=30))
 def test_any_text_is_taken_literally(text: str) -> None:
-    assert composed("sample", f"prompt={text}").prompt == text
+    assert typed("sample", f"prompt={text}").prompt == text
 
 
 @settings(max_examples=60)
 @given(st.text(alphabet="\\'\"${}[]a", max_size=8))
 def test_so_is_what_hydra_and_omegaconf_escape(text: str) -> None:
-    assert composed("sample", f"prompt={text}").prompt == text
+    assert typed("sample", f"prompt={text}").prompt == text
 
 
 @pytest.mark.parametrize(
@@ -62,26 +60,26 @@ def test_so_is_what_hydra_and_omegaconf_escape(text: str) -> None:
 )
 def test_paths_are_taken_literally(key: str) -> None:
     path = "runs/lr=1e-3, a (copy)/it's"
-    config = composed("train", "tokenizer=gpt2", f"{key}={path}")
+    config = typed("train", "tokenizer=gpt2", f"{key}={path}")
     for part in key.split("."):
         config = config[part]
     assert config == path
 
 
 def test_stop_is_one_text_or_a_json_list() -> None:
-    assert composed("sample", r'stop=["\n", "a, b"]').stop == ["\n", "a, b"]
-    assert composed("sample", "stop=The end, or not").stop == ["The end, or not"]
-    assert composed("sample", "stop=[]").stop == []
+    assert typed("sample", r'stop=["\n", "a, b"]').stop == ["\n", "a, b"]
+    assert typed("sample", "stop=The end, or not").stop == ["The end, or not"]
+    assert typed("sample", "stop=[]").stop == []
     # As bash hands on stop=["\n", "END"], and what is no list at all.
-    assert composed("sample", r"stop=[\n, END]").stop == ["\n", "END"]
-    assert composed("sample", "stop=[sic").stop == ["[sic"]
+    assert typed("sample", r"stop=[\n, END]").stop == ["\n", "END"]
+    assert typed("sample", "stop=[sic").stop == ["[sic"]
     with pytest.raises(ValueError, match=r"stop=\[1\]"):
-        composed("sample", "stop=[1]")
+        typed("sample", "stop=[1]")
 
 
 def test_null_stays_null() -> None:
-    assert composed("sample", "checkpoint=null").checkpoint is None
-    assert composed("sample", "prompt=null").prompt == "null"
+    assert typed("sample", "checkpoint=null").checkpoint is None
+    assert typed("sample", "prompt=null").prompt == "null"
 
 
 def test_a_path_implies_the_choice_of_data() -> None:
@@ -103,7 +101,7 @@ def readme_commands() -> list[list[str]]:
 def test_every_command_in_readme_composes(words: list[str]) -> None:
     script, *arguments = (word for word in words if word not in ("-m", "--help"))
     arguments = [word for word in arguments if "," not in word or not word.startswith("model.")]
-    composed(Path(script).stem, *arguments, *implied_data(arguments))
+    typed(Path(script).stem, *arguments, *implied_data(arguments))
 
 
 @pytest.mark.parametrize("name", ["train", "sample", "evaluate", "benchmark"])

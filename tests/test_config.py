@@ -3,21 +3,19 @@
 import re
 import shutil
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
+from composing import composed
 from hydra.errors import HydraException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from headscope import checkpoint
-from headscope.check import check
 from headscope.command_line import CONF
-from headscope.config import SCHEMAS, register_schemas
+from headscope.config import SCHEMAS
 from headscope.data.corpus import Corpus
 from headscope.data.tokenizer import Tokenizer
 from headscope.nn import GPT
@@ -34,15 +32,6 @@ MUST_BE_GIVEN = {
     "hub": ["data.name=someone/texts"],
     "own": ['compare.choices=["model.heads=2"]'],
 }
-
-
-@cache
-def composed(*overrides: str, root: str = "train", conf: Path = CONF) -> DictConfig:
-    register_schemas()
-    # A comparison is named after Hydra's choice, which is only known where Hydra runs.
-    named = ["name=ours"] if root == "compare" else []
-    with initialize_config_dir(str(conf), version_base="1.3"):
-        return compose(root, [*named, *overrides])
 
 
 def chosen(group: str, option: str, *overrides: str) -> DictConfig:
@@ -127,86 +116,6 @@ def test_a_person_is_told_of_every_choice():
 def test_a_comparison_of_all_choices_leaves_none_out(option, group):
     compared = " ".join(chosen("compare", option).compare.choices).split()
     assert {f"model/{group}={name}" for name in SCHEMAS[group]} <= set(compared)
-
-
-# --- an attention that says how many heads there are ---
-
-
-def built(*overrides: str) -> GPT:
-    """A model that could be trained, as a run would build it."""
-    config = composed("model.layers=1", *overrides)
-    check(config)
-    return checkpoint.build_model(config.model, vocab_size=50)
-
-
-@pytest.mark.parametrize(
-    ("line", "heads", "kv_heads"),
-    [
-        ("single_head", 1, 1),
-        ("single_head model.head_dim=16", 1, 1),
-        ("multi_head", 4, 4),
-        ("multi_head model.heads=8 model.kv_heads=8", 8, 8),
-        ("multi_query", 4, 1),
-        ("multi_query model.heads=8 model/position=rotary model.position.base=10", 8, 1),
-        ("grouped_query", 4, 2),
-        ("grouped_query model.heads=8 model/position=rotary", 8, 2),
-        ("grouped_query model.heads=8 model.kv_heads=4", 8, 4),
-        ("grouped_query model.heads=8 model.kv_heads=1", 8, 1),
-        ("stacked_heads model.heads=2", 2, 2),
-        ("additive model.kv_heads=2", 4, 2),
-        ("grouped_query experiment=nanogpt_gpu", 6, 2),
-        ("single_head experiment=nanogpt_cpu model.heads=1", 1, 1),
-    ],
-)
-def test_an_attention_has_its_own_heads_unless_told_otherwise(line, heads, kv_heads):
-    model = built(*f"model/attention={line}".split())
-    attention = model.blocks[0].attention
-    assert (attention.heads, attention.kv_heads) == (heads, kv_heads)
-    assert model.position.heads == heads
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("single_head model.heads=8", ["heads=8", "single_head", "multi_head"]),
-        ("single_head model.kv_heads=2", ["heads=1", "kv_heads=2"]),
-        ("multi_head model.kv_heads=2", ["kv_heads=2", "heads=4", "grouped_query"]),
-        ("multi_query model.kv_heads=2", ["kv_heads=2", "multi_query", "grouped_query"]),
-        ("grouped_query model.kv_heads=3", ["heads=4", "kv_heads=3"]),
-        ("grouped_query model.kv_heads=8", ["heads=4", "kv_heads=8"]),
-        ("grouped_query model.kv_heads=0", ["heads=4", "kv_heads=0"]),
-        ("grouped_query model.kv_heads=null", ["grouped_query", "kv_heads"]),
-        ("stacked_heads model.kv_heads=2", ["kv_heads=2", "heads=4", "grouped_query"]),
-        ("additive model/position=rotary", ["position=rotary", "attention=additive"]),
-        ("multi_head model.attention.scale=0", ["scale=0"]),
-        ("multi_head model.head_dim=16 model.attention.out_proj=false", ["head_dim=16"]),
-    ],
-)
-def test_heads_that_an_attention_cannot_have_are_refused_before_a_run(line, words):
-    with pytest.raises(ValueError, match=words[0]) as refusal:
-        built(*f"model/attention={line}".split())
-    for word in words:
-        assert word in str(refusal.value)
-
-
-@pytest.mark.parametrize("option", SCHEMAS["attention"])
-def test_an_experiment_may_choose_the_attention(option, tmp_path):
-    conf = tmp_path / "conf"
-    shutil.copytree(CONF, conf)
-    (conf / "experiment" / "ours.yaml").write_text(
-        "# @package _global_\n"
-        f"defaults: [override /model/attention: {option}, override /model/position: alibi]\n"
-        "model: {layers: 1, attention: {qk_norm: true}}\n"
-    )
-    config = composed("experiment=ours", conf=conf)
-    expected = composed(
-        "model.layers=1",
-        f"model/attention={option}",
-        "model/position=alibi",
-        "model.attention.qk_norm=true",
-    )
-    assert config.model == expected.model
-    check(config)
 
 
 # --- no mistake goes unnoticed ---

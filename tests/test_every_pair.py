@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_files import composed
+from checkpoint_files import SIZES
 from choices import ATTENTIONS, EACH, PAIRS
+from composing import composed
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -19,6 +20,7 @@ from headscope.run import fit
 from headscope.training.module import LanguageModel
 
 TINY = [
+    *SIZES,
     "data=text",
     "tokenizer=byte",
     "model.dropout=0.1",

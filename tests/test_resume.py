@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_files import SIZES, composed, configuration, content
+from checkpoint_files import SIZES, configuration, content
+from composing import composed
 from omegaconf import OmegaConf
 
 from headscope.command_line import literal_arguments
@@ -28,7 +29,7 @@ def resumed(run: Path, *words: str):
     typed = [f"resume={run}", *words]
     arguments = resume_arguments(typed, literal_arguments(typed))
     task = [word for word in arguments if not word.startswith("hydra.")]
-    return resumed_config(composed(*[word for word in task if word not in SIZES]), task)
+    return resumed_config(composed(*SIZES, *[word for word in task if word not in SIZES]), task)
 
 
 def test_a_run_keeps_its_own_configuration(run: Path) -> None:

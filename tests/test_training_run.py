@@ -1,17 +1,13 @@
-"""The whole of it on real text: train, sample, evaluate, be killed, resume."""
+"""The whole of it on real text: train, sample, evaluate, start anew."""
 
 import json
 import math
-import subprocess
-import sys
-import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
-from running import ROOT, SMALL, Said, Script
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from running import SMALL, Said, Script, events
 
 from headscope.data.store import open_store
 
@@ -19,22 +15,6 @@ from headscope.data.store import open_store
 def figures(said: Said) -> dict[str, float]:
     assert said.code == 0, said.err
     return json.loads(said.out)
-
-
-def weights(run: str | Path) -> dict[str, torch.Tensor]:
-    return torch.load(Path(run) / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
-
-
-def assert_same_weights(one: str, other: str) -> None:
-    ours, theirs = weights(one), weights(other)
-    assert ours.keys() == theirs.keys()
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-
-
-def events(run: str) -> EventAccumulator:
-    return EventAccumulator(
-        f"{run}/tensorboard", size_guidance={"images": 0, "tensors": 0}
-    ).Reload()
 
 
 def test_it_learns_and_tells_what_it_learned(script: Script, speeches: Path) -> None:
@@ -120,123 +100,6 @@ def test_it_learns_and_tells_what_it_learned(script: Script, speeches: Path) -> 
     assert copied["steps"] == 1
 
 
-KILLED = """
-import os, runpy, signal, sys
-
-import torch
-
-def die(*args, **options):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-where, at, script, *arguments = sys.argv[1:]
-if where == "training_step" or where == "validation_step":
-    from headscope.training.module import LanguageModel
-    step = getattr(LanguageModel, where)
-    def killed(self, batch, batch_idx):
-        if self.global_step == int(at) and batch_idx > 0:
-            die()
-        return step(self, batch, batch_idx)
-    setattr(LanguageModel, where, killed)
-else:
-    from headscope.training import checkpoints
-    calls = []
-    save = torch.save
-    def half(content, file):
-        calls.append(file)
-        if len(calls) == int(at):
-            file.write(b"half of it")
-            file.flush()
-            die()
-        save(content, file)
-    checkpoints.torch.save = half
-sys.argv = [script, *arguments]
-runpy.run_path(script, run_name="__main__")
-"""
-
-
-def test_a_run_killed_four_times_ends_as_one_that_never_was(script: Script, speeches: Path) -> None:
-    arguments = [
-        *SMALL,
-        f"data.path={speeches}",
-        "model.dropout=0.1",
-        "trainer.accumulate=2",
-        "trainer.max_steps=40",
-        "trainer.val_every_steps=10",
-        "callbacks.save_every_minutes=0",
-    ]
-    assert script("train", *arguments, "hydra.run.dir=outputs/whole").code == 0
-    moments = [
-        ("training_step", "20"),
-        ("validation_step", "30"),
-        ("while writing a checkpoint", "2"),
-        ("training_step", "37"),
-    ]
-    words = [*arguments, "hydra.run.dir=outputs/killed"]
-    for moment in moments:
-        command = [
-            sys.executable,
-            "-c",
-            KILLED,
-            *moment,
-            str(ROOT / "scripts" / "train.py"),
-            *words,
-        ]
-        killed = subprocess.run(command, capture_output=True, text=True)
-        assert killed.returncode == -9, killed.stderr
-        words = ["resume=outputs/killed"]
-    hydra = Path("outputs/killed/.hydra")
-    before = {file.name: file.read_bytes() for file in hydra.iterdir()}
-    # TensorBoard reads event files in order of their second, and this process is quick to start.
-    time.sleep(1)
-    said = script("train", "resume=outputs/killed")
-    assert said.code == 0, said.err
-    assert_same_weights("outputs/whole", "outputs/killed")
-    assert {file.name: file.read_bytes() for file in hydra.iterdir()} == before
-    whole, resumed = (
-        json.loads(Path(f"outputs/{run}/summary.json").read_text()) for run in ("whole", "killed")
-    )
-    for same in ("val_loss", "best_val_loss", "steps", "tokens"):
-        assert whole[same] == resumed[same]
-    assert resumed["wall_seconds"] > resumed["train_seconds"]
-
-    # One event stream: every validation once, in order, as TensorBoard shows it.
-    steps = [event.step for event in events("outputs/killed").Scalars("val/loss")]
-    assert steps == [10, 20, 30, 40]
-
-    # More steps: the new length's schedule, and said so.
-    more = script("train", "resume=outputs/killed", "trainer.max_steps=60")
-    assert more.code == 0, more.err
-    assert "trainer.max_steps from 40 to 60" in more.out
-    assert "schedule of the new length" in more.out
-    assert json.loads(Path("outputs/killed/summary.json").read_text())["steps"] == 60
-
-
-def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(
-    speeches: Path, tmp_path: Path
-) -> None:
-    script = str(ROOT / "scripts" / "train.py")
-    arguments = [*SMALL, f"data.path={speeches}", "trainer.max_steps=100000"]
-    process = subprocess.Popen(
-        [sys.executable, script, *arguments, "hydra.run.dir=outputs/run"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if "validation loss" in line:
-            process.send_signal(2)
-            break
-    rest = process.stdout.read()
-    assert process.wait() == 130
-    assert "resume=outputs/run" in rest
-    assert "Traceback" not in rest
-    saved = torch.load(tmp_path / "outputs/run/checkpoints/last.ckpt", weights_only=True)
-    assert saved["global_step"] >= 150
-    assert not (tmp_path / "outputs/run/summary.json").exists()
-
-
 def test_a_sweep_has_a_numbered_folder_for_each_run(script: Script, speeches: Path) -> None:
     said = script(
         "train",
@@ -252,29 +115,6 @@ def test_a_sweep_has_a_numbered_folder_for_each_run(script: Script, speeches: Pa
         content = torch.load(f"outputs/sweep/{number}/checkpoints/best.ckpt", weights_only=True)
         assert content["headscope"]["config"]["model"]["heads"] == heads
     assert Path("outputs/latest").read_text().strip() == "sweep/1"
-
-
-def test_early_stopping_outlives_a_kill_and_a_new_patience_holds(
-    script: Script, speeches: Path
-) -> None:
-    words = [*SMALL, f"data.path={speeches}", "trainer.val_every_steps=2", "optimizer.lr=0"]
-    words += ["trainer.max_steps=30", "callbacks.early_stopping_patience=2"]
-    said = script("train", *words, "hydra.run.dir=outputs/run")
-    assert said.code == 0, said.err
-    assert "stopped early: 2 validations without a new best" in said.out
-    summary = Path("outputs/run/summary.json")
-    assert json.loads(summary.read_text())["steps"] == 6
-    assert [event.step for event in events("outputs/run").Images("attention/layer_0")][-1] == 6
-
-    again = script("train", "resume=outputs/run")
-    assert again.code == 1
-    assert "finished, at 6 steps" in again.err
-    summary.unlink()  # as if it had been killed before the end was written
-    assert script("train", "resume=outputs/run").code == 0
-    assert json.loads(summary.read_text())["steps"] == 6
-    more = script("train", "resume=outputs/run", "callbacks.early_stopping_patience=4")
-    assert more.code == 0, more.err
-    assert json.loads(summary.read_text())["steps"] == 10
 
 
 def test_a_loss_that_is_no_number_ends_it_and_spoils_no_checkpoint(

@@ -1,0 +1,20 @@
+"""Configurations as the scripts compose them."""
+
+from functools import cache
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+
+from headscope.command_line import CONF
+from headscope.config import register_schemas
+
+
+@cache
+def composed(*overrides: str, root: str = "train", conf: Path = CONF) -> DictConfig:
+    """What `python scripts/<root>.py` runs with, given these words. Shared: copy it to change it."""
+    register_schemas()
+    # A comparison is named after Hydra's choice, which is only known where Hydra runs.
+    named = ["name=ours"] if root == "compare" else []
+    with initialize_config_dir(str(conf), version_base="1.3"):
+        return compose(root, [*named, *overrides])

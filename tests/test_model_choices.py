@@ -1,0 +1,104 @@
+"""The laws of choosing a model's parts: what a choice brings, and what does not fit together."""
+
+import shutil
+
+import pytest
+from composing import composed
+
+from headscope import checkpoint
+from headscope.check import check
+from headscope.command_line import CONF
+from headscope.config import SCHEMAS
+from headscope.nn import GPT
+
+
+def built(*overrides: str) -> GPT:
+    """A model that could be trained, as a run would build it."""
+    config = composed("model.layers=1", *overrides)
+    check(config)
+    return checkpoint.build_model(config.model, vocab_size=50)
+
+
+@pytest.mark.parametrize(
+    ("line", "heads", "kv_heads"),
+    [
+        ("single_head", 1, 1),
+        ("single_head model.head_dim=16", 1, 1),
+        ("multi_head", 4, 4),
+        ("multi_head model.heads=8 model.kv_heads=8", 8, 8),
+        ("multi_query", 4, 1),
+        ("multi_query model.heads=8 model/position=rotary model.position.base=10", 8, 1),
+        ("grouped_query", 4, 2),
+        ("grouped_query model.heads=8 model/position=rotary", 8, 2),
+        ("grouped_query model.heads=8 model.kv_heads=4", 8, 4),
+        ("grouped_query model.heads=8 model.kv_heads=1", 8, 1),
+        ("stacked_heads model.heads=2", 2, 2),
+        ("additive model.kv_heads=2", 4, 2),
+        ("grouped_query experiment=nanogpt_gpu", 6, 2),
+        ("single_head experiment=nanogpt_cpu model.heads=1", 1, 1),
+    ],
+)
+def test_an_attention_has_its_own_heads_unless_told_otherwise(line, heads, kv_heads):
+    model = built(*f"model/attention={line}".split())
+    attention = model.blocks[0].attention
+    assert (attention.heads, attention.kv_heads) == (heads, kv_heads)
+    assert model.position.heads == heads
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("single_head model.heads=8", ["heads=8", "single_head", "multi_head"]),
+        ("single_head model.kv_heads=2", ["heads=1", "kv_heads=2"]),
+        ("multi_head model.kv_heads=2", ["kv_heads=2", "heads=4", "grouped_query"]),
+        ("multi_query model.kv_heads=2", ["kv_heads=2", "multi_query", "grouped_query"]),
+        ("grouped_query model.kv_heads=3", ["heads=4", "kv_heads=3"]),
+        ("grouped_query model.kv_heads=8", ["heads=4", "kv_heads=8"]),
+        ("grouped_query model.kv_heads=0", ["heads=4", "kv_heads=0"]),
+        ("grouped_query model.kv_heads=null", ["grouped_query", "kv_heads"]),
+        ("stacked_heads model.kv_heads=2", ["kv_heads=2", "heads=4", "grouped_query"]),
+        ("additive model/position=rotary", ["position=rotary", "attention=additive"]),
+        ("multi_head model.attention.scale=0", ["scale=0"]),
+        ("multi_head model.head_dim=16 model.attention.out_proj=false", ["head_dim=16"]),
+    ],
+)
+def test_heads_that_an_attention_cannot_have_are_refused_before_a_run(line, words):
+    with pytest.raises(ValueError, match=words[0]) as refusal:
+        built(*f"model/attention={line}".split())
+    for word in words:
+        assert word in str(refusal.value)
+
+
+@pytest.mark.parametrize("option", SCHEMAS["attention"])
+def test_an_experiment_may_choose_the_attention(option, tmp_path):
+    conf = tmp_path / "conf"
+    shutil.copytree(CONF, conf)
+    (conf / "experiment" / "ours.yaml").write_text(
+        "# @package _global_\n"
+        f"defaults: [override /model/attention: {option}, override /model/position: alibi]\n"
+        "model: {layers: 1, attention: {qk_norm: true}}\n"
+    )
+    config = composed("experiment=ours", conf=conf)
+    expected = composed(
+        "model.layers=1",
+        f"model/attention={option}",
+        "model/position=alibi",
+        "model.attention.qk_norm=true",
+    )
+    assert config.model == expected.model
+    check(config)
+
+
+@pytest.mark.parametrize(
+    ("line", "scale"),
+    [
+        ("learned", 1.0),
+        ("sinusoidal", 128**0.5),
+        ("digits", 128**0.5),
+        ("sinusoidal experiment=nanogpt_cpu", 128**0.5),
+        ("sinusoidal model.scale_embedding=false", 1.0),
+        ("rotary model.scale_embedding=true", 128**0.5),
+    ],
+)
+def test_tables_of_fixed_size_come_with_scaled_embeddings_unless_told_otherwise(line, scale):
+    assert built(*f"model/position={line}".split()).embedding_scale == scale
