@@ -12,7 +12,7 @@ from headscope.config import register_schemas
 
 @cache
 def composed(*overrides: str, root: str = "train", conf: Path = CONF) -> DictConfig:
-    """What `python scripts/<root>.py` runs with, given these words. Shared: copy it to change it."""
+    """What scripts/<root>.py runs with, given these words; shared, so copied to be changed."""
     register_schemas()
     # A comparison is named after Hydra's choice, which is only known where Hydra runs.
     named = ["name=ours"] if root == "compare" else []

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig
 from running import ROOT, Script
 
-from headscope.command_line import implied_data, literal_arguments
+from headscope.command_line import CONF, implied_data, literal_arguments
 
 
 def typed(script: str, *arguments: str) -> DictConfig:
