@@ -26,6 +26,8 @@ def benchmark(config: DictConfig) -> None:
     output = Path(config.output)
     if not output.parent.is_dir():
         raise ValueError(f"output={output}: there is no folder {output.parent}")
+    if output.is_dir():
+        raise ValueError(f"output={output} is a folder: name a file in it")
     SUITES[HydraConfig.get().runtime.choices["suite"]](config)
 
 

@@ -99,6 +99,7 @@ def test_sizes_that_no_memory_holds_are_refused() -> None:
         (["model.heads=8"], ["model.heads=8", "suite.shapes"]),
         (["output=chart.png"], ["chart.png", "JSON"]),
         (["output=nowhere/figures.json"], ["nowhere"]),
+        (["output=."], ["output=.", "folder"]),
         (["suite=unknown"], ["suite/unknown", "attention"]),
         (["suite=training", "suite.steps=0"], ["suite.steps=0"]),
     ],
