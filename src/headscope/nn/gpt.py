@@ -114,11 +114,19 @@ class GPT(nn.Module):
 
         Raises ValueError when T is more than `block_size`.
         """
-        if tokens.size(1) > self.block_size:
-            raise ValueError(f"{tokens.size(1)} tokens are more than block_size={self.block_size}")
-        x = self.dropout(self.position(self.embedding(tokens) * self.embedding_scale))
+        x = self.embed(tokens)
         for block in self.blocks:
             x = block(x, self.position)
+        return self.read_out(x)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """What the first block reads, (B, T, C). Raises ValueError as `forward` does."""
+        if tokens.size(1) > self.block_size:
+            raise ValueError(f"{tokens.size(1)} tokens are more than block_size={self.block_size}")
+        return self.dropout(self.position(self.embedding(tokens) * self.embedding_scale))
+
+    def read_out(self, x: Tensor) -> Tensor:
+        """Logits (B, T, V) from what the last block wrote, (B, T, C)."""
         return self.head(self.norm(x))
 
     def parameter_count(self) -> int:
@@ -127,9 +135,13 @@ class GPT(nn.Module):
 
     def cache_bytes_per_token(self) -> int:
         """What a key-value cache of this model holds for every token, in its own number format."""
-        attentions = (part for part in self.modules() if isinstance(part, Attention))
-        numbers = sum(part.cache_width for part in attentions)
+        numbers = sum(part.cache_width for part in self.attentions)
         return numbers * self.embedding.weight.element_size()
+
+    @property
+    def attentions(self) -> list[Attention]:
+        """The attention of every layer."""
+        return [part for part in self.modules() if isinstance(part, Attention)]
 
     @property
     def device(self) -> torch.device:

@@ -1,0 +1,107 @@
+"""What a head is worth: as reckoned by removing it from the weights of the model."""
+
+import copy
+
+import pytest
+import torch
+from choices import ATTENTIONS, parts
+from small_gpt import gpt
+from torch import Tensor
+
+from headscope.analysis.ablation import ablate_heads, mean_outputs
+from headscope.nn import GPT, Attention
+from headscope.nn.loss import next_token_loss
+
+TEXTS = torch.randint(11, (7, 11), generator=torch.Generator().manual_seed(1))
+INPUTS, TARGETS = TEXTS[:, :-1], TEXTS[:, 1:]
+
+every_attention = pytest.mark.parametrize("attention", ATTENTIONS)
+
+
+def losses(model: GPT) -> Tensor:
+    """Of every text, (N,)."""
+    each = next_token_loss(model(INPUTS), TARGETS, reduction="none")
+    return each.view_as(TARGETS).mean(dim=-1)
+
+
+def without(model: GPT, layer: int, head: int) -> GPT:
+    """A model whose `out_proj` does not read the head."""
+    changed = copy.deepcopy(model)
+    attention = changed.attentions[layer]
+    with torch.no_grad():
+        width = attention.head_dim
+        attention.out_proj.weight[:, head * width : (head + 1) * width] = 0
+    return changed
+
+
+def heard(model: GPT, attention: Attention) -> Tensor:
+    """What `out_proj` reads, (N, T, H D)."""
+    inputs = []
+    handle = attention.out_proj.register_forward_pre_hook(lambda module, read: inputs.extend(read))
+    model(INPUTS)
+    handle.remove()
+    return inputs[0]
+
+
+@torch.no_grad()
+@every_attention
+def test_zero_is_the_model_whose_projection_does_not_read_the_head(attention):
+    model = gpt(**parts(attention, "learned"))
+    found = ablate_heads(model, INPUTS, TARGETS)
+    heads = model.attentions[0].heads
+    assert found["nats_per_token"].shape == found["standard_error"].shape == (2, heads)
+    for layer in range(2):
+        for head in range(heads):
+            change = losses(without(model, layer, head)) - losses(model)
+            expected = {
+                "nats_per_token": change.mean(),
+                "standard_error": change.std() / len(INPUTS) ** 0.5,
+            }
+            for name, value in expected.items():
+                got = found[name][layer, head]
+                torch.testing.assert_close(got, value, rtol=1e-4, atol=1e-6)
+    assert found["nats_per_token"].abs().min() > 1e-5
+
+
+@torch.no_grad()
+@every_attention
+def test_mean_adds_what_the_head_says_on_average(attention):
+    model = gpt(**parts(attention, "learned"))
+    found = ablate_heads(model, INPUTS, TARGETS, replace_by="mean")["nats_per_token"]
+    means = mean_outputs(model, INPUTS, at_once=3)
+    for layer, part in enumerate(model.attentions):
+        torch.testing.assert_close(means[layer].flatten(), heard(model, part).mean(dim=(0, 1)))
+        for head in range(part.heads):
+            changed = without(model, layer, head)
+            constant = torch.zeros(part.heads, part.head_dim)
+            constant[head] = means[layer][head]
+            always = part.out_proj(constant.flatten())  # has no bias here
+            projection = changed.attentions[layer].out_proj
+            projection.register_forward_hook(lambda module, read, out, more=always: out + more)
+            change = (losses(changed) - losses(model)).mean()
+            torch.testing.assert_close(found[layer, head], change, rtol=1e-3, atol=1e-5)
+
+
+def test_how_much_goes_through_at_once_changes_nothing():
+    model = gpt()
+    whole = ablate_heads(model, INPUTS, TARGETS)
+    for at_once in (1, 3, 8):
+        some = ablate_heads(model, INPUTS, TARGETS, at_once=at_once)
+        torch.testing.assert_close(some, whole, rtol=1e-4, atol=1e-6)
+
+
+def test_the_model_is_left_as_it_was():
+    model = gpt(dropout=0.5).train()
+    before = copy.deepcopy(model.state_dict())
+    first = ablate_heads(model, INPUTS, TARGETS, replace_by="mean")
+    assert all(module.training for module in model.modules())
+    assert not any(part.out_proj._forward_pre_hooks for part in model.attentions)
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+    again = ablate_heads(model, INPUTS, TARGETS, replace_by="mean")
+    torch.testing.assert_close(first, again, rtol=0, atol=0)
+
+
+def test_progress_is_shown_batch_by_batch():
+    seen = []
+    ablate_heads(gpt(), INPUTS, TARGETS, at_once=8, track=lambda parts: seen.extend(parts) or seen)
+    assert torch.equal(torch.cat(seen), torch.arange(7))

@@ -1,0 +1,97 @@
+"""How much heads differ: known answers, and what holds of any."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from headscope.analysis.diversity import (
+    cosine_similarity,
+    diversity,
+    jensen_shannon,
+    pairs_by_similarity,
+    uniqueness,
+)
+from headscope.analysis.metrics import uniform
+
+heads_and_tokens = st.tuples(st.integers(1, 5), st.integers(1, 8))
+
+
+def some_heads(heads: int, tokens: int, *, causal: bool = True) -> Tensor:
+    scores = 3 * torch.randn(2, heads, tokens, tokens, generator=torch.Generator().manual_seed(0))
+    if causal:
+        scores = scores.masked_fill(torch.ones(tokens, tokens).triu(1).bool(), -math.inf)
+    return scores.double().softmax(-1)
+
+
+def test_by_hand():
+    """One head looks at itself, one at the token before, one at all alike."""
+    own, before = torch.eye(3), torch.eye(3)[[0, 0, 1]]
+    heads = torch.stack([own, before, uniform(own)])
+    # Three rows; the first, which sees one key, is the same in all.
+    even = 1 + 1 / 2 + 1 / 3
+    length = math.sqrt(1 + 1 / 2 + 1 / 3)
+    similarity = cosine_similarity(heads)
+    assert similarity[0, 1].item() == pytest.approx(1 / 3)
+    assert similarity[0, 2].item() == pytest.approx(even / length / math.sqrt(3))
+    distance = jensen_shannon(heads)
+    assert distance[0, 1].item() == pytest.approx(1)
+
+    def divergence(keys: int) -> float:
+        """Of one key from `keys` alike, in bits: both from their middle, halved."""
+        middle = (1 + 1 / keys) / 2
+        one = math.log2(1 / middle)
+        all_alike = math.log2(1 / keys / middle) / keys + (keys - 1) / keys * math.log2(2)
+        return (one + all_alike) / 2
+
+    expected = (math.sqrt(divergence(2)) + math.sqrt(divergence(3))) / 2
+    assert distance[0, 2].item() == pytest.approx(expected)
+
+
+@given(heads_and_tokens, st.booleans())
+def test_they_are_symmetric_and_bounded_and_a_head_is_like_itself(sizes, causal):
+    weights = some_heads(*sizes, causal=causal)
+    similarity, distance = (f(weights, causal=causal) for f in (cosine_similarity, jensen_shannon))
+    one = torch.ones(2, sizes[0], dtype=torch.float64)
+    for matrix, own in ((similarity, one), (distance, 0 * one)):
+        assert matrix.shape == (2, sizes[0], sizes[0])
+        torch.testing.assert_close(matrix, matrix.mT)
+        torch.testing.assert_close(matrix.diagonal(dim1=-2, dim2=-1), own)
+        assert (matrix >= 0).all()
+        assert (matrix <= 1 + 1e-9).all()
+
+
+@given(st.integers(1, 4), st.integers(2, 6))
+def test_what_comes_after_a_token_is_not_read(heads, tokens):
+    weights = some_heads(heads, tokens)
+    spoilt = weights.masked_fill(torch.ones(tokens, tokens).triu(1).bool(), math.nan)
+    for between in (cosine_similarity, jensen_shannon):
+        assert torch.equal(between(spoilt), between(weights))
+
+
+@given(st.integers(2, 5))
+def test_heads_alike_are_of_no_diversity_and_heads_that_share_no_key_of_the_most(heads):
+    alike = some_heads(1, 5).expand(2, heads, 5, 5)
+    torch.testing.assert_close(diversity(cosine_similarity(alike)), torch.zeros(2).double())
+    apart = torch.eye(6)[:heads, None].expand(heads, 4, 6).contiguous()  # a key for each head
+    assert diversity(cosine_similarity(apart, causal=False)) == 1
+    torch.testing.assert_close(jensen_shannon(apart, causal=False), 1 - torch.eye(heads))
+
+
+def test_the_head_that_is_unlike_the_others_is_unique():
+    similarity = torch.tensor([[1.0, 0.8, 0.1], [0.8, 1.0, 0.3], [0.1, 0.3, 1.0]])
+    torch.testing.assert_close(uniqueness(similarity), torch.tensor([0.55, 0.45, 0.8]))
+    assert diversity(similarity).item() == pytest.approx(0.6)
+    pairs = pairs_by_similarity(similarity)
+    assert [pair[:2] for pair in pairs] == [(0, 1), (1, 2), (0, 2)]
+    assert [pair[2] for pair in pairs] == pytest.approx([0.8, 0.3, 0.1])
+
+
+def test_one_head_alone_has_nothing_to_differ_from():
+    similarity = cosine_similarity(some_heads(1, 4))
+    assert torch.equal(uniqueness(similarity), torch.zeros(2, 1).double())
+    assert torch.equal(diversity(similarity), torch.zeros(2).double())
+    assert pairs_by_similarity(similarity[0]) == []

@@ -1,0 +1,91 @@
+"""What heads are called: by what they plainly do, and nothing where they do nothing."""
+
+import pytest
+import torch
+from small_gpt import fresh
+from torch import Tensor
+
+from headscope.analysis.capture import attention_weights
+from headscope.analysis.head_types import Thresholds, excess, head_types
+from headscope.analysis.metrics import head_figures, uniform
+from headscope.analysis.repeats import repeat_figures
+
+TOKENS = 24
+
+
+def looking(*offsets: int, share: float = 1.0, causal: bool = True) -> Tensor:
+    """A head (T, T) that gives `share` of its weight, in equal parts, to the keys at `offsets`, and
+    the rest to all that it sees alike."""
+    even = uniform(torch.ones(TOKENS, TOKENS), causal=causal)
+    aimed = torch.zeros(TOKENS, TOKENS)
+    for query in range(TOKENS):
+        keys = [query + offset for offset in offsets if 0 <= query + offset < TOKENS]
+        aimed[query, keys or [query]] = 1 / max(len(keys), 1)
+    return share * aimed + (1 - share) * even
+
+
+def called(*heads: Tensor, causal: bool = True, **options) -> list[str]:
+    figures = head_figures(torch.stack(heads), causal=causal)
+    return head_types(figures, tokens=TOKENS, causal=causal, **options)
+
+
+SINK = torch.eye(TOKENS)[[0] * TOKENS]
+
+
+def test_heads_are_called_what_they_do():
+    far = looking(-9)
+    half = torch.where(torch.arange(TOKENS) % 2 == 0, 1.0, 0.0).expand(TOKENS, TOKENS).tril()
+    half[0, 0] = 1
+    assert called(
+        looking(0),
+        looking(-1),
+        SINK,
+        looking(0, -1, -2),
+        half / half.sum(-1, keepdim=True),
+        far,
+    ) == ["self", "previous-token", "first-token", "local", "global", "mixed"]
+
+
+def test_heads_that_see_both_ways_have_more_names():
+    after = torch.ones(TOKENS, TOKENS).triu(1)
+    after[-1, -1] = 1
+    before = after.flip(0, 1)
+    kinds = [looking(1, causal=False), looking(-1, 1, causal=False)]
+    for all_that_way in (after, before):
+        kinds.append(all_that_way / all_that_way.sum(-1, keepdim=True))
+    names = ["next-token", "adjacent", "forward", "backward"]
+    assert called(*kinds, causal=False) == names
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_looking_at_all_alike_has_no_name(causal):
+    assert called(uniform(torch.ones(TOKENS, TOKENS), causal=causal), causal=causal) == ["-"]
+
+
+def test_heads_of_a_fresh_model_have_no_name():
+    model = fresh(vocab_size=60, block_size=TOKENS, embed_dim=64)
+    weights = attention_weights(model, torch.randint(60, (1, TOKENS)))[:, 0]
+    figures = head_figures(weights) | repeat_figures(model)
+    assert head_types(figures, tokens=TOKENS, period=TOKENS // 2) == ["-"] * 8
+
+
+def test_induction_is_told_by_repeated_texts():
+    figures = head_figures(torch.stack([looking(-9), looking(-1)]))
+    induction = {"induction": torch.tensor([0.8, 0.02])}
+    names = head_types(figures | induction, tokens=TOKENS, period=12)
+    assert names == ["induction", "previous-token"]
+
+
+def test_a_threshold_is_the_share_above_what_even_attention_gives():
+    heads = [looking(-1, share=share) for share in (0.3, 0.39, 0.41, 1.0)]
+    assert called(*heads) == ["global", "global", "previous-token", "previous-token"]
+    assert called(*heads, thresholds=Thresholds(previous=0.25)) == ["previous-token"] * 4
+    mass = head_figures(torch.stack(heads))["previous"]
+    even = head_figures(uniform(heads[0]))["previous"]
+    torch.testing.assert_close(excess(mass, even), torch.tensor([0.3, 0.39, 0.41, 1.0]))
+
+
+def test_of_two_names_the_one_further_above_its_threshold_is_taken():
+    head = 0.55 * looking(-1) + 0.45 * SINK
+    assert called(head) == ["previous-token"]
+    assert called(head, thresholds=Thresholds(first=0.2)) == ["first-token"]
