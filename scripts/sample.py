@@ -23,7 +23,7 @@ def sample(config: DictConfig) -> None:
     loaded = checkpoint.load(
         checkpoint.find(config.checkpoint), device=checkpoint.pick_device(config.device)
     )
-    prompt = read_standard_input() if config.prompt == "-" else config.prompt
+    prompt = command_line.read_standard_input() if config.prompt == "-" else config.prompt
     print(f"Sampling from {loaded.path}, step {loaded.step:,}", file=sys.stderr)
     for number in range(config.num_samples):
         if config.num_samples > 1:
@@ -44,14 +44,6 @@ def sample(config: DictConfig) -> None:
         for piece in pieces:
             write(piece)
         write("\n")
-
-
-def read_standard_input() -> str:
-    """All of standard input. Raises ValueError when it is not UTF-8."""
-    try:
-        return sys.stdin.buffer.read().decode()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"standard input is not UTF-8 at byte {error.start}") from None
 
 
 def write(text: str) -> None:

@@ -122,10 +122,10 @@ def test_rooms_of_one_floor_do_not_open_into_each_other(part, module):
 
 
 ORDER = [
-    ["nn", "config"],
+    ["nn", "config", "files"],
     ["data", "training", "analysis", "generation", "command_line"],
     ["checkpoint", "evaluation", "resume"],
-    ["callbacks", "check", "console"],
+    ["callbacks", "check", "console", "head_report"],
     ["build"],
     ["run", "report"],
     ["benchmarks"],

@@ -58,7 +58,8 @@ def test_it_learns_and_tells_what_it_learned(script: Script, speeches: Path) -> 
         "val/bits_per_byte",
     } <= set(logged["scalars"])
     assert [event.step for event in log.Scalars("val/loss")] == [100, 200, 300]
-    assert set(logged["images"]) == {"attention/layer_0", "attention/layer_1"}
+    maps = {"attention/layer_0", "attention/layer_1"}
+    assert set(logged["images"]) == maps | {"heads/figures", "heads/similarity"}
     image_steps = [event.step for event in log.Images("attention/layer_0")]
     assert image_steps[0] == 0
     assert image_steps[-1] == 300

@@ -16,14 +16,17 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from headscope import checkpoint
+from headscope.analysis.head_types import Thresholds
 from headscope.callbacks.attention import AttentionMaps
 from headscope.callbacks.clock import Clock
+from headscope.callbacks.heads import HeadFigures
 from headscope.callbacks.progress import ProgressReport
 from headscope.callbacks.samples import Samples
 from headscope.callbacks.saving import Saving
 from headscope.callbacks.stopping import Patience
 from headscope.check import check
 from headscope.console import track
+from headscope.data.batches import spread_windows
 from headscope.data.module import TokenDataModule, validation_stride
 from headscope.data.store import TokenStore, prepare_store
 from headscope.data.tokenizer import stored
@@ -159,6 +162,19 @@ def _watchers(config: DictConfig, store: TokenStore, samples: Samples) -> list[C
                 heads=config.model.heads,
                 images=settings.images,
                 max_steps=config.trainer.max_steps,
+            )
+        )
+    heads = config.callbacks.heads
+    if heads.every_steps:
+        watchers.append(
+            HeadFigures(
+                windows=spread_windows(
+                    store.validation, windows=heads.windows, length=config.model.block_size
+                ),
+                every_steps=heads.every_steps,
+                images=heads.images,
+                max_steps=config.trainer.max_steps,
+                thresholds=Thresholds(**heads.thresholds),
             )
         )
     if config.callbacks.samples.max_new_tokens:

@@ -26,6 +26,9 @@ def check(config: DictConfig) -> None:
         "optimizer.lr": (config.optimizer.lr, 0),
         "callbacks.attention.images": (callbacks.attention.images, 0),
         "callbacks.attention.tokens": (callbacks.attention.tokens, 1),
+        "callbacks.heads.every_steps": (callbacks.heads.every_steps, 0),
+        "callbacks.heads.images": (callbacks.heads.images, 0),
+        "callbacks.heads.windows": (callbacks.heads.windows, 1),
         "callbacks.save_every_minutes": (callbacks.save_every_minutes, 0),
         "seed": (config.seed, 0),
     }

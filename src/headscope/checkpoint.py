@@ -6,6 +6,7 @@ tokenizer's own data and the words of the command line, all plain data. It is op
 file from a stranger runs no code.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
+from headscope.analysis.capture import attention_weights
 from headscope.config import known_targets
 from headscope.data.corpus import Corpus
 from headscope.data.tokenizer import Tokenizer, tokenizer_from_state
@@ -32,6 +34,28 @@ class Checkpoint:
     tokenizer: Tokenizer
     config: dict[str, Any]
     step: int
+
+    def attention(self, text: str | Sequence[int]) -> "Reading":
+        """How the model reads a text, or tokens; of a longer one the first `block_size` tokens.
+
+        Raises ValueError when there is none, or the vocabulary cannot say the text.
+        """
+        tokens = self.tokenizer.encode_prompt(text) if isinstance(text, str) else list(text)
+        tokens = tokens[: self.model.block_size]
+        if not tokens:
+            raise ValueError("the text is empty: there is nothing to look at")
+        weights = attention_weights(self.model, torch.tensor([tokens], device=self.model.device))
+        labels = [self.tokenizer.decode([token]) for token in tokens]
+        return Reading(tokens=tokens, labels=labels, weights=weights[:, 0].cpu())
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A text as a model reads it: T tokens, each as text, and the weights (L, H, T, T)."""
+
+    tokens: list[int]
+    labels: list[str]
+    weights: torch.Tensor
 
 
 def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:

@@ -34,6 +34,8 @@ LITERAL_KEYS = frozenset(
     {
         "prompt",
         "stop",
+        "text",
+        "output_dir",
         "checkpoint",
         "resume",
         "init_from",
@@ -59,7 +61,9 @@ LITERAL_KEYS = frozenset(
 LIST_KEYS = frozenset({"stop", "compare.choices"})
 """Of `LITERAL_KEYS`, the ones whose value is one text, or a JSON list of texts."""
 
-TEXT_KEYS = frozenset({"prompt", "stop", "callbacks.attention.text", "callbacks.samples.prompt"})
+TEXT_KEYS = frozenset(
+    {"prompt", "stop", "text", "callbacks.attention.text", "callbacks.samples.prompt"}
+)
 """Of `LITERAL_KEYS`, the ones that may be empty."""
 
 HYDRA_KEYS = frozenset({"hydra.run.dir", "hydra.sweep.dir"})
@@ -166,6 +170,14 @@ def with_words(arguments: Sequence[str], words: Sequence[str]) -> list[str]:
 def _experiment(name: str) -> str:
     file = CONF / "experiment" / f"{name}.yaml"
     return file.read_text(encoding="utf-8") if file.is_file() else ""
+
+
+def read_standard_input() -> str:
+    """All of standard input. Raises ValueError when it is not UTF-8."""
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"standard input is not UTF-8 at byte {error.start}") from None
 
 
 def run(

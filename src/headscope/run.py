@@ -1,7 +1,6 @@
 """One training run, from its parts to its summary."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 
 from headscope.build import Run, plain
 from headscope.callbacks.clock import clock_of
+from headscope.files import write_atomically
 
 
 def fit(run: Run) -> dict[str, Any]:
@@ -90,10 +90,3 @@ def _note_latest(folder: Path, outputs: Path = Path("outputs")) -> None:
     inside = folder.resolve().is_relative_to(outputs.resolve())
     name = folder.resolve().relative_to(outputs.resolve()) if inside else folder.resolve()
     write_atomically(outputs / "latest", f"{name}\n")
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Beside the file, then renamed: it is whole at every moment."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")  # two runs may start at once
-    scratch.write_text(text, encoding="utf-8")
-    scratch.replace(path)

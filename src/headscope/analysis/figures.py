@@ -71,7 +71,7 @@ class AttentionGrid:
         columns = math.ceil(heads / rows)
 
         # At 72 dots per inch a point is a pixel: every length below, fonts included, is in pixels.
-        cell = max(1, max(320, min(480, 1120 // columns)) // tokens)
+        cell = max(1, max(320, min(352, 1120 // columns)) // tokens)
         font = FontProperties(fname=FONT_FILE, size=min(12, max(9.5, cell)))
         every = math.ceil(font.get_size() / cell)
         ticks, texts = range(0, tokens, every), [token_label(text) for text in labels[::every]]
@@ -94,10 +94,12 @@ class AttentionGrid:
 
         norm = PowerNorm(0.5, vmin=0, vmax=1)  # linear would sink 1/32 and less into the dark
         blank = np.full((tokens, tokens), np.nan)
-        self._images = []
+        self._cell = cell
+        self._images, self._corners = [], []
         for head in range(heads):
             row, column = divmod(head, columns)
-            panel = axes(margin + column * (side + gap), top + row * (side + gap), side, side)
+            corner = margin + column * (side + gap), top + row * (side + gap)
+            panel = axes(*corner, side, side)
             image = panel.imshow(
                 blank,
                 norm=norm,
@@ -107,6 +109,7 @@ class AttentionGrid:
                 interpolation_stage="rgba",  # colours T x T weights, not every pixel
             )
             self._images.append(image)
+            self._corners.append(corner)
             panel.set_title(f"head {head}", fontsize=12, pad=5)
             panel.set(xticks=[], yticks=[])
             if column == 0:
@@ -140,8 +143,13 @@ class AttentionGrid:
         self._title.set_text(title)
         renderer = self._canvas.get_renderer()
         renderer.restore_region(self._frame)
-        for image, head in zip(self._images, weights, strict=True):
-            image.set_data(np.where(future, np.nan, head))
-            image.draw(renderer)
         self._title.draw(renderer)
-        return np.asarray(renderer.buffer_rgba())[..., :3].copy()
+        picture = np.asarray(renderer.buffer_rgba())[..., :3].copy()
+        # Squares of one colour are laid in faster than matplotlib draws them.
+        for image, (x, y), head in zip(self._images, self._corners, weights, strict=True):
+            image.set_data(np.where(future, np.nan, head))
+            colours = image.to_rgba(head, bytes=True)[..., :3]
+            colours[future] = 255
+            square = colours.repeat(self._cell, axis=0).repeat(self._cell, axis=1)
+            picture[y : y + len(square), x : x + len(square)] = square
+        return picture

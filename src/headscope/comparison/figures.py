@@ -14,8 +14,9 @@ from headscope import checkpoint
 from headscope.benchmarks.training import bare_step
 from headscope.comparison.runs import PlannedRun
 from headscope.evaluation import evaluate_lengths, validation_text
+from headscope.files import write_atomically
 from headscope.generation import generate_tokens
-from headscope.run import device_name, write_atomically
+from headscope.run import device_name
 
 TIMED_STEPS, WARMUP_STEPS = 10, 3
 EVALUATION_BATCH = 16

@@ -14,6 +14,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "train": training.TrainConfig,
         "sample": scripts.SampleConfig,
         "evaluate": scripts.EvaluateConfig,
+        "analyze": scripts.AnalyzeConfig,
         "benchmark": scripts.BenchmarkConfig,
         "compare": scripts.CompareConfig,
     },
@@ -54,7 +55,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
     "schedule": {"cosine": training.WarmupCosineConfig},
     "trainer": {"default": training.TrainerConfig},
     "logger": {"tensorboard": training.TensorBoardConfig},
-    "callbacks": {"default": training.CallbacksConfig},
+    "callbacks": {"default": training.CallbacksConfig, "plain": training.CallbacksConfig},
     "suite": {"training": scripts.TrainingSuiteConfig, "attention": scripts.AttentionSuiteConfig},
     "compare": {
         "attention": scripts.ChoicesConfig,

@@ -1,11 +1,11 @@
 """Schemas of the other scripts, and of their own groups."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from omegaconf import MISSING
 
 from headscope.config.text import CorpusConfig
-from headscope.config.training import LoggerConfig, TrainConfig
+from headscope.config.training import LoggerConfig, ThresholdsConfig, TrainConfig
 
 
 @dataclass
@@ -71,4 +71,17 @@ class EvaluateConfig:
     data: CorpusConfig | None = None
     batch_size: int = MISSING
     block_size: list[int] | None = MISSING
+    device: str = MISSING
+
+
+@dataclass
+class AnalyzeConfig:
+    checkpoint: str | None = MISSING
+    text: str | None = MISSING
+    output_dir: str | None = MISSING
+    windows: int = MISSING
+    ablation: bool = MISSING
+    replace_by: str = MISSING
+    ablation_windows: int = MISSING
+    thresholds: ThresholdsConfig = field(default_factory=ThresholdsConfig)
     device: str = MISSING

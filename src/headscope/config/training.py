@@ -73,6 +73,29 @@ class AttentionMapsConfig:
 
 
 @dataclass
+class ThresholdsConfig:
+    self: float = MISSING
+    previous: float = MISSING
+    next: float = MISSING
+    first: float = MISSING
+    induction: float = MISSING
+    adjacent: float = MISSING
+    local: float = MISSING
+    backward: float = MISSING
+    forward: float = MISSING
+    spread: float = MISSING
+    even: float = MISSING
+
+
+@dataclass
+class HeadFiguresConfig:
+    every_steps: int = MISSING
+    images: int = MISSING
+    windows: int = MISSING
+    thresholds: ThresholdsConfig = field(default_factory=ThresholdsConfig)
+
+
+@dataclass
 class SamplesConfig:
     prompt: str = MISSING
     max_new_tokens: int = MISSING
@@ -83,6 +106,7 @@ class SamplesConfig:
 @dataclass
 class CallbacksConfig:
     attention: AttentionMapsConfig = field(default_factory=AttentionMapsConfig)
+    heads: HeadFiguresConfig = field(default_factory=HeadFiguresConfig)
     samples: SamplesConfig = field(default_factory=SamplesConfig)
     save_every_minutes: float = MISSING
     early_stopping_patience: int | None = MISSING

@@ -114,6 +114,15 @@ class ValidationWindows(IterableDataset[Batch]):
             yield as_batch(window[:, :-1], window[:, 1:])
 
 
+def spread_windows(tokens: np.ndarray, *, windows: int, length: int) -> Tensor:
+    """Windows (N, T) of T = `length` tokens spread over a text, at most as many as it has; of a
+    shorter text the whole."""
+    length = min(length, len(tokens))
+    whole = tokens[: len(tokens) // length * length].reshape(-1, length)
+    chosen = np.linspace(0, len(whole) - 1, min(windows, len(whole))).astype(int)
+    return torch.from_numpy(whole[chosen].astype(np.int64))
+
+
 def as_batch(inputs: np.ndarray, targets: np.ndarray) -> Batch:
     return (
         torch.from_numpy(inputs.astype(np.int64)),

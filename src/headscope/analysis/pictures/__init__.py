@@ -1,0 +1,30 @@
+"""The pictures of a report about attention heads: tensors and plain values in, a matplotlib Figure
+out, which the caller saves as PNG or SVG."""
+
+from headscope.analysis.pictures.heads import (
+    heatmaps_of,
+    history,
+    layers_by_heads,
+    similarity_histogram,
+    similarity_matrix,
+)
+from headscope.analysis.pictures.maps import (
+    attention_maps,
+    difference_map,
+    mark_diagonals,
+    mean_map,
+)
+from headscope.analysis.pictures.position import position_picture
+
+__all__ = [
+    "attention_maps",
+    "difference_map",
+    "heatmaps_of",
+    "history",
+    "layers_by_heads",
+    "mark_diagonals",
+    "mean_map",
+    "position_picture",
+    "similarity_histogram",
+    "similarity_matrix",
+]

@@ -1,0 +1,256 @@
+"""Figures of heads: one number for each, how they moved, and how alike two heads are.
+
+Shapes: L layers, H heads of a layer, N = L * H heads of a model, S checkpoints.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.lines import Line2D
+from matplotlib.ticker import NullFormatter, StrMethodFormatter
+from torch import Tensor
+
+from headscope.analysis.charts import BLUE, COLOURS, ORANGE
+from headscope.analysis.pictures.sheet import (
+    BAR_ROOM,
+    DIVERGING,
+    LINE,
+    SMALL,
+    TEXT,
+    Sheet,
+    array,
+    font_of,
+    limits,
+    numbers,
+    readable,
+    text_width,
+    ticked,
+    wrapped,
+    write_numbers,
+)
+
+CELL = 26
+MARGIN = 34
+"""Points: how high a cell is, and what the ticks and labels of layers or heads take."""
+
+
+def layers_by_heads(values: Tensor, *, title: str, label: str, diverging: bool = False) -> Figure:
+    """One number of every head, (L, H), written on its colour; `label` says what it is, and its
+    unit. With `diverging` zero is in the middle of the colours."""
+    cells = array(values)
+    width, height = size_of(cells)
+    tall = max(height, 60)
+    sheet = Sheet(MARGIN + width + BAR_ROOM, tall + MARGIN, title, [("", label)])
+    image = table(sheet.axes(MARGIN, 0, width, height), cells, diverging)
+    sheet.bar(image, MARGIN + width + 16, 0, min(300, tall))
+    return sheet.figure
+
+
+def heatmaps_of(figures: Mapping[str, Tensor], *, title: str) -> Figure:
+    """A heatmap of every named figure (L, H), each with a colour scale of its own."""
+    every = {name: array(values) for name, values in some(figures).items()}
+    sizes = [size_of(cells) for cells in every.values()]
+    slot = max(150, MARGIN + max(width for width, _ in sizes) + 72)
+    names = [wrapped(name, slot - 24, TEXT) for name in every]
+    name_room = LINE * TEXT * max(map(len, names)) + 4
+    down = name_room + max(60, *(height for _, height in sizes)) + MARGIN + 14
+    columns = min(len(every), max(1, round(math.sqrt(len(every) * down / slot * 1.5))))
+    rows = math.ceil(len(every) / columns)
+    sheet = Sheet(columns * slot, rows * down - 14, title)
+    for number, (cells, name, (width, height)) in enumerate(
+        zip(every.values(), names, sizes, strict=True)
+    ):
+        row, column = divmod(number, columns)
+        x, y = column * slot + MARGIN, row * down + name_room
+        image = table(sheet.axes(x, y, width, height), cells)
+        sheet.write_above(x, y, name)
+        sheet.bar(image, x + width + 10, y, min(220, max(60, height)))
+    return sheet.figure
+
+
+def size_of(cells: np.ndarray) -> tuple[float, float]:
+    """Points that a table (L, H) takes, wide enough for its longest number."""
+    if cells.ndim != 2 or not cells.size:
+        raise ValueError(f"a figure of shape {cells.shape} must be (layers, heads), not empty")
+    longest = max(text_width(text, SMALL) for text in numbers(cells).flat)
+    return max(38, longest + 10) * cells.shape[1], CELL * cells.shape[0]
+
+
+def table(panel: Axes, cells: np.ndarray, diverging: bool = False) -> AxesImage:
+    """Cells (L, H) with their numbers, layers down and heads across."""
+    image = panel.imshow(
+        cells,
+        norm=Normalize(*limits(cells, diverging=diverging)),
+        cmap=DIVERGING if diverging else "viridis",
+        aspect="auto",
+        interpolation="nearest",
+    )
+    layers, heads = cells.shape
+    panel.set_xticks(range(heads), [str(head) for head in range(heads)], fontsize=SMALL)
+    panel.set_yticks(range(layers), [str(layer) for layer in range(layers)], fontsize=SMALL)
+    panel.set_xlabel("head", fontsize=SMALL)
+    panel.set_ylabel("layer", fontsize=SMALL)
+    write_numbers(panel, image, numbers(cells), math.inf)
+    return image
+
+
+def similarity_matrix(
+    similarity: Tensor, names: Sequence[str], *, title: str, label: str = "similarity"
+) -> Figure:
+    """How alike any two of N heads are, (N, N).
+
+    `names` are as L0H1; a line stands where another layer begins, that is where what comes before
+    the H changes. When there are too many to stand apart, every second, third, ... is shown. Up to
+    16 heads have their numbers written. The scale is from 0 to 1, or from -1 to 1 when any number
+    is below 0, and wider when they are.
+    """
+    cells, count = array(similarity), len(names)
+    if cells.shape != (count, count) or not count:
+        raise ValueError(f"{cells.shape=} must be (heads, heads), with a name for each: {count}")
+    cell = max(3, min(30, 560 // count)) if count > 6 else 180 / count
+    every = math.ceil((SMALL + 1) / cell)
+    ticks, texts = range(0, count, every), [readable(name) for name in names[::every]]
+    margin = 10 + max(text_width(text, SMALL) for text in texts)
+    side = cell * count
+    finite = cells[np.isfinite(cells)]
+    reach = max(1.0, round(float(np.abs(finite).max(initial=0)), 3))  # 1.0000001 is 1
+    negative = bool((finite < 0).any())
+    sheet = Sheet(margin + side + BAR_ROOM, side + margin, title, [("", label)])
+    panel = sheet.axes(margin, 0, side, side)
+    image = panel.imshow(
+        cells,
+        norm=Normalize(-reach if negative else 0, reach),
+        cmap=DIVERGING if negative else "viridis",
+        aspect="auto",
+        interpolation="nearest",
+    )
+    font = font_of(SMALL)
+    panel.set_xticks(ticks, texts, rotation=90, fontproperties=font, parse_math=False)
+    panel.set_yticks(ticks, texts, fontproperties=font, parse_math=False)
+    if count <= 16:
+        write_numbers(panel, image, numbers(cells), cell)
+    for number, (before, name) in enumerate(pairwise(names)):
+        if before.partition("H")[0] != name.partition("H")[0]:
+            for line in (panel.axhline, panel.axvline):
+                line(number + 0.5, color="black" if negative else "white", linewidth=1.2)
+    sheet.bar(image, margin + side + 16, 0, min(320, side))
+    return sheet.figure
+
+
+def similarity_histogram(
+    similarity: Tensor, *, title: str, label: str = "similarity of two heads"
+) -> Figure:
+    """How often two of N heads are so alike, of a symmetric (N, N); the mean is marked."""
+    cells = array(similarity)
+    pairs = cells[np.triu_indices(len(cells), k=1)]
+    pairs = pairs[np.isfinite(pairs)]
+    if not pairs.size:
+        return Sheet(300, 0, title, [("", "There are no two heads to compare.")]).figure
+    across = wrapped(label, 420, TEXT)
+    sheet = Sheet(480, 262 + LINE * TEXT * len(across), title)
+    panel = sheet.axes(46, 20, 424, 220)
+    panel.set_xlabel("\n".join(across), fontproperties=font_of(TEXT), parse_math=False)
+    panel.set_ylabel("pairs of heads", fontsize=TEXT)
+    low, high = limits(pairs)
+    bins = max(5, min(40, round(2 * math.sqrt(pairs.size))))
+    panel.hist(pairs, bins=bins, range=(low, high), color=BLUE, edgecolor="white", linewidth=0.5)
+    mean = float(pairs.mean())
+    panel.axvline(mean, color=ORANGE, linewidth=2)
+    panel.annotate(
+        f"mean of {pairs.size} pairs: {mean:.3g}" if pairs.size > 1 else f"one pair: {mean:.3g}",
+        (mean, 1),
+        xycoords=("data", "axes fraction"),
+        xytext=(0, 5),
+        textcoords="offset points",
+        ha="left" if mean < (low + high) / 2 else "right",
+        color=ORANGE,
+        fontsize=TEXT,
+    )
+    ticked(panel, whole="y")
+    return sheet.figure
+
+
+def history(steps: Sequence[int], figures: Mapping[str, Tensor], *, title: str) -> Figure:
+    """How every named figure (S, L, H) moved over checkpoints at S steps: a line for each head, its
+    colour the layer's. Steps stand as they are, or by their logarithm when so they lie more evenly.
+    """
+    every = {name: array(values) for name, values in some(figures).items()}
+    layers = max(values.shape[1] for values in every.values())
+    columns = min(len(every), 2 if len(every) < 5 else 3)
+    rows = math.ceil(len(every) / columns)
+    names = [wrapped(name, 300, TEXT) for name in every]
+    name_room = LINE * TEXT * max(map(len, names)) + 4
+    across, down, left = 300 + 70, name_room + 190 + 48, 42
+    key_columns = math.ceil(layers / 14)
+    right = left + columns * across - 70
+    sheet = Sheet(right + 26 + 70 * key_columns, rows * down - 14, title)
+    for number, (values, name) in enumerate(zip(every.values(), names, strict=True)):
+        row, column = divmod(number, columns)
+        x, y = left + column * across, row * down + name_room
+        panel = sheet.axes(x, y, 300, 190)
+        sheet.write_above(x, y, name)
+        for layer, head in np.ndindex(values.shape[1:]):
+            panel.plot(steps, values[:, layer, head], **style_of(layer, len(steps)))
+        ticked(panel, whole="x")
+        step_axis(panel, steps)
+    sheet.figure.legend(
+        handles=[
+            Line2D([], [], label=f"layer {layer}", **style_of(layer, len(steps)))
+            for layer in range(layers)
+        ],
+        title="a line is a head",
+        title_fontsize=SMALL,
+        loc="upper left",
+        bbox_to_anchor=sheet.share(right + 14, name_room),
+        borderaxespad=0,
+        frameon=False,
+        fontsize=SMALL,
+        ncols=key_columns,
+    )
+    return sheet.figure
+
+
+def some(figures: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    if not figures:
+        raise ValueError("there must be at least one figure to draw")
+    return figures
+
+
+def style_of(layer: int, points: int) -> dict:
+    """The line of a layer's heads; a mark at every checkpoint when these are few."""
+    return {
+        "color": COLOURS[layer % len(COLOURS)],
+        "linestyle": ["-", "--", ":"][layer // len(COLOURS) % 3],
+        "linewidth": 1.4,
+        "alpha": 0.85,
+        "marker": "o" if points <= 12 else "",
+        "markersize": 3,
+    }
+
+
+def step_axis(panel: Axes, steps: Sequence[int]) -> None:
+    """Training steps across, by their logarithm when so the checkpoints lie more evenly."""
+    panel.set_xlabel("training step", fontsize=SMALL)
+    at = np.unique(np.asarray(steps, dtype=float))
+    above = at[at > 0]
+    if len(above) < 3 or unevenness(np.log(above)) >= unevenness(above):
+        return
+    if at[0] > 0:
+        panel.set_xscale("log")
+    else:  # the logarithm has no place for step 0
+        panel.set_xscale("symlog", linthresh=above[0], linscale=0.4)
+    panel.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    panel.xaxis.set_minor_formatter(NullFormatter())
+    panel.set_xlabel("training step (logarithmic)", fontsize=SMALL)
+
+
+def unevenness(places: np.ndarray) -> float:
+    """The spread of the gaps between rising places, in their mean."""
+    gaps = np.diff(places)
+    return float(gaps.std() / gaps.mean())

@@ -1,0 +1,195 @@
+"""Attention maps: which token each query looks at.
+
+Shapes: H heads, T tokens, each a query (down) and a key (across).
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import Normalize, PowerNorm, to_hex
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from torch import Tensor
+
+from headscope.analysis.charts import COLOURS
+from headscope.analysis.figures import token_label
+from headscope.analysis.pictures.sheet import (
+    BAR_ROOM,
+    DIVERGING,
+    SMALL,
+    TEXT,
+    Sheet,
+    array,
+    font_of,
+    limits,
+    numbers,
+    text_width,
+    write_numbers,
+)
+
+FEW = 12
+"""So many tokens at most have their numbers in the cells."""
+
+WEIGHT_TICKS = (0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1)
+
+DIAGONALS: dict[str, tuple[int, str, Any]] = {  # how far behind the query the key stands
+    "self": (0, COLOURS[3], "-"),
+    "previous token": (1, COLOURS[5], (0, (3, 1))),
+    "next token": (-1, COLOURS[4], (0, (1, 1))),
+}
+
+
+def attention_maps(
+    weights: Tensor, labels: Sequence[str], *, title: str, causal: bool = True
+) -> Figure:
+    """All heads of one layer, from their weights (H, T, T), whose rows sum to one.
+
+    `labels` are the tokens' texts as decoded; see `token_label`. Causal weights leave what lies
+    above the diagonal, the future, white. Up to FEW tokens have their weights written in the cells.
+
+    Raises ValueError when there is no token or no head, or the labels are not T.
+    """
+    names = [f"head {head}" for head in range(len(weights))]
+    return draw(array(weights), names, labels, title, causal)
+
+
+def mean_map(weights: Tensor, labels: Sequence[str], *, title: str, causal: bool = True) -> Figure:
+    """The mean over heads of weights (H, T, T), with the neighbour diagonals marked.
+
+    Raises ValueError as `attention_maps` does.
+    """
+    heads = len(weights)
+    maps = array(weights).mean(axis=0, keepdims=True) if heads else array(weights)
+    figure = draw(maps, [f"mean of {heads} heads" if heads > 1 else ""], labels, title, causal)
+    mark_diagonals(figure.axes[0], len(labels), causal)
+    return figure
+
+
+def difference_map(
+    first: Tensor,
+    second: Tensor,
+    labels: Sequence[str],
+    *,
+    title: str,
+    names: tuple[str, str],
+    causal: bool = True,
+) -> Figure:
+    """One map (T, T) minus another over the same tokens, zero in the middle of the colours.
+
+    `names` say what the two are. Raises ValueError as `attention_maps` does.
+    """
+    difference = array(first) - array(second)
+    colours = colormaps[DIVERGING]
+    notes = [
+        (to_hex(colours(0.9)), f"more weight in {names[0]}"),
+        (to_hex(colours(0.1)), f"more weight in {names[1]}"),
+    ]
+    return draw(difference[None], [""], labels, title, causal, notes)
+
+
+def mark_diagonals(panel: Axes, tokens: int, causal: bool = True) -> None:
+    """Outline the cells where a query looks at itself, at the token before it and, when the
+    future can be seen, at the one after; a legend stands above the map on the right."""
+    handles = []
+    for name, (behind, colour, style) in DIAGONALS.items():
+        if tokens <= abs(behind) or (causal and behind < 0):
+            continue
+        query = np.arange(max(0, behind), tokens + min(0, behind))
+        centre = np.stack([query - behind, query], axis=-1)  # (cells, 2): across, down
+        corner = 0.4 * np.array([(-1, -1), (1, -1), (1, 1), (-1, 1)])
+        cells = PolyCollection(
+            list(centre[:, None] + corner), facecolor="none", edgecolor=colour, linestyle=style
+        )
+        panel.add_collection(cells, autolim=False)
+        handles.append(Line2D([], [], color=colour, linestyle=style, label=name))
+    panel.legend(
+        handles=handles,
+        loc="lower right",
+        bbox_to_anchor=(1, 1),
+        borderaxespad=0.2,
+        borderpad=0,
+        ncols=len(handles),
+        frameon=False,
+        fontsize=SMALL,
+        handlelength=1.6,
+        columnspacing=1.2,
+    )
+
+
+def draw(
+    maps: np.ndarray,
+    names: Sequence[str],
+    labels: Sequence[str],
+    title: str,
+    causal: bool,
+    notes: Sequence[tuple[str, str]] | None = None,
+) -> Figure:
+    """Maps (N, T, T) side by side, each below its name; with notes they are differences."""
+    count, tokens = len(maps), len(labels)
+    if count < 1 or tokens < 1 or maps.shape[1:] != (tokens, tokens):
+        raise ValueError(
+            f"maps of shape {maps.shape} must be (heads, tokens, tokens) with at least one head "
+            f"and as many tokens as there are labels, {tokens}, at least one"
+        )
+    shown = np.where(np.triu(np.ones((tokens, tokens), dtype=bool), 1) & causal, np.nan, maps)
+    rows = math.isqrt(count)
+    columns = math.ceil(count / rows)
+    room = max(320, min(512, 1120 // columns, 44 * tokens if tokens <= FEW else 512))
+    cell = max(1, room // tokens)
+    size = min(TEXT, max(7.5, cell - 1))
+    every = math.ceil((size + 0.5) / cell)
+    ticks, texts = range(0, tokens, every), [token_label(text) for text in labels[::every]]
+    margin = 26 + max(text_width(text, size) for text in texts)
+
+    texts_of = np.where(np.isnan(shown), "", numbers(shown)) if tokens <= FEW else None
+    side, gap, name_room = cell * tokens, 34, 20
+    width = margin + columns * (side + gap) - gap + BAR_ROOM + 28
+    sheet = Sheet(width, rows * (side + gap) - gap + name_room + margin, title, notes or ())
+    differ = notes is not None
+    # A linear scale would sink weights of 1/32 and less into the dark.
+    norm = Normalize(*limits(shown, diverging=True)) if differ else PowerNorm(0.5, vmin=0, vmax=1)
+    for number, (name, values) in enumerate(zip(names, shown, strict=True)):
+        row, column = divmod(number, columns)
+        x, y = margin + column * (side + gap), name_room + row * (side + gap)
+        panel = sheet.axes(x, y, side, side)
+        image = panel.imshow(
+            values,
+            norm=norm,
+            cmap=DIVERGING if differ else "viridis",
+            aspect="auto",
+            interpolation="nearest",
+            interpolation_stage="rgba",  # colours T x T weights, not every pixel
+        )
+        panel.set_title(name, loc="left", fontsize=TEXT, pad=4)
+        panel.set(xticks=[], yticks=[])
+        if causal:
+            edge_of_the_past(panel, tokens)
+        if texts_of is not None:
+            write_numbers(panel, image, texts_of[number], cell, TEXT)
+        if column == 0:
+            panel.set_yticks(ticks, texts, fontproperties=font_of(size), parse_math=False)
+            panel.set_ylabel("query: the token that looks", fontsize=SMALL)
+        if number + columns >= count:
+            panel.set_xticks(
+                ticks, texts, fontproperties=font_of(size), parse_math=False, rotation=90
+            )
+            panel.set_xlabel("key: the token it looks at", fontsize=SMALL)
+    label = "difference of weights" if differ else "attention weight\n(square-root colour scale)"
+    bar_x = margin + columns * (side + gap) - gap + 18
+    sheet.bar(image, bar_x, name_room, min(360, side), label, None if differ else WEIGHT_TICKS)
+    return sheet.figure
+
+
+def edge_of_the_past(panel: Axes, tokens: int) -> None:
+    """A thin line around what a causal query can see, as zero may be as white as the future."""
+    steps = np.repeat(np.arange(tokens + 1), 2) - 0.5
+    across = np.concatenate([[-0.5], steps[2:], [-0.5]])
+    down = np.concatenate([steps[:-1], [tokens - 0.5]])
+    panel.plot(
+        across, down, color="#999999", linewidth=0.6, clip_on=False, scalex=False, scaley=False
+    )

@@ -1,0 +1,71 @@
+"""What a figure really draws, for the laws of the pictures."""
+
+import io
+from unittest import mock
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
+
+# What tokenizers and people really give: broken bytes, controls, mathtext, other scripts.
+AWKWARD = [
+    *("", "\n", "\t\r", "\x00", "\ufffd", "\udc80", "$x_2$", "$\\nonsense$", "$$"),
+    *("中文", "🦜", "مرحبا", "שלום", "\u0301", "\u202eabc", "W" * 99),
+]
+
+
+def drawn_texts(figure: Figure) -> list[tuple[str, Bbox]]:
+    """Every text that is drawn, with the pixels it takes."""
+    texts: list[tuple[str, Bbox]] = []
+    draw = Text.draw
+
+    def watched(self: Text, renderer, *args, **options) -> None:
+        if self.get_visible() and self.get_text().strip():
+            texts.append((self.get_text(), self.get_window_extent(renderer)))
+        draw(self, renderer, *args, **options)
+
+    with mock.patch.object(Text, "draw", watched):
+        figure.draw_without_rendering()
+    return texts
+
+
+def assert_readable(figure: Figure) -> None:
+    """No text leaves the picture, and none lies on another."""
+    texts = drawn_texts(figure)
+    assert texts
+    wide, high = figure.get_size_inches() * figure.dpi
+    for text, box in texts:
+        assert box.x0 >= 0, text
+        assert box.y0 >= 0, text
+        assert box.x1 <= wide, text
+        assert box.y1 <= high, text
+    slack = figure.dpi / 72 * 1.5  # a box is a little higher than its ink
+    boxes = np.array([box.extents for _, box in texts])
+    apart = boxes[:, None, 2:] - slack <= boxes[None, :, :2]
+    clash = ~(apart.any(-1) | apart.any(-1).T)
+    np.fill_diagonal(clash, False)
+    assert not clash.any(), [(texts[a][0], texts[b][0]) for a, b in np.argwhere(clash)]
+
+
+def assert_saved(figure: Figure) -> None:
+    """It can be saved in both formats."""
+    for form, start in {"png": b"\x89PNG", "svg": b"<?xml"}.items():
+        file = io.BytesIO()
+        figure.savefig(file, format=form, dpi=30)
+        assert file.getvalue().startswith(start)
+
+
+def images(figure: Figure) -> list[Axes]:
+    """The panels with an image, without the colour bars."""
+    return [panel for panel in figure.axes if panel.images]
+
+
+def data(panel: Axes) -> np.ndarray:
+    """What the image of a panel was given, blank where it shows nothing."""
+    return np.ma.filled(np.ma.masked_invalid(panel.images[0].get_array()), np.nan)
+
+
+def words_of(figure: Figure) -> str:
+    return " ".join(text for text, _ in drawn_texts(figure))

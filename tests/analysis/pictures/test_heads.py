@@ -1,0 +1,190 @@
+"""The laws of the pictures of heads: every number where it belongs, on a scale that is fair."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from drawn import AWKWARD, assert_readable, assert_saved, data, drawn_texts, images, words_of
+from matplotlib.colors import to_rgb
+
+from headscope.analysis.charts import COLOURS
+from headscope.analysis.pictures import (
+    heatmaps_of,
+    history,
+    layers_by_heads,
+    similarity_histogram,
+    similarity_matrix,
+)
+
+SHAPES = [(1, 1), (1, 4), (4, 1), (8, 8)]
+TITLE = " ".join(AWKWARD)
+
+
+def values_of(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def names_of(layers: int, heads: int) -> list[str]:
+    return [f"L{layer}H{head}" for layer in range(layers) for head in range(heads)]
+
+
+def luminance(colour) -> float:
+    rgb = np.array(to_rgb(colour))
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("diverging", [False, True])
+def test_a_cell_has_the_colour_and_the_number_of_its_head(shape, diverging):
+    values = values_of(*shape)
+    figure = layers_by_heads(values, title="values", label="in nats", diverging=diverging)
+    [panel] = images(figure)
+    np.testing.assert_array_equal(data(panel), values.numpy())
+    for text in panel.texts:
+        head, layer = text.get_position()
+        assert float(text.get_text()) == pytest.approx(float(values[layer, head]), abs=0.0051)
+        cell = luminance(panel.images[0].to_rgba(values.numpy())[layer, head, :3])
+        ink = luminance(text.get_color())
+        assert (max(ink, cell) + 0.05) / (min(ink, cell) + 0.05) >= 4.5  # readable, by WCAG
+    assert len(panel.texts) == values.numel()
+    low, high = panel.images[0].get_clim()
+    assert not diverging or low == -high
+    assert "in nats" in words_of(figure)
+    assert_readable(figure)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        *(
+            (0.0, "0.00"),
+            (0.5, "0.50"),
+            (-0.0001, "-1.0e-04"),
+            (0.0123, "0.0123"),
+            (3.14159, "3.14"),
+        ),
+        *((1234.5, "1234"), (1e-9, "1.0e-09"), (1e12, "1.0e+12"), (-0.0, "0.00")),
+        *((float("nan"), "-"), (float("inf"), "-")),
+    ],
+)
+def test_a_number_of_any_size_is_written_short(value, text):
+    figure = layers_by_heads(torch.tensor([[value]]), title="number", label="")
+    assert [written.get_text() for written in images(figure)[0].texts] == [text]
+
+
+@pytest.mark.parametrize(("shape", "count"), [((1, 1), 1), ((1, 1), 5), ((8, 8), 2), ((4, 1), 9)])
+def test_every_figure_has_its_own_heatmap_and_scale(shape, count):
+    names = [name * 3 + str(index) for index, name in enumerate(AWKWARD[-count:])]
+    figures = {name: values_of(*shape) * 10.0**-n for n, name in enumerate(names)}
+    figure = heatmaps_of(figures, title=TITLE)
+    for panel, values in zip(images(figure), figures.values(), strict=True):
+        np.testing.assert_array_equal(data(panel), values.numpy())
+        low, high = panel.images[0].get_clim()
+        assert low <= values.min() <= values.max() <= high
+        assert values.numel() == 1 or (low, high) == (values.min(), values.max())
+    assert_readable(figure)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_similarities_are_drawn_as_given_between_fixed_ends(shape, sign):
+    vectors = values_of(shape[0] * shape[1], 99)
+    similarity = torch.nn.functional.normalize(vectors if sign < 0 else vectors.abs(), dim=-1)
+    similarity = similarity @ similarity.T
+    names = names_of(*shape)
+    figure = similarity_matrix(similarity, names, title=TITLE, label=TITLE)
+    [panel] = images(figure)
+    np.testing.assert_array_equal(data(panel), similarity.numpy())
+    assert panel.images[0].get_clim() == ((-1 if (similarity < 0).any() else 0), 1)
+    labels = [label.get_text() for label in panel.get_yticklabels()]
+    assert labels == names[:: max(1, round(len(names) / len(labels)))]
+    places = {float(line.get_xdata()[0]) for line in panel.lines if len(set(line.get_xdata())) == 1}
+    assert places == {layer * shape[1] - 0.5 for layer in range(1, shape[0])}
+    assert_readable(figure)
+
+
+def test_the_histogram_counts_each_pair_once_and_marks_their_mean():
+    similarity = torch.eye(9) + 0.5 * torch.rand(9, 9).triu(1)
+    similarity = torch.maximum(similarity, similarity.T)
+    figure = similarity_histogram(similarity, title=TITLE, label=TITLE)
+    [panel] = figure.axes
+    assert sum(bar.get_height() for bar in panel.patches) == 36
+    pairs = similarity[tuple(torch.triu_indices(9, 9, 1))]
+    assert panel.lines[0].get_xdata()[0] == pytest.approx(float(pairs.mean()))
+    assert_readable(figure)
+    assert_saved(figure)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_the_histogram_of_hardly_any_heads_can_be_read(heads):
+    figure = similarity_histogram(torch.ones(heads, heads), title=TITLE)
+    assert ("one pair" if heads == 2 else "no two heads") in words_of(figure)
+    assert_readable(figure)
+
+
+@pytest.mark.parametrize(
+    ("shape", "steps"),
+    [((1, 1), [7]), ((1, 4), [0, 1]), ((8, 8), list(range(0, 2000, 100))), ((4, 1), [1, 10, 99])],
+)
+def test_every_head_has_a_line_in_the_colour_of_its_layer(shape, steps):
+    figures = {name: values_of(len(steps), *shape) for name in ("$x$", TITLE, "tiny")}
+    figures["tiny"] *= 1e-9
+    figure = history(steps, figures, title=TITLE)
+    for panel, values in zip(figure.axes, figures.values(), strict=True):
+        lines = np.array(panel.lines, dtype=object).reshape(shape)
+        for (layer, head), line in np.ndenumerate(lines):
+            np.testing.assert_array_equal(line.get_ydata(), values[:, layer, head])
+            assert list(line.get_xdata()) == steps
+            assert line.get_color() == COLOURS[layer % len(COLOURS)]
+    [legend] = figure.legends
+    styles = [(handle.get_color(), handle.get_linestyle()) for handle in legend.legend_handles]
+    assert len(set(styles)) == shape[0]
+    assert_readable(figure)
+    assert_saved(figure)
+
+
+@pytest.mark.parametrize(
+    ("steps", "scale"),
+    [
+        ([100, 200, 300, 400], "linear"),
+        ([0, 100, 200, 300, 400], "linear"),
+        ([1, 2, 4, 8, 1000], "log"),
+        ([0, 1, 10, 100, 1000], "symlog"),
+        ([5], "linear"),
+    ],
+)
+def test_steps_are_logarithmic_only_where_they_lie_more_evenly_so(steps, scale):
+    figure = history(steps, {"loss": values_of(len(steps), 2, 2)}, title="steps")
+    assert figure.axes[0].get_xscale() == scale
+    assert ("logarithmic" in words_of(figure)) == (scale != "linear")
+
+
+def test_what_has_no_figure_or_no_head_is_refused():
+    for draw in (heatmaps_of, lambda figures, title: history([], figures, title=title)):
+        with pytest.raises(ValueError, match="at least one"):
+            draw({}, title="none")
+    with pytest.raises(ValueError, match="not empty"):
+        layers_by_heads(torch.zeros(0, 3), title="none", label="none")
+    with pytest.raises(ValueError, match="a name for each"):
+        similarity_matrix(torch.eye(3), ["L0H0"], title="none")
+
+
+def test_texts_are_seen_where_they_are_cut_off():
+    figure = layers_by_heads(torch.ones(2, 2), title="in sight", label="in nats")
+    figure.text(0.99, 0.5, "beyond the edge")
+    with pytest.raises(AssertionError):
+        assert_readable(figure)
+    assert len(drawn_texts(figure)) > 4
+
+
+def test_pyplot_is_never_imported():
+    code = (
+        "import sys, torch\n"
+        "from headscope.analysis import pictures\n"
+        "pictures.layers_by_heads(torch.ones(2, 2), title='', label='').savefig(sys.argv[1])\n"
+        "assert 'matplotlib.pyplot' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code, "/dev/stdout"], check=True, capture_output=True)

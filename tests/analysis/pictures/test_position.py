@@ -1,0 +1,103 @@
+"""The laws of a position encoding's picture: it is read off the encoding itself."""
+
+import numpy as np
+import pytest
+import torch
+from choices import POSITIONS, SIZES, position_of
+from drawn import assert_readable, assert_saved, data, images
+
+from headscope.analysis.pictures import position_picture
+from headscope.nn import Position
+
+TABLES = ["learned", "sinusoidal", "digits"]
+
+
+def curves(panel) -> np.ndarray:
+    return np.array([line.get_ydata() for line in panel.lines])
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_every_position_but_none_has_a_picture(name):
+    figure = position_picture(position_of(name))
+    assert (figure is None) == (name == "none")
+    if figure is not None:
+        assert_saved(figure)
+
+
+@pytest.mark.parametrize(("heads", "block_size"), [(1, 1), (4, 2), (8, 64)])
+@pytest.mark.parametrize("name", [name for name in POSITIONS if name != "none"])
+def test_all_can_be_read(name, heads, block_size):
+    position = position_of(name, heads=heads, block_size=block_size)
+    assert_readable(position_picture(position))
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_is_what_zeros_become(name):
+    position = position_of(name)
+    added = position(torch.zeros(1, SIZES["block_size"], SIZES["embed_dim"]))[0].detach()
+    table, cosine = images(position_picture(position))
+    drawn = data(table)
+    np.testing.assert_array_equal(drawn, added.T[: len(drawn)])
+    assert not added.T[len(drawn) :].any()
+    expected = torch.cosine_similarity(added[:, None], added[None], dim=-1)
+    expected[~added.any(dim=1)] = torch.nan
+    expected[:, ~added.any(dim=1)] = torch.nan
+    np.testing.assert_allclose(data(cosine), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_curves_are_rows_of_the_table_that_they_name(name):
+    figure = position_picture(position_of(name))
+    table = data(images(figure)[0])
+    strips = [panel for panel in figure.axes if panel.lines]
+    assert strips
+    for strip in strips:
+        dimension = int(strip.get_ylabel().split()[-1])
+        np.testing.assert_array_equal(curves(strip)[0], table[dimension])
+
+
+@pytest.mark.parametrize("name", ["alibi", "relative"])
+def test_a_bias_over_distance_is_that_of_every_pair_so_far_apart(name):
+    position, size = position_of(name), SIZES["block_size"]
+    first, second = position_picture(position).axes
+    bias = position.bias(size, size).detach()
+    for head, line in enumerate(curves(first)):
+        for distance, value in enumerate(line):
+            np.testing.assert_allclose(bias[head].diagonal(-distance), value, rtol=1e-6)
+    np.testing.assert_allclose(curves(second).sum(axis=-1), 1, rtol=1e-5)
+    np.testing.assert_allclose(curves(second)[:, ::-1], bias[:, -1].softmax(-1), rtol=1e-5)
+
+
+def test_head_bias_is_drawn_whole_but_for_the_future():
+    position, size = position_of("head_bias"), SIZES["block_size"]
+    figure = position_picture(position)
+    tables = position.table.detach().numpy()
+    past = np.tril(np.ones((size, size), dtype=bool))
+    for panel, table in zip(images(figure), tables, strict=True):
+        np.testing.assert_array_equal(data(panel), np.where(past, table, np.nan))
+        low, high = panel.images[0].get_clim()
+        assert high == -low == np.abs(tables[:, past]).max()
+    for line, table in zip(curves(figure.axes[0]), tables, strict=True):
+        means = [table.diagonal(-distance).mean() for distance in range(size)]
+        np.testing.assert_allclose(line, means, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_rotary_shows_the_turn_of_each_pair_and_the_score_over_distance(interleaved):
+    position, size = position_of("rotary", interleaved=interleaved), SIZES["block_size"]
+    figure = position_picture(position)
+    angle = torch.arange(size)[:, None] / 10000 ** (torch.arange(0, 4, 2) / 4)
+    [cosine] = images(figure)
+    np.testing.assert_allclose(data(cosine), angle.cos().T, atol=1e-6)
+    np.testing.assert_allclose(curves(figure.axes[-1])[0], angle.cos().mean(-1), atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "share"), [("index", 1), ("normalized", SIZES["block_size"])])
+def test_a_number_is_drawn_at_every_position(name, share):
+    [panel] = position_picture(position_of(name)).axes
+    np.testing.assert_allclose(curves(panel)[0], np.arange(1, SIZES["block_size"] + 1) / share)
+
+
+def test_an_encoding_without_a_picture_says_so():
+    with pytest.raises(TypeError, match="Strange has no picture"):
+        position_picture(type("Strange", (Position,), {})(**SIZES))
