@@ -48,6 +48,7 @@ def analyze(config: DictConfig) -> None:
         reading = loaded.attention(text)
         windows = torch.tensor([reading.tokens])
     console = Console(stderr=True)
+    shown = partial(track, console=console, description="analyzing", transient=True)
     study = head_report.write_report(
         loaded,
         reading,
@@ -58,7 +59,7 @@ def analyze(config: DictConfig) -> None:
         if config.ablation
         else None,
         thresholds=Thresholds(**config.thresholds),
-        track=partial(track, console=console, description="analyzing", transient=True),
+        track=shown if console.is_terminal else iter,
     )
     for name, kind in zip(study.names, study.types, strict=True):
         print(f"{name}  {kind}")
