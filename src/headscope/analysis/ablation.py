@@ -120,7 +120,7 @@ def mean_outputs(model: GPT, inputs: Tensor, at_once: int) -> list[Tensor]:
         handles.append(attention.out_proj.register_forward_pre_hook(add))
     try:
         for some in inputs.split(at_once):
-            model.forward(some.to(model.device))
+            model.hidden(some.to(model.device))
     finally:
         for handle in handles:
             handle.remove()

@@ -47,7 +47,8 @@ def attention_weights(model: GPT, tokens: Tensor) -> Tensor:
     model.eval()
     try:
         with captured_attention(model) as captured:
-            model.forward(tokens)  # not through a compiled graph, which knows the fused path alone
+            # Not through a compiled graph, which knows the fused path alone.
+            model.hidden(tokens)
     finally:
         model.train(training)
     return torch.stack(captured)

@@ -114,10 +114,14 @@ class GPT(nn.Module):
 
         Raises ValueError when T is more than `block_size`.
         """
+        return self.read_out(self.hidden(tokens))
+
+    def hidden(self, tokens: Tensor) -> Tensor:
+        """What the last block writes, (B, T, C). Raises ValueError as `forward` does."""
         x = self.embed(tokens)
         for block in self.blocks:
             x = block(x, self.position)
-        return self.read_out(x)
+        return x
 
     def embed(self, tokens: Tensor) -> Tensor:
         """What the first block reads, (B, T, C). Raises ValueError as `forward` does."""
