@@ -25,9 +25,10 @@ def analyze(config: DictConfig) -> None:
     from headscope.analysis.head_types import Thresholds
     from headscope.data.batches import spread_windows
 
-    for key in ("windows", "ablation_windows"):
-        if config[key] < 1:
-            raise ValueError(f"{key}={config[key]} must be at least 1")
+    # The error of an ablation is that of a mean over windows.
+    for key, least in (("windows", 1), ("ablation_windows", 2)):
+        if config[key] < least:
+            raise ValueError(f"{key}={config[key]} must be at least {least}")
     if config.replace_by not in ("zero", "mean"):
         raise ValueError(f"replace_by={config.replace_by} must be zero or mean")
     loaded = checkpoint.load(
@@ -47,6 +48,13 @@ def analyze(config: DictConfig) -> None:
     else:
         reading = loaded.attention(text)
         windows = torch.tensor([reading.tokens])
+        given = len(loaded.tokenizer.encode_prompt(text))
+        if given > len(reading.tokens):
+            print(
+                f"Looking at the first {len(reading.tokens)} of {given} tokens, as many as "
+                "block_size has",
+                file=sys.stderr,
+            )
     console = Console(stderr=True)
     shown = partial(track, console=console, description="analyzing", transient=True)
     study = head_report.write_report(

@@ -51,6 +51,7 @@ def test_the_figures_are_those_of_the_text(script: Script, run: Path) -> None:
     assert said.code == 0, said.err
     assert len(said.out.splitlines()) == 8
     assert said.out.startswith("L0H0  ")
+    assert "the first 8 of" in said.err
     rows = heads(run / "analysis")
     loaded = headscope.load(run)
     reading = loaded.attention(TEXT)
@@ -132,7 +133,7 @@ def test_thresholds_are_the_same_everywhere() -> None:
     [
         (["text="], ["empty"]),
         (["windows=0"], ["windows=0"]),
-        (["ablation=true", "ablation_windows=0"], ["ablation_windows=0"]),
+        (["ablation=true", "ablation_windows=1"], ["ablation_windows=1", "2"]),
         (["replace_by=nothing"], ["replace_by=nothing", "zero", "mean"]),
         (["checkpoint=nowhere"], ["nowhere"]),
         (["output_dir=text.txt"], ["output_dir=text.txt"]),

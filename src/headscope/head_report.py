@@ -4,6 +4,7 @@ Shapes: L layers, H heads of a layer, N windows, T tokens.
 """
 
 import csv
+import io
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -93,10 +94,9 @@ def drawn(
         mean = f"Layer {layer}, the mean over its heads"
         yield f"attention_mean_{layer}", pictures.mean_map(maps, labels, title=mean)
     yield "figures", pictures.heatmaps_of(study.figures, title="What every head does")
-    title = "How alike heads are"
-    alike = {"title": title, "label": "cosine similarity"}
+    alike = {"title": "How alike heads are", "label": "cosine similarity of two heads"}
     yield "similarity", pictures.similarity_matrix(study.similarity, study.names, **alike)
-    yield "similarity_histogram", pictures.similarity_histogram(study.similarity, title=title)
+    yield "similarity_histogram", pictures.similarity_histogram(study.similarity, **alike)
     if worth:
         yield (
             "ablation",
@@ -129,8 +129,8 @@ def ablated(
     ablation: Ablation,
     track: Callable[[Iterable[Any]], Iterable[Any]],
 ) -> dict[str, Tensor]:
-    """`loss_without`: the change of the loss in nats per token, its `standard_error`, and the same
-    change in bits per byte, (L, H) each."""
+    """What the loss changes by without each head: `loss_without` in nats per token, the standard
+    error of that as `loss_without_error`, and `bits_per_byte_without`, (L, H) each."""
     chosen = spread_windows(
         validation.tokens, windows=ablation.windows, length=loaded.model.block_size + 1
     )
@@ -147,7 +147,8 @@ def ablated(
 
 
 def write_table(file: Path, rows: list[dict[str, Any]]) -> None:
-    with file.open("w", newline="", encoding="utf-8") as opened:
-        writer = csv.DictWriter(opened, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomically(file, text.getvalue())

@@ -94,10 +94,10 @@ class HeadFigures(Watcher):
 
 
 def scale_of(figure: str, tokens: int) -> tuple[float, float]:
-    """The ends of a figure's colours: from the least to what a head gives that looks at all before
-    alike, of what is not a share; else 0 to 1."""
+    """The ends of a figure's colours: 0 to 1 for a share, otherwise from the least to about what a
+    head gives that looks at all alike, or, of distance, at the first token."""
     greatest = {
-        "distance": tokens / 2,  # of a head that looks at the first token
+        "distance": tokens / 2,
         "off_diagonal": 2 / max(tokens, 2),
         "entropy": math.log(max(tokens, 2)),
         "effective_keys": max(tokens / 2, 2),
