@@ -6,7 +6,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from headscope.analysis.charts import BLUE, ORANGE, plain_axes
+from headscope.analysis.pictures.style import BLUE, ORANGE, plain_axes
 from headscope.benchmarks.attention import REFERENCE, Shape
 
 

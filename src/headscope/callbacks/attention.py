@@ -4,7 +4,7 @@ import torch
 from torch.utils.tensorboard import SummaryWriter
 
 from headscope.analysis.capture import attention_weights
-from headscope.analysis.figures import AttentionGrid
+from headscope.analysis.pictures.live_maps import AttentionGrid
 from headscope.callbacks.watching import Watcher, image_steps
 from headscope.callbacks.writers import add_picture
 from headscope.nn import GPT

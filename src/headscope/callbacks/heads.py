@@ -11,7 +11,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from headscope.analysis.diversity import diversity
 from headscope.analysis.head_types import Thresholds
-from headscope.analysis.pictures.live import LiveHeatmaps, Panel
+from headscope.analysis.pictures.live_heatmaps import LiveHeatmaps, Panel
 from headscope.analysis.study import Study, study_heads
 from headscope.callbacks.watching import Watcher, image_steps
 from headscope.callbacks.writers import add_picture, add_scalars

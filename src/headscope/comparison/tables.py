@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from headscope.analysis.charts import choice_chart, length_chart
+from headscope.comparison.charts import choice_chart, length_chart
 
 WIDTH = 100
 

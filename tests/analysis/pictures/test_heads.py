@@ -9,7 +9,6 @@ import torch
 from drawn import AWKWARD, assert_readable, assert_saved, data, drawn_texts, images, words_of
 from matplotlib.colors import to_rgb
 
-from headscope.analysis.charts import COLOURS
 from headscope.analysis.pictures import (
     heatmaps_of,
     history,
@@ -17,6 +16,7 @@ from headscope.analysis.pictures import (
     similarity_histogram,
     similarity_matrix,
 )
+from headscope.analysis.pictures.style import COLOURS
 
 SHAPES = [(1, 1), (1, 4), (4, 1), (8, 8)]
 TITLE = " ".join(AWKWARD)

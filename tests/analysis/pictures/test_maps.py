@@ -6,10 +6,10 @@ import torch
 from drawn import AWKWARD, assert_readable, assert_saved, data, images, words_of
 from matplotlib.colors import to_hex
 
-from headscope.analysis.charts import COLOURS
-from headscope.analysis.figures import token_label
 from headscope.analysis.pictures import attention_maps, difference_map, mark_diagonals, mean_map
+from headscope.analysis.pictures.labels import token_label
 from headscope.analysis.pictures.maps import FEW
+from headscope.analysis.pictures.style import COLOURS
 
 
 def causal_weights(heads: int, tokens: int, seed: int = 0) -> torch.Tensor:

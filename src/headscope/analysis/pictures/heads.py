@@ -16,7 +16,6 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter, StrMethodFormatter
 from torch import Tensor
 
-from headscope.analysis.charts import BLUE, COLOURS, ORANGE
 from headscope.analysis.pictures.sheet import (
     BAR_ROOM,
     DIVERGING,
@@ -34,6 +33,7 @@ from headscope.analysis.pictures.sheet import (
     wrapped,
     write_numbers,
 )
+from headscope.analysis.pictures.style import BLUE, COLOURS, ORANGE
 
 CELL = 26
 MARGIN = 34

@@ -16,8 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from torch import Tensor
 
-from headscope.analysis.charts import COLOURS
-from headscope.analysis.figures import token_label
+from headscope.analysis.pictures.labels import token_label
 from headscope.analysis.pictures.sheet import (
     BAR_ROOM,
     DIVERGING,
@@ -31,6 +30,7 @@ from headscope.analysis.pictures.sheet import (
     text_width,
     write_numbers,
 )
+from headscope.analysis.pictures.style import COLOURS
 
 FEW = 12
 """So many tokens at most have their numbers in the cells."""

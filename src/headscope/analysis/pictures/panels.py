@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.ticker import MaxNLocator
 
-from headscope.analysis.charts import BLUE, COLOURS
 from headscope.analysis.pictures.sheet import (
     DIVERGING,
     LINE,
@@ -20,6 +19,7 @@ from headscope.analysis.pictures.sheet import (
     ticked,
     wrapped,
 )
+from headscope.analysis.pictures.style import BLUE, COLOURS
 
 WIDTH, HEIGHT = 300, 230  # points of a panel
 LEFT, BELOW, BETWEEN = 52, 42, 96

@@ -14,8 +14,8 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from torch import Tensor
 
-from headscope.analysis.charts import plain_axes
-from headscope.analysis.figures import FONT_FILE, token_label
+from headscope.analysis.pictures.labels import FONT_FILE, token_label
+from headscope.analysis.pictures.style import plain_axes
 
 DPI = 144  # two pixels to a point
 EDGE, WIDE = 14, 420

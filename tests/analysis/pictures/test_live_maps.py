@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.font_manager import get_font
 
-from headscope.analysis.figures import FONT_FILE, LABEL_LENGTH, AttentionGrid, token_label
+from headscope.analysis.pictures.labels import FONT_FILE, LABEL_LENGTH, token_label
+from headscope.analysis.pictures.live_maps import AttentionGrid
 
 # What tokenizers really give: broken bytes, controls, mathtext, other scripts, marks on their own.
 AWKWARD = [
@@ -200,7 +201,7 @@ def test_redraws_add_nothing_and_a_grid_let_go_is_gone():
 def test_pyplot_is_never_imported():
     program = (
         "import sys, torch\n"
-        "from headscope.analysis.figures import AttentionGrid\n"
+        "from headscope.analysis.pictures.live_maps import AttentionGrid\n"
         "AttentionGrid(['a', 'b'], 1).draw(torch.eye(2)[None], 'title')\n"
         "assert 'matplotlib.pyplot' not in sys.modules\n"
     )

@@ -1,54 +1,21 @@
-"""Attention weights as an image: every head of one layer side by side, tokens on both axes.
+"""Attention maps that are drawn once and recoloured often, for logging while a model trains: every
+head of one layer side by side, tokens on both axes.
 
 Shapes: H heads, T tokens, each a query (down) and a key (across).
 """
 
 import math
-import unicodedata
 from collections.abc import Sequence
-from pathlib import Path
 
-import matplotlib
 import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, get_font
+from matplotlib.font_manager import FontProperties
 
-# The one font of the labels, by file, so that neither matplotlibrc nor the system can change it.
-FONT_FILE = Path(matplotlib.get_data_path(), "fonts/ttf/DejaVuSans.ttf")
-LABEL_LENGTH = 10
-MARKS = {" ": "·", "\n": "⏎", "\t": "\\t", "\r": "\\r"}
-
-
-def token_label(text: str) -> str:
-    """A token as it can be read beside an axis, whatever bytes it was made of.
-
-    A space shows as ·, a newline as ⏎, the empty token as ∅. A character the font has no ink for,
-    that only modifies its neighbour, or that stands for a byte that could not be decoded, shows as
-    its code point, U+4E2D. Past LABEL_LENGTH characters the rest is an ellipsis.
-    """
-    label = ""
-    for character in text:
-        shown = MARKS.get(character) or _visible(character)
-        if len(label) + len(shown) > LABEL_LENGTH:
-            return label + "…"
-        label += shown
-    return label or "∅"
-
-
-def _visible(character: str) -> str:
-    font, code = get_font(FONT_FILE), ord(character)
-    safe = (
-        character.isprintable()
-        and character != "\N{REPLACEMENT CHARACTER}"
-        and not unicodedata.category(character).startswith("M")
-        and font.get_char_index(code) != 0
-        and font.load_char(code).height > 0
-    )
-    return character if safe else f"U+{code:04X}"
+from headscope.analysis.pictures.labels import FONT_FILE, token_label
 
 
 class AttentionGrid:

@@ -1,14 +1,11 @@
-"""Charts of measured figures, each a matplotlib Figure that the caller saves."""
+"""Charts of a comparison, each a matplotlib Figure that the caller saves."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#000000")
-"""Okabe and Ito's, which the colour-blind can tell apart, without their yellow."""
-BLUE, ORANGE, GREY = COLOURS[0], COLOURS[3], "#666666"
+from headscope.analysis.pictures.style import BLUE, COLOURS, GREY, plain_axes
 
 
 def choice_chart(rows: Sequence[dict[str, Any]]) -> Figure:
@@ -85,10 +82,3 @@ def length_chart(rows: Sequence[dict[str, Any]], block_sizes: Sequence[int]) -> 
     )
     plain_axes(panel)
     return figure
-
-
-def plain_axes(panel: Axes) -> None:
-    """No frame, and quiet lines to read values off the x axis."""
-    panel.spines[["top", "right"]].set_visible(False)
-    panel.grid(axis="x", color="#e0e0e0", linewidth=0.8)
-    panel.set_axisbelow(True)
