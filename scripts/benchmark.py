@@ -2,10 +2,11 @@
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hydra import compose
 from hydra.core.hydra_config import HydraConfig
@@ -32,24 +33,34 @@ def benchmark(config: DictConfig) -> None:
 
 
 def training(config: DictConfig) -> None:
+    """Our step against a bare loop's."""
+    from headscope.benchmarks.training import compare_steps
+
+    at_least_one(config, "rounds", "steps", "warmup_steps")
+    plan = config.suite
+    steps = {"rounds": plan.rounds, "steps": plan.steps, "warmup_steps": plan.warmup_steps}
+    tell(config, "training", partial(compare_steps, config, **steps))
+
+
+def watching(config: DictConfig) -> None:
+    """A run that is watched against the same that is not."""
+    from headscope.benchmarks.watching import compare_watching
+
+    at_least_one(config, "rounds")
+    tell(config, "watching", partial(compare_watching, config, rounds=config.suite.rounds))
+
+
+def tell(config: DictConfig, suite: str, measure: Callable[..., dict[str, Any]]) -> None:
     """Print a line a round and the figures, which also go to `output`."""
     from rich.console import Console
 
-    from headscope.benchmarks.training import compare_steps
     from headscope.callbacks.saving import Interrupted
 
-    at_least_one(config, "rounds", "steps", "warmup_steps")
     try:
-        figures = compare_steps(
-            config,
-            rounds=config.suite.rounds,
-            steps=config.suite.steps,
-            warmup_steps=config.suite.warmup_steps,
-            console=Console(stderr=True, soft_wrap=True),
-        )
+        figures = measure(console=Console(stderr=True, soft_wrap=True))
     except Interrupted:
         sys.exit(130)
-    text = json.dumps({"suite": "training", **figures}, indent=2)
+    text = json.dumps({"suite": suite, **figures}, indent=2)
     Path(config.output).write_text(text + "\n", encoding="utf-8")
     print(text)
 
@@ -130,7 +141,7 @@ def at_least_one(config: DictConfig, *keys: str) -> None:
             raise ValueError(f"suite.{key}={config.suite[key]} must be at least 1")
 
 
-SUITES = {"training": training, "attention": attention}
+SUITES = {"training": training, "watching": watching, "attention": attention}
 
 
 if __name__ == "__main__":

@@ -15,17 +15,19 @@ def configuration(*overrides: str) -> dict:
     return OmegaConf.to_container(composed(*SIZES, *overrides), resolve=True)
 
 
-def content(config: dict | None = None, tokenizer: Tokenizer | None = None) -> tuple[dict, GPT]:
+def content(
+    config: dict | None = None, tokenizer: Tokenizer | None = None, *, step: int = 7, seed: int = 0
+) -> tuple[dict, GPT]:
     """What training saves, and the model that it is of."""
     config, tokenizer = config or configuration(), tokenizer or byte([])
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     model = checkpoint.build_model(config["model"], vocab_size=tokenizer.vocab_size)
     return {
         "headscope": checkpoint.contents(
             config=config, tokenizer=tokenizer, store="none", overrides=SIZES
         ),
         "state_dict": {f"model.{name}": weight for name, weight in model.state_dict().items()},
-        "global_step": 7,
+        "global_step": step,
         "optimizer_states": [{"state": {}}],
         "pytorch-lightning_version": "2.6.0",
     }, model

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from checkpoint_files import content
+from checkpoint_files import configuration, content
 from omegaconf import OmegaConf
 from PIL import Image
 from running import Script
@@ -16,9 +16,11 @@ import headscope
 from headscope import checkpoint
 from headscope.analysis.ablation import ablate_heads
 from headscope.analysis.capture import attention_weights
+from headscope.analysis.diversity import cosine_similarity, jensen_shannon
 from headscope.analysis.head_types import Thresholds
 from headscope.analysis.metrics import head_figures
 from headscope.command_line import CONF
+from headscope.data.tokenizer import char
 from headscope.evaluation import validation_text
 
 TEXT = "ab 🦜\n\x07中文<script>alert(1)</script>"
@@ -41,9 +43,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return checkpoints.parent
 
 
-def heads(folder: Path) -> list[dict[str, str]]:
-    with (folder / "heads.csv").open() as file:
-        return list(csv.DictReader(file))
+def rows_of(file: Path) -> list[dict[str, str]]:
+    with file.open() as lines:
+        return list(csv.DictReader(lines))
 
 
 def test_the_figures_are_those_of_the_text(script: Script, run: Path) -> None:
@@ -52,7 +54,7 @@ def test_the_figures_are_those_of_the_text(script: Script, run: Path) -> None:
     assert len(said.out.splitlines()) == 8
     assert said.out.startswith("L0H0  ")
     assert "the first 8 of" in said.err
-    rows = heads(run / "analysis")
+    rows = rows_of(run / "analysis" / "heads.csv")
     loaded = headscope.load(run)
     reading = loaded.attention(TEXT)
     assert len(reading.tokens) == loaded.model.block_size == 8
@@ -66,10 +68,23 @@ def test_the_figures_are_those_of_the_text(script: Script, run: Path) -> None:
     as_json = json.loads((run / "analysis" / "heads.json").read_text())
     assert [row["type"] for row in as_json["heads"]] == [row["type"] for row in rows]
     assert as_json["tokens"] == 8
-    with (run / "analysis" / "similarity.csv").open() as file:
-        similarity = list(csv.DictReader(file))
-    assert [row["head"] for row in similarity] == [f"L{n // 4}H{n % 4}" for n in range(8)]
-    assert all(float(row[row["head"]]) == pytest.approx(1, abs=1e-5) for row in similarity)
+
+    names = [f"L{n // 4}H{n % 4}" for n in range(8)]
+    weights = reading.weights.flatten(0, 1)
+    alike = cosine_similarity(weights)
+    for file, matrix in (("similarity", alike), ("jensen_shannon", jensen_shannon(weights))):
+        table = rows_of(run / "analysis" / f"{file}.csv")
+        assert [row["head"] for row in table] == names
+        for row, expected_row in zip(table, matrix.tolist(), strict=True):
+            assert [float(row[name]) for name in names] == pytest.approx(expected_row, abs=1e-5)
+    others = (alike.sum(dim=1) - 1) / 7
+    assert [float(row["uniqueness"]) for row in rows] == pytest.approx((1 - others).tolist())
+    assert as_json["diversity"] == pytest.approx(float((1 - others).mean()), rel=1e-4)
+    pairs = sorted(alike[*torch.triu_indices(8, 8, 1)].tolist())
+    assert [pair["similarity"] for pair in as_json["least_alike"]] == pytest.approx(pairs[:5])
+    assert [pair["similarity"] for pair in as_json["most_alike"]] == pytest.approx(pairs[:-6:-1])
+    first, second = (names.index(name) for name in as_json["most_alike"][0]["heads"])
+    assert alike[first, second].item() == pytest.approx(pairs[-1])
 
 
 def test_every_picture_has_its_two_files_and_is_not_blank(script: Script, run: Path) -> None:
@@ -82,6 +97,7 @@ def test_every_picture_has_its_two_files_and_is_not_blank(script: Script, run: P
         "figures",
         "similarity",
         "similarity_histogram",
+        "jensen_shannon",
         "position",
     }
     for file in Path("a report").glob("*.png"):
@@ -103,7 +119,7 @@ def test_heads_are_removed_on_the_validation_split(script: Script, run: Path) ->
     windows = text.tokens[: len(text.tokens) // 9 * 9].reshape(-1, 9).astype(np.int64)
     chosen = torch.from_numpy(windows[np.linspace(0, len(windows) - 1, 5).astype(int)])
     expected = ablate_heads(loaded.model, chosen[:, :-1], chosen[:, 1:], replace_by="mean")
-    for number, row in enumerate(heads(run / "analysis")):
+    for number, row in enumerate(rows_of(run / "analysis" / "heads.csv")):
         change = expected["nats_per_token"].flatten()[number].item()
         error = expected["standard_error"].flatten()[number].item()
         assert float(row["loss_without"]) == pytest.approx(change, rel=1e-4, abs=1e-7)
@@ -121,11 +137,71 @@ def test_from_python(run: Path) -> None:
     assert torch.equal(loaded.attention(reading.tokens).weights, reading.weights)
 
 
-def test_thresholds_are_the_same_everywhere() -> None:
-    of_analysis = OmegaConf.load(CONF / "analyze.yaml").thresholds
-    of_training = OmegaConf.load(CONF / "callbacks" / "default.yaml").heads.thresholds
-    assert of_analysis == of_training
-    assert Thresholds(**of_analysis) == Thresholds()
+def test_thresholds_stand_in_conf_as_the_library_has_them() -> None:
+    settings = OmegaConf.load(CONF / "head_types.yaml")
+    assert Thresholds(**settings) == Thresholds()
+
+
+def moments_of(run: Path, steps: tuple[int, ...] = (0, 3, 7)) -> list[Path]:
+    """Checkpoints of the run at these steps, each of other weights, as training keeps them."""
+    files = [run / "checkpoints" / f"step_{step:06}.ckpt" for step in steps]
+    for step, file in zip(steps, files, strict=True):
+        saved = torch.load(run / "checkpoints" / "best.ckpt", weights_only=True)
+        fresh, _ = content(step=step, seed=step)
+        torch.save(saved | {key: fresh[key] for key in ("state_dict", "global_step")}, file)
+    return files
+
+
+def test_every_moment_of_a_run_is_what_its_own_report_says(script: Script, run: Path) -> None:
+    moments = moments_of(run)
+    said = script("analyze", f"checkpoints={run}", "windows=3")
+    assert said.code == 0, said.err
+    folder = run / "analysis"
+    assert json.loads((folder / "heads.json").read_text())["step"] == 7  # the last
+    assert (folder / "history.png").is_file()
+    history = rows_of(folder / "history.csv")
+    assert len(history) == 3 * 8
+    for step, moment in zip((0, 3, 7), moments, strict=True):
+        said = script("analyze", f"checkpoint={moment}", "windows=3", "output_dir=alone")
+        assert said.code == 0, said.err
+        alone = rows_of(Path("alone/heads.csv"))
+        assert [row for row in history if row["step"] == str(step)] == [
+            {"step": str(step), **row} for row in alone
+        ]
+    assert len({row["entropy"] for row in history}) > 8
+
+
+def test_moments_may_be_named_one_by_one_in_any_order(script: Script, run: Path) -> None:
+    first, _, last = moments_of(run)
+    words = (f"checkpoints=[{last}, {first}]", f"checkpoint={run}", "text=We the people")
+    said = script("analyze", *words)
+    assert said.code == 0, said.err
+    steps = [row["step"] for row in rows_of(run / "analysis" / "history.csv")]
+    assert steps == ["0"] * 8 + ["7"] * 8
+
+
+def test_heads_and_checkpoints_are_subtracted(script: Script, run: Path) -> None:
+    other = Path("other.ckpt")
+    torch.save(content(step=9, seed=1)[0], other)
+    words = (f"checkpoint={run}", "difference=[L1H3,L0H0]", f"other={other}", "text=We the")
+    said = script("analyze", *words)
+    assert said.code == 0, said.err
+    drawn = {file.name for file in (run / "analysis").glob("difference*.png")}
+    assert drawn == {
+        "difference_L1H3_L0H0.png",
+        *(f"difference_{kind}_{layer}.png" for kind in ("layer", "mean") for layer in (0, 1)),
+    }
+
+
+def test_a_page_holds_as_many_tokens_as_a_browser_can(
+    script: Script, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headscope.analysis.page.MOST_WEIGHTS", 8 * 5**2)
+    said = script("analyze", f"checkpoint={run}", "text=abcdefgh")
+    assert said.code == 0, said.err
+    assert "attention.html has the first 5 of 8 tokens" in said.err
+    page = (run / "analysis" / "attention.html").read_text()
+    assert '"labels":["a","b","c","d","e"]' in page
 
 
 @pytest.mark.parametrize(
@@ -137,10 +213,22 @@ def test_thresholds_are_the_same_everywhere() -> None:
         (["replace_by=nothing"], ["replace_by=nothing", "zero", "mean"]),
         (["checkpoint=nowhere"], ["nowhere"]),
         (["output_dir=text.txt"], ["output_dir=text.txt"]),
+        (["difference=[L0H0]"], ["difference=", "two heads"]),
+        (["difference=[L0H0,L2H0]"], ["L2H0", "L1H3"]),
+        (["difference=[L0H0,first]"], ["first", "L1H3"]),
+        (["other=nowhere"], ["nowhere"]),
+        (["other=another.ckpt"], ["another.ckpt", "vocabulary"]),
+        (["checkpoints=outputs/run"], ["outputs/run", "keep_steps"]),
+        (["checkpoints=[outputs/run/checkpoints/best.ckpt,gone.ckpt]"], ["gone.ckpt"]),
+        (["checkpoints=[same.ckpt,same.ckpt]"], ["two", "step 7"]),
+        (["checkpoints=[same.ckpt,larger.ckpt]"], ["larger.ckpt", "one run"]),
     ],
     ids=" ".join,
 )
 def test_a_mistake_is_told_in_one_line(script: Script, run: Path, arguments, words) -> None:
+    torch.save(content()[0], "same.ckpt")
+    torch.save(content(tokenizer=char(["abc"]))[0], "another.ckpt")
+    torch.save(content(configuration("model.layers=3"), step=9)[0], "larger.ckpt")
     said = script("analyze", *arguments)
     assert said.code == 1
     assert said.err.startswith("Error: ")

@@ -20,7 +20,8 @@ from headscope.data.corpus import Corpus
 from headscope.data.tokenizer import Tokenizer
 from headscope.nn import GPT
 
-ROOTS = sorted(file.stem for file in CONF.glob("*.yaml"))
+SHARED = "head_types"  # a part of train.yaml and of analyze.yaml, no root
+ROOTS = sorted(file.stem for file in CONF.glob("*.yaml") if file.stem != SHARED)
 CHOICES = sorted(
     (file.parent.relative_to(CONF).as_posix(), file.stem) for file in CONF.glob("*/**/*.yaml")
 )

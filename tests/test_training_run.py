@@ -60,10 +60,10 @@ def test_it_learns_and_tells_what_it_learned(script: Script, speeches: Path) -> 
     assert [event.step for event in log.Scalars("val/loss")] == [100, 200, 300]
     maps = {"attention/layer_0", "attention/layer_1"}
     assert set(logged["images"]) == maps | {"heads/figures", "heads/similarity"}
-    image_steps = [event.step for event in log.Images("attention/layer_0")]
-    assert image_steps[0] == 0
-    assert image_steps[-1] == 300
-    assert len(image_steps) <= 10
+    spread_steps = [event.step for event in log.Images("attention/layer_0")]
+    assert spread_steps[0] == 0
+    assert spread_steps[-1] == 300
+    assert len(spread_steps) <= 10
     assert [event.step for event in log.Tensors("samples/text_summary")] == [100, 200, 300]
 
     # Evaluation is the summary's own figure, to the last bits of a different batch size.

@@ -16,17 +16,12 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from headscope import checkpoint
-from headscope.analysis.head_types import Thresholds
-from headscope.callbacks.attention import AttentionMaps
 from headscope.callbacks.clock import Clock
-from headscope.callbacks.heads import HeadFigures
 from headscope.callbacks.progress import ProgressReport
 from headscope.callbacks.samples import Samples
 from headscope.callbacks.saving import Saving
-from headscope.callbacks.stopping import Patience
 from headscope.check import check
 from headscope.console import track
-from headscope.data.batches import spread_windows
 from headscope.data.module import TokenDataModule, validation_stride
 from headscope.data.store import TokenStore, prepare_store
 from headscope.data.tokenizer import stored
@@ -34,6 +29,7 @@ from headscope.nn import GPT
 from headscope.resume import check_resumed
 from headscope.training.checkpoints import AtomicCheckpointIO
 from headscope.training.module import LanguageModel
+from headscope.watchers import watchers
 
 
 @dataclass(frozen=True)
@@ -132,7 +128,7 @@ def build(
         say=warn,
     )
     progress = ProgressReport(console=console, tokens_per_step=tokens_per_step)
-    callbacks: list[Callback] = [clock, progress, *_watchers(config, store, samples), saving]
+    callbacks: list[Callback] = [clock, progress, *watchers(config, store, samples, folder), saving]
     return Run(
         folder=folder,
         config=config,
@@ -146,54 +142,6 @@ def build(
         console=console,
         resumed_step=resumed_step,
     )
-
-
-def _watchers(config: DictConfig, store: TokenStore, samples: Samples) -> list[Callback]:
-    """What the configuration switches on."""
-    watchers: list[Callback] = []
-    settings = config.callbacks.attention
-    if settings.images:
-        tokens = probe(store, settings.text, min(settings.tokens, config.model.block_size))
-        labels = [store.tokenizer.decode([token]) for token in tokens]
-        watchers.append(
-            AttentionMaps(
-                tokens=tokens,
-                labels=labels,
-                heads=config.model.heads,
-                images=settings.images,
-                max_steps=config.trainer.max_steps,
-            )
-        )
-    heads = config.callbacks.heads
-    if heads.every_steps:
-        watchers.append(
-            HeadFigures(
-                windows=spread_windows(
-                    store.validation, windows=heads.windows, length=config.model.block_size
-                ),
-                every_steps=heads.every_steps,
-                images=heads.images,
-                max_steps=config.trainer.max_steps,
-                thresholds=Thresholds(**heads.thresholds),
-            )
-        )
-    if config.callbacks.samples.max_new_tokens:
-        watchers.append(samples)
-    patience = config.callbacks.early_stopping_patience
-    if patience is not None:
-        watchers.append(Patience(patience=patience))
-    return watchers
-
-
-def probe(store: TokenStore, text: str | None, length: int) -> list[int]:
-    """The tokens whose attention is watched: those of `text`, or the first validation text's."""
-    if text is not None:
-        tokens = store.tokenizer.encode_prompt(text)[:length]
-        if not tokens:
-            raise ValueError("callbacks.attention.text= is empty: there is nothing to look at")
-        return tokens
-    # The first token is the end of text that stands before every document.
-    return store.validation[1 : length + 1].tolist()
 
 
 def _trainer(

@@ -46,6 +46,12 @@ def check(config: DictConfig) -> None:
         raise ValueError("optimizer.lr=inf must be finite")
     if config.seed >= 2**63:
         raise ValueError(f"seed={config.seed} must be below 2**63")
+    for step in callbacks.keep_steps:
+        if not 0 <= step <= plan.max_steps:
+            raise ValueError(
+                f"callbacks.keep_steps={callbacks.keep_steps}: {step} is no step from 0 to "
+                f"trainer.max_steps={plan.max_steps}"
+            )
     check_choices(config)
     check_sampling(
         max_new_tokens=callbacks.samples.max_new_tokens,

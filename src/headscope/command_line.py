@@ -37,6 +37,8 @@ LITERAL_KEYS = frozenset(
         "text",
         "output_dir",
         "checkpoint",
+        "checkpoints",
+        "other",
         "resume",
         "init_from",
         "store_dir",
@@ -58,7 +60,7 @@ LITERAL_KEYS = frozenset(
 )
 """Keys whose value is a text, a path or, in `LIST_KEYS`, a list of texts."""
 
-LIST_KEYS = frozenset({"stop", "compare.choices"})
+LIST_KEYS = frozenset({"stop", "compare.choices", "checkpoints"})
 """Of `LITERAL_KEYS`, the ones whose value is one text, or a JSON list of texts."""
 
 TEXT_KEYS = frozenset(

@@ -9,6 +9,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 
 from headscope.build import Run, plain
 from headscope.callbacks.clock import clock_of
+from headscope.callbacks.watching import watching_seconds
 from headscope.files import write_atomically
 
 
@@ -49,6 +50,7 @@ def fit(run: Run) -> dict[str, Any]:
         "parameters": run.model.parameter_count(),
         "train_seconds": round(clock.train_seconds, 2),
         "wall_seconds": round(clock.wall_seconds(), 2),
+        "watching_seconds": round(watching_seconds(run.trainer), 2),
         "tokens_per_second": round(tokens / clock.train_seconds, 1),
         "seed": run.config.seed,
         "device": device_name(run.trainer.strategy.root_device),

@@ -18,7 +18,7 @@ from headscope.analysis.diversity import cosine_similarity, diversity
 from headscope.analysis.metrics import METRICS, head_figures
 from headscope.analysis.repeats import REPEAT_METRICS, repeat_figures
 from headscope.callbacks.heads import REPEATED_TEXTS, scale_of, table
-from headscope.callbacks.watching import image_steps
+from headscope.callbacks.watching import spread_steps
 from headscope.data.batches import spread_windows
 from headscope.data.store import open_store
 
@@ -141,7 +141,7 @@ def test_every_scale_has_two_ends_and_holds_what_an_even_head_gives(tokens) -> N
 
 @pytest.mark.parametrize("images", [0, 1, 2, 3, 10])
 def test_pictures_are_spread_over_the_run(images) -> None:
-    steps = image_steps(images, 900)
+    steps = spread_steps(images, 900)
     assert len(steps) <= images
     assert steps == sorted(set(steps))
     if images:

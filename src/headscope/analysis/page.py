@@ -18,6 +18,7 @@ from torch import Tensor
 TEMPLATE = Path(__file__).with_name("page.html")
 PLACE = '"the data of the page"'  # where it stands in the template
 LEVELS = 65535  # a weight is stored as a whole number of these parts, in two bytes
+MOST_WEIGHTS = 10 * 2**20  # of which half are seen, two bytes each, in base64
 
 MARKS = {" ": "·", "\n": "⏎", "\t": "\\t", "\r": "\\r"}
 JOINER = "\N{ZERO WIDTH JOINER}"
@@ -54,6 +55,11 @@ def page_label(text: str) -> str:
 def _is_symbol(character: str) -> bool:
     """Whether it is a picture or the tone of its skin."""
     return character != "" and unicodedata.category(character) in ("So", "Sk")
+
+
+def most_tokens(layers: int, heads: int) -> int:
+    """As many tokens as keep a page of so many heads below about 15 MB."""
+    return math.isqrt(MOST_WEIGHTS // (layers * heads))
 
 
 def attention_page(

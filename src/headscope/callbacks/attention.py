@@ -5,14 +5,14 @@ from torch.utils.tensorboard import SummaryWriter
 
 from headscope.analysis.capture import attention_weights
 from headscope.analysis.pictures.live_maps import AttentionGrid
-from headscope.callbacks.watching import Watcher, image_steps
+from headscope.callbacks.watching import Watcher, spread_steps
 from headscope.callbacks.writers import add_picture
 from headscope.nn import GPT
 
 
 class AttentionMaps(Watcher):
     """Logs `attention/layer_0`, ...: how every head reads `tokens` (T,), at the steps of
-    `image_steps`, the untrained model first.
+    `spread_steps`, the untrained model first.
 
     The maps are computed aside, on the explicit path: training stays on the fused one. `labels`
     are the tokens as text.
@@ -22,7 +22,7 @@ class AttentionMaps(Watcher):
         self, *, tokens: list[int], labels: list[str], heads: int, images: int, max_steps: int
     ) -> None:
         self.tokens = tokens
-        self.steps = set(image_steps(images, max_steps))
+        self.steps = set(spread_steps(images, max_steps))
         self.labels = labels
         self.heads = heads
         self.grid: AttentionGrid | None = None

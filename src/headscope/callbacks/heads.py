@@ -13,7 +13,7 @@ from headscope.analysis.diversity import diversity
 from headscope.analysis.head_types import Thresholds
 from headscope.analysis.pictures.live_heatmaps import LiveHeatmaps, Panel
 from headscope.analysis.study import Study, study_heads
-from headscope.callbacks.watching import Watcher, image_steps
+from headscope.callbacks.watching import Watcher, spread_steps
 from headscope.callbacks.writers import add_picture, add_scalars
 from headscope.nn import GPT
 
@@ -29,7 +29,7 @@ class HeadFigures(Watcher):
       Custom Scalars shows the heads of a layer in one chart;
     - `heads/diversity`, and `heads/types`: what each head is called;
 
-    and at the steps of `image_steps`, as heatmaps of layers by heads, all figures, and how alike
+    and at the steps of `spread_steps`, as heatmaps of layers by heads, all figures, and how alike
     any two heads are.
     """
 
@@ -44,7 +44,7 @@ class HeadFigures(Watcher):
     ) -> None:
         self.windows = windows
         self.every_steps = every_steps
-        self.picture_steps = set(image_steps(images, max_steps))
+        self.picture_steps = set(spread_steps(images, max_steps))
         self.max_steps = max_steps
         self.thresholds = thresholds
         self.arranged = False

@@ -1,5 +1,6 @@
 """Looking at the model while it trains, at steps of one's own choice."""
 
+import time
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -10,51 +11,78 @@ from headscope.callbacks.writers import tensorboard_writers
 from headscope.nn import GPT
 
 
-class Watcher(Callback):
-    """Calls `look` at every step that is `due`: before the first, after others, and once more where
-    a run is stopped early. What happens there is not training time, and must not change the model
-    or draw from the global random numbers: the training never learns of it.
+class AtSteps(Callback):
+    """Acts at every step that is `due`: before the first, after others, and once more where a run
+    is stopped early. What happens there is not training time, and must not change the model or draw
+    from the global random numbers: the training never learns of it. `seconds` is what it took.
     """
 
+    seconds = 0.0
+
     def due(self, step: int) -> bool:
-        """Whether to look at this step, 0 for the untrained model."""
+        """Whether to act at this step, 0 for the untrained model."""
         raise NotImplementedError
 
-    def look(self, model: GPT, step: int, writers: list[SummaryWriter]) -> None:
-        """Log what `model` is like after `step` steps."""
+    def act(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """What to do after `trainer.global_step` steps."""
         raise NotImplementedError
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.global_step == 0 and self.due(0):
-            self._look(trainer, pl_module)
+            self._act(trainer, pl_module)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         stepped = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         if stepped and self.due(trainer.global_step):
-            self._look(trainer, pl_module)
+            self._act(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         stopped_early = trainer.global_step < trainer.max_steps
         if stopped_early and not self.due(trainer.global_step):
-            self._look(trainer, pl_module)
+            self._act(trainer, pl_module)
 
-    def _look(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def _act(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        with left_out(trainer):
+            started = time.perf_counter()
+            self.act(trainer, pl_module)
+            self.seconds += time.perf_counter() - started
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seconds": self.seconds}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seconds = state["seconds"]
+
+
+class Watcher(AtSteps):
+    """Logs to TensorBoard what the model is like, at every step that is `due`."""
+
+    def look(self, model: GPT, step: int, writers: list[SummaryWriter]) -> None:
+        """Log what `model` is like after `step` steps."""
+        raise NotImplementedError
+
+    def act(self, trainer: Trainer, pl_module: LightningModule) -> None:
         writers = tensorboard_writers(trainer)
         if writers:
             assert isinstance(pl_module.model, GPT)
-            with left_out(trainer):
-                self.look(pl_module.model, trainer.global_step, writers)
+            self.look(pl_module.model, trainer.global_step, writers)
 
 
-def image_steps(images: int, max_steps: int) -> list[int]:
-    """At most `images` steps from 0 to `max_steps`, both included, spread evenly in log time.
+def watching_seconds(trainer: Trainer) -> float:
+    """What looking at the model took, over all sessions of a run."""
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    return sum(callback.seconds for callback in callbacks if isinstance(callback, Watcher))
+
+
+def spread_steps(number: int, max_steps: int) -> list[int]:
+    """At most `number` steps from 0 to `max_steps`, both included, spread evenly in log time.
 
     TensorBoard keeps ten images a tag unless told otherwise.
     """
-    if images < 2:
-        return [max_steps][:images]
-    ratio = max_steps ** (1 / (images - 2)) if images > 2 else 1
-    middle = {round(ratio**power) for power in range(images - 2)}
+    if number < 2:
+        return [max_steps][:number]
+    ratio = max_steps ** (1 / (number - 2)) if number > 2 else 1
+    middle = {round(ratio**power) for power in range(number - 2)}
     return sorted({0, max_steps} | middle)

@@ -56,7 +56,11 @@ SCHEMAS: dict[str, dict[str, type]] = {
     "trainer": {"default": training.TrainerConfig},
     "logger": {"tensorboard": training.TensorBoardConfig},
     "callbacks": {"default": training.CallbacksConfig, "plain": training.CallbacksConfig},
-    "suite": {"training": scripts.TrainingSuiteConfig, "attention": scripts.AttentionSuiteConfig},
+    "suite": {
+        "training": scripts.TrainingSuiteConfig,
+        "attention": scripts.AttentionSuiteConfig,
+        "watching": scripts.SuiteConfig,
+    },
     "compare": {
         "attention": scripts.ChoicesConfig,
         "positions": scripts.ChoicesConfig,

@@ -83,5 +83,8 @@ class AnalyzeConfig:
     ablation: bool = MISSING
     replace_by: str = MISSING
     ablation_windows: int = MISSING
+    difference: list[str] | None = MISSING
+    other: str | None = MISSING
+    checkpoints: list[str] | None = MISSING
     thresholds: ThresholdsConfig = field(default_factory=ThresholdsConfig)
     device: str = MISSING

@@ -109,6 +109,7 @@ class CallbacksConfig:
     heads: HeadFiguresConfig = field(default_factory=HeadFiguresConfig)
     samples: SamplesConfig = field(default_factory=SamplesConfig)
     save_every_minutes: float = MISSING
+    keep_steps: list[int] = MISSING
     early_stopping_patience: int | None = MISSING
 
 

@@ -79,17 +79,21 @@ def difference_map(
     names: tuple[str, str],
     causal: bool = True,
 ) -> Figure:
-    """One map (T, T) minus another over the same tokens, zero in the middle of the colours.
+    """One map (T, T), or each of some heads (H, T, T), minus another over the same tokens; zero is
+    in the middle of the colours.
 
     `names` say what the two are. Raises ValueError as `attention_maps` does.
     """
     difference = array(first) - array(second)
+    one = difference.ndim == 2
+    maps = difference[None] if one else difference
+    panels = [""] if one else [f"head {head}" for head in range(len(maps))]
     colours = colormaps[DIVERGING]
     notes = [
         (to_hex(colours(0.9)), f"more weight in {names[0]}"),
         (to_hex(colours(0.1)), f"more weight in {names[1]}"),
     ]
-    return draw(difference[None], [""], labels, title, causal, notes)
+    return draw(maps, panels, labels, title, causal, notes)
 
 
 def mark_diagonals(panel: Axes, tokens: int, causal: bool = True) -> None:

@@ -1,0 +1,88 @@
+"""What watching costs, and that it changes nothing: a run with its heads watched, and without."""
+
+import hashlib
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+from rich.console import Console
+
+from headscope.benchmarks.training import spread
+from headscope.build import build
+from headscope.callbacks.clock import clock_of
+from headscope.callbacks.watching import watching_seconds
+from headscope.nn import GPT
+
+
+@dataclass(frozen=True)
+class Side:
+    """One run: what watching took of its time, and its last weights."""
+
+    watching_seconds: float
+    train_seconds: float
+    wall_seconds: float
+    weights: str
+
+
+def compare_watching(config: DictConfig, *, rounds: int, console: Console) -> dict[str, Any]:
+    """Train what `config` describes with its heads watched and unwatched, in turn.
+
+    `share` is the part of a watched run's wall time in which training waited for the watchers.
+    `same_weights` is whether all runs ended with the same weights, bit for bit.
+    """
+    watched, plain = [], []
+    for number in range(rounds):
+        watched.append(train(config))
+        plain.append(train(unwatched(config)))
+        last = watched[-1]
+        console.print(
+            f"round {number + 1}: watching took {last.watching_seconds:.2f} s of "
+            f"{last.wall_seconds:.1f} s; without it {plain[-1].wall_seconds:.1f} s",
+            highlight=False,
+        )
+    sides = {"watched": watched, "plain": plain}
+    return {
+        "share": spread([side.watching_seconds / side.wall_seconds for side in watched]),
+        "watching_seconds": spread([side.watching_seconds for side in watched]),
+        **{
+            f"{name}_seconds": {
+                "wall": spread([side.wall_seconds for side in runs]),
+                "training": spread([side.train_seconds for side in runs]),
+            }
+            for name, runs in sides.items()
+        },
+        "same_weights": len({side.weights for side in watched + plain}) == 1,
+        "steps": config.trainer.max_steps,
+        "rounds": rounds,
+    }
+
+
+def unwatched(config: DictConfig) -> DictConfig:
+    config = config.copy()
+    config.callbacks.attention.images = 0
+    config.callbacks.heads.every_steps = 0
+    return config
+
+
+def train(config: DictConfig) -> Side:
+    """A run as scripts/train.py makes it, but for the validation on the whole split at its end."""
+    with tempfile.TemporaryDirectory() as folder:
+        this = build(config, folder=Path(folder), overrides=[], console=Console(quiet=True))
+        this.trainer.fit(this.module, datamodule=this.data)
+        clock = clock_of(this.trainer)
+        return Side(
+            watching_seconds=watching_seconds(this.trainer),
+            train_seconds=clock.train_seconds,
+            wall_seconds=clock.wall_seconds(),
+            weights=fingerprint(this.model),
+        )
+
+
+def fingerprint(model: GPT) -> str:
+    digest = hashlib.sha256()
+    for name, weight in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(weight.cpu().numpy().tobytes())
+    return digest.hexdigest()

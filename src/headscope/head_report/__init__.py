@@ -1,0 +1,1 @@
+"""The report of a checkpoint's heads: what scripts/analyze.py writes."""

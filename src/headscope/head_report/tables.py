@@ -1,0 +1,66 @@
+"""The tables of a report, as plain data and as files.
+
+Shapes: L layers, H heads of a layer, N = L H.
+"""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from headscope.analysis.diversity import diversity, pairs_by_similarity, uniqueness
+from headscope.analysis.study import Study
+from headscope.files import write_atomically
+
+PAIRS = 5
+"""As many of the most and of the least alike pairs."""
+
+
+def head_rows(study: Study, worth: Mapping[str, Tensor] | None = None) -> list[dict[str, Any]]:
+    """What is known of each head; `worth` holds more figures (L, H) by name."""
+    layers, heads = study.figures["self"].shape
+    unique = uniqueness(study.similarity).view(layers, heads)
+    numbers = {**study.figures, "uniqueness": unique, **(worth or {})}
+    rows = []
+    for number, (layer, head) in enumerate(np.ndindex(layers, heads)):
+        values = {name: float(each[layer, head]) for name, each in numbers.items()}
+        rows.append({"layer": layer, "head": head, "type": study.types[number], **values})
+    return rows
+
+
+def between_heads(study: Study) -> dict[str, Any]:
+    """How much the heads differ: `diversity`, and pairs with their cosine similarity."""
+    pairs = [
+        {"heads": [study.names[first], study.names[second]], "similarity": value}
+        for first, second, value in pairs_by_similarity(study.similarity)
+    ]
+    return {
+        "diversity": float(diversity(study.similarity)),
+        "most_alike": pairs[:PAIRS],
+        "least_alike": pairs[::-1][:PAIRS],
+    }
+
+
+def matrix_rows(matrix: Tensor, names: Sequence[str]) -> list[dict[str, Any]]:
+    """A row for each head of a matrix (N, N), whose columns are the heads."""
+    return [
+        {"head": name, **dict(zip(names, row, strict=True))}
+        for name, row in zip(names, matrix.tolist(), strict=True)
+    ]
+
+
+def history_rows(history: Sequence[tuple[int, Study]]) -> list[dict[str, Any]]:
+    """What was known of each head after each of some steps."""
+    return [{"step": step, **row} for step, study in history for row in head_rows(study)]
+
+
+def write_table(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomically(file, text.getvalue())

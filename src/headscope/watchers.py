@@ -1,0 +1,64 @@
+"""What watches a run, built from its configuration."""
+
+from pathlib import Path
+
+from lightning.pytorch import Callback
+from omegaconf import DictConfig
+
+from headscope.analysis.head_types import Thresholds
+from headscope.callbacks.attention import AttentionMaps
+from headscope.callbacks.heads import HeadFigures
+from headscope.callbacks.keeping import Keeping
+from headscope.callbacks.samples import Samples
+from headscope.callbacks.stopping import Patience
+from headscope.data.batches import spread_windows
+from headscope.data.store import TokenStore
+
+
+def watchers(
+    config: DictConfig, store: TokenStore, samples: Samples, folder: Path
+) -> list[Callback]:
+    """What the configuration switches on, of the run in `folder`."""
+    callbacks, max_steps = config.callbacks, config.trainer.max_steps
+    found: list[Callback] = []
+    if callbacks.attention.images:
+        length = min(callbacks.attention.tokens, config.model.block_size)
+        tokens = probe(store, callbacks.attention.text, length)
+        maps = AttentionMaps(
+            tokens=tokens,
+            labels=[store.tokenizer.decode([token]) for token in tokens],
+            heads=config.model.heads,
+            images=callbacks.attention.images,
+            max_steps=max_steps,
+        )
+        found.append(maps)
+    if callbacks.heads.every_steps:
+        windows = spread_windows(
+            store.validation, windows=callbacks.heads.windows, length=config.model.block_size
+        )
+        figures = HeadFigures(
+            windows=windows,
+            every_steps=callbacks.heads.every_steps,
+            images=callbacks.heads.images,
+            max_steps=max_steps,
+            thresholds=Thresholds(**callbacks.heads.thresholds),
+        )
+        found.append(figures)
+    if callbacks.samples.max_new_tokens:
+        found.append(samples)
+    if callbacks.keep_steps:
+        found.append(Keeping(folder=folder / "checkpoints", steps=callbacks.keep_steps))
+    if callbacks.early_stopping_patience is not None:
+        found.append(Patience(patience=callbacks.early_stopping_patience))
+    return found
+
+
+def probe(store: TokenStore, text: str | None, length: int) -> list[int]:
+    """The tokens whose attention is watched: those of `text`, or the first validation text's."""
+    if text is not None:
+        tokens = store.tokenizer.encode_prompt(text)[:length]
+        if not tokens:
+            raise ValueError("callbacks.attention.text= is empty: there is nothing to look at")
+        return tokens
+    # The first token is the end of text that stands before every document.
+    return store.validation[1 : length + 1].tolist()
