@@ -1,6 +1,5 @@
 """The page of attention as a reader has it: opened from disk in a browser, pointed at, typed at."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,6 @@ import torch
 from headscope.analysis.page import attention_page, page_label
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium, of the dev extra")
-BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-if BROWSER is None or DRIVER is None:
-    pytest.skip("needs chromium and chromedriver on PATH", allow_module_level=True)
 Keys = webdriver.Keys
 
 LAYERS, HEADS = 2, 3
@@ -53,18 +48,6 @@ def write(path: Path, layers: int, heads: int, labels: list[str], title: str) ->
     )
     path.write_text(html, encoding="utf-8")
     return path.as_uri()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    for flag in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage"):
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    yield driver
-    driver.quit()
 
 
 @pytest.fixture

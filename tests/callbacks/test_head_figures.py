@@ -88,7 +88,7 @@ def test_all_figures_of_all_heads_are_logged(watched) -> None:
         for picture in pictures:
             file = Path("picture.png")
             file.write_bytes(picture.encoded_image_string)
-            image = np.asarray(Image.open(file))
+            image = np.asarray(Image.open(file).convert("RGB"))
             assert image.shape == (picture.height, picture.width, 3)
             assert len(np.unique(image.reshape(-1, 3), axis=0)) > 20
         assert pictures[0].encoded_image_string != pictures[-1].encoded_image_string

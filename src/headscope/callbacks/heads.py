@@ -5,7 +5,7 @@ Shapes: L layers, H heads, N windows, T tokens.
 
 import math
 
-import numpy as np
+from PIL import Image
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
@@ -73,7 +73,7 @@ class HeadFigures(Watcher):
                     add_picture(writer, name, picture, step)
         self.arranged = True
 
-    def _pictures(self, study: Study, step: int) -> dict[str, np.ndarray]:
+    def _pictures(self, study: Study, step: int) -> dict[str, Image.Image]:
         """Heatmaps of the figures and of the similarities, by their tags."""
         if self.heatmaps is None or self.similarity is None:
             layers, heads = (range(size) for size in study.figures["self"].shape)

@@ -4,7 +4,6 @@ import io
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from lightning.pytorch import Trainer
 from PIL import Image
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -25,13 +24,15 @@ def add_scalars(writer: SummaryWriter, values: Mapping[str, float], step: int) -
     _write(writer, Summary(value=numbers), step)
 
 
-def add_picture(writer: SummaryWriter, tag: str, picture: np.ndarray, step: int) -> None:
-    """An image (height, width, 3), uint8, packed in half of the time that `add_image` takes."""
+def add_picture(writer: SummaryWriter, tag: str, picture: Image.Image, step: int) -> None:
+    """A picture as it is; `add_image` would make three bytes of each of its pixels."""
     packed = io.BytesIO()
-    Image.fromarray(picture).save(packed, format="PNG", compress_level=1)
-    height, width, _ = picture.shape
+    picture.save(packed, format="PNG", compress_level=1)
     image = Summary.Image(
-        height=height, width=width, colorspace=3, encoded_image_string=packed.getvalue()
+        height=picture.height,
+        width=picture.width,
+        colorspace=3,
+        encoded_image_string=packed.getvalue(),
     )
     _write(writer, Summary(value=[Summary.Value(tag=tag, image=image)]), step)
 

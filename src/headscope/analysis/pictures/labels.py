@@ -28,6 +28,11 @@ def token_label(text: str) -> str:
     return label or "∅"
 
 
+def readable(text: str) -> str:
+    """Any text as it can be drawn: what the font has no ink for shows as its code point."""
+    return "".join(mark if mark in " \n" else token_label(mark) for mark in text)
+
+
 def _visible(character: str) -> str:
     font, code = get_font(FONT_FILE), ord(character)
     safe = (

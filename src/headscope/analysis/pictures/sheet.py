@@ -14,7 +14,7 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from torch import Tensor
 
-from headscope.analysis.pictures.labels import FONT_FILE, token_label
+from headscope.analysis.pictures.labels import FONT_FILE, readable
 from headscope.analysis.pictures.style import plain_axes
 
 DPI = 144  # two pixels to a point
@@ -33,11 +33,6 @@ def font_of(size: float) -> FontProperties:
 def array(tensor: Tensor) -> np.ndarray:
     """Numbers to draw, of a tensor of any type, on any device."""
     return tensor.detach().float().cpu().numpy()
-
-
-def readable(text: str) -> str:
-    """Any text as it can be drawn: what the font has no ink for shows as its code point."""
-    return "".join(mark if mark in " \n" else token_label(mark) for mark in text)
 
 
 def text_width(text: str, size: float) -> float:

@@ -1,0 +1,73 @@
+"""Trained on real text for long enough, a head looks at the token before, and the figures tell."""
+
+import csv
+from pathlib import Path
+
+import pytest
+import torch
+from running import Script, events
+
+import headscope
+from headscope.analysis.capture import attention_weights
+
+RECIPE = [
+    "model/position=rotary",
+    "model.layers=3",
+    "model.block_size=32",
+    "model.embed_dim=64",
+    "model.scale_embedding=true",
+    "model.attention.qk_norm=true",
+    "model.attention.scale=2.0",  # lets heads be sharp early
+    "tokenizer.vocab_size=1024",
+    "optimizer.lr=3e-3",
+    "trainer.batch_size=16",
+    "trainer.max_steps=800",
+    "trainer.val_every_steps=400",
+    "callbacks=plain",
+    "callbacks.heads.every_steps=200",
+]
+
+
+@pytest.fixture
+def trained(script: Script) -> Path:
+    run = Path("outputs/run")
+    said = script("train", *RECIPE, f"hydra.run.dir={run}")
+    assert said.code == 0, said.err
+    said = script("analyze", f"checkpoint={run}", "ablation=true")
+    assert said.code == 0, said.err
+    return run
+
+
+def test_a_head_becomes_a_previous_token_head_and_its_figures_tell(trained: Path) -> None:
+    with (trained / "analysis" / "heads.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    named = [row for row in rows if row["type"] == "previous-token"]
+    assert 1 <= len(named) < len(rows)
+    best = max(rows, key=lambda row: float(row["previous"]))
+    assert best in named
+    assert float(best["previous"]) > 0.5
+    layer, head = int(best["layer"]), int(best["head"])
+
+    # It came with training, and TensorBoard showed how.
+    log = events(str(trained))
+    came = [event.value for event in log.Scalars(f"heads/previous/L{layer}H{head}")]
+    assert came[0] < 0.2
+    assert came[-1] > 0.5
+    names = log.Tensors("heads/types/text_summary")
+    first, last = (names[i].tensor_proto.string_val[0].decode() for i in (0, -1))
+    assert "previous-token" not in first
+    assert "previous-token" in last
+
+    # It is what the figure says, on tokens that are no text: it looks at the one before more than
+    # at any other, whatever these are.
+    model = headscope.load(trained).model
+    generator = torch.Generator().manual_seed(5)
+    noise = torch.randint(model.vocab_size, (64, 32), generator=generator)
+    weights = attention_weights(model, noise)[..., 2:, :]  # (L, N, H, T - 2, T)
+    looks_back = weights.argmax(dim=-1) == torch.arange(1, 31)
+    share = looks_back.float().mean(dim=(1, 3))  # (L, H)
+    assert share[layer, head] == share.max()
+    assert share[layer, head] > 0.6
+
+    # And the model needs it: without it the loss rises by many times the error of that.
+    assert float(best["loss_without"]) > 5 * float(best["loss_without_error"])

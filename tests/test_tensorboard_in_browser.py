@@ -1,0 +1,99 @@
+"""What a person sees in TensorBoard: the real program, opened in a real browser."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from running import SMALL, Script
+from tensorboard.program import TensorBoard
+
+IN_ALL_SHADOWS = """
+const found = [];
+const walk = (root) => {
+  for (const element of root.querySelectorAll('*')) {
+    if (element.matches(arguments[0])) found.push(element);
+    if (element.shadowRoot) walk(element.shadowRoot);
+  }
+};
+walk(document);
+"""
+"""All elements that match a selector, also inside TensorBoard's own elements."""
+
+COLOURS = """
+const canvas = document.createElement('canvas');
+canvas.width = arguments[0].naturalWidth;
+canvas.height = arguments[0].naturalHeight;
+const context = canvas.getContext('2d');
+context.drawImage(arguments[0], 0, 0);
+const pixels = new Uint32Array(context.getImageData(0, 0, canvas.width, canvas.height).data.buffer);
+return new Set(pixels).size;
+"""
+
+
+@pytest.fixture
+def board(browser: Any, script: Script, speeches: Any) -> Iterator[Any]:
+    """open_tab(name) shows a tab of TensorBoard, of a run of 4 steps. Afterwards the browser's
+    console may hold no error."""
+    watched = ["heads.every_steps=2", "heads.images=2", "attention.images=2"]
+    words = [*SMALL, *(f"callbacks.{word}" for word in watched), "trainer.max_steps=4"]
+    said = script("train", *words, f"data.path={speeches}")
+    assert said.code == 0, said.err
+    served = TensorBoard()
+    served.configure(argv=["tensorboard", "--logdir", "outputs", "--port", "0"])
+    address = served.launch()
+    browser.set_window_size(1600, 1200)
+
+    def open_tab(name: str) -> Any:
+        browser.get("about:blank")
+        browser.get(f"{address}#{name}")
+        return browser
+
+    yield open_tab
+    errors = [line for line in browser.get_log("browser") if line["level"] == "SEVERE"]
+    assert errors == []
+
+
+def found(page: Any, selector: str) -> list[Any]:
+    return page.execute_script(IN_ALL_SHADOWS + "return found", selector)
+
+
+def text_of(page: Any) -> str:
+    script = IN_ALL_SHADOWS + "return found.map((e) => e.textContent).join('\\n')"
+    return page.execute_script(script, "*:not(style):not(script)")
+
+
+def until(seen: Callable[[], Any], what: str, seconds: float = 60) -> Any:
+    """What `seen` gives once it gives anything."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        value = seen()
+        if value:
+            return value
+        time.sleep(0.5)
+    raise AssertionError(f"{what} did not come within {seconds} s")
+
+
+def test_the_tabs_show_maps_heatmaps_figures_and_names(board: Any) -> None:
+    page = board("images")
+    drawn = IN_ALL_SHADOWS + "return found.filter((image) => image.naturalWidth > 0)"
+    images = until(
+        lambda: len(found(page, "img")) >= 4 and page.execute_script(drawn, "img"), "images"
+    )
+    # Of two layers the maps, all figures as heatmaps, and how alike heads are.
+    assert len(images) == 4
+    for image in images:
+        assert page.execute_script(COLOURS, image) > 20
+    words = text_of(page)
+    for tag in ("attention/layer_0", "attention/layer_1", "heads/figures", "heads/similarity"):
+        assert tag in words
+
+    page = board("custom_scalars")
+    until(lambda: "layer 1" in text_of(page), "the charts of layers")
+    lines = until(lambda: found(page, "path.line, svg g path[d]"), "lines in a chart")
+    assert len(lines) >= 4  # a head each
+
+    page = board("text")
+    until(lambda: "heads/types" in text_of(page), "the names of heads")
+    cells = until(lambda: [cell for cell in found(page, "td") if cell.text.strip() == "-"], "names")
+    assert len(cells) >= 8  # two layers of four heads, none with a name after so few steps
