@@ -60,10 +60,10 @@ def test_a_head_becomes_a_previous_token_head_and_its_figures_tell(trained: Path
 
     # It is what the figure says, on tokens that are no text: it looks at the one before more than
     # at any other, whatever these are.
-    model = headscope.load(trained).model
+    loaded = headscope.load(trained)
     generator = torch.Generator().manual_seed(5)
-    noise = torch.randint(model.vocab_size, (64, 32), generator=generator)
-    weights = attention_weights(model, noise)[..., 2:, :]  # (L, N, H, T - 2, T)
+    noise = torch.randint(loaded.tokenizer.vocab_size, (64, 32), generator=generator)
+    weights = attention_weights(loaded.model, noise)[..., 2:, :]  # (L, N, H, T - 2, T)
     looks_back = weights.argmax(dim=-1) == torch.arange(1, 31)
     share = looks_back.float().mean(dim=(1, 3))  # (L, H)
     assert share[layer, head] == share.max()

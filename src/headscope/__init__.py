@@ -10,11 +10,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 
-def load(path: "str | Path", *, device: str = "cpu") -> "Checkpoint":
-    """A checkpoint, from its file or from a run's folder (the best then): its model and tokenizer.
+def load(path: "str | Path | None" = None, *, device: str = "cpu") -> "Checkpoint":
+    """A checkpoint, from its file, from a run's folder (the best then) or, of None, from the newest
+    run in outputs/: its model and tokenizer.
 
     Raises ValueError when there is none, or it is no checkpoint of headscope.
     """
     from headscope import checkpoint
 
-    return checkpoint.load(checkpoint.find(str(path)), device=device)
+    return checkpoint.load(checkpoint.find(None if path is None else str(path)), device=device)
