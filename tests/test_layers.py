@@ -126,6 +126,7 @@ ORDER = [
     ["data", "training", "analysis", "generation", "command_line"],
     ["checkpoint", "evaluation", "resume"],
     ["callbacks", "check", "console", "head_report"],
+    ["watchers"],
     ["build"],
     ["run", "report"],
     ["benchmarks"],

@@ -4,6 +4,7 @@ import matplotlib
 import numpy as np
 import pytest
 import torch
+from drawn import assert_placed
 
 from headscope.analysis.pictures.live_heatmaps import LiveHeatmaps, Panel
 
@@ -58,15 +59,8 @@ def test_all_names_lie_inside_the_picture_and_off_the_colours(panels, rows, colu
     given = {f"figure {n}": Panel(names[:rows], names[:columns], 0, 1, 6) for n in range(panels)}
     heatmaps = LiveHeatmaps(given)
     picture = heatmaps.draw({name: torch.zeros(rows, columns) for name in given}, "title")
-    for text in heatmaps.canvas.written:
-        right, bottom = text.left + text.width, text.top + text.height
-        assert text.left >= 0
-        assert text.top >= 0
-        assert right <= picture.width
-        assert bottom <= picture.height
-        for x, y in heatmaps.corners.values():
-            beside = right <= x or text.left >= x + 6 * columns
-            assert beside or bottom <= y or text.top >= y + 6 * rows, text
+    size = (6 * columns, 6 * rows)
+    assert_placed(heatmaps.canvas, picture, heatmaps.corners.values(), size)
 
 
 def test_another_shape_is_refused_with_both():

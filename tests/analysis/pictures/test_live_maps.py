@@ -9,6 +9,7 @@ import matplotlib
 import numpy as np
 import pytest
 import torch
+from drawn import assert_placed
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.font_manager import get_font
@@ -122,15 +123,7 @@ def test_all_that_is_written_lies_inside_the_picture_and_off_the_maps(labels, he
     grid = AttentionGrid(labels, heads)
     picture = grid.draw(causal_weights(heads, len(labels)), "title")
     side = grid.cell * len(labels)
-    for text in grid.canvas.written:
-        right, bottom = text.left + text.width, text.top + text.height
-        assert text.left >= 0
-        assert text.top >= 0
-        assert right <= picture.width
-        assert bottom <= picture.height
-        for x, y in grid.corners:
-            apart = right <= x or text.left >= x + side or bottom <= y or text.top >= y + side
-            assert apart, text
+    assert_placed(grid.canvas, picture, grid.corners, (side, side))
 
 
 @given(st.text(st.characters(exclude_categories=[])) | st.sampled_from(AWKWARD))

@@ -3,11 +3,11 @@ out, which the caller saves as PNG or SVG."""
 
 from headscope.analysis.pictures.heads import (
     heatmaps_of,
-    history,
     layers_by_heads,
     similarity_histogram,
     similarity_matrix,
 )
+from headscope.analysis.pictures.history import history
 from headscope.analysis.pictures.maps import (
     attention_maps,
     difference_map,
