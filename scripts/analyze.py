@@ -11,7 +11,6 @@ from headscope import command_line
 if TYPE_CHECKING:
     from headscope.checkpoint import Checkpoint
     from headscope.evaluation import ValidationText
-    from headscope.head_report.subject import Subject
 
 
 def analyze(config: DictConfig) -> None:
@@ -23,41 +22,42 @@ def analyze(config: DictConfig) -> None:
 
     from headscope import checkpoint
     from headscope.analysis.head_types import Thresholds
-    from headscope.head_report import subject
+    from headscope.head_report import chosen
+    from headscope.head_report.subject import Ablation, Subject
     from headscope.head_report.write import write_report
 
     check(config)
     load = partial(checkpoint.load, device=checkpoint.pick_device(config.device))
-    moments = sorted(map(load, subject.kept(config.checkpoints or [])), key=lambda one: one.step)
+    moments = sorted(map(load, chosen.kept(config.checkpoints or [])), key=lambda one: one.step)
     of_last = bool(moments) and config.checkpoint is None
     loaded = moments[-1] if of_last else load(checkpoint.find(config.checkpoint))
-    other = load(checkpoint.find(config.other)) if config.other else None
+    chosen.check_one_run(moments, loaded)
+    other = load(checkpoint.find(config.other, key="other")) if config.other else None
     if other:
-        subject.check_other(loaded, other)
-    pair = [subject.head_named(name, loaded) for name in config.difference or []]
-    subject.check_one_run(moments, loaded)
+        chosen.check_other(loaded, other)
+    pair = chosen.pair_named(config.difference, loaded) if config.difference is not None else None
     folder = Path(config.output_dir) if config.output_dir else folder_of(loaded.path)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"output_dir={folder} is a file: name a folder")
 
     validation = cache(partial(text_of, loaded))
-    what = (
-        passage(loaded, validation(), windows=config.windows)
-        if config.text is None
-        else given(loaded, config.text)
-    )
+    length = loaded.model.block_size
+    if config.text is None:
+        subject = Subject.of_validation(loaded, validation(), config.windows)
+    else:
+        text = command_line.read_standard_input() if config.text == "-" else config.text
+        subject = Subject.of_text(loaded, text)
+        whole = len(loaded.tokenizer.encode_prompt(text))
+        if whole > length:
+            say(f"Looking at the first {length} of {whole} tokens, as many as block_size has")
     ablation = None
     if config.ablation:
-        ablation = subject.Ablation.on(
-            validation(),
-            config.replace_by,
-            windows=config.ablation_windows,
-            length=loaded.model.block_size,
-        )
+        windows = config.ablation_windows
+        ablation = Ablation.on(validation(), config.replace_by, windows=windows, length=length)
     console = Console(stderr=True)
     progress = partial(track, console=console, description="analyzing", transient=True)
     study = write_report(
-        what,
+        subject,
         folder,
         thresholds=Thresholds(**config.thresholds),
         ablation=ablation,
@@ -68,7 +68,7 @@ def analyze(config: DictConfig) -> None:
     )
     for name, kind in zip(study.names, study.types, strict=True):
         print(f"{name}  {kind}")
-    shown, tokens = subject.shown_tokens(what), len(what.reading.tokens)
+    shown, tokens = subject.shown_tokens, len(subject.reading.tokens)
     if shown < tokens:
         say(f"attention.html has the first {shown} of {tokens} tokens: more is slow in a browser")
     say(f"{folder}/attention.html, heads.csv and pictures")
@@ -82,36 +82,6 @@ def check(config: DictConfig) -> None:
             raise ValueError(f"{key}={config[key]} must be at least {least}")
     if config.replace_by not in ("zero", "mean"):
         raise ValueError(f"replace_by={config.replace_by} must be zero or mean")
-    if config.difference is not None and len(config.difference) != 2:
-        raise ValueError(f"difference={config.difference} must be two heads, as [L3H2,L0H1]")
-
-
-def passage(loaded: "Checkpoint", validation: "ValidationText", *, windows: int) -> "Subject":
-    """The beginning of the validation split, and windows that are spread over it."""
-    from headscope.data.batches import spread_windows
-    from headscope.head_report.subject import Subject
-
-    length = loaded.model.block_size
-    # The first token is the end of text that stands before every document.
-    reading = loaded.attention(validation.tokens[1 : length + 1].tolist())
-    return Subject(
-        loaded, reading, spread_windows(validation.tokens, windows=windows, length=length)
-    )
-
-
-def given(loaded: "Checkpoint", text: str) -> "Subject":
-    """A text alone, or what is to be read from standard input."""
-    import torch
-
-    from headscope.head_report.subject import Subject
-
-    if text == "-":
-        text = command_line.read_standard_input()
-    reading, block_size = loaded.attention(text), loaded.model.block_size
-    whole = len(loaded.tokenizer.encode_prompt(text))
-    if whole > block_size:
-        say(f"Looking at the first {block_size} of {whole} tokens, as many as block_size has")
-    return Subject(loaded, reading, torch.tensor([reading.tokens]))
 
 
 def say(line: str) -> None:

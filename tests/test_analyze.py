@@ -20,7 +20,7 @@ from headscope.analysis.diversity import cosine_similarity, jensen_shannon
 from headscope.analysis.head_types import Thresholds
 from headscope.analysis.metrics import head_figures
 from headscope.command_line import CONF
-from headscope.data.tokenizer import char
+from headscope.data.tokenizer import bpe, char
 from headscope.evaluation import validation_text
 
 TEXT = "ab 🦜\n\x07中文<script>alert(1)</script>"
@@ -126,6 +126,28 @@ def test_heads_are_removed_on_the_validation_split(script: Script, run: Path) ->
         assert float(row["loss_without_error"]) == pytest.approx(error, rel=1e-4, abs=1e-7)
         # A byte a token.
         assert float(row["bits_per_byte_without"]) == pytest.approx(change / np.log(2), rel=1e-3)
+    about = json.loads((run / "analysis" / "heads.json").read_text())["ablation"]
+    assert about == {
+        "replace_by": "mean",
+        "windows": 5,
+        "loss": pytest.approx(float(expected["loss"]), rel=1e-5),
+    }
+
+
+def test_a_bit_is_per_byte_and_not_per_token(script: Script, run: Path) -> None:
+    pairs = Path("pairs.txt")
+    pairs.write_text("ab" * 400)
+    tokenizer = bpe(["ab" * 50], vocab_size=258)
+    assert len(tokenizer.encode("abababab")) == 4
+    config = configuration() | {
+        "data": {"_target_": "headscope.data.corpus.TextFiles", "path": str(pairs)}
+    }
+    torch.save(content(config, tokenizer)[0], run / "checkpoints" / "best.ckpt")
+    said = script("analyze", f"checkpoint={run}", "ablation=true")
+    assert said.code == 0, said.err
+    for row in rows_of(run / "analysis" / "heads.csv"):
+        bits = float(row["loss_without"]) / np.log(2) / 2  # two bytes a token
+        assert float(row["bits_per_byte_without"]) == pytest.approx(bits, rel=1e-4)
 
 
 def test_from_python(run: Path) -> None:
@@ -193,6 +215,39 @@ def test_heads_and_checkpoints_are_subtracted(script: Script, run: Path) -> None
     }
 
 
+def test_a_second_report_leaves_nothing_of_the_first_but_what_others_put_there(
+    script: Script, run: Path
+) -> None:
+    moments_of(run)
+    words = ("text=We the", "output_dir=report")
+    said = script(
+        "analyze", f"checkpoints={run}", "ablation=true", "difference=[L0H0,L1H0]", *words
+    )
+    assert said.code == 0, said.err
+    report = Path("report")
+    first = {file.name for file in report.iterdir()}
+    assert {"history.csv", "history.svg", "ablation.png", "difference_L0H0_L1H0.png"} <= first
+    assert first == set(json.loads((report / "heads.json").read_text())["files"])
+    (report / "notes.txt").write_text("mine")
+    said = script("analyze", f"checkpoint={run}", *words)
+    assert said.code == 0, said.err
+    second = {file.name for file in report.iterdir()}
+    assert second == {"notes.txt", *json.loads((report / "heads.json").read_text())["files"]}
+    gone = {name.split(".")[0] for name in first - second}
+    assert gone == {"history", "ablation", "difference_L0H0_L1H0"}
+
+
+def test_what_a_report_says_it_wrote_is_never_another_folders_file(
+    script: Script, run: Path
+) -> None:
+    report = Path("report")
+    report.mkdir()
+    (report / "heads.json").write_text(json.dumps({"files": ["../text.txt", "/etc/x", 3, ".."]}))
+    said = script("analyze", f"checkpoint={run}", "text=We", "output_dir=report")
+    assert said.code == 0, said.err
+    assert Path("text.txt").exists()
+
+
 def test_a_page_holds_as_many_tokens_as_a_browser_can(
     script: Script, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,7 +269,13 @@ def test_a_page_holds_as_many_tokens_as_a_browser_can(
         (["checkpoint=nowhere"], ["nowhere"]),
         (["output_dir=text.txt"], ["output_dir=text.txt"]),
         (["difference=[L0H0]"], ["difference=", "two heads"]),
+        (["difference=[]"], ["difference=", "two heads"]),
+        (["difference=[L0H1,L0H1]"], ["difference=", "two heads"]),
         (["difference=[L0H0,L2H0]"], ["L2H0", "L1H3"]),
+        (["difference=[L0H0,[L0H1]]"], ["difference="]),
+        (["thresholds.self=7"], ["thresholds.self=7", "1"]),
+        (["other=outputs"], ["other="]),
+        (['checkpoints=[""]'], ["checkpoints=", "empty"]),
         (["difference=[L0H0,first]"], ["first", "L1H3"]),
         (["other=nowhere"], ["nowhere"]),
         (["other=another.ckpt"], ["another.ckpt", "vocabulary"]),

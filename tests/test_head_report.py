@@ -9,8 +9,10 @@ from checkpoint_files import configuration, content
 from matplotlib.figure import Figure
 
 import headscope
+from headscope.analysis.study import Study
 from headscope.checkpoint import Checkpoint
 from headscope.head_report import drawing
+from headscope.head_report.subject import Worth
 
 TEXT = "We the people"
 
@@ -27,10 +29,18 @@ def maps_of(figure: Figure) -> list[np.ndarray]:
     return [np.nan_to_num(np.ma.filled(panel.images[0].get_array(), 0)) for panel in panels]
 
 
+def legend(figure: Figure) -> list[str]:
+    """What the colours of a difference mean, that of more weight in the first above."""
+    found = [text for text in figure.texts if text.get_text().startswith("more weight in")]
+    found.sort(key=lambda text: -text.get_position()[1])
+    return [text.get_text() for text in found]
+
+
 def test_one_head_less_another(tmp_path: Path) -> None:
     reading = load(tmp_path).attention(TEXT)
-    [(name, figure)] = drawing.pair(reading, (1, 2), (0, 3))
+    [(name, figure)] = drawing.difference_of_heads(reading, (1, 2), (0, 3))
     assert name == "difference_L1H2_L0H3"
+    assert legend(figure) == ["more weight in L1H2", "more weight in L0H3"]
     np.testing.assert_allclose(
         maps_of(figure)[0], reading.weights[1, 2] - reading.weights[0, 3], atol=1e-6
     )
@@ -41,7 +51,7 @@ def test_one_checkpoint_less_another(tmp_path: Path, block_size: int) -> None:
     ours = load(tmp_path)
     theirs = load(tmp_path, f"model.block_size={block_size}", seed=1)
     reading, other = ours.attention(TEXT), theirs.attention(TEXT)
-    pictures = dict(drawing.other(reading, ours, theirs))
+    pictures = dict(drawing.difference_of_checkpoints(reading, ours, theirs))
     names = {f"difference_{kind}_{layer}" for kind in ("mean", "layer") for layer in (0, 1)}
     assert pictures.keys() == names
     difference = reading.weights[..., :block_size, :block_size] - other.weights
@@ -56,10 +66,42 @@ def test_of_other_numbers_of_heads_and_layers_the_means_are_subtracted(tmp_path:
     ours = load(tmp_path)
     single = load(tmp_path, "model/attention=single_head", "model.layers=1", seed=1)
     reading = ours.attention(TEXT)
-    [(name, figure)] = drawing.other(reading, ours, single)
+    [(name, figure)] = drawing.difference_of_checkpoints(reading, ours, single)
     assert name == "difference_mean_0"
     expected = reading.weights[0].mean(0) - single.attention(TEXT).weights[0, 0]
     np.testing.assert_allclose(maps_of(figure)[0], expected, atol=1e-6)
+    ours_said, theirs_said = legend(figure)
+    assert ours_said.endswith("0, step 7, 4 heads")
+    assert theirs_said.endswith("1, step 7, 1 head")
+
+
+def test_two_checkpoints_never_have_the_same_name(tmp_path: Path) -> None:
+    labels = set()
+    for run in ("first", "second"):
+        folder = tmp_path / run / "checkpoints"
+        folder.mkdir(parents=True)
+        labels |= {drawing.label_of(load(folder, seed=seed)) for seed in (0, 1)}
+    assert len(labels) == 4
+
+
+def test_every_step_of_a_history_is_drawn_where_it_belongs() -> None:
+    studies = []
+    for step in (0, 10, 30):
+        figures = {"entropy": torch.tensor([[step + 0.25, step + 0.5]])}
+        studies.append((step, Study(figures, ["-", "-"], torch.eye(2))))
+    [(_, figure)] = drawing.history(studies)
+    lines = [line for line in figure.axes[0].lines if len(line.get_xdata()) == 3]
+    drawn = sorted((list(line.get_xdata()), list(line.get_ydata())) for line in lines)
+    steps = [0, 10, 30]
+    assert drawn == [(steps, [0.25, 10.25, 30.25]), (steps, [0.5, 10.5, 30.5])]
+
+
+@pytest.mark.parametrize(("replace_by", "word"), [("zero", "zero"), ("mean", "its mean")])
+def test_worth_is_drawn_in_the_unit_it_names(replace_by, word) -> None:
+    without = torch.tensor([[0.0125, -0.002]])
+    worth = Worth(replace_by, windows=3, loss=2.0, figures={"loss_without": without})
+    [(_, figure)] = drawing.worth(worth)
+    np.testing.assert_allclose(maps_of(figure)[0], [[12.5, -2.0]], rtol=1e-5)
     words = " ".join(text.get_text() for text in figure.texts)
-    assert "4 heads" in words
-    assert "1 head" in words
+    assert "thousandths of a nat" in words
+    assert f"replaced by {word}" in words

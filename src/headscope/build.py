@@ -71,7 +71,7 @@ def build(
     resumed = checkpoint.read(last) if resume else None
     # Weights mean nothing without the tokens they were trained on.
     fresh = config.init_from and not resume
-    source = checkpoint.read(checkpoint.find(config.init_from)) if fresh else None
+    source = checkpoint.read(checkpoint.find(config.init_from, key="init_from")) if fresh else None
     store = prepare_store(
         instantiate(config.data),
         partial(stored, state=source["headscope"]["tokenizer"])

@@ -47,7 +47,7 @@ def check(config: DictConfig) -> None:
     if config.seed >= 2**63:
         raise ValueError(f"seed={config.seed} must be below 2**63")
     for step in callbacks.keep_steps:
-        if not 0 <= step <= plan.max_steps:
+        if not isinstance(step, int) or not 0 <= step <= plan.max_steps:
             raise ValueError(
                 f"callbacks.keep_steps={callbacks.keep_steps}: {step} is no step from 0 to "
                 f"trainer.max_steps={plan.max_steps}"

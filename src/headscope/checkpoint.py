@@ -193,9 +193,9 @@ def _build(config: Any, known: set[str], **more: Any) -> Any:
         raise ValueError(f"{target} does not take this configuration: {error}") from error
 
 
-def find(given: str | None, *, outputs: Path = Path("outputs")) -> Path:
+def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("outputs")) -> Path:
     """The checkpoint that a person means: a file, a run folder (its best), or, for None, the best
-    of the newest run, which `outputs/latest` names.
+    of the newest run, which `outputs/latest` names. `key` is where they named it.
 
     Raises ValueError when there is none.
     """
@@ -217,10 +217,11 @@ def find(given: str | None, *, outputs: Path = Path("outputs")) -> Path:
             if (path / "checkpoints" / f"{name}.ckpt").is_file():
                 return path / "checkpoints" / f"{name}.ckpt"
         raise ValueError(
-            f"{path} has no checkpoints/best.ckpt: it is no run that got that far; give checkpoint="
+            f"{path} has no checkpoints/best.ckpt: it is no run that got that far; {key}= may also "
+            "name a file"
         )
     if not path.is_file():
-        raise ValueError(f"checkpoint={path} does not exist")
+        raise ValueError(f"{key}={path} does not exist")
     return path
 
 
@@ -238,7 +239,7 @@ def pick_device(name: str) -> torch.device:
         name = next(kind for kind, there in present.items() if there)
     if not present.get(name.partition(":")[0], False):
         raise ValueError(
-            f"device={name} is not here; there is: "
+            f"device={name} is not here; there is: auto, "
             f"{', '.join(kind for kind, there in present.items() if there)}"
         )
     try:

@@ -128,6 +128,11 @@ def check_resumed(
 ) -> None:
     """Raises ValueError when a run cannot go on: its text has changed, or it is finished."""
     own, step = content["headscope"], content["global_step"]
+    if "optimizer_states" not in content:
+        raise ValueError(
+            f"resume={folder}: its last.ckpt holds weights alone, as kept steps do; start a new "
+            f"run with init_from={folder}/checkpoints/last.ckpt"
+        )
     if own["store"] != store.name or own["tokenizer"] != store.tokenizer.state():
         raise ValueError(
             f"resume={folder}: the text is not the one this run began with ({own['store']} then, "

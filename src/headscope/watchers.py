@@ -11,7 +11,7 @@ from headscope.callbacks.heads import HeadFigures
 from headscope.callbacks.keeping import Keeping
 from headscope.callbacks.samples import Samples
 from headscope.callbacks.stopping import Patience
-from headscope.data.batches import spread_windows
+from headscope.data.batches import first_passage, spread_windows
 from headscope.data.store import TokenStore
 
 
@@ -60,5 +60,4 @@ def probe(store: TokenStore, text: str | None, length: int) -> list[int]:
         if not tokens:
             raise ValueError("callbacks.attention.text= is empty: there is nothing to look at")
         return tokens
-    # The first token is the end of text that stands before every document.
-    return store.validation[1 : length + 1].tolist()
+    return first_passage(store.validation, length)

@@ -48,6 +48,8 @@ def heard(model: GPT, attention: Attention) -> Tensor:
 def test_zero_is_the_model_whose_projection_does_not_read_the_head(attention):
     model = gpt(**parts(attention, "learned"))
     found = ablate_heads(model, INPUTS, TARGETS)
+    whole = next_token_loss(model(INPUTS), TARGETS)
+    torch.testing.assert_close(found["loss"], whole, rtol=1e-5, atol=1e-6)
     heads = model.attentions[0].heads
     assert found["nats_per_token"].shape == found["standard_error"].shape == (2, heads)
     for layer in range(2):

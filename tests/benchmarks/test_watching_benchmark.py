@@ -31,6 +31,13 @@ def test_it_says_what_part_of_a_run_watching_took(script: Script, words: list[st
     assert not Path("outputs").exists()
 
 
+def test_where_nothing_is_watched_nothing_is_measured(script: Script, words: list[str]) -> None:
+    said = script("benchmark", "callbacks=plain", words[0], "trainer.max_steps=4")
+    assert said.code == 1
+    assert said.err.count("\n") == 1
+    assert "callbacks.heads.every_steps=0" in said.err
+
+
 def test_a_watcher_that_touches_the_model_is_found_out(
     script: Script, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

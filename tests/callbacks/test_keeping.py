@@ -1,6 +1,8 @@
 """Checkpoints that are kept on the way: what is in them, and that keeping them changes nothing."""
 
+import shutil
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ from running import SMALL, Script
 
 import headscope
 from headscope import checkpoint
+from headscope.callbacks.keeping import Keeping
 
 
 @pytest.fixture
@@ -55,7 +58,22 @@ def test_every_step_is_kept_as_it_was(script: Script, kept: Path, speeches: Path
     assert said.code == 0, said.err
 
 
-@pytest.mark.parametrize("steps", ["[-1]", "[0,6]"])
+def test_a_kept_step_is_nothing_to_resume_from(script: Script, kept: Path) -> None:
+    shutil.copy(kept / "step_000002.ckpt", kept / "last.ckpt")
+    said = script("train", "resume=outputs/kept", "trainer.max_steps=7")
+    assert said.code == 1
+    assert said.err.count("\n") == 1
+    assert "init_from=" in said.err
+
+
+def test_a_run_that_is_stopped_early_keeps_what_was_asked_for_alone(tmp_path: Path) -> None:
+    keeping = Keeping(folder=tmp_path, steps=[0, 100])
+    trainer = mock.Mock(global_step=57, max_steps=100)
+    keeping.on_train_end(trainer, mock.Mock())
+    trainer.save_checkpoint.assert_not_called()
+
+
+@pytest.mark.parametrize("steps", ["[-1]", "[0,6]", "[[1]]"])
 def test_steps_that_never_come_are_refused(script: Script, speeches: Path, steps: str) -> None:
     words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=5"]
     said = script("train", *words, f"callbacks.keep_steps={steps}")

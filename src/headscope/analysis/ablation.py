@@ -31,7 +31,7 @@ def ablate_heads(
 ) -> dict[str, Tensor]:
     """What the loss on inputs (N, T) changes by when one head's output is replaced by zero, or by
     its mean over all these tokens (Michel 2019): `nats_per_token` and its `standard_error`, (L, H)
-    each.
+    each, and `loss`, that with all heads.
 
     A head that is worth something has a change above 0. The error is that of the mean of N texts,
     each with and without the head; of one text alone it is NaN. At most about `at_once` texts go
@@ -43,14 +43,15 @@ def ablate_heads(
     try:
         means = mean_outputs(model, inputs, at_once) if replace_by == "mean" else None
         rows = max(1, at_once // model.attentions[0].heads)
-        changes = [
+        parts = [
             _changes(model, inputs[part], targets[part], means, at_once)
             for part in track(torch.arange(len(inputs)).split(rows))
         ]
     finally:
         model.train(was_training)
-    change = torch.cat(changes, dim=-1)  # (L, H, N)
+    change = torch.cat([change for change, _ in parts], dim=-1)  # (L, H, N)
     return {
+        "loss": torch.cat([whole for _, whole in parts]).mean(),
         "nats_per_token": change.mean(dim=-1),
         "standard_error": change.std(dim=-1) / change.size(-1) ** 0.5,
     }
@@ -58,8 +59,8 @@ def ablate_heads(
 
 def _changes(
     model: GPT, inputs: Tensor, targets: Tensor, means: list[Tensor] | None, at_once: int
-) -> Tensor:
-    """The change of the mean loss of every text (L, H, N), in nats per token."""
+) -> tuple[Tensor, Tensor]:
+    """The change of every text's mean loss (L, H, N), in nats per token, and that loss (N,)."""
     inputs, targets = inputs.to(model.device), targets.to(model.device)
     x = model.embed(inputs)
     before = []  # what every block reads, (N, T, C)
@@ -81,7 +82,7 @@ def _changes(
             without = _losses(model, y, targets.repeat(len(some), 1))
             losses.append(without.unflatten(0, (len(some), len(x))))
         layers.append(torch.cat(losses) - whole)
-    return torch.stack(layers).cpu()
+    return torch.stack(layers).cpu(), whole.cpu()
 
 
 def _losses(model: GPT, x: Tensor, targets: Tensor) -> Tensor:

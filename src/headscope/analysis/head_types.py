@@ -33,6 +33,11 @@ class Thresholds:
     spread: float = 0.5
     even: float = 0.1
 
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not 0 <= value <= 1:
+                raise ValueError(f"thresholds.{name}={value} must be from 0 to 1")
+
 
 NAMES = {
     "self": "self",

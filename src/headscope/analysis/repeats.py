@@ -13,7 +13,7 @@ from headscope.analysis.capture import attention_weights
 from headscope.analysis.metrics import previous_mass
 from headscope.nn import GPT
 
-TEXTS, AT_ONCE = 64, 8
+TEXTS, AT_ONCE, LONGEST = 64, 8, 64
 
 
 def repeated_texts(*, vocab_size: int, period: int, texts: int, seed: int) -> Tensor:
@@ -45,6 +45,11 @@ def second_half_mass(weights: Tensor, *, back: int) -> Tensor:
     return weights.diagonal(offset=-back, dim1=-2, dim2=-1)[..., period - back :].mean(dim=-1)
 
 
+def longest_period(model: GPT) -> int:
+    """Half of the model's `block_size`, LONGEST at most: longer repeats tell nothing more."""
+    return min(model.block_size // 2, LONGEST)
+
+
 @torch.no_grad()
 def repeat_figures(
     model: GPT, *, period: int | None = None, texts: int = TEXTS, seed: int = 0
@@ -52,10 +57,10 @@ def repeat_figures(
     """`induction`, `duplicate` and `repeat_previous` (the weight on the token before) of every
     head, (L, H) each: means over `texts` repeated texts.
 
-    `period` is half of the model's `block_size` unless given. Raises ValueError when it is below 2
+    `period` is `longest_period` unless given. Raises ValueError when it is below 2
     or the text, two periods, longer than `block_size`.
     """
-    period = model.block_size // 2 if period is None else period
+    period = longest_period(model) if period is None else period
     if not 2 <= period <= model.block_size // 2:
         raise ValueError(
             f"period={period} must be at least 2 and, twice, at most block_size={model.block_size}"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import DictConfig
 from rich.console import Console
 
@@ -30,19 +31,26 @@ def compare_watching(config: DictConfig, *, rounds: int, console: Console) -> di
     """Train what `config` describes with its heads watched and unwatched, in turn.
 
     `share` is the part of a watched run's wall time in which training waited for the watchers.
-    `same_weights` is whether all runs ended with the same weights, bit for bit.
+    `same_weights` is whether all runs ended with the same weights, bit for bit. Raises ValueError
+    when nothing would be watched.
     """
-    watched, plain = [], []
+    if not config.callbacks.attention.images and not config.callbacks.heads.every_steps:
+        raise ValueError(
+            "callbacks.attention.images=0 and callbacks.heads.every_steps=0: nothing is watched"
+        )
+    configs = {"watched": config, "plain": unwatched(config)}
+    sides: dict[str, list[Side]] = {name: [] for name in configs}
     for number in range(rounds):
-        watched.append(train(config))
-        plain.append(train(unwatched(config)))
-        last = watched[-1]
+        order = list(configs) if number % 2 == 0 else list(configs)[::-1]
+        for name in order:
+            sides[name].append(train(configs[name]))
+        last = sides["watched"][-1]
         console.print(
             f"round {number + 1}: watching took {last.watching_seconds:.2f} s of "
-            f"{last.wall_seconds:.1f} s; without it {plain[-1].wall_seconds:.1f} s",
+            f"{last.wall_seconds:.1f} s; without it {sides['plain'][-1].wall_seconds:.1f} s",
             highlight=False,
         )
-    sides = {"watched": watched, "plain": plain}
+    watched = sides["watched"]
     return {
         "share": spread([side.watching_seconds / side.wall_seconds for side in watched]),
         "watching_seconds": spread([side.watching_seconds for side in watched]),
@@ -53,7 +61,7 @@ def compare_watching(config: DictConfig, *, rounds: int, console: Console) -> di
             }
             for name, runs in sides.items()
         },
-        "same_weights": len({side.weights for side in watched + plain}) == 1,
+        "same_weights": len({side.weights for runs in sides.values() for side in runs}) == 1,
         "steps": config.trainer.max_steps,
         "rounds": rounds,
     }
@@ -84,5 +92,5 @@ def fingerprint(model: GPT) -> str:
     digest = hashlib.sha256()
     for name, weight in sorted(model.state_dict().items()):
         digest.update(name.encode())
-        digest.update(weight.cpu().numpy().tobytes())
+        digest.update(weight.cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

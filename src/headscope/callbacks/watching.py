@@ -12,9 +12,9 @@ from headscope.nn import GPT
 
 
 class AtSteps(Callback):
-    """Acts at every step that is `due`: before the first, after others, and once more where a run
-    is stopped early. What happens there is not training time, and must not change the model or draw
-    from the global random numbers: the training never learns of it. `seconds` is what it took.
+    """Acts at every step that is `due`: before the first, and after others. What happens there is
+    not training time, and must not change the model or draw from the global random numbers: the
+    training never learns of it. `seconds` is what it took.
     """
 
     seconds = 0.0
@@ -38,11 +38,6 @@ class AtSteps(Callback):
         if stepped and self.due(trainer.global_step):
             self._act(trainer, pl_module)
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        stopped_early = trainer.global_step < trainer.max_steps
-        if stopped_early and not self.due(trainer.global_step):
-            self._act(trainer, pl_module)
-
     def _act(self, trainer: Trainer, pl_module: LightningModule) -> None:
         with left_out(trainer):
             started = time.perf_counter()
@@ -57,7 +52,8 @@ class AtSteps(Callback):
 
 
 class Watcher(AtSteps):
-    """Logs to TensorBoard what the model is like, at every step that is `due`."""
+    """Logs to TensorBoard what the model is like, at every step that is `due`, and once more where
+    a run is stopped early."""
 
     def look(self, model: GPT, step: int, writers: list[SummaryWriter]) -> None:
         """Log what `model` is like after `step` steps."""
@@ -68,6 +64,11 @@ class Watcher(AtSteps):
         if writers:
             assert isinstance(pl_module.model, GPT)
             self.look(pl_module.model, trainer.global_step, writers)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        stopped_early = trainer.global_step < trainer.max_steps
+        if stopped_early and not self.due(trainer.global_step):
+            self._act(trainer, pl_module)
 
 
 def watching_seconds(trainer: Trainer) -> float:

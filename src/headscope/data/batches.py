@@ -123,6 +123,11 @@ def spread_windows(tokens: np.ndarray, *, windows: int, length: int) -> Tensor:
     return torch.from_numpy(whole[chosen].astype(np.int64))
 
 
+def first_passage(tokens: np.ndarray, length: int) -> list[int]:
+    """The first tokens of a text, without the end of text that stands before every document."""
+    return tokens[1 : length + 1].tolist()
+
+
 def as_batch(inputs: np.ndarray, targets: np.ndarray) -> Batch:
     return (
         torch.from_numpy(inputs.astype(np.int64)),

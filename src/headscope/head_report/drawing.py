@@ -3,7 +3,7 @@
 Shapes: L layers, H heads of a layer, T tokens.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from matplotlib.figure import Figure
@@ -12,7 +12,8 @@ from torch import Tensor
 from headscope.analysis import pictures
 from headscope.analysis.study import Study
 from headscope.checkpoint import Checkpoint, Reading
-from headscope.head_report.subject import Head
+from headscope.head_report.chosen import Head
+from headscope.head_report.subject import Worth
 
 Pictures = Iterator[tuple[str, Figure]]
 
@@ -20,80 +21,79 @@ Pictures = Iterator[tuple[str, Figure]]
 def maps(reading: Reading) -> Pictures:
     """All heads of every layer, and their mean."""
     for layer, weights in enumerate(reading.weights):
-        title = f"Layer {layer}"
-        yield (
-            f"attention_layer_{layer}",
-            pictures.attention_maps(weights, reading.labels, title=title),
-        )
-        mean = f"Layer {layer}, the mean over its heads"
-        yield f"attention_mean_{layer}", pictures.mean_map(weights, reading.labels, title=mean)
+        each = pictures.attention_maps(weights, reading.labels, title=f"Layer {layer}")
+        yield f"attention_layer_{layer}", each
+        title = f"Layer {layer}, the mean over its heads"
+        yield f"attention_mean_{layer}", pictures.mean_map(weights, reading.labels, title=title)
 
 
-def pair(reading: Reading, first: Head, second: Head) -> Pictures:
+def difference_of_heads(reading: Reading, first: Head, second: Head) -> Pictures:
     """The map of one head less that of another."""
-    names = tuple(f"L{layer}H{head}" for layer, head in (first, second))
-    yield (
-        f"difference_{names[0]}_{names[1]}",
-        pictures.difference_map(
-            reading.weights[first],
-            reading.weights[second],
-            reading.labels,
-            title=f"{names[0]} less {names[1]}",
-            names=(names[0], names[1]),
-        ),
+    ours, theirs = (f"L{layer}H{head}" for layer, head in (first, second))
+    difference = pictures.difference_map(
+        reading.weights[first],
+        reading.weights[second],
+        reading.labels,
+        title=f"{ours} less {theirs}",
+        names=(ours, theirs),
     )
+    yield f"difference_{ours}_{theirs}", difference
 
 
-def other(reading: Reading, loaded: Checkpoint, other: Checkpoint) -> Pictures:
-    """The maps of one checkpoint less those of another, of the layers that both have: of the means
-    over heads and, where both have as many, of every head."""
-    theirs = other.attention(reading.tokens)
-    # The other's block_size may be shorter; what a token sees does not depend on those after it.
-    length = len(theirs.tokens)
-    names = (label_of(loaded), label_of(other))
-    for layer, (ours, theirs_here) in enumerate(zip(reading.weights, theirs.weights, strict=False)):
-        ours, labels = ours[:, :length, :length], reading.labels[:length]
+def difference_of_checkpoints(reading: Reading, ours: Checkpoint, theirs: Checkpoint) -> Pictures:
+    """The maps of `ours`, which are the `reading`, less those of `theirs`, of the layers that both
+    have: of the means over heads and, where both have as many, of every head."""
+    other = theirs.attention(reading.tokens)
+    # Its block_size may be shorter; what a token sees does not depend on those after it.
+    length = len(other.tokens)
+    labels = reading.labels[:length]
+    names = (label_of(ours), label_of(theirs))
+    for layer, (weights, others) in enumerate(zip(reading.weights, other.weights, strict=False)):
+        seen = weights[:, :length, :length]
         mean = pictures.difference_map(
-            ours.mean(dim=0),
-            theirs_here.mean(dim=0),
+            seen.mean(dim=0),
+            others.mean(dim=0),
             labels,
-            title=f"Layer {layer}, the mean over its heads, less that of the other",
+            title=f"Layer {layer} of two models, the means over heads, one less the other",
             names=names,
         )
         yield f"difference_mean_{layer}", mean
-        if len(ours) == len(theirs_here):
-            each = pictures.difference_map(
-                ours, theirs_here, labels, title=f"Layer {layer}, less the other", names=names
-            )
+        if len(seen) == len(others):
+            title = f"Layer {layer} of two models, one less the other"
+            each = pictures.difference_map(seen, others, labels, title=title, names=names)
             yield f"difference_layer_{layer}", each
 
 
 def label_of(loaded: Checkpoint) -> str:
-    heads = loaded.model.attentions[0].heads
-    return f"{loaded.config['name']}, step {loaded.step:,}, {heads} head{'s' if heads > 1 else ''}"
+    """What tells a checkpoint from others: its run's folder, its file, its step and its heads."""
+    path, heads = loaded.path, loaded.model.attentions[0].heads
+    run = f"{path.parents[1].name}/" if path.parent.name == "checkpoints" else ""
+    return f"{run}{path.stem}, step {loaded.step:,}, {heads} head{'s' if heads > 1 else ''}"
 
 
-def figures(study: Study, distance: Tensor, worth: Mapping[str, Tensor]) -> Pictures:
-    """What every head does, how alike any two are, and what each is worth where that is known.
-
-    `distance` is Jensen and Shannon's between all heads (L H, L H).
-    """
+def figures(study: Study) -> Pictures:
+    """What every head does, and how alike any two are."""
     yield "figures", pictures.heatmaps_of(study.figures, title="What every head does")
-    alike = {"title": "How alike heads are", "label": "cosine similarity of two heads"}
-    yield "similarity", pictures.similarity_matrix(study.similarity, study.names, **alike)
-    yield "similarity_histogram", pictures.similarity_histogram(study.similarity, **alike)
-    apart = {"title": "How far apart heads are", "label": "Jensen-Shannon distance of two heads"}
-    yield "jensen_shannon", pictures.similarity_matrix(distance, study.names, **apart)
-    if worth:
-        yield (
-            "ablation",
-            pictures.layers_by_heads(
-                1e3 * worth["loss_without"],
-                title="What every head is worth",
-                label="change of the loss without it, in thousandths of a nat per token",
-                diverging=True,
-            ),
-        )
+    words = {"title": "How alike heads are", "label": "cosine similarity of two heads"}
+    yield "similarity", pictures.similarity_matrix(study.similarity, study.names, **words)
+    yield "similarity_histogram", pictures.similarity_histogram(study.similarity, **words)
+
+
+def distance(distances: Tensor, names: Sequence[str]) -> Pictures:
+    """The Jensen-Shannon distances between all heads (L H, L H), on the text of the page."""
+    title, label = "How far apart heads are", "Jensen-Shannon distance on the text of the maps"
+    yield "jensen_shannon", pictures.similarity_matrix(distances, names, title=title, label=label)
+
+
+def worth(found: Worth) -> Pictures:
+    """What the loss becomes without each head."""
+    label = (
+        "change of the loss, in thousandths of a nat per token, when a head is replaced by "
+        f"{'its mean' if found.replace_by == 'mean' else 'zero'}"
+    )
+    change = 1e3 * found.figures["loss_without"]
+    title = "What every head is worth"
+    yield "ablation", pictures.layers_by_heads(change, title=title, label=label, diverging=True)
 
 
 def history(studies: Sequence[tuple[int, Study]]) -> Pictures:

@@ -1,25 +1,23 @@
 """What a report is of.
 
-Shapes: N windows, T tokens.
+Shapes: N windows, T tokens, L layers, H heads of a layer.
 """
 
 import math
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from headscope.analysis.ablation import Replacement, ablate_heads
 from headscope.analysis.page import most_tokens
 from headscope.checkpoint import Checkpoint, Reading
-from headscope.data.batches import spread_windows
+from headscope.data.batches import first_passage, spread_windows
 from headscope.evaluation import ValidationText
 
 Track = Callable[[Iterable[Any]], Iterable[Any]]
-Head = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -30,6 +28,25 @@ class Subject:
     loaded: Checkpoint
     reading: Reading
     windows: Tensor
+
+    @classmethod
+    def of_validation(cls, loaded: Checkpoint, text: ValidationText, windows: int) -> "Subject":
+        """The beginning of a validation split, and windows that are spread over it."""
+        length = loaded.model.block_size
+        reading = loaded.attention(first_passage(text.tokens, length))
+        return cls(loaded, reading, spread_windows(text.tokens, windows=windows, length=length))
+
+    @classmethod
+    def of_text(cls, loaded: Checkpoint, text: str) -> "Subject":
+        """A text alone, as much of it as the model can read."""
+        reading = loaded.attention(text)
+        return cls(loaded, reading, torch.tensor([reading.tokens]))
+
+    @property
+    def shown_tokens(self) -> int:
+        """As many of the text's tokens as its page can hold."""
+        layers, heads, tokens, _ = self.reading.weights.shape
+        return min(tokens, most_tokens(layers, heads))
 
 
 @dataclass(frozen=True)
@@ -48,9 +65,8 @@ class Ablation:
         chosen = spread_windows(text.tokens, windows=windows, length=length + 1)
         return cls(replace_by, chosen, text.byte_lengths[chosen[:, 1:].numpy()].mean())
 
-    def run(self, loaded: Checkpoint, track: Track) -> dict[str, Tensor]:
-        """What the loss changes by without each head: `loss_without` in nats per token, the
-        standard error of that as `loss_without_error`, and `bits_per_byte_without`, (L, H) each."""
+    def run(self, loaded: Checkpoint, track: Track) -> "Worth":
+        """Remove every head in turn; `track` is given the batches."""
         change = ablate_heads(
             loaded.model,
             self.windows[:, :-1],
@@ -58,62 +74,25 @@ class Ablation:
             replace_by=self.replace_by,
             track=track,
         )
-        return {
-            "loss_without": change["nats_per_token"],
-            "loss_without_error": change["standard_error"],
-            "bits_per_byte_without": change["nats_per_token"] / math.log(2) / self.bytes_per_token,
-        }
-
-
-def shown_tokens(subject: Subject) -> int:
-    """As many of the text's tokens as its page can hold."""
-    layers, heads, tokens, _ = subject.reading.weights.shape
-    return min(tokens, most_tokens(layers, heads))
-
-
-def head_named(name: str, loaded: Checkpoint) -> Head:
-    """The layer and the head that L0H1 means. Raises ValueError when the model has none such."""
-    layers, heads = len(loaded.model.attentions), loaded.model.attentions[0].heads
-    found = re.fullmatch(r"L(\d+)H(\d+)", name)
-    if not found or int(found[1]) >= layers or int(found[2]) >= heads:
-        raise ValueError(f"{name} is no head of this model: L0H0 to L{layers - 1}H{heads - 1}")
-    return int(found[1]), int(found[2])
-
-
-def check_other(loaded: Checkpoint, other: Checkpoint) -> None:
-    """Raises ValueError when the two do not read a text as the same tokens."""
-    if other.tokenizer.state() != loaded.tokenizer.state():
-        raise ValueError(
-            f"other={other.path} has another vocabulary: its maps would be of other tokens"
+        nats = change["nats_per_token"]
+        return Worth(
+            replace_by=self.replace_by,
+            windows=len(self.windows),
+            loss=float(change["loss"]),
+            figures={
+                "loss_without": nats,
+                "loss_without_error": change["standard_error"],
+                "bits_per_byte_without": nats / math.log(2) / self.bytes_per_token,
+            },
         )
 
 
-def check_one_run(checkpoints: list[Checkpoint], loaded: Checkpoint) -> None:
-    """Raises ValueError when these cannot be moments of the run that `loaded` is of."""
-    sizes = loaded.config["model"]
-    for one in checkpoints:
-        if one.config["model"] != sizes or one.tokenizer.state() != loaded.tokenizer.state():
-            raise ValueError(f"checkpoints=: {one.path} and {loaded.path} are not of one run")
-    steps = [one.step for one in checkpoints]
-    twice = [step for step in steps if steps.count(step) > 1]
-    if twice:
-        raise ValueError(f"checkpoints=: two are of step {twice[0]:,}")
+@dataclass(frozen=True)
+class Worth:
+    """What the loss, in nats per token, changes by without each head: `loss_without`, its standard
+    error and the same in bits per byte, (L, H) each, by name."""
 
-
-def kept(paths: Iterable[str]) -> list[Path]:
-    """Files as they are; of a run's folder all that it kept, `step_*.ckpt`.
-
-    Raises ValueError when there are none.
-    """
-    found: list[Path] = []
-    for path in map(Path, paths):
-        if path.is_dir():
-            inside = sorted(path.glob("checkpoints/step_*.ckpt"))
-            if not inside:
-                raise ValueError(
-                    f"checkpoints={path} kept none: train with callbacks.keep_steps=[0,100,300,900]"
-                )
-            found += inside
-        else:
-            found.append(path)
-    return found
+    replace_by: Replacement
+    windows: int
+    loss: float
+    figures: dict[str, Tensor]

@@ -1,4 +1,4 @@
-"""The tables of a report, as plain data and as files.
+"""The tables of a report, as plain data and as CSV.
 
 Shapes: L layers, H heads of a layer, N = L H.
 """
@@ -6,7 +6,6 @@ Shapes: L layers, H heads of a layer, N = L H.
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from torch import Tensor
 
 from headscope.analysis.diversity import diversity, pairs_by_similarity, uniqueness
 from headscope.analysis.study import Study
-from headscope.files import write_atomically
 
 PAIRS = 5
 """As many of the most and of the least alike pairs."""
@@ -58,9 +56,9 @@ def history_rows(history: Sequence[tuple[int, Study]]) -> list[dict[str, Any]]:
     return [{"step": step, **row} for step, study in history for row in head_rows(study)]
 
 
-def write_table(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    write_atomically(file, text.getvalue())
+    return text.getvalue()

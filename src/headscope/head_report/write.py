@@ -4,9 +4,10 @@ Shapes: L layers, H heads of a layer, T tokens.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from headscope.analysis.diversity import jensen_shannon
 from headscope.analysis.head_types import Thresholds
@@ -15,13 +16,14 @@ from headscope.analysis.study import Study, study_heads
 from headscope.checkpoint import Checkpoint, Reading
 from headscope.files import write_atomically
 from headscope.head_report import drawing
-from headscope.head_report.subject import Ablation, Head, Subject, Track, shown_tokens
+from headscope.head_report.chosen import Head
+from headscope.head_report.subject import Ablation, Subject, Track, Worth
 from headscope.head_report.tables import (
     between_heads,
+    csv_text,
     head_rows,
     history_rows,
     matrix_rows,
-    write_table,
 )
 
 
@@ -31,7 +33,7 @@ def write_report(
     *,
     thresholds: Thresholds,
     ablation: Ablation | None = None,
-    pair: Sequence[Head] = (),
+    pair: tuple[Head, Head] | None = None,
     other: Checkpoint | None = None,
     moments: Sequence[Checkpoint] = (),
     track: Track = iter,
@@ -41,52 +43,87 @@ def write_report(
 
     Also the difference of a `pair` of heads, that to an `other` checkpoint and, over `moments` of
     the run, history.csv and its picture. The page, and the distances of heads, are of as much of
-    the text as the page can hold.
+    the text as the page can hold. What an earlier report left there and this one does not write is
+    removed.
     """
     loaded = subject.loaded
-    study = study_heads(loaded.model, subject.windows, thresholds=thresholds)
-    worth = ablation.run(loaded, track) if ablation else {}
+    folder.mkdir(parents=True, exist_ok=True)  # told now, if it cannot be made
+    study = study_heads(loaded.model, subject.windows, thresholds=thresholds, track=track)
+    worth = ablation.run(loaded, track) if ablation else None
     history = [
         (one.step, study_heads(one.model, subject.windows, thresholds=thresholds))
         for one in track(sorted(moments, key=lambda one: one.step))
     ]
-    shown = beginning(subject.reading, shown_tokens(subject))
-    distance = jensen_shannon(shown.weights.flatten(0, 1))
-    rows = head_rows(study, worth)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_table(folder / "heads.csv", rows)
-    heads = {
-        "checkpoint": str(loaded.path),
-        "step": loaded.step,
-        "windows": len(subject.windows),
-        "tokens": subject.windows.size(1),
-        **between_heads(study),
-        "heads": rows,
+    shown = beginning(subject.reading, subject.shown_tokens)
+    distances = jensen_shannon(shown.weights.flatten(0, 1))
+    rows = head_rows(study, worth.figures if worth else {})
+    texts = {
+        "heads.csv": csv_text(rows),
+        "similarity.csv": csv_text(matrix_rows(study.similarity, study.names)),
+        "jensen_shannon.csv": csv_text(matrix_rows(distances, study.names)),
+        "attention.html": attention_page(
+            weights=shown.weights,
+            labels=shown.labels,
+            figures=rows,
+            title=f"{loaded.config['name']}, step {loaded.step:,}",
+        ),
     }
-    write_atomically(folder / "heads.json", json.dumps(heads, indent=2))
-    write_table(folder / "similarity.csv", matrix_rows(study.similarity, study.names))
-    write_table(folder / "jensen_shannon.csv", matrix_rows(distance, study.names))
     if history:
-        write_table(folder / "history.csv", history_rows(history))
-    page = attention_page(
-        weights=shown.weights,
-        labels=shown.labels,
-        figures=rows,
-        title=f"{loaded.config['name']}, step {loaded.step:,}",
-    )
-    write_atomically(folder / "attention.html", page)
+        texts["history.csv"] = csv_text(history_rows(history))
+    before = files_of(folder)
+    for name, text in texts.items():
+        write_atomically(folder / name, text)
     drawn = [
         drawing.maps(subject.reading),
-        drawing.figures(study, distance, worth),
+        drawing.figures(study),
+        drawing.distance(distances, study.names),
+        drawing.worth(worth) if worth else (),
         drawing.position(loaded),
-        drawing.pair(subject.reading, *pair) if pair else (),
-        drawing.other(subject.reading, loaded, other) if other else (),
+        drawing.difference_of_heads(subject.reading, *pair) if pair else (),
+        drawing.difference_of_checkpoints(subject.reading, loaded, other) if other else (),
         drawing.history(history) if history else (),
     ]
-    for name, figure in track(list(chain(*drawn))):
-        for kind in ("png", "svg"):
-            figure.savefig(folder / f"{name}.{kind}")
+    files = ["heads.json", *texts]
+    for name, figure in track(chain(*drawn)):
+        for file in (f"{name}.png", f"{name}.svg"):
+            figure.savefig(folder / file)
+            files.append(file)
+    about = summary(subject, study, worth) | {"heads": rows, "files": files}
+    write_atomically(folder / "heads.json", json.dumps(about, indent=2))
+    for name in set(before) - set(files):
+        if (folder / name).is_file():
+            (folder / name).unlink()
     return study
+
+
+def summary(subject: Subject, study: Study, worth: Worth | None) -> dict[str, Any]:
+    """What the report is of, and what holds for all heads together."""
+    about = {
+        "checkpoint": str(subject.loaded.path),
+        "step": subject.loaded.step,
+        "windows": len(subject.windows),
+        "tokens": subject.windows.size(1),
+        "text": subject.loaded.tokenizer.decode(subject.reading.tokens),
+        **between_heads(study),
+    }
+    if worth:
+        about["ablation"] = {
+            "replace_by": worth.replace_by,
+            "windows": worth.windows,
+            "loss": worth.loss,
+        }
+    return about
+
+
+def files_of(folder: Path) -> list[str]:
+    """What an earlier report wrote into the folder, by its own account."""
+    try:
+        before = json.loads((folder / "heads.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    names = before.get("files", []) if isinstance(before, Mapping) else []
+    # Names alone, so that no other folder's file is ever meant.
+    return [name for name in names if isinstance(name, str) and Path(name).name == name]
 
 
 def beginning(reading: Reading, length: int) -> Reading:

@@ -52,6 +52,23 @@ def test_beyond_its_ends_a_scale_stays_and_what_is_unknown_is_white():
     assert not (colours[:, :2] == 255).all(axis=-1).any()
 
 
+def test_names_stand_at_what_they_name():
+    rows, columns = ["first", "second"], ["L0H0", "L0H1", "L1H0"]
+    heatmaps = LiveHeatmaps({name: Panel(rows, columns, 0, 1) for name in "abcde"})
+    for panel, (left, top) in heatmaps.corners.items():
+        at = {}
+        for text in heatmaps.canvas.written:
+            across = text.left + text.width / 2 - left
+            down = text.top + text.height / 2 - top
+            at.setdefault(text.text, []).append((across, down))
+        [title] = [places for name, places in at.items() if name.startswith(f"{panel}  (")]
+        assert -12 <= title[0][1] <= 0 <= title[0][0]
+        for number, name in enumerate(rows):
+            assert any(-60 < x < 0 and abs(y - 24 * number - 12) < 2 for x, y in at[name])
+        for number, name in enumerate(columns):
+            assert any(abs(x - 24 * number - 12) < 2 and 48 < y < 80 for x, y in at[name])
+
+
 @pytest.mark.parametrize("panels", [1, 2, 5])
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (4, 4), (64, 64)])
 def test_all_names_lie_inside_the_picture_and_off_the_colours(panels, rows, columns):

@@ -1,5 +1,6 @@
 """The laws of the attention picture: what a pixel means, what a label holds, what a draw keeps."""
 
+import re
 import subprocess
 import sys
 import warnings
@@ -72,6 +73,26 @@ def test_a_pixel_is_the_root_of_its_weight_and_the_future_is_white(heads, tokens
         assert (colours[future] == 255).all()
         past = colours[~future].astype(int)
         assert np.abs(past - expected[~future][:, :3]).max() <= 4  # a step of the colour scale
+
+
+def test_the_colour_bar_says_what_colour_a_weight_has():
+    grid = AttentionGrid(words(4), 1)
+    picture = pixels(grid.draw(torch.eye(4)[None], "title"))
+    ticks = {float(t.text): t for t in grid.canvas.written if re.fullmatch(r"[01](\.\d+)?", t.text)}
+    assert sorted(ticks) == [0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1]
+    for weight, text in ticks.items():
+        beside = picture[text.top + text.height // 2, text.left - 8].astype(int)
+        expected = matplotlib.colormaps["viridis"](weight**0.5, bytes=True)[:3]
+        assert np.abs(beside - expected).max() <= 6, weight
+
+
+@pytest.mark.parametrize("heads", [1, 4, 7])
+def test_every_map_stands_below_its_head_s_name(heads):
+    grid = AttentionGrid(words(5), heads)
+    for head, (left, top) in enumerate(grid.corners):
+        [name] = [text for text in grid.canvas.written if text.text == f"head {head}"]
+        assert abs(name.left + name.width / 2 - left - 2.5 * grid.cell) <= 1
+        assert top - 8 <= name.top + name.height <= top
 
 
 def test_a_redraw_is_a_fresh_draw_pixel_for_pixel():

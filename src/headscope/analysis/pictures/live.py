@@ -86,7 +86,7 @@ class Canvas:
         return picture
 
 
-def text_width(text: str, size: float) -> float:
+def pixels_across(text: str, size: float) -> float:
     """Pixels that a line of text takes."""
     return ImageFont.truetype(str(FONT_FILE), size).getlength(text)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from PIL import Image
 from torch import Tensor
 
-from headscope.analysis.pictures.live import Canvas, Cells, text_width
+from headscope.analysis.pictures.live import Canvas, Cells, pixels_across
 from headscope.analysis.pictures.sheet import array
 
 TITLE, TEXT, SMALL = 16, 12, 10  # pixels
@@ -35,16 +35,16 @@ class LiveHeatmaps:
 
     def __init__(self, panels: Mapping[str, Panel]) -> None:
         self.panels = dict(panels)
-        left = 22 + max(text_width(row, SMALL) for p in panels.values() for row in p.rows)
-        foot = 22 + max(text_width(name, SMALL) for p in panels.values() for name in p.columns)
+        left = 22 + max(pixels_across(row, SMALL) for p in panels.values() for row in p.rows)
+        foot = 22 + max(pixels_across(name, SMALL) for p in panels.values() for name in p.columns)
         titles = [f"{name}  ({p.low:.3g} to {p.high:.3g})" for name, p in panels.items()]
         across = [panel.cell * len(panel.columns) for panel in panels.values()]
         down = [panel.cell * len(panel.rows) for panel in panels.values()]
-        slot = left + max(*across, *(text_width(title, TEXT) for title in titles)) + GAP
+        slot = left + max(*across, *(pixels_across(title, TEXT) for title in titles)) + GAP
         shelf = 20 + max(down) + foot + GAP
         columns = min(COLUMNS, len(panels))
         lines = math.ceil(len(panels) / columns)
-        width = max(columns * slot, text_width(NOTE, TEXT) + EDGE)
+        width = max(columns * slot, pixels_across(NOTE, TEXT) + EDGE)
         self.canvas = Canvas(EDGE + width, TOP + lines * shelf)
         self.canvas.write(EDGE, 36, NOTE, TEXT)
         self.corners = {}

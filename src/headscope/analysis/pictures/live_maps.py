@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from headscope.analysis.pictures.labels import readable, token_label
-from headscope.analysis.pictures.live import Canvas, Cells, text_width
+from headscope.analysis.pictures.live import Canvas, Cells, pixels_across
 
 TITLE, TEXT = 16, 12  # pixels
 GAP, TOP, RIGHT, BAR = 30, 66, 100, 14
@@ -39,7 +39,7 @@ class AttentionGrid:
         size = min(TEXT, max(9.5, self.cell))
         every = math.ceil(size / self.cell)
         texts = [token_label(text) for text in labels[::every]]
-        margin = 40 + math.ceil(max(text_width(text, size) for text in texts))
+        margin = 40 + math.ceil(max(pixels_across(text, size) for text in texts))
 
         side = self.cell * tokens
         body = rows * (side + GAP) - GAP
