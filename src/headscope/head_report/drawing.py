@@ -65,10 +65,12 @@ def difference_of_checkpoints(reading: Reading, ours: Checkpoint, theirs: Checkp
 
 
 def label_of(loaded: Checkpoint) -> str:
-    """What tells a checkpoint from others: its run's folder, its file, its step and its heads."""
-    path, heads = loaded.path, loaded.model.attentions[0].heads
-    run = f"{path.parents[1].name}/" if path.parent.name == "checkpoints" else ""
-    return f"{run}{path.stem}, step {loaded.step:,}, {heads} head{'s' if heads > 1 else ''}"
+    """What tells a checkpoint from others: its run's folder and the one around it, its file, its
+    step and its heads."""
+    path, heads = loaded.path.resolve(), loaded.model.attentions[0].heads
+    run = path.parents[1] if path.parent.name == "checkpoints" else path.parent
+    file = "/".join([*run.parts[-2:], path.stem])
+    return f"{file}, step {loaded.step:,}, {heads} head{'s' if heads > 1 else ''}"
 
 
 def figures(study: Study) -> Pictures:
