@@ -257,6 +257,10 @@ def test_a_page_holds_as_many_tokens_as_a_browser_can(
     assert "attention.html has the first 5 of 8 tokens" in said.err
     page = (run / "analysis" / "attention.html").read_text()
     assert '"labels":["a","b","c","d","e"]' in page
+    weights = headscope.load(run).attention("abcde").weights.flatten(0, 1)
+    assert [float(row["L1H2"]) for row in rows_of(run / "analysis" / "jensen_shannon.csv")] == (
+        pytest.approx(jensen_shannon(weights)[:, 6].tolist(), abs=1e-5)
+    )
 
 
 @pytest.mark.parametrize(
