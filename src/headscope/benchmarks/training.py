@@ -15,7 +15,7 @@ from rich.console import Console
 from torch import nn
 
 from headscope.build import build
-from headscope.callbacks.clock import clock_of
+from headscope.callbacks.clock import callbacks_of, clock_of
 from headscope.data.batches import TrainingBatches
 from headscope.nn.loss import next_token_loss
 
@@ -63,8 +63,7 @@ def our_step(config: DictConfig, warmup_steps: int) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as folder:
         this = build(config, folder=Path(folder), overrides=[], console=Console(quiet=True))
         stopwatch = _Stopwatch(warmup_steps)
-        callbacks: list[Callback] = this.trainer.callbacks  # type: ignore[attr-defined]
-        callbacks.append(stopwatch)
+        callbacks_of(this.trainer).append(stopwatch)
         this.trainer.fit(this.module, datamodule=this.data)
         seconds = clock_of(this.trainer).train_seconds - stopwatch.started
         return 1e3 * seconds / (config.trainer.max_steps - warmup_steps), stopwatch.last_loss

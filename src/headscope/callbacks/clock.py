@@ -76,7 +76,11 @@ class Clock(Callback):
 
 
 def clock_of(trainer: Trainer) -> Clock:
-    return next(c for c in trainer.callbacks if isinstance(c, Clock))  # type: ignore[attr-defined]
+    return next(found for found in callbacks_of(trainer) if isinstance(found, Clock))
+
+
+def callbacks_of(trainer: Trainer) -> list[Callback]:
+    return trainer.callbacks  # type: ignore[attr-defined]  # set, but not declared
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.utils.tensorboard import SummaryWriter
 
-from headscope.callbacks.clock import left_out
+from headscope.callbacks.clock import callbacks_of, left_out
 from headscope.callbacks.writers import tensorboard_writers
 from headscope.nn import GPT
 
@@ -73,8 +73,7 @@ class Watcher(AtSteps):
 
 def watching_seconds(trainer: Trainer) -> float:
     """What looking at the model took, over all sessions of a run."""
-    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    return sum(callback.seconds for callback in callbacks if isinstance(callback, Watcher))
+    return sum(found.seconds for found in callbacks_of(trainer) if isinstance(found, Watcher))
 
 
 def spread_steps(number: int, max_steps: int) -> list[int]:
