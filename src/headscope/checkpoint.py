@@ -138,7 +138,7 @@ def build_model(config: DictConfig | dict[str, Any], *, vocab_size: int) -> GPT:
 
     Raises ValueError when its sizes do not fit, or it names a part that headscope does not have.
     """
-    known = known_targets("model", "attention", "position")
+    known = known_targets("model", "attention", "position", "norm", "activation")
     plain: Any = config
     if isinstance(config, DictConfig):
         plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)

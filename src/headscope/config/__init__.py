@@ -18,7 +18,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "benchmark": scripts.BenchmarkConfig,
         "compare": scripts.CompareConfig,
     },
-    "model": {"gpt": model.ModelConfig},
+    "model": {"gpt": model.ModelConfig, "modern": model.ModelConfig},
     "attention": {
         "single_head": model.SingleHeadConfig,
         "multi_head": model.MultiHeadConfig,
@@ -39,6 +39,8 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "normalized": model.NormalizedConfig,
         "digits": model.DigitsConfig,
     },
+    "norm": {"layer": model.LayerNormConfig, "rms": model.RmsNormConfig},
+    "activation": {"gelu": model.GeluConfig, "relu_squared": model.ReluSquaredConfig},
     "tokenizer": {
         "bpe": text.BpeConfig,
         "byte": text.ByteConfig,

@@ -107,6 +107,39 @@ class DigitsConfig(PositionConfig):
 
 
 @dataclass
+class NormConfig:
+    _target_: str = MISSING
+    _partial_: bool = True
+
+
+@dataclass
+class LayerNormConfig(NormConfig):
+    _target_: str = "headscope.nn.layer_norm"
+
+
+@dataclass
+class RmsNormConfig(NormConfig):
+    _target_: str = "headscope.nn.rms_norm"
+    gain: bool = MISSING
+
+
+@dataclass
+class ActivationConfig:
+    _target_: str = MISSING
+    _partial_: bool = True
+
+
+@dataclass
+class GeluConfig(ActivationConfig):
+    _target_: str = "headscope.nn.gelu"
+
+
+@dataclass
+class ReluSquaredConfig(ActivationConfig):
+    _target_: str = "headscope.nn.relu_squared"
+
+
+@dataclass
 class ModelConfig:
     _target_: str = "headscope.nn.GPT"
     block_size: int = MISSING
@@ -120,5 +153,9 @@ class ModelConfig:
     qkv_bias: bool = MISSING
     tied_head: bool = MISSING
     scale_embedding: bool = MISSING
+    zero_init: bool = MISSING
+    logit_cap: float | None = MISSING
     attention: AttentionConfig = MISSING
     position: PositionConfig = MISSING
+    norm: NormConfig = MISSING
+    activation: ActivationConfig = MISSING

@@ -1,5 +1,6 @@
 """The model: attention, position encodings, blocks and the GPT made of them. Imports torch only."""
 
+from headscope.nn.activation import gelu, relu_squared
 from headscope.nn.attention import (
     AdditiveAttention,
     Attention,
@@ -13,6 +14,7 @@ from headscope.nn.attention import (
     single_head,
 )
 from headscope.nn.gpt import GPT
+from headscope.nn.norm import layer_norm, rms_norm
 from headscope.nn.position import (
     Alibi,
     Digits,
@@ -44,10 +46,14 @@ __all__ = [
     "Rotary",
     "Sinusoidal",
     "StackedHeads",
+    "gelu",
     "grouped_query",
+    "layer_norm",
     "mask_from_padding",
     "mask_per_sequence",
     "multi_head",
     "multi_query",
+    "relu_squared",
+    "rms_norm",
     "single_head",
 ]

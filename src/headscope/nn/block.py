@@ -3,42 +3,55 @@
 Shapes: B batch, T tokens, C embed_dim.
 """
 
-import torch.nn.functional as F
+from collections.abc import Callable
+
 from torch import Tensor, nn
 
+from headscope.nn.activation import gelu
+from headscope.nn.norm import layer_norm
 from headscope.nn.position import Position
 
 
 class FeedForward(nn.Module):
-    """Widen four times, GELU, narrow again: what a token does with what attention brought it.
+    """Widen four times, `activation`, narrow again: what a token does with what attention brought.
 
     Parameters: 8 C^2 weights, plus 5 C biases with `bias`.
     """
 
-    def __init__(self, *, embed_dim: int, bias: bool = False) -> None:
+    def __init__(
+        self, *, embed_dim: int, activation: Callable[[Tensor], Tensor] = gelu, bias: bool = False
+    ) -> None:
         super().__init__()
+        self.activation = activation
         self.widen = nn.Linear(embed_dim, 4 * embed_dim, bias=bias)
         self.out_proj = nn.Linear(4 * embed_dim, embed_dim, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.out_proj(F.gelu(self.widen(x)))
+        return self.out_proj(self.activation(self.widen(x)))
 
 
 class Block(nn.Module):
     """Pre-norm (Xiong 2020): x + attention(norm(x)), then x + feed_forward(norm(x)).
 
     Maps (B, T, C) to (B, T, C). `dropout` acts on what is added to the residual stream. `position`
-    is passed on to attention.
+    is passed on to attention; `norm` makes a normalization.
     """
 
     def __init__(
-        self, *, embed_dim: int, attention: nn.Module, dropout: float = 0.0, bias: bool = False
+        self,
+        *,
+        embed_dim: int,
+        attention: nn.Module,
+        norm: Callable[..., nn.Module] = layer_norm,
+        activation: Callable[[Tensor], Tensor] = gelu,
+        dropout: float = 0.0,
+        bias: bool = False,
     ) -> None:
         super().__init__()
-        self.attention_norm = nn.LayerNorm(embed_dim, bias=bias)
+        self.attention_norm = norm(embed_dim=embed_dim, bias=bias)
         self.attention = attention
-        self.feed_forward_norm = nn.LayerNorm(embed_dim, bias=bias)
-        self.feed_forward = FeedForward(embed_dim=embed_dim, bias=bias)
+        self.feed_forward_norm = norm(embed_dim=embed_dim, bias=bias)
+        self.feed_forward = FeedForward(embed_dim=embed_dim, activation=activation, bias=bias)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, position: Position | None = None) -> Tensor:

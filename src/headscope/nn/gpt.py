@@ -9,24 +9,29 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from headscope.nn.activation import gelu
 from headscope.nn.attention import Attention, multi_head
 from headscope.nn.attention.base import head_width
 from headscope.nn.block import Block
+from headscope.nn.norm import layer_norm
 from headscope.nn.position import Learned, Position
 
 
 class GPT(nn.Module):
     """Embed, add position, run `layers` blocks, normalize, score every token of the vocabulary.
 
-    `attention` and `position` make these parts from the sizes, a new attention for every layer and
-    one position for all. `kv_heads` and `head_dim` follow from `heads` unless given.
+    `attention`, `position` and `norm` make these parts from the sizes, a new attention and new
+    norms for every layer and one position for all; `activation` is that of the feed-forward
+    networks. `kv_heads` and `head_dim` follow from `heads` unless given.
     `dropout` acts on attention weights, on residuals, and after embedding plus position.
     `scale_embedding` starts embeddings as N(0, 1/sqrt(C)) and multiplies them by sqrt(C) (Vaswani
     2017, 3.4), so that a position encoding of fixed size does not drown them. `tied_head` makes the
     output matrix the embedding's own (Press 2017); a fresh model of both expects every token again.
+    `logit_cap` c bends logits to c tanh(logit / c), so that none is beyond it (Gemma 2, 2024).
 
     Other weights start as N(0, 0.02); the projections that write to the residual stream are scaled
-    down by 1/sqrt(2 layers), so that its variance does not grow with depth (GPT-2).
+    down by 1/sqrt(2 layers), so that its variance does not grow with depth (GPT-2), or with
+    `zero_init` start at zero, so that a fresh block changes nothing (Zhang 2019: Fixup).
 
     Parameters (no biases): V C, as much again when not tied, the position's own; in each layer
     attention's own, 4 C^2 by default, and 8 C^2; and (2 layers + 1) C of norms.
@@ -46,11 +51,15 @@ class GPT(nn.Module):
         head_dim: int | None = None,
         attention: Callable[..., Attention] = multi_head,
         position: Callable[..., Position] = Learned,
+        norm: Callable[..., nn.Module] = layer_norm,
+        activation: Callable[[Tensor], Tensor] = gelu,
         dropout: float = 0.0,
         bias: bool = False,
         qkv_bias: bool = False,
         tied_head: bool = True,
         scale_embedding: bool = False,
+        zero_init: bool = False,
+        logit_cap: float | None = None,
     ) -> None:
         super().__init__()
         sizes = {
@@ -64,6 +73,8 @@ class GPT(nn.Module):
                 raise ValueError(f"{name}={size} must be at least 1")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout={dropout} must be at least 0 and below 1")
+        if logit_cap is not None and not 0 < logit_cap < math.inf:
+            raise ValueError(f"logit_cap={logit_cap} must be above 0, or null for none")
         self.block_size = block_size
         self.embedding_scale = math.sqrt(embed_dim) if scale_embedding else 1.0
         self.embedding = nn.Embedding(vocab_size, embed_dim)
@@ -90,12 +101,20 @@ class GPT(nn.Module):
         for part in attentions:
             part.check_position(self.position)
         self.blocks = nn.ModuleList(
-            Block(embed_dim=embed_dim, attention=part, dropout=dropout, bias=bias)
+            Block(
+                embed_dim=embed_dim,
+                attention=part,
+                norm=norm,
+                activation=activation,
+                dropout=dropout,
+                bias=bias,
+            )
             for part in attentions
         )
-        self.norm = nn.LayerNorm(embed_dim, bias=bias)
+        self.norm = norm(embed_dim=embed_dim, bias=bias)
         self.head = nn.Linear(embed_dim, vocab_size, bias=False)
-        self._initialize(residual_std=0.02 / math.sqrt(2 * layers))
+        self.logit_cap = logit_cap
+        self._initialize(residual_std=0.0 if zero_init else 0.02 / math.sqrt(2 * layers))
         if scale_embedding:
             nn.init.normal_(self.embedding.weight, std=1 / math.sqrt(embed_dim))
         if tied_head:
@@ -131,7 +150,10 @@ class GPT(nn.Module):
 
     def read_out(self, x: Tensor) -> Tensor:
         """Logits (B, T, V) from what the last block wrote, (B, T, C)."""
-        return self.head(self.norm(x))
+        logits = self.head(self.norm(x))
+        if self.logit_cap is None:
+            return logits
+        return self.logit_cap * torch.tanh(logits / self.logit_cap)
 
     def parameter_count(self) -> int:
         """Trainable numbers, a tied matrix counted once."""

@@ -1,0 +1,107 @@
+"""The laws of the parts that stand on their own: norms, activations, the cap, the start at zero."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from checkpoint_files import configuration, content
+from hypothesis import given
+from hypothesis import strategies as st
+from running import SMALL, Script
+from small_gpt import gpt
+
+import headscope
+from headscope.nn import gelu, layer_norm, relu_squared, rms_norm
+
+TOKENS = torch.randint(0, 11, (2, 6), generator=torch.Generator().manual_seed(0))
+
+
+@given(st.integers(2, 9), st.floats(-5, 5), st.floats(0.1, 50))
+def test_a_norm_leaves_the_direction_alone(width, shift, scale):
+    x = torch.randn(3, width, generator=torch.Generator().manual_seed(width))
+    moved = scale * x + shift
+    rms, layer = rms_norm(embed_dim=width, gain=False), layer_norm(embed_dim=width)
+    torch.testing.assert_close(rms(scale * x), rms(x), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(rms(moved).square().mean(-1), torch.ones(3), rtol=1e-3, atol=1e-3)
+    if width > 2:
+        torch.testing.assert_close(layer(moved), layer(x), rtol=1e-2, atol=1e-2)
+
+
+def test_norms_have_the_parameters_they_say():
+    count = {
+        name: sum(p.numel() for p in norm.parameters())
+        for name, norm in {
+            "layer": layer_norm(embed_dim=8),
+            "layer, bias": layer_norm(embed_dim=8, bias=True),
+            "rms": rms_norm(embed_dim=8, bias=True),
+            "rms, no gain": rms_norm(embed_dim=8, gain=False),
+        }.items()
+    }
+    assert count == {"layer": 8, "layer, bias": 16, "rms": 8, "rms, no gain": 0}
+
+
+def test_activations_by_hand():
+    x = torch.tensor([-2.0, -0.0, 0.5, 3.0])
+    assert relu_squared(x).tolist() == [0, 0, 0.25, 9]
+    torch.testing.assert_close(gelu(x), F.gelu(x))
+
+
+@pytest.mark.parametrize("norm", [layer_norm, rms_norm])
+@pytest.mark.parametrize("activation", [gelu, relu_squared])
+def test_every_part_is_the_one_that_was_chosen(norm, activation):
+    model = gpt(norm=norm, activation=activation)
+    kind = type(norm(embed_dim=4))
+    norms = [
+        model.norm,
+        *(part for b in model.blocks for part in (b.attention_norm, b.feed_forward_norm)),
+    ]
+    assert all(type(part) is kind for part in norms)
+    x = torch.randn(2, model.embedding.embedding_dim)
+    for block in model.blocks:
+        network = block.feed_forward
+        torch.testing.assert_close(network(x), network.out_proj(activation(network.widen(x))))
+
+
+def test_a_cap_bounds_logits_and_keeps_their_order():
+    model, capped = gpt(), gpt(logit_cap=2.0)
+    capped.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        for both in (model, capped):
+            both.embedding.weight.mul_(40)
+    plain, bent = model(TOKENS), capped(TOKENS)
+    assert plain.abs().max() > 4
+    assert bent.abs().max() <= 2
+    torch.testing.assert_close(bent, 2 * torch.tanh(plain / 2))
+
+
+@pytest.mark.parametrize("cap", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_cap_that_is_none_is_refused(cap):
+    with pytest.raises(ValueError, match="logit_cap"):
+        gpt(logit_cap=cap)
+
+
+def test_blocks_that_start_at_zero_change_nothing_and_learn():
+    model = gpt(zero_init=True)
+    assert torch.equal(model.hidden(TOKENS), model.embed(TOKENS))
+    F.cross_entropy(model(TOKENS).flatten(0, 1), TOKENS.flatten()).backward()
+    for block in model.blocks:
+        assert block.attention.out_proj.weight.grad.abs().max() > 0
+        assert block.feed_forward.out_proj.weight.grad.abs().max() > 0
+
+
+def test_a_modern_model_saved_then_loaded_gives_the_same_logits(tmp_path: Path) -> None:
+    saved, model = content(configuration("model=modern"))
+    torch.save(saved, tmp_path / "modern.ckpt")
+    loaded = headscope.load(tmp_path / "modern.ckpt").model
+    assert loaded.logit_cap == 15
+    assert repr(loaded) == repr(model)
+    assert torch.equal(loaded(TOKENS), model.eval()(TOKENS))
+
+
+def test_a_modern_model_trains_samples_and_is_analyzed(script: Script, speeches: Path) -> None:
+    run = "hydra.run.dir=outputs/run"
+    words = ["model=modern", *SMALL, f"data.path={speeches}", "trainer.max_steps=3"]
+    for name, more in (("train", [*words, run]), ("sample", ["max_new_tokens=3"]), ("analyze", [])):
+        said = script(name, *more)
+        assert said.code == 0, said.err
