@@ -9,7 +9,7 @@ from checkpoint_files import configuration, content
 from hypothesis import given
 from hypothesis import strategies as st
 from running import SMALL, Script
-from small_gpt import gpt
+from small_gpt import fresh, gpt
 
 import headscope
 from headscope.nn import gelu, layer_norm, relu_squared, rms_norm
@@ -52,10 +52,9 @@ def test_activations_by_hand():
 def test_every_part_is_the_one_that_was_chosen(norm, activation):
     model = gpt(norm=norm, activation=activation)
     kind = type(norm(embed_dim=4))
-    norms = [
-        model.norm,
-        *(part for b in model.blocks for part in (b.attention_norm, b.feed_forward_norm)),
-    ]
+    norms = [model.norm]
+    for block in model.blocks:
+        norms += [block.attention_norm, block.feed_forward_norm]
     assert all(type(part) is kind for part in norms)
     x = torch.randn(2, model.embedding.embedding_dim)
     for block in model.blocks:
@@ -82,7 +81,7 @@ def test_a_cap_that_is_none_is_refused(cap):
 
 
 def test_blocks_that_start_at_zero_change_nothing_and_learn():
-    model = gpt(zero_init=True)
+    model = fresh(zero_init=True)
     assert torch.equal(model.hidden(TOKENS), model.embed(TOKENS))
     F.cross_entropy(model(TOKENS).flatten(0, 1), TOKENS.flatten()).backward()
     for block in model.blocks:
