@@ -48,10 +48,15 @@ def start(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
 
     def build_run(
-        folder: str, attention: str, position: str, *, logger: bool = False, resume: bool = False
+        folder: str,
+        attention: str,
+        position: str,
+        *words: str,
+        logger: bool = False,
+        resume: bool = False,
     ) -> Run:
         # Of two compositions one, for speed.
-        config = composed(*TINY, f"model/attention={attention}").copy()
+        config = composed(*TINY, *words, f"model/attention={attention}").copy()
         positioned = composed(*TINY, f"model/position={position}").model
         config.model.position = positioned.position
         config.model.scale_embedding = positioned.scale_embedding
@@ -85,20 +90,21 @@ def test_it_trains_and_is_saved_loaded_and_sampled_from(start, attention, positi
     assert all(0 <= token < loaded.tokenizer.vocab_size for token in new)
 
 
-@pytest.mark.parametrize(("attention", "position"), EACH)
-def test_stopped_halfway_and_resumed_it_ends_as_if_it_never_was(
-    start, monkeypatch, attention, position
-):
-    whole = start("whole", attention, position)
+MODERN = ("multi_head", "rotary", "model=modern", "optimizer=muon", "schedule=linear")
+
+
+@pytest.mark.parametrize("choices", [*EACH, MODERN], ids="-".join)
+def test_stopped_halfway_and_resumed_it_ends_as_if_it_never_was(start, monkeypatch, choices):
+    whole = start("whole", *choices)
     fit(whole)
-    stopped = start("stopped", attention, position)
+    stopped = start("stopped", *choices)
     with monkeypatch.context() as patch:
         patch.setattr(LanguageModel, "training_step", pressing_ctrl_c(step=1))
         with pytest.raises(Interrupted):
             fit(stopped)
     half = checkpoint.read(last(stopped))
     assert half["global_step"] == 2  # the step under way was finished
-    resumed = start("stopped", attention, position, resume=True)
+    resumed = start("stopped", *choices, resume=True)
     fit(resumed)
     expected = checkpoint.read(last(whole))["state_dict"]
     ended = checkpoint.read(last(resumed))["state_dict"]

@@ -32,7 +32,12 @@ def check(config: DictConfig) -> None:
         "callbacks.save_every_minutes": (callbacks.save_every_minutes, 0),
         "seed": (config.seed, 0),
     }
-    for key in ("optimizer.weight_decay", "schedule.warmup_steps", "schedule.final_fraction"):
+    for key in (
+        "optimizer.weight_decay",
+        "optimizer.matrix_lr",
+        "schedule.warmup_steps",
+        "schedule.final_fraction",
+    ):
         value = OmegaConf.select(config, key)
         if value is not None:
             at_least[key] = (value, 0)

@@ -1,5 +1,6 @@
 """The laws of what training computes: rates, decay, seeds, losses."""
 
+import copy
 import math
 from itertools import pairwise
 
@@ -12,8 +13,8 @@ from torch import nn
 from headscope.nn import GPT, Learned
 from headscope.nn.loss import bits_per_byte, next_token_loss
 from headscope.training.module import step_seed
-from headscope.training.optimizer import adamw
-from headscope.training.schedule import warmup_cosine
+from headscope.training.optimizer import adamw, by_decay, muon
+from headscope.training.schedule import warmup_cosine, warmup_linear
 
 # --- schedule ---
 
@@ -62,6 +63,34 @@ def test_it_rises_then_falls_and_stays_within_bounds(max_steps, warmup_steps, fi
     assert rates[0] > 0
     assert max(rates) <= 1.0
     assert all(rate >= final - 1e-12 for rate in falling)
+
+
+@given(st.integers(1, 300), st.integers(0, 40), st.floats(0, 1), st.floats(0, 1))
+def test_the_linear_schedule_rises_stays_and_falls(max_steps, warmup_steps, cooldown, final):
+    plan = {"warmup_steps": warmup_steps, "cooldown": cooldown, "final_fraction": final}
+    rates = [warmup_linear(step, max_steps=max_steps, **plan) for step in range(max_steps + 3)]
+    top = rates.index(max(rates))
+    assert all(a <= b + 1e-12 for a, b in pairwise(rates[: top + 1]))
+    assert all(a >= b - 1e-12 for a, b in pairwise(rates[top:]))
+    assert 0 < rates[0] <= 1
+    assert max(rates) <= 1
+    for step, rate in enumerate(rates[:max_steps]):
+        if warmup_steps <= step <= (1 - cooldown) * max_steps - 1:
+            assert rate == 1
+    if cooldown and max_steps > warmup_steps:
+        assert rates[max_steps] == pytest.approx(final)
+
+
+def test_the_linear_schedule_by_hand():
+    plan = {"max_steps": 10, "warmup_steps": 1, "cooldown": 0.5, "final_fraction": 0.2}
+    rates = [warmup_linear(step, **plan) for step in (0, 1, 5, 6, 10, 12)]
+    assert rates == pytest.approx([0.5, 1, 1, 0.84, 0.2, 0.2])
+
+
+@pytest.mark.parametrize("cooldown", [-0.1, 1.1])
+def test_a_cooldown_that_is_no_share_is_refused(cooldown):
+    with pytest.raises(ValueError, match="cooldown"):
+        warmup_linear(0, max_steps=9, warmup_steps=0, cooldown=cooldown, final_fraction=0)
 
 
 # --- optimizer ---
@@ -114,6 +143,94 @@ def test_frozen_parameters_are_left_out():
     gpt.position.table.weight.requires_grad_(False)
     listed = [p for group in adamw(gpt, **SETTINGS).param_groups for p in group["params"]]
     assert all(parameter is not gpt.position.table.weight for parameter in listed)
+
+
+MUON = SETTINGS | {"matrix_lr": 0.02, "momentum": 0.9}
+
+
+def trained(gpt: GPT, optimizer: torch.optim.Optimizer, steps: int) -> None:
+    tokens = torch.randint(0, 7, (3, 5), generator=torch.Generator().manual_seed(1))
+    for _ in range(steps):
+        optimizer.zero_grad()
+        next_token_loss(gpt(tokens), tokens).backward()
+        optimizer.step()
+
+
+def test_muon_has_the_matrices_of_the_blocks_and_adamw_all_else():
+    gpt = model(tied_head=False)
+    hidden, *rest = muon(gpt, **MUON).param_groups
+    matrices = [p for p in gpt.blocks.parameters() if p.dim() == 2]
+    assert [id(p) for p in hidden["params"]] == [id(p) for p in matrices]
+    assert hidden["lr"] == 0.02
+    others = [id(p) for group in rest for p in group["params"]]
+    left = [id(p) for p in gpt.parameters() if id(p) not in {id(m) for m in matrices}]
+    assert sorted(others) == sorted(left)
+    assert {group["lr"] for group in rest} == {0.01}
+    assert [group["weight_decay"] for group in (hidden, *rest)] == [0.1, 0.1, 0.0]
+
+
+def test_together_is_each_alone():
+    torch.manual_seed(0)
+    one = model()
+    other = copy.deepcopy(one)
+    optimizer = muon(one, **MUON)
+    trained(one, optimizer, 3)
+    matrices = [p for p in other.blocks.parameters() if p.dim() == 2]
+    rest = [p for p in other.parameters() if id(p) not in {id(m) for m in matrices}]
+    first = torch.optim.Muon(matrices, lr=0.02, momentum=0.9, weight_decay=0.1)
+    second = torch.optim.AdamW(by_decay(rest, 0.1), lr=0.01, betas=(0.8, 0.95), fused=True)
+    tokens = torch.randint(0, 7, (3, 5), generator=torch.Generator().manual_seed(1))
+    for _ in range(3):
+        other.zero_grad()
+        next_token_loss(other(tokens), tokens).backward()
+        first.step()
+        second.step()
+    for name, weight in one.state_dict().items():
+        assert torch.equal(weight, other.state_dict()[name]), name
+
+
+def test_a_rate_set_on_a_group_holds_also_after_loading():
+    torch.manual_seed(0)
+    gpt = model()
+    optimizer = muon(gpt, **MUON)
+    trained(gpt, optimizer, 2)
+    state, weights = copy.deepcopy(optimizer.state_dict()), copy.deepcopy(gpt.state_dict())
+    trained(gpt, optimizer, 2)
+
+    again = model()
+    again.load_state_dict(weights)
+    resumed = muon(again, **MUON)
+    resumed.load_state_dict(state)
+    trained(again, resumed, 2)
+    for name, weight in gpt.state_dict().items():
+        assert torch.equal(weight, again.state_dict()[name]), name
+
+    for group in resumed.param_groups:
+        group["lr"] = group["weight_decay"] = 0.0
+    before = copy.deepcopy(again.state_dict())
+    trained(again, resumed, 1)
+    for name, weight in again.state_dict().items():
+        assert torch.equal(weight, before[name]), name
+
+
+def test_the_step_is_given_its_closure_once_and_returns_the_loss():
+    gpt, calls = model(), []
+
+    def closure():
+        calls.append(torch.is_grad_enabled())
+        loss = gpt(torch.zeros(1, 2, dtype=torch.long)).sum()
+        loss.backward()
+        return loss
+
+    with torch.no_grad():
+        assert isinstance(muon(gpt, **MUON).step(closure), torch.Tensor)
+    assert calls == [True]
+
+
+@pytest.mark.parametrize("wrong", [{"momentum": 1.0}, {"beta1": 1.0}, {"beta2": -0.1}])
+def test_muon_refuses_what_no_run_can_have(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        muon(model(), **(MUON | wrong))
 
 
 # --- seeds ---

@@ -25,6 +25,16 @@ class AdamWConfig(OptimizerConfig):
 
 
 @dataclass
+class MuonConfig(OptimizerConfig):
+    _target_: str = "headscope.training.optimizer.muon"
+    matrix_lr: float = MISSING
+    momentum: float = MISSING
+    weight_decay: float = MISSING
+    beta1: float = MISSING
+    beta2: float = MISSING
+
+
+@dataclass
 class ScheduleConfig:
     _target_: str = MISSING
     _partial_: bool = True
@@ -34,6 +44,14 @@ class ScheduleConfig:
 class WarmupCosineConfig(ScheduleConfig):
     _target_: str = "headscope.training.schedule.warmup_cosine"
     warmup_steps: int = MISSING
+    final_fraction: float = MISSING
+
+
+@dataclass
+class WarmupLinearConfig(ScheduleConfig):
+    _target_: str = "headscope.training.schedule.warmup_linear"
+    warmup_steps: int = MISSING
+    cooldown: float = MISSING
     final_fraction: float = MISSING
 
 
