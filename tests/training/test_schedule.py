@@ -1,0 +1,84 @@
+"""The laws of learning rate schedules: pure functions of the step."""
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headscope.training.schedule import warmup_cosine, warmup_linear
+
+
+def nanogpt(step: int, *, max_steps: int, warmup_steps: int, final_fraction: float) -> float:
+    """`get_lr` of nanoGPT's train.py, with a rate of 1."""
+    if step < warmup_steps:
+        return (step + 1) / (warmup_steps + 1)
+    if step > max_steps:
+        return final_fraction
+    ratio = (step - warmup_steps) / (max_steps - warmup_steps)
+    return final_fraction + 0.5 * (1.0 + math.cos(math.pi * ratio)) * (1 - final_fraction)
+
+
+PLANS = [
+    {"max_steps": max_steps, "warmup_steps": warmup, "final_fraction": final}
+    for max_steps, warmup in [(2000, 100), (50, 0), (50, 49), (7, 3), (1, 0)]
+    for final in (0.0, 0.1, 1.0)
+]
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_the_schedule_is_nanogpts(plan):
+    for step in range(plan["max_steps"] + 10):
+        assert warmup_cosine(step, **plan) == pytest.approx(nanogpt(step, **plan), abs=1e-12)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_it_starts_low_peaks_after_the_warm_up_and_ends_at_the_final_fraction(plan):
+    last, peak = plan["max_steps"], plan["warmup_steps"]
+    assert warmup_cosine(0, **plan) == 1 / (peak + 1)
+    assert warmup_cosine(peak, **plan) == 1.0
+    assert warmup_cosine(last, **plan) == pytest.approx(plan["final_fraction"], abs=1e-12)
+    assert warmup_cosine(10 * last, **plan) == pytest.approx(plan["final_fraction"], abs=1e-12)
+
+
+@given(st.integers(1, 300), st.integers(0, 400), st.floats(0, 1))
+def test_it_rises_then_falls_and_stays_within_bounds(max_steps, warmup_steps, final):
+    rates = [
+        warmup_cosine(step, max_steps=max_steps, warmup_steps=warmup_steps, final_fraction=final)
+        for step in range(max_steps + 3)
+    ]
+    rising, falling = rates[: warmup_steps + 1], rates[warmup_steps:]
+    assert all(a < b for a, b in pairwise(rising))
+    assert all(a >= b - 1e-12 for a, b in pairwise(falling))
+    assert rates[0] > 0
+    assert max(rates) <= 1.0
+    assert all(rate >= final - 1e-12 for rate in falling)
+
+
+@given(st.integers(1, 300), st.integers(0, 40), st.floats(0, 1), st.floats(0, 1))
+def test_the_linear_schedule_rises_stays_and_falls(max_steps, warmup_steps, cooldown, final):
+    plan = {"warmup_steps": warmup_steps, "cooldown": cooldown, "final_fraction": final}
+    rates = [warmup_linear(step, max_steps=max_steps, **plan) for step in range(max_steps + 3)]
+    top = rates.index(max(rates))
+    assert all(a <= b + 1e-12 for a, b in pairwise(rates[: top + 1]))
+    assert all(a >= b - 1e-12 for a, b in pairwise(rates[top:]))
+    assert 0 < rates[0] <= 1
+    assert max(rates) <= 1
+    for step, rate in enumerate(rates[:max_steps]):
+        if warmup_steps <= step <= (1 - cooldown) * max_steps - 1:
+            assert rate == 1
+    if cooldown and max_steps > warmup_steps:
+        assert rates[max_steps] == pytest.approx(final)
+
+
+def test_the_linear_schedule_by_hand():
+    plan = {"max_steps": 10, "warmup_steps": 1, "cooldown": 0.5, "final_fraction": 0.2}
+    rates = [warmup_linear(step, **plan) for step in (0, 1, 5, 6, 10, 12)]
+    assert rates == pytest.approx([0.5, 1, 1, 0.84, 0.2, 0.2])
+
+
+@pytest.mark.parametrize("cooldown", [-0.1, 1.1])
+def test_a_cooldown_that_is_no_share_is_refused(cooldown):
+    with pytest.raises(ValueError, match="cooldown"):
+        warmup_linear(0, max_steps=9, warmup_steps=0, cooldown=cooldown, final_fraction=0)

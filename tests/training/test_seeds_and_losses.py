@@ -1,0 +1,50 @@
+"""The laws of what a step draws and of how losses are counted."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headscope.nn.loss import bits_per_byte, next_token_loss
+from headscope.training.module import step_seed
+
+# --- seeds ---
+
+
+def test_every_seed_step_and_rank_draws_its_own_numbers():
+    seeds = {
+        step_seed(seed, step, rank)
+        for seed in (0, 1, 2, 1337, 2**31)
+        for step in (*range(500), 10**6, 2**40)
+        for rank in range(8)
+    }
+    assert len(seeds) == 5 * 502 * 8
+    draws = {float(torch.rand((), generator=torch.Generator().manual_seed(s))) for s in seeds}
+    assert len(draws) > 0.99 * len(seeds)  # 24 bits each: a few meet by chance
+
+
+@given(st.integers(0, 2**63), st.integers(0, 2**63), st.integers(0, 2**63))
+def test_a_step_seed_is_one_that_torch_takes(seed, step, rank):
+    torch.Generator().manual_seed(step_seed(seed, step, rank))
+
+
+# --- loss ---
+
+
+def test_the_loss_is_the_mean_surprise_in_nats():
+    logits = torch.log(torch.tensor([[[0.5, 0.25, 0.25], [0.1, 0.2, 0.7]]]))
+    targets = torch.tensor([[1, 2]])
+    surprises = [-math.log(0.25), -math.log(0.7)]
+    assert next_token_loss(logits, targets).item() == pytest.approx(sum(surprises) / 2)
+    total = next_token_loss(logits, targets, reduction="sum")
+    assert total.item() == pytest.approx(sum(surprises))
+    assert next_token_loss(logits.bfloat16(), targets).dtype == torch.float32
+
+
+def test_even_odds_over_all_bytes_are_eight_bits_per_byte():
+    assert bits_per_byte(1000 * math.log(256), 1000) == pytest.approx(8)
+    # The same text in tokens of two bytes each: twice the nats a token, the same bits a byte.
+    assert bits_per_byte(500 * math.log(256**2), 1000) == pytest.approx(8)
+    assert math.isnan(bits_per_byte(3.0, 0))
