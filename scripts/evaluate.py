@@ -13,6 +13,7 @@ def evaluate(config: DictConfig) -> None:
     from hydra.utils import instantiate
 
     from headscope import checkpoint, evaluation
+    from headscope.nn.precision import in_precision
 
     if config.batch_size < 1:
         raise ValueError(f"batch_size={config.batch_size} must be at least 1")
@@ -23,10 +24,15 @@ def evaluate(config: DictConfig) -> None:
     text = evaluation.validation_text(corpus, loaded.tokenizer)
     figures: dict[str, Any] | list[dict[str, Any]]
     if config.block_size is None:
-        figures = evaluation.evaluate(loaded.model, text, batch_size=config.batch_size)
+        model = in_precision(loaded.model, config.precision)
+        figures = evaluation.evaluate(model, text, batch_size=config.batch_size)
     else:
         figures = evaluation.evaluate_lengths(
-            loaded, text, batch_size=config.batch_size, block_sizes=list(config.block_size)
+            loaded,
+            text,
+            batch_size=config.batch_size,
+            block_sizes=list(config.block_size),
+            precision=config.precision,
         )
     print(json.dumps(figures, indent=2))
 

@@ -1,5 +1,6 @@
 """Sample text from a checkpoint: python scripts/sample.py prompt="My fellow citizens"."""
 
+import itertools
 import sys
 
 from omegaconf import DictConfig
@@ -10,7 +11,8 @@ from headscope import command_line
 def sample(config: DictConfig) -> None:
     """Write what the model says after the prompt to standard output, as it is made."""
     from headscope import checkpoint
-    from headscope.generation import check_sampling, generate_text
+    from headscope.generation import check_sampling, compile_reading, generate_texts
+    from headscope.nn.precision import in_precision
 
     check_sampling(
         max_new_tokens=config.max_new_tokens,
@@ -23,27 +25,39 @@ def sample(config: DictConfig) -> None:
     loaded = checkpoint.load(
         checkpoint.find(config.checkpoint), device=checkpoint.pick_device(config.device)
     )
+    model = in_precision(loaded.model, config.precision)
     prompt = command_line.read_standard_input() if config.prompt == "-" else config.prompt
     print(f"Sampling from {loaded.path}, step {loaded.step:,}", file=sys.stderr)
-    for number in range(config.num_samples):
-        if config.num_samples > 1:
-            print(f"--- sample {number + 1} of {config.num_samples}", file=sys.stderr, flush=True)
-        pieces = generate_text(
-            loaded.model,
-            loaded.tokenizer,
-            prompt,
-            max_new_tokens=config.max_new_tokens,
-            temperature=config.temperature,
-            top_k=config.top_k,
-            top_p=config.top_p,
-            stop=list(config.stop),
-            seed=config.seed + number,
-        )
-        first = next(pieces, "")  # a wrong setting is told before anything is written
-        write(prompt + first)
-        for piece in pieces:
-            write(piece)
-        write("\n")
+    made = generate_texts(
+        model,
+        loaded.tokenizer,
+        prompt,
+        max_new_tokens=config.max_new_tokens,
+        temperature=config.temperature,
+        top_k=config.top_k,
+        top_p=config.top_p,
+        stop=list(config.stop),
+        seeds=[config.seed + number for number in range(config.num_samples)],
+        read_one=compile_reading(model) if config.compile else None,
+    )
+    texts = [prompt] * config.num_samples
+    first = next(
+        made, [""] * config.num_samples
+    )  # a wrong setting is told before anything is written
+    announce(1, config.num_samples)
+    write(prompt)
+    for pieces in itertools.chain([first], made):
+        write(pieces[0])
+        texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]
+    write("\n")
+    for number, text in enumerate(texts[1:], start=2):  # written at the same time
+        announce(number, config.num_samples)
+        write(text + "\n")
+
+
+def announce(number: int, count: int) -> None:
+    if count > 1:
+        print(f"--- sample {number} of {count}", file=sys.stderr, flush=True)
 
 
 def write(text: str) -> None:

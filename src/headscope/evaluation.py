@@ -16,6 +16,7 @@ from headscope.data.store import encode_documents
 from headscope.data.tokenizer import Tokenizer
 from headscope.nn import GPT
 from headscope.nn.loss import bits_per_byte, next_token_loss
+from headscope.nn.precision import in_precision
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,15 @@ def evaluate(
 
 
 def evaluate_lengths(
-    loaded: Checkpoint, text: ValidationText, *, batch_size: int, block_sizes: Sequence[int]
+    loaded: Checkpoint,
+    text: ValidationText,
+    *,
+    batch_size: int,
+    block_sizes: Sequence[int],
+    precision: str = "fp32",
 ) -> list[dict[str, Any]]:
-    """`evaluate` at each of `block_sizes`, also beyond the one of training.
+    """`evaluate` at each of `block_sizes`, also beyond the one of training, with the weights in
+    `precision`.
 
     Where the position encoding does not reach, the entry says why, as `not_possible`.
 
@@ -77,6 +84,7 @@ def evaluate_lengths(
         except ValueError as error:
             results.append({"block_size": size, "not_possible": str(error)})
         else:
+            model = in_precision(model, precision)
             figures = evaluate(model, text, batch_size=batch_size, block_size=size)
             results.append({"block_size": size, **figures})
     return results

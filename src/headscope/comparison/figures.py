@@ -107,8 +107,8 @@ def sampling_speed(run: PlannedRun) -> float:
     started = time.perf_counter()
     made = generate_tokens(
         loaded.model,
-        [loaded.tokenizer.end_of_text],
+        [[loaded.tokenizer.end_of_text]],
         max_new_tokens=loaded.model.block_size - 1,
-        generator=torch.Generator().manual_seed(1),
+        seeds=[1],
     )
     return len(list(made)) / (time.perf_counter() - started)

@@ -63,6 +63,8 @@ class SampleConfig:
     stop: list[str] = MISSING
     seed: int = MISSING
     device: str = MISSING
+    precision: str = MISSING
+    compile: bool = MISSING
 
 
 @dataclass
@@ -72,6 +74,7 @@ class EvaluateConfig:
     batch_size: int = MISSING
     block_size: list[int] | None = MISSING
     device: str = MISSING
+    precision: str = MISSING
 
 
 @dataclass

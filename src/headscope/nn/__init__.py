@@ -13,6 +13,7 @@ from headscope.nn.attention import (
     multi_query,
     single_head,
 )
+from headscope.nn.cache import Cache
 from headscope.nn.gpt import GPT
 from headscope.nn.norm import layer_norm, rms_norm
 from headscope.nn.position import (
@@ -34,6 +35,7 @@ __all__ = [
     "AdditiveAttention",
     "Alibi",
     "Attention",
+    "Cache",
     "Digits",
     "HeadBias",
     "Index",

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from headscope.nn.activation import gelu
+from headscope.nn.cache import Past
 from headscope.nn.norm import layer_norm
 from headscope.nn.position import Position
 
@@ -34,7 +35,7 @@ class Block(nn.Module):
     """Pre-norm (Xiong 2020): x + attention(norm(x)), then x + feed_forward(norm(x)).
 
     Maps (B, T, C) to (B, T, C). `dropout` acts on what is added to the residual stream. `position`
-    is passed on to attention; `norm` makes a normalization.
+    and `past` are passed on to attention; `norm` makes a normalization.
     """
 
     def __init__(
@@ -52,8 +53,10 @@ class Block(nn.Module):
         self.attention = attention
         self.feed_forward_norm = norm(embed_dim=embed_dim, bias=bias)
         self.feed_forward = FeedForward(embed_dim=embed_dim, activation=activation, bias=bias)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
 
-    def forward(self, x: Tensor, position: Position | None = None) -> Tensor:
-        x = x + self.dropout(self.attention(self.attention_norm(x), position=position))
+    def forward(
+        self, x: Tensor, position: Position | None = None, past: Past | None = None
+    ) -> Tensor:
+        x = x + self.dropout(self.attention(self.attention_norm(x), position=position, past=past))
         return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))

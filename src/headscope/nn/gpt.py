@@ -13,6 +13,7 @@ from headscope.nn.activation import gelu
 from headscope.nn.attention import Attention, multi_head
 from headscope.nn.attention.base import head_width
 from headscope.nn.block import Block
+from headscope.nn.cache import Cache
 from headscope.nn.norm import layer_norm
 from headscope.nn.position import Learned, Position
 
@@ -84,7 +85,7 @@ class GPT(nn.Module):
             heads=heads,
             head_dim=head_width(embed_dim=embed_dim, heads=heads, head_dim=head_dim),
         )
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         attentions = [
             attention(
                 embed_dim=embed_dim,
@@ -135,18 +136,27 @@ class GPT(nn.Module):
         """
         return self.read_out(self.hidden(tokens))
 
-    def hidden(self, tokens: Tensor) -> Tensor:
-        """What the last block writes, (B, T, C). Raises ValueError as `forward` does."""
-        x = self.embed(tokens)
-        for block in self.blocks:
-            x = block(x, self.position)
+    def hidden(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
+        """What the last block writes, (B, T, C). Raises ValueError as `forward` does.
+
+        With `cache`, `tokens` are those that follow what it has of the same texts, and it has them
+        too afterwards.
+        """
+        start = 0 if cache is None else cache.length
+        x = self.embed(tokens, start)
+        for layer, block in enumerate(self.blocks):
+            x = block(x, self.position, None if cache is None else cache.past(layer))
+        if cache is not None:
+            cache.length += tokens.size(1)
         return x
 
-    def embed(self, tokens: Tensor) -> Tensor:
-        """What the first block reads, (B, T, C). Raises ValueError as `forward` does."""
-        if tokens.size(1) > self.block_size:
-            raise ValueError(f"{tokens.size(1)} tokens are more than block_size={self.block_size}")
-        return self.dropout(self.position(self.embedding(tokens) * self.embedding_scale))
+    def embed(self, tokens: Tensor, start: int = 0) -> Tensor:
+        """What the first block reads, (B, T, C), of tokens that `start` others stand before. Raises
+        ValueError as `forward` does."""
+        length = start + tokens.size(1)
+        if length > self.block_size:
+            raise ValueError(f"{length} tokens are more than block_size={self.block_size}")
+        return self.dropout(self.position(self.embedding(tokens) * self.embedding_scale, start))
 
     def read_out(self, x: Tensor) -> Tensor:
         """Logits (B, T, V) from what the last block wrote, (B, T, C)."""
@@ -154,6 +164,24 @@ class GPT(nn.Module):
         if self.logit_cap is None:
             return logits
         return self.logit_cap * torch.tanh(logits / self.logit_cap)
+
+    def next_logits(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
+        """Logits (B, V) of the token after the last of `tokens` (B, T), alone; `cache` as in
+        `hidden`."""
+        return self.read_out(self.hidden(tokens, cache)[:, -1:])[:, 0]
+
+    def make_cache(self, batch: int) -> Cache:
+        """An empty cache for `batch` texts, in the number format of the weights."""
+        attention = self.attentions[0]
+        return Cache(
+            layers=len(self.blocks),
+            batch=batch,
+            kv_heads=attention.kv_heads,
+            block_size=self.block_size,
+            head_dim=attention.head_dim,
+            dtype=self.embedding.weight.dtype,
+            device=self.device,
+        )
 
     def parameter_count(self) -> int:
         """Trainable numbers, a tied matrix counted once."""

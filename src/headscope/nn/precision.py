@@ -1,7 +1,12 @@
-"""Numbers that are worth more than half precision."""
+"""In how many digits numbers are kept."""
+
+import warnings
+from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+Model = TypeVar("Model", bound=nn.Module)
 
 
 def precise(x: Tensor) -> Tensor:
@@ -13,3 +18,25 @@ def precise(x: Tensor) -> Tensor:
 def full_precision(x: Tensor) -> torch.autocast:
     """Inside, autocast does not round what is multiplied on the device of x."""
     return torch.autocast(x.device.type, enabled=False)
+
+
+def in_precision(model: Model, precision: str) -> Model:
+    """`model` with its weights in `fp32`, as they are, in `bf16`, or, those of linear layers, in
+    `int8` with a factor for each matrix; what they are multiplied with is rounded to int8 too, as
+    it comes (PyTorch's dynamic quantization, on a CPU).
+
+    Raises ValueError when there is no such precision, or not on the model's device.
+    """
+    if precision == "fp32":
+        return model
+    if precision == "bf16":
+        return model.bfloat16()
+    if precision != "int8":
+        raise ValueError(f"precision={precision} must be fp32, bf16 or int8")
+    device = next(model.parameters()).device.type
+    if device != "cpu":
+        raise ValueError(f"precision=int8 is for device=cpu, not {device}")
+    with warnings.catch_warnings():
+        # Its successor is a package of its own, torchao; in PyTorch up to 2.13 it is here.
+        warnings.simplefilter("ignore")
+        return torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)

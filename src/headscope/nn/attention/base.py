@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from headscope.nn.attention.masks import check_mask
+from headscope.nn.cache import Past
 from headscope.nn.position import Position
 
 
@@ -135,6 +136,7 @@ class Attention(nn.Module):
         *,
         mask: Tensor | None = None,
         position: Position | None = None,
+        past: Past | None = None,
         weights: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """query (B, T, C) to (B, T, O); with `weights` also the weights (B, H, T, S) after softmax,
@@ -143,7 +145,8 @@ class Attention(nn.Module):
         `key` (B, S, C) is `query` unless given, and `value` (B, S, C) is `key`: one tensor is
         self-attention, two or three are cross-attention. `mask` is True where a query may look; its
         shapes are those of `headscope.nn.attention.masks`. `position` turns queries and keys, or
-        biases the scores. Without a batch axis, (T, C) becomes (T, O) and (H, T, S).
+        biases the scores. `past` has the keys and values of the tokens before: those of `key` are
+        put after them, and S counts all. Without a batch axis, (T, C) becomes (T, O) and (H, T, S).
 
         Raises ValueError when a text is longer than `block_size`, or shapes do not fit.
         """
@@ -153,7 +156,8 @@ class Attention(nn.Module):
         batched = query.dim() == 3
         if not batched:
             query, key, value = query[None], key[None], value[None]
-        batch, queries, keys = query.size(0), query.size(1), key.size(1)
+        batch, queries = query.size(0), query.size(1)
+        keys = key.size(1) + (0 if past is None else past.length)
         if position is not None:
             self.check_position(position)
         if mask is not None:
@@ -170,6 +174,7 @@ class Attention(nn.Module):
             causal=self._causal(queries, keys),
             mask=mask,
             position=position,
+            past=past,
             weights=weights,
         )
         out = self.out_proj(mixed)
@@ -186,6 +191,7 @@ class Attention(nn.Module):
         causal: Tensor | None,
         mask: Tensor | None,
         position: Position | None,
+        past: Past | None,
         weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """What every kind of attention does in its own way: the heads' outputs side by side,
@@ -216,4 +222,6 @@ class Attention(nn.Module):
             return None
         if keys > self.mask.size(0):
             raise ValueError(f"{keys} tokens are more than block_size={self.mask.size(0)}")
+        if queries == 1:
+            return None  # the last one sees all
         return self.mask[keys - queries : keys, :keys]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from headscope.nn.attention.base import Attention
 from headscope.nn.attention.dot_product import attend_explicit, attend_fused
+from headscope.nn.cache import Past
 from headscope.nn.position import Position
 
 
@@ -44,13 +45,15 @@ class MultiHeadAttention(Attention):
         causal: Tensor | None,
         mask: Tensor | None,
         position: Position | None,
+        past: Past | None,
         weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
         q, k, v = self.project(query, key, value)
-        bias = None
         if position is not None:
-            q, k = position.rotate(q, k)
-            bias = position.bias(q.size(2), k.size(2))
+            q, k = position.rotate(q, k, 0 if past is None else past.length)
+        if past is not None:
+            k, v = past.extend(k, v)
+        bias = None if position is None else position.bias(q.size(2), k.size(2))
         mixed, seen = self.attend(
             q,
             k,
@@ -67,16 +70,20 @@ class MultiHeadAttention(Attention):
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (B, H, T, D), keys and values (B, K, S, D)."""
         if key is query and value is query:  # one large product is faster than three
-            parts = self.qkv(query).split(self.widths, dim=-1)
+            heads = (self.heads, self.kv_heads, self.kv_heads)
+            q, k, v = self.split(self.qkv(query)).split(heads, dim=1)
         else:
             matrices = self.qkv.weight.split(self.widths)
             biases = self.qkv.bias.split(self.widths) if self.qkv_bias else (None, None, None)
-            parts = [
-                F.linear(part, matrix, bias)
+            q, k, v = (
+                self.split(F.linear(part, matrix, bias))
                 for part, matrix, bias in zip((query, key, value), matrices, biases, strict=True)
-            ]
-        q, k, v = (part.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for part in parts)
+            )
         return self.q_norm(q), self.k_norm(k), v
+
+    def split(self, x: Tensor) -> Tensor:
+        """Heads side by side (B, T, H D) as (B, H, T, D)."""
+        return x.view(x.size(0), x.size(1), -1, self.head_dim).transpose(1, 2)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *, weights: bool, **options: Any

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from headscope.nn.attention.base import Attention
 from headscope.nn.attention.dot_product import attend_explicit, attend_fused
+from headscope.nn.cache import Past
 from headscope.nn.position import Position
 
 
@@ -57,9 +58,11 @@ class StackedHeads(Attention):
         causal: Tensor | None,
         mask: Tensor | None,
         position: Position | None,
+        past: Past | None,
         weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        bias = None if position is None else position.bias(query.size(1), key.size(1))
+        keys = key.size(1) + (0 if past is None else past.length)
+        bias = None if position is None else position.bias(query.size(1), keys)
         mixed, seen = [], []
         for number, head in enumerate(self.stack):
             out, looks = head(
@@ -70,6 +73,7 @@ class StackedHeads(Attention):
                 mask=mask if mask is None or mask.dim() == 2 else own_part(mask, 1, number),
                 bias=None if bias is None else own_part(bias, 0, number),
                 position=position,
+                past=None if past is None else past.of_head(number),
                 weights=weights,
             )
             mixed.append(out)
@@ -115,6 +119,7 @@ class Head(nn.Module):
         mask: Tensor | None,
         bias: Tensor | None,
         position: Position | None,
+        past: Past | None,
         weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """What the head brings (B, T, D), and with `weights` its weights (B, 1, T, S)."""
@@ -122,7 +127,9 @@ class Head(nn.Module):
         k = self.k_norm(self.key(key))[:, None]  # (B, 1, S, D)
         v = self.value(value)[:, None]
         if position is not None:
-            q, k = position.rotate(q, k)
+            q, k = position.rotate(q, k, 0 if past is None else past.length)
+        if past is not None:
+            k, v = past.extend(k, v)
         mixed, seen = (attend_explicit if weights else attend_fused)(
             q,
             k,

@@ -23,9 +23,10 @@ class Learned(Position):
         super().__init__(**sizes)
         self.table = nn.Embedding(self.block_size, self.embed_dim)
 
-    def forward(self, embeddings: Tensor) -> Tensor:
-        self.check_length(embeddings.size(1))
-        return embeddings + self.table.weight[: embeddings.size(1)]
+    def forward(self, embeddings: Tensor, start: int = 0) -> Tensor:
+        end = start + embeddings.size(1)
+        self.check_length(end)
+        return embeddings + self.table.weight[start:end]
 
 
 class FixedTable(Position):
@@ -33,9 +34,10 @@ class FixedTable(Position):
 
     table: Tensor
 
-    def forward(self, embeddings: Tensor) -> Tensor:
-        self.check_length(embeddings.size(1))
-        return embeddings + self.table[: embeddings.size(1)].to(embeddings.dtype)
+    def forward(self, embeddings: Tensor, start: int = 0) -> Tensor:
+        end = start + embeddings.size(1)
+        self.check_length(end)
+        return embeddings + self.table[start:end].to(embeddings.dtype)
 
 
 class Sinusoidal(FixedTable):

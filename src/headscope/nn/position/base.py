@@ -15,7 +15,8 @@ class Position(nn.Module):
     An encoding does one of three things, and leaves the other two as they are here: it adds to the
     embeddings (`forward`), turns queries and keys (`rotate`), or biases the scores (`bias`). One
     encoding serves all layers. `block_size` is the longest text it must know; the queries of
-    `rotate` and `bias` are the last of the keys. A subclass passes the four sizes on.
+    `rotate` and `bias` are the last of the keys. `start` tokens stand before those that are given:
+    a key-value cache has them. A subclass passes the four sizes on.
 
     Where it acts, it raises ValueError for a text longer than `block_size`.
     """
@@ -44,11 +45,11 @@ class Position(nn.Module):
                 self._buffers[name] = buffer.to(after.device)
         return self
 
-    def forward(self, embeddings: Tensor) -> Tensor:
+    def forward(self, embeddings: Tensor, start: int = 0) -> Tensor:
         """Embeddings (B, T, C) that know where they stand."""
         return embeddings
 
-    def rotate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    def rotate(self, q: Tensor, k: Tensor, start: int = 0) -> tuple[Tensor, Tensor]:
         """Queries (B, H, T, D) and keys (B, K, S, D) that know where they stand."""
         return q, k
 

@@ -26,9 +26,9 @@ class Index(Position):
     Parameters: none.
     """
 
-    def forward(self, embeddings: Tensor) -> Tensor:
-        self.check_length(embeddings.size(1))
-        return embeddings + place(embeddings)
+    def forward(self, embeddings: Tensor, start: int = 0) -> Tensor:
+        self.check_length(start + embeddings.size(1))
+        return embeddings + place(embeddings, start)
 
 
 class Normalized(Position):
@@ -53,9 +53,9 @@ class Normalized(Position):
 
     limit = "it is the position over block_size: another one would move every token"
 
-    def forward(self, embeddings: Tensor) -> Tensor:
-        self.check_length(embeddings.size(1))
-        return embeddings + place(embeddings) / self.block_size
+    def forward(self, embeddings: Tensor, start: int = 0) -> Tensor:
+        self.check_length(start + embeddings.size(1))
+        return embeddings + place(embeddings, start) / self.block_size
 
 
 class Digits(FixedTable):
@@ -85,10 +85,10 @@ class Digits(FixedTable):
         self.register_buffer("table", table, persistent=False)
 
 
-def place(embeddings: Tensor) -> Tensor:
-    """1 to T, as a column (T, 1)."""
-    length = embeddings.size(1)
-    return torch.arange(1, length + 1, device=embeddings.device, dtype=embeddings.dtype)[:, None]
+def place(embeddings: Tensor, start: int) -> Tensor:
+    """start + 1 to start + T, as a column (T, 1)."""
+    first, end = start + 1, start + 1 + embeddings.size(1)
+    return torch.arange(first, end, device=embeddings.device, dtype=embeddings.dtype)[:, None]
 
 
 def digit_table(length: int, width: int, base: int) -> Tensor:

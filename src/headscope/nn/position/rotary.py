@@ -38,10 +38,10 @@ class Rotary(Position):
         self.register_buffer("cos", angle.cos().float(), persistent=False)
         self.register_buffer("sin", angle.sin().float(), persistent=False)
 
-    def rotate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        keys, first = k.size(2), k.size(2) - q.size(2)
-        self.check_length(keys)
-        cos, sin = self.cos[:keys], self.sin[:keys]
+    def rotate(self, q: Tensor, k: Tensor, start: int = 0) -> tuple[Tensor, Tensor]:
+        end, first = start + k.size(2), k.size(2) - q.size(2)
+        self.check_length(end)
+        cos, sin = self.cos[start:end], self.sin[start:end]
         return self.turn(q, cos[first:], sin[first:]), self.turn(k, cos, sin)
 
 

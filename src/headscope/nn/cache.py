@@ -1,0 +1,62 @@
+"""A key-value cache: what attention needs again of the tokens that were read.
+
+Shapes: B batch, T new tokens, S all tokens, L layers, K kv heads, D head_dim.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Past(NamedTuple):
+    """The room for one layer's keys and values, (B, K, block_size, D) each, of which the first
+    `length` places are taken."""
+
+    keys: Tensor
+    values: Tensor
+    length: int
+
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Put k and v (B, K, T, D) after what is there; returns all there is now, (B, K, S, D)."""
+        end = self.length + k.size(2)
+        self.keys[:, :, self.length : end] = k
+        self.values[:, :, self.length : end] = v
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def of_head(self, number: int) -> "Past":
+        """The room of one key head."""
+        return Past(
+            self.keys.narrow(1, number, 1), self.values.narrow(1, number, 1), length=self.length
+        )
+
+
+class Cache:
+    """Room for the keys and values of B texts of one length, taken once and for all:
+    2 L B K D block_size numbers. `length` tokens of each were read.
+
+    It is filled in place, so it is for use without gradients.
+    """
+
+    def __init__(
+        self,
+        *,
+        layers: int,
+        batch: int,
+        kv_heads: int,
+        block_size: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        shape = (batch, kv_heads, block_size, head_dim)
+        self.layers = [
+            tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in ("keys", "values"))
+            for _ in range(layers)
+        ]
+        self.length = 0
+
+    def past(self, layer: int) -> Past:
+        """What layer number `layer` has."""
+        keys, values = self.layers[layer]
+        return Past(keys, values, self.length)

@@ -1,0 +1,94 @@
+"""The laws of the key-value cache: it changes what is computed, never what comes of it."""
+
+import pytest
+import torch
+from choices import PAIRS, parts
+from small_gpt import gpt, some_tokens, variant
+
+from headscope.generation import generate_tokens
+from headscope.nn import GPT
+
+every_pair = pytest.mark.parametrize("pair", PAIRS, ids="-".join)
+BY_PARTS = [[10], [1] * 10, [4, 1, 1, 3, 1], [1, 9]]
+
+
+@every_pair
+@pytest.mark.parametrize("lengths", BY_PARTS, ids=str)
+@torch.no_grad()
+def test_read_in_parts_a_text_has_the_logits_that_it_has_at_once(pair, lengths):
+    model, tokens = gpt(**variant(pair)).eval(), some_tokens(batch=3)
+    whole, cache = model(tokens), model.make_cache(3)
+    read = [model.read_out(model.hidden(part, cache)) for part in tokens.split(lengths, dim=1)]
+    torch.testing.assert_close(torch.cat(read, dim=1), whole, rtol=1e-4, atol=1e-5)
+
+
+@every_pair
+@pytest.mark.parametrize("temperature", [0.0, 3.0])
+def test_cached_and_uncached_write_the_same_past_the_end_of_the_context(pair, temperature):
+    model = gpt(**variant(pair)).eval()
+    prompts = [[1, 2, 3], [4], [5, 6, 7], list(range(10)), list(range(11)) * 3]
+    options = {"max_new_tokens": 40, "seeds": [3, 1, 4, 2, 5], "temperature": temperature}
+    cached = list(generate_tokens(model, prompts, **options))
+    assert cached == list(generate_tokens(model, prompts, cached=False, **options))
+    if temperature:
+        assert len({tuple(text) for text in zip(*cached, strict=True)}) == 5
+    for number in (0, 4):  # a text is its own, whatever is written beside it
+        alone = options | {"seeds": [options["seeds"][number]]}
+        made = generate_tokens(model, [prompts[number]], **alone)
+        assert [token for (token,) in made] == [tokens[number] for tokens in cached]
+
+
+@torch.no_grad()
+def test_its_room_is_taken_once_and_is_what_the_model_says():
+    model = gpt(**variant(("grouped_query", "rotary"))).eval()
+    cache, tokens = model.make_cache(3), some_tokens(batch=3)
+    where = cache.layers[0][0].data_ptr()
+    for _ in range(2):
+        cache.length = 0
+        model.hidden(tokens[:, :7], cache)
+        model.hidden(tokens[:, 7:], cache)
+        assert cache.length == 10
+    assert cache.layers[0][0].data_ptr() == where
+    assert (
+        sum(part.nbytes for layer in cache.layers for part in layer)
+        == 3 * 10 * model.cache_bytes_per_token()
+    )
+
+
+@torch.no_grad()
+def test_what_a_cache_had_before_is_forgotten():
+    model, tokens = gpt(**variant(("multi_head", "learned"))).eval(), some_tokens(batch=3)
+    cache = model.make_cache(3)
+    model.hidden(tokens, cache)
+    cache.length = 0
+    torch.testing.assert_close(
+        model.hidden(tokens[:, 3:6], cache), model.hidden(tokens[:, 3:6]), rtol=1e-4, atol=1e-5
+    )
+
+
+@every_pair
+@torch.no_grad()
+def test_no_more_is_read_than_the_context_holds(pair):
+    model, tokens = gpt(**variant(pair)).eval(), some_tokens(batch=3)
+    cache = model.make_cache(3)
+    model.hidden(tokens[:, :7], cache)
+    with pytest.raises(ValueError, match="11 tokens are more than block_size=10"):
+        model.hidden(tokens[:, :4], cache)
+    assert cache.length == 7
+
+
+def test_the_logits_of_the_next_token_are_the_last_ones():
+    model, tokens = gpt(**variant(("multi_head", "learned"))).eval(), some_tokens(batch=3)
+    torch.testing.assert_close(model.next_logits(tokens), model(tokens)[:, -1])
+
+
+def test_only_new_tokens_are_read(monkeypatch):
+    model, read = gpt(**parts("multi_head", "learned")).eval(), []
+    hidden = GPT.hidden
+    monkeypatch.setattr(
+        GPT,
+        "hidden",
+        lambda self, tokens, cache=None: read.append(tokens.size(1)) or hidden(self, tokens, cache),
+    )
+    list(generate_tokens(model, [[1, 2, 3]], max_new_tokens=10, seeds=[1]))
+    assert read == [3, 1, 1, 1, 1, 1, 1, 1, 5, 1]  # 11 tokens are too many: the last 5 anew
