@@ -8,7 +8,7 @@ from headscope.nn import GPT
 from headscope.nn.loss import next_token_loss
 
 SMALL = {"vocab_size": 11, "block_size": 10, "embed_dim": 16, "layers": 2, "heads": 4}
-SWITCHES = ("bias", "qkv_bias", "scale_embedding", "tied_head")
+SWITCHES = ("bias", "qkv_bias", "scale_embedding", "tied_head", "lookback", "norm_embedding")
 
 
 def variant(pair: tuple[str, str]) -> dict:

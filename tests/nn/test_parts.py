@@ -1,5 +1,6 @@
 """The laws of the parts that stand on their own: norms, activations, the cap, the start at zero."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from running import SMALL, Script
 from small_gpt import fresh, gpt
+from torch import nn
 
 import headscope
-from headscope.nn import gelu, layer_norm, relu_squared, rms_norm
+from headscope.nn import NoPosition, gelu, layer_norm, relu_squared, rms_norm
 
 TOKENS = torch.randint(0, 11, (2, 6), generator=torch.Generator().manual_seed(0))
 
@@ -45,6 +47,41 @@ def test_activations_by_hand():
     x = torch.tensor([-2.0, -0.0, 0.5, 3.0])
     assert relu_squared(x).tolist() == [0, 0, 0.25, 9]
     torch.testing.assert_close(gelu(x), F.gelu(x))
+
+
+def test_the_square_of_relu_has_the_gradient_of_its_steps():
+    x = torch.randn(5, 7, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    weights = torch.randn(5, 7, generator=torch.Generator().manual_seed(1))
+    ours, plain = (
+        torch.autograd.grad((squared(x) * weights).sum(), x)[0]
+        for squared in (relu_squared, lambda x: F.relu(x).square())
+    )
+    torch.testing.assert_close(ours, plain)
+
+
+@pytest.mark.parametrize("lookback", [1, 3, 8])
+def test_a_token_knows_who_stood_before_it_before_any_attention(lookback):
+    model = gpt(lookback=lookback, norm_embedding=True, position=NoPosition)
+    changed = TOKENS.clone()
+    changed[:, 1] = (changed[:, 1] + 1) % 11
+    moved = (model.embed(changed) - model.embed(TOKENS)).abs().amax(dim=(0, 2)) > 1e-4
+    assert moved.tolist() == [1 <= place <= 1 + lookback for place in range(6)]
+    bare = TOKENS[:, :1]  # nothing stood before it, whatever stands behind
+    torch.testing.assert_close(model.embed(TOKENS)[:, :1], model.embed(bare))
+
+
+def test_looking_back_starts_as_nothing():
+    model = fresh(lookback=2)
+    embedded = model.embed(TOKENS)
+    model.before = nn.ModuleList()
+    assert torch.equal(embedded, model.embed(TOKENS))
+    with pytest.raises(ValueError, match="lookback=-1"):
+        fresh(lookback=-1)
+
+
+def test_normalized_embeddings_are_of_one_size():
+    size = gpt(norm_embedding=True, norm=partial(rms_norm, gain=False)).embed(TOKENS)
+    torch.testing.assert_close(size.square().mean(-1), torch.ones(2, 6), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("norm", [layer_norm, rms_norm])

@@ -8,6 +8,7 @@ from torch import nn
 
 from headscope.nn import GPT, Learned
 from headscope.nn.loss import next_token_loss
+from headscope.training.muon import Muon, orthogonal
 from headscope.training.optimizer import adamw, by_decay, muon
 
 SETTINGS = {"lr": 0.01, "weight_decay": 0.1, "beta1": 0.8, "beta2": 0.95}
@@ -92,7 +93,7 @@ def test_together_is_each_alone():
     trained(one, optimizer, 3)
     matrices = [p for p in other.blocks.parameters() if p.dim() == 2]
     rest = [p for p in other.parameters() if id(p) not in {id(m) for m in matrices}]
-    first = torch.optim.Muon(matrices, lr=0.02, momentum=0.9, weight_decay=0.1)
+    first = Muon(matrices, lr=0.02, momentum=0.9, weight_decay=0.1)
     second = torch.optim.AdamW(by_decay(rest, 0.1), lr=0.01, betas=(0.8, 0.95), fused=True)
     tokens = torch.randint(0, 7, (3, 5), generator=torch.Generator().manual_seed(1))
     for _ in range(3):
@@ -146,3 +147,42 @@ def test_the_step_is_given_its_closure_once_and_returns_the_loss():
 def test_muon_refuses_what_no_run_can_have(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         muon(model(), **(MUON | wrong))
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
+def test_muon_moves_as_that_of_torch_does(weight_decay):
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(24, 8), (8, 24), (8, 8), (32, 8), (24, 8), (8, 32), (5, 8)]
+    ours = [nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
+    theirs = [nn.Parameter(matrix.detach().clone()) for matrix in ours]
+    settings = {"lr": 0.1, "momentum": 0.9, "weight_decay": weight_decay}
+    optimizers = [Muon(ours, **settings), torch.optim.Muon(theirs, **settings)]
+    for _ in range(4):
+        for mine, other in zip(ours, theirs, strict=True):
+            mine.grad = torch.randn(mine.shape, generator=generator)
+            other.grad = mine.grad.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    # A step changes a number by 0.03 or so; both round to bf16, in another order.
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-3)
+
+
+def test_what_is_made_orthogonal_keeps_its_directions_and_loses_their_sizes():
+    generator = torch.Generator().manual_seed(0)
+    left, _ = torch.linalg.qr(torch.randn(2, 6, 6, generator=generator))
+    right, _ = torch.linalg.qr(torch.randn(2, 9, 6, generator=generator))
+    sizes = torch.tensor([100.0, 30, 10, 5, 3, 2])
+    made = orthogonal(left * sizes @ right.mT)
+    inside = left.mT @ made @ right  # diagonal, were all directions kept
+    size = inside.diagonal(dim1=1, dim2=2)
+    assert (size > 0.6).all()
+    assert (size < 1.3).all()
+    assert (inside - torch.diag_embed(size)).abs().max() < 0.1
+
+
+def test_a_matrix_without_a_gradient_stays():
+    moved, still = nn.Parameter(torch.ones(2, 3)), nn.Parameter(torch.ones(2, 3))
+    moved.grad = torch.randn(2, 3)
+    Muon([moved, still], lr=0.1, momentum=0.9, weight_decay=0.1).step()
+    assert torch.equal(still, torch.ones(2, 3))
+    assert not torch.equal(moved, torch.ones(2, 3))

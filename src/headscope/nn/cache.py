@@ -33,7 +33,7 @@ class Past(NamedTuple):
 
 class Cache:
     """Room for the keys and values of B texts of one length, taken once and for all:
-    2 L B K D block_size numbers. `length` tokens of each were read.
+    2 L B K D block_size numbers, and for the tokens. `length` tokens of each were read.
 
     It is filled in place, so it is for use without gradients.
     """
@@ -54,7 +54,19 @@ class Cache:
             tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in ("keys", "values"))
             for _ in range(layers)
         ]
+        self.tokens = torch.zeros(batch, block_size, dtype=torch.long, device=device)
         self.length = 0
+
+    def read(self, tokens: Tensor) -> Tensor:
+        """Put `tokens` (B, T) after those that were read; returns all, (B, length + T).
+
+        Raises ValueError when there is no room for them.
+        """
+        end = self.length + tokens.size(1)
+        if end > self.tokens.size(1):
+            raise ValueError(f"{end} tokens are more than block_size={self.tokens.size(1)}")
+        self.tokens[:, self.length : end] = tokens
+        return self.tokens[:, :end]
 
     def past(self, layer: int) -> Past:
         """What layer number `layer` has."""

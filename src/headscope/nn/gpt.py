@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headscope.nn.activation import gelu
@@ -28,14 +29,18 @@ class GPT(nn.Module):
     `scale_embedding` starts embeddings as N(0, 1/sqrt(C)) and multiplies them by sqrt(C) (Vaswani
     2017, 3.4), so that a position encoding of fixed size does not drown them. `tied_head` makes the
     output matrix the embedding's own (Press 2017); a fresh model of both expects every token again.
+    `lookback` n adds to every token's embedding what n further tables say of the n tokens before
+    it, one table for each distance, so that it knows them before any attention; they start at zero.
+    `norm_embedding` normalizes what the first block reads.
     `logit_cap` c bends logits to c tanh(logit / c), so that none is beyond it (Gemma 2, 2024).
 
     Other weights start as N(0, 0.02); the projections that write to the residual stream are scaled
     down by 1/sqrt(2 layers), so that its variance does not grow with depth (GPT-2), or with
     `zero_init` start at zero, so that a fresh block changes nothing (Zhang 2019: Fixup).
 
-    Parameters (no biases): V C, as much again when not tied, the position's own; in each layer
-    attention's own, 4 C^2 by default, and 8 C^2; and (2 layers + 1) C of norms.
+    Parameters (no biases): V C, as much again when not tied and for each table of `lookback`, the
+    position's own; in each layer attention's own, 4 C^2 by default, and 8 C^2; and (2 layers + 1) C
+    of norms, C more with `norm_embedding`.
 
     Raises ValueError when the sizes, or attention and position, do not fit together.
     """
@@ -59,6 +64,8 @@ class GPT(nn.Module):
         qkv_bias: bool = False,
         tied_head: bool = True,
         scale_embedding: bool = False,
+        lookback: int = 0,
+        norm_embedding: bool = False,
         zero_init: bool = False,
         logit_cap: float | None = None,
     ) -> None:
@@ -74,16 +81,22 @@ class GPT(nn.Module):
                 raise ValueError(f"{name}={size} must be at least 1")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout={dropout} must be at least 0 and below 1")
+        if lookback < 0:
+            raise ValueError(f"lookback={lookback} must be 0 or more")
         if logit_cap is not None and not 0 < logit_cap < math.inf:
             raise ValueError(f"logit_cap={logit_cap} must be above 0, or null for none")
         self.block_size = block_size
         self.embedding_scale = math.sqrt(embed_dim) if scale_embedding else 1.0
         self.embedding = nn.Embedding(vocab_size, embed_dim)
+        self.before = nn.ModuleList(nn.Embedding(vocab_size, embed_dim) for _ in range(lookback))
         self.position = position(
             embed_dim=embed_dim,
             block_size=block_size,
             heads=heads,
             head_dim=head_width(embed_dim=embed_dim, heads=heads, head_dim=head_dim),
+        )
+        self.embedding_norm = (
+            norm(embed_dim=embed_dim, bias=bias) if norm_embedding else nn.Identity()
         )
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         attentions = [
@@ -116,6 +129,8 @@ class GPT(nn.Module):
         self.head = nn.Linear(embed_dim, vocab_size, bias=False)
         self.logit_cap = logit_cap
         self._initialize(residual_std=0.0 if zero_init else 0.02 / math.sqrt(2 * layers))
+        for table in self.before.parameters():
+            nn.init.zeros_(table)
         if scale_embedding:
             nn.init.normal_(self.embedding.weight, std=1 / math.sqrt(embed_dim))
         if tied_head:
@@ -142,8 +157,7 @@ class GPT(nn.Module):
         With `cache`, `tokens` are those that follow what it has of the same texts, and it has them
         too afterwards.
         """
-        start = 0 if cache is None else cache.length
-        x = self.embed(tokens, start)
+        x = self.embed(tokens) if cache is None else self.embed(cache.read(tokens), cache.length)
         for layer, block in enumerate(self.blocks):
             x = block(x, self.position, None if cache is None else cache.past(layer))
         if cache is not None:
@@ -151,12 +165,15 @@ class GPT(nn.Module):
         return x
 
     def embed(self, tokens: Tensor, start: int = 0) -> Tensor:
-        """What the first block reads, (B, T, C), of tokens that `start` others stand before. Raises
+        """What the first block reads, (B, T - start, C), of `tokens` (B, T) from `start` on. Raises
         ValueError as `forward` does."""
-        length = start + tokens.size(1)
-        if length > self.block_size:
-            raise ValueError(f"{length} tokens are more than block_size={self.block_size}")
-        return self.dropout(self.position(self.embedding(tokens) * self.embedding_scale, start))
+        if tokens.size(1) > self.block_size:
+            raise ValueError(f"{tokens.size(1)} tokens are more than block_size={self.block_size}")
+        x = self.embedding(tokens[:, start:]) * self.embedding_scale
+        for distance, table in enumerate(self.before, start=1):
+            seen = table(tokens[:, max(0, start - distance) : -distance])
+            x = x + F.pad(seen, (0, 0, x.size(1) - seen.size(1), 0))
+        return self.dropout(self.embedding_norm(self.position(x, start)))
 
     def read_out(self, x: Tensor) -> Tensor:
         """Logits (B, T, V) from what the last block wrote, (B, T, C)."""

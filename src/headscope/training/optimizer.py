@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headscope.training.muon import Muon
+
 
 def adamw(
     model: nn.Module,
@@ -53,7 +55,7 @@ def muon(
     rest = [p for name, p in trained.items() if name not in matrices]
     return Together(
         [
-            torch.optim.Muon(
+            Muon(
                 list(matrices.values()), lr=matrix_lr, momentum=momentum, weight_decay=weight_decay
             ),
             torch.optim.AdamW(
