@@ -16,6 +16,9 @@ from headscope import command_line
 from headscope.config import SCHEMAS
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.console import Console
+
     from headscope.benchmarks.attention import Variant
 
 OF_MODEL = ("model.attention.", "model.dropout=", "model.bias=", "model.qkv_bias=")
@@ -33,13 +36,20 @@ def benchmark(config: DictConfig) -> None:
 
 
 def training(config: DictConfig) -> None:
-    """Our step against a bare loop's."""
-    from headscope.benchmarks.training import compare_steps
+    """Our step against a bare loop's, and others'."""
+    from headscope.benchmarks.training import compare_steps, draw
 
     at_least_one(config, "rounds", "steps", "warmup_steps")
     plan = config.suite
-    steps = {"rounds": plan.rounds, "steps": plan.steps, "warmup_steps": plan.warmup_steps}
-    tell(config, "training", partial(compare_steps, config, **steps))
+    measure = partial(
+        compare_steps,
+        config,
+        rounds=plan.rounds,
+        steps=plan.steps,
+        warmup_steps=plan.warmup_steps,
+        peers=plan.peers,
+    )
+    tell(config, measure, draw)
 
 
 def watching(config: DictConfig) -> None:
@@ -47,28 +57,11 @@ def watching(config: DictConfig) -> None:
     from headscope.benchmarks.watching import compare_watching
 
     at_least_one(config, "rounds")
-    tell(config, "watching", partial(compare_watching, config, rounds=config.suite.rounds))
-
-
-def tell(config: DictConfig, suite: str, measure: Callable[..., dict[str, Any]]) -> None:
-    """Print a line a round and the figures, which also go to `output`."""
-    from rich.console import Console
-
-    from headscope.callbacks.saving import Interrupted
-
-    try:
-        figures = measure(console=Console(stderr=True, soft_wrap=True))
-    except Interrupted:
-        sys.exit(130)
-    text = json.dumps({"suite": suite, **figures}, indent=2)
-    Path(config.output).write_text(text + "\n", encoding="utf-8")
-    print(text)
+    tell(config, partial(compare_watching, config, rounds=config.suite.rounds))
 
 
 def attention(config: DictConfig) -> None:
-    """Print a table; the figures also go to `output`, and as a chart into a PNG beside it."""
-    from rich.console import Console
-
+    """Every attention layer alone, as a table and a chart."""
     from headscope import checkpoint
     from headscope.benchmarks.attention import Shape, report, time_attentions
     from headscope.benchmarks.attention_chart import draw
@@ -76,33 +69,58 @@ def attention(config: DictConfig) -> None:
 
     check(config)
     at_least_one(config, "rounds", "batch_size")
-    output, plan = Path(config.output), config.suite
-    picture = output.with_suffix(".png")
-    if picture == output:
-        raise ValueError(f"output={output} holds the figures, as JSON; the chart is put beside it")
+    plan = config.suite
     if not plan.shapes or any(len(shape) != 3 for shape in plan.shapes):
         raise ValueError(f"suite.shapes={plan.shapes} must hold [tokens, embed_dim, heads] each")
-    shapes = [Shape(*shape) for shape in plan.shapes]
-    device = checkpoint.pick_device(plan.device)
-    words = list(HydraConfig.get().overrides.task)
-    figures = {
-        "suite": "attention",
-        "overrides": words,
-        **time_attentions(
-            attentions([word for word in words if not word.startswith(("suite", "output="))]),
-            shapes=shapes,
-            batch_size=plan.batch_size,
-            rounds=plan.rounds,
-            memory_gib=plan.memory_gib,
-            device=device,
-            console=Console(stderr=True),
-        ),
-    }
-    report(figures, Console())
-    chart = draw(figures)
-    output.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-    chart.savefig(picture)
-    print(f"\n{output} and {picture}")
+    measure = partial(
+        time_attentions,
+        attentions([word for word in typed() if not word.startswith(("suite", "output="))]),
+        shapes=[Shape(*shape) for shape in plan.shapes],
+        batch_size=plan.batch_size,
+        rounds=plan.rounds,
+        memory_gib=plan.memory_gib,
+        device=checkpoint.pick_device(plan.device),
+    )
+    tell(config, measure, draw, report)
+
+
+def tell(
+    config: DictConfig,
+    measure: Callable[..., dict[str, Any]],
+    draw: Callable[[dict[str, Any]], "Figure"] | None = None,
+    report: Callable[[dict[str, Any], "Console"], None] | None = None,
+) -> None:
+    """Print a line a round, then the figures, as `report` tells them or as JSON. They also go to
+    `output`, and the picture that `draw` makes of them beside it."""
+    from rich.console import Console
+
+    from headscope.callbacks.saving import Interrupted
+
+    output = Path(config.output)
+    picture = output.with_suffix(".png")
+    if draw and picture == output:
+        raise ValueError(f"output={output} holds the figures, as JSON; the chart is put beside it")
+    try:
+        found = measure(console=Console(stderr=True, soft_wrap=True, highlight=False))
+    except Interrupted:
+        sys.exit(130)
+    suite = HydraConfig.get().runtime.choices["suite"]
+    figures = {"suite": suite, "overrides": typed(), **found}
+    text = json.dumps(figures, indent=2)
+    if report:
+        report(figures, Console())
+    else:
+        print(text)
+    chart = draw(figures) if draw else None
+    output.write_text(text + "\n", encoding="utf-8")
+    if chart:
+        chart.savefig(picture)
+    print(f"{output} and {picture}" if chart else output, file=sys.stderr)
+
+
+def typed() -> list[str]:
+    """The words of the command line."""
+    return list(HydraConfig.get().overrides.task)
 
 
 def attentions(words: list[str]) -> "list[Variant]":

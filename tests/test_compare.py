@@ -65,7 +65,7 @@ def test_the_figures_are_those_of_the_runs(compare, script: Script, monkeypatch)
     # Once more, it trains, evaluates and times nothing.
     before = (FOLDER / "comparison.csv").read_bytes()
     monkeypatch.setattr(runs, "fit", None)
-    monkeypatch.setattr(figures, "bare_step", None)
+    monkeypatch.setattr(figures, "bare_loop", None)
     monkeypatch.setattr(figures, "evaluate_lengths", None)
     again = compare()
     assert again.code == 0, again.err

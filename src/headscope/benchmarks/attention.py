@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from headscope.benchmarks.training import spread
+from headscope.benchmarks.timing import machine, ratios, spread, wait_for
 from headscope.nn.attention import AdditiveAttention, Attention
 
 REFERENCE = "multi_head"
@@ -105,9 +105,7 @@ def time_attentions(
         )
         results.append({**asdict(shape), "attentions": rows})
     return {
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
+        **machine(device),
         "batch_size": batch_size,
         "rounds": rounds,
         "shapes": results,
@@ -156,8 +154,7 @@ def time_shape(
     for row in rows:
         if row["attention"] in timed:
             ours = measured[row["attention"]]
-            ratios = [a / b for a, b in zip(ours, measured[REFERENCE], strict=True)]
-            row |= {"milliseconds": spread(ours), "ratio": spread(ratios)}
+            row |= {"milliseconds": spread(ours), "ratio": ratios(ours, measured[REFERENCE])}
     return rows
 
 
@@ -173,12 +170,6 @@ def milliseconds(layer: Attention, x: Tensor, gradient: Tensor, *, explicit: boo
     layer.zero_grad()
     x.grad = None
     return 1e3 * passed
-
-
-def wait_for(device: torch.device) -> None:
-    """A GPU takes orders and works on; its clock stops only when all is done."""
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
 
 
 def numbers_per_pair(layer: Attention, explicit: bool) -> int:

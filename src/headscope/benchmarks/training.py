@@ -1,123 +1,198 @@
-"""What the machinery costs: our training step against the same step in a bare PyTorch loop."""
+"""What the machinery costs: our training step against the same step in a bare PyTorch loop, and
+against the same model of others."""
 
 import itertools
 import math
-import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from matplotlib.figure import Figure
 from omegaconf import DictConfig
 from rich.console import Console
-from torch import nn
+from torch import Tensor, nn
 
-from headscope.build import build
-from headscope.callbacks.clock import callbacks_of, clock_of
+from headscope.benchmarks.bars import Bar, draw_bars
+from headscope.benchmarks.peers import hugging_face
+from headscope.benchmarks.timing import machine, place, ratios, spread, wait_for
+from headscope.build import Run, build
+from headscope.callbacks.clock import callbacks_of, clock_of, left_out
 from headscope.data.batches import TrainingBatches
+from headscope.nn import GPT
 from headscope.nn.loss import next_token_loss
+from headscope.training.memory import keep_freed_memory
+
+OURS, BARE, PEER = "headscope", "bare loop", "transformers"
 
 
 def compare_steps(
-    config: DictConfig, *, rounds: int, steps: int, warmup_steps: int, console: Console
+    config: DictConfig, *, rounds: int, steps: int, warmup_steps: int, peers: bool, console: Console
 ) -> dict[str, Any]:
-    """Milliseconds per step of both sides, alternating: medians, spread, and the ratio.
+    """Milliseconds per step of a run as scripts/train.py makes it, of the plainest loop around the
+    same model and optimizer, and with `peers` of such a loop around the same model of others, taken
+    in turn, `steps` at a time: medians, spread, and ratios to the bare loop.
 
-    Both start from the same weights and see the same batches; the losses after the last step are
-    returned, to show that both did the same work.
+    All start from the same weights and see the same batches. As in `summary.json`, validation,
+    samples, pictures and saving are left out. Raises RuntimeError when the losses show that they
+    did not do the same work.
     """
     config = config.copy()
-    config.trainer.max_steps = warmup_steps + steps
+    config.trainer.max_steps = warmup_steps + rounds * steps
     config.trainer.compile = False
     config.trainer.accumulate = 1
-    ours: list[float] = []
-    bare: list[float] = []
-    for number in range(rounds):
-        our_ms, our_loss = our_step(config, warmup_steps)
-        bare_ms, bare_loss = bare_step(config, warmup_steps)
-        ours.append(our_ms)
-        bare.append(bare_ms)
-        console.print(
-            f"round {number + 1}: ours {our_ms:.2f} ms, bare {bare_ms:.2f} ms, "
-            f"ratio {our_ms / bare_ms:.3f}, last loss {our_loss:.5f} and {bare_loss:.5f}",
-            highlight=False,
-        )
-    ratios = [a / b for a, b in zip(ours, bare, strict=True)]
+    keep_freed_memory()
+    loops = {BARE: bare_loop(config)}
+    if peers:
+        loops[PEER] = bare_loop(config, theirs=hugging_face)
+    turns = Turns(loops, warmup_steps=warmup_steps, steps=steps, console=console)
+    with tempfile.TemporaryDirectory() as folder:
+        run = built(config, folder)
+        callbacks_of(run.trainer).append(turns)
+        run.trainer.fit(run.module, datamodule=run.data)
+    device = loops[BARE].device
+    losses = turns.losses | {name: loop.losses for name, loop in loops.items()}
+    for name, found in losses.items():
+        # Our steps are logged as means; the first loss is of the same weights everywhere.
+        if not math.isclose(found[0], losses[OURS][0], rel_tol=1e-3):
+            raise RuntimeError(f"{name} began at loss {found[0]}, {OURS} at {losses[OURS][0]}")
+    tokens = config.trainer.batch_size * config.model.block_size
     return {
-        "ours_ms": spread(ours),
-        "bare_ms": spread(bare),
-        "ratio": spread(ratios),
+        **machine(device),
+        "parameters": run.model.parameter_count(),
+        "tokens_per_step": tokens,
         "rounds": rounds,
         "steps": steps,
-        "last_loss": {"ours": our_loss, "bare": bare_loss},
+        "milliseconds": {name: spread(times) for name, times in turns.milliseconds.items()},
+        "ratio_to_bare_loop": {
+            name: ratios(times, turns.milliseconds[BARE])
+            for name, times in turns.milliseconds.items()
+        },
+        "first_loss": {name: round(found[0], 6) for name, found in losses.items()},
+        "last_loss": {name: round(found[-1], 6) for name, found in losses.items()},
     }
 
 
-def our_step(config: DictConfig, warmup_steps: int) -> tuple[float, float]:
-    """Milliseconds per step of a run as scripts/train.py makes it, and its last loss.
+def built(config: DictConfig, folder: str) -> Run:
+    return build(config, folder=Path(folder), overrides=[], console=Console(quiet=True))
 
-    As in `summary.json`, validation, samples, pictures and saving are left out.
-    """
+
+def bare_loop(
+    config: DictConfig, *, theirs: Callable[[GPT], nn.Module] | None = None
+) -> "BareLoop":
+    """The loop that does what `config` describes, with our model or what `theirs` makes of it,
+    whose output has `logits`."""
     with tempfile.TemporaryDirectory() as folder:
-        this = build(config, folder=Path(folder), overrides=[], console=Console(quiet=True))
-        stopwatch = _Stopwatch(warmup_steps)
-        callbacks_of(this.trainer).append(stopwatch)
-        this.trainer.fit(this.module, datamodule=this.data)
-        seconds = clock_of(this.trainer).train_seconds - stopwatch.started
-        return 1e3 * seconds / (config.trainer.max_steps - warmup_steps), stopwatch.last_loss
+        run = built(config, folder)
+    device = run.trainer.strategy.root_device
+    ours = run.model.to(device).train()
+    if theirs is None:
+        return BareLoop(run, ours, ours)
+    model = theirs(ours)
+    return BareLoop(run, model, lambda tokens: model(tokens).logits)
 
 
-class _Stopwatch(Callback):
-    def __init__(self, warmup_steps: int) -> None:
+class BareLoop:
+    """The plainest loop that does the work of a run: batches, forward, backward, clipping, a step
+    of the optimizer at the schedule's rate."""
+
+    def __init__(self, run: Run, model: nn.Module, logits: Callable[[Tensor], Tensor]) -> None:
+        self.device = run.trainer.strategy.root_device
+        self.model = model
+        self.logits = logits
+        self.optimizer = run.module.make_optimizer(self.model)
+        self.rates = [group["lr"] for group in self.optimizer.param_groups]
+        self.schedule = run.module.schedule
+        self.clip = run.config.trainer.gradient_clip or math.inf
+        self.precision = run.trainer.precision_plugin.forward_context
+        self.steps = enumerate(
+            TrainingBatches(
+                run.store.train,
+                block_size=run.config.model.block_size,
+                batch_size=run.config.trainer.batch_size,
+                seed=run.config.seed,
+            )
+        )
+        self.losses: list[float] = []
+
+    def run(self, count: int) -> float:
+        """Milliseconds of each of the next `count` steps."""
+        wait_for(self.device)
+        started = time.perf_counter()
+        for step, (inputs, targets) in itertools.islice(self.steps, count):
+            for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+                group["lr"] = rate * self.schedule(step)
+            with self.precision():
+                loss = next_token_loss(self.logits(inputs.to(self.device)), targets.to(self.device))
+            loss.backward()
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            if step == 0:
+                self.losses.append(float(loss.detach()))
+        wait_for(self.device)
+        passed = time.perf_counter() - started
+        self.losses.append(float(loss.detach()))
+        return 1e3 * passed / count
+
+
+class Turns(Callback):
+    """Lets the loops take their turn after every `steps` of ours, and times both."""
+
+    def __init__(
+        self, loops: dict[str, BareLoop], *, warmup_steps: int, steps: int, console: Console
+    ) -> None:
+        self.loops = loops
         self.warmup_steps = warmup_steps
+        self.steps = steps
+        self.console = console
+        self.milliseconds: dict[str, list[float]] = {name: [] for name in (OURS, *loops)}
+        self.losses: dict[str, list[float]] = {OURS: []}
+        self.started = 0.0
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if trainer.global_step == self.warmup_steps:
-            self.started = clock_of(trainer).seconds()
-        if trainer.global_step == trainer.max_steps:
-            self.last_loss = float(outputs["loss"])
+        done = trainer.global_step - self.warmup_steps
+        if trainer.global_step == 1 or trainer.global_step == trainer.max_steps:
+            self.losses[OURS].append(float(outputs["loss"]))
+        if done < 0 or done % self.steps:
+            return
+        clock = clock_of(trainer)
+        with left_out(trainer):
+            if done == 0:
+                for loop in self.loops.values():
+                    loop.run(self.warmup_steps)
+            else:
+                ours = 1e3 * (clock.seconds() - self.started) / self.steps
+                self.milliseconds[OURS].append(ours)
+                for name, loop in self.loops.items():
+                    self.milliseconds[name].append(loop.run(self.steps))
+                told = (f"{name} {times[-1]:.2f} ms" for name, times in self.milliseconds.items())
+                self.console.print(f"round {done // self.steps}: {', '.join(told)}")
+            self.started = clock.seconds()
 
 
-def bare_step(config: DictConfig, warmup_steps: int) -> tuple[float, float]:
-    """Milliseconds per step of the plainest loop that does the same work, and its last loss."""
-    with tempfile.TemporaryDirectory() as folder:
-        this = build(config, folder=Path(folder), overrides=[], console=Console(quiet=True))
-    device, plan = this.trainer.strategy.root_device, config.trainer
-    model = this.model.to(device).train()
-    optimizer = this.module.make_optimizer(model)
-    rate = optimizer.param_groups[0]["lr"]
-    batches = TrainingBatches(
-        this.store.train,
-        block_size=config.model.block_size,
-        batch_size=plan.batch_size,
-        seed=config.seed,
+def draw(figures: dict[str, Any]) -> Figure:
+    """A bar for each side."""
+    bars = [
+        Bar(
+            name,
+            times["median"],
+            f"{times['median']:.2f} ms, {figures['ratio_to_bare_loop'][name]['median']:.3f}x",
+            ours=name == OURS,
+        )
+        for name, times in figures["milliseconds"].items()
+    ]
+    name = f"{figures['parameters']:,} parameters, {figures['tokens_per_step']:,} tokens a step"
+    return draw_bars(
+        {name: bars},
+        title=(
+            f"Time of a training step, {place(figures)}\nMedians of {figures['rounds']} rounds of "
+            f"{figures['steps']} steps, in turn; x: times the bare loop in the same round"
+        ),
+        axis="milliseconds (less is faster)",
+        logarithmic=False,
     )
-    for step, (inputs, targets) in enumerate(itertools.islice(batches, plan.max_steps)):
-        if step == warmup_steps:
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-            started = time.perf_counter()
-        for group in optimizer.param_groups:
-            group["lr"] = rate * this.module.schedule(step)
-        with this.trainer.precision_plugin.forward_context():
-            loss = next_token_loss(model(inputs.to(device)), targets.to(device))
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), plan.gradient_clip or math.inf)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    seconds = time.perf_counter() - started
-    return 1e3 * seconds / (plan.max_steps - warmup_steps), float(loss.detach())
-
-
-def spread(values: list[float]) -> dict[str, float]:
-    return {
-        "median": round(statistics.median(values), 4),
-        "min": round(min(values), 4),
-        "max": round(max(values), 4),
-    }

@@ -10,7 +10,7 @@ import torch
 from omegaconf import DictConfig
 from rich.console import Console
 
-from headscope.benchmarks.training import spread
+from headscope.benchmarks.timing import spread
 from headscope.build import build
 from headscope.callbacks.clock import clock_of
 from headscope.callbacks.watching import watching_seconds

@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 from headscope import checkpoint
-from headscope.benchmarks.training import bare_step
+from headscope.benchmarks.training import bare_loop
 from headscope.comparison.runs import PlannedRun
 from headscope.evaluation import evaluate_lengths, validation_text
 from headscope.files import write_atomically
@@ -65,8 +65,6 @@ def measure_speed(
     """Milliseconds of a training step (one batch, not compiled) and tokens sampled per second, of
     `runs`, one of every choice: medians of rounds that take the choices in turn, so that a machine
     that slows down slows all alike. Measured once, and then read from `folder`.
-
-    Sampling reads the whole context anew for every token: there is no key-value cache yet.
     """
     if not rounds:
         return {}
@@ -86,9 +84,9 @@ def measure_speed(
     for number in range(rounds):
         console.print(f"timing, round {number + 1} of {rounds}", highlight=False)
         for run in runs:
-            config = run.config.copy()
-            config.trainer.max_steps = WARMUP_STEPS + TIMED_STEPS
-            steps[run.name].append(bare_step(config, WARMUP_STEPS)[0])
+            loop = bare_loop(run.config)
+            loop.run(WARMUP_STEPS)
+            steps[run.name].append(loop.run(TIMED_STEPS))
             sampling[run.name].append(sampling_speed(run))
     speed = {
         name: {

@@ -22,6 +22,7 @@ class SuiteConfig:
 class TrainingSuiteConfig(SuiteConfig):
     steps: int = MISSING
     warmup_steps: int = MISSING
+    peers: bool = MISSING
 
 
 @dataclass
