@@ -93,7 +93,7 @@ def build(
     module = LanguageModel(
         model=model,
         optimizer=make_optimizer,
-        schedule=instantiate(config.schedule, max_steps=plan.max_steps),
+        schedule=bare(instantiate(config.schedule, max_steps=plan.max_steps)),
         byte_lengths=torch.from_numpy(tokenizer.byte_lengths()),
         seed=config.seed,
         gradient_clip=plan.gradient_clip,
@@ -142,6 +142,12 @@ def build(
         console=console,
         resumed_step=resumed_step,
     )
+
+
+def bare(made: partial[Any]) -> partial[Any]:
+    """A partial of Hydra's as Python's own: Hydra's asks itself at every call, for a third of a
+    millisecond, whether it may."""
+    return partial(made.func, *made.args, **made.keywords)
 
 
 def _trainer(
