@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 OF_MODEL = ("model.attention.", "model.dropout=", "model.bias=", "model.qkv_bias=")
 """Beginnings of the words about the model that suite=attention takes: it times layers alone."""
 
+SHARED = ("data", "store_dir", "trainer.accelerator", "trainer.precision", "trainer.compile")
+"""Beginnings of the words that hold for both sides of a race."""
+
 
 def benchmark(config: DictConfig) -> None:
     """Run the suite that was chosen."""
@@ -58,6 +61,33 @@ def watching(config: DictConfig) -> None:
 
     at_least_one(config, "rounds")
     tell(config, partial(compare_watching, config, rounds=config.suite.rounds))
+
+
+def race(config: DictConfig) -> None:
+    """What is described here against another experiment."""
+    from headscope.benchmarks.race import draw, race, report
+
+    at_least_one(config, "every_steps")
+    plan = config.suite
+    name = HydraConfig.get().runtime.choices["experiment"] or config.name
+    if not plan.seeds:
+        raise ValueError("suite.seeds= must name at least one")
+    if plan.against == name:
+        raise ValueError(f"suite.against={plan.against} is what would be raced with itself")
+    shared = [word for word in typed() if word.startswith(SHARED)]
+    other = compose("train", [*shared, f"experiment={plan.against}"])
+    if plan.max_steps is not None:
+        at_least_one(config, "max_steps")
+        for side in (config, other):
+            side.trainer.max_steps = min(side.trainer.max_steps, plan.max_steps)
+    measure = partial(
+        race,
+        {name: config, plan.against: other},
+        seeds=list(plan.seeds),
+        target=plan.target,
+        every_steps=plan.every_steps,
+    )
+    tell(config, measure, draw, report)
 
 
 def attention(config: DictConfig) -> None:
@@ -159,7 +189,12 @@ def at_least_one(config: DictConfig, *keys: str) -> None:
             raise ValueError(f"suite.{key}={config.suite[key]} must be at least 1")
 
 
-SUITES = {"training": training, "watching": watching, "attention": attention}
+SUITES = {
+    "training": training,
+    "race": race,
+    "watching": watching,
+    "attention": attention,
+}
 
 
 if __name__ == "__main__":

@@ -61,7 +61,8 @@ SCHEMAS: dict[str, dict[str, type]] = {
     "suite": {
         "training": scripts.TrainingSuiteConfig,
         "attention": scripts.AttentionSuiteConfig,
-        "watching": scripts.SuiteConfig,
+        "watching": scripts.WatchingSuiteConfig,
+        "race": scripts.RaceSuiteConfig,
     },
     "compare": {
         "attention": scripts.ChoicesConfig,

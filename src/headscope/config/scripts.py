@@ -15,11 +15,26 @@ class MoreThanTrainConfig(TrainConfig):
 
 @dataclass
 class SuiteConfig:
+    pass
+
+
+@dataclass
+class WatchingSuiteConfig(SuiteConfig):
     rounds: int = MISSING
 
 
 @dataclass
+class RaceSuiteConfig(SuiteConfig):
+    against: str = MISSING
+    seeds: list[int] = MISSING
+    target: float | None = MISSING
+    every_steps: int = MISSING
+    max_steps: int | None = MISSING
+
+
+@dataclass
 class TrainingSuiteConfig(SuiteConfig):
+    rounds: int = MISSING
     steps: int = MISSING
     warmup_steps: int = MISSING
     peers: bool = MISSING
@@ -27,6 +42,7 @@ class TrainingSuiteConfig(SuiteConfig):
 
 @dataclass
 class AttentionSuiteConfig(SuiteConfig):
+    rounds: int = MISSING
     shapes: list[list[int]] = MISSING
     batch_size: int = MISSING
     memory_gib: float = MISSING
