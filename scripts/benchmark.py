@@ -90,6 +90,23 @@ def race(config: DictConfig) -> None:
     tell(config, measure, draw, report)
 
 
+def sampling(config: DictConfig) -> None:
+    """Tokens per second, in all ways and by others."""
+    from headscope import checkpoint
+    from headscope.benchmarks.sampling import Sampled, draw, report, time_sampling
+
+    at_least_one(config, "rounds")
+    plan = config.suite
+    measure = partial(
+        time_sampling,
+        Sampled(**plan.small),
+        Sampled(**plan.large),
+        rounds=plan.rounds,
+        device=checkpoint.pick_device(plan.device),
+    )
+    tell(config, measure, draw, report)
+
+
 def attention(config: DictConfig) -> None:
     """Every attention layer alone, as a table and a chart."""
     from headscope import checkpoint
@@ -192,6 +209,7 @@ def at_least_one(config: DictConfig, *keys: str) -> None:
 SUITES = {
     "training": training,
     "race": race,
+    "sampling": sampling,
     "watching": watching,
     "attention": attention,
 }

@@ -62,6 +62,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "training": scripts.TrainingSuiteConfig,
         "attention": scripts.AttentionSuiteConfig,
         "watching": scripts.WatchingSuiteConfig,
+        "sampling": scripts.SamplingSuiteConfig,
         "race": scripts.RaceSuiteConfig,
     },
     "compare": {

@@ -50,6 +50,25 @@ class AttentionSuiteConfig(SuiteConfig):
 
 
 @dataclass
+class SampledConfig:
+    vocab_size: int = MISSING
+    block_size: int = MISSING
+    embed_dim: int = MISSING
+    layers: int = MISSING
+    heads: int = MISSING
+    prompt: int = MISSING
+    tokens: int = MISSING
+
+
+@dataclass
+class SamplingSuiteConfig(SuiteConfig):
+    rounds: int = MISSING
+    device: str = MISSING
+    small: SampledConfig = field(default_factory=SampledConfig)
+    large: SampledConfig = field(default_factory=SampledConfig)
+
+
+@dataclass
 class BenchmarkConfig(MoreThanTrainConfig):
     suite: SuiteConfig = MISSING
     output: str = MISSING

@@ -1,0 +1,277 @@
+"""Tokens sampled per second: with and without the cache, compiled, in fewer bits, and by others."""
+
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+from headscope.benchmarks.bars import Bar, draw_bars
+from headscope.benchmarks.peers import hugging_face
+from headscope.benchmarks.timing import in_turn, machine, place, ratios, spread, wait_for
+from headscope.generation import compile_reading, generate_tokens
+from headscope.nn import GPT
+from headscope.nn.precision import in_precision
+
+OURS, THEIRS = "headscope", "transformers"
+UNCACHED = "headscope, no cache"
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A model with fresh weights, how long a prompt it is given, and how many tokens it adds."""
+
+    vocab_size: int
+    block_size: int
+    embed_dim: int
+    layers: int
+    heads: int
+    prompt: int
+    tokens: int
+
+    def __post_init__(self) -> None:
+        if self.prompt < 1 or self.tokens < 1:
+            raise ValueError(f"prompt={self.prompt} and tokens={self.tokens} must be at least 1")
+
+    def model(self, device: torch.device) -> GPT:
+        sizes = {key: value for key, value in asdict(self).items() if key not in NOT_SIZES}
+        torch.manual_seed(1)
+        return GPT(**sizes, bias=True, qkv_bias=True).to(device).eval()
+
+    def text(self) -> list[int]:
+        generator = torch.Generator().manual_seed(1)
+        return torch.randint(self.vocab_size, (self.prompt,), generator=generator).tolist()
+
+    def __str__(self) -> str:
+        return (
+            f"{self.layers} layers, {self.embed_dim} wide, vocabulary {self.vocab_size:,}, context "
+            f"{self.block_size:,}: {self.tokens:,} tokens after {self.prompt:,}"
+        )
+
+
+NOT_SIZES = ("prompt", "tokens")
+
+
+def time_sampling(
+    small: Sampled, large: Sampled, *, rounds: int, device: torch.device, console: Console
+) -> dict[str, Any]:
+    """Tokens per second, the reading of the prompt included, one text at a time, all ways in turn.
+
+    `small` compares ways of the same model: reading the whole context anew for every token (the
+    reference), the cache, the cache with a compiled step. `large` compares with `generate` of
+    transformers in fp32 (the reference) and bf16, greedily: `of_bandwidth` is the part of what
+    memory can deliver that the weights and the cache, read once a token, take.
+
+    Raises RuntimeError when the ways do not agree.
+    """
+    return {
+        **machine(device),
+        "rounds": rounds,
+        "small": {**asdict(small), **time_small(small, rounds, device, console)},
+        "large": {**asdict(large), **time_large(large, rounds, device, console)},
+    }
+
+
+def time_small(
+    case: Sampled, rounds: int, device: torch.device, console: Console
+) -> dict[str, Any]:
+    model, prompt = case.model(device), case.text()
+    started = time.perf_counter()
+    read_one = compile_reading(model)
+    compile_seconds = time.perf_counter() - started
+    ways: dict[str, dict[str, Any]] = {
+        UNCACHED: {"cached": False},
+        OURS: {},
+        f"{OURS}, compiled": {"read_one": read_one},
+    }
+
+    def write(options: dict[str, Any], count: int) -> list[int]:
+        made = generate_tokens(
+            model, [prompt], max_new_tokens=count, seeds=[1], temperature=0.8, **options
+        )
+        return [token for (token,) in made]
+
+    texts = {name: write(options, case.tokens) for name, options in ways.items()}
+    require_same(texts)
+    seconds = in_turn(
+        {name: timed(write, options, case.tokens, device) for name, options in ways.items()},
+        rounds=rounds,
+        tell=console.print,
+        unit="s",
+    )
+    return {"compile_seconds": round(compile_seconds, 1), "ways": rows(seconds, UNCACHED, case)}
+
+
+def time_large(
+    case: Sampled, rounds: int, device: torch.device, console: Console
+) -> dict[str, Any]:
+    model, prompt = case.model(device), case.text()
+    peer = hugging_face(model)
+    ids = torch.tensor([prompt], device=device)
+    require_close(peer(ids).logits, model(ids))
+    ours = {"fp32": model, "bf16": in_precision(copy.deepcopy(model), "bf16")}
+    if device.type == "cpu":
+        ours["int8"] = in_precision(copy.deepcopy(model), "int8")
+    theirs = {"fp32": peer, "bf16": copy.deepcopy(peer).bfloat16()}
+
+    def write(model: GPT, count: int) -> list[int]:
+        made = generate_tokens(model, [prompt], max_new_tokens=count, seeds=[1], temperature=0.0)
+        return [token for (token,) in made]
+
+    def write_there(model: Any, count: int) -> list[int]:
+        made = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=count,
+            min_new_tokens=count,
+            do_sample=False,
+            use_cache=True,
+            pad_token_id=0,
+        )
+        return made[0, len(prompt) :].tolist()
+
+    require_same({OURS: write(model, 8), THEIRS: write_there(peer, 8)})
+    sides = {
+        **{f"{THEIRS} {name}": (write_there, each) for name, each in theirs.items()},
+        **{f"{OURS} {name}": (write, each) for name, each in ours.items()},
+    }
+    for way, each in sides.values():
+        way(each, 2)
+    seconds = in_turn(
+        {name: timed(way, each, case.tokens, device) for name, (way, each) in sides.items()},
+        rounds=rounds,
+        tell=console.print,
+        unit="s",
+    )
+    found = rows(seconds, f"{THEIRS} fp32", case)
+    bandwidth = read_bandwidth(device)
+    for row in found:
+        kind = row["way"].split()[-1]
+        size = bytes_per_token(model, kind, length=case.prompt + case.tokens // 2)
+        row["of_bandwidth"] = round(row["tokens_per_second"]["median"] * size / bandwidth, 2)
+    return {"gigabytes_per_second": round(bandwidth / 1e9, 1), "ways": found}
+
+
+def timed(
+    way: Callable[[Any, int], list[int]], what: Any, count: int, device: torch.device
+) -> Callable[[], float]:
+    """Seconds that a way of writing takes for `count` tokens."""
+
+    def seconds() -> float:
+        wait_for(device)
+        started = time.perf_counter()
+        way(what, count)
+        wait_for(device)
+        return time.perf_counter() - started
+
+    return seconds
+
+
+def rows(seconds: dict[str, list[float]], reference: str, case: Sampled) -> list[dict[str, Any]]:
+    return [
+        {
+            "way": name,
+            "tokens_per_second": spread(case.tokens / value for value in values),
+            "times_faster": ratios(seconds[reference], values),
+        }
+        for name, values in seconds.items()
+    ]
+
+
+def bytes_per_token(model: GPT, kind: str, *, length: int) -> int:
+    """What must be read for one token: every weight but those of the tables that are only looked
+    up in, and the keys and values of `length` tokens."""
+    in_products = sum(
+        part.weight.numel() for part in model.modules() if isinstance(part, nn.Linear)
+    )
+    size = {"fp32": 4, "bf16": 2, "int8": 1}[kind]
+    cache = sum(part.cache_width for part in model.attentions) * (2 if kind == "bf16" else 4)
+    return in_products * size + cache * length
+
+
+def read_bandwidth(device: torch.device, *, megabytes: int = 512) -> float:
+    """Bytes per second that a sum over a large array reads; the best of five."""
+    numbers = torch.ones(megabytes * 2**18, device=device)
+    best = 0.0
+    for _ in range(5):
+        wait_for(device)
+        started = time.perf_counter()
+        numbers.sum()
+        wait_for(device)
+        best = max(best, numbers.nbytes / (time.perf_counter() - started))
+    return best
+
+
+def require_same(texts: dict[str, list[int]]) -> None:
+    (first, expected), *others = texts.items()
+    for name, text in others:
+        if text != expected:
+            raise RuntimeError(f"{name} writes another text than {first}")
+
+
+def require_close(theirs: torch.Tensor, ours: torch.Tensor) -> None:
+    apart = (theirs - ours).abs().max().item()
+    if apart > 1e-3 * ours.abs().max().item():
+        raise RuntimeError(f"the logits of {THEIRS} and {OURS} are up to {apart} apart")
+
+
+def report(figures: dict[str, Any], console: Console) -> None:
+    """A table for each model."""
+    for size in ("small", "large"):
+        found = figures[size]
+        reference = UNCACHED if size == "small" else f"{THEIRS} fp32"
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        table.add_column("", no_wrap=True)
+        for name in ("tokens/s", "least", "most", "times faster"):
+            table.add_column(name, justify="right", no_wrap=True)
+        if size == "large":
+            table.add_column("of bandwidth", justify="right", no_wrap=True)
+        for row in found["ways"]:
+            speed = row["tokens_per_second"]
+            cells = [f"{speed[key]:,.1f}" for key in ("median", "min", "max")]
+            cells.append(f"{row['times_faster']['median']:.2f}")
+            if size == "large":
+                cells.append(f"{100 * row['of_bandwidth']:.0f} %")
+            table.add_row(row["way"], *cells)
+        console.print(f"\n{sampled(found)}", style="bold", highlight=False)
+        console.print(table)
+        note = f"times faster: than {reference} in the same round; medians."
+        if size == "small":
+            note += f" Compiling took {found['compile_seconds']:.0f} s, not counted."
+        else:
+            note += f" Memory reads {found['gigabytes_per_second']:.1f} GB/s."
+        console.print(note, highlight=False, soft_wrap=True)
+
+
+def sampled(found: dict[str, Any]) -> Sampled:
+    return Sampled(**{key: found[key] for key in Sampled.__dataclass_fields__})
+
+
+def draw(figures: dict[str, Any]) -> Figure:
+    """A bar for each way."""
+    return draw_bars(
+        {
+            str(sampled(figures[size])): [
+                Bar(
+                    row["way"],
+                    row["tokens_per_second"]["median"],
+                    f"{row['tokens_per_second']['median']:,.1f} tokens/s, "
+                    f"{row['times_faster']['median']:.2f}x",
+                    ours=row["way"].startswith(OURS) and row["way"] != UNCACHED,
+                )
+                for row in figures[size]["ways"]
+            ]
+            for size in ("small", "large")
+        },
+        title=(
+            f"Tokens sampled per second, one text at a time, {place(figures)}\n"
+            f"Medians of {figures['rounds']} rounds in turn; x: times the first of each group"
+        ),
+        axis="tokens per second, on a logarithmic axis (more is faster)",
+    )
