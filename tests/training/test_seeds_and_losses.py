@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headscope.nn.loss import bits_per_byte, next_token_loss
-from headscope.training.module import step_seed
+from headscope.training.module import seed, step_seed
 
 # --- seeds ---
 
@@ -26,8 +26,15 @@ def test_every_seed_step_and_rank_draws_its_own_numbers():
 
 
 @given(st.integers(0, 2**63), st.integers(0, 2**63), st.integers(0, 2**63))
-def test_a_step_seed_is_one_that_torch_takes(seed, step, rank):
-    torch.Generator().manual_seed(step_seed(seed, step, rank))
+def test_a_step_seed_is_one_that_torch_takes(number, step, rank):
+    torch.Generator().manual_seed(step_seed(number, step, rank))
+
+
+def test_what_is_drawn_after_seeding_is_what_torch_says():
+    seed(torch.device("cpu"), 7)
+    ours = torch.rand(3)
+    torch.manual_seed(7)
+    assert torch.equal(ours, torch.rand(3))
 
 
 # --- loss ---

@@ -1,0 +1,99 @@
+"""The laws of scripts/sample.py: several texts at once are those that each would be alone, and
+weights in fewer bits are a choice."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoint_files import configuration, content
+from running import Script
+
+import headscope
+from headscope.generation import compile_reading, generate_text, generate_texts
+from headscope.nn.precision import in_precision
+
+PROMPT = "My fellow"
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    saved, _ = content(configuration())
+    for name, weight in saved["state_dict"].items():  # far from even odds
+        saved["state_dict"][name] = 6 * weight
+    torch.save(saved, tmp_path / "some.ckpt")
+    return f"checkpoint={tmp_path / 'some.ckpt'}"
+
+
+def test_several_samples_are_each_what_it_would_be_alone(script: Script, checkpoint: str) -> None:
+    words = ["sample", checkpoint, f"prompt={PROMPT}", "max_new_tokens=12", "top_p=null"]
+    several = script(*words, "num_samples=3", "seed=5")
+    assert several.code == 0, several.err
+    alone = [script(*words, f"seed={seed}").out for seed in (5, 6, 7)]
+    assert several.out == "".join(alone)
+    assert len(set(alone)) == 3
+    places = [several.err.index(f"sample {number} of 3") for number in (1, 2, 3)]
+    assert places == sorted(places)
+
+
+def test_texts_that_end_early_wait_for_the_others(tmp_path: Path, checkpoint: str) -> None:
+    loaded = headscope.load(checkpoint.partition("=")[2])
+    options = {"max_new_tokens": 40, "stop": ["e", "the"]}
+    seeds = list(range(8))
+    made = list(generate_texts(loaded.model, loaded.tokenizer, PROMPT, seeds=seeds, **options))
+    texts = ["".join(pieces) for pieces in zip(*made, strict=True)]
+    for seed, text in zip(seeds, texts, strict=True):
+        pieces = generate_text(loaded.model, loaded.tokenizer, PROMPT, seed=seed, **options)
+        assert text == "".join(pieces)
+    assert len({len(text) for text in texts}) > 1
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_fewer_bits_change_the_loss_a_little(
+    script: Script, checkpoint: str, precision: str
+) -> None:
+    loaded = headscope.load(checkpoint.partition("=")[2])
+    tokens = torch.arange(8)[None]
+    exact = loaded.model(tokens).log_softmax(-1)
+    fewer = in_precision(loaded.model, precision)(tokens).float().log_softmax(-1)
+    apart = (exact - fewer).abs().max()
+    assert 0 < apart < 0.1 * exact.abs().max()
+    said = script("sample", checkpoint, "max_new_tokens=5", f"precision={precision}")
+    assert said.code == 0, said.err
+
+
+def test_a_precision_that_is_none_is_refused(script: Script, checkpoint: str) -> None:
+    for name in ("sample", "evaluate"):
+        said = script(name, checkpoint, "precision=fp4")
+        assert said.code == 1
+        assert said.err == "Error: precision=fp4 must be fp32, bf16 or int8\n"
+
+
+def test_computed_positions_keep_their_digits_in_bf16() -> None:
+    _, model = content(configuration("model/position=rotary"))
+    made = in_precision(model, "bf16")
+    assert made.embedding.weight.dtype == torch.bfloat16
+    assert made.position.cos.dtype == torch.float32
+
+
+@torch.no_grad()
+def test_a_compiled_step_has_the_logits_of_the_plain_one() -> None:
+    _, model = content(configuration("model=modern"))
+    model.eval()
+    read, plain, compiled = compile_reading(model), model.make_cache(2), model.make_cache(2)
+    for token in torch.randint(11, (8, 2, 1), generator=torch.Generator().manual_seed(0)):
+        torch.testing.assert_close(
+            read(token, compiled), model.next_logits(token, plain), rtol=1e-4, atol=1e-5
+        )
+
+
+def test_where_nothing_can_be_compiled_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*given, **options):
+        def read(*given):
+            raise RuntimeError("no C compiler\nand more")
+
+        return read
+
+    monkeypatch.setattr(torch, "compile", fail)
+    _, model = content(configuration())
+    with pytest.raises(ValueError, match=r"compile=true: .* \(no C compiler\)"):
+        compile_reading(model)
