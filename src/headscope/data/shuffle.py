@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-ROUNDS = 3
+ROUNDS = 4
 """Each moves both coordinates. Two would do if `scramble` were truly random (Luby & Rackoff 1988)."""
 
 FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # SplitMix64's
@@ -31,7 +31,7 @@ class Shuffle:
         self.keys = random.integers(2**64, size=(ROUNDS, 2), dtype=np.uint64)
 
     def __call__(self, places: np.ndarray) -> np.ndarray:
-        """The numbers (B,) at places (B,), both int64."""
+        """The numbers at some places, int64 as they are."""
         found = self._moved(places.astype(np.uint64))
         while (beyond := found >= self.size).any():
             found[beyond] = self._moved(found[beyond])
