@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.trainer.connectors import data_connector
 from running import SMALL, Script
 from torch.utils.data import DataLoader
 
@@ -61,6 +62,8 @@ def test_a_run_whose_batches_are_made_ahead_is_the_same_run_and_as_quiet(
 ) -> None:
     words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=6", "trainer.val_every_steps=2"]
     assert script("train", *words, "hydra.run.dir=outputs/plain").code == 0
+    # On a machine of many cores Lightning would ask for more processes.
+    monkeypatch.setattr(data_connector, "suggested_max_num_workers", lambda devices: 8)
     plain = TokenDataModule.train_dataloader
     monkeypatch.setattr(TokenDataModule, "train_dataloader", lambda self: prefetched(plain(self)))
     said = script("train", *words, "hydra.run.dir=outputs/ahead")

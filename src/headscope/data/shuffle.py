@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 ROUNDS = 4
-"""Each moves both coordinates. Two would do if `scramble` were truly random (Luby & Rackoff 1988)."""
+"""Each moves rows and columns. Two would do if `scramble` were all chance (Luby & Rackoff 1988)."""
 
 FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # SplitMix64's
 HALF = np.uint64(32)
@@ -16,8 +16,8 @@ class Shuffle:
     no more memory, and no more time before its first place, than one of ten.
 
     The numbers are laid out as a table of about sqrt(size) rows and columns. A round moves every
-    cell along its column by what its column and a key say, then along its row by what its row and
-    another key say; each can be undone, so no two cells meet. This is a Feistel network (Luby &
+    cell up or down by what its column and a key say, then sideways by what its row and another key
+    say; each can be undone, so no two cells meet. This is a Feistel network (Luby &
     Rackoff 1988) over a table of any size. A cell beyond the last number is moved on until it is
     none (cycle walking); both are from Black & Rogaway 2002, "Ciphers with Arbitrary Finite
     Domains". `random` draws the keys.
