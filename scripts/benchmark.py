@@ -84,6 +84,26 @@ def attention(config: DictConfig) -> None:
     tell(config, measure, draw, report)
 
 
+def data(config: DictConfig) -> None:
+    """Making a batch, of corpora of several sizes, as a table and a chart."""
+    from headscope.benchmarks.data import compare_batches, draw, report
+    from headscope.check import check
+
+    check(config)
+    at_least_one(config, "rounds", "batches")
+    plan = config.suite
+    measure = partial(
+        compare_batches,
+        tokens=plan.tokens,
+        block_size=config.model.block_size,
+        batch_size=config.trainer.batch_size,
+        batches=plan.batches,
+        rounds=plan.rounds,
+        seed=config.seed,
+    )
+    tell(config, measure, draw, report)
+
+
 def tell(
     config: DictConfig,
     measure: Callable[..., dict[str, Any]],
@@ -159,7 +179,7 @@ def at_least_one(config: DictConfig, *keys: str) -> None:
             raise ValueError(f"suite.{key}={config.suite[key]} must be at least 1")
 
 
-SUITES = {"training": training, "watching": watching, "attention": attention}
+SUITES = {"training": training, "watching": watching, "attention": attention, "data": data}
 
 
 if __name__ == "__main__":

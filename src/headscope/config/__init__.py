@@ -62,6 +62,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "training": scripts.TrainingSuiteConfig,
         "attention": scripts.AttentionSuiteConfig,
         "watching": scripts.SuiteConfig,
+        "data": scripts.DataSuiteConfig,
     },
     "compare": {
         "attention": scripts.ChoicesConfig,

@@ -34,6 +34,12 @@ class AttentionSuiteConfig(SuiteConfig):
 
 
 @dataclass
+class DataSuiteConfig(SuiteConfig):
+    tokens: list[int] = MISSING
+    batches: int = MISSING
+
+
+@dataclass
 class BenchmarkConfig(MoreThanTrainConfig):
     suite: SuiteConfig = MISSING
     output: str = MISSING
