@@ -93,7 +93,7 @@ def memory_mib() -> float | None:
     found = (
         re.search(r"^RssAnon:\s+(\d+) kB", status.read_text(), re.M) if status.exists() else None
     )
-    return int(found[1]) / 2**10 if found else None
+    return round(int(found[1]) / 2**10, 2) if found else None
 
 
 def main() -> None:

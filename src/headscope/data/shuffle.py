@@ -17,10 +17,10 @@ class Shuffle:
 
     The numbers are laid out as a table of about sqrt(size) rows and columns. A round moves every
     cell up or down by what its column and a key say, then sideways by what its row and another key
-    say; each can be undone, so no two cells meet. This is a Feistel network (Luby &
-    Rackoff 1988) over a table of any size. A cell beyond the last number is moved on until it is
-    none (cycle walking); both are from Black & Rogaway 2002, "Ciphers with Arbitrary Finite
-    Domains". `random` draws the keys.
+    say; each can be undone, so no two cells meet. This is a Feistel network (Luby & Rackoff 1988)
+    over a table of any size. A cell beyond the last number is moved on until it is none (cycle
+    walking); both are from Black & Rogaway 2002, "Ciphers with Arbitrary Finite Domains". `random`
+    draws the keys.
     """
 
     def __init__(self, size: int, random: np.random.Generator) -> None:
