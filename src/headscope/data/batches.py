@@ -22,7 +22,7 @@ Cut = Callable[[np.ndarray], Tensor]
 """Takes where windows start (B,), gives the windows (B, length), int64."""
 
 AT_ONCE = 64
-"""Batches whose places are computed together: numpy takes as long for one."""
+"""Batches whose places are computed together: numpy takes about as long for one."""
 
 
 class TrainingBatches(IterableDataset[Batch]):
