@@ -131,6 +131,26 @@ def attention(config: DictConfig) -> None:
     tell(config, measure, draw, report)
 
 
+def data(config: DictConfig) -> None:
+    """Making a batch, of corpora of several sizes, as a table and a chart."""
+    from headscope.benchmarks.data import compare_batches, draw, report
+    from headscope.check import check
+
+    check(config)
+    at_least_one(config, "rounds", "batches")
+    plan = config.suite
+    measure = partial(
+        compare_batches,
+        tokens=plan.tokens,
+        block_size=config.model.block_size,
+        batch_size=config.trainer.batch_size,
+        batches=plan.batches,
+        rounds=plan.rounds,
+        seed=config.seed,
+    )
+    tell(config, measure, draw, report)
+
+
 def tell(
     config: DictConfig,
     measure: Callable[..., dict[str, Any]],
@@ -210,6 +230,7 @@ SUITES = {
     "training": training,
     "race": race,
     "sampling": sampling,
+    "data": data,
     "watching": watching,
     "attention": attention,
 }

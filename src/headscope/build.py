@@ -194,6 +194,8 @@ def quiet() -> None:
         "ignore",
         message="`isinstance\\(treespec, LeafSpec\\)` is deprecated",
     )
+    # One process makes batches faster than any GPU takes them.
+    warnings.filterwarnings("ignore", message="The 'train_dataloader' does not have many workers")
 
 
 def _precision(precision: str, accelerator: str) -> Any:

@@ -4,6 +4,9 @@ turn.
 The tokens are their own positions, so that a batch tells where it was cut.
 """
 
+import multiprocessing
+import os
+import signal
 from itertools import islice
 
 import numpy as np
@@ -12,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headscope.data.batches import TrainingBatches, ValidationWindows
+from headscope.data.batches import TrainingBatches, ValidationWindows, prefetched
 
 quick = settings(max_examples=60, deadline=None)
 sizes = st.integers(1, 5)
@@ -129,6 +132,42 @@ def test_too_few_tokens_for_a_batch_is_an_error_with_its_numbers(training):
     message = f"^{len(enough) - 1} training tokens .* {batch} x {options['block_size']}: take more"
     with pytest.raises(ValueError, match=message):
         TrainingBatches(enough[:-1], **options)
+
+
+unpinned = pytest.mark.filterwarnings("ignore:'pin_memory' argument")  # where there is no GPU
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
+def test_a_batch_is_the_same_however_it_is_made(tmp_path, dtype):
+    # Tokens of all sizes, those above half of the range too.
+    np.arange(0, 2**16, 13, dtype=dtype).tofile(tmp_path / "tokens")
+    tokens = np.memmap(tmp_path / "tokens", dtype=dtype, mode="r")
+    options = {"block_size": 16, "batch_size": 4, "seed": 5, "start": 7, "world_size": 2, "rank": 1}
+    plain = dealt(TrainingBatches(tokens, **options), 300)
+    assert dealt(TrainingBatches(tokens, device=torch.device("cpu"), **options), 300) == plain
+    assert any(token > 2**15 for inputs, _ in plain for row in inputs for token in row)
+
+
+@unpinned
+def test_a_process_ahead_changes_no_batch_and_draws_no_global_random_number():
+    tokens = np.arange(5000, dtype=np.uint16)
+    options = {"block_size": 8, "batch_size": 3, "seed": 1, "start": 5}
+    state = torch.get_rng_state()
+    ahead = dealt(prefetched(TrainingBatches(tokens, **options)), 300)
+    assert ahead == dealt(TrainingBatches(tokens, **options), 300)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@unpinned
+def test_a_process_ahead_goes_on_through_ctrl_c():
+    tokens = np.arange(5000, dtype=np.uint16)
+    batches = TrainingBatches(tokens, block_size=8, batch_size=3, seed=1)
+    others = multiprocessing.active_children()
+    ahead = iter(prefetched(batches))
+    next(ahead)
+    [process] = [child for child in multiprocessing.active_children() if child not in others]
+    os.kill(process.pid, signal.SIGINT)
+    assert dealt(ahead, 50) == dealt(batches, 51)[1:]
 
 
 lengths = st.integers(2, 200)

@@ -1,8 +1,78 @@
-"""How much of the validation split a run can afford."""
+"""How batches come to a training, and how much of the validation split a run can afford."""
 
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
+import torch
+from lightning.pytorch.trainer.connectors import data_connector
+from running import SMALL, Script
+from torch.utils.data import DataLoader
 
-from headscope.data.module import validation_stride
+from headscope.data import module
+from headscope.data.batches import TrainingBatches, prefetched
+from headscope.data.module import TokenDataModule, validation_stride
+from headscope.data.store import TokenStore
+from headscope.data.tokenizer import byte
+
+unpinned = pytest.mark.filterwarnings("ignore:'pin_memory' argument")  # where there is no GPU
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def loader(device: str) -> TrainingBatches | DataLoader:
+    """What a trainer on this device gets, three steps of two batches into its run."""
+    tokens = np.arange(2000, dtype=np.uint16)
+    store = TokenStore(folder=Path(), tokenizer=byte([]), train=tokens, validation=tokens)
+    options = {"validation_batch_size": 1, "validation_every": 1, "seed": 3}
+    data = TokenDataModule(store, block_size=8, batch_size=4, accumulate=2, **options)
+    strategy = SimpleNamespace(root_device=torch.device(device))
+    data.trainer = SimpleNamespace(global_step=3, global_rank=0, world_size=1, strategy=strategy)
+    return data.train_dataloader()
+
+
+def inputs(batches: TrainingBatches | DataLoader) -> list[list[list[int]]]:
+    return [batch[0].tolist() for batch in islice(batches, 20)]
+
+
+@unpinned
+def test_a_corpus_too_large_for_a_gpu_is_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = loader("cpu")
+    assert isinstance(plain, TrainingBatches)
+    assert plain.start == 6
+    monkeypatch.setattr(module, "HELD_BYTES", 3999)
+    ahead = loader("cuda")
+    assert isinstance(ahead, DataLoader)
+    assert inputs(ahead) == inputs(plain)
+
+
+@needs_gpu
+def test_a_gpu_holds_a_small_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HELD_BYTES", 4000)
+    held = loader("cuda")
+    assert all(half.device.type == "cuda" for half in next(iter(held)))
+    assert inputs(held) == inputs(loader("cpu"))
+
+
+@unpinned
+@pytest.mark.filterwarnings("error:The 'train_dataloader'")
+def test_a_run_whose_batches_are_made_ahead_is_the_same_run_and_as_quiet(
+    script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=6", "trainer.val_every_steps=2"]
+    assert script("train", *words, "hydra.run.dir=outputs/plain").code == 0
+    # On a machine of many cores Lightning would ask for more processes.
+    monkeypatch.setattr(data_connector, "suggested_max_num_workers", lambda devices: 8)
+    plain = TokenDataModule.train_dataloader
+    monkeypatch.setattr(TokenDataModule, "train_dataloader", lambda self: prefetched(plain(self)))
+    said = script("train", *words, "hydra.run.dir=outputs/ahead")
+    assert (said.code, said.err) == (0, "")
+    one, other = (
+        torch.load(f"outputs/{run}/checkpoints/last.ckpt", weights_only=True)["state_dict"]
+        for run in ("plain", "ahead")
+    )
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 @pytest.mark.parametrize("validation_tokens", [1, 1000, 3001, 241_240])

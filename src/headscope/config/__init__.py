@@ -64,6 +64,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "watching": scripts.WatchingSuiteConfig,
         "sampling": scripts.SamplingSuiteConfig,
         "race": scripts.RaceSuiteConfig,
+        "data": scripts.DataSuiteConfig,
     },
     "compare": {
         "attention": scripts.ChoicesConfig,

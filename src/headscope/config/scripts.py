@@ -69,6 +69,13 @@ class SamplingSuiteConfig(SuiteConfig):
 
 
 @dataclass
+class DataSuiteConfig(SuiteConfig):
+    rounds: int = MISSING
+    tokens: list[int] = MISSING
+    batches: int = MISSING
+
+
+@dataclass
 class BenchmarkConfig(MoreThanTrainConfig):
     suite: SuiteConfig = MISSING
     output: str = MISSING

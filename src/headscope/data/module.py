@@ -1,10 +1,11 @@
 """The Lightning data module: a token store as batches for training and windows for validation."""
 
 import math
+from collections.abc import Iterable
 
 from lightning.pytorch import LightningDataModule
 
-from headscope.data.batches import TrainingBatches, ValidationWindows
+from headscope.data.batches import Batch, TrainingBatches, ValidationWindows, prefetched
 from headscope.data.store import TokenStore
 
 VALIDATION_SHARE = 0.1
@@ -13,13 +14,18 @@ VALIDATION_SHARE = 0.1
 FORWARD_SHARE = 1 / 3
 """What a token costs when it is only predicted, as a share of what it costs to train on it."""
 
+HELD_BYTES = 256 * 2**20
+"""The largest corpus, as stored, that a GPU keeps a copy of."""
+
 
 class TokenDataModule(LightningDataModule):
     """Batches for `Trainer.fit` and `Trainer.validate`.
 
     While it fits, validation sees each `validation_every`-th window; afterwards, all of them.
     `accumulate` batches make one optimizer step; training starts at the trainer's own step, so a
-    resumed run needs no loader state. A batch is one gather from memory: no workers are needed.
+    resumed run needs no loader state. On a CPU a batch is one copy out of the mapped file. A GPU
+    holds a corpus of up to `HELD_BYTES` itself; batches of a larger one are made ahead by another
+    process. All ways give the same batches.
 
     Raises ValueError when a split is too short.
     """
@@ -47,9 +53,12 @@ class TokenDataModule(LightningDataModule):
         TrainingBatches(store.train, block_size=block_size, batch_size=batch_size, seed=seed)
         ValidationWindows(store.validation, block_size=block_size, batch_size=1)
 
-    def train_dataloader(self) -> TrainingBatches:
+    def train_dataloader(self) -> Iterable[Batch]:
         assert self.trainer is not None
-        return TrainingBatches(
+        device = self.trainer.strategy.root_device
+        gpu = device.type == "cuda"
+        held = gpu and self.store.train.nbytes <= HELD_BYTES
+        batches = TrainingBatches(
             self.store.train,
             block_size=self.block_size,
             batch_size=self.batch_size,
@@ -57,7 +66,9 @@ class TokenDataModule(LightningDataModule):
             start=self.trainer.global_step * self.accumulate,
             rank=self.trainer.global_rank,
             world_size=self.trainer.world_size,
+            device=device if held else None,
         )
+        return prefetched(batches) if gpu and not held else batches
 
     def val_dataloader(self) -> ValidationWindows:
         assert self.trainer is not None
