@@ -88,6 +88,7 @@ def build(
         checkpoint.load_weights(model, source, name=config.init_from)
     if resumed:
         check_resumed(resumed, config, store, folder)
+    model.checkpoint_activations = plan.checkpoint_activations
     make_optimizer = instantiate(config.optimizer)
     make_optimizer(model)  # raises now, rather than when training begins
     module = LanguageModel(
@@ -99,6 +100,7 @@ def build(
         gradient_clip=plan.gradient_clip,
         log_every_steps=plan.log_every_steps,
         compile_model=_on_gpu(plan.accelerator) if plan.compile == "auto" else plan.compile,
+        loss_chunk_tokens=plan.loss_chunk_tokens,
         warn=warn,
         contents=checkpoint.contents(
             config=plain(config), tokenizer=tokenizer, store=store.name, overrides=overrides
