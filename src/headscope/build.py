@@ -161,7 +161,7 @@ def _trainer(
         return Trainer(
             accelerator=plan.accelerator,
             devices=1 if plan.devices == "auto" else plan.devices,
-            precision=_precision(plan.precision, plan.accelerator),
+            precision=precision_of(plan),
             max_steps=plan.max_steps,
             accumulate_grad_batches=plan.accumulate,
             val_check_interval=plan.val_every_steps * plan.accumulate,
@@ -192,10 +192,11 @@ def quiet() -> None:
     )
 
 
-def _precision(precision: str, accelerator: str) -> Any:
-    if precision != "auto":
-        return precision
-    bf16 = _on_gpu(accelerator) and torch.cuda.is_bf16_supported(including_emulation=False)
+def precision_of(plan: DictConfig) -> Any:
+    """In which numbers the trainer of this configuration computes, in Lightning's words."""
+    if plan.precision != "auto":
+        return plan.precision
+    bf16 = _on_gpu(plan.accelerator) and torch.cuda.is_bf16_supported(including_emulation=False)
     return "bf16-mixed" if bf16 else "32-true"
 
 

@@ -62,6 +62,8 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "training": scripts.TrainingSuiteConfig,
         "attention": scripts.AttentionSuiteConfig,
         "watching": scripts.SuiteConfig,
+        "memory": scripts.MemorySuiteConfig,
+        "scaling": scripts.ScalingSuiteConfig,
     },
     "compare": {
         "attention": scripts.ChoicesConfig,
