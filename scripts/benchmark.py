@@ -98,6 +98,18 @@ def memory(config: DictConfig) -> None:
     tell(config, partial(compare_memory, step_plan(config), peers=config.suite.peers), draw, report)
 
 
+def scaling(config: DictConfig) -> None:
+    """How a training step grows with every size, as a table and a chart."""
+    from headscope.benchmarks.scaling import KEYS, Sweeps, measure_growth, report, whole
+    from headscope.benchmarks.scaling_chart import draw
+
+    at_least_one(config, "rounds", "vocab_size", "tokens_per_step")
+    suite = config.suite
+    config.trainer.batch_size = whole(suite.tokens_per_step, config.model.block_size)
+    sweeps = Sweeps({axis: list(suite[key]) for axis, key in KEYS.items()})
+    tell(config, partial(measure_growth, step_plan(config), sweeps), draw, report)
+
+
 def step_plan(config: DictConfig) -> "Plan":
     """The step to measure, of random tokens of `suite.vocab_size`."""
     import torch
@@ -213,6 +225,7 @@ SUITES = {
     "watching": watching,
     "attention": attention,
     "memory": memory,
+    "scaling": scaling,
 }
 
 

@@ -29,6 +29,12 @@ from headscope.training.memory import keep_freed_memory
 from headscope.training.objective import Objective
 
 MIB = 2**20
+NUMBERS = {
+    "32-true": "float32",
+    "bf16-mixed": "float32 weights, bfloat16 products",
+    "bf16-true": "bfloat16",
+}
+"""Lightning's words for precision, for a title."""
 
 
 class MakeOptimizer(Protocol):
@@ -107,7 +113,7 @@ def measure(plan: Plan) -> Measured:
     steps = Steps(plan)
     forget_peak(plan.device)
     first_loss, milliseconds = steps.take(1 + plan.rounds)
-    peak = (peak_memory(plan.device) - before) / MIB
+    most = peak_memory(plan.device) - before
     weights = size(steps.model.parameters())
     optimizer = size(
         value
@@ -115,13 +121,15 @@ def measure(plan: Plan) -> Measured:
         for value in state.values()
         if isinstance(value, Tensor)
     )
+    kept = 2 * weights + optimizer
+    peak = max(kept, most / MIB)  # what is small finds room in what the process had
     return Measured(
         parameters=sum(p.numel() for p in steps.model.parameters()),
-        peak_mib=round(peak, 1),
-        weights_mib=round(weights, 1),
-        gradients_mib=round(weights, 1),
-        optimizer_mib=round(optimizer, 1),
-        rest_mib=round(max(0.0, peak - 2 * weights - optimizer), 1),
+        peak_mib=round(peak, 3),
+        weights_mib=round(weights, 3),
+        gradients_mib=round(weights, 3),
+        optimizer_mib=round(optimizer, 3),
+        rest_mib=round(peak - kept, 3),
         milliseconds=spread(milliseconds[1:]),
         first_loss=first_loss,
     )

@@ -12,16 +12,13 @@ from rich.console import Console
 from rich.table import Table
 
 from headscope.analysis.pictures.style import COLOURS, GREY, plain_axes
-from headscope.benchmarks.fresh import Measured, Plan, measure_apart
+from headscope.benchmarks.fresh import NUMBERS, Measured, Plan, measure_apart
 from headscope.benchmarks.timing import machine, place
 
-OURS, CHUNKS, ANEW, BOTH, PEER = (
-    "headscope",
-    "loss in chunks",
-    "activations anew",
-    "both",
-    "transformers",
-)
+OURS, PEER = "headscope", "transformers"
+CHUNKS = f"{OURS}, loss in chunks"
+ANEW = f"{OURS}, activations anew"
+BOTH = f"{OURS}, both"
 PARTS = {
     "weights": "weights",
     "gradients": "gradients",
@@ -94,8 +91,8 @@ def report(figures: dict[str, Any], console: Console) -> None:
         "\npeak: at the moment when most is held. rest: of it, what is not weights "
         f"({ours['weights_mib']:,.0f} MiB), gradients ({ours['gradients_mib']:,.0f}) or the "
         f"optimizer's ({ours['optimizer_mib']:,.0f}), but {PARTS['rest']}. ms: median of "
-        f"{figures['rounds']}. memory, time: times those of {OURS}, which reads out all at once and "
-        "keeps all activations.",
+        f"{figures['rounds']}. memory, time: times those of {OURS}, which reads out all at once "
+        "and keeps all activations.",
         highlight=False,
         soft_wrap=True,
     )
@@ -113,7 +110,8 @@ def draw(figures: dict[str, Any]) -> Figure:
     sides = figures["sides"]
     figure = Figure(figsize=(10, 2.6 + 0.45 * len(sides)), layout="constrained")
     figure.suptitle(
-        f"Memory of a training step, {place(figures)}, {figures['precision']}\n{sizes(figures)}",
+        f"Memory of a training step, {place(figures)}, {NUMBERS[figures['precision']]}\n"
+        f"{sizes(figures)}",
         fontsize=12,
     )
     panel = figure.subplots()
