@@ -74,9 +74,9 @@ def test_every_side_takes_the_same_step_and_what_saves_memory_does(script: Scrip
         assert 0 < side["milliseconds"]["min"] <= side["milliseconds"]["max"]
     peer, plain, chunks, anew, both = (side["peak_mib"] for side in sides.values())
     assert min(peer, plain) > 3 * LOGITS_MIB
-    assert chunks < plain - 1.5 * LOGITS_MIB
+    assert chunks < plain - LOGITS_MIB
     assert anew < plain - 30
-    assert both < min(chunks - 30, anew - 1.5 * LOGITS_MIB)
+    assert both < min(chunks - 30, anew - LOGITS_MIB)
 
 
 def test_a_process_of_its_own_measures_the_same_step() -> None:

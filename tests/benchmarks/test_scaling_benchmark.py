@@ -48,7 +48,7 @@ def test_every_axis_is_measured_and_drawn(script: Script) -> None:
         for times in found["milliseconds"]:
             assert 0 < times["min"] <= times["median"] <= times["max"]
         assert f"\n{axis} " in said.out
-        assert f"{found['time_exponent']:.2f}" in said.out
+        assert f"{found['time_exponent']:z.2f}" in said.out
         assert ("peak_mib" in found) == (axis != "corpus")
     logits = 4 * 64 * 4096 / 2**20
     small, large = figures["axes"]["vocabulary"]["peak_mib"]

@@ -4,8 +4,9 @@ Counted is all that the step needs at the moment when most is held: weights, gra
 optimizer keeps, and the rest, which is activations and what kernels work with. What the process
 had before there was a model is not counted: the libraries, their code called once.
 
-On a CPU that is resident memory, its highest mark as Linux keeps it; on a GPU of NVIDIA what
-PyTorch had allocated at most.
+On a CPU that is resident memory, its highest mark as Linux keeps it, with the allocator as training
+sets it: of small blocks it keeps some that are free, so that figures of small models are not even.
+On a GPU of NVIDIA it is what PyTorch had allocated at most.
 """
 
 import sys

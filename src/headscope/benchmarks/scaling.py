@@ -211,8 +211,8 @@ def report(figures: dict[str, Any], console: Console) -> None:
             name = "" if number else axis
             cells = [f"{times[key]:,.1f}" for key in ("median", "min", "max")]
             table.add_row(name, f"{size:,}", *cells, "-" if mib is None else f"{mib:,.0f}")
-        exponents = [f"{found['time_exponent']:.2f}", "", ""]
-        mib = f"{found['memory_exponent']:.2f}" if "memory_exponent" in found else "-"
+        exponents = [f"{found['time_exponent']:z.2f}", "", ""]
+        mib = f"{found['memory_exponent']:z.2f}" if "memory_exponent" in found else "-"
         table.add_row("", "exponent", *exponents, mib, style="bold", end_section=True)
     console.print(f"\n{conditions(figures)}", style="bold", highlight=False, soft_wrap=True)
     console.print(table)

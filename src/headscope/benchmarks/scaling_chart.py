@@ -74,7 +74,7 @@ def draw_axis(panel: Axes, found: dict[str, Any]) -> None:
     close = max(ends.values()) < 1.35 * min(ends.values())
     for name, colour, _, _ in lines:
         panel.annotate(
-            f"{name} ~ $n^{{{found[f'{name}_exponent']:.2f}}}$",
+            f"{name} ~ $n^{{{found[f'{name}_exponent']:z.2f}}}$",
             (sizes[-1], ends[name]),
             xytext=(7, (6 if name == upper else -6) if close and len(ends) > 1 else 0),
             textcoords="offset points",
@@ -88,6 +88,6 @@ def draw_axis(panel: Axes, found: dict[str, Any]) -> None:
 def short(size: int) -> str:
     """A size in few letters."""
     for unit, letter in ((10**6, "M"), (10**3, "k")):
-        if size >= 10 * unit:
-            return f"{size / unit:.3g}{letter}"
-    return str(size)
+        if size >= unit and size % unit == 0:
+            return f"{size // unit:,}{letter}"
+    return f"{size:,}"
