@@ -66,7 +66,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Measured:
-    """Of a step: memory in MiB, at the peak and of its parts, milliseconds, and the first loss."""
+    """Of a step: memory in MiB, at the peak and of its parts, milliseconds, and the first loss.
+
+    `rest_mib` is the peak less weights, gradients and what is of the optimizer. Not all gradients
+    need be there at that moment, so activations may be more than that.
+    """
 
     parameters: int
     peak_mib: float
