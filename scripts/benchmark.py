@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from headscope.benchmarks.attention import Variant
+    from headscope.benchmarks.fresh import Plan
 
 OF_MODEL = ("model.attention.", "model.dropout=", "model.bias=", "model.qkv_bias=")
 """Beginnings of the words about the model that suite=attention takes: it times layers alone."""
@@ -151,6 +152,66 @@ def data(config: DictConfig) -> None:
     tell(config, measure, draw, report)
 
 
+def memory(config: DictConfig) -> None:
+    """What a training step holds at most, as a table and a chart."""
+    from headscope.benchmarks.memory import compare_memory, draw, report
+
+    at_least_one(config, "rounds", "vocab_size")
+    if not config.trainer.loss_chunk_tokens:
+        raise ValueError(
+            f"trainer.loss_chunk_tokens={config.trainer.loss_chunk_tokens}: suite=memory measures "
+            "with and without chunks, so it must say how large they are, or auto"
+        )
+    tell(config, partial(compare_memory, step_plan(config), peers=config.suite.peers), draw, report)
+
+
+def scaling(config: DictConfig) -> None:
+    """How a training step grows with every size, as a table and a chart."""
+    from headscope.benchmarks.scaling import KEYS, Sweeps, measure_growth, report, whole
+    from headscope.benchmarks.scaling_chart import draw
+
+    at_least_one(config, "rounds", "vocab_size", "tokens_per_step")
+    suite = config.suite
+    config.trainer.batch_size = whole(suite.tokens_per_step, config.model.block_size)
+    sweeps = Sweeps({axis: list(suite[key]) for axis, key in KEYS.items()})
+    tell(config, partial(measure_growth, step_plan(config), sweeps), draw, report)
+
+
+def step_plan(config: DictConfig) -> "Plan":
+    """The step to measure, of random tokens of `suite.vocab_size`."""
+    import torch
+    from hydra.utils import instantiate
+    from omegaconf import OmegaConf
+
+    from headscope import checkpoint
+    from headscope.benchmarks.fresh import Plan
+    from headscope.build import precision_of
+    from headscope.check import check
+
+    choices = HydraConfig.get().runtime.choices
+    if choices["experiment"]:
+        raise ValueError(
+            f"experiment={choices['experiment']}: suite={choices['suite']} has a model of its own; "
+            "give its sizes as model.*"
+        )
+    check(config)
+    plan = config.trainer
+    model: Any = OmegaConf.to_container(config.model, resolve=True)
+    return Plan(
+        model=model,
+        vocab_size=config.suite.vocab_size,
+        batch_size=plan.batch_size,
+        optimizer=instantiate(config.optimizer),
+        precision=precision_of(plan),
+        device=checkpoint.pick_device("cuda" if plan.accelerator == "gpu" else plan.accelerator),
+        threads=torch.get_num_threads(),
+        seed=config.seed,
+        rounds=config.suite.rounds,
+        loss_chunk_tokens=plan.loss_chunk_tokens,
+        checkpoint_activations=plan.checkpoint_activations,
+    )
+
+
 def tell(
     config: DictConfig,
     measure: Callable[..., dict[str, Any]],
@@ -231,6 +292,8 @@ SUITES = {
     "race": race,
     "sampling": sampling,
     "data": data,
+    "memory": memory,
+    "scaling": scaling,
     "watching": watching,
     "attention": attention,
 }

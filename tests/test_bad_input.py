@@ -32,6 +32,8 @@ def assert_one_line(said: Said, *words: str) -> None:
         (["model.embed_dim=10000000000000"], ["cannot be made"]),
         (["trainer.max_steps=0"], ["trainer.max_steps=0"]),
         (["trainer.compile=maybe"], ["trainer.compile=maybe"]),
+        (["trainer.loss_chunk_tokens=-1"], ["trainer.loss_chunk_tokens=-1", "auto"]),
+        (["trainer.loss_chunk_tokens=some"], ["trainer.loss_chunk_tokens=some", "auto"]),
         (["trainer.accelerator=gpus"], ["trainer.accelerator=gpus", "gpu"]),
         (["trainer.devices=2"], ["trainer.devices=2", "one device"]),
         (["trainer.devices=many"], ["trainer.devices=many"]),

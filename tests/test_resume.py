@@ -50,6 +50,16 @@ def test_the_command_line_applies_on_top_and_is_said(run: Path) -> None:
     assert changes == ["trainer.max_steps from 7 to 9", "optimizer.beta1 from 0.9 to 0.5"]
 
 
+def test_a_run_from_before_a_key_was_goes_on_as_conf_has_it(run: Path) -> None:
+    own = configuration("trainer.max_steps=7")
+    for key in ("checkpoint_activations", "loss_chunk_tokens"):
+        del own["trainer"][key]
+    save(run, config=own)
+    config, changes = resumed(run)
+    assert config.trainer == configuration("trainer.max_steps=7")["trainer"]
+    assert changes == []
+
+
 @pytest.mark.parametrize("word", ["model.heads=1", "model/position=none", "data=sotu", "seed=3"])
 def test_what_a_run_is_cannot_be_changed(run: Path, word: str) -> None:
     save(run)

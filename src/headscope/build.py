@@ -88,6 +88,7 @@ def build(
         checkpoint.load_weights(model, source, name=config.init_from)
     if resumed:
         check_resumed(resumed, config, store, folder)
+    model.checkpoint_activations = plan.checkpoint_activations
     make_optimizer = instantiate(config.optimizer)
     make_optimizer(model)  # raises now, rather than when training begins
     module = LanguageModel(
@@ -99,6 +100,7 @@ def build(
         gradient_clip=plan.gradient_clip,
         log_every_steps=plan.log_every_steps,
         compile_model=_on_gpu(plan.accelerator) if plan.compile == "auto" else plan.compile,
+        loss_chunk_tokens=plan.loss_chunk_tokens,
         warn=warn,
         contents=checkpoint.contents(
             config=plain(config), tokenizer=tokenizer, store=store.name, overrides=overrides
@@ -165,7 +167,7 @@ def _trainer(
         return Trainer(
             accelerator=plan.accelerator,
             devices=1 if plan.devices == "auto" else plan.devices,
-            precision=_precision(plan.precision, plan.accelerator),
+            precision=precision_of(plan),
             max_steps=plan.max_steps,
             accumulate_grad_batches=plan.accumulate,
             val_check_interval=plan.val_every_steps * plan.accumulate,
@@ -198,10 +200,11 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", message="The 'train_dataloader' does not have many workers")
 
 
-def _precision(precision: str, accelerator: str) -> Any:
-    if precision != "auto":
-        return precision
-    bf16 = _on_gpu(accelerator) and torch.cuda.is_bf16_supported(including_emulation=False)
+def precision_of(plan: DictConfig) -> Any:
+    """In which numbers the trainer of this configuration computes, in Lightning's words."""
+    if plan.precision != "auto":
+        return plan.precision
+    bf16 = _on_gpu(plan.accelerator) and torch.cuda.is_bf16_supported(including_emulation=False)
     return "bf16-mixed" if bf16 else "32-true"
 
 

@@ -87,3 +87,8 @@ def check_choices(config: DictConfig) -> None:
         )
     if plan.compile not in ("auto", True, False):
         raise ValueError(f"trainer.compile={plan.compile} must be auto, true or false")
+    rows = plan.loss_chunk_tokens
+    if rows not in ("auto", None) and (type(rows) is not int or rows < 0):
+        raise ValueError(
+            f"trainer.loss_chunk_tokens={rows} must be auto, null, or a number of tokens"
+        )

@@ -87,6 +87,8 @@ def resumed_config(composed: DictConfig, overrides: list[str]) -> tuple[DictConf
     """
     own = read_run(Path(composed.resume))["headscope"]
     stored = OmegaConf.create(_literal(own["config"]))
+    # What a run of before a key was does not say, is as conf says.
+    stored.trainer = OmegaConf.to_container(composed.trainer) | own["config"]["trainer"]
     config = stored.copy()
     changes = []
     for argument in overrides[len(own["overrides"]) :]:

@@ -18,7 +18,8 @@ def hugging_face(model: GPT) -> Any:
         from transformers import GPT2Config, GPT2LMHeadModel
     except ImportError:
         raise ValueError(
-            "suite.peers=true needs the package transformers: pip install -e '.[peers]'"
+            "suite.peers=true needs the package transformers: pip install -e '.[peers]', "
+            "or say suite.peers=false"
         ) from None
     check_form(model)
     attention = model.attentions[0]

@@ -65,6 +65,8 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "sampling": scripts.SamplingSuiteConfig,
         "race": scripts.RaceSuiteConfig,
         "data": scripts.DataSuiteConfig,
+        "memory": scripts.MemorySuiteConfig,
+        "scaling": scripts.ScalingSuiteConfig,
     },
     "compare": {
         "attention": scripts.ChoicesConfig,

@@ -76,6 +76,25 @@ class DataSuiteConfig(SuiteConfig):
 
 
 @dataclass
+class MemorySuiteConfig(SuiteConfig):
+    rounds: int = MISSING
+    vocab_size: int = MISSING
+    peers: bool = MISSING
+
+
+@dataclass
+class ScalingSuiteConfig(SuiteConfig):
+    rounds: int = MISSING
+    vocab_size: int = MISSING
+    tokens_per_step: int = MISSING
+    contexts: list[int] = MISSING
+    widths: list[int] = MISSING
+    layers: list[int] = MISSING
+    vocabularies: list[int] = MISSING
+    corpora: list[int] = MISSING
+
+
+@dataclass
 class BenchmarkConfig(MoreThanTrainConfig):
     suite: SuiteConfig = MISSING
     output: str = MISSING

@@ -68,6 +68,8 @@ class TrainerConfig:
     devices: Any = MISSING
     precision: str = MISSING
     compile: Any = MISSING
+    checkpoint_activations: bool = MISSING
+    loss_chunk_tokens: Any = MISSING
 
 
 @dataclass

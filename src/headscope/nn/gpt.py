@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from headscope.nn.activation import gelu
 from headscope.nn.attention import Attention, multi_head
@@ -44,6 +45,10 @@ class GPT(nn.Module):
 
     Raises ValueError when the sizes, or attention and position, do not fit together.
     """
+
+    checkpoint_activations = False
+    """While it trains, keep of each block what it reads alone, and compute the rest anew on the way
+    back (Chen 2016): less memory, a third more time, the same numbers."""
 
     def __init__(
         self,
@@ -158,8 +163,10 @@ class GPT(nn.Module):
         too afterwards.
         """
         x = self.embed(tokens) if cache is None else self.embed(cache.read(tokens), cache.length)
+        anew = self.checkpoint_activations and self.training and torch.is_grad_enabled()
         for layer, block in enumerate(self.blocks):
-            x = block(x, self.position, None if cache is None else cache.past(layer))
+            given = (x, self.position, None if cache is None else cache.past(layer))
+            x = checkpoint(block, *given, use_reentrant=False) if anew else block(*given)
         if cache is not None:
             cache.length += tokens.size(1)
         return x

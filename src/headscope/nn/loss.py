@@ -1,12 +1,15 @@
 """What a language model is measured by.
 
-Shapes: B batch, T tokens, V vocab_size.
+Shapes: B batch, T tokens, C embed_dim, V vocab_size, N tokens of a chunk.
 """
 
 import math
+from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 
 def next_token_loss(logits: Tensor, targets: Tensor, *, reduction: str = "mean") -> Tensor:
@@ -14,6 +17,25 @@ def next_token_loss(logits: Tensor, targets: Tensor, *, reduction: str = "mean")
     return F.cross_entropy(
         logits.reshape(-1, logits.size(-1)).float(), targets.reshape(-1), reduction=reduction
     )
+
+
+def chunked_nats(
+    x: Tensor, targets: Tensor, read_out_nats: Callable[[Tensor, Tensor], Tensor], *, rows: int
+) -> Tensor:
+    """All nats of what the last block wrote, x (B, T, C), at the tokens (B, T) that did follow,
+    without all logits being there at once.
+
+    `read_out_nats` makes the logits of a chunk, x (N, C), and sums the nats at its tokens (N,), at
+    most `rows` of them. On the way back a chunk's logits are made anew: only its own are held.
+    """
+    chunks = math.ceil(targets.numel() / rows)
+    nats = [
+        checkpoint(read_out_nats, *chunk, use_reentrant=False)
+        for chunk in zip(
+            x.flatten(0, 1).chunk(chunks), targets.flatten().chunk(chunks), strict=True
+        )
+    ]
+    return torch.stack(nats).sum()
 
 
 def bits_per_byte(nats: float, size: float) -> float:

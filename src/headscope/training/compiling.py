@@ -2,27 +2,28 @@
 
 from contextlib import AbstractContextManager
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch._dynamo.exc import TorchDynamoException
+
+from headscope.training.objective import Objective
 
 
 def compile_in_place(
-    model: nn.Module, example: Tensor, precision: AbstractContextManager[None]
+    objective: Objective, batch: tuple[Tensor, Tensor], precision: AbstractContextManager[None]
 ) -> str | None:
-    """Compile `model` for training on batches like `example`; returns None, or why it cannot be.
+    """Compile the loss for training on batches like `batch`; returns None, or why it cannot be.
 
-    In place, so that names in checkpoints stay as they are. A step forward and back is taken at
-    once, so that a backend that fails (no C compiler, say) fails here, and the model is then left
-    as it was.
+    A step forward and back is taken at once, so that a backend that fails (no C compiler, say)
+    fails here, and the model is then left as it was.
     """
-    model.compile()
+    objective.compile()
     try:
         with precision:
-            loss = model(example).float().mean()
+            loss = objective.loss(*batch)
         loss.backward()
     except (TorchDynamoException, RuntimeError) as error:
-        model._compiled_call_impl = None
+        objective.undo_compile()
         return str(error).strip().splitlines()[0]
     finally:
-        model.zero_grad(set_to_none=True)
+        objective.model.zero_grad(set_to_none=True)
     return None

@@ -1,18 +1,20 @@
 """The Lightning module: a step of training, a step of validation, and what is logged of them.
 
-Shapes: B batch, T tokens, V vocab_size.
+Shapes: B batch, T tokens.
 """
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
-from headscope.nn.loss import bits_per_byte, next_token_loss
+from headscope.nn import GPT
+from headscope.nn.loss import bits_per_byte
 from headscope.training.compiling import compile_in_place
+from headscope.training.objective import Objective
 
 Schedule = Callable[[int], float]
 
@@ -23,7 +25,8 @@ class LanguageModel(LightningModule):
     The learning rate and the random draws of a step (dropout) are pure functions of (seed, step,
     rank), so a resumed run needs no state of either. `contents` is what a checkpoint carries
     besides weights and optimizer: plain data. With `compile_model` the model is compiled for
-    training; where that fails, `warn` is told and it trains as it is.
+    training; where that fails, `warn` is told and it trains as it is. `loss_chunk_tokens` are
+    the `chunk_tokens` of `Objective`.
     """
 
     byte_lengths: Tensor
@@ -31,7 +34,7 @@ class LanguageModel(LightningModule):
     def __init__(
         self,
         *,
-        model: nn.Module,
+        model: GPT,
         optimizer: Callable[[nn.Module], torch.optim.Optimizer],
         schedule: Schedule,
         byte_lengths: Tensor,
@@ -39,11 +42,13 @@ class LanguageModel(LightningModule):
         gradient_clip: float,
         log_every_steps: int,
         compile_model: bool,
+        loss_chunk_tokens: int | Literal["auto"] | None,
         warn: Callable[[str], None],
         contents: dict[str, Any],
     ) -> None:
         super().__init__()
         self.model = model
+        self.objective = Objective(model, chunk_tokens=loss_chunk_tokens)
         self.make_optimizer = optimizer
         self.schedule = schedule
         self.register_buffer("byte_lengths", byte_lengths, persistent=False)
@@ -79,7 +84,7 @@ class LanguageModel(LightningModule):
         if self.compile_model:
             self.compile_model = False
             precision = self.trainer.precision_plugin.forward_context()
-            problem = compile_in_place(self.model, batch[0], precision)
+            problem = compile_in_place(self.objective, batch, precision)
             if problem:
                 self.warn(f"trainer.compile: not compiled ({problem})")
         if batch_idx % self.trainer.accumulate_grad_batches == 0:
@@ -89,8 +94,7 @@ class LanguageModel(LightningModule):
                 group["lr"] = settings["lr"] * factor
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        inputs, targets = batch
-        loss = next_token_loss(self.model(inputs), targets)
+        loss = self.objective.loss(*batch)
         self.loss_sum.add_(loss.detach())
         self.loss_count += 1
         return loss
@@ -129,9 +133,7 @@ class LanguageModel(LightningModule):
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         inputs, targets = batch
-        # Past the compiled call, which is for training: the last window has a shape of its own.
-        nats = next_token_loss(self.model.forward(inputs), targets, reduction="sum")
-        self.totals[0] += nats
+        self.totals[0] += self.objective.nats(inputs, targets)
         self.totals[1] += targets.numel()
         self.totals[2] += self.byte_lengths[targets].sum()
 

@@ -1,0 +1,64 @@
+"""The loss of a batch, with all logits at once or, where they would be many, chunk by chunk.
+
+Shapes: B batch, T tokens, C embed_dim, V vocab_size, N tokens of a chunk.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from headscope.nn import GPT
+from headscope.nn.loss import chunked_nats, next_token_loss
+
+LOGIT_BYTES = 64 << 20
+"""Logits of a chunk at most, in float32, where the chunks are left to us. A step has them three
+times over: as they are, as logarithms of probabilities, and as gradients."""
+
+
+class Objective:
+    """What training makes small: the mean loss of `model`.
+
+    The logits of at most `chunk_tokens` tokens are there at once: a number, None for all of a
+    batch, or `auto` for as many as have `LOGIT_BYTES`. A batch that fits is read out as a whole.
+    """
+
+    def __init__(self, model: GPT, *, chunk_tokens: int | Literal["auto"] | None) -> None:
+        self.model = model
+        fitting = max(1, LOGIT_BYTES // (4 * model.head.out_features))
+        self.rows = fitting if chunk_tokens == "auto" else chunk_tokens
+        self.undo_compile()
+
+    def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Nats per token, for training, of `targets` (B, T) after `inputs` (B, T)."""
+        rows = self.chunk_rows(targets)
+        if rows is None:
+            return next_token_loss(self.model(inputs), targets)
+        nats = chunked_nats(self.hidden(inputs), targets, self.read_out_nats, rows=rows)
+        return nats / targets.numel()
+
+    def nats(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """All nats, past what is compiled, which is for training: the last window of a validation
+        has a shape of its own."""
+        rows = self.chunk_rows(targets)
+        if rows is None:
+            return next_token_loss(self.model.forward(inputs), targets, reduction="sum")
+        return chunked_nats(self.model.hidden(inputs), targets, self._read_out_nats, rows=rows)
+
+    def chunk_rows(self, targets: Tensor) -> int | None:
+        """Tokens of a chunk, or None where there is no need of any."""
+        return self.rows if self.rows and self.rows < targets.numel() else None
+
+    def _read_out_nats(self, x: Tensor, targets: Tensor) -> Tensor:
+        return next_token_loss(self.model.read_out(x), targets, reduction="sum")
+
+    def compile(self) -> None:
+        """Compile what `loss` calls, in place: names in checkpoints stay as they are."""
+        self.model.compile()
+        self.hidden = torch.compile(self.model.hidden)
+        self.read_out_nats = torch.compile(self._read_out_nats)
+
+    def undo_compile(self) -> None:
+        self.model._compiled_call_impl = None
+        self.hidden = self.model.hidden
+        self.read_out_nats = self._read_out_nats
