@@ -108,9 +108,16 @@ class LanguageModel(LightningModule):
         limit = self.gradient_clip or math.inf
         self.grad_norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
 
+    def optimizer_zero_grad(
+        self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer
+    ) -> None:
+        """Nothing: Lightning calls it after the next forward pass, which would have to find room
+        beside the old gradients. They go with the end of their step."""
+
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         if (batch_idx + 1) % self.trainer.accumulate_grad_batches:
             return
+        self.trainer.optimizers[0].zero_grad()
         if self.global_step % self.log_every_steps == 0 or self.global_step == 1:
             loss = float(self.loss_sum) / self.loss_count
             self.require_finite(loss, "training")

@@ -1,0 +1,36 @@
+"""The laws of when gradients are there."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from composing import composed
+from rich.console import Console
+from running import SMALL
+from torch import Tensor
+
+from headscope.build import build
+from headscope.training.module import LanguageModel
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_step_begins_without_gradients_and_adds_up_those_of_its_batches(
+    speeches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accumulate: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["data=text", f"data.path='{speeches}'", f"trainer.accumulate={accumulate}"]
+    config = composed(*SMALL, *words, "callbacks=plain", "trainer.max_steps=3", "~logger")
+    run = build(config, folder=Path("run"), overrides=[], console=Console(quiet=True))
+    step, seen = LanguageModel.training_step, []
+
+    def watched(self: LanguageModel, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        there = {parameter.grad is not None for parameter in self.model.parameters()}
+        assert len(there) == 1
+        seen.append(there.pop())
+        return step(self, batch, batch_idx)
+
+    monkeypatch.setattr(LanguageModel, "training_step", watched)
+    run.trainer.fit(run.module, datamodule=run.data)
+    assert seen == [False, *[True] * (accumulate - 1)] * 3
+    assert all(parameter.grad is None for parameter in run.model.parameters())
+    assert torch.isfinite(run.module.grad_norm)
