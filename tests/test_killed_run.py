@@ -141,7 +141,8 @@ def test_early_stopping_outlives_a_kill_and_a_new_patience_holds(
     script: Script, speeches: Path
 ) -> None:
     words = [*SMALL, f"data.path={speeches}", "trainer.val_every_steps=2", "optimizer.lr=0"]
-    words += ["trainer.max_steps=30", "callbacks.early_stopping_patience=2"]
+    words += ["optimizer.matrix_lr=0", "trainer.max_steps=30"]
+    words += ["callbacks.early_stopping_patience=2"]
     said = script("train", *words, "hydra.run.dir=outputs/run")
     assert said.code == 0, said.err
     assert "stopped early: 2 validations without a new best" in said.out

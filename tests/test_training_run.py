@@ -93,6 +93,7 @@ def test_it_learns_and_tells_what_it_learned(script: Script, speeches: Path) -> 
         "trainer.max_steps=1",
         "model.embed_dim=64",
         "optimizer.lr=0",
+        "optimizer.matrix_lr=0",
         "hydra.run.dir=outputs/a = copy",
     )
     assert new.code == 0, new.err

@@ -63,7 +63,7 @@ def induction_circuit() -> GPT:
 class Places(NoPosition):
     """Writes the position as one number of its own."""
 
-    def forward(self, embeddings: Tensor) -> Tensor:
+    def forward(self, embeddings: Tensor, start: int = 0) -> Tensor:
         places = torch.zeros_like(embeddings[0])
         length = len(places)
         places[:, 2 * VOCAB : 2 * VOCAB + length] = torch.eye(length)

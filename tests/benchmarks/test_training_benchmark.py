@@ -18,7 +18,7 @@ SIZES = {"vocab_size": 11, "block_size": 10, "embed_dim": 16, "layers": 2, "head
 @pytest.fixture
 def words(speeches: Path) -> list[str]:
     short = ["suite.rounds=2", "suite.steps=3", "suite.warmup_steps=2"]
-    return ["suite=training", *short, *SMALL, f"data.path={speeches}"]
+    return ["suite=training", *short, *SMALL, f"data.path={speeches}", "optimizer=adamw"]
 
 
 def test_all_sides_train_alike(script: Script, words: list[str]) -> None:
