@@ -51,7 +51,10 @@ def muon(
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     matrices = {n: p for n, p in trained.items() if n.startswith("blocks.") and p.dim() == 2}
     if not matrices:
-        raise ValueError("optimizer=muon is for models whose blocks have matrices to train")
+        raise ValueError(
+            "optimizer=muon is for headscope's own models, whose blocks have matrices to train: take "
+            "optimizer=adamw"
+        )
     rest = [p for name, p in trained.items() if name not in matrices]
     return Together(
         [
