@@ -52,8 +52,8 @@ def muon(
     matrices = {n: p for n, p in trained.items() if n.startswith("blocks.") and p.dim() == 2}
     if not matrices:
         raise ValueError(
-            "optimizer=muon is for headscope's own models, whose blocks have matrices to train: take "
-            "optimizer=adamw"
+            "optimizer=muon is for headscope's own models, whose blocks have matrices to train: "
+            "take optimizer=adamw"
         )
     rest = [p for name, p in trained.items() if name not in matrices]
     return Together(
