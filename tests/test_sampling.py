@@ -10,6 +10,7 @@ from running import Script
 
 import headscope
 from headscope.generation import compile_reading, generate_text, generate_texts
+from headscope.generation.compiled import RowProducts
 from headscope.nn.precision import in_precision
 
 PROMPT = "My fellow"
@@ -77,13 +78,29 @@ def test_computed_positions_keep_their_digits_in_bf16() -> None:
 
 @torch.no_grad()
 def test_a_compiled_step_has_the_logits_of_the_plain_one() -> None:
-    _, model = content(configuration("model=modern"))
+    _, model = content(configuration("model=modern", "model.layers=1"))
     model.eval()
-    read, plain, compiled = compile_reading(model), model.make_cache(2), model.make_cache(2)
-    for token in torch.randint(11, (8, 2, 1), generator=torch.Generator().manual_seed(0)):
-        torch.testing.assert_close(
-            read(token, compiled), model.next_logits(token, plain), rtol=1e-4, atol=1e-5
-        )
+    read = compile_reading(model)
+    for batch in (1, 2):
+        plain, compiled = model.make_cache(batch), model.make_cache(batch)
+        texts = torch.randint(11, (batch, 8), generator=torch.Generator().manual_seed(0))
+        model.next_logits(texts[:, :2], plain), model.next_logits(texts[:, :2], compiled)
+        for token in texts[:, 2:].split(1, dim=1):
+            torch.testing.assert_close(
+                read(token, compiled), model.next_logits(token, plain), rtol=1e-4, atol=1e-5
+            )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_product_of_a_row_is_that_of_many_rows(dtype: torch.dtype, bias: bool) -> None:
+    torch.manual_seed(0)
+    part = torch.nn.Linear(24, 7, bias=bias).to(dtype)
+    row = torch.randn(1, 1, 24, dtype=dtype)
+    with RowProducts():
+        made = part(row)
+    assert made.dtype == dtype
+    torch.testing.assert_close(made, part(row.expand(1, 3, 24))[:, :1])
 
 
 def test_where_nothing_can_be_compiled_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,7 @@ def test_every_way_is_timed(script: Script) -> None:
         "large": [
             *("transformers fp32", "transformers bf16"),
             *("headscope fp32", "headscope bf16", "headscope int8"),
+            *("headscope, compiled, fp32", "headscope, compiled, bf16"),
         ],
     }
     for size in ("small", "large"):

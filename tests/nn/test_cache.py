@@ -51,7 +51,7 @@ def test_its_room_is_taken_once_and_is_what_the_model_says():
     assert cache.layers[0][0].data_ptr() == where
     assert (
         sum(part.nbytes for layer in cache.layers for part in layer)
-        == 3 * 10 * model.cache_bytes_per_token()
+        == 3 * (10 + 1) * model.cache_bytes_per_token()
     )
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Past(NamedTuple):
-    """The room for one layer's keys and values, (B, K, block_size, D) each, of which the first
+    """The room for one layer's keys and values, (B, K, S and more, D) each, of which the first
     `length` places are taken."""
 
     keys: Tensor
@@ -33,7 +33,7 @@ class Past(NamedTuple):
 
 class Cache:
     """Room for the keys and values of B texts of one length, taken once and for all:
-    2 L B K D block_size numbers, and for the tokens. `length` tokens of each were read.
+    2 L B K D (block_size + 1) numbers, and for the tokens. `length` tokens of each were read.
 
     It is filled in place, so it is for use without gradients.
     """
@@ -49,7 +49,9 @@ class Cache:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        shape = (batch, kv_heads, block_size, head_dim)
+        # A place more than is used: so what was read is never all there is, which would be another
+        # layout in memory, for which a compiled reading is compiled once more.
+        shape = (batch, kv_heads, block_size + 1, head_dim)
         self.layers = [
             tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in ("keys", "values"))
             for _ in range(layers)
