@@ -24,23 +24,26 @@ class Bar:
 def draw_bars(
     groups: dict[str, Sequence[Bar]], *, title: str, axis: str, logarithmic: bool = True
 ) -> Figure:
-    """A panel for each group, by its title, all on one axis."""
-    most = max(len(bars) for bars in groups.values())
-    figure = Figure(figsize=(9, 1.8 + (0.6 + 0.28 * most) * len(groups)), layout="constrained")
+    """A panel for each group, by its title: with a logarithmic axis that all share, or each with a
+    linear one of its own, from zero."""
+    rows = max(len(bars) for bars in groups.values())
+    figure = Figure(figsize=(9, 1.8 + (0.6 + 0.28 * rows) * len(groups)), layout="constrained")
     figure.suptitle(title, fontsize=12)
-    panels = figure.subplots(len(groups), 1, sharex=True, squeeze=False)[:, 0]
-    lengths = [bar.length for bars in groups.values() for bar in bars if bar.length]
+    panels = figure.subplots(len(groups), 1, sharex=logarithmic, squeeze=False)[:, 0]
+    lengths = {name: [bar.length for bar in bars if bar.length] for name, bars in groups.items()}
     if logarithmic:
+        least = min(min(each) for each in lengths.values())
+        most = max(max(each) for each in lengths.values())
         panels[0].set_xscale("log")
-        start = 10 ** math.floor(math.log10(min(lengths) / 1.5))
-        panels[0].set_xlim(start, max(lengths) * (max(lengths) / start) ** 0.35)  # room for words
-    else:
-        panels[0].set_xlim(0, max(lengths) * 1.45)
+        start = 10 ** math.floor(math.log10(least / 1.5))
+        panels[0].set_xlim(start, most * (most / start) ** 0.35)  # room for words
     for panel, (name, bars) in zip(panels, groups.items(), strict=True):
         panel.set_title(f"\n{name}", loc="left", fontsize=11)
         _draw_group(panel, bars)
-    panels[-1].xaxis.set_major_formatter("{x:,g}")
-    panels[-1].xaxis.set_minor_formatter("")
+        if not logarithmic:
+            panel.set_xlim(0, max(lengths[name]) * 1.45)
+        panel.xaxis.set_major_formatter("{x:,g}")
+        panel.xaxis.set_minor_formatter("")
     panels[-1].set_xlabel(axis)
     return figure
 
