@@ -41,7 +41,7 @@ def benchmark(config: DictConfig) -> None:
 
 def training(config: DictConfig) -> None:
     """Our step against a bare loop's, and others'."""
-    from headscope.benchmarks.training import compare_steps, draw
+    from headscope.benchmarks.training import compare_steps, draw, report
 
     at_least_one(config, "rounds", "steps", "warmup_steps")
     plan = config.suite
@@ -53,7 +53,7 @@ def training(config: DictConfig) -> None:
         warmup_steps=plan.warmup_steps,
         peers=plan.peers,
     )
-    tell(config, measure, draw)
+    tell(config, measure, draw, report)
 
 
 def watching(config: DictConfig) -> None:

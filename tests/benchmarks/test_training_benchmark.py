@@ -25,13 +25,17 @@ def test_all_sides_train_alike(script: Script, words: list[str]) -> None:
     said = script("benchmark", *words, "suite.peers=true", "output=made.json")
     assert said.code == 0, said.err
     figures = json.loads(Path("made.json").read_text())
-    assert figures == json.loads(said.out)
     assert {path.name for path in Path().iterdir()} == {"data", "made.json", "made.png"}
     assert imread("made.png").std() > 0.05
     sides = {"headscope", "bare loop", "transformers"}
     assert set(figures["milliseconds"]) == set(figures["ratio_to_bare_loop"]) == sides
     for times in figures["milliseconds"].values():
         assert 0 < times["min"] <= times["median"] <= times["max"]
+    for name, speed in figures["tokens_per_second"].items():
+        assert f"{speed:,}" in said.out and name in said.out
+        step = figures["milliseconds"][name]["median"] / 1e3
+        assert speed * step == pytest.approx(figures["tokens_per_step"], rel=0.01)
+        assert 0 < figures["of_matrix_rate"][name] < 1
     first, last = figures["first_loss"], figures["last_loss"]
     assert first["headscope"] == first["bare loop"] == pytest.approx(first["transformers"], 1e-4)
     assert last["headscope"] == last["bare loop"] == pytest.approx(last["transformers"], 0.02)

@@ -10,9 +10,9 @@ import torch
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
-from torch import nn
 
 from headscope.benchmarks.bars import Bar, draw_bars
+from headscope.benchmarks.limits import read_bandwidth, weights_in_products
 from headscope.benchmarks.peers import hugging_face
 from headscope.benchmarks.timing import in_turn, machine, place, ratios, spread, wait_for
 from headscope.generation import Read, compile_reading, generate_tokens
@@ -205,25 +205,9 @@ def rows(seconds: dict[str, list[float]], reference: str, case: Sampled) -> list
 def bytes_per_token(model: GPT, kind: str, *, length: int) -> int:
     """What must be read for one token: every weight but those of the tables that are only looked
     up in, and the keys and values of `length` tokens."""
-    in_products = sum(
-        part.weight.numel() for part in model.modules() if isinstance(part, nn.Linear)
-    )
     size = {"fp32": 4, "bf16": 2, "int8": 1}[kind]
     cache = sum(part.cache_width for part in model.attentions) * (2 if kind == "bf16" else 4)
-    return in_products * size + cache * length
-
-
-def read_bandwidth(device: torch.device, *, megabytes: int = 512) -> float:
-    """Bytes per second that a sum over a large array reads; the best of five."""
-    numbers = torch.ones(megabytes * 2**18, device=device)
-    best = 0.0
-    for _ in range(5):
-        wait_for(device)
-        started = time.perf_counter()
-        numbers.sum()
-        wait_for(device)
-        best = max(best, numbers.nbytes / (time.perf_counter() - started))
-    return best
+    return weights_in_products(model) * size + cache * length
 
 
 def require_same(texts: dict[str, list[int]]) -> None:

@@ -3,19 +3,23 @@ against the same model of others."""
 
 import itertools
 import math
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from matplotlib.figure import Figure
 from omegaconf import DictConfig
 from rich.console import Console
+from rich.table import Table
 from torch import Tensor, nn
 
 from headscope.benchmarks.bars import Bar, draw_bars
+from headscope.benchmarks.limits import matrix_rate, training_flops
 from headscope.benchmarks.peers import hugging_face
 from headscope.benchmarks.timing import machine, place, ratios, spread, wait_for
 from headscope.build import Run, build
@@ -33,7 +37,9 @@ def compare_steps(
 ) -> dict[str, Any]:
     """Milliseconds per step of a run as scripts/train.py makes it, of the plainest loop around the
     same model and optimizer, and with `peers` of such a loop around the same model of others, taken
-    in turn, `steps` at a time: medians, spread, and ratios to the bare loop.
+    in turn, `steps` at a time: medians, spread, and ratios to the bare loop. What compiles our
+    model compiles all. `of_matrix_rate` is the part of what the device does in a large product of
+    matrices in the same precision that the model's own arithmetic is ("MFU": PaLM 2022).
 
     All start from the same weights and see the same batches. As in `summary.json`, validation,
     samples, pictures and saving are left out. Raises RuntimeError when the losses show that they
@@ -41,7 +47,6 @@ def compare_steps(
     """
     config = config.copy()
     config.trainer.max_steps = warmup_steps + rounds * steps
-    config.trainer.compile = False
     config.trainer.accumulate = 1
     keep_freed_memory()
     loops = {BARE: bare_loop(config)}
@@ -59,6 +64,12 @@ def compare_steps(
         if not math.isclose(found[0], losses[OURS][0], rel_tol=1e-3):
             raise RuntimeError(f"{name} began at loss {found[0]}, {OURS} at {losses[OURS][0]}")
     tokens = config.trainer.batch_size * config.model.block_size
+    flops = training_flops(run.model)
+    with torch.no_grad(), run.trainer.precision_plugin.forward_context():
+        rate = matrix_rate(device)
+    speed = {
+        name: 1e3 * tokens / statistics.median(times) for name, times in turns.milliseconds.items()
+    }
     return {
         **machine(device),
         "parameters": run.model.parameter_count(),
@@ -70,6 +81,10 @@ def compare_steps(
             name: ratios(times, turns.milliseconds[BARE])
             for name, times in turns.milliseconds.items()
         },
+        "tokens_per_second": {name: round(value) for name, value in speed.items()},
+        "flops_per_token": flops,
+        "matrix_flops_per_second": round(rate),
+        "of_matrix_rate": {name: round(flops * value / rate, 3) for name, value in speed.items()},
         "first_loss": {name: round(found[0], 6) for name, found in losses.items()},
         "last_loss": {name: round(found[-1], 6) for name, found in losses.items()},
     }
@@ -116,6 +131,8 @@ class BareLoop:
             )
         )
         self.losses: list[float] = []
+        if run.module.compile_model:
+            model.compile()
 
     def run(self, count: int) -> float:
         """Milliseconds of each of the next `count` steps."""
@@ -173,6 +190,29 @@ class Turns(Callback):
                 told = (f"{name} {times[-1]:.2f} ms" for name, times in self.milliseconds.items())
                 self.console.print(f"round {done // self.steps}: {', '.join(told)}")
             self.started = clock.seconds()
+
+
+def report(figures: dict[str, Any], console: Console) -> None:
+    """A row for each side."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("", no_wrap=True)
+    for name in ("ms a step", "least", "most", "of bare loop", "tokens/s", "of matrix rate"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, times in figures["milliseconds"].items():
+        table.add_row(
+            name,
+            *(f"{times[key]:.2f}" for key in ("median", "min", "max")),
+            f"{figures['ratio_to_bare_loop'][name]['median']:.3f}",
+            f"{figures['tokens_per_second'][name]:,}",
+            f"{100 * figures['of_matrix_rate'][name]:.1f} %",
+        )
+    console.print(table)
+    console.print(
+        "of bare loop: the median of the ratios, round by round. The matrix rate is that of a large "
+        f"product here, {figures['matrix_flops_per_second'] / 1e9:,.0f} GFLOP/s.",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def draw(figures: dict[str, Any]) -> Figure:
