@@ -25,7 +25,14 @@ if TYPE_CHECKING:
 OF_MODEL = ("model.attention.", "model.dropout=", "model.bias=", "model.qkv_bias=")
 """Beginnings of the words about the model that suite=attention takes: it times layers alone."""
 
-SHARED = ("data", "store_dir", "trainer.accelerator", "trainer.precision", "trainer.compile")
+SHARED = (
+    "data",
+    "tokenizer",
+    "store_dir",
+    "trainer.accelerator",
+    "trainer.precision",
+    "trainer.compile",
+)
 """Beginnings of the words that hold for both sides of a race."""
 
 
@@ -77,6 +84,12 @@ def race(config: DictConfig) -> None:
         raise ValueError(f"suite.against={plan.against} is what would be raced with itself")
     shared = [word for word in typed() if word.startswith(SHARED)]
     other = compose("train", [*shared, f"experiment={plan.against}"])
+    for key in ("data", "tokenizer"):
+        if config[key] != other[key]:
+            raise ValueError(
+                f"{name} and {plan.against} have not the same {key}, and losses per token of "
+                f"different texts or tokens do not compare: give both the same, as {key}=..."
+            )
     if plan.max_steps is not None:
         at_least_one(config, "max_steps")
         for side in (config, other):

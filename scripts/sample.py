@@ -11,7 +11,12 @@ from headscope import command_line
 def sample(config: DictConfig) -> None:
     """Write what the model says after the prompt to standard output, as it is made."""
     from headscope import checkpoint
-    from headscope.generation import check_sampling, compile_reading, generate_texts
+    from headscope.generation import (
+        check_sampling,
+        check_stop,
+        compile_reading,
+        generate_texts,
+    )
     from headscope.nn.precision import in_precision
 
     check_sampling(
@@ -20,6 +25,7 @@ def sample(config: DictConfig) -> None:
         top_k=config.top_k,
         top_p=config.top_p,
     )
+    check_stop(config.stop)
     if config.num_samples < 1:
         raise ValueError(f"num_samples={config.num_samples} must be at least 1")
     loaded = checkpoint.load(
@@ -28,6 +34,8 @@ def sample(config: DictConfig) -> None:
     model = in_precision(loaded.model, config.precision)
     prompt = command_line.read_standard_input() if config.prompt == "-" else config.prompt
     print(f"Sampling from {loaded.path}, step {loaded.step:,}", file=sys.stderr)
+    loaded.tokenizer.encode_prompt(prompt)  # raises now rather than after compiling
+    read_one = compile_reading(model, batch=config.num_samples) if config.compile else None
     made = generate_texts(
         model,
         loaded.tokenizer,
@@ -38,7 +46,7 @@ def sample(config: DictConfig) -> None:
         top_p=config.top_p,
         stop=list(config.stop),
         seeds=[config.seed + number for number in range(config.num_samples)],
-        read_one=compile_reading(model) if config.compile else None,
+        read_one=read_one,
     )
     texts = [prompt] * config.num_samples
     first = next(

@@ -14,7 +14,8 @@ SWITCHES = ("bias", "qkv_bias", "scale_embedding", "tied_head", "lookback", "nor
 def variant(pair: tuple[str, str]) -> dict:
     """The two parts, and switches that differ from pair to pair."""
     number = PAIRS.index(pair)
-    switches = {name: bool(number >> place & 1) for place, name in enumerate(SWITCHES)}
+    switches: dict = {name: bool(number >> place & 1) for place, name in enumerate(SWITCHES)}
+    switches["lookback"] *= 2
     return parts(*pair, qk_norm=number % 3 == 0) | switches
 
 

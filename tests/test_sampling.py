@@ -7,10 +7,12 @@ import pytest
 import torch
 from checkpoint_files import configuration, content
 from running import Script
+from small_gpt import gpt
 
 import headscope
 from headscope.generation import compile_reading, generate_text, generate_texts
 from headscope.generation.compiled import RowProducts
+from headscope.nn import Rotary
 from headscope.nn.precision import in_precision
 
 PROMPT = "My fellow"
@@ -78,17 +80,20 @@ def test_computed_positions_keep_their_digits_in_bf16() -> None:
 
 @torch.no_grad()
 def test_a_compiled_step_has_the_logits_of_the_plain_one() -> None:
-    _, model = content(configuration("model=modern", "model.layers=1"))
-    model.eval()
-    read = compile_reading(model)
-    for batch in (1, 2):
+    torch._dynamo.reset()
+    texts = torch.randint(11, (2, 10), generator=torch.Generator().manual_seed(0))
+    for batch, sizes in ((1, {"vocab_size": 11}), (1, {"vocab_size": 13}), (2, {"vocab_size": 11})):
+        model = gpt(position=Rotary, lookback=2, norm_embedding=True, **sizes)
+        read = compile_reading(model, batch=batch)
+        frames = torch._dynamo.utils.counters["frames"]["ok"]
         plain, compiled = model.make_cache(batch), model.make_cache(batch)
-        texts = torch.randint(11, (batch, 8), generator=torch.Generator().manual_seed(0))
-        model.next_logits(texts[:, :2], plain), model.next_logits(texts[:, :2], compiled)
-        for token in texts[:, 2:].split(1, dim=1):
+        for cache in (plain, compiled):
+            model.next_logits(texts[:batch, :2], cache)
+        for token in texts[:batch, 2:].T.contiguous()[:, :, None]:
             torch.testing.assert_close(
-                read(token, compiled), model.next_logits(token, plain), rtol=1e-4, atol=1e-5
+                read(token, compiled), model.next_logits(token, plain), rtol=1e-4, atol=1e-4
             )
+        assert torch._dynamo.utils.counters["frames"]["ok"] == frames > 0  # compiled once
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -90,11 +90,13 @@ def build(
         check_resumed(resumed, config, store, folder)
     model.checkpoint_activations = plan.checkpoint_activations
     make_optimizer = instantiate(config.optimizer)
-    make_optimizer(model)  # raises now, rather than when training begins
+    make_optimizer(model)  # raises now, rather than when training begins, as does the next
+    schedule = bare(instantiate(config.schedule, max_steps=plan.max_steps))
+    schedule(0)
     module = LanguageModel(
         model=model,
         optimizer=make_optimizer,
-        schedule=bare(instantiate(config.schedule, max_steps=plan.max_steps)),
+        schedule=schedule,
         byte_lengths=torch.from_numpy(tokenizer.byte_lengths()),
         seed=config.seed,
         gradient_clip=plan.gradient_clip,

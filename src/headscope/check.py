@@ -47,8 +47,9 @@ def check(config: DictConfig) -> None:
     for key, (value, least) in at_least.items():
         if not value >= least:
             raise ValueError(f"{key}={value} must be at least {least}")
-    if config.optimizer.lr == math.inf:
-        raise ValueError("optimizer.lr=inf must be finite")
+    for key in ("optimizer.lr", "optimizer.matrix_lr"):
+        if OmegaConf.select(config, key) == math.inf:
+            raise ValueError(f"{key}=inf must be finite")
     if config.seed >= 2**63:
         raise ValueError(f"seed={config.seed} must be below 2**63")
     for step in callbacks.keep_steps:

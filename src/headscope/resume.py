@@ -32,6 +32,9 @@ FIXED = (
 )
 """What a run is; a change of these makes another run."""
 
+CHOSEN = ("optimizer",)
+"""Groups in which a run keeps its choice, whose state it has; its keys may change."""
+
 
 def resume_arguments(typed: list[str], quoted: list[str]) -> list[str]:
     """The command line to compose with: with `resume=`, that of the run, the new words after it.
@@ -65,6 +68,7 @@ def resume_arguments(typed: list[str], quoted: list[str]) -> list[str]:
     for argument in new:
         key = key_of(argument)
         kept = next((name for name in FIXED if key == name or key.startswith(f"{name}.")), None)
+        kept = key if key in CHOSEN else kept
         if kept:
             raise ValueError(
                 f"{argument}: a resumed run keeps its {kept}; for another one start anew, "

@@ -11,7 +11,7 @@ from headscope.build import Run, plain
 from headscope.callbacks.clock import clock_of
 from headscope.callbacks.watching import watching_seconds
 from headscope.files import write_atomically
-from headscope.training.memory import keep_freed_memory
+from headscope.training.process import prepare_process
 
 
 def fit(run: Run) -> dict[str, Any]:
@@ -20,9 +20,7 @@ def fit(run: Run) -> dict[str, Any]:
 
     Raises `headscope.callbacks.saving.Interrupted` after a Ctrl-C.
     """
-    keep_freed_memory()
-    if torch.cuda.is_available():
-        torch.set_float32_matmul_precision("high")  # TF32 where something is still in fp32
+    prepare_process()
     # Two runs that start in the same second and would share a folder fail here, not later.
     try:
         run.saving.folder.mkdir(parents=True, exist_ok=run.resumed_step is not None)

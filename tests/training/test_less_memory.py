@@ -8,7 +8,7 @@ from choices import EACH
 from small_gpt import gpt, some_tokens, variant
 from torch import Tensor, nn
 
-from headscope.nn import GPT
+from headscope.nn import GPT, relu_squared
 from headscope.training.compiling import compile_in_place
 from headscope.training.objective import LOGIT_BYTES, Objective
 
@@ -156,7 +156,7 @@ def test_validation_counts_all_nats(chunk_tokens):
 
 @pytest.mark.parametrize(("chunk_tokens", "anew"), [(None, True), (9, False)])
 def test_what_is_called_is_compiled_and_gives_the_same(chunk_tokens, anew):
-    model = gpt(layers=1).train()
+    model = gpt(layers=1, activation=relu_squared).train()
     model.checkpoint_activations = anew
     objective = Objective(model, chunk_tokens=chunk_tokens)
     plain = step(model, chunk_tokens=chunk_tokens, anew=anew)

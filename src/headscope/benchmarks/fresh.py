@@ -26,8 +26,8 @@ from headscope import checkpoint
 from headscope.benchmarks.peers import hugging_face
 from headscope.benchmarks.timing import spread, wait_for
 from headscope.nn.loss import next_token_loss
-from headscope.training.memory import keep_freed_memory
 from headscope.training.objective import Objective
+from headscope.training.process import prepare_process
 
 MIB = 2**20
 NUMBERS = {
@@ -109,7 +109,7 @@ def measure_apart(plan: Plan) -> Measured:
 def measure(plan: Plan) -> Measured:
     """Take the steps of `plan`, here."""
     torch.set_num_threads(plan.threads)
-    keep_freed_memory()
+    prepare_process()
     heads = plan.model["heads"]
     small = plan.model | {"embed_dim": 8 * heads, "layers": 1, "block_size": 8}
     Steps(replace(plan, model=small, vocab_size=16, batch_size=1)).take(2)
@@ -122,7 +122,8 @@ def measure(plan: Plan) -> Measured:
     weights = size(steps.model.parameters())
     optimizer = size(
         value
-        for state in steps.optimizer.state.values()
+        for optimizer in getattr(steps.optimizer, "optimizers", [steps.optimizer])
+        for state in optimizer.state.values()
         for value in state.values()
         if isinstance(value, Tensor)
     )

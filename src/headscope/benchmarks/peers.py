@@ -1,5 +1,7 @@
 """The same model as others have it, to be measured beside ours."""
 
+import importlib.util
+import math
 from typing import Any
 
 import torch
@@ -14,13 +16,9 @@ def hugging_face(model: GPT) -> Any:
     Where ours has no biases, its own are zero. Raises ValueError when the package is not here, or
     the model not in GPT-2's form.
     """
-    try:
-        from transformers import GPT2Config, GPT2LMHeadModel
-    except ImportError:
-        raise ValueError(
-            "suite.peers=true needs the package transformers: pip install -e '.[peers]', "
-            "or say suite.peers=false"
-        ) from None
+    require_transformers()
+    from transformers import GPT2Config, GPT2LMHeadModel
+
     check_form(model)
     attention = model.attentions[0]
     theirs: Any = GPT2LMHeadModel(
@@ -59,7 +57,16 @@ def hugging_face(model: GPT) -> Any:
     with torch.no_grad():
         for name, value in state.items():
             value.copy_(copied[name]) if name in copied else value.zero_()
-    return theirs.to(model.device).train(model.training)
+    return theirs.to(model.device, model.embedding.weight.dtype).train(model.training)
+
+
+def require_transformers() -> None:
+    """Raises ValueError when the package is not here."""
+    if importlib.util.find_spec("transformers") is None:
+        raise ValueError(
+            "this needs the package transformers: pip install -e '.[peers]'; suite=training and "
+            "suite=memory do without it when you say suite.peers=false"
+        )
 
 
 def of_layer(name: str, layer: nn.Module) -> dict[str, torch.Tensor]:
@@ -80,6 +87,9 @@ def check_form(model: GPT) -> None:
         and type(attention) is MultiHeadAttention
         and attention.kv_heads == attention.heads
         and not attention.qk_norm
+        and attention.has_out_proj
+        and attention.scale == 1 / math.sqrt(attention.head_dim)
+        and attention.dropout == 0
         and attention.heads * attention.head_dim == model.embedding.embedding_dim
         and isinstance(model.norm, nn.LayerNorm)
         and getattr(activation, "func", activation) is gelu
@@ -92,6 +102,6 @@ def check_form(model: GPT) -> None:
     if not fits:
         raise ValueError(
             "suite.peers=true compares with GPT-2 of transformers, which has learned positions, "
-            "multi-head attention, LayerNorm, GELU and a tied head alone: leave these as they are, "
-            "or say suite.peers=false"
+            "multi-head attention, LayerNorm, GELU and a tied head alone, here without dropout: "
+            "leave these as they are, or say suite.peers=false"
         )

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from headscope.benchmarks.bars import Bar, draw_bars
 from headscope.benchmarks.limits import read_bandwidth, weights_in_products
-from headscope.benchmarks.peers import hugging_face
+from headscope.benchmarks.peers import hugging_face, require_transformers
 from headscope.benchmarks.timing import in_turn, machine, place, ratios, spread, wait_for
 from headscope.generation import Read, compile_reading, generate_tokens
 from headscope.nn import GPT
@@ -69,8 +69,15 @@ def time_sampling(
     memory can deliver that the weights and the cache, read once a token, take. Compiling is not
     counted.
 
-    Raises RuntimeError when the ways do not agree.
+    Raises ValueError when there is nothing to compare with, or it has no room for the text, and
+    RuntimeError when the ways do not agree.
     """
+    require_transformers()
+    if large.prompt + large.tokens > large.block_size:
+        raise ValueError(
+            f"suite.large.prompt={large.prompt} and suite.large.tokens={large.tokens} are more "
+            f"than suite.large.block_size={large.block_size}, where {THEIRS} stops"
+        )
     return {
         **machine(device),
         "rounds": rounds,

@@ -24,6 +24,7 @@ from headscope.benchmarks.timing import in_turn, machine, spread, wait_for
 from headscope.checkpoint import build_model
 from headscope.data.batches import Batch, TrainingBatches
 from headscope.data.store import token_dtype
+from headscope.training.process import prepare_process
 
 CORPUS = "corpus"
 KEYS = {
@@ -161,6 +162,7 @@ def time_corpora(
 
     Raises ValueError when a corpus is too short for a batch.
     """
+    prepare_process()
     context = plan.model["block_size"]
     steps = Steps(plan)
     dtype = token_dtype(plan.vocab_size)

@@ -27,7 +27,7 @@ from headscope.callbacks.clock import callbacks_of, clock_of, left_out
 from headscope.data.batches import TrainingBatches
 from headscope.nn import GPT
 from headscope.nn.loss import next_token_loss
-from headscope.training.memory import keep_freed_memory
+from headscope.training.process import prepare_process
 
 OURS, BARE, PEER = "headscope", "bare loop", "transformers"
 
@@ -46,9 +46,10 @@ def compare_steps(
     did not do the same work.
     """
     config = config.copy()
-    config.trainer.max_steps = warmup_steps + rounds * steps
+    # One more: a round ends where the next step begins, with all that Lightning does in between.
+    config.trainer.max_steps = warmup_steps + rounds * steps + 1
     config.trainer.accumulate = 1
-    keep_freed_memory()
+    prepare_process()
     loops = {BARE: bare_loop(config)}
     if peers:
         loops[PEER] = bare_loop(config, theirs=hugging_face)
@@ -102,6 +103,7 @@ def bare_loop(
     with tempfile.TemporaryDirectory() as folder:
         run = built(config, folder)
     device = run.trainer.strategy.root_device
+    run.trainer.precision_plugin.convert_module(run.model)
     ours = run.model.to(device).train()
     if theirs is None:
         return BareLoop(run, ours, ours)
@@ -156,7 +158,7 @@ class BareLoop:
 
 
 class Turns(Callback):
-    """Lets the loops take their turn after every `steps` of ours, and times both."""
+    """Lets the loops take their turn between `steps` of ours and the next, and times both."""
 
     def __init__(
         self, loops: dict[str, BareLoop], *, warmup_steps: int, steps: int, console: Console
@@ -169,12 +171,10 @@ class Turns(Callback):
         self.losses: dict[str, list[float]] = {OURS: []}
         self.started = 0.0
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         done = trainer.global_step - self.warmup_steps
-        if trainer.global_step == 1 or trainer.global_step == trainer.max_steps:
-            self.losses[OURS].append(float(outputs["loss"]))
         if done < 0 or done % self.steps:
             return
         clock = clock_of(trainer)
@@ -190,6 +190,12 @@ class Turns(Callback):
                 told = (f"{name} {times[-1]:.2f} ms" for name, times in self.milliseconds.items())
                 self.console.print(f"round {done // self.steps}: {', '.join(told)}")
             self.started = clock.seconds()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.global_step in (1, trainer.max_steps - 1):
+            self.losses[OURS].append(float(outputs["loss"]))
 
 
 def report(figures: dict[str, Any], console: Console) -> None:
@@ -208,8 +214,8 @@ def report(figures: dict[str, Any], console: Console) -> None:
         )
     console.print(table)
     console.print(
-        "of bare loop: the median of the ratios, round by round. The matrix rate is that of a large "
-        f"product here, {figures['matrix_flops_per_second'] / 1e9:,.0f} GFLOP/s.",
+        "of bare loop: the median of the ratios, round by round. The matrix rate is that of a "
+        f"large product here, {figures['matrix_flops_per_second'] / 1e9:,.0f} GFLOP/s.",
         highlight=False,
         soft_wrap=True,
     )

@@ -81,10 +81,13 @@ def measure_speed(
             return known["speed"]
     steps: dict[str, list[float]] = {run.name: [] for run in runs}
     sampling: dict[str, list[float]] = {run.name: [] for run in runs}
+    configs = {run.name: run.config.copy() for run in runs}
+    for config in configs.values():
+        config.trainer.compile = False
     for number in range(rounds):
         console.print(f"timing, round {number + 1} of {rounds}", highlight=False)
         for run in runs:
-            loop = bare_loop(run.config)
+            loop = bare_loop(configs[run.name])
             loop.run(WARMUP_STEPS)
             steps[run.name].append(loop.run(TIMED_STEPS))
             sampling[run.name].append(sampling_speed(run))

@@ -16,8 +16,8 @@ from headscope.nn.precision import precise
 
 
 @torch.no_grad()
-def compile_reading(model: GPT) -> Read:
-    """`model.next_logits` compiled for single tokens, at any place of a text but the first.
+def compile_reading(model: GPT, *, batch: int = 1) -> Read:
+    """`model.next_logits` compiled for single tokens of `batch` texts, at any place but the first.
 
     It takes tens of seconds on a CPU, and the model must not change afterwards. Raises ValueError
     when it cannot be done here.
@@ -34,11 +34,14 @@ def compile_reading(model: GPT) -> Read:
         with RowProducts():
             return model.next_logits(tokens, cache)
 
+    # What is compiled is kept by the code it is of, for all models, and with modules unguarded one
+    # would get what is another's: each has a copy of its own.
+    next_logits.__code__ = next_logits.__code__.replace()
     read = torch.compile(next_logits, dynamic=True, options=options)
-    cache = model.make_cache(1)
+    cache = model.make_cache(batch)
     try:
         for number in range(min(4, model.block_size)):
-            token = torch.zeros(1, 1, dtype=torch.long, device=model.device)
+            token = torch.zeros(batch, 1, dtype=torch.long, device=model.device)
             (read if number else model.next_logits)(token, cache)
     except (TorchDynamoException, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]

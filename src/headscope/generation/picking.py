@@ -55,6 +55,12 @@ def place_of(chance: Tensor, shares: Tensor) -> Tensor:
     return torch.searchsorted(up_to, chance[:, None] * up_to[:, -1:], right=True)
 
 
+def check_stop(stop: Sequence[str]) -> None:
+    """Raises ValueError when a text to end before is empty."""
+    if "" in stop:
+        raise ValueError("stop='' is empty: it would end every text before it begins")
+
+
 def check_sampling(
     *, max_new_tokens: int, temperature: float, top_k: int | None, top_p: float | None
 ) -> None:

@@ -4,6 +4,7 @@ import codecs
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from headscope.generation.picking import check_stop
 from headscope.generation.tokens import Read, generate_tokens
 from headscope.nn import GPT
 
@@ -41,8 +42,7 @@ def generate_texts(
     Raises ValueError when the vocabulary cannot say the prompt, a stop text is empty, or a setting
     is out of range.
     """
-    if "" in stop:
-        raise ValueError("stop='' is empty: it would end every text before it begins")
+    check_stop(stop)
     start = tokenizer.encode_prompt(prompt) or [tokenizer.end_of_text]
     texts = [Text(tokenizer, stop) for _ in seeds]
     for tokens in generate_tokens(

@@ -127,7 +127,7 @@ class LanguageModel(LightningModule):
             self.log_scalars(
                 {
                     "train/loss": loss,
-                    "train/lr": self._param_groups()[0]["lr"],
+                    "train/lr": self._param_groups()[-1]["lr"],  # the one of optimizer.lr
                     "train/grad_norm": float(self.grad_norm),
                 }
             )
@@ -157,8 +157,9 @@ class LanguageModel(LightningModule):
         """Raises ValueError when a loss shows that training has gone astray."""
         if not math.isfinite(loss):
             raise ValueError(
-                f"the {kind} loss is {loss} at step {self.global_step}: a lower optimizer.lr or a "
-                "longer schedule.warmup_steps may help; the last checkpoint is from before"
+                f"the {kind} loss is {loss} at step {self.global_step}: a lower optimizer.lr (with "
+                "Muon also optimizer.matrix_lr) or a longer schedule.warmup_steps may help; the "
+                "last checkpoint is from before"
             )
 
     def log_scalars(self, figures: dict[str, float]) -> None:

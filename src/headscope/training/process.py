@@ -1,9 +1,18 @@
-"""What the memory allocator does with what tensors give back."""
+"""What is set for a whole process that trains."""
 
 import ctypes
 import sys
 
+import torch
+
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
+
+
+def prepare_process() -> None:
+    """Memory as training wants it and, on a GPU, TF32 where something is still in fp32."""
+    keep_freed_memory()
+    if torch.cuda.is_available():
+        torch.set_float32_matmul_precision("high")
 
 
 def keep_freed_memory() -> None:
