@@ -41,6 +41,8 @@ def assert_one_line(said: Said, *words: str) -> None:
         (["optimizer.lr=nan"], ["optimizer.lr=nan"]),
         (["optimizer.lr=inf"], ["optimizer.lr=inf"]),
         (["data.path=short.txt", "tokenizer=byte", "optimizer.beta1=1"], ["beta1=1"]),
+        (["optimizer.matrix_lr=inf"], ["optimizer.matrix_lr=inf"]),
+        (["data.path=short.txt", "tokenizer=byte", "schedule.cooldown=2"], ["cooldown=2"]),
         (["schedule.warmup_steps=-1"], ["schedule.warmup_steps=-1"]),
         (["callbacks.samples.top_k=0"], ["top_k=0"]),
         (["seed=-1"], ["seed=-1"]),

@@ -60,7 +60,9 @@ def test_a_run_from_before_a_key_was_goes_on_as_conf_has_it(run: Path) -> None:
     assert changes == []
 
 
-@pytest.mark.parametrize("word", ["model.heads=1", "model/position=none", "data=sotu", "seed=3"])
+@pytest.mark.parametrize(
+    "word", ["model.heads=1", "model/position=none", "data=sotu", "seed=3", "optimizer=adamw"]
+)
 def test_what_a_run_is_cannot_be_changed(run: Path, word: str) -> None:
     save(run)
     with pytest.raises(ValueError, match="init_from"):

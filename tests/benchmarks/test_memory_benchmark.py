@@ -14,7 +14,7 @@ from running import Script
 
 from headscope.benchmarks.fresh import Plan, measure, measure_apart
 from headscope.benchmarks.memory import check_losses
-from headscope.training.optimizer import adamw
+from headscope.training.optimizer import adamw, muon
 
 SIDES = [
     "transformers",
@@ -84,6 +84,13 @@ def test_a_process_of_its_own_measures_the_same_step() -> None:
     apart, here = measure_apart(plan()), measure(plan())
     assert apart.first_loss == here.first_loss
     assert apart.parameters == here.parameters
+
+
+def test_what_an_optimizer_of_two_parts_holds_is_counted() -> None:
+    options = {"lr": 1e-3, "matrix_lr": 1e-3, "weight_decay": 0.0, "momentum": 0.9}
+    both = measure(plan(optimizer=partial(muon, beta1=0.9, beta2=0.95, **options)))
+    # Muon holds one number for each of the blocks' weights, AdamW two for each of the rest.
+    assert both.weights_mib < both.optimizer_mib < 2 * both.weights_mib
 
 
 def test_a_side_that_does_not_do_the_same_is_found_out() -> None:

@@ -55,3 +55,11 @@ def test_a_race_that_is_none_is_refused(script: Script, words: list[str], wrong:
     assert said.code == 1
     assert said.err.count("\n") == 1
     assert wrong.split("=")[0] in said.err
+
+
+def test_losses_of_different_texts_or_tokens_are_not_raced(script: Script) -> None:
+    for words in (["experiment=heads"], ["data=tinyshakespeare"]):
+        said = script("benchmark", "suite=race", *words)
+        assert said.code == 1
+        assert "have not the same" in said.err
+        assert said.err.count("\n") == 1

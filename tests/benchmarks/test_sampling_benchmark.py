@@ -47,9 +47,8 @@ def test_every_way_is_timed(script: Script) -> None:
 def test_ways_that_write_something_else_are_found_out(
     script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = sampling.compile_reading
     monkeypatch.setattr(
-        sampling, "compile_reading", lambda model: lambda *given: -honest(model)(*given)
+        sampling, "compile_reading", lambda model: lambda *given: -model.next_logits(*given)
     )
     with pytest.raises(RuntimeError, match="compiled writes another text"):
         script("benchmark", *WORDS)
@@ -62,6 +61,13 @@ def test_what_is_read_for_a_token() -> None:
     assert bytes_per_token(model, "fp32", length=5) == 4 * (matrices + cache)
     assert bytes_per_token(model, "bf16", length=5) == 2 * (matrices + cache)
     assert bytes_per_token(model, "int8", length=5) == matrices + 4 * cache
+
+
+def test_a_text_longer_than_what_is_compared_with_can_read_is_refused(script: Script) -> None:
+    said = script("benchmark", *WORDS, "suite.large.tokens=10")
+    assert said.code == 1
+    assert "suite.large.tokens=10" in said.err
+    assert said.err.count("\n") == 1
 
 
 def test_a_case_of_no_tokens_is_refused() -> None:

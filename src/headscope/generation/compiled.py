@@ -17,7 +17,8 @@ from headscope.nn.precision import precise
 
 @torch.no_grad()
 def compile_reading(model: GPT, *, batch: int = 1) -> Read:
-    """`model.next_logits` compiled for single tokens of `batch` texts, at any place but the first.
+    """`model.next_logits` compiled for single tokens of `batch` texts; a few first ones are read
+    as they are.
 
     It takes tens of seconds on a CPU, and the model must not change afterwards. Raises ValueError
     when it cannot be done here.
@@ -38,15 +39,22 @@ def compile_reading(model: GPT, *, batch: int = 1) -> Read:
     # would get what is another's: each has a copy of its own.
     next_logits.__code__ = next_logits.__code__.replace()
     read = torch.compile(next_logits, dynamic=True, options=options)
+    # Before it, to look back is to look past the beginning, which would be compiled once more.
+    first = 1 + max(1, len(model.before))
     cache = model.make_cache(batch)
+    token = torch.zeros(batch, 1, dtype=torch.long, device=model.device)
     try:
-        for number in range(min(4, model.block_size)):
-            token = torch.zeros(batch, 1, dtype=torch.long, device=model.device)
-            (read if number else model.next_logits)(token, cache)
+        for length in range(first, min(first + 2, model.block_size)):
+            cache.length = length
+            read(token, cache)
     except (TorchDynamoException, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"compile=true: the model cannot be compiled ({reason})") from error
-    return read
+
+    def read_one(tokens: Tensor, cache: Cache) -> Tensor:
+        return (read if cache.length >= first else model.next_logits)(tokens, cache)
+
+    return read_one
 
 
 class RowProducts(TorchFunctionMode):

@@ -51,12 +51,14 @@ class Cache:
     ) -> None:
         # A place more than is used: so what was read is never all there is, which would be another
         # layout in memory, for which a compiled reading is compiled once more.
-        shape = (batch, kv_heads, block_size + 1, head_dim)
+        places = block_size + 1
+        shape = (batch, kv_heads, places, head_dim)
         self.layers = [
             tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in ("keys", "values"))
             for _ in range(layers)
         ]
-        self.tokens = torch.zeros(batch, block_size, dtype=torch.long, device=device)
+        self.tokens = torch.zeros(batch, places, dtype=torch.long, device=device)
+        self.block_size = block_size
         self.length = 0
 
     def read(self, tokens: Tensor) -> Tensor:
@@ -65,8 +67,8 @@ class Cache:
         Raises ValueError when there is no room for them.
         """
         end = self.length + tokens.size(1)
-        if end > self.tokens.size(1):
-            raise ValueError(f"{end} tokens are more than block_size={self.tokens.size(1)}")
+        if end > self.block_size:
+            raise ValueError(f"{end} tokens are more than block_size={self.block_size}")
         self.tokens[:, self.length : end] = tokens
         return self.tokens[:, :end]
 
