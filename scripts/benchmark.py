@@ -107,7 +107,8 @@ def race(config: DictConfig) -> None:
 def sampling(config: DictConfig) -> None:
     """Tokens per second, in all ways and by others."""
     from headscope import checkpoint
-    from headscope.benchmarks.sampling import Sampled, draw, report, time_sampling
+    from headscope.benchmarks.sampling import Sampled, time_sampling
+    from headscope.benchmarks.sampling_chart import draw, report
 
     at_least_one(config, "rounds")
     plan = config.suite
