@@ -51,6 +51,11 @@ def training(config: DictConfig) -> None:
     from headscope.benchmarks.training import compare_steps, draw, report
 
     at_least_one(config, "rounds", "steps", "warmup_steps")
+    if config.model.dropout:
+        raise ValueError(
+            f"model.dropout={config.model.dropout} drops other numbers on every side, and the "
+            "losses would not show that they do the same work: suite=training takes model.dropout=0"
+        )
     plan = config.suite
     measure = partial(
         compare_steps,

@@ -3,6 +3,7 @@
 #   bash scripts/gpu_check.sh [key=value ...]      the keys go to every run, for example
 #   bash scripts/gpu_check.sh store_dir=/mnt/data
 # tiny-shakespeare is downloaded; SHAKESPEARE=input.txt takes a local copy. Some ten minutes.
+# The peers of the last benchmarks come with: pip install -e '.[peers]'
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

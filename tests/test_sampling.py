@@ -7,12 +7,13 @@ import pytest
 import torch
 from checkpoint_files import configuration, content
 from running import Script
-from small_gpt import gpt
+from small_gpt import gpt, some_tokens
+from torch import Tensor
 
 import headscope
-from headscope.generation import compile_reading, generate_text, generate_texts
-from headscope.generation.compiled import RowProducts
-from headscope.nn import Rotary
+from headscope.generation import Read, compile_reading, generate_text, generate_texts
+from headscope.generation.compiled import OneToken, RowProducts, compile_at_call, inputs
+from headscope.nn import GPT, Alibi, Cache, Position, Rotary
 from headscope.nn.precision import in_precision
 
 PROMPT = "My fellow"
@@ -78,23 +79,53 @@ def test_computed_positions_keep_their_digits_in_bf16() -> None:
     assert made.position.cos.dtype == torch.float32
 
 
+TEXTS = some_tokens()
+
+
+def cache_of_three(model: GPT, batch: int) -> Cache:
+    """What a model has of the first three tokens."""
+    cache = model.make_cache(batch)
+    model.next_logits(TEXTS[:batch, :3], cache)
+    return cache
+
+
+def read_others(read: Read, cache: Cache) -> Tensor:
+    """The logits after each of the others."""
+    batch = len(cache.tokens)
+    tokens = (TEXTS[:batch, number : number + 1].clone() for number in range(3, 10))
+    return torch.stack([read(token, cache) for token in tokens])
+
+
 @torch.no_grad()
-def test_a_compiled_step_has_the_logits_of_the_plain_one() -> None:
+@pytest.mark.parametrize(("batch", "position"), [(1, Rotary), (2, Alibi)])
+def test_a_compiled_step_has_the_logits_of_the_plain_one(
+    batch: int, position: type[Position]
+) -> None:
+    model = gpt(position=position, lookback=2, norm_embedding=True)
+    plain = read_others(model.next_logits, cache_of_three(model, batch))
+    read = compile_reading(model, batch=batch)
+    cache = cache_of_three(model, batch)
+    model.blocks = None  # all that is left to read with is what was compiled
+    torch.testing.assert_close(read_others(read, cache), plain)
+
+
+@torch.no_grad()
+def test_a_step_for_a_gpu_has_the_logits_of_the_plain_one() -> None:
     torch._dynamo.reset()
-    texts = torch.randint(11, (2, 10), generator=torch.Generator().manual_seed(0))
-    for batch, sizes in ((1, {"vocab_size": 11}), (1, {"vocab_size": 13}), (2, {"vocab_size": 11})):
-        model = gpt(position=Rotary, lookback=2, norm_embedding=True, **sizes)
-        read = compile_reading(model, batch=batch)
-        frames = torch._dynamo.utils.counters["frames"]["ok"]
-        plain, compiled = model.make_cache(batch), model.make_cache(batch)
-        for cache in (plain, compiled):
-            model.next_logits(texts[:batch, :2], cache)
-        for number in range(2, 10):
-            token = torch.tensor(texts[:batch, number].tolist())[:, None]
-            torch.testing.assert_close(
-                read(token, compiled), model.next_logits(token, plain), rtol=1e-4, atol=1e-4
-            )
-        assert torch._dynamo.utils.counters["frames"]["ok"] == frames > 0  # compiled once
+    model = gpt(position=Rotary, lookback=2)
+    step = compile_at_call(OneToken(model), model.make_cache(2), first=3)
+    frames = torch._dynamo.utils.counters["frames"]["ok"]
+
+    def read(token: Tensor, cache: Cache) -> Tensor:
+        logits = step(inputs(cache.read(token), cache))
+        cache.length += 1
+        return logits
+
+    torch.testing.assert_close(
+        read_others(read, cache_of_three(model, 2)),
+        read_others(model.next_logits, cache_of_three(model, 2)),
+    )
+    assert torch._dynamo.utils.counters["frames"]["ok"] == frames > 0  # compiled once
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -111,12 +142,14 @@ def test_the_product_of_a_row_is_that_of_many_rows(dtype: torch.dtype, bias: boo
 
 def test_where_nothing_can_be_compiled_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*given, **options):
-        def read(*given):
-            raise RuntimeError("no C compiler\nand more")
+        raise RuntimeError("no C compiler\nand more")
 
-        return read
-
-    monkeypatch.setattr(torch, "compile", fail)
+    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", fail)
     _, model = content(configuration())
     with pytest.raises(ValueError, match=r"compile=true: .* \(no C compiler\)"):
         compile_reading(model)
+
+
+def test_int8_is_not_compiled() -> None:
+    with pytest.raises(ValueError, match="precision=fp32 or bf16"):
+        compile_reading(in_precision(gpt(), "int8"))

@@ -52,6 +52,12 @@ def test_sides_that_do_not_do_the_same_are_found_out(
         script("benchmark", *words)
 
 
+def test_dropout_would_hide_other_work(script: Script, words: list[str]) -> None:
+    said = script("benchmark", *words, "model.dropout=0.1")
+    assert said.code == 1
+    assert "suite=training takes model.dropout=0" in said.err
+
+
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_model_of_transformers_gives_our_logits(bias: bool) -> None:
     torch.manual_seed(0)

@@ -127,7 +127,7 @@ def test_blocks_that_start_at_zero_change_nothing_and_learn():
 
 
 def test_a_modern_model_saved_then_loaded_gives_the_same_logits(tmp_path: Path) -> None:
-    saved, model = content(configuration("model=modern"))
+    saved, model = content(configuration("model=modern", "model.zero_init=false"))
     torch.save(saved, tmp_path / "modern.ckpt")
     loaded = headscope.load(tmp_path / "modern.ckpt").model
     assert loaded.logit_cap == 15

@@ -1,17 +1,22 @@
 """Reading one token at a time, compiled.
 
-Shapes: B texts at once, C the width that a product reads, N the width that it writes.
+Shapes: B texts at once, S tokens of each, C the width that a product reads, N the width that it
+writes, V vocab_size.
 """
 
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from headscope.generation.tokens import Read
-from headscope.nn import GPT, Cache
+from headscope.nn import GPT, Cache, Past
 from headscope.nn.precision import precise
 
 
@@ -23,38 +28,102 @@ def compile_reading(model: GPT, *, batch: int = 1) -> Read:
     It takes tens of seconds on a CPU, and the model must not change afterwards. Raises ValueError
     when it cannot be done here.
     """
-    from torch._dynamo.exc import TorchDynamoException  # takes a second to import
-
-    options: dict[str, Any] = {
-        "guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe
-    }
-    if model.device.type == "cpu":  # what a product reads is computed once, not for every row
-        options["realize_opcount_threshold"] = 1
-
-    def next_logits(tokens: Tensor, cache: Cache) -> Tensor:
-        with RowProducts():
-            return model.next_logits(tokens, cache)
-
-    # What is compiled is kept by the code it is of, for all models, and with modules unguarded one
-    # would get what is another's: each has a copy of its own.
-    next_logits.__code__ = next_logits.__code__.replace()
-    read = torch.compile(next_logits, dynamic=True, options=options)
-    # Before it, to look back is to look past the beginning, which would be compiled once more.
+    if any(isinstance(part, torch.ao.nn.quantized.dynamic.Linear) for part in model.modules()):
+        raise ValueError("compile=true takes precision=fp32 or bf16: int8 is in no compiled code")
+    # Before it, to look back is to look past the beginning, which would be another step.
     first = 1 + max(1, len(model.before))
-    cache = model.make_cache(batch)
-    token = torch.zeros(batch, 1, dtype=torch.long, device=model.device)
+    if first + 2 > model.block_size:
+        return model.next_logits
+    compile_step = compile_ahead if model.device.type == "cpu" else compile_at_call
     try:
-        for length in range(first, min(first + 2, model.block_size)):
-            cache.length = length
-            read(token, cache)
-    except (TorchDynamoException, RuntimeError) as error:
+        with warnings.catch_warnings():  # of PyTorch, of what it does itself
+            warnings.simplefilter("ignore", FutureWarning)
+            step = compile_step(OneToken(model), model.make_cache(batch), first=first)
+    except RuntimeError as error:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"compile=true: the model cannot be compiled ({reason})") from error
 
     def read_one(tokens: Tensor, cache: Cache) -> Tensor:
-        return (read if cache.length >= first else model.next_logits)(tokens, cache)
+        if cache.length < first:
+            return model.next_logits(tokens, cache)
+        logits = step(inputs(cache.read(tokens), cache))
+        cache.length += 1
+        return logits
 
     return read_one
+
+
+class OneToken(nn.Module):
+    """Logits (B, V) of the token after `seen` (B, S), of which `cached`, the keys and the values of
+    every layer in turn, has all but the last."""
+
+    def __init__(self, model: GPT) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, seen: Tensor, *cached: Tensor) -> Tensor:
+        length = seen.size(1) - 1
+        pasts = [
+            Past(keys, values, length)
+            for keys, values in zip(cached[::2], cached[1::2], strict=True)
+        ]
+        with RowProducts():
+            x = self.model.through_blocks(self.model.embed(seen, length), pasts)
+            return self.model.read_out(x)[:, 0]
+
+
+Step = Callable[[list[Tensor]], Tensor]
+"""`OneToken`, of the list of its inputs."""
+
+
+def inputs(seen: Tensor, cache: Cache) -> list[Tensor]:
+    """What `OneToken` takes."""
+    return [seen, *(part for layer in cache.layers for part in layer)]
+
+
+def compile_ahead(step: OneToken, cache: Cache, *, first: int) -> Step:
+    """As a library without Python, for a CPU: on it a small model takes less time than what
+    torch.compile does at every call."""
+    example = inputs(cache.tokens[:, : first + 2], cache)
+    length = torch.export.Dim("length", min=first + 1, max=cache.block_size)
+    exported = torch.export.export(
+        step, tuple(example), dynamic_shapes=({1: length}, tuple(None for _ in example[1:]))
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        library = torch._inductor.aoti_compile_and_package(
+            exported,
+            package_path=str(Path(folder) / "step.pt2"),
+            inductor_configs={
+                "aot_inductor.package_constants_in_so": False,
+                # What a product reads is computed once, not for every row.
+                "realize_opcount_threshold": 1,
+            },
+        )
+        compiled = torch._inductor.aoti_load_package(library)
+    weights = {**exported.state_dict, **exported.constants}
+    return Library(
+        compiled, {name: weights[name].detach() for name in compiled.get_constant_fqns()}
+    )
+
+
+class Library:
+    """A compiled step, and the weights, which it reads where they lie."""
+
+    def __init__(self, compiled: Any, weights: dict[str, Tensor]) -> None:
+        self.loader = compiled.loader
+        self.weights = weights  # keeps them alive
+        compiled.load_constants(weights, check_full_update=True, user_managed=True)
+
+    def __call__(self, given: list[Tensor]) -> Tensor:
+        return self.loader.boxed_run(given)[0]
+
+
+def compile_at_call(step: OneToken, cache: Cache, *, first: int) -> Step:
+    """By torch.compile, for a GPU."""
+    compiled = torch.compile(step, dynamic=True)
+    for length in (first + 1, first + 2):
+        compiled(*inputs(cache.tokens[:, :length], cache))
+    return lambda given: compiled(*given)
 
 
 class RowProducts(TorchFunctionMode):

@@ -13,7 +13,7 @@ from headscope.nn.attention import (
     multi_query,
     single_head,
 )
-from headscope.nn.cache import Cache
+from headscope.nn.cache import Cache, Past
 from headscope.nn.gpt import GPT
 from headscope.nn.norm import layer_norm, rms_norm
 from headscope.nn.position import (
@@ -43,6 +43,7 @@ __all__ = [
     "MultiHeadAttention",
     "NoPosition",
     "Normalized",
+    "Past",
     "Position",
     "Relative",
     "Rotary",

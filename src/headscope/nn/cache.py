@@ -49,8 +49,8 @@ class Cache:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        # A place more than is used: so what was read is never all there is, which would be another
-        # layout in memory, for which a compiled reading is compiled once more.
+        # A place more than is used: what was read is never all there is, which would be another
+        # layout in memory, and a compiled reading is compiled for one.
         places = block_size + 1
         shape = (batch, kv_heads, places, head_dim)
         self.layers = [
@@ -72,7 +72,6 @@ class Cache:
         self.tokens[:, self.length : end] = tokens
         return self.tokens[:, :end]
 
-    def past(self, layer: int) -> Past:
-        """What layer number `layer` has."""
-        keys, values = self.layers[layer]
-        return Past(keys, values, self.length)
+    def pasts(self) -> list[Past]:
+        """What every layer has."""
+        return [Past(keys, values, self.length) for keys, values in self.layers]

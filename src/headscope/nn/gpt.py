@@ -4,7 +4,7 @@ Shapes: B batch, T tokens, C embed_dim, V vocab_size.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,7 @@ from headscope.nn.activation import gelu
 from headscope.nn.attention import Attention, multi_head
 from headscope.nn.attention.base import head_width
 from headscope.nn.block import Block
-from headscope.nn.cache import Cache
+from headscope.nn.cache import Cache, Past
 from headscope.nn.norm import layer_norm
 from headscope.nn.position import Learned, Position
 
@@ -162,13 +162,20 @@ class GPT(nn.Module):
         With `cache`, `tokens` are those that follow what it has of the same texts, and it has them
         too afterwards.
         """
-        x = self.embed(tokens) if cache is None else self.embed(cache.read(tokens), cache.length)
+        if cache is None:
+            return self.through_blocks(self.embed(tokens))
+        seen = cache.read(tokens)
+        x = self.through_blocks(self.embed(seen, cache.length), cache.pasts())
+        cache.length += tokens.size(1)
+        return x
+
+    def through_blocks(self, x: Tensor, pasts: Sequence[Past] | None = None) -> Tensor:
+        """What the last block writes, (B, T, C), when the first one reads x (B, T, C); `pasts` are
+        what every layer has of the tokens before."""
         anew = self.checkpoint_activations and self.training and torch.is_grad_enabled()
         for layer, block in enumerate(self.blocks):
-            given = (x, self.position, None if cache is None else cache.past(layer))
+            given = (x, self.position, pasts[layer] if pasts else None)
             x = checkpoint(block, *given, use_reentrant=False) if anew else block(*given)
-        if cache is not None:
-            cache.length += tokens.size(1)
         return x
 
     def embed(self, tokens: Tensor, start: int = 0) -> Tensor:
