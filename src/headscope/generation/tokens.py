@@ -3,7 +3,6 @@
 Shapes: B texts at once, T tokens, V vocab_size.
 """
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -92,12 +91,13 @@ def generate_tokens(
         )
         for numbers in by_length.values()
     ]
-    for chance in itertools.islice(draw(seeds), max_new_tokens):
+    draws = [draw([seeds[number] for number in numbers]) for numbers in by_length.values()]
+    for _ in range(max_new_tokens):
         new = [0] * len(prompts)
-        for numbers, context in zip(by_length.values(), contexts, strict=True):
+        for numbers, context, chances in zip(by_length.values(), contexts, draws, strict=True):
             tokens = pick(
                 context.next_logits(),
-                chance=chance[numbers],
+                chance=next(chances),
                 temperature=temperature,
                 top_k=top_k,
                 top_p=top_p,
