@@ -3,9 +3,10 @@
 #   bash scripts/gpu_check.sh [key=value ...]      the keys go to every run, for example
 #   bash scripts/gpu_check.sh store_dir=/mnt/data
 # tiny-shakespeare is downloaded; SHAKESPEARE=input.txt takes a local copy. Some ten minutes.
-# The peers of the last benchmarks come with: pip install -e '.[peers]'
+# Steps and sampling are compared with transformers: pip install -e '.[peers]'
 set -euo pipefail
 cd "$(dirname "$0")/.."
+python -c "import transformers" || { echo "first: pip install -e '.[peers]'" >&2; exit 1; }
 
 out=outputs/gpu_check_$(date +%Y-%m-%d_%H-%M-%S)
 shakespeare=()

@@ -1,18 +1,20 @@
 """The laws of scripts/sample.py: several texts at once are those that each would be alone, and
 weights in fewer bits are a choice."""
 
+import copy
 from pathlib import Path
 
 import pytest
 import torch
 from checkpoint_files import configuration, content
+from choices import EACH
 from running import Script
-from small_gpt import gpt, some_tokens
+from small_gpt import gpt, some_tokens, variant
 from torch import Tensor
 
 import headscope
 from headscope.generation import Read, compile_reading, generate_text, generate_texts
-from headscope.generation.compiled import OneToken, RowProducts, compile_at_call, inputs
+from headscope.generation.compiled import OneToken, RowProducts, compile_at_call, export, inputs
 from headscope.nn import GPT, Alibi, Cache, Position, Rotary
 from headscope.nn.precision import in_precision
 
@@ -96,6 +98,9 @@ def read_others(read: Read, cache: Cache) -> Tensor:
     return torch.stack([read(token, cache) for token in tokens])
 
 
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+
+
 @torch.no_grad()
 @pytest.mark.parametrize(("batch", "position"), [(1, Rotary), (2, Alibi)])
 def test_a_compiled_step_has_the_logits_of_the_plain_one(
@@ -104,9 +109,52 @@ def test_a_compiled_step_has_the_logits_of_the_plain_one(
     model = gpt(position=position, lookback=2, norm_embedding=True)
     plain = read_others(model.next_logits, cache_of_three(model, batch))
     read = compile_reading(model, batch=batch)
+    other = 3 - batch  # is read as it is
+    expected = read_others(model.next_logits, cache_of_three(model, other))
+    torch.testing.assert_close(read_others(read, cache_of_three(model, other)), expected)
     cache = cache_of_three(model, batch)
     model.blocks = None  # all that is left to read with is what was compiled
-    torch.testing.assert_close(read_others(read, cache), plain)
+    torch.testing.assert_close(read_others(read, cache), plain, **CLOSE)
+
+
+@torch.no_grad()
+def test_a_compiled_step_in_bf16_is_as_near_as_the_plain_one() -> None:
+    exact = gpt()
+    model = in_precision(copy.deepcopy(exact), "bf16")
+    expected = read_others(exact.next_logits, cache_of_three(exact, 1))
+    plain, compiled = (
+        (read_others(read, cache_of_three(model, 1)).float() - expected).abs().max()
+        for read in (model.next_logits, compile_reading(model))
+    )
+    assert 0 < compiled < 2 * plain
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("pair", EACH, ids=str)
+def test_a_step_that_would_be_compiled_has_the_logits_of_the_plain_one(
+    pair: tuple[str, str],
+) -> None:
+    model = gpt(**variant(pair))
+    first = 1 + max(1, len(model.before))
+    step = export(OneToken(model), model.make_cache(1), first=first).module()
+    cache = cache_of_three(model, 1)
+    for number in range(3, 10):
+        given = inputs(TEXTS[:1, : number + 1], cache)
+        made = step(*(part.clone() for part in given))
+        expected = model.next_logits(TEXTS[:1, number : number + 1], cache)
+        torch.testing.assert_close(made, expected, **CLOSE)
+
+
+def test_a_context_too_short_to_compile_for_is_read_as_it_is() -> None:
+    model = gpt(block_size=3)
+    assert compile_reading(model) == model.next_logits
+
+
+def test_what_is_compiled_writes_the_same(script: Script, checkpoint: str) -> None:
+    words = [checkpoint, "num_samples=2", "max_new_tokens=12", "temperature=0"]
+    plain, compiled = (script("sample", *words, *more) for more in ([], ["compile=true"]))
+    assert compiled.code == 0, compiled.err
+    assert compiled.out == plain.out
 
 
 @torch.no_grad()
@@ -124,6 +172,7 @@ def test_a_step_for_a_gpu_has_the_logits_of_the_plain_one() -> None:
     torch.testing.assert_close(
         read_others(read, cache_of_three(model, 2)),
         read_others(model.next_logits, cache_of_three(model, 2)),
+        **CLOSE,
     )
     assert torch._dynamo.utils.counters["frames"]["ok"] == frames > 0  # compiled once
 

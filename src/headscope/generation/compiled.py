@@ -22,14 +22,14 @@ from headscope.nn.precision import precise
 
 @torch.no_grad()
 def compile_reading(model: GPT, *, batch: int = 1) -> Read:
-    """`model.next_logits` compiled for single tokens of `batch` texts; a few first ones are read
-    as they are.
+    """`model.next_logits` compiled for single tokens of `batch` texts; all else is read as it is:
+    the first few, more at once, other numbers of texts, and all of a context of less than 4 tokens.
 
     It takes tens of seconds on a CPU, and the model must not change afterwards. Raises ValueError
     when it cannot be done here.
     """
     if any(isinstance(part, torch.ao.nn.quantized.dynamic.Linear) for part in model.modules()):
-        raise ValueError("compile=true takes precision=fp32 or bf16: int8 is in no compiled code")
+        raise ValueError("compile=true takes precision=fp32 or bf16: int8 cannot be compiled")
     # Before it, to look back is to look past the beginning, which would be another step.
     first = 1 + max(1, len(model.before))
     if first + 2 > model.block_size:
@@ -40,11 +40,11 @@ def compile_reading(model: GPT, *, batch: int = 1) -> Read:
             warnings.simplefilter("ignore", FutureWarning)
             step = compile_step(OneToken(model), model.make_cache(batch), first=first)
     except RuntimeError as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ValueError(f"compile=true: the model cannot be compiled ({reason})") from error
 
     def read_one(tokens: Tensor, cache: Cache) -> Tensor:
-        if cache.length < first:
+        if cache.length < first or tokens.shape != (batch, 1):  # a library does not check
             return model.next_logits(tokens, cache)
         logits = step(inputs(cache.read(tokens), cache))
         cache.length += 1
@@ -84,11 +84,7 @@ def inputs(seen: Tensor, cache: Cache) -> list[Tensor]:
 def compile_ahead(step: OneToken, cache: Cache, *, first: int) -> Step:
     """As a library without Python, for a CPU: on it a small model takes less time than what
     torch.compile does at every call."""
-    example = inputs(cache.tokens[:, : first + 2], cache)
-    length = torch.export.Dim("length", min=first + 1, max=cache.block_size)
-    exported = torch.export.export(
-        step, tuple(example), dynamic_shapes=({1: length}, tuple(None for _ in example[1:]))
-    )
+    exported = export(step, cache, first=first)
     with tempfile.TemporaryDirectory() as folder:
         library = torch._inductor.aoti_compile_and_package(
             exported,
@@ -104,6 +100,14 @@ def compile_ahead(step: OneToken, cache: Cache, *, first: int) -> Step:
     return Library(
         compiled, {name: weights[name].detach() for name in compiled.get_constant_fqns()}
     )
+
+
+def export(step: OneToken, cache: Cache, *, first: int) -> torch.export.ExportedProgram:
+    """What the step computes, for every length from `first` on, without its Python."""
+    example = inputs(cache.tokens[:, : first + 2], cache)
+    length = torch.export.Dim("length", min=first + 1, max=cache.block_size)
+    shapes = ({1: length}, tuple(None for _ in example[1:]))
+    return torch.export.export(step, tuple(example), dynamic_shapes=shapes)
 
 
 class Library:

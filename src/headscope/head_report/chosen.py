@@ -67,7 +67,7 @@ def kept(paths: Iterable[str]) -> list[Path]:
             inside = sorted([*path.glob("checkpoints/step_*.ckpt"), *path.glob("step_*.ckpt")])
             if not inside:
                 raise ValueError(
-                    f"checkpoints={path} kept none: train with callbacks.keep_steps=[0,100,300,900]"
+                    f"checkpoints={path} kept none: train with callbacks.keep_steps=[0,100,300,850]"
                 )
             found += inside
         else:
