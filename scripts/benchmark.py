@@ -153,7 +153,8 @@ def attention(config: DictConfig) -> None:
 
 def data(config: DictConfig) -> None:
     """Making a batch, of corpora of several sizes, as a table and a chart."""
-    from headscope.benchmarks.data import compare_batches, draw, report
+    from headscope.benchmarks.data import compare_batches, report
+    from headscope.benchmarks.data_chart import draw
     from headscope.check import check
 
     check(config)

@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
@@ -34,16 +35,16 @@ def train(config: DictConfig) -> float:
     overrides = list(hydra.overrides.task)
     console = Console()
     resume = bool(config.resume)
-    try:
+    named = any("run.dir=" in word for word in hydra.overrides.hydra)
+    with ExitStack() as unless_built:
+        unless_built.callback(_remove_unused, folder, keep=named)
         if resume:
             config, changes = resumed_config(config, overrides)
             overrides = [word for word in overrides if not word.startswith("resume=")]
         this = build.build(
             config, folder=folder, overrides=overrides, console=console, resume=resume
         )
-    except BaseException:
-        _remove_unused(folder, keep=any("run.dir=" in word for word in hydra.overrides.hydra))
-        raise
+        unless_built.pop_all()
     report.describe(this)
     if resume:
         report.describe_resume(this, changes)

@@ -122,7 +122,7 @@ def test_rooms_of_one_floor_do_not_open_into_each_other(part, module):
 
 
 ORDER = [
-    ["nn", "config", "files"],
+    ["nn", "config", "files", "errors"],
     ["data", "training", "analysis", "generation", "command_line"],
     ["checkpoint", "evaluation", "resume"],
     ["callbacks", "check", "console", "head_report"],
@@ -150,11 +150,12 @@ def test_nothing_reaches_up(module):
             assert floor_of(name) <= floor_of(module), name
 
 
+HYDRA = ("config", "command_line", "errors", "checkpoint", "build")
+
+
 @pytest.mark.parametrize("module", FILES)
 def test_hydra_is_where_configuration_is_read(module):
-    if not within(
-        module, *(f"headscope.{p}" for p in ("config", "command_line", "checkpoint", "build"))
-    ):
+    if not within(module, *(f"headscope.{p}" for p in HYDRA)):
         assert not [name for name in imports(module) if within(name, "hydra")]
 
 

@@ -1,33 +1,23 @@
-"""What stands between a person's command line and Hydra, and between an error and the person.
+"""What stands between a person's command line and Hydra.
 
 Hydra's grammar gives commas, quotes, brackets, `=` and most of Unicode a meaning of their own.
 Paths and texts are meant literally, so they are quoted before Hydra reads them.
 """
 
-import difflib
 import functools
 import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import hydra
-from hydra.errors import HydraException, OverrideParseException
-from omegaconf.errors import (
-    ConfigAttributeError,
-    ConfigKeyError,
-    MissingMandatoryValue,
-    OmegaConfBaseException,
-)
-from yaml import YAMLError
 
 from headscope.config import register_schemas
+from headscope.errors import errors_told
 
-LIBRARIES = (HydraException, OmegaConfBaseException)
 CONF = Path(__file__).parents[2] / "conf"
 
 LITERAL_KEYS = frozenset(
@@ -207,58 +197,3 @@ def run(
         quoted = literal_arguments(with_words(typed, implied_data(typed)))
         sys.argv[1:] = prepare(typed, quoted)
         hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(guarded)()
-
-
-@contextmanager
-def errors_told(full_error: bool) -> Iterator[None]:
-    """End the process as `run` says when something in here fails."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        print("\nInterrupted.", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:
-        # The reader has gone, as `head` does. Python would complain when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
-    except (ValueError, OSError, OverflowError, YAMLError, *LIBRARIES) as error:
-        if full_error:
-            raise
-        print(f"Error: {one_line(error)}", file=sys.stderr)
-        sys.exit(1)
-
-
-def one_line(error: BaseException) -> str:
-    """What went wrong, without the libraries' frame around it."""
-    where = re.match(r"In '(.+?)': \w+ raised while composing", str(error))
-    if where and error.__context__:
-        return f"conf/{where[1]}.yaml: {one_line(error.__context__)}"
-    merging = re.match(r"Error merging override (.+)", str(error))
-    while isinstance(error, HydraException) and error.__cause__:
-        error = error.__cause__
-    if isinstance(error, OverrideParseException):
-        return f"{error.override}: this is not key=value as Hydra reads it; quote the value"
-    if isinstance(error, MissingMandatoryValue):
-        return f"{error.full_key}= must be given"
-    if isinstance(error, ConfigKeyError | ConfigAttributeError) and error.full_key:
-        return f"{error.full_key}: there is no such key{_suggestion(error)}"
-    if merging and isinstance(getattr(error, "full_key", None), int):  # a place in a list, no name
-        return f"{merging[1]}: {str(error).splitlines()[0]}"
-    if isinstance(error, OmegaConfBaseException) and error.full_key:
-        reason = str(error).splitlines()[0]
-        if "is not a ListConfig" in reason:
-            reason = f"must be a list, in brackets: {error.full_key}=[...]"
-        return f"{error.full_key}: {reason}"
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    text, _, _ = str(error).partition("Config search path")
-    return " ".join(text.split()) or type(error).__name__
-
-
-def _suggestion(error: OmegaConfBaseException) -> str:
-    fields = getattr(error.object_type, "__dataclass_fields__", {})
-    known = [name for name in fields if not name.startswith("_")]
-    close = difflib.get_close_matches(str(error.key), known, n=1)
-    if close:
-        return f"; did you mean {close[0]}?"
-    return f"; keys here: {', '.join(known)}" if known else "; this choice has none of its own"

@@ -1,6 +1,7 @@
 """Looking at the model while it trains, at steps of one's own choice."""
 
 import time
+from abc import ABC, abstractmethod
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -11,7 +12,7 @@ from headscope.callbacks.writers import tensorboard_writers
 from headscope.nn import GPT
 
 
-class AtSteps(Callback):
+class AtSteps(Callback, ABC):
     """Acts at every step that is `due`: before the first, and after others. What happens there is
     not training time, and must not change the model or draw from the global random numbers: the
     training never learns of it. `seconds` is what it took.
@@ -19,13 +20,13 @@ class AtSteps(Callback):
 
     seconds = 0.0
 
+    @abstractmethod
     def due(self, step: int) -> bool:
         """Whether to act at this step, 0 for the untrained model."""
-        raise NotImplementedError
 
+    @abstractmethod
     def act(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """What to do after `trainer.global_step` steps."""
-        raise NotImplementedError
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.global_step == 0 and self.due(0):
@@ -55,9 +56,9 @@ class Watcher(AtSteps):
     """Logs to TensorBoard what the model is like, at every step that is `due`, and once more where
     a run is stopped early."""
 
+    @abstractmethod
     def look(self, model: GPT, step: int, writers: list[SummaryWriter]) -> None:
         """Log what `model` is like after `step` steps."""
-        raise NotImplementedError
 
     def act(self, trainer: Trainer, pl_module: LightningModule) -> None:
         writers = tensorboard_writers(trainer)

@@ -4,6 +4,7 @@ Shapes: B batch, T queries, S keys, C embed_dim, H heads, K kv heads, D head_dim
 """
 
 import math
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +57,7 @@ class HeadNorm(nn.RMSNorm):
         return super().forward(x.to(self.weight.dtype)).to(x.dtype)
 
 
-class Attention(nn.Module):
+class Attention(nn.Module, ABC):
     """Queries look at keys and take home a weighted sum of values.
 
     The options of all attentions:
@@ -182,6 +183,7 @@ class Attention(nn.Module):
             out, seen = out[0], None if seen is None else seen[0]
         return out if seen is None else (out, seen)
 
+    @abstractmethod
     def mix(
         self,
         query: Tensor,
@@ -196,7 +198,6 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """What every kind of attention does in its own way: the heads' outputs side by side,
         (B, T, H D), and with `weights` the weights (B, H, T, S)."""
-        raise NotImplementedError
 
     def make_norm(self) -> nn.Module:
         """What normalizes every query, or every key, with `qk_norm`."""
