@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from omegaconf import DictConfig
 
 from headscope import command_line
+from headscope.errors import UserError
 
 if TYPE_CHECKING:
     from headscope.checkpoint import Checkpoint
@@ -38,7 +39,7 @@ def analyze(config: DictConfig) -> None:
     pair = chosen.pair_named(config.difference, loaded) if config.difference is not None else None
     folder = Path(config.output_dir) if config.output_dir else folder_of(loaded.path)
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"output_dir={folder} is a file: name a folder")
+        raise UserError(f"output_dir={folder} is a file: name a folder")
 
     validation = cache(partial(text_of, loaded))
     length = loaded.model.block_size
@@ -75,13 +76,13 @@ def analyze(config: DictConfig) -> None:
 
 
 def check(config: DictConfig) -> None:
-    """Raises ValueError when a setting is out of range."""
+    """Raises UserError when a setting is out of range."""
     # The error of an ablation is that of a mean over windows.
     for key, least in (("windows", 1), ("ablation_windows", 2)):
         if config[key] < least:
-            raise ValueError(f"{key}={config[key]} must be at least {least}")
+            raise UserError(f"{key}={config[key]} must be at least {least}")
     if config.replace_by not in ("zero", "mean"):
-        raise ValueError(f"replace_by={config.replace_by} must be zero or mean")
+        raise UserError(f"replace_by={config.replace_by} must be zero or mean")
 
 
 def say(line: str) -> None:

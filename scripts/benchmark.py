@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 
 from headscope import command_line
 from headscope.config import SCHEMAS
+from headscope.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,9 +41,9 @@ def benchmark(config: DictConfig) -> None:
     """Run the suite that was chosen."""
     output = Path(config.output)
     if not output.parent.is_dir():
-        raise ValueError(f"output={output}: there is no folder {output.parent}")
+        raise UserError(f"output={output}: there is no folder {output.parent}")
     if output.is_dir():
-        raise ValueError(f"output={output} is a folder: name a file in it")
+        raise UserError(f"output={output} is a folder: name a file in it")
     SUITES[HydraConfig.get().runtime.choices["suite"]](config)
 
 
@@ -52,7 +53,7 @@ def training(config: DictConfig) -> None:
 
     at_least_one(config, "rounds", "steps", "warmup_steps")
     if config.model.dropout:
-        raise ValueError(
+        raise UserError(
             f"model.dropout={config.model.dropout} drops other numbers on every side, and the "
             "losses would not show that they do the same work: suite=training takes model.dropout=0"
         )
@@ -84,14 +85,14 @@ def race(config: DictConfig) -> None:
     plan = config.suite
     name = HydraConfig.get().runtime.choices["experiment"] or config.name
     if not plan.seeds:
-        raise ValueError("suite.seeds= must name at least one")
+        raise UserError("suite.seeds= must name at least one")
     if plan.against == name:
-        raise ValueError(f"suite.against={plan.against} is what would be raced with itself")
+        raise UserError(f"suite.against={plan.against} is what would be raced with itself")
     shared = [word for word in typed() if word.startswith(SHARED)]
     other = compose("train", [*shared, f"experiment={plan.against}"])
     for key in ("data", "tokenizer"):
         if config[key] != other[key]:
-            raise ValueError(
+            raise UserError(
                 f"{name} and {plan.against} have not the same {key}, and losses per token of "
                 f"different texts or tokens do not compare: give both the same, as {key}=..."
             )
@@ -138,7 +139,7 @@ def attention(config: DictConfig) -> None:
     at_least_one(config, "rounds", "batch_size")
     plan = config.suite
     if not plan.shapes or any(len(shape) != 3 for shape in plan.shapes):
-        raise ValueError(f"suite.shapes={plan.shapes} must hold [tokens, embed_dim, heads] each")
+        raise UserError(f"suite.shapes={plan.shapes} must hold [tokens, embed_dim, heads] each")
     measure = partial(
         time_attentions,
         attentions([word for word in typed() if not word.startswith(("suite", "output="))]),
@@ -178,7 +179,7 @@ def memory(config: DictConfig) -> None:
 
     at_least_one(config, "rounds", "vocab_size")
     if not config.trainer.loss_chunk_tokens:
-        raise ValueError(
+        raise UserError(
             f"trainer.loss_chunk_tokens={config.trainer.loss_chunk_tokens}: suite=memory measures "
             "with and without chunks, so it must say how large they are, or auto"
         )
@@ -210,7 +211,7 @@ def step_plan(config: DictConfig) -> "Plan":
 
     choices = HydraConfig.get().runtime.choices
     if choices["experiment"]:
-        raise ValueError(
+        raise UserError(
             f"experiment={choices['experiment']}: suite={choices['suite']} has a model of its own; "
             "give its sizes as model.*"
         )
@@ -247,7 +248,7 @@ def tell(
     output = Path(config.output)
     picture = output.with_suffix(".png")
     if draw and picture == output:
-        raise ValueError(f"output={output} holds the figures, as JSON; the chart is put beside it")
+        raise UserError(f"output={output} holds the figures, as JSON; the chart is put beside it")
     try:
         found = measure(console=Console(stderr=True, soft_wrap=True, highlight=False))
     except Interrupted:
@@ -280,7 +281,7 @@ def attentions(words: list[str]) -> "list[Variant]":
 
     for word in words:
         if not word.startswith(OF_MODEL):
-            raise ValueError(
+            raise UserError(
                 f"{word}: suite=attention times every choice of model/attention alone, at "
                 "suite.shapes; of model it takes attention.*, dropout, bias and qkv_bias"
             )
@@ -304,7 +305,7 @@ def attentions(words: list[str]) -> "list[Variant]":
 def at_least_one(config: DictConfig, *keys: str) -> None:
     for key in keys:
         if config.suite[key] < 1:
-            raise ValueError(f"suite.{key}={config.suite[key]} must be at least 1")
+            raise UserError(f"suite.{key}={config.suite[key]} must be at least 1")
 
 
 SUITES = {

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from headscope import command_line
 from headscope.config.training import TrainConfig
+from headscope.errors import UserError
 
 if TYPE_CHECKING:
     from headscope.comparison.runs import PlannedRun
@@ -28,13 +29,13 @@ def arguments(typed: list[str], quoted: list[str]) -> list[str]:
     """What to compose from: a list of choices without a choice of `compare` is the user's own."""
     for word in typed:
         if _begins(word, OF_ONE_RUN):
-            raise ValueError(
+            raise UserError(
                 f"{word} is of one run: a comparison takes seeds=[1,2,3], and name= for its folder"
             )
     if command_line.value_of(typed, "experiment") and not command_line.value_of(
         typed, "trainer.max_steps"
     ):
-        raise ValueError(
+        raise UserError(
             "experiment= has a length of its own, and so has a comparison: say which, by "
             "trainer.max_steps= and trainer.val_every_steps="
         )
@@ -57,11 +58,11 @@ def compare(config: DictConfig) -> None:
     try:
         choices, seeds = list(config.compare.choices), list(config.seeds)
         if not choices or not seeds:
-            raise ValueError("compare.choices= and seeds= must each name at least one")
+            raise UserError("compare.choices= and seeds= must each name at least one")
         for key, values in (("compare.choices", choices), ("seeds", seeds)):
             for value in values:
                 if values.count(value) > 1:
-                    raise ValueError(f"{key}= names {value} twice")
+                    raise UserError(f"{key}= names {value} twice")
         compare_runs(
             [run for choice in choices for run in _planned(shared, choice, seeds, folder)],
             folder=folder,
@@ -86,10 +87,10 @@ def _planned(
     try:
         typed = shlex.split(choice)
     except ValueError as error:
-        raise ValueError(f"compare.choices= {choice}: {error}") from error
+        raise UserError(f"compare.choices= {choice}: {error}") from error
     for word in typed:
         if _begins(word, (*OWN, *OF_ONE_RUN)):
-            raise ValueError(f"compare.choices= {choice}: {word} is not of one choice")
+            raise UserError(f"compare.choices= {choice}: {word} is not of one choice")
     own = command_line.literal_arguments([*typed, *command_line.implied_data(typed)])
     words = [*shared, *own]
     composed = compose("compare", words)

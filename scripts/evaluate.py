@@ -6,6 +6,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from headscope import command_line
+from headscope.errors import UserError
 
 
 def evaluate(config: DictConfig) -> None:
@@ -16,7 +17,7 @@ def evaluate(config: DictConfig) -> None:
     from headscope.nn.precision import in_precision
 
     if config.batch_size < 1:
-        raise ValueError(f"batch_size={config.batch_size} must be at least 1")
+        raise UserError(f"batch_size={config.batch_size} must be at least 1")
     loaded = checkpoint.load(
         checkpoint.find(config.checkpoint), device=checkpoint.pick_device(config.device)
     )

@@ -6,6 +6,7 @@ import sys
 from omegaconf import DictConfig
 
 from headscope import command_line
+from headscope.errors import UserError
 
 
 def sample(config: DictConfig) -> None:
@@ -27,7 +28,7 @@ def sample(config: DictConfig) -> None:
     )
     check_stop(config.stop)
     if config.num_samples < 1:
-        raise ValueError(f"num_samples={config.num_samples} must be at least 1")
+        raise UserError(f"num_samples={config.num_samples} must be at least 1")
     loaded = checkpoint.load(
         checkpoint.find(config.checkpoint), device=checkpoint.pick_device(config.device)
     )

@@ -9,6 +9,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from headscope import command_line
+from headscope.errors import UserError
 
 
 def arguments(typed: list[str], quoted: list[str]) -> list[str]:
@@ -17,7 +18,7 @@ def arguments(typed: list[str], quoted: list[str]) -> list[str]:
 
     name = command_line.value_of(typed, "name")
     if name and "/" in name:
-        raise ValueError(f"name={name} must be without a slash: it begins a folder of outputs/")
+        raise UserError(f"name={name} must be without a slash: it begins a folder of outputs/")
     return resume_arguments(typed, quoted)
 
 

@@ -14,7 +14,7 @@ def load(path: "str | Path | None" = None, *, device: str = "cpu") -> "Checkpoin
     """A checkpoint, from its file, from a run's folder (the best then) or, of None, from the newest
     run in outputs/: its model and tokenizer.
 
-    Raises ValueError when there is none, or it is no checkpoint of headscope.
+    Raises UserError when there is none, or it is no checkpoint of headscope.
     """
     from headscope import checkpoint
 

@@ -25,6 +25,7 @@ from headscope.console import track
 from headscope.data.module import TokenDataModule, validation_stride
 from headscope.data.store import TokenStore, prepare_store
 from headscope.data.tokenizer import stored
+from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.resume import check_resumed
 from headscope.training.checkpoints import AtomicCheckpointIO
@@ -62,7 +63,7 @@ def build(
     With `resume`, the run in `folder` goes on from its last checkpoint. `overrides` are the words
     of the command line, kept for a later resume.
 
-    Raises ValueError when the configuration does not fit itself, the text or this machine.
+    Raises UserError when the configuration does not fit itself, the text or this machine.
     """
     check(config)
     plan = config.trainer
@@ -184,7 +185,7 @@ def _trainer(
             use_distributed_sampler=False,
         )
     except MisconfigurationException as error:
-        raise ValueError(
+        raise UserError(
             f"trainer.accelerator={plan.accelerator}, trainer.devices={plan.devices}: {error}"
         ) from error
 

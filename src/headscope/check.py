@@ -6,6 +6,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from headscope import checkpoint
+from headscope.errors import UserError
 from headscope.generation import check_sampling
 
 ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
@@ -13,7 +14,7 @@ PRECISIONS = ("auto", "32-true", "bf16-mixed", "bf16-true")
 
 
 def check(config: DictConfig) -> None:
-    """Raises ValueError when a setting is out of range, or the model's sizes do not fit."""
+    """Raises UserError when a setting is out of range, or the model's sizes do not fit."""
     plan, callbacks = config.trainer, config.callbacks
     at_least = {
         "trainer.max_steps": (plan.max_steps, 1),
@@ -46,15 +47,15 @@ def check(config: DictConfig) -> None:
         at_least["callbacks.early_stopping_patience"] = (patience, 1)
     for key, (value, least) in at_least.items():
         if not value >= least:
-            raise ValueError(f"{key}={value} must be at least {least}")
+            raise UserError(f"{key}={value} must be at least {least}")
     for key in ("optimizer.lr", "optimizer.matrix_lr"):
         if OmegaConf.select(config, key) == math.inf:
-            raise ValueError(f"{key}=inf must be finite")
+            raise UserError(f"{key}=inf must be finite")
     if config.seed >= 2**63:
-        raise ValueError(f"seed={config.seed} must be below 2**63")
+        raise UserError(f"seed={config.seed} must be below 2**63")
     for step in callbacks.keep_steps:
         if not isinstance(step, int) or not 0 <= step <= plan.max_steps:
-            raise ValueError(
+            raise UserError(
                 f"callbacks.keep_steps={callbacks.keep_steps}: {step} is no step from 0 to "
                 f"trainer.max_steps={plan.max_steps}"
             )
@@ -74,22 +75,22 @@ def check_choices(config: DictConfig) -> None:
     plan = config.trainer
     one_device = OmegaConf.is_list(plan.devices) and len(plan.devices) == 1
     if plan.devices not in ("auto", 1) and not one_device:
-        raise ValueError(
+        raise UserError(
             f"trainer.devices={plan.devices}: headscope trains on one device; auto, 1, or a number "
             "in brackets, as [0]"
         )
     if plan.accelerator not in ACCELERATORS:
-        raise ValueError(
+        raise UserError(
             f"trainer.accelerator={plan.accelerator} must be one of {', '.join(ACCELERATORS)}"
         )
     if plan.precision not in PRECISIONS:
-        raise ValueError(
+        raise UserError(
             f"trainer.precision={plan.precision} must be one of {', '.join(PRECISIONS)}"
         )
     if plan.compile not in ("auto", True, False):
-        raise ValueError(f"trainer.compile={plan.compile} must be auto, true or false")
+        raise UserError(f"trainer.compile={plan.compile} must be auto, true or false")
     rows = plan.loss_chunk_tokens
     if rows not in ("auto", None) and (type(rows) is not int or rows < 0):
-        raise ValueError(
+        raise UserError(
             f"trainer.loss_chunk_tokens={rows} must be auto, null, or a number of tokens"
         )

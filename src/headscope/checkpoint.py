@@ -20,6 +20,7 @@ from headscope.analysis.capture import attention_weights
 from headscope.config import known_targets
 from headscope.data.corpus import Corpus
 from headscope.data.tokenizer import Tokenizer, tokenizer_from_state
+from headscope.errors import UserError
 from headscope.nn import GPT
 
 FORMAT = 1
@@ -38,12 +39,12 @@ class Checkpoint:
     def attention(self, text: str | Sequence[int]) -> "Reading":
         """How the model reads a text, or tokens; of a longer one the first `block_size` tokens.
 
-        Raises ValueError when there is none, or the vocabulary cannot say the text.
+        Raises UserError when there is none, or the vocabulary cannot say the text.
         """
         tokens = self.tokenizer.encode_prompt(text) if isinstance(text, str) else list(text)
         tokens = tokens[: self.model.block_size]
         if not tokens:
-            raise ValueError("the text is empty: there is nothing to look at")
+            raise UserError("the text is empty: there is nothing to look at")
         weights = attention_weights(self.model, torch.tensor([tokens], device=self.model.device))
         labels = [self.tokenizer.decode([token]) for token in tokens]
         return Reading(tokens=tokens, labels=labels, weights=weights[:, 0].cpu())
@@ -61,7 +62,7 @@ class Reading:
 def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
     """Open a checkpoint and rebuild its model, in evaluation mode on `device`.
 
-    Raises ValueError when the file is missing, truncated, or no checkpoint of headscope.
+    Raises UserError when the file is missing, truncated, or no checkpoint of headscope.
     """
     path = Path(path)
     content = read(path)
@@ -72,7 +73,7 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
         model.load_state_dict(model_weights(content))
         step = content["global_step"]
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise ValueError(f"{path} does not fit this version of headscope: {error}") from error
+        raise UserError(f"{path} does not fit this version of headscope: {error}") from error
     return Checkpoint(
         path=path,
         model=model.to(device).eval(),
@@ -85,18 +86,18 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
 def read(path: Path) -> dict[str, Any]:
     """The raw content of a checkpoint file, its tensors still on disk.
 
-    Raises ValueError when it is missing, truncated, or no checkpoint of headscope.
+    Raises UserError when it is missing, truncated, or no checkpoint of headscope.
     """
     if not path.is_file():
-        raise ValueError(f"checkpoint {path} does not exist")
+        raise UserError(f"checkpoint {path} does not exist")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # a damaged pickle raises nearly anything
-        raise ValueError(f"{path} is not a checkpoint, or is not whole") from error
+        raise UserError(f"{path} is not a checkpoint, or is not whole") from error
     if not isinstance(content, dict) or not isinstance(content.get("headscope"), dict):
-        raise ValueError(f"{path} is not a checkpoint of headscope")
+        raise UserError(f"{path} is not a checkpoint of headscope")
     if content["headscope"].get("format") != FORMAT:
-        raise ValueError(f"{path} is of another version of headscope")
+        raise UserError(f"{path} is of another version of headscope")
     return content
 
 
@@ -125,18 +126,18 @@ def model_weights(content: dict[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def load_weights(model: GPT, content: dict[str, Any], *, name: str) -> None:
-    """Put a checkpoint's weights into `model`. Raises ValueError when they do not fit."""
+    """Put a checkpoint's weights into `model`. Raises UserError when they do not fit."""
     try:
         model.load_state_dict(model_weights(content))
     except RuntimeError as error:
         first = str(error).splitlines()[1].strip()
-        raise ValueError(f"init_from={name} is of another shape: {first}") from error
+        raise UserError(f"init_from={name} is of another shape: {first}") from error
 
 
 def build_model(config: DictConfig | dict[str, Any], *, vocab_size: int) -> GPT:
     """The model that the `model` part of a configuration describes, with fresh weights.
 
-    Raises ValueError when its sizes do not fit, or it names a part that headscope does not have.
+    Raises UserError when its sizes do not fit, or it names a part that headscope does not have.
     """
     known = known_targets("model", "attention", "position", "norm", "activation")
     plain: Any = config
@@ -146,19 +147,19 @@ def build_model(config: DictConfig | dict[str, Any], *, vocab_size: int) -> GPT:
         return _build(plain, known, vocab_size=vocab_size)
     except RuntimeError as error:  # more memory than there is, or than can be counted
         reason = str(error).splitlines()[0]
-        raise ValueError(f"a model of these sizes cannot be made: {reason}") from error
+        raise UserError(f"a model of these sizes cannot be made: {reason}") from error
 
 
 def with_block_size(loaded: Checkpoint, block_size: int) -> GPT:
     """The model of a checkpoint with another longest context. Masks and tables that are computed
     grow with it; learned ones do not.
 
-    Raises ValueError when the position encoding has learned ones.
+    Raises UserError when the position encoding has learned ones.
     """
     if block_size == loaded.model.block_size:
         return loaded.model
     if loaded.model.position.limit:
-        raise ValueError(
+        raise UserError(
             f"{type(loaded.model.position).__name__} was trained at block_size="
             f"{loaded.model.block_size}: {loaded.model.position.limit}"
         )
@@ -169,7 +170,7 @@ def with_block_size(loaded: Checkpoint, block_size: int) -> GPT:
 
 
 def build_corpus(config: dict[str, Any]) -> Corpus:
-    """The corpus that a checkpoint's configuration names. Raises ValueError as `build_model`."""
+    """The corpus that a checkpoint's configuration names. Raises UserError as `build_model`."""
     return _build(config["data"], known_targets("data"))
 
 
@@ -180,7 +181,7 @@ def _build(config: Any, known: set[str], **more: Any) -> Any:
     """
     target = config.get("_target_") if isinstance(config, dict) else None
     if not isinstance(target, str) or target not in known:
-        raise ValueError(f"the configuration names {target}, which is no part of headscope")
+        raise UserError(f"the configuration names {target}, which is no part of headscope")
     settings = more | {
         key: _build(value, known) if isinstance(value, dict) else value
         for key, value in config.items()
@@ -190,45 +191,45 @@ def _build(config: Any, known: set[str], **more: Any) -> Any:
     try:
         return partial(part, **settings) if config.get("_partial_") else part(**settings)
     except TypeError as error:
-        raise ValueError(f"{target} does not take this configuration: {error}") from error
+        raise UserError(f"{target} does not take this configuration: {error}") from error
 
 
 def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("outputs")) -> Path:
     """The checkpoint that a person means: a file, a run folder (its best), or, for None, the best
     of the newest run, which `outputs/latest` names. `key` is where they named it.
 
-    Raises ValueError when there is none.
+    Raises UserError when there is none.
     """
     if given is None:
         latest = outputs / "latest"
         if not latest.is_file():
-            raise ValueError(
+            raise UserError(
                 f"there is no run in {outputs}/ yet: python scripts/train.py makes one, or give "
                 "checkpoint="
             )
         name = latest.read_text(encoding="utf-8", errors="replace").strip()
         path = outputs / name
         if not name or not path.is_dir():
-            raise ValueError(f"{latest} names {name!r}, which is no run: give checkpoint=")
+            raise UserError(f"{latest} names {name!r}, which is no run: give checkpoint=")
     else:
         path = Path(given)
     if path.is_dir():
         for name in ("best", "last"):
             if (path / "checkpoints" / f"{name}.ckpt").is_file():
                 return path / "checkpoints" / f"{name}.ckpt"
-        raise ValueError(
+        raise UserError(
             f"{path} has no checkpoints/best.ckpt: it is no run that got that far; {key}= may also "
             "name a file"
         )
     if not path.is_file():
-        raise ValueError(f"{key}={path} does not exist")
+        raise UserError(f"{key}={path} does not exist")
     return path
 
 
 def pick_device(name: str) -> torch.device:
     """The device that `auto`, `cpu`, `cuda` or `mps` means here.
 
-    Raises ValueError when this machine does not have it.
+    Raises UserError when this machine does not have it.
     """
     present = {
         "cuda": torch.cuda.is_available(),
@@ -238,11 +239,11 @@ def pick_device(name: str) -> torch.device:
     if name == "auto":
         name = next(kind for kind, there in present.items() if there)
     if not present.get(name.partition(":")[0], False):
-        raise ValueError(
+        raise UserError(
             f"device={name} is not here; there is: auto, "
             f"{', '.join(kind for kind, there in present.items() if there)}"
         )
     try:
         return torch.device(name)
     except RuntimeError:
-        raise ValueError(f"device={name} is no device: auto, cpu, cuda, cuda:0, mps") from None
+        raise UserError(f"device={name} is no device: auto, cpu, cuda, cuda:0, mps") from None

@@ -16,7 +16,8 @@ from typing import Any
 import hydra
 
 from headscope.config import register_schemas
-from headscope.errors import errors_told
+from headscope.error_messages import errors_told
+from headscope.errors import UserError
 
 CONF = Path(__file__).parents[2] / "conf"
 
@@ -75,7 +76,7 @@ def _literal_argument(argument: str) -> str:
     if not equals or key.lstrip("+") not in LITERAL_KEYS:
         return argument
     if not value and key not in TEXT_KEYS:
-        raise ValueError(f"{argument} is empty: give it a value, or leave it out")
+        raise UserError(f"{argument} is empty: give it a value, or leave it out")
     if value == "null" and not key.endswith("prompt"):
         return argument
     if key in HYDRA_KEYS and "${" in value:
@@ -94,7 +95,7 @@ def _texts(key: str, value: str) -> list[str]:
         # A shell has taken the quotes away: [\n, END]
         texts = [_unescaped(text.strip()) for text in value[1:-1].split(",")]
     if not all(isinstance(text, str) for text in texts):
-        raise ValueError(f'{key}={value} must be a list of texts, such as {key}=\'["a", "b"]\'')
+        raise UserError(f'{key}={value} must be a list of texts, such as {key}=\'["a", "b"]\'')
     return texts
 
 
@@ -165,11 +166,11 @@ def _experiment(name: str) -> str:
 
 
 def read_standard_input() -> str:
-    """All of standard input. Raises ValueError when it is not UTF-8."""
+    """All of standard input. Raises UserError when it is not UTF-8."""
     try:
         return sys.stdin.buffer.read().decode()
     except UnicodeDecodeError as error:
-        raise ValueError(f"standard input is not UTF-8 at byte {error.start}") from None
+        raise UserError(f"standard input is not UTF-8 at byte {error.start}") from None
 
 
 def run(

@@ -1,75 +1,10 @@
-"""What stands between an error and the person: one line of what went wrong."""
-
-import difflib
-import os
-import re
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from hydra.errors import HydraException, OverrideParseException
-from omegaconf.errors import (
-    ConfigAttributeError,
-    ConfigKeyError,
-    MissingMandatoryValue,
-    OmegaConfBaseException,
-)
-from yaml import YAMLError
-
-LIBRARIES = (HydraException, OmegaConfBaseException)
+"""The error that a user can fix. Imports nothing, so that every part may raise it."""
 
 
-@contextmanager
-def errors_told(full_error: bool) -> Iterator[None]:
-    """End the process when something in here fails: with 1 and a line where the user can mend it,
-    or, with `full_error`, the whole traceback; with 130 on Ctrl-C."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        print("\nInterrupted.", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:
-        # The reader has gone, as `head` does. Python would complain when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
-    except (ValueError, OSError, OverflowError, YAMLError, *LIBRARIES) as error:
-        if full_error:
-            raise
-        print(f"Error: {one_line(error)}", file=sys.stderr)
-        sys.exit(1)
+class UserError(ValueError):
+    """A mistake of the user, in a key, a file or an argument.
 
-
-def one_line(error: BaseException) -> str:
-    """What went wrong, without the libraries' frame around it."""
-    where = re.match(r"In '(.+?)': \w+ raised while composing", str(error))
-    if where and error.__context__:
-        return f"conf/{where[1]}.yaml: {one_line(error.__context__)}"
-    merging = re.match(r"Error merging override (.+)", str(error))
-    while isinstance(error, HydraException) and error.__cause__:
-        error = error.__cause__
-    if isinstance(error, OverrideParseException):
-        return f"{error.override}: this is not key=value as Hydra reads it; quote the value"
-    if isinstance(error, MissingMandatoryValue):
-        return f"{error.full_key}= must be given"
-    if isinstance(error, ConfigKeyError | ConfigAttributeError) and error.full_key:
-        return f"{error.full_key}: there is no such key{_suggestion(error)}"
-    if merging and isinstance(getattr(error, "full_key", None), int):  # a place in a list, no name
-        return f"{merging[1]}: {str(error).splitlines()[0]}"
-    if isinstance(error, OmegaConfBaseException) and error.full_key:
-        reason = str(error).splitlines()[0]
-        if "is not a ListConfig" in reason:
-            reason = f"must be a list, in brackets: {error.full_key}=[...]"
-        return f"{error.full_key}: {reason}"
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    text, _, _ = str(error).partition("Config search path")
-    return " ".join(text.split()) or type(error).__name__
-
-
-def _suggestion(error: OmegaConfBaseException) -> str:
-    fields = getattr(error.object_type, "__dataclass_fields__", {})
-    known = [name for name in fields if not name.startswith("_")]
-    close = difflib.get_close_matches(str(error.key), known, n=1)
-    if close:
-        return f"; did you mean {close[0]}?"
-    return f"; keys here: {', '.join(known)}" if known else "; this choice has none of its own"
+    The message gives the key and its value, why it is wrong, and what to do instead. Scripts print
+    it as one line and exit with 1. Any other exception is a bug of headscope: scripts show its
+    traceback and say where to report it.
+    """

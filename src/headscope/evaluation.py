@@ -14,6 +14,7 @@ from headscope.data.batches import ValidationWindows
 from headscope.data.corpus import Corpus
 from headscope.data.store import encode_documents
 from headscope.data.tokenizer import Tokenizer
+from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.loss import bits_per_byte, next_token_loss
 from headscope.nn.precision import in_precision
@@ -42,7 +43,7 @@ def evaluate(
     """Loss, perplexity and bits per byte of `model` on `text`, in windows of `block_size` tokens,
     the model's own unless given, in order without overlap, as training reports them.
 
-    Raises ValueError when the text is too short.
+    Raises UserError when the text is too short.
     """
     size = model.block_size if block_size is None else block_size
     nats = 0.0
@@ -73,15 +74,15 @@ def evaluate_lengths(
 
     Where the position encoding does not reach, the entry says why, as `not_possible`.
 
-    Raises ValueError when a size is below 1.
+    Raises UserError when a size is below 1.
     """
     results = []
     for size in block_sizes:
         if size < 1:
-            raise ValueError(f"block_size={size} must be at least 1")
+            raise UserError(f"block_size={size} must be at least 1")
         try:
             model = checkpoint.with_block_size(loaded, max(size, loaded.model.block_size))
-        except ValueError as error:
+        except UserError as error:
             results.append({"block_size": size, "not_possible": str(error)})
         else:
             model = in_precision(model, precision)

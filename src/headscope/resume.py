@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from headscope import checkpoint
 from headscope.command_line import escape, quote, value_of
 from headscope.config import SCHEMAS, known_targets
+from headscope.errors import UserError
 
 if TYPE_CHECKING:
     from headscope.data.store import TokenStore
@@ -41,27 +42,27 @@ def resume_arguments(typed: list[str], quoted: list[str]) -> list[str]:
 
     Hydra then stays in the run's folder and leaves its `.hydra/` as it was.
 
-    Raises ValueError when there is nothing to resume, the words would change what the run is, or
+    Raises UserError when there is nothing to resume, the words would change what the run is, or
     `hydra.run.dir=` names a folder that is a run already.
     """
     given = value_of(typed, "resume")
     if given is None:
         folder = value_of(typed, "hydra.run.dir")
         if folder and (Path(folder) / "checkpoints").is_dir():
-            raise ValueError(
+            raise UserError(
                 f"hydra.run.dir={folder} is a run already; go on with it by resume={folder}, "
                 "or name another folder"
             )
         sweep = value_of(typed, "hydra.sweep.dir")
         if sweep and (Path(sweep) / "multirun.yaml").is_file():
-            raise ValueError(f"hydra.sweep.dir={sweep} is a sweep already: name another folder")
+            raise UserError(f"hydra.sweep.dir={sweep} is a sweep already: name another folder")
         return quoted
     if value_of(typed, "hydra.run.dir") is not None:
-        raise ValueError(f"resume={given} goes on in its own folder: leave out hydra.run.dir=")
+        raise UserError(f"resume={given} goes on in its own folder: leave out hydra.run.dir=")
     own = read_run(Path(given))["headscope"]
     for argument in own["overrides"]:
         if not OURS.match(argument):
-            raise ValueError(
+            raise UserError(
                 f"resume={given} was started with {argument}, which is not of headscope"
             )
     new = [argument for argument in quoted if not argument.startswith("resume=")]
@@ -70,7 +71,7 @@ def resume_arguments(typed: list[str], quoted: list[str]) -> list[str]:
         kept = next((name for name in FIXED if key == name or key.startswith(f"{name}.")), None)
         kept = key if key in CHOSEN else kept
         if kept:
-            raise ValueError(
+            raise UserError(
                 f"{argument}: a resumed run keeps its {kept}; for another one start anew, "
                 f"from its weights with init_from={Path(given) / 'checkpoints' / 'last.ckpt'}"
             )
@@ -105,7 +106,7 @@ def resumed_config(composed: DictConfig, overrides: list[str]) -> tuple[DictConf
             changes.append(f"{key} from {_shown(before)} to {_shown(after)}")
     for target in _targets(OmegaConf.to_container(config)):
         if target not in known_targets(*SCHEMAS):
-            raise ValueError(f"resume={composed.resume} names {target}, no part of headscope")
+            raise UserError(f"resume={composed.resume} names {target}, no part of headscope")
     return config, changes
 
 
@@ -132,15 +133,15 @@ def _targets(node: Any) -> Iterator[Any]:
 def check_resumed(
     content: dict[str, Any], config: DictConfig, store: "TokenStore", folder: Path
 ) -> None:
-    """Raises ValueError when a run cannot go on: its text has changed, or it is finished."""
+    """Raises UserError when a run cannot go on: its text has changed, or it is finished."""
     own, step = content["headscope"], content["global_step"]
     if "optimizer_states" not in content:
-        raise ValueError(
+        raise UserError(
             f"resume={folder}: its last.ckpt holds weights alone, as kept steps do; start a new "
             f"run with init_from={folder}/checkpoints/last.ckpt"
         )
     if own["store"] != store.name or own["tokenizer"] != store.tokenizer.state():
-        raise ValueError(
+        raise UserError(
             f"resume={folder}: the text is not the one this run began with ({own['store']} then, "
             f"{store.name} now); start a new run with init_from={folder}/checkpoints/last.ckpt"
         )
@@ -155,17 +156,17 @@ def check_resumed(
         more = "a larger callbacks.early_stopping_patience=, or null"
     else:
         return
-    raise ValueError(
+    raise UserError(
         f"resume={folder}: it is finished, at {step} steps; to give it more, add {more}"
     )
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """The last checkpoint of a run, raw. Raises ValueError when `folder` is not a run."""
+    """The last checkpoint of a run, raw. Raises UserError when `folder` is not a run."""
     last = folder / "checkpoints" / "last.ckpt"
     if not last.is_file():
         what = "is not a run" if folder.exists() else "does not exist"
-        raise ValueError(f"resume={folder} {what}: there is no {last}")
+        raise UserError(f"resume={folder} {what}: there is no {last}")
     return checkpoint.read(last)
 
 

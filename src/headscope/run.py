@@ -10,6 +10,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from headscope.build import Run, plain
 from headscope.callbacks.clock import clock_of
 from headscope.callbacks.watching import watching_seconds
+from headscope.errors import UserError
 from headscope.files import write_atomically
 from headscope.training.process import prepare_process
 
@@ -25,7 +26,7 @@ def fit(run: Run) -> dict[str, Any]:
     try:
         run.saving.folder.mkdir(parents=True, exist_ok=run.resumed_step is not None)
     except FileExistsError:
-        raise ValueError(
+        raise UserError(
             f"{run.folder} has just become another run's folder: start this one again"
         ) from None
     _note_latest(run.folder)

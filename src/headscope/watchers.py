@@ -13,6 +13,7 @@ from headscope.callbacks.samples import Samples
 from headscope.callbacks.stopping import Patience
 from headscope.data.batches import first_passage, spread_windows
 from headscope.data.store import TokenStore
+from headscope.errors import UserError
 
 
 def watchers(
@@ -58,6 +59,6 @@ def probe(store: TokenStore, text: str | None, length: int) -> list[int]:
     if text is not None:
         tokens = store.tokenizer.encode_prompt(text)[:length]
         if not tokens:
-            raise ValueError("callbacks.attention.text= is empty: there is nothing to look at")
+            raise UserError("callbacks.attention.text= is empty: there is nothing to look at")
         return tokens
     return first_passage(store.validation, length)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from headscope.analysis.metrics import head_figures, uniform
 from headscope.analysis.repeats import uniform_induction
+from headscope.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Thresholds:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not 0 <= value <= 1:
-                raise ValueError(f"thresholds.{name}={value} must be from 0 to 1")
+                raise UserError(f"thresholds.{name}={value} must be from 0 to 1")
 
 
 NAMES = {

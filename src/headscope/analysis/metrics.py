@@ -16,6 +16,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from headscope.errors import UserError
+
 LOCAL_WIDTH = 2
 
 
@@ -28,7 +30,7 @@ def offsets(weights: Tensor) -> Tensor:
     """How far after the query each key stands, (T, S): 0 on the diagonal, -1 for the one before."""
     queries, keys = weights.shape[-2:]
     if queries > keys:
-        raise ValueError(f"{queries} queries are more than {keys} keys: which stand where?")
+        raise UserError(f"{queries} queries are more than {keys} keys: which stand where?")
     place = torch.arange(keys, device=weights.device)
     return place - place[keys - queries :, None]
 

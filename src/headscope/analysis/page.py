@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from headscope.errors import UserError
+
 TEMPLATE = Path(__file__).with_name("page.html")
 PLACE = '"the data of the page"'  # where it stands in the template
 LEVELS = 65535  # a weight is stored as a whole number of these parts, in two bytes
@@ -77,22 +79,20 @@ def attention_page(
     numbers by name. Any text is shown as text: it can neither end the page's script nor add to its
     HTML.
 
-    Raises ValueError when these do not fit one another or a weight is not one of causal attention.
+    Raises UserError when these do not fit one another or a weight is not one of causal attention.
     """
     shape = tuple(weights.shape)
     if len(shape) != 4 or shape[2] != shape[3] or 0 in shape:
-        raise ValueError(
-            f"weights are {shape}, not (layers, heads, tokens, tokens), 1 or more each"
-        )
+        raise UserError(f"weights are {shape}, not (layers, heads, tokens, tokens), 1 or more each")
     layers, heads, tokens, _ = shape
     if len(labels) != tokens:
-        raise ValueError(f"{len(labels)} labels do not fit weights of {tokens} tokens")
+        raise UserError(f"{len(labels)} labels do not fit weights of {tokens} tokens")
     if len(figures) != layers * heads:
-        raise ValueError(f"figures of {len(figures)} heads do not fit weights of {layers * heads}")
+        raise UserError(f"figures of {len(figures)} heads do not fit weights of {layers * heads}")
     for index, figure in enumerate(figures):
         given, due = (figure.get("layer"), figure.get("head")), divmod(index, heads)
         if given != due:
-            raise ValueError(f"figures[{index}] is of (layer, head) {given}, its place is {due}'s")
+            raise UserError(f"figures[{index}] is of (layer, head) {given}, its place is {due}'s")
 
     data = {
         "title": title,
@@ -111,9 +111,9 @@ def _packed(weights: Tensor) -> str:
     values = weights.detach().float().cpu().numpy()
     low, high = values.min(), values.max()
     if not (low >= 0 and high <= 1 + 1e-3):  # NaN fails too; a row in bf16 may sum to a bit more
-        raise ValueError(f"weights are from {low:g} to {high:g}, not from 0 to 1")
+        raise UserError(f"weights are from {low:g} to {high:g}, not from 0 to 1")
     if np.triu(values, k=1).any():
-        raise ValueError("weights look at the future: above the diagonal all must be 0")
+        raise UserError("weights look at the future: above the diagonal all must be 0")
     rows, columns = np.tril_indices(values.shape[-1])
     levels = np.rint(values[..., rows, columns].clip(max=1) * LEVELS)
     return base64.b64encode(levels.astype("<u2").tobytes()).decode("ascii")

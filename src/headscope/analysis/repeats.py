@@ -11,6 +11,7 @@ from torch import Tensor
 
 from headscope.analysis.capture import attention_weights
 from headscope.analysis.metrics import previous_mass
+from headscope.errors import UserError
 from headscope.nn import GPT
 
 TEXTS, AT_ONCE, LONGEST = 64, 8, 64
@@ -57,12 +58,12 @@ def repeat_figures(
     """`induction`, `duplicate` and `repeat_previous` (the weight on the token before) of every
     head, (L, H) each: means over `texts` repeated texts.
 
-    `period` is `longest_period` unless given. Raises ValueError when it is below 2
+    `period` is `longest_period` unless given. Raises UserError when it is below 2
     or the text, two periods, longer than `block_size`.
     """
     period = longest_period(model) if period is None else period
     if not 2 <= period <= model.block_size // 2:
-        raise ValueError(
+        raise UserError(
             f"period={period} must be at least 2 and, twice, at most block_size={model.block_size}"
         )
     vocab_size = model.embedding.num_embeddings

@@ -15,6 +15,7 @@ from rich.table import Table
 from torch import Tensor
 
 from headscope.benchmarks.timing import machine, ratios, spread, wait_for
+from headscope.errors import UserError
 from headscope.nn.attention import AdditiveAttention, Attention
 
 REFERENCE = "multi_head"
@@ -23,7 +24,7 @@ WARMUP_ROUNDS = 3
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes to time at. Raises ValueError when they do not fit together."""
+    """Sizes to time at. Raises UserError when they do not fit together."""
 
     tokens: int
     embed_dim: int
@@ -31,7 +32,7 @@ class Shape:
 
     def __post_init__(self) -> None:
         if min(self.tokens, self.embed_dim, self.heads) < 1 or self.embed_dim % self.heads:
-            raise ValueError(
+            raise UserError(
                 f"suite.shapes=[[{self.tokens},{self.embed_dim},{self.heads}]]: tokens, embed_dim "
                 "and heads must each be at least 1, and heads divide embed_dim"
             )
@@ -83,12 +84,12 @@ def time_attentions(
 
     A variant that would need more than `memory_gib` at a shape is left out there and says why.
 
-    Raises ValueError at a shape where even the reference needs more.
+    Raises UserError at a shape where even the reference needs more.
     """
     for shape in shapes:
         needed = gib_needed(shape, batch_size)
         if needed > memory_gib:
-            raise ValueError(
+            raise UserError(
                 f"suite.shapes: {shape}, with suite.batch_size={batch_size}, needs about "
                 f"{needed:.1f} GiB; suite.memory_gib={memory_gib} allows no more"
             )

@@ -20,6 +20,7 @@ from headscope.benchmarks import data_side
 from headscope.benchmarks.data_side import DTYPE, OURS, PEER, SIDES, Task, ours
 from headscope.benchmarks.timing import in_turn, machine, ratios, spread
 from headscope.data.batches import TrainingBatches
+from headscope.errors import UserError
 
 CHUNK = 10_000_000
 """Tokens that are drawn and written at once."""
@@ -42,12 +43,12 @@ def compare_batches(
     Every size and side has a process of its own; they take turns, `batches` batches at a time. The
     files have just been written, so as a rule they are read from memory, not from the disk.
 
-    Raises ValueError for sizes that give no batch or find no room on the disk, RuntimeError when a
+    Raises UserError for sizes that give no batch or find no room on the disk, RuntimeError when a
     batch is not what stands in the file.
     """
     sizes = sorted(set(tokens))
     if not sizes or sizes[0] < 1:
-        raise ValueError(f"suite.tokens={list(tokens)} must hold sizes of at least 1")
+        raise UserError(f"suite.tokens={list(tokens)} must hold sizes of at least 1")
     # Of as many tokens as the smallest has, which take no memory: raises before anything is made.
     nothing = np.broadcast_to(DTYPE(0), sizes[0])
     TrainingBatches(nothing, block_size=block_size, batch_size=batch_size, seed=seed)
@@ -147,11 +148,11 @@ def write_tokens(path: Path, size: int, *, seed: int) -> None:
 
 
 def require_room(folder: Path, sizes: Sequence[int]) -> None:
-    """Raises ValueError when the disk cannot hold corpora of these sizes."""
+    """Raises UserError when the disk cannot hold corpora of these sizes."""
     needed = sum(sizes) * np.dtype(DTYPE).itemsize
     free = shutil.disk_usage(folder).free
     if needed > free:
-        raise ValueError(
+        raise UserError(
             f"suite.tokens={list(sizes)} need {needed / 2**30:,.1f} GiB in {folder.parent}, which "
             f"has {free / 2**30:,.1f} GiB free: take fewer, or set TMPDIR to a larger disk"
         )

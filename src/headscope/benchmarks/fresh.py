@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from headscope import checkpoint
 from headscope.benchmarks.peers import hugging_face
 from headscope.benchmarks.timing import spread, wait_for
+from headscope.errors import UserError
 from headscope.nn.loss import next_token_loss
 from headscope.training.objective import Objective
 from headscope.training.process import prepare_process
@@ -86,10 +87,10 @@ class Measured:
 
 
 def measure_apart(plan: Plan) -> Measured:
-    """`measure` in a fresh process. Raises ValueError when it cannot be measured here, or that
+    """`measure` in a fresh process. Raises UserError when it cannot be measured here, or that
     process does not come through."""
     if plan.device.type != "cuda" and (plan.device.type, sys.platform) != ("cpu", "linux"):
-        raise ValueError(
+        raise UserError(
             "memory is measured on a CPU under Linux or a GPU of NVIDIA, not on "
             f"{plan.device.type} under {sys.platform}"
         )
@@ -100,7 +101,7 @@ def measure_apart(plan: Plan) -> Measured:
         with ProcessPoolExecutor(1, mp_context=fresh) as pool:
             return pool.submit(measure, plan).result()
     except (BrokenProcessPool, torch.OutOfMemoryError):
-        raise ValueError(
+        raise UserError(
             "a step was ended by the system, most likely for want of memory: take a smaller "
             "model.*, trainer.batch_size or vocabulary"
         ) from None

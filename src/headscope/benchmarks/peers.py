@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from headscope.errors import UserError
 from headscope.nn import GPT, Learned, MultiHeadAttention, gelu
 
 
 def hugging_face(model: GPT) -> Any:
     """GPT-2 of the package `transformers` with a copy of our weights, which gives the same logits.
 
-    Where ours has no biases, its own are zero. Raises ValueError when the package is not here, or
+    Where ours has no biases, its own are zero. Raises UserError when the package is not here, or
     the model not in GPT-2's form.
     """
     require_transformers()
@@ -61,9 +62,9 @@ def hugging_face(model: GPT) -> Any:
 
 
 def require_transformers() -> None:
-    """Raises ValueError when the package is not here."""
+    """Raises UserError when the package is not here."""
     if importlib.util.find_spec("transformers") is None:
-        raise ValueError(
+        raise UserError(
             "this needs the package transformers: pip install -e '.[peers]'; suite=training and "
             "suite=memory do without it when you say suite.peers=false"
         )
@@ -79,7 +80,7 @@ def of_layer(name: str, layer: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def check_form(model: GPT) -> None:
-    """Raises ValueError when GPT-2 of `transformers` cannot be this model."""
+    """Raises UserError when GPT-2 of `transformers` cannot be this model."""
     attention = model.attentions[0]
     activation = model.get_submodule("blocks.0.feed_forward").activation
     fits = (
@@ -100,7 +101,7 @@ def check_form(model: GPT) -> None:
         and model.embedding_scale == 1
     )
     if not fits:
-        raise ValueError(
+        raise UserError(
             "suite.peers=true compares with GPT-2 of transformers, which has learned positions, "
             "multi-head attention, LayerNorm, GELU and a tied head alone, here without dropout: "
             "leave these as they are, or say suite.peers=false"

@@ -12,6 +12,7 @@ from rich.console import Console
 from headscope.benchmarks.limits import read_bandwidth, weights_in_products
 from headscope.benchmarks.peers import hugging_face, require_transformers
 from headscope.benchmarks.timing import in_turn, machine, ratios, spread, wait_for
+from headscope.errors import UserError
 from headscope.generation import Read, compile_reading, generate_tokens
 from headscope.nn import GPT
 from headscope.nn.precision import in_precision
@@ -34,7 +35,7 @@ class Sampled:
 
     def __post_init__(self) -> None:
         if self.prompt < 1 or self.tokens < 1:
-            raise ValueError(f"prompt={self.prompt} and tokens={self.tokens} must be at least 1")
+            raise UserError(f"prompt={self.prompt} and tokens={self.tokens} must be at least 1")
 
     def model(self, device: torch.device) -> GPT:
         sizes = {key: value for key, value in asdict(self).items() if key not in NOT_SIZES}
@@ -66,12 +67,12 @@ def time_sampling(
     memory can deliver that the weights and the cache, read once a token, take. Compiling is not
     counted.
 
-    Raises ValueError when there is nothing to compare with, or it has no room for the text, and
+    Raises UserError when there is nothing to compare with, or it has no room for the text, and
     RuntimeError when the ways do not agree.
     """
     require_transformers()
     if large.prompt + large.tokens > large.block_size:
-        raise ValueError(
+        raise UserError(
             f"suite.large.prompt={large.prompt} and suite.large.tokens={large.tokens} are more "
             f"than suite.large.block_size={large.block_size}, where {THEIRS} stops"
         )

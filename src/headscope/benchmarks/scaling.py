@@ -24,6 +24,7 @@ from headscope.benchmarks.timing import in_turn, machine, spread, wait_for
 from headscope.checkpoint import build_model
 from headscope.data.batches import Batch, TrainingBatches
 from headscope.data.store import token_dtype
+from headscope.errors import UserError
 from headscope.training.process import prepare_process
 
 CORPUS = "corpus"
@@ -39,7 +40,7 @@ KEYS = {
 
 @dataclass(frozen=True)
 class Sweeps:
-    """The values of each axis, in order. Raises ValueError when they are no ladder to climb."""
+    """The values of each axis, in order. Raises UserError when they are no ladder to climb."""
 
     values: dict[str, Sequence[int]]
 
@@ -47,7 +48,7 @@ class Sweeps:
         for axis, values in self.values.items():
             rising = all(a < b for a, b in pairwise(values))
             if len(values) < 2 or values[0] < 1 or not rising:
-                raise ValueError(
+                raise UserError(
                     f"suite.{KEYS[axis]}={list(values)} must be two numbers or more, rising, each "
                     "at least 1"
                 )
@@ -57,7 +58,7 @@ def at(plan: Plan, axis: str, value: int) -> Plan:
     """`plan` with another value of one axis. The width of a head stays, so there are more of them
     in a wider model; tokens per step stay.
 
-    Raises ValueError when the tokens of a step are no whole number of contexts.
+    Raises UserError when the tokens of a step are no whole number of contexts.
     """
     model = plan.model
     if axis == "vocabulary":
@@ -73,9 +74,9 @@ def at(plan: Plan, axis: str, value: int) -> Plan:
 
 
 def whole(tokens: int, context: int) -> int:
-    """How many sequences of `context` tokens these are. Raises ValueError when there is a rest."""
+    """How many sequences of `context` tokens these are. Raises UserError when there is a rest."""
     if tokens < context or tokens % context:
-        raise ValueError(
+        raise UserError(
             f"suite.tokens_per_step={tokens} is no multiple of a context of {context} tokens"
         )
     return tokens // context
@@ -160,7 +161,7 @@ def time_corpora(
     """Milliseconds of a step, the fetching of its batch among them, on corpora of so many random
     tokens, which stand in files as training has them; in turn, in one process.
 
-    Raises ValueError when a corpus is too short for a batch.
+    Raises UserError when a corpus is too short for a batch.
     """
     prepare_process()
     context = plan.model["block_size"]

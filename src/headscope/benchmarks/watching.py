@@ -14,6 +14,7 @@ from headscope.benchmarks.timing import spread
 from headscope.build import build
 from headscope.callbacks.clock import clock_of
 from headscope.callbacks.watching import watching_seconds
+from headscope.errors import UserError
 from headscope.nn import GPT
 
 
@@ -31,11 +32,11 @@ def compare_watching(config: DictConfig, *, rounds: int, console: Console) -> di
     """Train what `config` describes with its heads watched and unwatched, in turn.
 
     `share` is the part of a watched run's wall time in which training waited for the watchers.
-    `same_weights` is whether all runs ended with the same weights, bit for bit. Raises ValueError
+    `same_weights` is whether all runs ended with the same weights, bit for bit. Raises UserError
     when nothing would be watched.
     """
     if not config.callbacks.attention.images and not config.callbacks.heads.every_steps:
-        raise ValueError(
+        raise UserError(
             "callbacks.attention.images=0 and callbacks.heads.every_steps=0: nothing is watched"
         )
     configs = {"watched": config, "plain": unwatched(config)}

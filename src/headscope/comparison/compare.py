@@ -10,6 +10,7 @@ from rich.console import Console
 from headscope.comparison.figures import at_lengths, figures_of, measure_speed
 from headscope.comparison.runs import PlannedRun, check_plan, check_same_text, train_all
 from headscope.comparison.tables import print_tables, write_files
+from headscope.errors import UserError
 
 
 def compare_runs(
@@ -25,14 +26,14 @@ def compare_runs(
     Everything is written as soon as it is known, so that a comparison that was stopped goes on
     where it was.
 
-    Raises ValueError before anything is trained when a setting or a size does not fit, `folder`
+    Raises UserError before anything is trained when a setting or a size does not fit, `folder`
     holds runs of another recipe, or another process is at work there.
     """
     for size in block_sizes:
         if size < 1:
-            raise ValueError(f"compare.block_sizes: {size} must be at least 1")
+            raise UserError(f"compare.block_sizes: {size} must be at least 1")
     if speed_rounds < 0:
-        raise ValueError(f"speed_rounds={speed_rounds} must be 0 or more")
+        raise UserError(f"speed_rounds={speed_rounds} must be 0 or more")
     try:
         with FileLock(folder / ".lock", timeout=0):
             check_plan(runs)
@@ -41,7 +42,7 @@ def compare_runs(
             check_same_text(runs)
             rows = measured(runs, folder, block_sizes, speed_rounds, console)
     except Timeout:
-        raise ValueError(f"another comparison is at work in {folder}") from None
+        raise UserError(f"another comparison is at work in {folder}") from None
     write_files(rows, folder, block_sizes)
     print_tables(rows, folder, console)
 

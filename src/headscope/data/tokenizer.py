@@ -19,6 +19,8 @@ import tiktoken
 from tiktoken.load import data_gym_to_mergeable_bpe_ranks
 from tiktoken_ext.openai_public import r50k_pat_str
 
+from headscope.errors import UserError
+
 END_OF_TEXT = "<|endoftext|>"
 
 
@@ -39,7 +41,7 @@ class Tokenizer(ABC):
     def encode_prompt(self, text: str) -> list[int]:
         """The same for text that a person typed.
 
-        Raises ValueError when the vocabulary cannot say it.
+        Raises UserError when the vocabulary cannot say it.
         """
 
     @abstractmethod
@@ -74,7 +76,7 @@ class TiktokenTokenizer(Tokenizer):
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise ValueError(
+            raise UserError(
                 f"the text is not valid UTF-8 at character {error.start}: "
                 f"{text[error.start : error.end]!a}"
             ) from None
@@ -119,7 +121,7 @@ class CharTokenizer(Tokenizer):
     def encode_prompt(self, text: str) -> list[int]:
         for char in text:
             if ord(char) not in self._token_of:
-                raise ValueError(
+                raise UserError(
                     f"the character {char!r} is not among the {len(self.alphabet)} that this "
                     "model's training text had; leave it out, or train with tokenizer=byte or bpe"
                 )
@@ -133,7 +135,7 @@ class CharTokenizer(Tokenizer):
 
 
 def tokenizer_from_state(state: dict[str, Any]) -> Tokenizer:
-    """The tokenizer whose `state()` this was. Raises ValueError when it is not one."""
+    """The tokenizer whose `state()` this was. Raises UserError when it is not one."""
     match state:
         case {"kind": "char", "alphabet": str(alphabet)}:
             return CharTokenizer(alphabet)
@@ -150,7 +152,7 @@ def tokenizer_from_state(state: dict[str, Any]) -> Tokenizer:
                 sorted(token_of.values()) == list(range(end_of_text))
             ):
                 return _tiktoken(name, pattern, token_of, end_of_text)
-    raise ValueError("this is not the state of a tokenizer of headscope")
+    raise UserError("this is not the state of a tokenizer of headscope")
 
 
 def byte(texts: Iterable[str]) -> Tokenizer:
@@ -167,13 +169,13 @@ def bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
     """Byte-pair encoding (Sennrich 2016) trained on `texts`, on bytes, cut by GPT-2's pattern.
 
     The 256 bytes come first, then the merges in the order they were learned, then the end of text.
-    Raises ValueError when `texts` are too short to give `vocab_size` tokens.
+    Raises UserError when `texts` are too short to give `vocab_size` tokens.
     """
     from tokenizers import Tokenizer as Trainable
     from tokenizers import models, pre_tokenizers, trainers
 
     if vocab_size < 257:
-        raise ValueError(
+        raise UserError(
             f"vocab_size={vocab_size} must be at least 257: the 256 bytes and the end of text"
         )
     trainable = Trainable(models.BPE())
@@ -189,7 +191,7 @@ def bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
     for left, right in json.loads(trainable.to_str())["model"]["merges"]:
         ranks.setdefault(bytes(byte_of[symbol] for symbol in left + right), len(ranks))
     if len(ranks) + 1 < vocab_size:
-        raise ValueError(
+        raise UserError(
             f"vocab_size={vocab_size} is more than this text can give: its byte pairs end at "
             f"{len(ranks) + 1}; take tokenizer.vocab_size={len(ranks) + 1} or less, or more text"
         )
@@ -212,16 +214,16 @@ def gpt2(texts: Iterable[str], *, path: str | None = None) -> Tokenizer:
 
     Its two files, `vocab.bpe` and `encoder.json`, are taken from the folder `path`, from an
     installed package that carries them, from tiktoken's cache, or from the network, and checked
-    by sha256. Raises ValueError when they are nowhere.
+    by sha256. Raises UserError when they are nowhere.
     """
     folder = Path(path) if path else _gpt2_package()
     if folder:
         files = {name: folder / name for name in _GPT2_SHA256}
         for name, file in files.items():
             if not file.is_file():
-                raise ValueError(f"tokenizer.path={path}: there is no {name} in this folder")
+                raise UserError(f"tokenizer.path={path}: there is no {name} in this folder")
             if hashlib.sha256(file.read_bytes()).hexdigest() != _GPT2_SHA256[name]:
-                raise ValueError(f"{file} is not GPT-2's {name}: its sha256 differs")
+                raise UserError(f"{file} is not GPT-2's {name}: its sha256 differs")
         ranks = data_gym_to_mergeable_bpe_ranks(
             vocab_bpe_file=str(files["vocab.bpe"]),
             encoder_json_file=str(files["encoder.json"]),
@@ -232,7 +234,7 @@ def gpt2(texts: Iterable[str], *, path: str | None = None) -> Tokenizer:
     try:
         return TiktokenTokenizer(tiktoken.get_encoding("gpt2"))
     except OSError as error:  # what requests raises without a network is one
-        raise ValueError(
+        raise UserError(
             f"GPT-2's encoding could not be downloaded ({type(error).__name__}). Without a network "
             "there are three ways: tokenizer.path= a folder with its vocab.bpe and encoder.json; "
             "tiktoken's cache, filled where there is a network and named by TIKTOKEN_CACHE_DIR; "
@@ -268,7 +270,7 @@ def _ranks_from_text(text: str) -> dict[bytes, int]:
         lines = (line.split() for line in text.splitlines())
         return {base64.b64decode(token, validate=True): int(rank) for token, rank in lines}
     except (ValueError, binascii.Error) as error:
-        raise ValueError(f"these are not ranks in the .tiktoken format: {error}") from None
+        raise UserError(f"these are not ranks in the .tiktoken format: {error}") from None
 
 
 def _byte_symbols() -> list[str]:

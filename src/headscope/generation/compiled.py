@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from headscope.errors import UserError
 from headscope.generation.tokens import Read
 from headscope.nn import GPT, Cache, Past
 from headscope.nn.precision import precise
@@ -25,11 +26,11 @@ def compile_reading(model: GPT, *, batch: int = 1) -> Read:
     """`model.next_logits` compiled for single tokens of `batch` texts; all else is read as it is:
     the first few, more at once, other numbers of texts, and all of a context of less than 4 tokens.
 
-    It takes tens of seconds on a CPU, and the model must not change afterwards. Raises ValueError
+    It takes tens of seconds on a CPU, and the model must not change afterwards. Raises UserError
     when it cannot be done here.
     """
     if any(isinstance(part, torch.ao.nn.quantized.dynamic.Linear) for part in model.modules()):
-        raise ValueError("compile=true takes precision=fp32 or bf16: int8 cannot be compiled")
+        raise UserError("compile=true takes precision=fp32 or bf16: int8 cannot be compiled")
     # Before it, to look back is to look past the beginning, which would be another step.
     first = 1 + max(1, len(model.before))
     if first + 2 > model.block_size:
@@ -41,7 +42,7 @@ def compile_reading(model: GPT, *, batch: int = 1) -> Read:
             step = compile_step(OneToken(model), model.make_cache(batch), first=first)
     except RuntimeError as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ValueError(f"compile=true: the model cannot be compiled ({reason})") from error
+        raise UserError(f"compile=true: the model cannot be compiled ({reason})") from error
 
     def read_one(tokens: Tensor, cache: Cache) -> Tensor:
         if cache.length < first or tokens.shape != (batch, 1):  # a library does not check

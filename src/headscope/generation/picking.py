@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from headscope.errors import UserError
+
 
 def draw(seeds: Sequence[int]) -> Iterator[Tensor]:
     """A number in [0, 1) of each of B seeds, (B,), again and again."""
@@ -56,20 +58,20 @@ def place_of(chance: Tensor, shares: Tensor) -> Tensor:
 
 
 def check_stop(stop: Sequence[str]) -> None:
-    """Raises ValueError when a text to end before is empty."""
+    """Raises UserError when a text to end before is empty."""
     if "" in stop:
-        raise ValueError("stop='' is empty: it would end every text before it begins")
+        raise UserError("stop='' is empty: it would end every text before it begins")
 
 
 def check_sampling(
     *, max_new_tokens: int, temperature: float, top_k: int | None, top_p: float | None
 ) -> None:
-    """Raises ValueError when a setting of sampling is out of range."""
+    """Raises UserError when a setting of sampling is out of range."""
     if max_new_tokens < 0:
-        raise ValueError(f"max_new_tokens={max_new_tokens} must be 0 or more")
+        raise UserError(f"max_new_tokens={max_new_tokens} must be 0 or more")
     if not 0 <= temperature < float("inf"):
-        raise ValueError(f"temperature={temperature} must be a number of 0 (greedy) or more")
+        raise UserError(f"temperature={temperature} must be a number of 0 (greedy) or more")
     if top_k is not None and top_k < 1:
-        raise ValueError(f"top_k={top_k} must be 1 or more, or null for all tokens")
+        raise UserError(f"top_k={top_k} must be 1 or more, or null for all tokens")
     if top_p is not None and not 0 < top_p <= 1:
-        raise ValueError(f"top_p={top_p} must be above 0 and at most 1, or null for all tokens")
+        raise UserError(f"top_p={top_p} must be above 0 and at most 1, or null for all tokens")

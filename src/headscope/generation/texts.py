@@ -39,7 +39,7 @@ def generate_texts(
     An empty prompt starts a document. A text ends at `max_new_tokens`, at the end of the document,
     or before the first of the `stop` texts. Bytes that are not UTF-8 become U+FFFD.
 
-    Raises ValueError when the vocabulary cannot say the prompt, a stop text is empty, or a setting
+    Raises UserError when the vocabulary cannot say the prompt, a stop text is empty, or a setting
     is out of range.
     """
     check_stop(stop)

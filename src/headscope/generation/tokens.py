@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from headscope.errors import UserError
 from headscope.generation.picking import check_sampling, draw, pick
 from headscope.nn import GPT, Cache
 
@@ -74,13 +75,13 @@ def generate_tokens(
     are read together, others apart. `Context` says what is read of a long one, and what `cached`
     and `read_one` are.
 
-    Raises ValueError when a prompt is empty or a setting is out of range.
+    Raises UserError when a prompt is empty or a setting is out of range.
     """
     check_sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p)
     by_length: dict[int, list[int]] = {}
     for number, prompt in enumerate(prompts):
         if not prompt:
-            raise ValueError("the prompt must have at least one token, such as the end of text")
+            raise UserError("the prompt must have at least one token, such as the end of text")
         by_length.setdefault(len(prompt), []).append(number)
     contexts = [
         Context(

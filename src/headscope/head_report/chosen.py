@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from headscope.checkpoint import Checkpoint
+from headscope.errors import UserError
 
 Head = tuple[int, int]
 
@@ -13,18 +14,18 @@ OF_A_RUN = ("model", "data", "seed", "init_from")
 
 
 def pair_named(names: Sequence[str], loaded: Checkpoint) -> tuple[Head, Head]:
-    """Two heads of a model. Raises ValueError when they are not two, or it has none such."""
+    """Two heads of a model. Raises UserError when they are not two, or it has none such."""
     if len(set(map(str, names))) != 2 or len(names) != 2:
-        raise ValueError(f"difference={names} must be two heads, as [L3H2,L0H1]")
+        raise UserError(f"difference={names} must be two heads, as [L3H2,L0H1]")
     return head_named(str(names[0]), loaded), head_named(str(names[1]), loaded)
 
 
 def head_named(name: str, loaded: Checkpoint) -> Head:
-    """The layer and the head that L0H1 means. Raises ValueError when the model has none such."""
+    """The layer and the head that L0H1 means. Raises UserError when the model has none such."""
     layers, heads = len(loaded.model.attentions), loaded.model.attentions[0].heads
     found = re.fullmatch(r"L(\d+)H(\d+)", name)
     if not found or int(found[1]) >= layers or int(found[2]) >= heads:
-        raise ValueError(
+        raise UserError(
             f"difference=: {name} is no head of this model, which has L0H0 to "
             f"L{layers - 1}H{heads - 1}"
         )
@@ -32,41 +33,41 @@ def head_named(name: str, loaded: Checkpoint) -> Head:
 
 
 def check_other(loaded: Checkpoint, other: Checkpoint) -> None:
-    """Raises ValueError when the two do not read a text as the same tokens."""
+    """Raises UserError when the two do not read a text as the same tokens."""
     if other.tokenizer.state() != loaded.tokenizer.state():
-        raise ValueError(
+        raise UserError(
             f"other={other.path} has another vocabulary: its maps would be of other tokens"
         )
 
 
 def check_one_run(checkpoints: Sequence[Checkpoint], loaded: Checkpoint) -> None:
-    """Raises ValueError when these cannot be moments of the run that `loaded` is of."""
+    """Raises UserError when these cannot be moments of the run that `loaded` is of."""
     for one in checkpoints:
         same = all(one.config[key] == loaded.config[key] for key in OF_A_RUN)
         if not same or one.tokenizer.state() != loaded.tokenizer.state():
-            raise ValueError(f"checkpoints=: {one.path} and {loaded.path} are not of one run")
+            raise UserError(f"checkpoints=: {one.path} and {loaded.path} are not of one run")
     steps = [one.step for one in checkpoints]
     for one in checkpoints:
         if steps.count(one.step) > 1:
-            raise ValueError(f"checkpoints=: two are of step {one.step:,}, one is {one.path}")
+            raise UserError(f"checkpoints=: two are of step {one.step:,}, one is {one.path}")
 
 
 def kept(paths: Iterable[str]) -> list[Path]:
     """Files as they are; of a run's folder, or its checkpoints', all that it kept, `step_*.ckpt`.
 
-    Raises ValueError when there are none.
+    Raises UserError when there are none.
     """
     found: list[Path] = []
     for name in paths:
         path = Path(name)
         if not name:
-            raise ValueError("checkpoints=: one of them is empty")
+            raise UserError("checkpoints=: one of them is empty")
         if not path.exists():
-            raise ValueError(f"checkpoints=: {path} does not exist")
+            raise UserError(f"checkpoints=: {path} does not exist")
         if path.is_dir():
             inside = sorted([*path.glob("checkpoints/step_*.ckpt"), *path.glob("step_*.ckpt")])
             if not inside:
-                raise ValueError(
+                raise UserError(
                     f"checkpoints={path} kept none: train with callbacks.keep_steps=[0,100,300,850]"
                 )
             found += inside

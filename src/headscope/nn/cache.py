@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from headscope.errors import UserError
+
 
 class Past(NamedTuple):
     """The room for one layer's keys and values, (B, K, S and more, D) each, of which the first
@@ -64,11 +66,11 @@ class Cache:
     def read(self, tokens: Tensor) -> Tensor:
         """Put `tokens` (B, T) after those that were read; returns all, (B, length + T).
 
-        Raises ValueError when there is no room for them.
+        Raises UserError when there is no room for them.
         """
         end = self.length + tokens.size(1)
         if end > self.block_size:
-            raise ValueError(f"{end} tokens are more than block_size={self.block_size}")
+            raise UserError(f"{end} tokens are more than block_size={self.block_size}")
         self.tokens[:, self.length : end] = tokens
         return self.tokens[:, :end]
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from headscope.errors import UserError
 from headscope.nn.activation import gelu
 from headscope.nn.attention import Attention, multi_head
 from headscope.nn.attention.base import head_width
@@ -43,7 +44,7 @@ class GPT(nn.Module):
     position's own; in each layer attention's own, 4 C^2 by default, and 8 C^2; and (2 layers + 1) C
     of norms, C more with `norm_embedding`.
 
-    Raises ValueError when the sizes, or attention and position, do not fit together.
+    Raises UserError when the sizes, or attention and position, do not fit together.
     """
 
     checkpoint_activations = False
@@ -83,13 +84,13 @@ class GPT(nn.Module):
         }
         for name, size in sizes.items():
             if size < 1:
-                raise ValueError(f"{name}={size} must be at least 1")
+                raise UserError(f"{name}={size} must be at least 1")
         if not 0 <= dropout < 1:
-            raise ValueError(f"dropout={dropout} must be at least 0 and below 1")
+            raise UserError(f"dropout={dropout} must be at least 0 and below 1")
         if lookback < 0:
-            raise ValueError(f"lookback={lookback} must be 0 or more")
+            raise UserError(f"lookback={lookback} must be 0 or more")
         if logit_cap is not None and not 0 < logit_cap < math.inf:
-            raise ValueError(f"logit_cap={logit_cap} must be above 0, or null for none")
+            raise UserError(f"logit_cap={logit_cap} must be above 0, or null for none")
         self.block_size = block_size
         self.embedding_scale = math.sqrt(embed_dim) if scale_embedding else 1.0
         self.embedding = nn.Embedding(vocab_size, embed_dim)
@@ -152,12 +153,12 @@ class GPT(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits (B, T, V) of the token that follows each of `tokens` (B, T).
 
-        Raises ValueError when T is more than `block_size`.
+        Raises UserError when T is more than `block_size`.
         """
         return self.read_out(self.hidden(tokens))
 
     def hidden(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
-        """What the last block writes, (B, T, C). Raises ValueError as `forward` does.
+        """What the last block writes, (B, T, C). Raises UserError as `forward` does.
 
         With `cache`, `tokens` are those that follow what it has of the same texts, and it has them
         too afterwards.
@@ -180,9 +181,9 @@ class GPT(nn.Module):
 
     def embed(self, tokens: Tensor, start: int = 0) -> Tensor:
         """What the first block reads, (B, T - start, C), of `tokens` (B, T) from `start` on. Raises
-        ValueError as `forward` does."""
+        UserError as `forward` does."""
         if tokens.size(1) > self.block_size:
-            raise ValueError(f"{tokens.size(1)} tokens are more than block_size={self.block_size}")
+            raise UserError(f"{tokens.size(1)} tokens are more than block_size={self.block_size}")
         x = self.embedding(tokens[:, start:]) * self.embedding_scale
         for distance, table in enumerate(self.before, start=1):
             seen = table(tokens[:, max(0, start - distance) : -distance])

@@ -6,6 +6,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from headscope.errors import UserError
+
 Model = TypeVar("Model", bound=nn.Module)
 
 
@@ -25,17 +27,17 @@ def in_precision(model: Model, precision: str) -> Model:
     `int8` with a factor for each matrix; what they are multiplied with is rounded to int8 too, as
     it comes (PyTorch's dynamic quantization, on a CPU).
 
-    Raises ValueError when there is no such precision, or not on the model's device.
+    Raises UserError when there is no such precision, or not on the model's device.
     """
     if precision == "fp32":
         return model
     if precision == "bf16":
         return model.bfloat16()
     if precision != "int8":
-        raise ValueError(f"precision={precision} must be fp32, bf16 or int8")
+        raise UserError(f"precision={precision} must be fp32, bf16 or int8")
     device = next(model.parameters()).device.type
     if device != "cpu":
-        raise ValueError(f"precision=int8 is for device=cpu, not {device}")
+        raise UserError(f"precision=int8 is for device=cpu, not {device}")
     with warnings.catch_warnings():
         # Its successor is a package of its own, torchao; in PyTorch up to 2.13 it is here.
         warnings.simplefilter("ignore")

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 
+from headscope.errors import UserError
+
 
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Writes beside the file and renames: the old checkpoint stands until the new one is whole."""
@@ -26,7 +28,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         except (OSError, RuntimeError) as error:  # torch hides what the system said
             scratch.unlink(missing_ok=True)
             free = shutil.disk_usage(path.parent).free
-            raise ValueError(
+            raise UserError(
                 f"{path} could not be written, {free:,} bytes are free there; the one before it "
                 "is whole"
             ) from error

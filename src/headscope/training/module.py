@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
+from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.loss import bits_per_byte
 from headscope.training.compiling import compile_in_place
@@ -154,9 +155,9 @@ class LanguageModel(LightningModule):
             self.log_scalars(figures)
 
     def require_finite(self, loss: float, kind: str) -> None:
-        """Raises ValueError when a loss shows that training has gone astray."""
+        """Raises UserError when a loss shows that training has gone astray."""
         if not math.isfinite(loss):
-            raise ValueError(
+            raise UserError(
                 f"the {kind} loss is {loss} at step {self.global_step}: a lower optimizer.lr (with "
                 "Muon also optimizer.matrix_lr) or a longer schedule.warmup_steps may help; the "
                 "last checkpoint is from before"

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headscope.errors import UserError
 from headscope.training.muon import Muon
 
 
@@ -21,7 +22,7 @@ def adamw(
     """AdamW (Loshchilov 2019) in one fused kernel, with decay on matrices only: vectors (norms,
     biases) have no size to keep small.
 
-    Raises ValueError when a beta is out of range.
+    Raises UserError when a beta is out of range.
     """
     betas = checked(beta1, beta2)
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -43,15 +44,15 @@ def muon(
     """Muon (Jordan 2024) at the rate `matrix_lr` on the matrices of the blocks, whose updates it
     makes orthogonal; AdamW at `lr` on embeddings, head and vectors. Decay is on matrices only.
 
-    Raises ValueError when a beta or the momentum is out of range, or the model has no blocks.
+    Raises UserError when a beta or the momentum is out of range, or the model has no blocks.
     """
     betas = checked(beta1, beta2)
     if not 0 <= momentum < 1:
-        raise ValueError(f"momentum={momentum} must be at least 0 and below 1")
+        raise UserError(f"momentum={momentum} must be at least 0 and below 1")
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     matrices = {n: p for n, p in trained.items() if n.startswith("blocks.") and p.dim() == 2}
     if not matrices:
-        raise ValueError(
+        raise UserError(
             "optimizer=muon is for headscope's own models, whose blocks have matrices to train: "
             "take optimizer=adamw"
         )
@@ -98,7 +99,7 @@ class Together(torch.optim.Optimizer):
 
 def checked(beta1: float, beta2: float) -> tuple[float, float]:
     if not (0 <= beta1 < 1 and 0 <= beta2 < 1):
-        raise ValueError(f"beta1={beta1} and beta2={beta2} must be at least 0 and below 1")
+        raise UserError(f"beta1={beta1} and beta2={beta2} must be at least 0 and below 1")
     return beta1, beta2
 
 

@@ -2,6 +2,8 @@
 
 import math
 
+from headscope.errors import UserError
+
 
 def warmup_cosine(step: int, *, max_steps: int, warmup_steps: int, final_fraction: float) -> float:
     """A straight line up over `warmup_steps`, then half a cosine down to `final_fraction` at
@@ -18,10 +20,10 @@ def warmup_linear(
     """A straight line up over `warmup_steps`, level, and over the last share `cooldown` of the
     steps a straight line down to `final_fraction` at `max_steps` (Hu 2024: warmup-stable-decay).
 
-    Raises ValueError when `cooldown` is not from 0 to 1.
+    Raises UserError when `cooldown` is not from 0 to 1.
     """
     if not 0 <= cooldown <= 1:
-        raise ValueError(f"cooldown={cooldown} must be from 0 to 1, a share of the steps")
+        raise UserError(f"cooldown={cooldown} must be from 0 to 1, a share of the steps")
     up = min(1.0, (step + 1) / (warmup_steps + 1))
     left = max(0.0, 1 - step / max_steps)
     down = 1.0 if left >= cooldown else final_fraction + (1 - final_fraction) * left / cooldown

@@ -32,6 +32,7 @@ from headscope.analysis.pictures.sheet import (
     write_numbers,
 )
 from headscope.analysis.pictures.style import BLUE, ORANGE
+from headscope.errors import UserError
 
 CELL = 26
 MARGIN = 34
@@ -75,7 +76,7 @@ def heatmaps_of(figures: Mapping[str, Tensor], *, title: str) -> Figure:
 def size_of(cells: np.ndarray) -> tuple[float, float]:
     """Points that a table (L, H) takes, wide enough for its longest number."""
     if cells.ndim != 2 or not cells.size:
-        raise ValueError(f"a figure of shape {cells.shape} must be (layers, heads), not empty")
+        raise UserError(f"a figure of shape {cells.shape} must be (layers, heads), not empty")
     longest = max(text_width(text, SMALL) for text in numbers(cells).flat)
     return max(38, longest + 10) * cells.shape[1], CELL * cells.shape[0]
 
@@ -110,7 +111,7 @@ def similarity_matrix(
     """
     cells, count = array(similarity), len(names)
     if cells.shape != (count, count) or not count:
-        raise ValueError(f"{cells.shape=} must be (heads, heads), with a name for each: {count}")
+        raise UserError(f"{cells.shape=} must be (heads, heads), with a name for each: {count}")
     cell = max(3, min(30, 560 // count)) if count > 6 else 180 / count
     every = math.ceil((SMALL + 1) / cell)
     ticks, texts = range(0, count, every), [readable(name) for name in names[::every]]
@@ -176,5 +177,5 @@ def similarity_histogram(
 
 def some(figures: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     if not figures:
-        raise ValueError("there must be at least one figure to draw")
+        raise UserError("there must be at least one figure to draw")
     return figures

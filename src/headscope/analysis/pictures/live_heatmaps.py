@@ -12,6 +12,7 @@ from torch import Tensor
 
 from headscope.analysis.pictures.live import Canvas, Cells, pixels_across
 from headscope.analysis.pictures.sheet import array
+from headscope.errors import UserError
 
 TITLE, TEXT, SMALL = 16, 12, 10  # pixels
 EDGE, TOP, GAP, COLUMNS = 14, 62, 24, 4
@@ -76,13 +77,13 @@ class LiveHeatmaps:
         """The picture of values (R, C) for every panel. What lies beyond the ends of a scale has
         the colour of its end; NaN is white.
 
-        Raises ValueError when a shape is another.
+        Raises UserError when a shape is another.
         """
         cells = []
         for name, panel in self.panels.items():
             given, shape = array(values[name]), (len(panel.rows), len(panel.columns))
             if given.shape != shape:
-                raise ValueError(f"{name} is of shape {given.shape}, its panel of {shape}")
+                raise UserError(f"{name} is of shape {given.shape}, its panel of {shape}")
             shares = (given - panel.low) / (panel.high - panel.low)
             cells.append(Cells(shares, *self.corners[name], panel.cell))
         return self.canvas.coloured(title, TITLE, cells)

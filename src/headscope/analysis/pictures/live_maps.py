@@ -12,6 +12,7 @@ from PIL import Image
 
 from headscope.analysis.pictures.labels import readable, token_label
 from headscope.analysis.pictures.live import Canvas, Cells, pixels_across
+from headscope.errors import UserError
 
 TITLE, TEXT = 16, 12  # pixels
 GAP, TOP, RIGHT, BAR = 30, 66, 100, 14
@@ -25,13 +26,13 @@ class AttentionGrid:
     tokens and this many heads may share one grid. labels are the tokens' texts as decoded; see
     `token_label`. When there are too many to stand apart, every second, third, ... is shown.
 
-    Raises ValueError when there is no token or no head to draw.
+    Raises UserError when there is no token or no head to draw.
     """
 
     def __init__(self, labels: Sequence[str], heads: int) -> None:
         tokens = len(labels)
         if tokens < 1 or heads < 1:
-            raise ValueError(f"{tokens=} and {heads=} must both be at least 1")
+            raise UserError(f"{tokens=} and {heads=} must both be at least 1")
         self.heads, self.tokens = heads, tokens
         rows = math.isqrt(heads)
         columns = math.ceil(heads / rows)
@@ -78,13 +79,13 @@ class AttentionGrid:
         """The picture of causal weights (H, T, T) whose rows sum to one.
 
         What lies above the diagonal, the future, is left white whatever it holds. The scale is of
-        square roots: a linear one would sink 1/32 and less into the dark. Raises ValueError when
+        square roots: a linear one would sink 1/32 and less into the dark. Raises UserError when
         weights have another shape.
         """
         weights = torch.as_tensor(weights).detach().float().cpu().numpy()
         shape = (self.heads, self.tokens, self.tokens)
         if weights.shape != shape:
-            raise ValueError(f"{weights.shape=} must be (heads, tokens, tokens) = {shape}")
+            raise UserError(f"{weights.shape=} must be (heads, tokens, tokens) = {shape}")
         past = np.tri(self.tokens, dtype=bool)
         maps = [
             Cells(np.where(past, np.sqrt(head.clip(min=0)), np.nan), x, y, self.cell)

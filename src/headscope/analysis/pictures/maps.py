@@ -31,6 +31,7 @@ from headscope.analysis.pictures.sheet import (
     write_numbers,
 )
 from headscope.analysis.pictures.style import COLOURS
+from headscope.errors import UserError
 
 FEW = 12
 """So many tokens at most have their numbers in the cells."""
@@ -52,7 +53,7 @@ def attention_maps(
     `labels` are the tokens' texts as decoded; see `token_label`. Causal weights leave what lies
     above the diagonal, the future, white. Up to FEW tokens have their weights written in the cells.
 
-    Raises ValueError when there is no token or no head, or the labels are not T.
+    Raises UserError when there is no token or no head, or the labels are not T.
     """
     names = [f"head {head}" for head in range(len(weights))]
     return draw(array(weights), names, labels, title, causal)
@@ -61,7 +62,7 @@ def attention_maps(
 def mean_map(weights: Tensor, labels: Sequence[str], *, title: str, causal: bool = True) -> Figure:
     """The mean over heads of weights (H, T, T), with the neighbour diagonals marked.
 
-    Raises ValueError as `attention_maps` does.
+    Raises UserError as `attention_maps` does.
     """
     heads = len(weights)
     maps = array(weights).mean(axis=0, keepdims=True) if heads else array(weights)
@@ -82,7 +83,7 @@ def difference_map(
     """One map (T, T), or each of some heads (H, T, T), minus another over the same tokens; zero is
     in the middle of the colours.
 
-    `names` say what the two are. Raises ValueError as `attention_maps` does.
+    `names` say what the two are. Raises UserError as `attention_maps` does.
     """
     difference = array(first) - array(second)
     one = difference.ndim == 2
@@ -136,7 +137,7 @@ def draw(
     """Maps (N, T, T) side by side, each below its name; with notes they are differences."""
     count, tokens = len(maps), len(labels)
     if count < 1 or tokens < 1 or maps.shape[1:] != (tokens, tokens):
-        raise ValueError(
+        raise UserError(
             f"maps of shape {maps.shape} must be (heads, tokens, tokens) with at least one head "
             f"and as many tokens as there are labels, {tokens}, at least one"
         )

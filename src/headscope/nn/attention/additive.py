@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headscope.errors import UserError
 from headscope.nn.attention.dot_product import one_per_query_head, weigh
 from headscope.nn.attention.multi_head import MultiHeadAttention
 from headscope.nn.position import Position
@@ -51,7 +52,7 @@ class AdditiveAttention(MultiHeadAttention):
 
     def check_position(self, position: Position) -> None:
         if position.rotates:
-            raise ValueError(
+            raise UserError(
                 "model/position=rotary turns queries and keys so that their dot product tells "
                 "their distance; model/attention=additive takes no dot product"
             )

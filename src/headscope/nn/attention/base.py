@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
+from headscope.errors import UserError
 from headscope.nn.attention.masks import check_mask
 from headscope.nn.cache import Past
 from headscope.nn.position import Position
@@ -17,16 +18,16 @@ from headscope.nn.position import Position
 def head_width(*, embed_dim: int, heads: int, head_dim: int | None) -> int:
     """Width of one head: `head_dim`, or an equal share of `embed_dim`.
 
-    Raises ValueError when it is below 1, or the heads do not divide the width they should share.
+    Raises UserError when it is below 1, or the heads do not divide the width they should share.
     """
     if heads < 1:
-        raise ValueError(f"heads={heads} must be at least 1")
+        raise UserError(f"heads={heads} must be at least 1")
     if head_dim is not None:
         if head_dim < 1:
-            raise ValueError(f"head_dim={head_dim} must be at least 1")
+            raise UserError(f"head_dim={head_dim} must be at least 1")
         return head_dim
     if embed_dim % heads:
-        raise ValueError(
+        raise UserError(
             f"embed_dim={embed_dim} must be a multiple of heads={heads}, or head_dim be given: "
             "every head takes an equal share of the width"
         )
@@ -34,7 +35,7 @@ def head_width(*, embed_dim: int, heads: int, head_dim: int | None) -> int:
 
 
 def check_inputs(query: Tensor, key: Tensor, value: Tensor, *, embed_dim: int) -> None:
-    """Raises ValueError when they are not (B, T, C), (B, S, C) and (B, S, C), or all without B."""
+    """Raises UserError when they are not (B, T, C), (B, S, C) and (B, S, C), or all without B."""
     fits = (
         query.dim() in (2, 3)
         and query.dim() == key.dim() == value.dim()
@@ -44,7 +45,7 @@ def check_inputs(query: Tensor, key: Tensor, value: Tensor, *, embed_dim: int) -
     )
     if not fits:
         shapes = ", ".join(str(tuple(part.shape)) for part in (query, key, value))
-        raise ValueError(
+        raise UserError(
             f"queries, keys and values of shapes {shapes} must be (B, T, {embed_dim}), "
             f"(B, S, {embed_dim}) and (B, S, {embed_dim}), or all without the batch axis B"
         )
@@ -71,7 +72,7 @@ class Attention(nn.Module, ABC):
       2020), here by RMSNorm with a gain for each of the D numbers;
     - `out_proj`: without it the output is the heads side by side, and `out_dim` their width.
 
-    Raises ValueError when the sizes do not fit together.
+    Raises UserError when the sizes do not fit together.
     """
 
     mask: Tensor | None
@@ -98,20 +99,20 @@ class Attention(nn.Module, ABC):
         sizes = {"embed_dim": embed_dim, "block_size": block_size, "out_dim": out_dim}
         for name, size in sizes.items():
             if size is not None and size < 1:
-                raise ValueError(f"{name}={size} must be at least 1")
+                raise UserError(f"{name}={size} must be at least 1")
         if not 0 <= dropout < 1:
-            raise ValueError(f"dropout={dropout} must be at least 0 and below 1")
+            raise UserError(f"dropout={dropout} must be at least 0 and below 1")
         self.embed_dim = embed_dim
         self.heads = heads
         self.head_dim = head_width(embed_dim=embed_dim, heads=heads, head_dim=head_dim)
         self.kv_heads = heads if kv_heads is None else kv_heads
         if self.kv_heads < 1 or heads % self.kv_heads:
-            raise ValueError(
+            raise UserError(
                 f"heads={heads} must be a multiple of kv_heads={kv_heads}: every key head serves "
                 "as many query heads"
             )
         if scale is not None and not 0 < scale < math.inf:
-            raise ValueError(f"scale={scale} must be above 0 and finite")
+            raise UserError(f"scale={scale} must be above 0 and finite")
         self.scale = 1 / math.sqrt(self.head_dim) if scale is None else scale
         self.dropout = dropout
         self.qkv_bias = qkv_bias
@@ -120,12 +121,12 @@ class Attention(nn.Module, ABC):
         self.out_bias = out_bias
         self.has_out_proj = out_proj
         if not out_proj and heads * self.head_dim != self.out_dim:
-            raise ValueError(
+            raise UserError(
                 f"without out_proj the output is heads={heads} times head_dim={self.head_dim} "
                 f"wide, not {self.out_dim}"
             )
         if causal and block_size is None:
-            raise ValueError("causal attention needs block_size, the longest text it may see")
+            raise UserError("causal attention needs block_size, the longest text it may see")
         mask = torch.ones(block_size or 0, block_size or 0, dtype=torch.bool).tril()
         self.register_buffer("mask", mask if causal else None, persistent=False)
 
@@ -149,7 +150,7 @@ class Attention(nn.Module, ABC):
         biases the scores. `past` has the keys and values of the tokens before: those of `key` are
         put after them, and S counts all. Without a batch axis, (T, C) becomes (T, O) and (H, T, S).
 
-        Raises ValueError when a text is longer than `block_size`, or shapes do not fit.
+        Raises UserError when a text is longer than `block_size`, or shapes do not fit.
         """
         key = query if key is None else key
         value = key if value is None else value
@@ -164,7 +165,7 @@ class Attention(nn.Module, ABC):
         if mask is not None:
             check_mask(mask, batch=batch, heads=self.heads, queries=queries, keys=keys)
         if queries > keys and (self.mask is not None or position is not None):
-            raise ValueError(
+            raise UserError(
                 f"{queries} queries over {keys} keys have no place in their order: the queries "
                 "are taken for the last of the keys"
             )
@@ -210,7 +211,7 @@ class Attention(nn.Module, ABC):
         return nn.Linear(self.heads * self.head_dim, self.out_dim, bias=self.out_bias)
 
     def check_position(self, position: Position) -> None:
-        """Raises ValueError when this attention cannot use `position`."""
+        """Raises UserError when this attention cannot use `position`."""
 
     @property
     def cache_width(self) -> int:
@@ -222,7 +223,7 @@ class Attention(nn.Module, ABC):
         if self.mask is None:
             return None
         if keys > self.mask.size(0):
-            raise ValueError(f"{keys} tokens are more than block_size={self.mask.size(0)}")
+            raise UserError(f"{keys} tokens are more than block_size={self.mask.size(0)}")
         if queries == 1:
             return None  # the last one sees all
         return self.mask[keys - queries : keys, :keys]

@@ -10,40 +10,42 @@ alike. Three axes are refused, since both (B, T, S) and (H, T, S) are meant by t
 import torch
 from torch import Tensor
 
+from headscope.errors import UserError
+
 
 def mask_from_padding(real: Tensor) -> Tensor:
     """The mask (B, 1, 1, S) that hides padding; `real` (B, S) is True, or 1, at real tokens.
 
-    Raises ValueError when `real` has other axes, or floating-point numbers.
+    Raises UserError when `real` has other axes, or floating-point numbers.
     """
     if real.dim() != 2:
-        raise ValueError(f"padding of shape {tuple(real.shape)} must be (batch, keys)")
+        raise UserError(f"padding of shape {tuple(real.shape)} must be (batch, keys)")
     return _boolean(real)[:, None, None, :]
 
 
 def mask_per_sequence(mask: Tensor) -> Tensor:
     """The mask (B, 1, T, S) in which every sequence has its own (T, S), the same for all heads.
 
-    Raises ValueError when `mask` is not (B, T, S), or of floating-point numbers.
+    Raises UserError when `mask` is not (B, T, S), or of floating-point numbers.
     """
     if mask.dim() != 3:
-        raise ValueError(f"a mask of shape {tuple(mask.shape)} must be (batch, queries, keys)")
+        raise UserError(f"a mask of shape {tuple(mask.shape)} must be (batch, queries, keys)")
     return _boolean(mask)[:, None]
 
 
 def _boolean(mask: Tensor) -> Tensor:
     if mask.is_floating_point():  # 0 and -inf would mean the contrary of 0 and 1
-        raise ValueError(f"a mask of {mask.dtype} must be boolean, or of whole numbers 0 and 1")
+        raise UserError(f"a mask of {mask.dtype} must be boolean, or of whole numbers 0 and 1")
     return mask.bool()
 
 
 def check_mask(mask: Tensor, *, batch: int, heads: int, queries: int, keys: int) -> None:
-    """Raises ValueError when `mask` is not boolean, or of no shape that says what it means."""
+    """Raises UserError when `mask` is not boolean, or of no shape that says what it means."""
     if mask.dtype != torch.bool:
-        raise ValueError(f"a mask of {mask.dtype} must be torch.bool, True where a query may look")
+        raise UserError(f"a mask of {mask.dtype} must be torch.bool, True where a query may look")
     shape = tuple(mask.shape)
     if mask.dim() == 3:
-        raise ValueError(
+        raise UserError(
             f"a mask of shape {shape} could be (batch, queries, keys) or (heads, queries, keys): "
             "give it four axes, by mask_per_sequence(mask) or mask[None]"
         )
@@ -55,7 +57,7 @@ def check_mask(mask: Tensor, *, batch: int, heads: int, queries: int, keys: int)
         and shape[3] == keys
     )
     if not fits:
-        raise ValueError(
+        raise UserError(
             f"a mask of shape {shape} must be (queries, keys) = {(queries, keys)} or (batch, 1 or "
             f"heads, queries, keys) = {(batch, heads, queries, keys)}"
         )

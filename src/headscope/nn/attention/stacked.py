@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headscope.errors import UserError
 from headscope.nn.attention.base import Attention
 from headscope.nn.attention.dot_product import attend_explicit, attend_fused
 from headscope.nn.cache import Past
@@ -25,13 +26,13 @@ class StackedHeads(Attention):
     Parameters: 3 H D C of the heads and H D O of `out_proj`; 3 H D more with `qkv_bias`, O with
     `out_bias`, 2 H D with `qk_norm`.
 
-    Raises ValueError when `kv_heads` is not `heads`: a head by itself shares nothing.
+    Raises UserError when `kv_heads` is not `heads`: a head by itself shares nothing.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         if self.kv_heads != self.heads:
-            raise ValueError(
+            raise UserError(
                 f"kv_heads={self.kv_heads}: stacked heads, here heads={self.heads}, share no keys; "
                 "model/attention=grouped_query does"
             )

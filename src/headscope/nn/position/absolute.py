@@ -8,6 +8,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from headscope.errors import UserError
 from headscope.nn.position.base import Position
 
 
@@ -47,7 +48,7 @@ class Sinusoidal(FixedTable):
     angle. A shift of the text turns each such pair by an angle of its own, the same wherever it
     stands.
 
-    Parameters: none. Raises ValueError when `base` is not above 0 and finite.
+    Parameters: none. Raises UserError when `base` is not above 0 and finite.
     """
 
     def __init__(self, *, base: float = 10000.0, **sizes: int) -> None:
@@ -58,9 +59,9 @@ class Sinusoidal(FixedTable):
 
 
 def check_base(base: float) -> None:
-    """Raises ValueError when no frequencies can be made of `base`."""
+    """Raises UserError when no frequencies can be made of `base`."""
     if not 0 < base < math.inf:
-        raise ValueError(f"base={base} must be above 0 and finite")
+        raise UserError(f"base={base} must be above 0 and finite")
 
 
 def angles(length: int, width: int, base: float) -> Tensor:

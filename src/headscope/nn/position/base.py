@@ -8,6 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from headscope.errors import UserError
+
 
 class Position(nn.Module):
     """How a model that sees a set of tokens learns their order.
@@ -18,7 +20,7 @@ class Position(nn.Module):
     `rotate` and `bias` are the last of the keys. `start` tokens stand before those that are given:
     a key-value cache has them. A subclass passes the four sizes on.
 
-    Where it acts, it raises ValueError for a text longer than `block_size`.
+    Where it acts, it Raises UserError for a text longer than `block_size`.
     """
 
     rotates = False
@@ -59,7 +61,7 @@ class Position(nn.Module):
 
     def check_length(self, length: int) -> None:
         if length > self.block_size:
-            raise ValueError(f"{length} tokens are more than block_size={self.block_size}")
+            raise UserError(f"{length} tokens are more than block_size={self.block_size}")
 
 
 class NoPosition(Position):

@@ -8,6 +8,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from headscope.errors import UserError
 from headscope.nn.position.base import Position, distances
 
 
@@ -48,7 +49,7 @@ class Relative(Position):
     beyond it all share the last. Keys that come later, which a causal mask hides, are in bucket 0.
     T5 does not scale its scores; `model.attention.scale=1` does as it did.
 
-    Parameters: buckets * H. Raises ValueError when `buckets` is odd or below 2, or `max_distance`
+    Parameters: buckets * H. Raises UserError when `buckets` is odd or below 2, or `max_distance`
     not above half of them.
     """
 
@@ -57,7 +58,7 @@ class Relative(Position):
     def __init__(self, *, buckets: int = 32, max_distance: int = 128, **sizes: int) -> None:
         super().__init__(**sizes)
         if buckets < 2 or buckets % 2 or max_distance <= buckets // 2:
-            raise ValueError(
+            raise UserError(
                 f"buckets={buckets} must be an even number, and max_distance={max_distance} more "
                 "than half of it"
             )

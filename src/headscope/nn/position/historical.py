@@ -10,6 +10,7 @@ there is dropout: of equal numbers it makes unequal ones, noise of the size of t
 import torch
 from torch import Tensor
 
+from headscope.errors import UserError
 from headscope.nn.position.absolute import FixedTable
 from headscope.nn.position.base import Position
 
@@ -66,18 +67,18 @@ class Digits(FixedTable):
     digits change, from 6 to 7 one, so near positions may lie far apart and far ones near. Sinusoids
     keep the idea, low dimensions that turn fast and high ones that turn slowly, and make it smooth.
 
-    Parameters: none. Raises ValueError when `base` is below 2, or the digits do not fit in C.
+    Parameters: none. Raises UserError when `base` is below 2, or the digits do not fit in C.
     """
 
     def __init__(self, *, base: int = 2, **sizes: int) -> None:
         super().__init__(**sizes)
         if base < 2:
-            raise ValueError(f"base={base} of digits must be at least 2")
+            raise UserError(f"base={base} of digits must be at least 2")
         digits = 1
         while base**digits < self.block_size:
             digits += 1
         if digits > self.embed_dim:
-            raise ValueError(
+            raise UserError(
                 f"embed_dim={self.embed_dim} digits of base={base} do not count to "
                 f"block_size={self.block_size}"
             )

@@ -6,6 +6,7 @@ Shapes: B batch, T queries, S keys, H heads, K kv heads, D head_dim.
 import torch
 from torch import Tensor
 
+from headscope.errors import UserError
 from headscope.nn.position.absolute import angles, check_base
 from headscope.nn.position.base import Position
 from headscope.nn.precision import precise
@@ -18,7 +19,7 @@ class Rotary(Position):
     (i, i + D / 2), as in Llama, or with `interleaved` (2i, 2i + 1), as in the paper: with the rows
     of the projections permuted the two are the same.
 
-    Parameters: none; the angles are computed. Raises ValueError when D is odd, or `base` is not
+    Parameters: none; the angles are computed. Raises UserError when D is odd, or `base` is not
     above 0 and finite.
     """
 
@@ -30,7 +31,7 @@ class Rotary(Position):
         super().__init__(**sizes)
         check_base(base)
         if self.head_dim % 2:
-            raise ValueError(
+            raise UserError(
                 f"head_dim={self.head_dim} must be even: rotary turns a head's numbers in pairs"
             )
         self.turn = turn_interleaved if interleaved else turn_halves
