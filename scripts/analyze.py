@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from omegaconf import DictConfig
 
@@ -11,10 +11,11 @@ from headscope.errors import UserError
 
 if TYPE_CHECKING:
     from headscope.checkpoint import Checkpoint
+    from headscope.config.scripts import AnalyzeConfig
     from headscope.evaluation import ValidationText
 
 
-def analyze(config: DictConfig) -> None:
+def analyze(composed: DictConfig) -> None:
     """Write tables, pictures and a page about every head into a folder, and print its table."""
     from functools import cache, partial
 
@@ -22,12 +23,17 @@ def analyze(config: DictConfig) -> None:
     from rich.progress import track
 
     from headscope import checkpoint
+    from headscope.analysis.ablation import Replacement
     from headscope.analysis.head_types import Thresholds
+    from headscope.config import from_hydra
+    from headscope.config.scripts import AnalyzeConfig
     from headscope.head_report import chosen
     from headscope.head_report.subject import Ablation, Subject
     from headscope.head_report.write import write_report
 
+    config = from_hydra(AnalyzeConfig, composed)
     check(config)
+    thresholds = Thresholds(**vars(config.thresholds))
     load = partial(checkpoint.load, device=checkpoint.pick_device(config.device))
     moments = sorted(map(load, chosen.kept(config.checkpoints or [])), key=lambda one: one.step)
     of_last = bool(moments) and config.checkpoint is None
@@ -54,13 +60,14 @@ def analyze(config: DictConfig) -> None:
     ablation = None
     if config.ablation:
         windows = config.ablation_windows
-        ablation = Ablation.on(validation(), config.replace_by, windows=windows, length=length)
+        replace_by = cast(Replacement, config.replace_by)  # checked above
+        ablation = Ablation.on(validation(), replace_by, windows=windows, length=length)
     console = Console(stderr=True)
     progress = partial(track, console=console, description="analyzing", transient=True)
     study = write_report(
         subject,
         folder,
-        thresholds=Thresholds(**config.thresholds),
+        thresholds=thresholds,
         ablation=ablation,
         pair=pair,
         other=other,
@@ -75,12 +82,12 @@ def analyze(config: DictConfig) -> None:
     say(f"{folder}/attention.html, heads.csv and pictures")
 
 
-def check(config: DictConfig) -> None:
+def check(config: "AnalyzeConfig") -> None:
     """Raises UserError when a setting is out of range."""
     # The error of an ablation is that of a mean over windows.
     for key, least in (("windows", 1), ("ablation_windows", 2)):
-        if config[key] < least:
-            raise UserError(f"{key}={config[key]} must be at least {least}")
+        if getattr(config, key) < least:
+            raise UserError(f"{key}={getattr(config, key)} must be at least {least}")
     if config.replace_by not in ("zero", "mean"):
         raise UserError(f"replace_by={config.replace_by} must be zero or mean")
 
@@ -99,7 +106,7 @@ def text_of(loaded: "Checkpoint") -> "ValidationText":
     from headscope import checkpoint
     from headscope.evaluation import validation_text
 
-    return validation_text(checkpoint.build_corpus(loaded.config), loaded.tokenizer)
+    return validation_text(checkpoint.stored_corpus(loaded.config), loaded.tokenizer)
 
 
 if __name__ == "__main__":

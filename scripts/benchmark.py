@@ -3,17 +3,19 @@
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra import compose
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from headscope import command_line
-from headscope.config import SCHEMAS
+from headscope.config import SCHEMAS, build_part, from_hydra, parse
+from headscope.config.model import ModelConfig
+from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 
 if TYPE_CHECKING:
@@ -37,107 +39,119 @@ SHARED = (
 """Beginnings of the words that hold for both sides of a race."""
 
 
-def benchmark(config: DictConfig) -> None:
+@dataclass(frozen=True)
+class Asked:
+    """What the command line says: a training run, the suite's own keys, where the figures go."""
+
+    run: TrainConfig
+    suite: Any
+    output: Path
+
+
+def benchmark(composed: DictConfig) -> None:
     """Run the suite that was chosen."""
-    output = Path(config.output)
+    name = HydraConfig.get().runtime.choices["suite"]
+    plain: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+    suite, output = plain.pop("suite"), Path(plain.pop("output"))
+    asked = Asked(parse(TrainConfig, plain), parse(SCHEMAS["suite"][name], suite, "suite"), output)
     if not output.parent.is_dir():
         raise UserError(f"output={output}: there is no folder {output.parent}")
     if output.is_dir():
         raise UserError(f"output={output} is a folder: name a file in it")
-    SUITES[HydraConfig.get().runtime.choices["suite"]](config)
+    SUITES[name](asked)
 
 
-def training(config: DictConfig) -> None:
+def training(asked: Asked) -> None:
     """Our step against a bare loop's, and others'."""
     from headscope.benchmarks.training import compare_steps, draw, report
 
-    at_least_one(config, "rounds", "steps", "warmup_steps")
-    if config.model.dropout:
+    at_least_one(asked, "rounds", "steps", "warmup_steps")
+    if asked.run.model.dropout:
         raise UserError(
-            f"model.dropout={config.model.dropout} drops other numbers on every side, and the "
+            f"model.dropout={asked.run.model.dropout} drops other numbers on every side, and the "
             "losses would not show that they do the same work: suite=training takes model.dropout=0"
         )
-    plan = config.suite
+    plan = asked.suite
     measure = partial(
         compare_steps,
-        config,
+        asked.run,
         rounds=plan.rounds,
         steps=plan.steps,
         warmup_steps=plan.warmup_steps,
         peers=plan.peers,
     )
-    tell(config, measure, draw, report)
+    tell(asked, measure, draw, report)
 
 
-def watching(config: DictConfig) -> None:
+def watching(asked: Asked) -> None:
     """A run that is watched against the same that is not."""
     from headscope.benchmarks.watching import compare_watching
 
-    at_least_one(config, "rounds")
-    tell(config, partial(compare_watching, config, rounds=config.suite.rounds))
+    at_least_one(asked, "rounds")
+    tell(asked, partial(compare_watching, asked.run, rounds=asked.suite.rounds))
 
 
-def race(config: DictConfig) -> None:
+def race(asked: Asked) -> None:
     """What is described here against another experiment."""
     from headscope.benchmarks.race import draw, race, report
 
-    at_least_one(config, "every_steps")
-    plan = config.suite
-    name = HydraConfig.get().runtime.choices["experiment"] or config.name
+    at_least_one(asked, "every_steps")
+    plan = asked.suite
+    name = HydraConfig.get().runtime.choices["experiment"] or asked.run.name
     if not plan.seeds:
         raise UserError("suite.seeds= must name at least one")
     if plan.against == name:
         raise UserError(f"suite.against={plan.against} is what would be raced with itself")
     shared = [word for word in typed() if word.startswith(SHARED)]
-    other = compose("train", [*shared, f"experiment={plan.against}"])
+    other = from_hydra(TrainConfig, compose("train", [*shared, f"experiment={plan.against}"]))
     for key in ("data", "tokenizer"):
-        if config[key] != other[key]:
+        if getattr(asked.run, key) != getattr(other, key):
             raise UserError(
                 f"{name} and {plan.against} have not the same {key}, and losses per token of "
                 f"different texts or tokens do not compare: give both the same, as {key}=..."
             )
     if plan.max_steps is not None:
-        at_least_one(config, "max_steps")
-        for side in (config, other):
+        at_least_one(asked, "max_steps")
+        for side in (asked.run, other):
             side.trainer.max_steps = min(side.trainer.max_steps, plan.max_steps)
     measure = partial(
         race,
-        {name: config, plan.against: other},
-        seeds=list(plan.seeds),
+        {name: asked.run, plan.against: other},
+        seeds=plan.seeds,
         target=plan.target,
         every_steps=plan.every_steps,
     )
-    tell(config, measure, draw, report)
+    tell(asked, measure, draw, report)
 
 
-def sampling(config: DictConfig) -> None:
+def sampling(asked: Asked) -> None:
     """Tokens per second, in all ways and by others."""
     from headscope import checkpoint
     from headscope.benchmarks.sampling import Sampled, time_sampling
     from headscope.benchmarks.sampling_chart import draw, report
 
-    at_least_one(config, "rounds")
-    plan = config.suite
+    at_least_one(asked, "rounds")
+    plan = asked.suite
     measure = partial(
         time_sampling,
-        Sampled(**plan.small),
-        Sampled(**plan.large),
+        Sampled(**vars(plan.small)),
+        Sampled(**vars(plan.large)),
         rounds=plan.rounds,
         device=checkpoint.pick_device(plan.device),
     )
-    tell(config, measure, draw, report)
+    tell(asked, measure, draw, report)
 
 
-def attention(config: DictConfig) -> None:
+def attention(asked: Asked) -> None:
     """Every attention layer alone, as a table and a chart."""
     from headscope import checkpoint
     from headscope.benchmarks.attention import Shape, report, time_attentions
     from headscope.benchmarks.attention_chart import draw
     from headscope.check import check
 
-    check(config)
-    at_least_one(config, "rounds", "batch_size")
-    plan = config.suite
+    check(asked.run)
+    at_least_one(asked, "rounds", "batch_size")
+    plan = asked.suite
     if not plan.shapes or any(len(shape) != 3 for shape in plan.shapes):
         raise UserError(f"suite.shapes={plan.shapes} must hold [tokens, embed_dim, heads] each")
     measure = partial(
@@ -149,60 +163,58 @@ def attention(config: DictConfig) -> None:
         memory_gib=plan.memory_gib,
         device=checkpoint.pick_device(plan.device),
     )
-    tell(config, measure, draw, report)
+    tell(asked, measure, draw, report)
 
 
-def data(config: DictConfig) -> None:
+def data(asked: Asked) -> None:
     """Making a batch, of corpora of several sizes, as a table and a chart."""
     from headscope.benchmarks.data import compare_batches, report
     from headscope.benchmarks.data_chart import draw
     from headscope.check import check
 
-    check(config)
-    at_least_one(config, "rounds", "batches")
-    plan = config.suite
+    check(asked.run)
+    at_least_one(asked, "rounds", "batches")
+    plan = asked.suite
     measure = partial(
         compare_batches,
         tokens=plan.tokens,
-        block_size=config.model.block_size,
-        batch_size=config.trainer.batch_size,
+        block_size=asked.run.model.block_size,
+        batch_size=asked.run.trainer.batch_size,
         batches=plan.batches,
         rounds=plan.rounds,
-        seed=config.seed,
+        seed=asked.run.seed,
     )
-    tell(config, measure, draw, report)
+    tell(asked, measure, draw, report)
 
 
-def memory(config: DictConfig) -> None:
+def memory(asked: Asked) -> None:
     """What a training step holds at most, as a table and a chart."""
     from headscope.benchmarks.memory import compare_memory, draw, report
 
-    at_least_one(config, "rounds", "vocab_size")
-    if not config.trainer.loss_chunk_tokens:
+    at_least_one(asked, "rounds", "vocab_size")
+    if not asked.run.trainer.loss_chunk_tokens:
         raise UserError(
-            f"trainer.loss_chunk_tokens={config.trainer.loss_chunk_tokens}: suite=memory measures "
-            "with and without chunks, so it must say how large they are, or auto"
+            f"trainer.loss_chunk_tokens={asked.run.trainer.loss_chunk_tokens}: suite=memory "
+            "measures with and without chunks, so it must say how large they are, or auto"
         )
-    tell(config, partial(compare_memory, step_plan(config), peers=config.suite.peers), draw, report)
+    tell(asked, partial(compare_memory, step_plan(asked), peers=asked.suite.peers), draw, report)
 
 
-def scaling(config: DictConfig) -> None:
+def scaling(asked: Asked) -> None:
     """How a training step grows with every size, as a table and a chart."""
     from headscope.benchmarks.scaling import KEYS, Sweeps, measure_growth, report, whole
     from headscope.benchmarks.scaling_chart import draw
 
-    at_least_one(config, "rounds", "vocab_size", "tokens_per_step")
-    suite = config.suite
-    config.trainer.batch_size = whole(suite.tokens_per_step, config.model.block_size)
+    at_least_one(asked, "rounds", "vocab_size", "tokens_per_step")
+    suite = asked.suite
+    asked.run.trainer.batch_size = whole(suite.tokens_per_step, asked.run.model.block_size)
     sweeps = Sweeps({axis: list(suite[key]) for axis, key in KEYS.items()})
-    tell(config, partial(measure_growth, step_plan(config), sweeps), draw, report)
+    tell(asked, partial(measure_growth, step_plan(asked), sweeps), draw, report)
 
 
-def step_plan(config: DictConfig) -> "Plan":
+def step_plan(asked: Asked) -> "Plan":
     """The step to measure, of random tokens of `suite.vocab_size`."""
     import torch
-    from hydra.utils import instantiate
-    from omegaconf import OmegaConf
 
     from headscope import checkpoint
     from headscope.benchmarks.fresh import Plan
@@ -215,26 +227,25 @@ def step_plan(config: DictConfig) -> "Plan":
             f"experiment={choices['experiment']}: suite={choices['suite']} has a model of its own; "
             "give its sizes as model.*"
         )
-    check(config)
-    plan = config.trainer
-    model: Any = OmegaConf.to_container(config.model, resolve=True)
+    check(asked.run)
+    plan = asked.run.trainer
     return Plan(
-        model=model,
-        vocab_size=config.suite.vocab_size,
+        model=asked.run.model,
+        vocab_size=asked.suite.vocab_size,
         batch_size=plan.batch_size,
-        optimizer=instantiate(config.optimizer),
+        optimizer=build_part(asked.run.optimizer),
         precision=precision_of(plan),
         device=checkpoint.pick_device("cuda" if plan.accelerator == "gpu" else plan.accelerator),
         threads=torch.get_num_threads(),
-        seed=config.seed,
-        rounds=config.suite.rounds,
+        seed=asked.run.seed,
+        rounds=asked.suite.rounds,
         loss_chunk_tokens=plan.loss_chunk_tokens,
         checkpoint_activations=plan.checkpoint_activations,
     )
 
 
 def tell(
-    config: DictConfig,
+    asked: Asked,
     measure: Callable[..., dict[str, Any]],
     draw: Callable[[dict[str, Any]], "Figure"] | None = None,
     report: Callable[[dict[str, Any], "Console"], None] | None = None,
@@ -245,7 +256,7 @@ def tell(
 
     from headscope.callbacks.saving import Interrupted
 
-    output = Path(config.output)
+    output = asked.output
     picture = output.with_suffix(".png")
     if draw and picture == output:
         raise UserError(f"output={output} holds the figures, as JSON; the chart is put beside it")
@@ -275,8 +286,6 @@ def typed() -> list[str]:
 def attentions(words: list[str]) -> "list[Variant]":
     """Every choice of model/attention, as conf has it with these words on top; of multi_head also
     the path that returns the weights."""
-    from hydra.utils import instantiate
-
     from headscope.benchmarks.attention import Variant
 
     for word in words:
@@ -287,9 +296,10 @@ def attentions(words: list[str]) -> "list[Variant]":
             )
     found = []
     for name in SCHEMAS["attention"]:
-        model = compose("model/gpt", [*words, f"model/attention={name}"]).model
+        composed = compose("model/gpt", [*words, f"model/attention={name}"]).model
+        model = from_hydra(ModelConfig, composed)
         make = partial(
-            instantiate(model.attention),
+            build_part(model.attention),
             dropout=model.dropout,
             qkv_bias=model.qkv_bias,
             out_bias=model.bias,
@@ -302,10 +312,11 @@ def attentions(words: list[str]) -> "list[Variant]":
     return found
 
 
-def at_least_one(config: DictConfig, *keys: str) -> None:
+def at_least_one(asked: Asked, *keys: str) -> None:
     for key in keys:
-        if config.suite[key] < 1:
-            raise UserError(f"suite.{key}={config.suite[key]} must be at least 1")
+        value = getattr(asked.suite, key)
+        if value < 1:
+            raise UserError(f"suite.{key}={value} must be at least 1")
 
 
 SUITES = {

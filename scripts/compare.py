@@ -5,13 +5,15 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hydra import compose
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from headscope import command_line
+from headscope.config import from_hydra, parse
+from headscope.config.scripts import CompareConfig
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 
@@ -39,13 +41,14 @@ def arguments(typed: list[str], quoted: list[str]) -> list[str]:
             "experiment= has a length of its own, and so has a comparison: say which, by "
             "trainer.max_steps= and trainer.val_every_steps="
         )
+    command_line.check_name(typed)
     choices = command_line.value_of(typed, "compare.choices")
     if choices is not None and command_line.value_of(typed, "compare") is None:
         return command_line.with_words(quoted, ["compare=own"])
     return quoted
 
 
-def compare(config: DictConfig) -> None:
+def compare(composed: DictConfig) -> None:
     """Train, evaluate and time every choice; print the table and write it to the folder."""
     from rich.console import Console
 
@@ -53,20 +56,22 @@ def compare(config: DictConfig) -> None:
     from headscope.comparison.compare import compare_runs
 
     hydra = HydraConfig.get()
-    folder = Path(hydra.runtime.output_dir)
+    folder = command_line.run_folder()
     shared = [word for word in hydra.overrides.task if not _begins(word, OWN)]
     try:
-        choices, seeds = list(config.compare.choices), list(config.seeds)
+        config = from_hydra(CompareConfig, composed)
+        choices, seeds = config.compare.choices, config.seeds
         if not choices or not seeds:
             raise UserError("compare.choices= and seeds= must each name at least one")
-        for key, values in (("compare.choices", choices), ("seeds", seeds)):
+        named: dict[str, list[Any]] = {"compare.choices": choices, "seeds": seeds}
+        for key, values in named.items():
             for value in values:
                 if values.count(value) > 1:
                     raise UserError(f"{key}= names {value} twice")
         compare_runs(
             [run for choice in choices for run in _planned(shared, choice, seeds, folder)],
             folder=folder,
-            block_sizes=list(config.compare.block_sizes),
+            block_sizes=config.compare.block_sizes,
             speed_rounds=config.speed_rounds,
             console=Console(),
         )
@@ -93,12 +98,10 @@ def _planned(
             raise UserError(f"compare.choices= {choice}: {word} is not of one choice")
     own = command_line.literal_arguments([*typed, *command_line.implied_data(typed)])
     words = [*shared, *own]
-    composed = compose("compare", words)
-    keys = [key for key in TrainConfig.__dataclass_fields__ if key in composed]
+    composed: Any = OmegaConf.to_container(compose("compare", words), resolve=True)
+    of_a_run = {key: composed[key] for key in TrainConfig.__dataclass_fields__}
     for seed in seeds:
-        config = OmegaConf.masked_copy(composed, keys)
-        config.seed = seed
-        yield PlannedRun(choice, seed, config, [*words, f"seed={seed}"], folder)
+        yield PlannedRun(choice, seed, parse(TrainConfig, of_a_run | {"seed": seed}), folder)
 
 
 def _begins(word: str, keys: tuple[str, ...]) -> bool:

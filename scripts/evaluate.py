@@ -9,19 +9,21 @@ from headscope import command_line
 from headscope.errors import UserError
 
 
-def evaluate(config: DictConfig) -> None:
+def evaluate(composed: DictConfig) -> None:
     """Print the figures as JSON on standard output: one object, or a list for several lengths."""
-    from hydra.utils import instantiate
-
     from headscope import checkpoint, evaluation
+    from headscope.config import build_part, from_hydra
+    from headscope.config.scripts import EvaluateConfig
     from headscope.nn.precision import in_precision
 
+    config = from_hydra(EvaluateConfig, composed)
     if config.batch_size < 1:
         raise UserError(f"batch_size={config.batch_size} must be at least 1")
     loaded = checkpoint.load(
         checkpoint.find(config.checkpoint), device=checkpoint.pick_device(config.device)
     )
-    corpus = instantiate(config.data) if config.data else checkpoint.build_corpus(loaded.config)
+    stored = config.data is None
+    corpus = checkpoint.stored_corpus(loaded.config) if stored else build_part(config.data)
     text = evaluation.validation_text(corpus, loaded.tokenizer)
     figures: dict[str, Any] | list[dict[str, Any]]
     if config.block_size is None:
@@ -32,7 +34,7 @@ def evaluate(config: DictConfig) -> None:
             loaded,
             text,
             batch_size=config.batch_size,
-            block_sizes=list(config.block_size),
+            block_sizes=config.block_size,
             precision=config.precision,
         )
     print(json.dumps(figures, indent=2))

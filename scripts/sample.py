@@ -9,9 +9,11 @@ from headscope import command_line
 from headscope.errors import UserError
 
 
-def sample(config: DictConfig) -> None:
+def sample(composed: DictConfig) -> None:
     """Write what the model says after the prompt to standard output, as it is made."""
     from headscope import checkpoint
+    from headscope.config import from_hydra
+    from headscope.config.scripts import SampleConfig
     from headscope.generation import (
         check_sampling,
         check_stop,
@@ -20,6 +22,7 @@ def sample(config: DictConfig) -> None:
     )
     from headscope.nn.precision import in_precision
 
+    config = from_hydra(SampleConfig, composed)
     check_sampling(
         max_new_tokens=config.max_new_tokens,
         temperature=config.temperature,

@@ -4,47 +4,48 @@ import shutil
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from headscope import command_line
-from headscope.errors import UserError
 
 
 def arguments(typed: list[str], quoted: list[str]) -> list[str]:
     """What to compose from: of a resumed run, its own words first."""
     from headscope.resume import resume_arguments
 
-    name = command_line.value_of(typed, "name")
-    if name and "/" in name:
-        raise UserError(f"name={name} must be without a slash: it begins a folder of outputs/")
+    command_line.check_name(typed)
     return resume_arguments(typed, quoted)
 
 
-def train(config: DictConfig) -> float:
-    """Train what `config` describes in Hydra's run folder; returns the final validation loss."""
+def train(composed: DictConfig) -> float:
+    """Train what `composed` describes in Hydra's run folder; returns the final validation loss."""
     # Heavy, and not needed for --help or a misspelt key.
     from rich.console import Console
 
     from headscope import build, report, run
     from headscope.callbacks.saving import Interrupted
-    from headscope.resume import resumed_config
+    from headscope.config import from_hydra
+    from headscope.config.training import TrainConfig
+    from headscope.resume import resumed_config, sources
 
     hydra = HydraConfig.get()
-    folder = Path(hydra.runtime.output_dir)
-    overrides = list(hydra.overrides.task)
     console = Console()
-    resume = bool(config.resume)
+    resume = composed.resume is not None
+    folder = Path(composed.resume) if resume else command_line.run_folder()
     named = any("run.dir=" in word for word in hydra.overrides.hydra)
     with ExitStack() as unless_built:
         unless_built.callback(_remove_unused, folder, keep=named)
         if resume:
-            config, changes = resumed_config(config, overrides)
-            overrides = [word for word in overrides if not word.startswith("resume=")]
-        this = build.build(
-            config, folder=folder, overrides=overrides, console=console, resume=resume
-        )
+            plain: Any = OmegaConf.to_container(composed, resolve=True)
+            config, changes = resumed_config(plain, folder, list(hydra.overrides.task))
+            for line in sources(config):
+                print(line, file=sys.stderr)
+        else:
+            config = from_hydra(TrainConfig, composed)
+        this = build.build(config, folder=folder, console=console, resume=resume)
         unless_built.pop_all()
     report.describe(this)
     if resume:

@@ -1,10 +1,13 @@
 """Checkpoints as training writes them, without any training."""
 
+from dataclasses import asdict
+
 import torch
-from composing import composed
-from omegaconf import OmegaConf
+from composing import training_config
 
 from headscope import checkpoint
+from headscope.config import parse
+from headscope.config.training import TrainConfig
 from headscope.data.tokenizer import Tokenizer, byte
 from headscope.nn import GPT
 
@@ -12,20 +15,19 @@ SIZES = ["model.block_size=8", "model.embed_dim=8", "model.layers=2"]
 
 
 def configuration(*overrides: str) -> dict:
-    return OmegaConf.to_container(composed(*SIZES, *overrides), resolve=True)
+    """What a checkpoint holds of these words, as plain data."""
+    return asdict(training_config(*SIZES, *overrides))
 
 
 def content(
     config: dict | None = None, tokenizer: Tokenizer | None = None, *, step: int = 7, seed: int = 0
 ) -> tuple[dict, GPT]:
     """What training saves, and the model that it is of."""
-    config, tokenizer = config or configuration(), tokenizer or byte([])
+    parsed, tokenizer = parse(TrainConfig, config or configuration()), tokenizer or byte([])
     torch.manual_seed(seed)
-    model = checkpoint.build_model(config["model"], vocab_size=tokenizer.vocab_size)
+    model = checkpoint.build_model(parsed.model, vocab_size=tokenizer.vocab_size)
     return {
-        "headscope": checkpoint.contents(
-            config=config, tokenizer=tokenizer, store="none", overrides=SIZES
-        ),
+        "headscope": checkpoint.contents(config=parsed, tokenizer=tokenizer, store="none"),
         "state_dict": {f"model.{name}": weight for name, weight in model.state_dict().items()},
         "global_step": step,
         "optimizer_states": [{"state": {}}],

@@ -7,7 +7,13 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from headscope.command_line import CONF
-from headscope.config import register_schemas
+from headscope.config import from_hydra, register_schemas
+from headscope.config.training import TrainConfig
+
+
+def training_config(*overrides: str) -> TrainConfig:
+    """What scripts/train.py builds, given these words; a new one at each call."""
+    return from_hydra(TrainConfig, composed(*overrides))
 
 
 @cache

@@ -115,7 +115,7 @@ def test_heads_are_removed_on_the_validation_split(script: Script, run: Path) ->
     assert json.loads((run / "analysis" / "heads.json").read_text())["windows"] == 6
     loaded = headscope.load(run / "checkpoints" / "best.ckpt")
     config = loaded.config
-    text = validation_text(checkpoint.build_corpus(config), loaded.tokenizer)
+    text = validation_text(checkpoint.stored_corpus(config), loaded.tokenizer)
     windows = text.tokens[: len(text.tokens) // 9 * 9].reshape(-1, 9).astype(np.int64)
     chosen = torch.from_numpy(windows[np.linspace(0, len(windows) - 1, 5).astype(int)])
     expected = ablate_heads(loaded.model, chosen[:, :-1], chosen[:, 1:], replace_by="mean")
@@ -276,7 +276,7 @@ def test_a_page_holds_as_many_tokens_as_a_browser_can(
         (["difference=[]"], ["difference=", "two heads"]),
         (["difference=[L0H1,L0H1]"], ["difference=", "two heads"]),
         (["difference=[L0H0,L2H0]"], ["L2H0", "L1H3"]),
-        (["difference=[L0H0,[L0H1]]"], ["difference="]),
+        (["difference=[L0H0,[L0H1]]"], ["difference[1]="]),
         (["thresholds.self=7"], ["thresholds.self=7", "1"]),
         (["other=outputs"], ["other="]),
         (['checkpoints=[""]'], ["checkpoints=", "empty"]),

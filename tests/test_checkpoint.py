@@ -5,14 +5,17 @@ import copy
 import random
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
 from checkpoint_files import configuration, content
 from choices import PAIRS
+from composing import training_config
 
 from headscope import checkpoint
+from headscope.config.text import TextFilesConfig
 from headscope.data.corpus import TextFiles
 from headscope.data.tokenizer import CharTokenizer, byte
 
@@ -39,7 +42,7 @@ def test_saved_then_loaded_gives_the_same_logits(tmp_path, attention, position):
     loaded = checkpoint.load(tmp_path / "a.ckpt")
     tokens = torch.randint(tokenizer.vocab_size, (2, 8))
     assert torch.equal(loaded.model(tokens), model.eval()(tokens))
-    assert loaded.config == config
+    assert asdict(loaded.config) == config
     assert loaded.step == 7
     assert loaded.tokenizer.state() == tokenizer.state()
     # No mask and no computed table takes up room in the file.
@@ -78,20 +81,22 @@ def test_loading_needs_neither_lightning_nor_datasets_nor_figures(whole):
     subprocess.run([sys.executable, "-c", program], check=True, cwd=whole.parent)
 
 
-def test_a_configurations_own_corpus_is_built_to_the_letter(tmp_path):
+def test_a_configurations_own_corpus_is_built_to_the_letter_and_named(tmp_path, capsys):
     file = tmp_path / "odd ${name}.txt"
     file.write_text("text")
-    config = {"data": {"_target_": "headscope.data.corpus.TextFiles", "path": str(file)}}
-    corpus = checkpoint.build_corpus(config)
+    config = training_config()
+    config.data = TextFilesConfig(path=str(file))
+    corpus = checkpoint.stored_corpus(config)
     assert isinstance(corpus, TextFiles)
     assert corpus.files == [file]
+    assert f"data.path={file}" in capsys.readouterr().err
 
 
 def test_sizes_that_do_not_fit_are_a_value_error_with_both_numbers():
-    config = configuration()
-    config["model"]["heads"] = 3
+    config = training_config("model.block_size=8", "model.embed_dim=8").model
+    config.heads = 3
     with pytest.raises(ValueError, match=r"embed_dim=8\b.*heads=3\b"):
-        checkpoint.build_model(config["model"], vocab_size=5)
+        checkpoint.build_model(config, vocab_size=5)
 
 
 # --- any other file ---

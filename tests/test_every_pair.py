@@ -8,7 +8,7 @@ import pytest
 import torch
 from checkpoint_files import SIZES
 from choices import ATTENTIONS, EACH, PAIRS
-from composing import composed
+from composing import training_config
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -56,15 +56,15 @@ def start(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         resume: bool = False,
     ) -> Run:
         # Of two compositions one, for speed.
-        config = composed(*TINY, *words, f"model/attention={attention}").copy()
-        positioned = composed(*TINY, f"model/position={position}").model
+        config = training_config(*TINY, *words, f"model/attention={attention}")
+        positioned = training_config(*TINY, f"model/position={position}").model
         config.model.position = positioned.position
         config.model.scale_embedding = positioned.scale_embedding
         config.data.path, config.store_dir = str(text), str(text / "store")
         if not logger:
             config.logger, config.callbacks.attention.images = None, 0
         console = Console(quiet=True)
-        return build(config, folder=Path(folder), overrides=[], console=console, resume=resume)
+        return build(config, folder=Path(folder), console=console, resume=resume)
 
     return build_run
 

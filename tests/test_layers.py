@@ -152,7 +152,7 @@ def test_nothing_reaches_up(module):
             assert floor_of(name) <= floor_of(module), name
 
 
-HYDRA = ("config", "command_line", "error_messages", "checkpoint", "build")
+HYDRA = ("config", "command_line", "error_messages")
 
 
 @pytest.mark.parametrize("module", FILES)

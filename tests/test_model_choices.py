@@ -3,18 +3,19 @@
 import shutil
 
 import pytest
-from composing import composed
+from composing import composed, training_config
 
 from headscope import checkpoint
 from headscope.check import check
 from headscope.command_line import CONF
-from headscope.config import SCHEMAS
+from headscope.config import SCHEMAS, from_hydra
+from headscope.config.training import TrainConfig
 from headscope.nn import GPT
 
 
 def built(*overrides: str) -> GPT:
     """A model that could be trained, as a run would build it."""
-    config = composed("model.layers=1", *overrides)
+    config = training_config("model.layers=1", *overrides)
     check(config)
     return checkpoint.build_model(config.model, vocab_size=50)
 
@@ -86,7 +87,7 @@ def test_an_experiment_may_choose_the_attention(option, tmp_path):
         "model.attention.qk_norm=true",
     )
     assert config.model == expected.model
-    check(config)
+    check(from_hydra(TrainConfig, config))
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_files import content
+from checkpoint_files import configuration, content
 
 from headscope import checkpoint
+from headscope.config import parse
+from headscope.config.training import TrainConfig
+from headscope.errors import UserError
 
 
 def refused(path: Path) -> None:
@@ -72,6 +75,6 @@ def test_a_corpus_that_names_other_code_runs_none(tmp_path):
     marker = tmp_path / "ran"
     for trap in traps(marker):
         for data in (trap, {"_target_": "headscope.data.corpus.Sotu", "x": trap}):
-            with pytest.raises(ValueError, match=r"no part of|does not take"):
-                checkpoint.build_corpus({"data": data})
+            with pytest.raises(UserError, match=r"no part of|no such key|must be keys"):
+                parse(TrainConfig, configuration() | {"data": data})
             assert not marker.exists()

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hydra.utils import instantiate
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from headscope import checkpoint
@@ -21,13 +19,15 @@ from headscope.callbacks.progress import ProgressReport
 from headscope.callbacks.samples import Samples
 from headscope.callbacks.saving import Saving
 from headscope.check import check
+from headscope.config import build_part
+from headscope.config.training import TrainConfig, TrainerConfig
 from headscope.console import track
 from headscope.data.module import TokenDataModule, validation_stride
 from headscope.data.store import TokenStore, prepare_store
 from headscope.data.tokenizer import stored
 from headscope.errors import UserError
 from headscope.nn import GPT
-from headscope.resume import check_resumed
+from headscope.resume import check_same_text
 from headscope.training.checkpoints import AtomicCheckpointIO
 from headscope.training.module import LanguageModel
 from headscope.watchers import watchers
@@ -38,7 +38,7 @@ class Run:
     """All parts of a training run, built and ready to fit."""
 
     folder: Path
-    config: DictConfig
+    config: TrainConfig
     store: TokenStore
     model: GPT
     module: LanguageModel
@@ -51,17 +51,15 @@ class Run:
 
 
 def build(
-    config: DictConfig,
+    config: TrainConfig,
     *,
     folder: Path,
-    overrides: list[str],
     console: Console,
     resume: bool = False,
 ) -> Run:
     """Build the run that `config` describes, in `folder`. Nothing is written there yet.
 
-    With `resume`, the run in `folder` goes on from its last checkpoint. `overrides` are the words
-    of the command line, kept for a later resume.
+    With `resume`, the run in `folder` goes on from its last checkpoint.
 
     Raises UserError when the configuration does not fit itself, the text or this machine.
     """
@@ -71,13 +69,13 @@ def build(
     last = folder / "checkpoints" / "last.ckpt"
     resumed = checkpoint.read(last) if resume else None
     # Weights mean nothing without the tokens they were trained on.
-    fresh = config.init_from and not resume
-    source = checkpoint.read(checkpoint.find(config.init_from, key="init_from")) if fresh else None
+    init_from = None if resume else config.init_from
+    source = checkpoint.read(checkpoint.find(init_from, key="init_from")) if init_from else None
     store = prepare_store(
-        instantiate(config.data),
+        build_part(config.data),
         partial(stored, state=source["headscope"]["tokenizer"])
         if source
-        else instantiate(config.tokenizer),
+        else build_part(config.tokenizer),
         root=Path(config.store_dir),
         track=partial(track, console=console),
     )
@@ -85,14 +83,14 @@ def build(
     # The first weights are of the seed alone; every later draw is of (seed, step, rank).
     torch.manual_seed(config.seed)
     model = checkpoint.build_model(config.model, vocab_size=tokenizer.vocab_size)
-    if source:
-        checkpoint.load_weights(model, source, name=config.init_from)
+    if source and init_from:
+        checkpoint.load_weights(model, source, name=init_from)
     if resumed:
-        check_resumed(resumed, config, store, folder)
+        check_same_text(resumed, store, folder)
     model.checkpoint_activations = plan.checkpoint_activations
-    make_optimizer = instantiate(config.optimizer)
+    make_optimizer = build_part(config.optimizer)
     make_optimizer(model)  # raises now, rather than when training begins, as does the next
-    schedule = bare(instantiate(config.schedule, max_steps=plan.max_steps))
+    schedule = build_part(config.schedule, max_steps=plan.max_steps)
     schedule(0)
     module = LanguageModel(
         model=model,
@@ -105,9 +103,7 @@ def build(
         compile_model=_on_gpu(plan.accelerator) if plan.compile == "auto" else plan.compile,
         loss_chunk_tokens=plan.loss_chunk_tokens,
         warn=warn,
-        contents=checkpoint.contents(
-            config=plain(config), tokenizer=tokenizer, store=store.name, overrides=overrides
-        ),
+        contents=checkpoint.contents(config=config, tokenizer=tokenizer, store=store.name),
     )
     resumed_step = resumed["global_step"] if resumed else None
     tokens_per_step = plan.batch_size * plan.accumulate * config.model.block_size
@@ -126,7 +122,7 @@ def build(
     )
     clock = Clock(tokens_per_step=tokens_per_step, log_every_steps=plan.log_every_steps)
     tokenizer.encode_prompt(config.callbacks.samples.prompt)  # raises now rather than later
-    samples = Samples(tokenizer=tokenizer, seed=config.seed, **config.callbacks.samples)
+    samples = Samples(tokenizer=tokenizer, seed=config.seed, **vars(config.callbacks.samples))
     saving = Saving(
         folder=last.parent,
         minutes=config.callbacks.save_every_minutes,
@@ -149,23 +145,24 @@ def build(
     )
 
 
-def bare(made: partial[Any]) -> partial[Any]:
-    """A partial of Hydra's as Python's own: Hydra's asks itself at every call, for a third of a
-    millisecond, whether it may."""
-    return partial(made.func, *made.args, **made.keywords)
-
-
 def _trainer(
-    config: DictConfig, folder: Path, callbacks: list[Callback], resumed_step: int | None
+    config: TrainConfig, folder: Path, callbacks: list[Callback], resumed_step: int | None
 ) -> Trainer:
     plan = config.trainer
     quiet()
     loggers: list[Logger] = []
     if config.logger:
-        more = {}
-        if resumed_step is not None and config.logger._target_.endswith("TensorBoardLogger"):
-            more["purge_step"] = resumed_step + 1  # what was logged after the checkpoint is redone
-        loggers.append(instantiate(config.logger, save_dir=str(folder), **more))
+        # What was logged after the checkpoint is logged again.
+        purge_step = None if resumed_step is None else resumed_step + 1
+        logger = build_part(
+            config.logger,
+            save_dir=str(folder),
+            name="",
+            version="tensorboard",
+            default_hp_metric=False,
+            purge_step=purge_step,
+        )
+        loggers.append(logger)
     try:
         return Trainer(
             accelerator=plan.accelerator,
@@ -203,7 +200,7 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", message="The 'train_dataloader' does not have many workers")
 
 
-def precision_of(plan: DictConfig) -> Any:
+def precision_of(plan: TrainerConfig) -> Any:
     """In which numbers the trainer of this configuration computes, in Lightning's words."""
     if plan.precision != "auto":
         return plan.precision
@@ -213,10 +210,3 @@ def precision_of(plan: DictConfig) -> Any:
 
 def _on_gpu(accelerator: str) -> bool:
     return accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
-
-
-def plain(config: DictConfig) -> dict[str, Any]:
-    """The configuration as plain data, without what only says how this process was started."""
-    content = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    assert isinstance(content, dict)
-    return {str(key): value for key, value in content.items() if key != "resume"}

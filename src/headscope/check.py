@@ -1,11 +1,9 @@
 """Settings that no run can have, told before anything is read or made."""
 
-import math
-
 import torch
-from omegaconf import DictConfig, OmegaConf
 
 from headscope import checkpoint
+from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.generation import check_sampling
 
@@ -13,7 +11,7 @@ ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
 PRECISIONS = ("auto", "32-true", "bf16-mixed", "bf16-true")
 
 
-def check(config: DictConfig) -> None:
+def check(config: TrainConfig) -> None:
     """Raises UserError when a setting is out of range, or the model's sizes do not fit."""
     plan, callbacks = config.trainer, config.callbacks
     at_least = {
@@ -39,7 +37,8 @@ def check(config: DictConfig) -> None:
         "schedule.warmup_steps",
         "schedule.final_fraction",
     ):
-        value = OmegaConf.select(config, key)
+        group, _, name = key.partition(".")
+        value = getattr(getattr(config, group), name, None)  # not every choice has it
         if value is not None:
             at_least[key] = (value, 0)
     if callbacks.early_stopping_patience is not None:
@@ -48,9 +47,6 @@ def check(config: DictConfig) -> None:
     for key, (value, least) in at_least.items():
         if not value >= least:
             raise UserError(f"{key}={value} must be at least {least}")
-    for key in ("optimizer.lr", "optimizer.matrix_lr"):
-        if OmegaConf.select(config, key) == math.inf:
-            raise UserError(f"{key}=inf must be finite")
     if config.seed >= 2**63:
         raise UserError(f"seed={config.seed} must be below 2**63")
     for step in callbacks.keep_steps:
@@ -70,10 +66,10 @@ def check(config: DictConfig) -> None:
         checkpoint.build_model(config.model, vocab_size=1)
 
 
-def check_choices(config: DictConfig) -> None:
+def check_choices(config: TrainConfig) -> None:
     """The same for settings that are words."""
     plan = config.trainer
-    one_device = OmegaConf.is_list(plan.devices) and len(plan.devices) == 1
+    one_device = isinstance(plan.devices, list) and len(plan.devices) == 1
     if plan.devices not in ("auto", 1) and not one_device:
         raise UserError(
             f"trainer.devices={plan.devices}: headscope trains on one device; auto, 1, or a number "

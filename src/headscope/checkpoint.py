@@ -1,39 +1,40 @@
 """A checkpoint file, opened: model, tokenizer and configuration. Knows nothing of Lightning.
 
-A checkpoint is Lightning's own, with one more entry, `headscope`: the resolved configuration, the
-tokenizer's own data and the words of the command line, all plain data. It is opened with
-`weights_only=True`, and the configuration may only name the parts that headscope itself has, so a
-file from a stranger runs no code.
+A checkpoint is Lightning's own, with one more entry, `headscope`: the resolved configuration and
+the tokenizer's own data, all plain data. It is opened with `weights_only=True`, and the
+configuration is checked against the schemas of `headscope.config`, which name all that can be
+built from it: a file from a stranger runs no code.
 """
 
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from hydra.utils import get_object
-from omegaconf import DictConfig, OmegaConf
 
 from headscope.analysis.capture import attention_weights
-from headscope.config import known_targets
+from headscope.config import build_part, parse
+from headscope.config.model import ModelConfig
+from headscope.config.text import CorpusConfig, TokenizerConfig
+from headscope.config.training import TrainConfig
 from headscope.data.corpus import Corpus
 from headscope.data.tokenizer import Tokenizer, tokenizer_from_state
 from headscope.errors import UserError
 from headscope.nn import GPT
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint file holds. `config` is plain data; `step` is the step it was saved at."""
+    """What a checkpoint file holds. `step` is the step it was saved at."""
 
     path: Path
     model: GPT
     tokenizer: Tokenizer
-    config: dict[str, Any]
+    config: TrainConfig
     step: int
 
     def attention(self, text: str | Sequence[int]) -> "Reading":
@@ -67,9 +68,9 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
     path = Path(path)
     content = read(path)
     try:
-        own = content["headscope"]
-        tokenizer = tokenizer_from_state(own["tokenizer"])
-        model = build_model(own["config"]["model"], vocab_size=tokenizer.vocab_size)
+        config = config_of(content)
+        tokenizer = tokenizer_from_state(content["headscope"]["tokenizer"])
+        model = build_model(config.model, vocab_size=tokenizer.vocab_size)
         model.load_state_dict(model_weights(content))
         step = content["global_step"]
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
@@ -78,7 +79,7 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
         path=path,
         model=model.to(device).eval(),
         tokenizer=tokenizer,
-        config=own["config"],
+        config=config,
         step=step,
     )
 
@@ -101,17 +102,23 @@ def read(path: Path) -> dict[str, Any]:
     return content
 
 
-def contents(
-    *, config: dict[str, Any], tokenizer: Tokenizer, store: str, overrides: list[str]
-) -> dict[str, Any]:
+def config_of(content: dict[str, Any]) -> TrainConfig:
+    """The configuration in a checkpoint's raw content, checked.
+
+    Raises UserError when a key is missing, unknown or of another type, or names a part that
+    headscope does not have.
+    """
+    return parse(TrainConfig, content["headscope"].get("config"))
+
+
+def contents(*, config: TrainConfig, tokenizer: Tokenizer, store: str) -> dict[str, Any]:
     """What headscope adds to a checkpoint: `store` is the name of the token store, which tells one
-    text from another; `overrides` are the words of the command line."""
+    text from another."""
     return {
         "format": FORMAT,
-        "config": config,
+        "config": asdict(config),
         "tokenizer": tokenizer.state(),
         "store": store,
-        "overrides": overrides,
     }
 
 
@@ -134,17 +141,13 @@ def load_weights(model: GPT, content: dict[str, Any], *, name: str) -> None:
         raise UserError(f"init_from={name} is of another shape: {first}") from error
 
 
-def build_model(config: DictConfig | dict[str, Any], *, vocab_size: int) -> GPT:
+def build_model(config: ModelConfig, *, vocab_size: int) -> GPT:
     """The model that the `model` part of a configuration describes, with fresh weights.
 
-    Raises UserError when its sizes do not fit, or it names a part that headscope does not have.
+    Raises UserError when its sizes do not fit.
     """
-    known = known_targets("model", "attention", "position", "norm", "activation")
-    plain: Any = config
-    if isinstance(config, DictConfig):
-        plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     try:
-        return _build(plain, known, vocab_size=vocab_size)
+        return build_part(config, vocab_size=vocab_size)
     except RuntimeError as error:  # more memory than there is, or than can be counted
         reason = str(error).splitlines()[0]
         raise UserError(f"a model of these sizes cannot be made: {reason}") from error
@@ -163,35 +166,27 @@ def with_block_size(loaded: Checkpoint, block_size: int) -> GPT:
             f"{type(loaded.model.position).__name__} was trained at block_size="
             f"{loaded.model.block_size}: {loaded.model.position.limit}"
         )
-    sizes = loaded.config["model"] | {"block_size": block_size}
+    sizes = replace(loaded.config.model, block_size=block_size)
     model = build_model(sizes, vocab_size=loaded.tokenizer.vocab_size)
     model.load_state_dict(loaded.model.state_dict())
     return model.to(loaded.model.device).eval()
 
 
-def build_corpus(config: dict[str, Any]) -> Corpus:
-    """The corpus that a checkpoint's configuration names. Raises UserError as `build_model`."""
-    return _build(config["data"], known_targets("data"))
+def stored_corpus(config: TrainConfig) -> Corpus:
+    """The corpus that a checkpoint's configuration names. What it reads is written to standard
+    error first, since it is the checkpoint that chose it."""
+    for line in sources(config.data, "data"):
+        print(line, file=sys.stderr)
+    return build_part(config.data)
 
 
-def _build(config: Any, known: set[str], **more: Any) -> Any:
-    """What Hydra's `instantiate` makes of plain data, were there nothing to call but `known`.
-
-    `instantiate` itself would also resolve `${...}`, and what that gives may name anything.
-    """
-    target = config.get("_target_") if isinstance(config, dict) else None
-    if not isinstance(target, str) or target not in known:
-        raise UserError(f"the configuration names {target}, which is no part of headscope")
-    settings = more | {
-        key: _build(value, known) if isinstance(value, dict) else value
-        for key, value in config.items()
-        if key not in ("_target_", "_partial_")
-    }
-    part = get_object(target)
-    try:
-        return partial(part, **settings) if config.get("_partial_") else part(**settings)
-    except TypeError as error:
-        raise UserError(f"{target} does not take this configuration: {error}") from error
+def sources(config: CorpusConfig | TokenizerConfig, group: str) -> list[str]:
+    """A line for each file, folder or dataset that a part of a checkpoint's configuration names."""
+    return [
+        f"Reading {group}.{key}={value}, which the checkpoint names"
+        for key in ("path", "name")
+        if (value := getattr(config, key, None)) is not None
+    ]
 
 
 def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("outputs")) -> Path:

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import OmegaConf
 
 from headscope.config import register_schemas
 from headscope.error_messages import errors_told
@@ -23,6 +25,7 @@ CONF = Path(__file__).parents[2] / "conf"
 
 LITERAL_KEYS = frozenset(
     {
+        "name",
         "prompt",
         "stop",
         "text",
@@ -61,6 +64,11 @@ TEXT_KEYS = frozenset(
 
 HYDRA_KEYS = frozenset({"hydra.run.dir", "hydra.sweep.dir"})
 """Of `LITERAL_KEYS`, the ones in which an interpolation, ${...}, keeps its meaning."""
+
+
+NAME = re.compile(r"[^\W_][\w .+=@-]*")
+LONGEST_NAME = 200
+"""Bytes: a folder's name has at most 255, and the date and time follow."""
 
 
 def literal_arguments(arguments: Sequence[str]) -> list[str]:
@@ -165,6 +173,44 @@ def _experiment(name: str) -> str:
     return file.read_text(encoding="utf-8") if file.is_file() else ""
 
 
+def check_encoding(arguments: Sequence[str]) -> None:
+    """Raises UserError when a word, or the current folder's path, cannot be kept in a file.
+
+    Configurations and checkpoints are UTF-8, and Hydra interpolates the path of the current folder.
+    """
+    for text in (*arguments, os.getcwd()):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise UserError(f"{text!a} is not UTF-8: rename the file or folder") from None
+    if "${" in os.getcwd():
+        raise UserError(f"{os.getcwd()}: the folder's name has ${{ in it, which Hydra interprets")
+
+
+def check_name(typed: Sequence[str]) -> None:
+    """Raises UserError when `name=` cannot begin the name of a folder in outputs/."""
+    name = value_of(typed, "name")
+    if name is not None and not (NAME.fullmatch(name) and len(name.encode()) <= LONGEST_NAME):
+        raise UserError(
+            f"name={name} begins a folder's name: give up to {LONGEST_NAME} bytes of letters, "
+            "digits, spaces and . _ + = @ -, the first one a letter or digit"
+        )
+
+
+def flags_first(arguments: Sequence[str]) -> list[str]:
+    """The same command line with -m in front: between keys, Hydra does not know it."""
+    flags = ("-m", "--multirun")
+    found = [argument for argument in arguments if argument in flags]
+    return [*found[:1], *(argument for argument in arguments if argument not in flags)]
+
+
+def run_folder() -> Path:
+    """The folder that Hydra gave this run. Read as it is: resolved, a `${` in it would be
+    interpolated."""
+    runtime: Any = OmegaConf.to_container(HydraConfig.get().runtime, resolve=False)
+    return Path(runtime["output_dir"])
+
+
 def read_standard_input() -> str:
     """All of standard input. Raises UserError when it is not UTF-8."""
     try:
@@ -194,7 +240,8 @@ def run(
             return task(config)
 
     with errors_told(full_error):
-        typed = sys.argv[1:]
+        typed = flags_first(sys.argv[1:])
+        check_encoding(typed)
         quoted = literal_arguments(with_words(typed, implied_data(typed)))
         sys.argv[1:] = prepare(typed, quoted)
         hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(guarded)()

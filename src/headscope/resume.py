@@ -1,23 +1,23 @@
-"""Going on with a run: its own configuration, with what the command line changes on top."""
+"""Resume a run: its own configuration, with what the command line changes on top.
+
+The configuration comes out of the checkpoint as plain data and is checked against the schemas. Only
+words of the command line are composed by Hydra, never anything that a checkpoint says.
+"""
 
 import json
-import re
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig, OmegaConf
-
 from headscope import checkpoint
-from headscope.command_line import escape, quote, value_of
-from headscope.config import SCHEMAS, known_targets
+from headscope.command_line import quote, value_of
+from headscope.config import SCHEMAS, parse
+from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 
 if TYPE_CHECKING:
     from headscope.data.store import TokenStore
-
-OURS = re.compile(r"[+~]*(?!hydra\b)[a-z_][\w./@]*(=|$)")
-"""A word that only sets a key of conf/: a stranger's run may bring no others."""
 
 FIXED = (
     "model",
@@ -33,14 +33,15 @@ FIXED = (
 )
 """What a run is; a change of these makes another run."""
 
-CHOSEN = ("optimizer",)
-"""Groups in which a run keeps its choice, whose state it has; its keys may change."""
+KEPT_CHOICES = ("optimizer", "schedule")
+"""Groups whose keys depend on the choice: they are composed with the choice of the run."""
+
+FIXED_CHOICES = ("optimizer",)
+"""Groups in which a run keeps its choice, since the checkpoint holds its state."""
 
 
 def resume_arguments(typed: list[str], quoted: list[str]) -> list[str]:
-    """The command line to compose with: with `resume=`, that of the run, the new words after it.
-
-    Hydra then stays in the run's folder and leaves its `.hydra/` as it was.
+    """The command line to compose with; with `resume=`, one that makes Hydra stay in that folder.
 
     Raises UserError when there is nothing to resume, the words would change what the run is, or
     `hydra.run.dir=` names a folder that is a run already.
@@ -59,91 +60,86 @@ def resume_arguments(typed: list[str], quoted: list[str]) -> list[str]:
         return quoted
     if value_of(typed, "hydra.run.dir") is not None:
         raise UserError(f"resume={given} goes on in its own folder: leave out hydra.run.dir=")
-    own = read_run(Path(given))["headscope"]
-    for argument in own["overrides"]:
-        if not OURS.match(argument):
-            raise UserError(
-                f"resume={given} was started with {argument}, which is not of headscope"
-            )
+    own = checkpoint.config_of(read(Path(given)))
     new = [argument for argument in quoted if not argument.startswith("resume=")]
     for argument in new:
         key = key_of(argument)
         kept = next((name for name in FIXED if key == name or key.startswith(f"{name}.")), None)
-        kept = key if key in CHOSEN else kept
+        kept = key if key in FIXED_CHOICES else kept
         if kept:
             raise UserError(
-                f"{argument}: a resumed run keeps its {kept}; for another one start anew, "
-                f"from its weights with init_from={Path(given) / 'checkpoints' / 'last.ckpt'}"
+                f"{argument}: a resumed run keeps its {kept}; to change it, start a new run "
+                f"from these weights with init_from={given}"
             )
     return [
-        *own["overrides"],
-        *new,
+        *kept_choices(own, new),
         f"resume={quote(given)}",
+        *new,
         f"hydra.run.dir={quote(given)}",
         "hydra.output_subdir=null",
     ]
 
 
-def resumed_config(composed: DictConfig, overrides: list[str]) -> tuple[DictConfig, list[str]]:
-    """The configuration of the run that `composed.resume` names, and what was changed, in words.
+def kept_choices(config: TrainConfig, new: list[str]) -> list[str]:
+    """`schedule=linear` and the like: the run's choices in KEPT_CHOICES that `new` does not change.
 
-    `overrides` are all the words that `composed` was composed from: those of the run, then the new
-    ones; a key of the new ones has its value from `composed`.
+    Only names of SCHEMAS come out of here, whatever the configuration holds.
     """
-    own = read_run(Path(composed.resume))["headscope"]
-    stored = OmegaConf.create(_literal(own["config"]))
-    # What a run of before a key was does not say, is as conf says.
-    stored.trainer = OmegaConf.to_container(composed.trainer) | own["config"]["trainer"]
-    config = stored.copy()
+    changed = {key_of(argument) for argument in new}
+    return [
+        f"{group}={name}"
+        for group in KEPT_CHOICES
+        if group not in changed
+        for name, schema in SCHEMAS[group].items()
+        if type(getattr(config, group)) is schema
+    ]
+
+
+def resumed_config(
+    composed: dict[str, Any], folder: Path, words: list[str]
+) -> tuple[TrainConfig, list[str]]:
+    """The configuration of the run in `folder` with the changes of the command line, and a line for
+    each change.
+
+    `composed` is what Hydra made of `words`, those of `resume_arguments`, as plain data.
+    """
+    content = read(folder)
+    config = asdict(checkpoint.config_of(content))
     changes = []
-    for argument in overrides[len(own["overrides"]) :]:
+    resume = next(place for place, word in enumerate(words) if word.startswith("resume="))
+    for argument in words[resume + 1 :]:
         key = key_of(argument)
-        if key == "resume":
-            continue
-        before, after = OmegaConf.select(stored, key), OmegaConf.select(composed, key)
-        OmegaConf.update(config, key, after, merge=False)
+        before, after = value_at(config, key), value_at(composed, key)
+        set_at(config, key, after)
         if before != after:
-            changes.append(f"{key} from {_shown(before)} to {_shown(after)}")
-    for target in _targets(OmegaConf.to_container(config)):
-        if target not in known_targets(*SCHEMAS):
-            raise UserError(f"resume={composed.resume} names {target}, no part of headscope")
-    return config, changes
+            changes.append(f"{key} from {before} to {after}")
+    # A checkpoint does not choose where files are written.
+    config["store_dir"] = composed["store_dir"]
+    resumed = parse(TrainConfig, config)
+    check_unfinished(content, resumed, folder)
+    return resumed, changes
 
 
-def _literal(node: Any) -> Any:
-    """Plain data with its texts escaped, so that OmegaConf interpolates nothing in them."""
-    if isinstance(node, dict):
-        return {key: _literal(value) for key, value in node.items()}
-    if isinstance(node, list):
-        return [_literal(value) for value in node]
-    return escape(node) if isinstance(node, str) else node
+def value_at(config: Any, key: str) -> Any:
+    for name in key.split("."):
+        config = config.get(name) if isinstance(config, dict) else None
+    return config
 
 
-def _targets(node: Any) -> Iterator[Any]:
-    if isinstance(node, dict):
-        if "_target_" in node:
-            yield node["_target_"]
-        for value in node.values():
-            yield from _targets(value)
-    elif isinstance(node, list):
-        for value in node:
-            yield from _targets(value)
+def set_at(config: dict[str, Any], key: str, value: Any) -> None:
+    *groups, last = key.split(".")
+    for name in groups:
+        config = config[name]
+    config[last] = value
 
 
-def check_resumed(
-    content: dict[str, Any], config: DictConfig, store: "TokenStore", folder: Path
-) -> None:
-    """Raises UserError when a run cannot go on: its text has changed, or it is finished."""
-    own, step = content["headscope"], content["global_step"]
+def check_unfinished(content: dict[str, Any], config: TrainConfig, folder: Path) -> None:
+    """Raises UserError when a run has no optimizer state to go on with, or no steps left."""
+    step = content["global_step"]
     if "optimizer_states" not in content:
         raise UserError(
             f"resume={folder}: its last.ckpt holds weights alone, as kept steps do; start a new "
             f"run with init_from={folder}/checkpoints/last.ckpt"
-        )
-    if own["store"] != store.name or own["tokenizer"] != store.tokenizer.state():
-        raise UserError(
-            f"resume={folder}: the text is not the one this run began with ({own['store']} then, "
-            f"{store.name} now); start a new run with init_from={folder}/checkpoints/last.ckpt"
         )
     summary = folder / "summary.json"
     if not summary.exists() or json.loads(summary.read_text(encoding="utf-8"))["steps"] != step:
@@ -161,8 +157,18 @@ def check_resumed(
     )
 
 
-def read_run(folder: Path) -> dict[str, Any]:
-    """The last checkpoint of a run, raw. Raises UserError when `folder` is not a run."""
+def check_same_text(content: dict[str, Any], store: "TokenStore", folder: Path) -> None:
+    """Raises UserError when the text of a run has changed since it began."""
+    own = content["headscope"]
+    if own["store"] != store.name or own["tokenizer"] != store.tokenizer.state():
+        raise UserError(
+            f"resume={folder}: the text is not the one this run began with ({own['store']} then, "
+            f"{store.name} now); start a new run with init_from={folder}/checkpoints/last.ckpt"
+        )
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The last checkpoint of the run in `folder`, raw. Raises UserError when it is not a run."""
     last = folder / "checkpoints" / "last.ckpt"
     if not last.is_file():
         what = "is not a run" if folder.exists() else "does not exist"
@@ -170,10 +176,12 @@ def read_run(folder: Path) -> dict[str, Any]:
     return checkpoint.read(last)
 
 
+def sources(config: TrainConfig) -> Iterator[str]:
+    """A line for each file or dataset that a resumed run reads because its checkpoint names it."""
+    yield from checkpoint.sources(config.data, "data")
+    yield from checkpoint.sources(config.tokenizer, "tokenizer")
+
+
 def key_of(argument: str) -> str:
     """The place in the configuration that `key=value` is about; a group's slashes are dots."""
     return argument.partition("=")[0].lstrip("+~").replace("/", ".")
-
-
-def _shown(value: Any) -> Any:
-    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value

@@ -1,13 +1,14 @@
 """One training run, from its parts to its summary."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from headscope.build import Run, plain
+from headscope.build import Run
 from headscope.callbacks.clock import clock_of
 from headscope.callbacks.watching import watching_seconds
 from headscope.errors import UserError
@@ -59,7 +60,7 @@ def fit(run: Run) -> dict[str, Any]:
     for logger in run.trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
             logger.log_hyperparams(
-                flat(plain(run.config)),
+                flat(asdict(run.config)),
                 {f"final/{name}": summary[name] for name in ("val_loss", "val_bits_per_byte")},
                 step=steps,
             )
@@ -75,7 +76,7 @@ def flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in nested.items():
         if isinstance(value, dict):
             result |= flat(value, f"{prefix}{key}.")
-        elif not key.startswith("_"):
+        elif not key.startswith("_") and key != "resume":
             result[prefix + key] = "null" if value is None else value
     return result
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from lightning.pytorch import Callback
-from omegaconf import DictConfig
 
 from headscope.analysis.head_types import Thresholds
 from headscope.callbacks.attention import AttentionMaps
@@ -11,13 +10,14 @@ from headscope.callbacks.heads import HeadFigures
 from headscope.callbacks.keeping import Keeping
 from headscope.callbacks.samples import Samples
 from headscope.callbacks.stopping import Patience
+from headscope.config.training import TrainConfig
 from headscope.data.batches import first_passage, spread_windows
 from headscope.data.store import TokenStore
 from headscope.errors import UserError
 
 
 def watchers(
-    config: DictConfig, store: TokenStore, samples: Samples, folder: Path
+    config: TrainConfig, store: TokenStore, samples: Samples, folder: Path
 ) -> list[Callback]:
     """What the configuration switches on, of the run in `folder`."""
     callbacks, max_steps = config.callbacks, config.trainer.max_steps
@@ -42,7 +42,7 @@ def watchers(
             every_steps=callbacks.heads.every_steps,
             images=callbacks.heads.images,
             max_steps=max_steps,
-            thresholds=Thresholds(**callbacks.heads.thresholds),
+            thresholds=Thresholds(**vars(callbacks.heads.thresholds)),
         )
         found.append(figures)
     if callbacks.samples.max_new_tokens:

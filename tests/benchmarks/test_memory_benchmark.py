@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from composing import composed
+from composing import training_config
 from matplotlib.image import imread
-from omegaconf import OmegaConf
 from running import Script
 
 from headscope.benchmarks.fresh import Plan, measure, measure_apart
@@ -32,10 +31,8 @@ LOGITS_MIB = 4 * 8 * 128 * 16000 / 2**20
 
 
 def plan(**changed) -> Plan:
-    model = OmegaConf.to_container(composed().model)
-    assert isinstance(model, dict)
     plain = Plan(
-        model={str(key): value for key, value in model.items()} | {"layers": 1},
+        model=replace(training_config().model, layers=1),
         vocab_size=30,
         batch_size=2,
         optimizer=partial(adamw, lr=1e-3, weight_decay=0.1, beta1=0.9, beta2=0.95),

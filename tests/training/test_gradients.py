@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from composing import composed
+from composing import training_config
 from rich.console import Console
 from running import SMALL
 from torch import Tensor
@@ -19,8 +19,8 @@ def test_a_step_begins_without_gradients_and_adds_up_those_of_its_batches(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = ["data=text", f"data.path='{speeches}'", f"trainer.accumulate={accumulate}"]
-    config = composed(*SMALL, *words, "callbacks=plain", "trainer.max_steps=3", "~logger")
-    run = build(config, folder=Path("run"), overrides=[], console=Console(quiet=True))
+    config = training_config(*SMALL, *words, "callbacks=plain", "trainer.max_steps=3", "~logger")
+    run = build(config, folder=Path("run"), console=Console(quiet=True))
     step, seen = LanguageModel.training_step, []
 
     def watched(self: LanguageModel, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:

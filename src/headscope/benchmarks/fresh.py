@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from headscope import checkpoint
 from headscope.benchmarks.peers import hugging_face
 from headscope.benchmarks.timing import spread, wait_for
+from headscope.config.model import ModelConfig
 from headscope.errors import UserError
 from headscope.nn.loss import next_token_loss
 from headscope.training.objective import Objective
@@ -47,11 +48,11 @@ class MakeOptimizer(Protocol):
 class Plan:
     """What is to be measured, in plain data that another process can be given.
 
-    `model` is that part of a configuration; `rounds` steps are timed, after one that is not. With
+    `rounds` steps are timed, after one that is not. With
     `peer` the model is that of `transformers` with the same weights.
     """
 
-    model: dict[str, Any]
+    model: ModelConfig
     vocab_size: int
     batch_size: int
     optimizer: MakeOptimizer
@@ -111,8 +112,8 @@ def measure(plan: Plan) -> Measured:
     """Take the steps of `plan`, here."""
     torch.set_num_threads(plan.threads)
     prepare_process()
-    heads = plan.model["heads"]
-    small = plan.model | {"embed_dim": 8 * heads, "layers": 1, "block_size": 8}
+    heads = plan.model.heads
+    small = replace(plan.model, embed_dim=8 * heads, layers=1, block_size=8)
     Steps(replace(plan, model=small, vocab_size=16, batch_size=1)).take(2)
 
     before = memory(plan.device)
@@ -168,7 +169,7 @@ class Steps:
                 theirs(inputs, use_cache=False).logits, targets
             )
         self.optimizer = plan.optimizer(self.model)
-        shape = (plan.batch_size, plan.model["block_size"] + 1)
+        shape = (plan.batch_size, plan.model.block_size + 1)
         drawn = torch.Generator().manual_seed(plan.seed)
         tokens = torch.randint(plan.vocab_size, shape, generator=drawn).to(plan.device)
         self.batch = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()

@@ -56,7 +56,7 @@ def compare_memory(plan: Plan, *, peers: bool, console: Console) -> dict[str, An
         "parameters": measured[OURS].parameters,
         "vocab_size": plan.vocab_size,
         "batch_size": plan.batch_size,
-        "block_size": plan.model["block_size"],
+        "block_size": plan.model.block_size,
         "rounds": plan.rounds,
         "sides": {name: found.row() for name, found in measured.items()},
     }

@@ -1,12 +1,12 @@
 """How soon one recipe is as good as another: both trained whole, in turn, seed by seed."""
 
 import tempfile
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from matplotlib.figure import Figure
-from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
@@ -14,6 +14,7 @@ from headscope.analysis.pictures.style import BLUE, ORANGE
 from headscope.benchmarks.timing import machine, place, ratios
 from headscope.benchmarks.training import built
 from headscope.callbacks.clock import callbacks_of, clock_of
+from headscope.config.training import TrainConfig
 from headscope.training.process import prepare_process
 
 
@@ -27,7 +28,7 @@ class Mark:
 
 
 def race(
-    configs: dict[str, DictConfig],
+    configs: dict[str, TrainConfig],
     *,
     seeds: list[int],
     target: float | None,
@@ -72,9 +73,9 @@ def at_most(mark: Mark, target: float | None) -> bool:
     return target is not None and mark.loss <= target
 
 
-def run_once(config: DictConfig, *, seed: int, every_steps: int) -> dict[str, Any]:
+def run_once(config: TrainConfig, *, seed: int, every_steps: int) -> dict[str, Any]:
     """Train what `config` describes, as scripts/train.py does."""
-    config = config.copy()
+    config = deepcopy(config)
     config.seed = seed
     config.trainer.val_every_steps = min(every_steps, config.trainer.max_steps)
     with tempfile.TemporaryDirectory() as folder:

@@ -64,13 +64,13 @@ def at(plan: Plan, axis: str, value: int) -> Plan:
     if axis == "vocabulary":
         return replace(plan, vocab_size=value)
     if axis == "depth":
-        return replace(plan, model=model | {"layers": value})
+        return replace(plan, model=replace(model, layers=value))
     if axis == "width":
-        heads = max(1, model["heads"] * value // model["embed_dim"])
-        return replace(plan, model=model | {"embed_dim": value, "heads": heads})
+        heads = max(1, model.heads * value // model.embed_dim)
+        return replace(plan, model=replace(model, embed_dim=value, heads=heads))
     assert axis == "context"
-    tokens = plan.batch_size * model["block_size"]
-    return replace(plan, model=model | {"block_size": value}, batch_size=whole(tokens, value))
+    tokens = plan.batch_size * model.block_size
+    return replace(plan, model=replace(model, block_size=value), batch_size=whole(tokens, value))
 
 
 def whole(tokens: int, context: int) -> int:
@@ -116,13 +116,13 @@ def measure_growth(plan: Plan, sweeps: Sweeps, *, console: Console) -> dict[str,
         **machine(plan.device),
         "precision": plan.precision,
         "base": {
-            "context": plan.model["block_size"],
-            "width": plan.model["embed_dim"],
-            "depth": plan.model["layers"],
+            "context": plan.model.block_size,
+            "width": plan.model.embed_dim,
+            "depth": plan.model.layers,
             "vocabulary": plan.vocab_size,
         },
-        "heads": plan.model["heads"],
-        "tokens_per_step": plan.batch_size * plan.model["block_size"],
+        "heads": plan.model.heads,
+        "tokens_per_step": plan.batch_size * plan.model.block_size,
         "rounds": plan.rounds,
         "axes": axes,
     }
@@ -164,7 +164,7 @@ def time_corpora(
     Raises UserError when a corpus is too short for a batch.
     """
     prepare_process()
-    context = plan.model["block_size"]
+    context = plan.model.block_size
     steps = Steps(plan)
     dtype = token_dtype(plan.vocab_size)
     with tempfile.TemporaryDirectory() as folder:

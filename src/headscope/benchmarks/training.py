@@ -7,13 +7,13 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from matplotlib.figure import Figure
-from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from headscope.benchmarks.peers import hugging_face
 from headscope.benchmarks.timing import machine, place, ratios, spread, wait_for
 from headscope.build import Run, build
 from headscope.callbacks.clock import callbacks_of, clock_of, left_out
+from headscope.config.training import TrainConfig
 from headscope.data.batches import TrainingBatches
 from headscope.nn import GPT
 from headscope.nn.loss import next_token_loss
@@ -33,7 +34,13 @@ OURS, BARE, PEER = "headscope", "bare loop", "transformers"
 
 
 def compare_steps(
-    config: DictConfig, *, rounds: int, steps: int, warmup_steps: int, peers: bool, console: Console
+    config: TrainConfig,
+    *,
+    rounds: int,
+    steps: int,
+    warmup_steps: int,
+    peers: bool,
+    console: Console,
 ) -> dict[str, Any]:
     """Milliseconds per step of a run as scripts/train.py makes it, of the plainest loop around the
     same model and optimizer, and with `peers` of such a loop around the same model of others, taken
@@ -45,7 +52,7 @@ def compare_steps(
     samples, pictures and saving are left out. Raises RuntimeError when the losses show that they
     did not do the same work.
     """
-    config = config.copy()
+    config = deepcopy(config)
     # One more: a round ends where the next step begins, with all that Lightning does in between.
     config.trainer.max_steps = warmup_steps + rounds * steps + 1
     config.trainer.accumulate = 1
@@ -91,12 +98,12 @@ def compare_steps(
     }
 
 
-def built(config: DictConfig, folder: str) -> Run:
-    return build(config, folder=Path(folder), overrides=[], console=Console(quiet=True))
+def built(config: TrainConfig, folder: str) -> Run:
+    return build(config, folder=Path(folder), console=Console(quiet=True))
 
 
 def bare_loop(
-    config: DictConfig, *, theirs: Callable[[GPT], nn.Module] | None = None
+    config: TrainConfig, *, theirs: Callable[[GPT], nn.Module] | None = None
 ) -> "BareLoop":
     """The loop that does what `config` describes, with our model or what `theirs` makes of it,
     whose output has `logits`."""

@@ -2,18 +2,19 @@
 
 import hashlib
 import tempfile
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
 from rich.console import Console
 
 from headscope.benchmarks.timing import spread
 from headscope.build import build
 from headscope.callbacks.clock import clock_of
 from headscope.callbacks.watching import watching_seconds
+from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.nn import GPT
 
@@ -28,7 +29,7 @@ class Side:
     weights: str
 
 
-def compare_watching(config: DictConfig, *, rounds: int, console: Console) -> dict[str, Any]:
+def compare_watching(config: TrainConfig, *, rounds: int, console: Console) -> dict[str, Any]:
     """Train what `config` describes with its heads watched and unwatched, in turn.
 
     `share` is the part of a watched run's wall time in which training waited for the watchers.
@@ -68,17 +69,17 @@ def compare_watching(config: DictConfig, *, rounds: int, console: Console) -> di
     }
 
 
-def unwatched(config: DictConfig) -> DictConfig:
-    config = config.copy()
+def unwatched(config: TrainConfig) -> TrainConfig:
+    config = deepcopy(config)
     config.callbacks.attention.images = 0
     config.callbacks.heads.every_steps = 0
     return config
 
 
-def train(config: DictConfig) -> Side:
+def train(config: TrainConfig) -> Side:
     """A run as scripts/train.py makes it, but for the validation on the whole split at its end."""
     with tempfile.TemporaryDirectory() as folder:
-        this = build(config, folder=Path(folder), overrides=[], console=Console(quiet=True))
+        this = build(config, folder=Path(folder), console=Console(quiet=True))
         this.trainer.fit(this.module, datamodule=this.data)
         clock = clock_of(this.trainer)
         return Side(

@@ -4,6 +4,7 @@ import json
 import statistics
 import time
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def at_lengths(run: PlannedRun, block_sizes: Sequence[int], console: Console) ->
     known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     if set(known) != set(map(str, block_sizes)):
         loaded = checkpoint.load(run.last, device=checkpoint.pick_device("auto"))
-        text = validation_text(checkpoint.build_corpus(loaded.config), loaded.tokenizer)
+        text = validation_text(checkpoint.stored_corpus(loaded.config), loaded.tokenizer)
         results = evaluate_lengths(
             loaded, text, batch_size=EVALUATION_BATCH, block_sizes=block_sizes
         )
@@ -81,7 +82,7 @@ def measure_speed(
             return known["speed"]
     steps: dict[str, list[float]] = {run.name: [] for run in runs}
     sampling: dict[str, list[float]] = {run.name: [] for run in runs}
-    configs = {run.name: run.config.copy() for run in runs}
+    configs = {run.name: deepcopy(run.config) for run in runs}
     for config in configs.values():
         config.trainer.compile = False
     for number in range(rounds):

@@ -8,28 +8,27 @@ import re
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
 from rich.console import Console
 
 from headscope import checkpoint
-from headscope.build import build, plain
+from headscope.build import build
 from headscope.check import check
+from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.run import fit
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run of `choice`, some words of the command line. `words` are all that make its `config`."""
+    """A run of `choice`, some words of the command line."""
 
     choice: str
     seed: int
-    config: DictConfig
-    words: list[str]
+    config: TrainConfig
     comparison: Path
 
     @property
@@ -70,7 +69,7 @@ def check_same_recipe(run: PlannedRun) -> None:
     """Raises UserError when the run's folder holds one of another configuration."""
     if not run.last.is_file():
         return
-    before, now = checkpoint.read(run.last)["headscope"]["config"], plain(run.config)
+    before, now = checkpoint.read(run.last)["headscope"]["config"], asdict(run.config)
     keys = {*before, *now} - {"name"}  # that of the folder
     changed = sorted(key for key in keys if before.get(key) != now.get(key))
     if changed:
@@ -120,7 +119,6 @@ def train(run: PlannedRun, console: Console) -> dict[str, Any]:
         built = build(
             run.config,
             folder=run.folder,
-            overrides=run.words,
             console=console if console.is_terminal else Console(quiet=True),
             resume=begun,
         )

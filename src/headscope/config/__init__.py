@@ -1,13 +1,18 @@
-"""Typed schemas of conf/, and nothing else: values stand in conf/, types stand here.
+"""Typed schemas of conf/: values stand in conf/, types stand here.
 
 Every key is typed, so that a misspelt key or a word where a number belongs fails when the
 configuration is composed. A schema with a `_target_` is what that target is called with; the
-others are read key by key. conf/ refers to them as /schema/<group>/<name>.
+others are read key by key. conf/ refers to them as /schema/<group>/<name>. `parse` and `from_hydra`
+make instances of them from plain data, `build_part` builds what an instance describes.
 """
 
 from hydra.core.config_store import ConfigStore
 
 from headscope.config import model, scripts, text, training
+from headscope.config.parse import from_hydra, parse
+from headscope.config.parts import build_part
+
+__all__ = ["SCHEMAS", "build_part", "from_hydra", "parse", "register_schemas"]
 
 SCHEMAS: dict[str, dict[str, type]] = {
     "script": {
@@ -82,9 +87,3 @@ def register_schemas() -> None:
     for group, schemas in SCHEMAS.items():
         for name, schema in schemas.items():
             store.store(group=f"schema/{group}", name=name, node=schema)
-
-
-def known_targets(*groups: str) -> set[str]:
-    """Every `_target_` of our own in these groups: what a stranger's configuration may name."""
-    schemas = [schema for group in groups for schema in SCHEMAS[group].values()]
-    return {vars(schema)["_target_"] for schema in schemas if "_target_" in vars(schema)}

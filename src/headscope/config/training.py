@@ -80,9 +80,6 @@ class LoggerConfig:
 @dataclass
 class TensorBoardConfig(LoggerConfig):
     _target_: str = "lightning.pytorch.loggers.TensorBoardLogger"
-    name: str = MISSING
-    version: str = MISSING
-    default_hp_metric: bool = MISSING
 
 
 @dataclass

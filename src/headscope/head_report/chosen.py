@@ -43,7 +43,7 @@ def check_other(loaded: Checkpoint, other: Checkpoint) -> None:
 def check_one_run(checkpoints: Sequence[Checkpoint], loaded: Checkpoint) -> None:
     """Raises UserError when these cannot be moments of the run that `loaded` is of."""
     for one in checkpoints:
-        same = all(one.config[key] == loaded.config[key] for key in OF_A_RUN)
+        same = all(getattr(one.config, key) == getattr(loaded.config, key) for key in OF_A_RUN)
         if not same or one.tokenizer.state() != loaded.tokenizer.state():
             raise UserError(f"checkpoints=: {one.path} and {loaded.path} are not of one run")
     steps = [one.step for one in checkpoints]

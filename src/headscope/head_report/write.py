@@ -65,7 +65,7 @@ def write_report(
             weights=shown.weights,
             labels=shown.labels,
             figures=rows,
-            title=f"{loaded.config['name']}, step {loaded.step:,}",
+            title=f"{loaded.config.name}, step {loaded.step:,}",
         ),
     }
     if history:
