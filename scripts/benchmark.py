@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 OF_MODEL = ("model.attention.", "model.dropout=", "model.bias=", "model.qkv_bias=")
 """Beginnings of the words about the model that suite=attention takes: it times layers alone."""
 
+LARGEST_RESULT = 2**20
+"""Bytes. A benchmark writes a few thousand."""
+
 SHARED = (
     "data",
     "tokenizer",
@@ -58,7 +61,30 @@ def benchmark(composed: DictConfig) -> None:
         raise UserError(f"output={output}: there is no folder {output.parent}")
     if output.is_dir():
         raise UserError(f"output={output} is a folder: name a file in it")
+    check_output(output)
     SUITES[name](asked)
+
+
+def check_output(output: Path) -> None:
+    """Raises UserError when the figures or their chart would replace a file of another kind."""
+    ours = is_result(output)
+    for file in (output, output.with_suffix(".png")):
+        if file.exists() and not ours:
+            raise UserError(
+                f"output={output}: {file} exists and is no result of headscope: name another file, "
+                "or move it away"
+            )
+
+
+def is_result(file: Path) -> bool:
+    """Whether an earlier benchmark wrote this file."""
+    if not file.is_file() or file.stat().st_size > LARGEST_RESULT:
+        return False
+    try:
+        figures = json.loads(file.read_bytes())
+    except (ValueError, RecursionError):  # not JSON, not text, or too deep to be ours
+        return False
+    return isinstance(figures, dict) and figures.get("suite") in list(SUITES)
 
 
 def training(asked: Asked) -> None:

@@ -3,7 +3,8 @@
 import torch
 
 from headscope import checkpoint
-from headscope.config.training import TrainConfig
+from headscope.config.parse import short
+from headscope.config.training import TrainConfig, TrainerConfig
 from headscope.errors import UserError
 from headscope.generation import check_sampling
 
@@ -69,12 +70,6 @@ def check(config: TrainConfig) -> None:
 def check_choices(config: TrainConfig) -> None:
     """The same for settings that are words."""
     plan = config.trainer
-    one_device = isinstance(plan.devices, list) and len(plan.devices) == 1
-    if plan.devices not in ("auto", 1) and not one_device:
-        raise UserError(
-            f"trainer.devices={plan.devices}: headscope trains on one device; auto, 1, or a number "
-            "in brackets, as [0]"
-        )
     if plan.accelerator not in ACCELERATORS:
         raise UserError(
             f"trainer.accelerator={plan.accelerator} must be one of {', '.join(ACCELERATORS)}"
@@ -83,10 +78,25 @@ def check_choices(config: TrainConfig) -> None:
         raise UserError(
             f"trainer.precision={plan.precision} must be one of {', '.join(PRECISIONS)}"
         )
-    if plan.compile not in ("auto", True, False):
-        raise UserError(f"trainer.compile={plan.compile} must be auto, true or false")
+    if plan.compile != "auto" and type(plan.compile) is not bool:
+        raise UserError(f"trainer.compile={short(plan.compile)} must be auto, true or false")
+    check_devices(plan)
     rows = plan.loss_chunk_tokens
     if rows not in ("auto", None) and (type(rows) is not int or rows < 0):
         raise UserError(
-            f"trainer.loss_chunk_tokens={rows} must be auto, null, or a number of tokens"
+            f"trainer.loss_chunk_tokens={short(rows)} must be auto, null, or a number of tokens"
+        )
+
+
+def check_devices(plan: TrainerConfig) -> None:
+    """Raises UserError when `trainer.devices` is not one device that this machine has."""
+    devices = plan.devices
+    if devices == "auto" or (type(devices) is int and devices == 1):
+        return
+    count = torch.cuda.device_count() if plan.accelerator != "cpu" else 0
+    there = [[number] for number in range(max(1, count))]
+    if not isinstance(devices, list) or devices not in there:
+        raise UserError(
+            f"trainer.devices={short(devices)}: headscope trains on one device; give auto, 1, or "
+            f"the number of a device in brackets, here {' or '.join(map(str, there))}"
         )

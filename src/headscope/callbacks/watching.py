@@ -82,6 +82,7 @@ def spread_steps(number: int, max_steps: int) -> list[int]:
 
     TensorBoard keeps ten images a tag unless told otherwise.
     """
+    number = min(number, max_steps + 1)
     if number < 2:
         return [max_steps][:number]
     ratio = max_steps ** (1 / (number - 2)) if number > 2 else 1

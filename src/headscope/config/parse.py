@@ -48,6 +48,10 @@ def parse(schema: type[Schema], data: Any, key: str = "") -> Schema:
     for name in data:
         if name not in known and name not in HYDRA_KEYS:
             raise UserError(f"{_join(key, name)}: there is no such key{_suggestion(name, known)}")
+    if data.get("_partial_", False) is not getattr(schema, "_partial_", False):
+        raise UserError(
+            f"{_join(key, '_partial_')}={short(data.get('_partial_'))} does not fit there"
+        )
     values = {}
     for name in known:
         if name not in data:

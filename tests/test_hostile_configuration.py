@@ -1,0 +1,176 @@
+"""The law of a stranger's configuration: it is data. Nothing in it is called or interpolated, it
+chooses no place to write, and what it makes a script read is named on the console."""
+
+import copy
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoint_files import configuration, content
+from config_traps import places, put, traps
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from running import SMALL, Script
+
+from headscope import checkpoint
+from headscope.check import check
+from headscope.config import build_part, parse
+from headscope.config.training import TrainConfig
+from headscope.errors import UserError
+
+PLACES = list(places(configuration()))
+opened: list[tuple[str, str]] = []
+watching = False
+
+
+def hook(event: str, arguments: tuple) -> None:
+    """Record what this process opens and calls while `watching`; no hook can be removed."""
+    if watching and event.startswith(("open", "os.", "subprocess.", "socket.", "shutil.")):
+        opened.append((event, str(arguments[0] if arguments else "")))
+
+
+sys.addaudithook(hook)
+
+
+@contextmanager
+def watched() -> Iterator[list[tuple[str, str]]]:
+    global watching
+    opened.clear()
+    watching = True
+    try:
+        yield opened
+    finally:
+        watching = False
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("traps")
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_trap_anywhere_is_refused_or_stays_text(data: st.DataObject, folder: Path) -> None:
+    trap = data.draw(st.sampled_from(traps(folder)))
+    place = data.draw(st.sampled_from(PLACES))
+    config = copy.deepcopy(configuration())
+    if data.draw(st.booleans()):  # a new key in a group
+        place = (*place, "x")
+        if not isinstance(value_at(config, place[:-1]), dict):
+            place = place[:-1]
+    put(config, place, trap)
+    with watched() as seen:
+        try:
+            parsed = parse(TrainConfig, config)
+            check(parsed)
+            for part in (parsed.optimizer, parsed.schedule, parsed.tokenizer):
+                build_part(part)
+        except UserError:
+            parsed = None
+    if parsed is not None:
+        assert value_at(asdict(parsed), place) == trap  # literally
+    assert not (folder / "ran").exists()
+    assert not [each for each in seen if str(folder) in each[1]]
+
+
+def value_at(config: Any, place: tuple) -> Any:
+    for key in place:
+        config = config[key]
+    return config
+
+
+WORDS = [word for word in SMALL if not word.startswith("tokenizer")]
+WORDS += ["callbacks=plain", "tokenizer=byte", "trainer.max_steps=2", "data.path=text.txt"]
+REACHED = [
+    ("data", "path"),
+    ("tokenizer", "path"),
+    ("schedule", "cooldown"),
+    ("logger",),
+    ("logger", "name"),
+    ("logger", "version"),
+    ("name",),
+    ("store_dir",),
+    ("init_from",),
+    ("resume",),
+    ("optimizer", "lr"),
+    ("data",),
+    ("callbacks", "samples", "prompt"),
+    ("callbacks", "attention", "text"),
+]
+"""Where a resumed run uses what its checkpoint says."""
+
+
+@pytest.fixture
+def run(script: Script) -> Path:
+    """A run of two steps, to be changed and resumed."""
+    Path("text.txt").write_text("To be, or not to be, that is the question. " * 40)
+    said = script("train", *WORDS, "hydra.run.dir=outputs/run")
+    assert said.code == 0, said.err
+    Path("outputs/run/summary.json").unlink()
+    return Path("outputs/run/checkpoints/last.ckpt")
+
+
+def test_a_resumed_run_evaluates_nothing_and_writes_only_in_its_folder(
+    script: Script, run: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("outside")
+    whole = torch.load(run, weights_only=True)
+    before = files(Path())
+    for place in REACHED:
+        for trap in (*traps(folder)[:3], "../../elsewhere", str(folder / "elsewhere")):
+            changed = copy.deepcopy(whole)
+            config = changed["headscope"]["config"]
+            if not isinstance(value_at(config, place[:-1]), dict):
+                continue
+            put(config, place, trap)
+            changed["headscope"]["overrides"] = [f"+{'.'.join(place)}={trap}"]
+            torch.save(changed, run)
+            said = script("train", "resume=outputs/run", "trainer.max_steps=3")
+            assert "Traceback" not in said.err, said.err
+            assert sorted(file.name for file in folder.iterdir()) == ["bait.txt"]
+            new = {file for file in files(Path()) - before if not file.startswith("outputs/run/")}
+            assert {file for file in new if not file.startswith(("data/", "outputs/"))} == set()
+            if place == ("data", "path") and isinstance(trap, str):
+                assert f"data.path={trap}" in said.err
+
+
+def files(folder: Path) -> set[str]:
+    return {str(file) for file in folder.rglob("*") if file.is_file()}
+
+
+def test_other_scripts_name_the_file_that_a_checkpoint_makes_them_read(
+    script: Script, tmp_path: Path
+) -> None:
+    secret = tmp_path / "odd ${oc.env:HOME} secret.txt"
+    secret.write_text("a secret text that is long enough " * 20)
+    saved, _ = content()
+    saved["headscope"]["config"]["data"] = {
+        "_target_": "headscope.data.corpus.TextFiles",
+        "path": str(secret),
+    }
+    torch.save(saved, "a.ckpt")
+    for words in (("evaluate",), ("analyze", "windows=1", "output_dir=report")):
+        said = script(*words, "checkpoint=a.ckpt")
+        assert said.code == 0, said.err
+        assert f"data.path={secret}" in said.err
+
+
+def test_paths_on_the_command_line_are_never_interpolated(script: Script) -> None:
+    file = Path("odd ${name} ${oc.env:HOME}.txt")
+    file.write_text("To be, or not to be, that is the question. " * 40)
+    words = [word for word in WORDS if not word.startswith("data.path")]
+    said = script("train", *words, f"data.path={file}", "hydra.run.dir=outputs/run")
+    assert said.code == 0, said.err
+    saved = checkpoint.read(Path("outputs/run/checkpoints/last.ckpt"))
+    assert saved["headscope"]["config"]["data"]["path"] == str(file)
+    again = script("train", "resume=outputs/run", "trainer.max_steps=3")
+    assert again.code == 0, again.err
+    said = script("evaluate", f"data.path={file}")
+    assert said.code == 0, said.err
+    odd = script("train", *words, "data.path=text.txt", "hydra.run.dir=odd $x", "name=名")
+    assert "Traceback" not in odd.err
