@@ -66,6 +66,8 @@ HYDRA_KEYS = frozenset({"hydra.run.dir", "hydra.sweep.dir"})
 """Of `LITERAL_KEYS`, the ones in which an interpolation, ${...}, keeps its meaning."""
 
 
+GROUP = re.compile(r"[a-z_/]+")
+MULTIRUN = ("-m", "--multirun")
 NAME = re.compile(r"[^\W_][\w .+=@-]*")
 LONGEST_NAME = 200
 """Bytes: a folder's name has at most 255, and the date and time follow."""
@@ -143,6 +145,7 @@ def implied_data(arguments: Sequence[str]) -> list[str]:
 
     A recipe (`experiment=`) may have chosen; then the path is its local copy.
     """
+    arguments = [argument.lstrip("+") for argument in arguments]
     if any(argument.startswith("data=") for argument in arguments):
         return []
     experiment = value_of(arguments, "experiment")
@@ -197,11 +200,29 @@ def check_name(typed: Sequence[str]) -> None:
         )
 
 
+def check_groups(typed: Sequence[str]) -> None:
+    """Raises UserError when `model=`, `model/attention=` or another group of conf/ is set to what
+    is no choice of it."""
+    sweep = any(flag in typed for flag in MULTIRUN)
+    for argument in typed:
+        key, equals, value = argument.partition("=")
+        group = key.lstrip("+~")
+        if not equals or not GROUP.fullmatch(group) or not (CONF / group).is_dir():
+            continue
+        options = sorted(file.stem for file in (CONF / group).glob("*.yaml"))
+        for option in value.split(",") if sweep else [value]:
+            if option not in options:
+                none = f"; leave it out by ~{group}" if group == "logger" else ""
+                raise UserError(
+                    f"{argument[:200]}: there is no {group}/{option[:80]} in conf/; choose one of "
+                    f"{', '.join(options)}{none}"
+                )
+
+
 def flags_first(arguments: Sequence[str]) -> list[str]:
     """The same command line with -m in front: between keys, Hydra does not know it."""
-    flags = ("-m", "--multirun")
-    found = [argument for argument in arguments if argument in flags]
-    return [*found[:1], *(argument for argument in arguments if argument not in flags)]
+    found = [argument for argument in arguments if argument in MULTIRUN]
+    return [*found[:1], *(argument for argument in arguments if argument not in MULTIRUN)]
 
 
 def run_folder() -> Path:
@@ -240,8 +261,9 @@ def run(
             return task(config)
 
     with errors_told(full_error):
-        typed = flags_first(sys.argv[1:])
+        typed = ["~logger" if word == "logger=null" else word for word in flags_first(sys.argv[1:])]
         check_encoding(typed)
+        check_groups(typed)
         quoted = literal_arguments(with_words(typed, implied_data(typed)))
         sys.argv[1:] = prepare(typed, quoted)
         hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(guarded)()
