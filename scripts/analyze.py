@@ -73,7 +73,9 @@ def analyze(config: DictConfig) -> None:
     for name, kind in zip(study.names, study.types, strict=True):
         print(f"{name}  {kind}")
     if worth:
-        print(f"most important, by the change of the loss of {worth.loss:.4f} nats per token without")
+        print(
+            f"most important, by the change of the loss of {worth.loss:.4f} nats per token without"
+        )
         for name, change, error in worth.most_important(MOST_IMPORTANT):
             print(f"{name}  {change:+.4f} ± {error:.4f}")
     shown, tokens = subject.shown_tokens, len(subject.reading.tokens)

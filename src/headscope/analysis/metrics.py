@@ -239,6 +239,6 @@ def colour_ends(figure: str, tokens: int) -> tuple[float, float]:
     greatest = {
         "distance": tokens / 2,
         "entropy": math.log(max(tokens, 2)),
-        "effective_keys": max(tokens / 2, 2),
+        "effective_keys": max((tokens + 2) / 2, 2),
     }
     return (1.0 if figure == "effective_keys" else 0.0), greatest.get(figure, 1.0)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from headscope.analysis.capture import attention_weights
-from headscope.analysis.metrics import previous_mass, uniform_figures
+from headscope.analysis.metrics import previous_mass, uniform
 from headscope.errors import UserError
 from headscope.nn import GPT
 
@@ -26,8 +26,8 @@ TEXTS, AT_ONCE = 64, 8
 PERIODS = 8
 """As many different periods at most."""
 REPEAT_FIGURES = ("induction", "duplicate", "repeat_previous")
-SHORTEST, LONGEST = 6, 128
-"""Tokens of a text: two different periods, 2 and 3, need 6."""
+SHORTEST, LONGEST = 8, 128
+"""Tokens of a text: two periods that do not follow one another, 2 and 4, need 8."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class RepeatedTexts:
 def repeated_texts(
     *, vocab_size: int, length: int, texts: int, seed: int, leave_out: Sequence[int] = ()
 ) -> RepeatedTexts:
-    """Texts (B, T) of random tokens with a passage that comes twice, at a random place. The periods
-    are spread evenly from an eighth to half of the `length` T.
+    """Texts (B, T) of random tokens with a passage that comes twice, at a random place, with
+    the periods of `periods_in` in turn.
 
     The tokens `leave_out` do not occur. A token of the passage is nowhere else in the text, nor
     twice in the passage, where the vocabulary has enough of them.
@@ -53,8 +53,7 @@ def repeated_texts(
     allowed = torch.ones(vocab_size, dtype=torch.bool)
     allowed[list(leave_out)] = False
     vocabulary = allowed.nonzero()[:, 0]
-    spread = torch.linspace(max(2, length // 8), length // 2, PERIODS).round().long().unique()
-    periods = spread.repeat(texts)[:texts]
+    periods = torch.tensor(periods_in(length)).repeat(texts)[:texts]
     rows, starts = [], []
     for period in periods.tolist():
         if len(vocabulary) > period:
@@ -69,6 +68,22 @@ def repeated_texts(
         rows.append(torch.cat([rest[:before], passage, passage, rest[before:]]))
         starts.append(before + period)
     return RepeatedTexts(torch.stack(rows), periods, torch.tensor(starts))
+
+
+def periods_in(length: int) -> list[int]:
+    """Periods for texts of `length` tokens, from an eighth to half of it, each about as many times
+    the one before: induction is learned over short distances first.
+
+    No two follow one another: the target of induction in one text would be that of duplicate
+    tokens in another.
+    """
+    period, longest = max(2, length // 8), length // 2
+    ratio = (longest / period) ** (1 / (PERIODS - 1))
+    periods = [period]
+    while longest - period >= 2:
+        period = min(max(period + 2, round(period * ratio)), longest)
+        periods.append(period)
+    return periods
 
 
 def contrast(texts: RepeatedTexts, *, skip: int) -> Tensor:
@@ -101,9 +116,8 @@ def duplicate_contrast(texts: RepeatedTexts) -> Tensor:
 
 def score(weights: Tensor, factors: Tensor) -> Tensor:
     """The sum over texts of weights (..., B, H, T, T) times the `contrast` (B, T, T): (..., H)."""
-    factors = factors.to(weights)
-    seen = torch.where((factors != 0)[:, None], weights, 0.0)
-    return torch.einsum("...bhts,bts->...h", seen, factors)
+    each = weights.flatten(-2) @ factors.to(weights).flatten(1)[..., None]  # (..., B, H, 1)
+    return each[..., 0].sum(dim=-2)
 
 
 def text_length(model: GPT) -> int:
@@ -154,5 +168,5 @@ def repeat_figures(
 
 def uniform_repeat_figures(length: int) -> dict[str, float]:
     """`repeat_figures` of a head that looks at all it sees alike, on texts of this length."""
-    previous = uniform_figures(length)["previous"]
-    return {"induction": 0.0, "duplicate": 0.0, "repeat_previous": previous}
+    previous = previous_mass(uniform(torch.ones(length, length)))
+    return {"induction": 0.0, "duplicate": 0.0, "repeat_previous": float(previous)}

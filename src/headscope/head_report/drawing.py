@@ -78,7 +78,10 @@ def figures(study: Study) -> Pictures:
     """What every head does, and how alike any two are."""
     ends = {name: colour_ends(name, study.tokens) for name in study.figures}
     title = "What every head does"
-    yield "figures", pictures.heatmaps_of(study.figures, title=title, ends=ends, marks=study.uniform)
+    yield (
+        "figures",
+        pictures.heatmaps_of(study.figures, title=title, ends=ends, marks=study.uniform),
+    )
     words = {"title": "How alike heads are", "label": "cosine similarity of two heads"}
     yield "similarity", pictures.similarity_matrix(study.similarity, study.names, **words)
     yield "similarity_histogram", pictures.similarity_histogram(study.similarity, **words)
@@ -97,7 +100,10 @@ def worth(found: Worth) -> Pictures:
         f"{'its mean' if found.replace_by == 'mean' else 'zero'}; above 0 the head helps"
     )
     change = found.figures["loss_change"]
-    yield "ablation", pictures.changes_of_heads(change, title="What every head is worth", label=label)
+    yield (
+        "ablation",
+        pictures.changes_of_heads(change, title="What every head is worth", label=label),
+    )
 
 
 def history(studies: Sequence[tuple[int, Study]]) -> Pictures:

@@ -73,8 +73,12 @@ def matrix_rows(matrix: Tensor, names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def history_rows(history: Sequence[tuple[int, Study]]) -> list[dict[str, Any]]:
-    """What was known of each head after each of some steps."""
-    return [{"step": step, **row} for step, study in history for row in head_rows(study)]
+    """The table of heads after each of some steps."""
+    return [
+        {"step": step, **row}
+        for step, study in history
+        for row in with_uniform(head_rows(study), study)
+    ]
 
 
 def json_text(data: Any) -> str:

@@ -76,21 +76,27 @@ def _one_table(
 
 
 def short_numbers(values: np.ndarray) -> np.ndarray:
-    """Values of any shape as texts, each with two digits that count, whatever the others are; those
-    below a thousandth of the largest as 0, and a dash for what is not finite."""
-    largest = float(np.abs(values[np.isfinite(values)]).max(initial=0))
+    """Values of any shape as texts, each with two digits that count, whatever the others are; a
+    dash for what is not finite."""
     texts = [
-        "-" if not np.isfinite(value) else "0" if abs(value) < largest / 1e3 else f"{value:.2g}"
+        "-"
+        if not np.isfinite(value)
+        else f"{value:z.2g}"
+        if abs(value) >= 1e-4
+        else f"{value:z.0e}"
         for value in values.flat
     ]
-    return np.array(texts, dtype=object).reshape(values.shape)
+    return np.array(["0" if text == "0e+00" else text for text in texts], dtype=object).reshape(
+        values.shape
+    )
 
 
-def signed_ticks(norm: SymLogNorm) -> list[float]:
-    """Both ends of a scale about zero, its middle, and where it turns logarithmic."""
-    most, linear = float(norm.vmax), float(norm.linthresh)
-    inner = [linear] if linear < most / 2 else []
-    return [-most, *(-tick for tick in inner), 0.0, *inner, most]
+def signed_ticks(norm: SymLogNorm) -> list[float] | None:
+    """Zero and the powers of ten on both sides, where the scale is logarithmic; None where that
+    part has none of them."""
+    first, last = math.ceil(math.log10(norm.linthresh)), math.floor(math.log10(float(norm.vmax)))
+    powers = [10.0**power for power in range(first, last + 1)][-4:]
+    return [*(-power for power in reversed(powers)), 0.0, *powers] if powers else None
 
 
 def heatmaps_of(
