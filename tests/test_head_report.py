@@ -132,7 +132,7 @@ def test_figures_are_drawn_with_the_ends_of_tensorboards_heatmaps(tmp_path: Path
         assert panel.images[0].get_clim() == colour_ends(figure_name, 8)
     bars = [panel for panel in figure.axes if panel.lines]
     marks = [float(bar.lines[0].get_ydata()[0]) for bar in bars]
-    assert marks == pytest.approx(list(study.uniform[name] for name in study.figures))
+    assert marks == pytest.approx([study.uniform[name] for name in study.figures])
 
 
 def test_json_has_no_nan() -> None:

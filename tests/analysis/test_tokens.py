@@ -45,8 +45,17 @@ def test_kinds_by_hand():
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [(".", True), (" --", True), (".\n\n", True), ("\u3002", True), ("\n", True), ("'s", False)]
-    + [(" ", False), ("", False), ("$", False), ("\ufffd", False), ("3.", False)],
+    [
+        *((".", True), (" --", True), (".\\n\\n", True), ("\\u3002", True), ("\\n", True)),
+        *(
+            ("'s", False),
+            (" ", False),
+            ("", False),
+            ("$", False),
+            ("\\ufffd", False),
+            ("3.", False),
+        ),
+    ],
 )
 def test_punctuation_is_marks_and_line_breaks_alone(text, expected):
     assert is_punctuation(text) is expected

@@ -82,7 +82,7 @@ def history_rows(history: Sequence[tuple[int, Study]]) -> list[dict[str, Any]]:
 
 
 def json_text(data: Any) -> str:
-    """`data` as JSON. What is not finite, as the error of a mean of one, is null: JSON has no NaN."""
+    """`data` as JSON, which has no NaN: a number that is not finite becomes null."""
     return json.dumps(finite(data), indent=2, allow_nan=False)
 
 
