@@ -46,13 +46,13 @@ def test_kinds_by_hand():
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        *((".", True), (" --", True), (".\\n\\n", True), ("\\u3002", True), ("\\n", True)),
+        *((".", True), (" --", True), (".\n\n", True), ("\u3002", True), ("\n", True)),
         *(
             ("'s", False),
             (" ", False),
             ("", False),
             ("$", False),
-            ("\\ufffd", False),
+            ("\ufffd", False),
             ("3.", False),
         ),
     ],

@@ -5,6 +5,7 @@ Shapes: L layers, H heads of a layer, T tokens.
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -53,12 +54,13 @@ def write_report(
     """
     loaded = subject.loaded
     folder.mkdir(parents=True, exist_ok=True)  # told now, if it cannot be made
-    options = {"kinds": subject.kinds, "thresholds": thresholds}
-    study = study_heads(loaded.model, subject.windows, **options, track=track)
+    study_of = partial(
+        study_heads, windows=subject.windows, kinds=subject.kinds, thresholds=thresholds
+    )
+    study = study_of(loaded.model, track=track)
     worth = ablation.run(loaded, track) if ablation else None
     history = [
-        (one.step, study_heads(one.model, subject.windows, **options))
-        for one in track(sorted(moments, key=lambda one: one.step))
+        (one.step, study_of(one.model)) for one in track(sorted(moments, key=lambda one: one.step))
     ]
     shown = beginning(subject.reading, subject.shown_tokens)
     distances = jensen_shannon(shown.weights.flatten(0, 1))

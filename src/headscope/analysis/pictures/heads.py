@@ -94,7 +94,8 @@ def short_numbers(values: np.ndarray) -> np.ndarray:
 def signed_ticks(norm: SymLogNorm) -> list[float] | None:
     """Zero and the powers of ten on both sides, where the scale is logarithmic; None where that
     part has none of them."""
-    first, last = math.ceil(math.log10(norm.linthresh)), math.floor(math.log10(float(norm.vmax)))
+    assert norm.vmax is not None
+    first, last = math.ceil(math.log10(norm.linthresh)), math.floor(math.log10(norm.vmax))
     powers = [10.0**power for power in range(first, last + 1)][-4:]
     return [*(-power for power in reversed(powers)), 0.0, *powers] if powers else None
 
