@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from headscope.config.scripts import AnalyzeConfig
     from headscope.evaluation import ValidationText
 
+MOST_IMPORTANT = 5
+"""Heads whose change of the loss is printed."""
+
 
 def analyze(composed: DictConfig) -> None:
     """Write tables, pictures and a page about every head into a folder, and print its table."""
@@ -64,7 +67,7 @@ def analyze(composed: DictConfig) -> None:
         ablation = Ablation.on(validation(), replace_by, windows=windows, length=length)
     console = Console(stderr=True)
     progress = partial(track, console=console, description="analyzing", transient=True)
-    study = write_report(
+    study, worth = write_report(
         subject,
         folder,
         thresholds=thresholds,
@@ -76,6 +79,12 @@ def analyze(composed: DictConfig) -> None:
     )
     for name, kind in zip(study.names, study.types, strict=True):
         print(f"{name}  {kind}")
+    if worth:
+        print(
+            f"most important, by the change of the loss of {worth.loss:.4f} nats per token without"
+        )
+        for name, change, error in worth.most_important(MOST_IMPORTANT):
+            print(f"{name}  {change:+.4f} ± {error:.4f}")
     shown, tokens = subject.shown_tokens, len(subject.reading.tokens)
     if shown < tokens:
         say(f"attention.html has the first {shown} of {tokens} tokens: more is slow in a browser")

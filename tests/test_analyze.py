@@ -122,10 +122,17 @@ def test_heads_are_removed_on_the_validation_split(script: Script, run: Path) ->
     for number, row in enumerate(rows_of(run / "analysis" / "heads.csv")):
         change = expected["nats_per_token"].flatten()[number].item()
         error = expected["standard_error"].flatten()[number].item()
-        assert float(row["loss_without"]) == pytest.approx(change, rel=1e-4, abs=1e-7)
-        assert float(row["loss_without_error"]) == pytest.approx(error, rel=1e-4, abs=1e-7)
+        assert float(row["loss_change"]) == pytest.approx(change, rel=1e-4, abs=1e-7)
+        assert float(row["loss_change_error"]) == pytest.approx(error, rel=1e-4, abs=1e-7)
         # A byte a token.
-        assert float(row["bits_per_byte_without"]) == pytest.approx(change / np.log(2), rel=1e-3)
+        assert float(row["bits_per_byte_change"]) == pytest.approx(change / np.log(2), rel=1e-3)
+    lines = said.out.splitlines()
+    assert len(lines) == 8 + 1 + 5  # what each head is called, a title, the most important ones
+    order = expected["nats_per_token"].flatten().argsort(descending=True)[:5].tolist()
+    assert [line.split()[0] for line in lines[9:]] == [f"L{n // 4}H{n % 4}" for n in order]
+    assert float(lines[9].split()[1]) == pytest.approx(
+        float(expected["nats_per_token"].max()), abs=6e-5
+    )
     about = json.loads((run / "analysis" / "heads.json").read_text())["ablation"]
     assert about == {
         "replace_by": "mean",
@@ -146,8 +153,45 @@ def test_a_bit_is_per_byte_and_not_per_token(script: Script, run: Path) -> None:
     said = script("analyze", f"checkpoint={run}", "ablation=true")
     assert said.code == 0, said.err
     for row in rows_of(run / "analysis" / "heads.csv"):
-        bits = float(row["loss_without"]) / np.log(2) / 2  # two bytes a token
-        assert float(row["bits_per_byte_without"]) == pytest.approx(bits, rel=1e-4)
+        bits = float(row["loss_change"]) / np.log(2) / 2  # two bytes a token
+        assert float(row["bits_per_byte_change"]) == pytest.approx(bits, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"), [([], "validation windows"), (["text=We the people"], "the given text")]
+)
+def test_every_figure_has_its_uniform_value_and_the_text_it_is_of(
+    script: Script, run: Path, words, text
+) -> None:
+    said = script("analyze", f"checkpoint={run}", "ablation=true", *words)
+    assert said.code == 0, said.err
+    report = run / "analysis"
+    columns = {row["figure"]: row for row in rows_of(report / "columns.csv")}
+    heads = rows_of(report / "heads.csv")
+    figures = [
+        name
+        for name in heads[0]
+        if name not in ("layer", "head", "type") and not name.startswith("uniform_")
+    ]
+    assert list(columns) == figures
+    repeats = ("induction", "duplicate", "repeat_previous")
+    for name, row in columns.items():
+        expected = "repeated random texts" if name in repeats else text
+        if name.startswith(("loss_change", "bits_per_byte")):
+            expected = "validation windows"
+        assert row["measured_on"] == expected
+        if row["uniform"]:
+            assert {one[f"uniform_{name}"] for one in heads} == {row["uniform"]}
+        else:
+            assert name.startswith(("loss_change", "bits_per_byte", "uniqueness"))
+    even = head_figures(torch.ones(8, 8).tril() / torch.arange(1, 9)[:, None])
+    for name, value in even.items():
+        assert float(columns[name]["uniform"]) == pytest.approx(value.item(), abs=1e-6)
+    assert float(columns["induction"]["uniform"]) == 0
+    assert ("frequent" in columns) == (text == "validation windows")
+    as_json = json.loads((report / "heads.json").read_text(), parse_constant=pytest.fail)
+    assert [row["figure"] for row in as_json["figures"]] == figures
+    assert as_json["measured_on"]["jensen_shannon.csv"] == "the text of attention.html"
 
 
 def test_from_python(run: Path) -> None:

@@ -1,5 +1,7 @@
 """The pictures of a report that subtract: each shows the numbers that it says."""
 
+import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +11,12 @@ from checkpoint_files import configuration, content
 from matplotlib.figure import Figure
 
 import headscope
-from headscope.analysis.study import Study
+from headscope.analysis.metrics import colour_ends
+from headscope.analysis.study import Study, study_heads
 from headscope.checkpoint import Checkpoint
 from headscope.head_report import drawing
 from headscope.head_report.subject import Worth
+from headscope.head_report.tables import json_text
 
 TEXT = "We the people"
 
@@ -88,7 +92,8 @@ def test_every_step_of_a_history_is_drawn_where_it_belongs() -> None:
     studies = []
     for step in (0, 10, 30):
         figures = {"entropy": torch.tensor([[step + 0.25, step + 0.5]])}
-        studies.append((step, Study(figures, ["-", "-"], torch.eye(2))))
+        uniform = {"entropy": 1.0}
+        studies.append((step, Study(figures, uniform, ["-", "-"], torch.eye(2), tokens=8)))
     [(_, figure)] = drawing.history(studies)
     lines = [line for line in figure.axes[0].lines if len(line.get_xdata()) == 3]
     drawn = sorted((list(line.get_xdata()), list(line.get_ydata())) for line in lines)
@@ -98,10 +103,41 @@ def test_every_step_of_a_history_is_drawn_where_it_belongs() -> None:
 
 @pytest.mark.parametrize(("replace_by", "word"), [("zero", "zero"), ("mean", "its mean")])
 def test_worth_is_drawn_in_the_unit_it_names(replace_by, word) -> None:
-    without = torch.tensor([[0.0125, -0.002]])
-    worth = Worth(replace_by, windows=3, loss=2.0, figures={"loss_without": without})
+    change = torch.tensor([[0.0125, -0.002]])
+    worth = Worth(replace_by, windows=3, loss=2.0, figures={"loss_change": change})
     [(_, figure)] = drawing.worth(worth)
-    np.testing.assert_allclose(maps_of(figure)[0], [[12.5, -2.0]], rtol=1e-5)
+    np.testing.assert_allclose(maps_of(figure)[0], [[0.0125, -0.002]], rtol=1e-5)
     words = " ".join(text.get_text() for text in figure.texts)
-    assert "thousandths of a nat" in words
+    assert "in nats per token" in words
     assert f"replaced by {word}" in words
+
+
+def test_the_most_important_heads_are_those_without_which_the_loss_rises_most() -> None:
+    change = torch.tensor([[0.1, -0.5, 0.3], [0.2, 0.9, 0.0]])
+    figures = {"loss_change": change, "loss_change_error": change.abs() / 10}
+    found = Worth("zero", windows=3, loss=2.0, figures=figures).most_important(3)
+    assert [name for name, _, _ in found] == ["L1H1", "L0H2", "L1H0"]
+    assert [number for _, *both in found for number in both] == pytest.approx(
+        [0.9, 0.09, 0.3, 0.03, 0.2, 0.02]
+    )
+
+
+def test_figures_are_drawn_with_the_ends_of_tensorboards_heatmaps(tmp_path: Path) -> None:
+    loaded = load(tmp_path)
+    study = study_heads(loaded.model, torch.randint(256, (2, 8)))
+    [(name, figure), *_] = drawing.figures(study)
+    assert name == "figures"
+    panels = [panel for panel in figure.axes if panel.images]
+    for panel, figure_name in zip(panels, study.figures, strict=True):
+        assert panel.images[0].get_clim() == colour_ends(figure_name, 8)
+    bars = [panel for panel in figure.axes if panel.lines]
+    marks = [float(bar.lines[0].get_ydata()[0]) for bar in bars]
+    assert marks == pytest.approx([study.uniform[name] for name in study.figures])
+
+
+def test_json_has_no_nan() -> None:
+    text = json_text({"error": math.nan, "rows": [{"a": math.inf, "b": [1.5, -math.inf, "NaN"]}]})
+    assert json.loads(text, parse_constant=pytest.fail) == {
+        "error": None,
+        "rows": [{"a": None, "b": [1.5, None, "NaN"]}],
+    }

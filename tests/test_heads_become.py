@@ -72,4 +72,4 @@ def test_a_head_becomes_a_previous_token_head_and_its_figures_tell(trained: Path
     assert share[layer, head] > 0.6
 
     # And the model needs it: without it the loss rises by many times the error of that.
-    assert float(best["loss_without"]) > 5 * float(best["loss_without_error"])
+    assert float(best["loss_change"]) > 5 * float(best["loss_change_error"])

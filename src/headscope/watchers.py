@@ -14,6 +14,7 @@ from headscope.config.training import TrainConfig
 from headscope.data.batches import first_passage, spread_windows
 from headscope.data.store import TokenStore
 from headscope.errors import UserError
+from headscope.head_report.subject import kinds_of
 
 
 def watchers(
@@ -42,6 +43,7 @@ def watchers(
             every_steps=callbacks.heads.every_steps,
             images=callbacks.heads.images,
             max_steps=max_steps,
+            kinds=kinds_of(store.tokenizer, store.validation),
             thresholds=Thresholds(**vars(callbacks.heads.thresholds)),
         )
         found.append(figures)

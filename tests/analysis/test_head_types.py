@@ -7,8 +7,8 @@ from torch import Tensor
 
 from headscope.analysis.capture import attention_weights
 from headscope.analysis.head_types import Thresholds, excess, head_types
-from headscope.analysis.metrics import head_figures, uniform
-from headscope.analysis.repeats import repeat_figures
+from headscope.analysis.metrics import head_figures, uniform, uniform_figures
+from headscope.analysis.repeats import repeat_figures, uniform_repeat_figures
 
 TOKENS = 24
 
@@ -26,7 +26,7 @@ def looking(*offsets: int, share: float = 1.0, causal: bool = True) -> Tensor:
 
 def called(*heads: Tensor, causal: bool = True, **options) -> list[str]:
     figures = head_figures(torch.stack(heads), causal=causal)
-    return head_types(figures, tokens=TOKENS, causal=causal, **options)
+    return head_types(figures, uniform_figures(TOKENS, causal=causal), causal=causal, **options)
 
 
 SINK = torch.eye(TOKENS)[[0] * TOKENS]
@@ -66,13 +66,14 @@ def test_heads_of_a_fresh_model_have_no_name():
     model = fresh(vocab_size=60, block_size=TOKENS, embed_dim=64)
     weights = attention_weights(model, torch.randint(60, (1, TOKENS)))[:, 0]
     figures = head_figures(weights) | repeat_figures(model)
-    assert head_types(figures, tokens=TOKENS, period=TOKENS // 2) == ["-"] * 8
+    even = uniform_figures(TOKENS) | uniform_repeat_figures(TOKENS)
+    assert head_types(figures, even) == ["-"] * 8
 
 
 def test_induction_is_told_by_repeated_texts():
     figures = head_figures(torch.stack([looking(-9), looking(-1)]))
     induction = {"induction": torch.tensor([0.8, 0.02])}
-    names = head_types(figures | induction, tokens=TOKENS, period=12)
+    names = head_types(figures | induction, uniform_figures(TOKENS) | {"induction": 0.0})
     assert names == ["induction", "previous-token"]
 
 
@@ -89,3 +90,42 @@ def test_of_two_names_the_one_further_above_its_threshold_is_taken():
     head = 0.55 * looking(-1) + 0.45 * SINK
     assert called(head) == ["previous-token"]
     assert called(head, thresholds=Thresholds(first=0.2)) == ["first-token"]
+
+
+def test_a_sink_in_the_middle_is_a_single_key():
+    sink = torch.eye(TOKENS)[[t if t < 5 else 5 for t in range(TOKENS)]]
+    assert called(sink) == ["single-key"]
+
+
+def test_a_head_that_looks_half_as_far_as_uniform_attention_is_short_range():
+    spread = looking(*range(-5, 1))
+    assert called(spread) == ["short-range"]
+    far = looking(*range(-16, -5))
+    assert called(far) != ["short-range"]
+
+
+@pytest.mark.parametrize(
+    ("figure", "value", "even", "name"),
+    [
+        ("punctuation", 0.47, 0.1, "punctuation"),  # excess 0.41
+        ("punctuation", 0.45, 0.1, "mixed"),  # excess 0.39
+        ("punctuation", 0.45, 0.05, "punctuation"),  # the same, in a text with less of it: 0.42
+        ("same_token", 0.35, 0.05, "same-token"),
+        ("same_token", 0.3, 0.05, "mixed"),
+        ("frequent", 0.68, 0.5, "frequent-token"),
+        ("frequent", 0.65, 0.5, "mixed"),
+        ("frequent", 0.65, 0.4, "frequent-token"),
+        ("frequent", 0.32, 0.5, "rare-token"),
+        ("frequent", 0.35, 0.5, "mixed"),
+    ],
+)
+def test_names_by_tokens_are_of_the_excess_over_uniform_attention(figure, value, even, name):
+    figures = head_figures(looking(-9)[None]) | {figure: torch.tensor([value])}
+    assert head_types(figures, uniform_figures(TOKENS) | {figure: even}) == [name]
+
+
+def test_a_narrow_name_goes_before_a_broad_one():
+    figures = head_figures(looking(-9)[None])
+    figures |= {"frequent": torch.tensor([0.99]), "punctuation": torch.tensor([0.5])}
+    even = uniform_figures(TOKENS) | {"frequent": 0.5, "punctuation": 0.1}
+    assert head_types(figures, even) == ["punctuation"]

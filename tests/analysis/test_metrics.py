@@ -45,9 +45,10 @@ def test_a_head_that_looks_at_all_alike(tokens):
             "previous": mean(1 / n for n in seen),
             "local": mean(min(n, 3) / n for n in seen),
             "first": mean(1 / n for n in seen),
+            # Key 1, of queries 2 on: the keys after it get less.
+            "single_key": mean(1 / n for n in range(3, tokens + 1)) if tokens > 3 else 0,
             "distance": tokens / 4,
             "global": 1,
-            "off_diagonal": sum(1 - 1 / n for n in seen) / (tokens * (tokens - 1) / 2),
             "largest": mean(1 / n for n in seen),
             "entropy": mean(math.log(n) for n in seen),
             "entropy_share": 1,
@@ -71,11 +72,11 @@ def test_a_head_that_looks_at_all_alike_both_ways(tokens):
             "next": 1 / tokens,
             "local": mean(nearby) / tokens,
             "first": 1 / tokens,
+            "single_key": 1 / tokens,
             "backward": (tokens - 1) / 2 / tokens,
             "forward": (tokens - 1) / 2 / tokens,
             "distance": mean(distances),
             "global": 1,
-            "off_diagonal": 1 / tokens,
             "largest": 1 / tokens,
             "entropy": math.log(tokens),
             "entropy_share": 1,
@@ -108,8 +109,10 @@ def test_a_head_that_looks_at_one_key(tokens, name):
             "global": mean(1 / t for t in others),
         },
     }[name]
+    # One of the half of the queries that the last key that counts is read by.
+    single = 1 / math.ceil(tokens / 2) if name == "previous" and tokens > 3 else 0
     expected |= {
-        "off_diagonal": 0 if name == "self" else 2 / tokens,
+        "single_key": single,
         "largest": 1,
         "entropy": 0,
         "entropy_share": 0,
@@ -127,11 +130,29 @@ def test_by_hand():
     assert found["first"] == pytest.approx((0.25 + 0.5) / 2)
     assert found["distance"] == pytest.approx((0.25 + 1.3) / 2)
     assert found["largest"] == pytest.approx((0.75 + 0.5) / 2)
-    assert found["off_diagonal"] == pytest.approx((0.25 + 0.5 + 0.3) / 3)
     # Query 1: 0.25 of at most 1/2. Query 2: 1/3 and 0.3 of at most 2/3.
     assert found["global"] == pytest.approx((0.25 / 0.5 + (1 / 3 + 0.3) / (2 / 3)) / 2)
     assert found["unevenness"] == pytest.approx((0.25 + 1 / 6) / 2)
     assert metrics.local_mass(weights, width=1).item() == pytest.approx((1 + 0.5) / 2)
+
+
+@given(st.integers(4, 12), st.integers(1, 11), directions)
+def test_a_sink_that_is_not_the_first_token_is_a_single_key(tokens, key, causal):
+    """All queries that see the key look at it; those before it look at themselves."""
+    key = min(key, tokens // 2 - 1)
+    looks = [key if t > key or not causal else t for t in range(tokens)]
+    weights = torch.eye(tokens)[looks]
+    assert metrics.single_key_mass(weights, causal=causal).item() == 1
+    assert metrics.single_key_mass(pattern("first", tokens), causal=causal).item() == 0
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 64])
+def test_colours_end_beyond_what_uniform_attention_gives(tokens):
+    for name, value in metrics.uniform_figures(tokens).items():
+        low, high = metrics.colour_ends(name, tokens)
+        assert low <= value + 1e-6, name
+        assert low < high, name
+        assert value <= high + 1e-6, name
 
 
 # --- any weights ---
@@ -141,10 +162,8 @@ def reckoned(weights: Tensor, *, causal: bool) -> dict[str, float]:
     """The same for one head (T, T), number by number."""
     tokens = len(weights)
     rows: dict[str, list[float]] = {}
-    entries = []
     for t, row in enumerate(weights.tolist()):
         seen = row[: t + 1] if causal else row
-        entries += [weight for s, weight in enumerate(seen) if s != t]
         if len(seen) == 1 and tokens > 1:
             continue
         logs = -sum(weight * math.log(weight) for weight in seen if weight)
@@ -171,8 +190,17 @@ def reckoned(weights: Tensor, *, causal: bool) -> dict[str, float]:
         for name, value in row_of.items():
             rows.setdefault(name, []).append(value)
     names = [*METRICS, *([] if causal else BOTH_WAYS)]
-    found = {name: mean(rows.get(name, [0])) for name in names}
-    return found | {"off_diagonal": mean(entries or [0])}
+    found = {name: mean(rows.get(name, [0])) for name in names if name != "single_key"}
+    return found | {"single_key": reckoned_single_key(weights, causal=causal)}
+
+
+def reckoned_single_key(weights: Tensor, *, causal: bool) -> float:
+    tokens, received = len(weights), [0.0]
+    for key in range(1, tokens):
+        readers = [t for t in range(tokens) if t != key and (t > key or not causal)]
+        if 2 * len(readers) >= tokens:
+            received.append(mean(weights[t, key].item() for t in readers))
+    return max(received)
 
 
 @given(sizes, directions, st.integers(0, 99))

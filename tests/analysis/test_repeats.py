@@ -1,31 +1,34 @@
-"""Induction: full on a circuit built by hand, near that of even attention on a fresh model."""
-
-from statistics import mean
+"""Induction: full for a circuit built by hand, none for what depends on the position alone."""
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from small_gpt import fresh
 from torch import Tensor
 
+from headscope.analysis.metrics import uniform
 from headscope.analysis.repeats import (
-    duplicate_mass,
-    induction_mass,
+    RepeatedTexts,
+    duplicate_contrast,
+    induction_contrast,
     repeat_figures,
     repeated_texts,
-    uniform_induction,
+    score,
+    uniform_repeat_figures,
 )
 from headscope.nn import GPT, NoPosition, multi_head
 
-PERIOD, VOCAB = 6, 40
+LENGTH, VOCAB = 24, 60
 
 
 def induction_circuit() -> GPT:
     """Two layers, each of one head that matters (Elhage 2021): the first writes the token before
     beside every token, the second looks for where its own token was written so.
 
-    The residual stream holds three parts: the token (V), the token before (V), the position (2 P).
+    The residual stream holds three parts: the token (V), the token before (V), the position (T).
     """
-    length = 2 * PERIOD
+    length = LENGTH
     width = 2 * VOCAB + length
     model = GPT(
         vocab_size=VOCAB,
@@ -70,45 +73,126 @@ class Places(NoPosition):
         return embeddings + places
 
 
+def texts_of(length: int = LENGTH, texts: int = 8, seed: int = 0, **options) -> RepeatedTexts:
+    return repeated_texts(vocab_size=VOCAB, length=length, texts=texts, seed=seed, **options)
+
+
+def scores(weights: Tensor, texts: RepeatedTexts) -> list[float]:
+    """Induction and duplicate scores of one head's weights (B, T, T)."""
+    contrasts = (induction_contrast(texts), duplicate_contrast(texts))
+    return [float(score(weights[:, None], c)) / len(texts.tokens) for c in contrasts]
+
+
+def back(tokens: int, distance: int) -> Tensor:
+    """The weights (T, T) of a head that always looks so far back, or at the first token."""
+    return torch.eye(tokens)[[max(0, query - distance) for query in range(tokens)]]
+
+
+def matching(texts: RepeatedTexts, *, skip: int) -> Tensor:
+    """The weights (B, T, T) of a head that finds its token in the text before and looks `skip`
+    after it; where there is none, at itself."""
+    weights = torch.zeros(*texts.tokens.shape, texts.tokens.size(1))
+    for text, tokens in enumerate(texts.tokens.tolist()):
+        for query, token in enumerate(tokens):
+            before = [key for key in range(query) if tokens[key] == token]
+            weights[text, query, before[-1] + skip if before else query] = 1
+    return weights
+
+
 def test_a_circuit_built_by_hand_does_induction():
-    figures = repeat_figures(induction_circuit(), texts=20)
-    # The first token has none before it and writes itself there: whoever looks for it finds two.
-    assert figures["induction"][1].item() == pytest.approx(1 - 0.5 / PERIOD, abs=1e-3)
-    assert figures["induction"][0].item() < 1e-3
+    figures = repeat_figures(induction_circuit(), texts=24)
+    # It looks everywhere where no token is repeated, so also at the places of other texts' targets.
+    assert figures["induction"][1].item() > 0.9
+    assert abs(figures["induction"][0].item()) < 0.01
+    assert abs(figures["duplicate"][1].item()) < 0.05
     assert figures["repeat_previous"][0].item() == pytest.approx(1, abs=1e-3)
-    assert figures["duplicate"][1].item() == pytest.approx(0.5 / PERIOD, abs=1e-3)
+
+
+@given(st.integers(8, 40), st.integers(2, 12), st.integers(0, 99))
+def test_what_depends_on_the_position_alone_scores_nothing(length, count, seed):
+    """Heads that look a fixed number of tokens back, at each of the periods too, at the first
+    token, at all alike, or by any pattern that is the same in every text."""
+    texts = texts_of(length, count, seed)
+    generator = torch.Generator().manual_seed(seed)
+    patterns = [back(length, distance) for distance in range(length)]
+    patterns.append(uniform(torch.ones(length, length)))
+    patterns.append(torch.rand(length, length, generator=generator).tril())
+    for pattern in patterns:
+        assert scores(pattern.expand(count, -1, -1), texts) == pytest.approx([0, 0], abs=1e-5)
+
+
+@given(st.integers(12, 40), st.integers(4, 12), st.integers(0, 99))
+def test_a_head_that_matches_tokens_scores_by_what_it_looks_at(length, count, seed):
+    texts = texts_of(length, count, seed)
+    induction, duplicate = scores(matching(texts, skip=1), texts)
+    assert induction > 0.9
+    assert duplicate < 0.1
+    induction, duplicate = scores(matching(texts, skip=0), texts)
+    assert duplicate > 0.9
+    assert induction < 0.1
+
+
+def test_a_head_that_does_induction_half_of_the_time_scores_half():
+    texts = texts_of(64, 8)
+    mixed = (matching(texts, skip=1) + uniform(torch.ones(64, 64))) / 2
+    whole, _ = scores(matching(texts, skip=1), texts)
+    assert scores(mixed, texts)[0] == pytest.approx(whole / 2, abs=1e-5)
+
+
+def test_induction_over_short_distances_is_found():
+    texts = texts_of(64, 8)
+    near = matching(texts, skip=1)
+    near[texts.periods > 16] = uniform(torch.ones(64, 64))
+    share = (texts.periods <= 16).float().mean().item()
+    assert share == 0.5  # four of eight periods
+    assert scores(near, texts)[0] == pytest.approx(share, abs=0.02)
+
+
+def test_by_hand():
+    """Two texts, a b a b x x and a b c a b c: each is compared with the other at its own places."""
+    tokens = torch.tensor([[0, 1, 0, 1, 8, 9], [0, 1, 2, 0, 1, 2]])
+    texts = RepeatedTexts(tokens, periods=torch.tensor([2, 3]), starts=torch.tensor([2, 3]))
+    weights = torch.zeros(2, 6, 6)
+    weights[0, 2, 1], weights[0, 3, 2] = 0.6, 0.2  # what followed: mean 0.4
+    weights[1, 3, 2] = 0.3  # the same place in the other text, where nothing repeats: mean 0.15
+    weights[1, 4, 2] = 0.9  # what followed b: mean 0.3 over three queries
+    # Text 1 puts on its targets (3, 1), (4, 2), (5, 3): 0.9 / 3; text 0 there nothing.
+    induction, duplicate = scores(weights, texts)
+    assert induction == pytest.approx((0.4 - 0.15 + 0.3) / 2)
+    assert duplicate == pytest.approx(0)
 
 
 def test_a_fresh_model_looks_at_all_alike():
     model = fresh(vocab_size=50, block_size=32, embed_dim=64, heads=4)
     figures = repeat_figures(model)
-    even = uniform_induction(16)
-    assert even == pytest.approx(mean(1 / keys for keys in range(17, 33)))
-    torch.testing.assert_close(figures["induction"], torch.full((2, 4), even), rtol=0.1, atol=0)
-    torch.testing.assert_close(figures["duplicate"], torch.full((2, 4), even), rtol=0.1, atol=0)
+    for name, even in uniform_repeat_figures(32).items():
+        torch.testing.assert_close(figures[name], torch.full((2, 4), even), rtol=0, atol=0.01)
 
 
-def test_by_hand():
-    """Tokens a b a b: from the second a (2) induction looks at b (1), from b (3) at a (2)."""
-    weights = torch.zeros(4, 4)
-    weights[2, 1], weights[3, 2], weights[2, 0], weights[3, 1] = 0.6, 0.2, 0.1, 0.5
-    assert induction_mass(weights).item() == pytest.approx(0.4)
-    assert duplicate_mass(weights).item() == pytest.approx(0.3)
+def test_a_passage_comes_twice_and_nowhere_else():
+    texts = texts_of(texts=16, leave_out=[3, 59])
+    periods, starts = texts.periods.tolist(), texts.starts.tolist()
+    assert len(set(periods)) == 5
+    assert min(periods) >= 2
+    assert all(abs(a - b) != 1 for a in periods for b in periods)
+    assert LENGTH // 2 - 1 <= max(periods) <= LENGTH // 2
+    assert len({start - period for start, period in zip(starts, periods, strict=True)}) > 4
+    assert not {3, 59} & set(texts.tokens.flatten().tolist())
+    for tokens, period, start in zip(texts.tokens.tolist(), periods, starts, strict=True):
+        first, second = tokens[start - period : start], tokens[start : start + period]
+        assert first == second
+        assert len(set(first)) == period
+        assert not set(first) & set(tokens[: start - period] + tokens[start + period :])
+    assert torch.equal(texts_of(texts=16, leave_out=[3, 59]).tokens, texts.tokens)
+    assert not torch.equal(texts_of(texts=16, seed=1).tokens, texts_of(texts=16).tokens)
 
 
-def test_texts_come_twice_and_are_the_same_for_a_seed():
-    texts = repeated_texts(vocab_size=VOCAB, period=PERIOD, texts=5, seed=3)
-    assert texts.shape == (5, 2 * PERIOD)
-    assert torch.equal(texts[:, :PERIOD], texts[:, PERIOD:])
-    assert all(len(set(row.tolist())) == PERIOD for row in texts)
-    assert len({tuple(row.tolist()) for row in texts}) == 5
-    again = repeated_texts(vocab_size=VOCAB, period=PERIOD, texts=5, seed=3)
-    assert torch.equal(again, texts)
-    assert not torch.equal(repeated_texts(vocab_size=VOCAB, period=PERIOD, texts=5, seed=4), texts)
-    assert repeated_texts(vocab_size=3, period=PERIOD, texts=2, seed=0).max() == 2
+def test_a_small_vocabulary_repeats_tokens_but_leaves_out_what_it_must():
+    texts = repeated_texts(vocab_size=4, length=16, texts=8, seed=0, leave_out=[3])
+    assert texts.tokens.max() == 2
 
 
-@pytest.mark.parametrize("period", [1, 6])
-def test_a_period_that_does_not_fit_is_refused(period):
-    with pytest.raises(ValueError, match=rf"period={period}.*block_size=10"):
-        repeat_figures(fresh(), period=period)
+@pytest.mark.parametrize(("block_size", "texts"), [(7, 8), (10, 1)])
+def test_what_has_no_two_periods_is_refused(block_size, texts):
+    with pytest.raises(ValueError, match=rf"block_size={block_size} .* texts={texts}"):
+        repeat_figures(fresh(block_size=block_size), texts=texts)

@@ -16,13 +16,16 @@ from headscope import checkpoint
 from headscope.analysis.capture import attention_weights
 from headscope.analysis.diversity import cosine_similarity, diversity
 from headscope.analysis.metrics import METRICS, head_figures
-from headscope.analysis.repeats import REPEAT_METRICS, repeat_figures
-from headscope.callbacks.heads import REPEATED_TEXTS, scale_of, table
+from headscope.analysis.repeats import REPEAT_FIGURES, repeat_figures
+from headscope.analysis.tokens import mass_on, targets_in
+from headscope.callbacks.heads import REPEATED_TEXTS, table
 from headscope.callbacks.watching import spread_steps
 from headscope.data.batches import spread_windows
 from headscope.data.store import open_store
+from headscope.head_report.subject import kinds_of
 
 RUN = "outputs/run"
+FIGURES = {*METRICS, "same_token", "punctuation", "frequent", *REPEAT_FIGURES}
 
 
 @pytest.fixture
@@ -45,20 +48,27 @@ def watched(script: Script, speeches: Path) -> None:
 def test_all_figures_of_all_heads_are_logged(watched) -> None:
     log = events(RUN)
     heads = [f"L{layer}H{head}" for layer in range(2) for head in range(2)]
-    tags = {f"heads/{name}/{head}" for name in {**METRICS, **REPEAT_METRICS} for head in heads}
+    tags = {f"heads/{name}/{head}" for name in FIGURES for head in heads}
     logged = {tag for tag in log.Tags()["scalars"] if tag.startswith("heads/")}
     assert logged == tags | {"heads/diversity"}
     for tag in logged:
         assert [event.step for event in log.Scalars(tag)] == [0, 1, 2, 4, 5]
 
     # The last are those of the weights that were saved, on the same windows.
-    model = checkpoint.load(f"{RUN}/checkpoints/last.ckpt").model
+    loaded = checkpoint.load(f"{RUN}/checkpoints/last.ckpt")
+    model, tokenizer = loaded.model, loaded.tokenizer
     [store] = [path for path in Path("data").iterdir() if path.is_dir()]
-    windows = spread_windows(open_store(store).validation, windows=3, length=32)
+    validation = open_store(store).validation
+    windows = spread_windows(validation, windows=3, length=32)
     assert windows.shape == (3, 32)
     weights = attention_weights(model, windows)
     expected = {name: value.mean(dim=1) for name, value in head_figures(weights).items()}
-    expected |= repeat_figures(model, texts=REPEATED_TEXTS)
+    for name, targets in targets_in(windows, kinds_of(tokenizer, validation)).items():
+        mass, queries = mass_on(weights, targets)
+        expected[name] = mass / queries
+    leave_out = [tokenizer.end_of_text]
+    expected |= repeat_figures(model, texts=REPEATED_TEXTS, leave_out=leave_out)
+    assert expected.keys() == FIGURES
     for name, figure in expected.items():
         for layer, head in np.ndindex(2, 2):
             last = log.Scalars(f"heads/{name}/L{layer}H{head}")[-1].value
@@ -71,10 +81,7 @@ def test_all_figures_of_all_heads_are_logged(watched) -> None:
     arranged = layout_pb2.Layout()
     [event] = log.Tensors("custom_scalars__config__")
     arranged.ParseFromString(event.tensor_proto.string_val[0])
-    assert {category.title for category in arranged.category} == {
-        **METRICS,
-        **REPEAT_METRICS,
-    }.keys()
+    assert {category.title for category in arranged.category} == FIGURES
     for category in arranged.category:
         assert [chart.title for chart in category.chart] == ["layer 0", "layer 1"]
         for layer, chart in enumerate(category.chart):
@@ -127,16 +134,6 @@ def test_what_heads_are_called_is_a_table_of_layers() -> None:
         "| 0 | self | - |",
         "| 1 | mixed | induction |",
     ]
-
-
-@pytest.mark.parametrize("tokens", [1, 2, 64])
-def test_every_scale_has_two_ends_and_holds_what_an_even_head_gives(tokens) -> None:
-    even = torch.ones(tokens, tokens).tril()
-    figures = head_figures(even / even.sum(-1, keepdim=True))
-    for name, value in figures.items():
-        low, high = scale_of(name, tokens)
-        assert low < high
-        assert low - 1e-6 <= value <= high * (1 + 2 / tokens) + 1e-6, name
 
 
 @pytest.mark.parametrize("images", [0, 1, 2, 3, 10])

@@ -15,10 +15,13 @@ from headscope.analysis.metrics import choosing, mean_over, visible_keys
 
 def cosine_similarity(weights: Tensor, *, causal: bool = True) -> Tensor:
     """Cosine of the angle between the visible weights of every two heads, (..., N, N), from 0
-    (they share no key) to 1 (they are alike)."""
-    seen = torch.where(visible_keys(weights, causal=causal), weights, 0.0).flatten(-2)
+    (they share no key) to 1 (they are alike). As in all figures, queries that see a single key are
+    left out: there all heads are alike."""
+    visible = visible_keys(weights, causal=causal)
+    compared = visible & choosing(visible)[:, None]
+    seen = torch.where(compared, weights, 0.0).flatten(-2)
     seen = seen / seen.norm(dim=-1, keepdim=True).clamp(min=1e-12)
-    return seen @ seen.mT
+    return (seen @ seen.mT).clamp(0, 1)  # rounding gives 1.0000001
 
 
 def jensen_shannon(weights: Tensor, *, causal: bool = True) -> Tensor:

@@ -1,9 +1,9 @@
 """What a head is called: a word for what it does, from its figures.
 
-A figure counts by how far it is from what a head gives that looks at all alike, as an untrained
-one nearly does: its excess is 0 there, and 1 at the most that is possible. Names and thresholds are
-ours; the kinds are those of Voita (2019: positional), Xiao (2023: first token) and Olsson (2022:
-induction).
+A figure counts by its excess over uniform attention: 0 for a head that looks at all it sees alike,
+as an untrained one nearly does, and 1 at the most that is possible. The thresholds are ours. The
+kinds are those of Voita 2019 (positional, rare tokens), Clark 2019 (punctuation), Xiao 2023 (first
+token, other sinks), Olsson 2022 (induction), Wang 2022 (duplicate token) and Vig 2019 (distance).
 """
 
 from collections.abc import Mapping
@@ -12,25 +12,33 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headscope.analysis.metrics import head_figures, uniform
-from headscope.analysis.repeats import uniform_induction
 from headscope.errors import UserError
 
 
 @dataclass(frozen=True)
 class Thresholds:
     """The least excess that gives a head its name, from 0 to 1; of `spread`, the least
-    `global_strength` itself. A head whose `unevenness` is below `even` has no name."""
+    `global_strength` itself. A head whose `unevenness` is below `even` has no name.
+
+    `frequent` and `rare` are a third: with half of the text frequent, such a head puts two thirds
+    of its weight on that half, or on the other.
+    """
 
     self: float = 0.4
     previous: float = 0.4
     next: float = 0.4
     first: float = 0.4
     induction: float = 0.3
+    same_token: float = 0.3
+    punctuation: float = 0.4
+    single_key: float = 0.4
     adjacent: float = 0.5
     local: float = 0.5
     backward: float = 0.6
     forward: float = 0.6
+    frequent: float = 0.33
+    rare: float = 0.33
+    short_range: float = 0.5
     spread: float = 0.5
     even: float = 0.1
 
@@ -40,56 +48,71 @@ class Thresholds:
                 raise UserError(f"thresholds.{name}={value} must be from 0 to 1")
 
 
-NAMES = {
+NARROW = {
     "self": "self",
     "previous": "previous-token",
     "next": "next-token",
     "first": "first-token",
     "induction": "induction",
+    "same_token": "same-token",
+    "punctuation": "punctuation",
+    "single_key": "single-key",
     "adjacent": "adjacent",
+}
+"""Names of heads that look at few keys: the one furthest above its threshold is taken."""
+
+BROAD = {
     "local": "local",
     "backward": "backward",
     "forward": "forward",
+    "frequent": "frequent-token",
+    "rare": "rare-token",
+    "short_range": "short-range",
 }
-"""The names, the narrow ones first."""
+"""Names for where most of the weight lies: the first one above its threshold is taken."""
 
-NARROW = ("self", "previous", "next", "first", "induction", "adjacent")
 GLOBAL, MIXED, NONE = "global", "mixed", "-"
 
 
 def head_types(
     figures: Mapping[str, Tensor],
+    uniform: Mapping[str, float],
     *,
-    tokens: int,
-    period: int | None = None,
     causal: bool = True,
     thresholds: Thresholds | None = None,
 ) -> list[str]:
     """A word for every head, in the order of the figures' numbers.
 
-    `figures` are those of `head_figures`, of a text of `tokens` tokens, and perhaps `induction`, of
-    texts of this `period`. A head that looks at nearly all alike has none: "-". Otherwise, of self,
-    previous-token, next-token, first-token, induction and adjacent (previous and next alike) the
-    one that is furthest above its threshold; then local, backward, forward; then global (it looks
-    nearly everywhere); then mixed. Next, adjacent, backward and forward are only of heads that see
-    both ways.
+    `figures` are those of `head_figures` and perhaps of `targets_in` and `repeat_figures`;
+    `uniform` has the value that each takes for uniform attention. In this order:
+
+    - "-": the weights are nearly uniform (`unevenness` below `even`);
+    - a narrow name: self, previous-token, next-token, first-token, induction, same-token,
+      punctuation, single-key (a sink other than the first token) or adjacent (previous and next
+      alike), whichever is furthest above its threshold;
+    - local (at most `LOCAL_WIDTH` tokens away), backward, forward;
+    - frequent-token, rare-token: the weight is on the frequent half of the text, or on the other;
+    - short-range: the mean distance is at most half of that of uniform attention;
+    - global: nearly everywhere (`global` at least `spread`); otherwise mixed.
+
+    Next, adjacent, backward and forward are only of heads that see both ways.
     """
     thresholds = thresholds or Thresholds()
-    even = torch.ones(tokens, tokens)
-    baseline = head_figures(uniform(even, causal=causal), causal=causal)
     found = {name: value.flatten() for name, value in figures.items()}
-    if "induction" in figures and period is not None:
-        baseline["induction"] = torch.tensor(uniform_induction(period))
-    if causal:  # all that is not itself is backward
-        found.pop("backward", None)
-    else:
-        for of in (found, baseline):
-            of["adjacent"] = 2 * torch.minimum(of["previous"], of["next"])  # on both alike
-    margins = {
-        name: excess(found[name], baseline[name]) / getattr(thresholds, name)
-        for name in NAMES
-        if name in found and name in baseline
+    excesses = {
+        name: excess(found[name], uniform[name])
+        for name in (*NARROW, *BROAD)
+        if name in found and name in uniform
     }
+    excesses["short_range"] = 1 - found["distance"] / max(uniform["distance"], 1e-6)
+    if "frequent" in found:
+        excesses["rare"] = excess(1 - found["frequent"], 1 - uniform["frequent"])
+    if causal:  # all that is not itself is backward
+        excesses.pop("backward", None)
+    else:  # on both alike
+        both, even = (2 * least(of["previous"], of["next"]) for of in (found, uniform))
+        excesses["adjacent"] = excess(both, even)
+    margins = {name: value / getattr(thresholds, name) for name, value in excesses.items()}
     return [
         _name(
             {name: float(margin[head]) for name, margin in margins.items()},
@@ -100,16 +123,22 @@ def head_types(
     ]
 
 
-def excess(figure: Tensor, baseline: Tensor) -> Tensor:
-    """How far a mass is above that of even attention: 0 there, 1 where it is all there is."""
-    return (figure - baseline) / (1 - baseline).clamp(min=1e-6)
+def least(first: Tensor | float, second: Tensor | float) -> Tensor:
+    return torch.minimum(torch.as_tensor(first), torch.as_tensor(second))
+
+
+def excess(figure: Tensor, uniform: Tensor | float) -> Tensor:
+    """How far a share is above that of uniform attention: 0 there, 1 where it is everything."""
+    return (figure - uniform) / max(1 - float(uniform), 1e-6)
 
 
 def _name(margins: Mapping[str, float], *, uneven: bool, spread: bool) -> str:
     if not uneven:
         return NONE
     narrow = max((name for name in NARROW if name in margins), key=lambda name: margins[name])
-    for name in (narrow, *(name for name in NAMES if name not in NARROW)):
+    if margins[narrow] >= 1:
+        return NARROW[narrow]
+    for name, word in BROAD.items():
         if margins.get(name, 0.0) >= 1:
-            return NAMES[name]
+            return word
     return GLOBAL if spread else MIXED

@@ -10,6 +10,7 @@ not read. A query that sees one key alone has no choice and is left out, unless 
 All have gradients, and none is NaN or infinite, in value or in gradient.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -129,11 +130,19 @@ def global_strength(weights: Tensor, *, causal: bool = True) -> Tensor:
     return mean_over(share / most.clamp(min=1e-9), choosing(visible) & (most > 0))
 
 
-def mean_off_diagonal(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """The mean weight of all visible entries off the diagonal, from 0 to 1: of entries, not of
-    queries."""
+def single_key_mass(weights: Tensor, *, causal: bool = True) -> Tensor:
+    """The mean weight that one key gets from the other queries that see it, from 0 to 1: of all
+    keys but the first the one with the most (a "sink" that is not the first token, Xiao 2023).
+
+    Only keys count that at least half of the queries see: the last ones are read by few. Not the
+    mean over queries; 0 where no key qualifies.
+    """
     others = visible_keys(weights, causal=causal) & (offsets(weights) != 0)
-    return torch.where(others, weights, 0.0).sum(dim=(-2, -1)) / others.sum().clamp(min=1)
+    readers = others.sum(dim=-2)  # of every key, (S,)
+    qualifies = 2 * readers >= weights.size(-2)
+    qualifies[0] = False
+    received = torch.where(others, weights, 0.0).sum(dim=-2) / readers.clamp(min=1)
+    return torch.where(qualifies, received, 0.0).amax(dim=-1)
 
 
 def largest_weight(weights: Tensor, *, causal: bool = True) -> Tensor:
@@ -192,9 +201,9 @@ METRICS: Mapping[str, Metric] = {
     "previous": previous_mass,
     "local": local_mass,
     "first": first_mass,
+    "single_key": single_key_mass,
     "distance": mean_distance,
     "global": global_strength,
-    "off_diagonal": mean_off_diagonal,
     "largest": largest_weight,
     "entropy": entropy,
     "entropy_share": entropy_share,
@@ -212,3 +221,24 @@ def head_figures(
     if not causal:
         metrics |= BOTH_WAYS
     return {name: metric(weights, causal=causal) for name, metric in metrics.items()}
+
+
+def uniform_figures(tokens: int, *, causal: bool = True) -> dict[str, float]:
+    """All figures by name of a head that looks at all it sees alike, in a text of so many tokens:
+    the baseline that a head's figures are compared with."""
+    even = uniform(torch.ones(tokens, tokens), causal=causal)
+    return {name: float(value) for name, value in head_figures(even, causal=causal).items()}
+
+
+def colour_ends(figure: str, tokens: int) -> tuple[float, float]:
+    """The ends of a figure's colour scale, in every picture alike.
+
+    0 to 1 for a share. Otherwise from the least possible value to about that of uniform attention
+    over `tokens` tokens or, of distance, of a head that looks at the first token.
+    """
+    greatest = {
+        "distance": tokens / 2,
+        "entropy": math.log(max(tokens, 2)),
+        "effective_keys": max((tokens + 2) / 2, 2),
+    }
+    return (1.0 if figure == "effective_keys" else 0.0), greatest.get(figure, 1.0)

@@ -3,16 +3,16 @@
 Shapes: L layers, H heads, N windows, T tokens.
 """
 
-import math
-
 from PIL import Image
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
 from headscope.analysis.diversity import diversity
 from headscope.analysis.head_types import Thresholds
+from headscope.analysis.metrics import colour_ends
 from headscope.analysis.pictures.live_heatmaps import LiveHeatmaps, Panel
 from headscope.analysis.study import Study, study_heads
+from headscope.analysis.tokens import TokenKinds
 from headscope.callbacks.watching import Watcher, spread_steps
 from headscope.callbacks.writers import add_picture, add_scalars
 from headscope.nn import GPT
@@ -40,9 +40,11 @@ class HeadFigures(Watcher):
         every_steps: int,
         images: int,
         max_steps: int,
+        kinds: TokenKinds,
         thresholds: Thresholds,
     ) -> None:
         self.windows = windows
+        self.kinds = kinds
         self.every_steps = every_steps
         self.picture_steps = set(spread_steps(images, max_steps))
         self.max_steps = max_steps
@@ -55,7 +57,13 @@ class HeadFigures(Watcher):
         return step % self.every_steps == 0 or step in self.picture_steps | {self.max_steps}
 
     def look(self, model: GPT, step: int, writers: list[SummaryWriter]) -> None:
-        study = study_heads(model, self.windows, thresholds=self.thresholds, texts=REPEATED_TEXTS)
+        study = study_heads(
+            model,
+            self.windows,
+            kinds=self.kinds,
+            thresholds=self.thresholds,
+            texts=REPEATED_TEXTS,
+        )
         heads = study.figures["self"].size(1)
         values = {
             tag(figure, name): value
@@ -78,9 +86,10 @@ class HeadFigures(Watcher):
         if self.heatmaps is None or self.similarity is None:
             layers, heads = (range(size) for size in study.figures["self"].shape)
             rows, columns = [str(layer) for layer in layers], [str(head) for head in heads]
-            tokens, names = self.windows.size(1), study.names
+            names = study.names
+            ends = {name: colour_ends(name, study.tokens) for name in study.figures}
             self.heatmaps = LiveHeatmaps(
-                {name: Panel(rows, columns, *scale_of(name, tokens)) for name in study.figures}
+                {name: Panel(rows, columns, *ends[name]) for name in study.figures}
             )
             cell = max(4, min(20, 600 // len(names)))
             alike = Panel(names, names, 0, 1, cell=cell, labels=("", ""))
@@ -91,18 +100,6 @@ class HeadFigures(Watcher):
             "heads/figures": self.heatmaps.draw(study.figures, title),
             "heads/similarity": self.similarity.draw(alike_at, f"Step {step:,}"),
         }
-
-
-def scale_of(figure: str, tokens: int) -> tuple[float, float]:
-    """The ends of a figure's colours: 0 to 1 for a share, otherwise from the least to about what a
-    head gives that looks at all alike, or, of distance, at the first token."""
-    greatest = {
-        "distance": tokens / 2,
-        "off_diagonal": 2 / max(tokens, 2),
-        "entropy": math.log(max(tokens, 2)),
-        "effective_keys": max(tokens / 2, 2),
-    }
-    return (1.0 if figure == "effective_keys" else 0.0), greatest.get(figure, 1.0)
 
 
 def tag(figure: str, name: str) -> str:

@@ -96,10 +96,16 @@ class ThresholdsConfig:
     next: float = MISSING
     first: float = MISSING
     induction: float = MISSING
+    same_token: float = MISSING
+    punctuation: float = MISSING
+    single_key: float = MISSING
     adjacent: float = MISSING
     local: float = MISSING
     backward: float = MISSING
     forward: float = MISSING
+    frequent: float = MISSING
+    rare: float = MISSING
+    short_range: float = MISSING
     spread: float = MISSING
     even: float = MISSING
 

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from headscope.analysis import pictures
+from headscope.analysis.metrics import colour_ends
 from headscope.analysis.study import Study
 from headscope.checkpoint import Checkpoint, Reading
 from headscope.head_report.chosen import Head
@@ -75,7 +76,12 @@ def label_of(loaded: Checkpoint) -> str:
 
 def figures(study: Study) -> Pictures:
     """What every head does, and how alike any two are."""
-    yield "figures", pictures.heatmaps_of(study.figures, title="What every head does")
+    ends = {name: colour_ends(name, study.tokens) for name in study.figures}
+    title = "What every head does"
+    yield (
+        "figures",
+        pictures.heatmaps_of(study.figures, title=title, ends=ends, marks=study.uniform),
+    )
     words = {"title": "How alike heads are", "label": "cosine similarity of two heads"}
     yield "similarity", pictures.similarity_matrix(study.similarity, study.names, **words)
     yield "similarity_histogram", pictures.similarity_histogram(study.similarity, **words)
@@ -88,14 +94,16 @@ def distance(distances: Tensor, names: Sequence[str]) -> Pictures:
 
 
 def worth(found: Worth) -> Pictures:
-    """What the loss becomes without each head."""
+    """How much the loss rises without each head."""
     label = (
-        "change of the loss, in thousandths of a nat per token, when a head is replaced by "
-        f"{'its mean' if found.replace_by == 'mean' else 'zero'}"
+        "change of the loss, in nats per token, when a head is replaced by "
+        f"{'its mean' if found.replace_by == 'mean' else 'zero'}; above 0 the head helps"
     )
-    change = 1e3 * found.figures["loss_without"]
-    title = "What every head is worth"
-    yield "ablation", pictures.layers_by_heads(change, title=title, label=label, diverging=True)
+    change = found.figures["loss_change"]
+    yield (
+        "ablation",
+        pictures.changes_of_heads(change, title="What every head is worth", label=label),
+    )
 
 
 def history(studies: Sequence[tuple[int, Study]]) -> Pictures:

@@ -5,6 +5,8 @@ Shapes: L layers, H heads of a layer, N = L H.
 
 import csv
 import io
+import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,9 +19,12 @@ from headscope.analysis.study import Study
 PAIRS = 5
 """As many of the most and of the least alike pairs."""
 
+UNIFORM = "uniform_"
+"""Begins the columns that hold, in every row alike, what uniform attention gives."""
+
 
 def head_rows(study: Study, worth: Mapping[str, Tensor] | None = None) -> list[dict[str, Any]]:
-    """What is known of each head; `worth` holds more figures (L, H) by name."""
+    """The figures of each head; `worth` holds more of them, (L, H) each, by name."""
     layers, heads = study.figures["self"].shape
     unique = uniqueness(study.similarity).view(layers, heads)
     numbers = {**study.figures, "uniqueness": unique, **(worth or {})}
@@ -28,6 +33,22 @@ def head_rows(study: Study, worth: Mapping[str, Tensor] | None = None) -> list[d
         values = {name: float(each[layer, head]) for name, each in numbers.items()}
         rows.append({"layer": layer, "head": head, "type": study.types[number], **values})
     return rows
+
+
+def with_uniform(rows: Sequence[Mapping[str, Any]], study: Study) -> list[dict[str, Any]]:
+    """Rows of heads with one more column, `uniform_<figure>`, for every figure of the study: the
+    value of a head that looks at all it sees alike."""
+    uniform = {f"{UNIFORM}{name}": study.uniform[name] for name in study.figures}
+    return [{**row, **uniform} for row in rows]
+
+
+def column_rows(study: Study, measured_on: Mapping[str, str]) -> list[dict[str, Any]]:
+    """A row for each figure in the table of heads: the text it was `measured_on`, in words, and the
+    value of uniform attention, where the figure has one."""
+    return [
+        {"figure": name, "measured_on": text, "uniform": study.uniform.get(name)}
+        for name, text in measured_on.items()
+    ]
 
 
 def between_heads(study: Study) -> dict[str, Any]:
@@ -52,8 +73,26 @@ def matrix_rows(matrix: Tensor, names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def history_rows(history: Sequence[tuple[int, Study]]) -> list[dict[str, Any]]:
-    """What was known of each head after each of some steps."""
-    return [{"step": step, **row} for step, study in history for row in head_rows(study)]
+    """The table of heads after each of some steps."""
+    return [
+        {"step": step, **row}
+        for step, study in history
+        for row in with_uniform(head_rows(study), study)
+    ]
+
+
+def json_text(data: Any) -> str:
+    """`data` as JSON, which has no NaN: a number that is not finite becomes null."""
+    return json.dumps(finite(data), indent=2, allow_nan=False)
+
+
+def finite(data: Any) -> Any:
+    """Plain data with None for every number that is not finite."""
+    if isinstance(data, Mapping):
+        return {key: finite(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -5,6 +5,7 @@ Shapes: L layers, H heads of a layer, T tokens.
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from headscope.analysis.diversity import jensen_shannon
 from headscope.analysis.head_types import Thresholds
 from headscope.analysis.page import attention_page
+from headscope.analysis.repeats import REPEAT_FIGURES
 from headscope.analysis.study import Study, study_heads
 from headscope.checkpoint import Checkpoint, Reading
 from headscope.files import write_atomically
@@ -20,10 +22,13 @@ from headscope.head_report.chosen import Head
 from headscope.head_report.subject import Ablation, Subject, Track, Worth
 from headscope.head_report.tables import (
     between_heads,
+    column_rows,
     csv_text,
     head_rows,
     history_rows,
+    json_text,
     matrix_rows,
+    with_uniform,
 )
 
 
@@ -37,9 +42,10 @@ def write_report(
     other: Checkpoint | None = None,
     moments: Sequence[Checkpoint] = (),
     track: Track = iter,
-) -> Study:
-    """Write heads.csv, heads.json, similarity.csv, jensen_shannon.csv, pictures (PNG and SVG) and
-    attention.html.
+) -> tuple[Study, Worth | None]:
+    """Write heads.csv, heads.json, columns.csv, similarity.csv, jensen_shannon.csv, pictures (PNG
+    and SVG) and attention.html. Returns what was found about the heads and, with an `ablation`,
+    what the loss is without each.
 
     Also the difference of a `pair` of heads, that to an `other` checkpoint and, over `moments` of
     the run, history.csv and its picture. The page, and the distances of heads, are of as much of
@@ -48,17 +54,21 @@ def write_report(
     """
     loaded = subject.loaded
     folder.mkdir(parents=True, exist_ok=True)  # told now, if it cannot be made
-    study = study_heads(loaded.model, subject.windows, thresholds=thresholds, track=track)
+    study_of = partial(
+        study_heads, windows=subject.windows, kinds=subject.kinds, thresholds=thresholds
+    )
+    study = study_of(loaded.model, track=track)
     worth = ablation.run(loaded, track) if ablation else None
     history = [
-        (one.step, study_heads(one.model, subject.windows, thresholds=thresholds))
-        for one in track(sorted(moments, key=lambda one: one.step))
+        (one.step, study_of(one.model)) for one in track(sorted(moments, key=lambda one: one.step))
     ]
     shown = beginning(subject.reading, subject.shown_tokens)
     distances = jensen_shannon(shown.weights.flatten(0, 1))
     rows = head_rows(study, worth.figures if worth else {})
+    columns = column_rows(study, measured_on(subject, study, worth))
     texts = {
-        "heads.csv": csv_text(rows),
+        "heads.csv": csv_text(with_uniform(rows, study)),
+        "columns.csv": csv_text(columns),
         "similarity.csv": csv_text(matrix_rows(study.similarity, study.names)),
         "jensen_shannon.csv": csv_text(matrix_rows(distances, study.names)),
         "attention.html": attention_page(
@@ -88,12 +98,19 @@ def write_report(
         for file in (f"{name}.png", f"{name}.svg"):
             figure.savefig(folder / file)
             files.append(file)
-    about = summary(subject, study, worth) | {"heads": rows, "files": files}
-    write_atomically(folder / "heads.json", json.dumps(about, indent=2))
+    about = summary(subject, study, worth) | {"figures": columns, "heads": rows, "files": files}
+    write_atomically(folder / "heads.json", json_text(about))
     for name in set(before) - set(files):
         if (folder / name).is_file():
             (folder / name).unlink()
-    return study
+    return study, worth
+
+
+def measured_on(subject: Subject, study: Study, worth: Worth | None) -> dict[str, str]:
+    """The text that each figure in the table of heads was measured on."""
+    texts = dict.fromkeys([*study.figures, "uniqueness"], subject.source)
+    texts |= {name: "repeated random texts" for name in REPEAT_FIGURES if name in study.figures}
+    return texts | dict.fromkeys(worth.figures if worth else [], "validation windows")
 
 
 def summary(subject: Subject, study: Study, worth: Worth | None) -> dict[str, Any]:
@@ -104,6 +121,11 @@ def summary(subject: Subject, study: Study, worth: Worth | None) -> dict[str, An
         "windows": len(subject.windows),
         "tokens": subject.windows.size(1),
         "text": subject.loaded.tokenizer.decode(subject.reading.tokens),
+        "measured_on": {
+            "similarity.csv": subject.source,
+            "jensen_shannon.csv": "the text of attention.html",
+            "attention.html": "the beginning of `text`",
+        },
         **between_heads(study),
     }
     if worth:

@@ -1,5 +1,6 @@
 """The laws of the pictures of heads: every number where it belongs, on a scale that is fair."""
 
+import math
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ from drawn import AWKWARD, assert_readable, assert_saved, data, drawn_texts, ima
 from matplotlib.colors import to_rgb
 
 from headscope.analysis.pictures import (
+    changes_of_heads,
     heatmaps_of,
     history,
     layers_by_heads,
@@ -37,21 +39,21 @@ def luminance(colour) -> float:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("diverging", [False, True])
-def test_a_cell_has_the_colour_and_the_number_of_its_head(shape, diverging):
+@pytest.mark.parametrize("draw", [layers_by_heads, changes_of_heads])
+def test_a_cell_has_the_colour_and_the_number_of_its_head(shape, draw):
     values = values_of(*shape)
-    figure = layers_by_heads(values, title="values", label="in nats", diverging=diverging)
+    figure = draw(values, title="values", label="in nats")
     [panel] = images(figure)
     np.testing.assert_array_equal(data(panel), values.numpy())
     for text in panel.texts:
         head, layer = text.get_position()
-        assert float(text.get_text()) == pytest.approx(float(values[layer, head]), abs=0.0051)
+        assert float(text.get_text()) == pytest.approx(float(values[layer, head]), abs=0.051)
         cell = luminance(panel.images[0].to_rgba(values.numpy())[layer, head, :3])
         ink = luminance(text.get_color())
         assert (max(ink, cell) + 0.05) / (min(ink, cell) + 0.05) >= 4.5  # readable, by WCAG
     assert len(panel.texts) == values.numel()
     low, high = panel.images[0].get_clim()
-    assert not diverging or low == -high
+    assert draw is layers_by_heads or low == -high
     assert "in nats" in words_of(figure)
     assert_readable(figure)
 
@@ -88,6 +90,39 @@ def test_every_figure_has_its_own_heatmap_and_scale(shape, count):
     assert_readable(figure)
 
 
+def test_one_head_that_changes_most_hides_no_other():
+    """Changes of 0.98, 0.1 and a few thousandths all have colours and numbers that differ."""
+    values = torch.tensor([[0.98, 0.12, 0.0095], [0.0036, 0.0017, -0.0027]])
+    [panel] = images(changes_of_heads(values, title="changes", label="in nats per token"))
+    places = panel.images[0].norm(values.numpy())  # 0.5 is the middle of the colours
+    assert np.diff(np.sort(np.ravel(places))).min() > 0.02
+    assert ((places - 0.5) * values.numpy() > 0).all()
+    written = [text.get_text() for text in panel.texts]
+    assert written == ["0.98", "0.12", "0.0095", "0.0036", "0.0017", "-0.0027"]
+
+
+@pytest.mark.parametrize("values", [[0.0, 0.0], [0.3, 0.3], [1e-6, -2e-6], [math.nan, 1.0]])
+def test_changes_of_any_size_can_be_drawn(values):
+    figure = changes_of_heads(torch.tensor([values]), title="changes", label="in nats per token")
+    assert_readable(figure)
+    assert_saved(figure)
+
+
+def test_fixed_ends_and_the_value_of_uniform_attention_are_shown():
+    figures = {"self": torch.tensor([[0.2, 0.3]]), "entropy": torch.tensor([[1.0, 9.0]])}
+    ends, marks = {"self": (0.0, 1.0), "entropy": (0.0, 4.2)}, {"self": 0.06, "entropy": 3.26}
+    figure = heatmaps_of(figures, title="figures", ends=ends, marks=marks)
+    assert [panel.images[0].get_clim() for panel in images(figure)] == list(ends.values())
+    bars = [panel for panel in figure.axes if panel.lines]
+    assert [float(bar.lines[0].get_ydata()[0]) for bar in bars] == list(marks.values())
+    words = words_of(figure)
+    assert "self  (0.06)" in words
+    assert "entropy  (3.26)" in words
+    assert "uniform attention" in words
+    assert_readable(figure)
+    assert "uniform" not in words_of(heatmaps_of(figures, title="figures"))
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("sign", [1, -1])
 def test_similarities_are_drawn_as_given_between_fixed_ends(shape, sign):
@@ -116,6 +151,15 @@ def test_the_histogram_counts_each_pair_once_and_marks_their_mean():
     assert panel.lines[0].get_xdata()[0] == pytest.approx(float(pairs.mean()))
     assert_readable(figure)
     assert_saved(figure)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.3, 1.0])
+def test_the_histogram_of_heads_that_agree_but_for_rounding_can_be_drawn(value):
+    rounding = torch.rand(32, 32, generator=torch.Generator().manual_seed(0)) * 3e-7
+    figure = similarity_histogram((value + rounding).clamp(0, 1), title="alike")
+    [panel] = figure.axes
+    assert sum(bar.get_height() for bar in panel.patches) == 32 * 31 / 2
+    assert_readable(figure)
 
 
 @pytest.mark.parametrize("heads", [1, 2])

@@ -2,6 +2,7 @@
 out, which the caller saves as PNG or SVG."""
 
 from headscope.analysis.pictures.heads import (
+    changes_of_heads,
     heatmaps_of,
     layers_by_heads,
     similarity_histogram,
@@ -18,6 +19,7 @@ from headscope.analysis.pictures.position import position_picture
 
 __all__ = [
     "attention_maps",
+    "changes_of_heads",
     "difference_map",
     "heatmaps_of",
     "history",

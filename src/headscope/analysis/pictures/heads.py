@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
+from matplotlib.colors import Normalize, SymLogNorm
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from torch import Tensor
@@ -37,65 +37,129 @@ from headscope.errors import UserError
 CELL = 26
 MARGIN = 34
 """Points: how high a cell is, and what the ticks and labels of layers or heads take."""
+MARKED = "in brackets, and as a line on the colour scale: the value of uniform attention"
+NARROWEST = 0.01
+"""The least width of a histogram: heads may be alike but for rounding."""
 
 
-def layers_by_heads(values: Tensor, *, title: str, label: str, diverging: bool = False) -> Figure:
+def layers_by_heads(values: Tensor, *, title: str, label: str) -> Figure:
     """One number of every head, (L, H), written on its colour; `label` says what it is, and its
-    unit. With `diverging` zero is in the middle of the colours."""
+    unit."""
     cells = array(values)
-    width, height = size_of(cells)
+    return _one_table(cells, numbers(cells), Normalize(*limits(cells)), "viridis", title, label)
+
+
+def changes_of_heads(values: Tensor, *, title: str, label: str) -> Figure:
+    """A change that each head makes, (L, H), above or below zero, written on its colour.
+
+    Zero is the middle of the colours, which are linear up to the median size of the changes and
+    logarithmic beyond: one head that changes far more than the others does not hide them.
+    """
+    cells = array(values)
+    sizes = np.abs(cells[np.isfinite(cells)])
+    most = float(sizes.max(initial=0)) or 1.0
+    linear = min(max(float(np.median(sizes)) if sizes.size else most, most / 1000), most)
+    norm = SymLogNorm(linthresh=linear, vmin=-most, vmax=most, base=10)
+    return _one_table(cells, short_numbers(cells), norm, DIVERGING, title, label)
+
+
+def _one_table(
+    cells: np.ndarray, texts: np.ndarray, norm: Normalize, cmap: str, title: str, label: str
+) -> Figure:
+    width, height = size_of(texts)
     tall = max(height, 60)
     sheet = Sheet(MARGIN + width + BAR_ROOM, tall + MARGIN, title, [("", label)])
-    image = table(sheet.axes(MARGIN, 0, width, height), cells, diverging)
-    sheet.bar(image, MARGIN + width + 16, 0, min(300, tall))
+    image = table(sheet.axes(MARGIN, 0, width, height), cells, texts, norm, cmap)
+    ticks = signed_ticks(norm) if isinstance(norm, SymLogNorm) else None
+    sheet.bar(image, MARGIN + width + 16, 0, min(300, tall), ticks=ticks)
     return sheet.figure
 
 
-def heatmaps_of(figures: Mapping[str, Tensor], *, title: str) -> Figure:
-    """A heatmap of every named figure (L, H), each with a colour scale of its own."""
+def short_numbers(values: np.ndarray) -> np.ndarray:
+    """Values of any shape as texts, each with two digits that count, whatever the others are; a
+    dash for what is not finite."""
+    texts = [
+        "-"
+        if not np.isfinite(value)
+        else f"{value:z.2g}"
+        if abs(value) >= 1e-4
+        else f"{value:z.0e}"
+        for value in values.flat
+    ]
+    return np.array(["0" if text == "0e+00" else text for text in texts], dtype=object).reshape(
+        values.shape
+    )
+
+
+def signed_ticks(norm: SymLogNorm) -> list[float] | None:
+    """Zero and the powers of ten on both sides, where the scale is logarithmic; None where that
+    part has none of them."""
+    assert norm.vmax is not None
+    first, last = math.ceil(math.log10(norm.linthresh)), math.floor(math.log10(norm.vmax))
+    powers = [10.0**power for power in range(first, last + 1)][-4:]
+    return [*(-power for power in reversed(powers)), 0.0, *powers] if powers else None
+
+
+def heatmaps_of(
+    figures: Mapping[str, Tensor],
+    *,
+    title: str,
+    ends: Mapping[str, tuple[float, float]] | None = None,
+    marks: Mapping[str, float] | None = None,
+) -> Figure:
+    """A heatmap of every named figure (L, H), each with a colour scale of its own.
+
+    `ends` are the two ends of a figure's scale, its least and greatest value unless given; beyond
+    them the colour is that of the end. `marks` is the value of uniform attention, which a line on
+    the scale and a number beside the name show.
+    """
     every = {name: array(values) for name, values in some(figures).items()}
-    sizes = [size_of(cells) for cells in every.values()]
+    marks = marks or {}
+    sizes = [size_of(numbers(cells)) for cells in every.values()]
     slot = max(150, MARGIN + max(width for width, _ in sizes) + 72)
-    names = [wrapped(name, slot - 24, TEXT) for name in every]
+    names = [
+        wrapped(f"{name}  ({marks[name]:.3g})" if name in marks else name, slot - 24, TEXT)
+        for name in every
+    ]
     name_room = LINE * TEXT * max(map(len, names)) + 4
     down = name_room + max(60, *(height for _, height in sizes)) + MARGIN + 14
     columns = min(len(every), max(1, round(math.sqrt(len(every) * down / slot * 1.5))))
     rows = math.ceil(len(every) / columns)
-    sheet = Sheet(columns * slot, rows * down - 14, title)
-    for number, (cells, name, (width, height)) in enumerate(
-        zip(every.values(), names, sizes, strict=True)
+    notes = [("", MARKED)] if marks else []
+    sheet = Sheet(columns * slot, rows * down - 14, title, notes)
+    for number, ((figure, cells), name, (width, height)) in enumerate(
+        zip(every.items(), names, sizes, strict=True)
     ):
         row, column = divmod(number, columns)
         x, y = column * slot + MARGIN, row * down + name_room
-        image = table(sheet.axes(x, y, width, height), cells)
+        norm = Normalize(*(ends or {}).get(figure, limits(cells)))
+        image = table(sheet.axes(x, y, width, height), cells, numbers(cells), norm, "viridis")
         sheet.write_above(x, y, name)
-        sheet.bar(image, x + width + 10, y, min(220, max(60, height)))
+        bar = sheet.bar(image, x + width + 10, y, min(220, max(60, height)))
+        if figure in marks:
+            bar.axhline(marks[figure], color=ORANGE, linewidth=2)
     return sheet.figure
 
 
-def size_of(cells: np.ndarray) -> tuple[float, float]:
-    """Points that a table (L, H) takes, wide enough for its longest number."""
-    if cells.ndim != 2 or not cells.size:
-        raise UserError(f"a figure of shape {cells.shape} must be (layers, heads), not empty")
-    longest = max(text_width(text, SMALL) for text in numbers(cells).flat)
-    return max(38, longest + 10) * cells.shape[1], CELL * cells.shape[0]
+def size_of(texts: np.ndarray) -> tuple[float, float]:
+    """Points that a table of texts (L, H) takes, wide enough for the longest."""
+    if texts.ndim != 2 or not texts.size:
+        raise UserError(f"a figure of shape {texts.shape} must be (layers, heads), not empty")
+    longest = max(text_width(text, SMALL) for text in texts.flat)
+    return max(38, longest + 10) * texts.shape[1], CELL * texts.shape[0]
 
 
-def table(panel: Axes, cells: np.ndarray, diverging: bool = False) -> AxesImage:
-    """Cells (L, H) with their numbers, layers down and heads across."""
-    image = panel.imshow(
-        cells,
-        norm=Normalize(*limits(cells, diverging=diverging)),
-        cmap=DIVERGING if diverging else "viridis",
-        aspect="auto",
-        interpolation="nearest",
-    )
+def table(
+    panel: Axes, cells: np.ndarray, texts: np.ndarray, norm: Normalize, cmap: str
+) -> AxesImage:
+    """Cells (L, H) with their texts, layers down and heads across."""
+    image = panel.imshow(cells, norm=norm, cmap=cmap, aspect="auto", interpolation="nearest")
     layers, heads = cells.shape
     panel.set_xticks(range(heads), [str(head) for head in range(heads)], fontsize=SMALL)
     panel.set_yticks(range(layers), [str(layer) for layer in range(layers)], fontsize=SMALL)
     panel.set_xlabel("head", fontsize=SMALL)
     panel.set_ylabel("layer", fontsize=SMALL)
-    write_numbers(panel, image, numbers(cells), math.inf)
+    write_numbers(panel, image, texts, math.inf)
     return image
 
 
@@ -147,7 +211,7 @@ def similarity_histogram(
 ) -> Figure:
     """How often two of N heads are so alike, of a symmetric (N, N); the mean is marked."""
     cells = array(similarity)
-    pairs = cells[np.triu_indices(len(cells), k=1)]
+    pairs = cells[np.triu_indices(len(cells), k=1)].astype(np.float64)
     pairs = pairs[np.isfinite(pairs)]
     if not pairs.size:
         return Sheet(300, 0, title, [("", "There are no two heads to compare.")]).figure
@@ -157,6 +221,8 @@ def similarity_histogram(
     panel.set_xlabel("\n".join(across), fontproperties=font_of(TEXT), parse_math=False)
     panel.set_ylabel("pairs of heads", fontsize=TEXT)
     low, high = limits(pairs)
+    if high - low < NARROWEST:
+        low, high = (low + high - NARROWEST) / 2, (low + high + NARROWEST) / 2
     bins = max(5, min(40, round(2 * math.sqrt(pairs.size))))
     panel.hist(pairs, bins=bins, range=(low, high), color=BLUE, edgecolor="white", linewidth=0.5)
     mean = float(pairs.mean())
