@@ -153,7 +153,7 @@ def test_a_bit_is_per_byte_and_not_per_token(script: Script, run: Path) -> None:
 def test_from_python(run: Path) -> None:
     loaded = headscope.load(run)
     reading = loaded.attention("We the")
-    assert reading.labels == list("We the")
+    assert reading.labels == list("We·the")
     assert reading.weights.shape == (2, 4, 6, 6)
     torch.testing.assert_close(reading.weights.sum(-1), torch.ones(2, 4, 6))
     assert torch.equal(loaded.attention(reading.tokens).weights, reading.weights)

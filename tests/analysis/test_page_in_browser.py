@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from headscope.analysis.page import attention_page, page_label
+from headscope.analysis.labels import visible
+from headscope.analysis.page import attention_page
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium, of the dev extra")
 Keys = webdriver.Keys
@@ -15,7 +16,7 @@ Keys = webdriver.Keys
 LAYERS, HEADS = 2, 3
 HOSTILE = "<img src=x onerror=alert(1)>"
 LABELS = ["The", " state", " of", "\n", "مرحبا", HOSTILE, "<svg/onload=alert(1)>", "", "\x07", "🦜"]
-SHOWN = [page_label(text) for text in LABELS]
+SHOWN = [visible(text) for text in LABELS]
 
 
 def previous_token(tokens: int) -> torch.Tensor:

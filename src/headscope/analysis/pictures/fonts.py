@@ -44,6 +44,7 @@ FALLBACKS = (
 REGULAR = 400  # the weight of a font that is neither light nor bold
 
 
+@cache
 def family_for(character: str) -> str | None:
     """The first family with ink for a character and all of its marks, None where there is none."""
     if character.isascii() or _has_ink(_file_of(FIRST), character):
@@ -69,7 +70,7 @@ def font_properties(size: float, texts: Iterable[str] = ()) -> FontProperties:
     All else is given, so that no matplotlibrc can change it.
     """
     return FontProperties(
-        _families_of(texts),
+        family=_families_of(texts),
         style="normal",
         variant="normal",
         weight="normal",
@@ -130,7 +131,7 @@ def _file_of(family: str) -> str:
     """The file of an installed family; since matplotlib 3.11 also which font of a collection."""
     return findfont(
         FontProperties(
-            [family], style="normal", variant="normal", weight="normal", stretch="normal"
+            family=[family], style="normal", variant="normal", weight="normal", stretch="normal"
         )
     )
 

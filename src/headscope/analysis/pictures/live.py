@@ -92,6 +92,17 @@ def pixels_across(text: str, size: float) -> float:
     return sum(pillow_font(family, size).getlength(run) for family, run in runs_of_families(text))
 
 
+def pixels_down(text: str, size: float) -> float:
+    """Pixels that a text takes beside a vertical axis."""
+    if not reads_down(text):
+        return pixels_across(text, size)
+    descent = math.ceil((1 - EM_ASCENT) * size)
+    return descent + sum(
+        math.ceil(size) if stands else math.ceil(pixels_across(run, size)) + 1
+        for run, stands in runs_down(text)
+    )
+
+
 def _ink(
     x: float, y: float, text: str, size: float, across: str, down: str, upright: bool
 ) -> tuple[Written, Image.Image]:
@@ -121,26 +132,23 @@ def _vertical_ink(text: str, size: float) -> Image.Image:
     reads from above, with all others turned to the right."""
     if not reads_down(text):
         return _horizontal_ink(text, size).transpose(Image.Transpose.ROTATE_90)
-    parts = [
-        _square_ink(run, size)
-        if stands
-        else _horizontal_ink(run, size).transpose(Image.Transpose.ROTATE_270)
+    square = math.ceil(size)
+    turned = {
+        run: _horizontal_ink(run, size).transpose(Image.Transpose.ROTATE_270)
         for run, stands in runs_down(text)
-    ]
-    width = max(part.width for part in parts)
-    ink = Image.new("L", (width, sum(part.height for part in parts)), 0)
+        if not stands
+    }
+    width = max([square + 1, *(ink.width for ink in turned.values())])
+    column = Image.new("L", (width, math.ceil(pixels_down(text, size))), 0)
     y = 0
-    for part in parts:
-        ink.paste(part, ((width - part.width) // 2, y))
-        y += part.height
-    return ink
-
-
-def _square_ink(character: str, size: float) -> Image.Image:
-    """A character in its em square."""
-    [(family, _)] = runs_of_families(character)
-    font = pillow_font(family, size)
-    ink = Image.new("L", (math.ceil(font.getlength(character)), math.ceil(size)), 0)
-    place = 0, round(EM_ASCENT * size)
-    ImageDraw.Draw(ink).text(place, character, fill=255, font=font, anchor="ls")
-    return ink
+    for run, stands in runs_down(text):
+        if stands:
+            [(family, _)] = runs_of_families(run)
+            font = pillow_font(family, size)
+            place = (width - round(font.getlength(run))) // 2, y + math.ceil(EM_ASCENT * size)
+            ImageDraw.Draw(column).text(place, run, fill=255, font=font, anchor="ls")
+            y += square
+        else:
+            column.paste(255, ((width - turned[run].width) // 2, y), turned[run])
+            y += turned[run].height
+    return column

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from headscope.analysis.pictures.labels import picture_label, readable
-from headscope.analysis.pictures.live import Canvas, Cells, pixels_across
+from headscope.analysis.pictures.live import Canvas, Cells, pixels_across, pixels_down
 from headscope.errors import UserError
 
 TITLE, TEXT = 16, 12  # pixels
@@ -40,7 +40,9 @@ class AttentionGrid:
         size = min(TEXT, max(9.5, self.cell))
         every = math.ceil(size / self.cell)
         texts = [picture_label(text) for text in labels[::every]]
-        margin = 40 + math.ceil(max(pixels_across(text, size) for text in texts))
+        margin = 40 + math.ceil(
+            max(max(pixels_across(text, size), pixels_down(text, size)) for text in texts)
+        )
 
         side = self.cell * tokens
         body = rows * (side + GAP) - GAP

@@ -152,7 +152,8 @@ def draw(
     size = min(TEXT, max(7.5, cell - 1))
     every = math.ceil((size + 0.5) / cell)
     ticks, texts = range(0, tokens, every), [picture_label(text) for text in labels[::every]]
-    margin = 26 + max(text_width(text, size) for text in texts)
+    longest = max(points_down(text, size) for text in texts)
+    margin = 26 + max([longest, *(text_width(text, size) for text in texts)])
 
     texts_of = np.where(np.isnan(shown), "", numbers(shown)) if tokens <= FEW else None
     side, gap, name_room = cell * tokens, 34, 20
@@ -184,7 +185,8 @@ def draw(
             panel.set_yticks(ticks, texts, fontproperties=font, parse_math=False)
             panel.set_ylabel("query: the token that looks", fontsize=SMALL)
         if number + columns >= count:
-            longest = max(write_down(panel, *tick, size) for tick in zip(ticks, texts, strict=True))
+            for place, text in zip(ticks, texts, strict=True):
+                write_down(panel, place, text, size)
             words = "key: the token it looks at"
             panel.set_xlabel(words, fontsize=SMALL, labelpad=TICK_PAD + longest + 3)
     label = "difference of weights" if differ else "attention weight\n(square-root colour scale)"
@@ -193,17 +195,24 @@ def draw(
     return sheet.figure
 
 
-def write_down(panel: Axes, x: float, text: str, size: float) -> float:
+def points_down(text: str, size: float) -> float:
+    """Points that a label below a panel takes; see `write_down`."""
+    if not reads_down(text):
+        return text_width(text, size)
+    return sum(size if stands else text_width(run, size) for run, stands in runs_down(text))
+
+
+def write_down(panel: Axes, x: float, text: str, size: float) -> None:
     """A label below a panel that reads from below or, with Chinese characters, from above: these
-    upright, all others turned to the right. Returns the points that it takes."""
+    upright, all others turned to the right."""
     from_above = reads_down(text)
-    end = 0.0
+    y: float = -TICK_PAD
     for run, stands in runs_down(text) if from_above else [(text, False)]:
         panel.annotate(
             run,
             (x, 0),
             xycoords=panel.get_xaxis_transform(),
-            xytext=(0, -TICK_PAD - end - (EM_ASCENT * size if stands else 0)),
+            xytext=(0, y - EM_ASCENT * size if stands else y),
             textcoords="offset points",
             rotation=0 if stands else -90 if from_above else 90,
             ha="center",
@@ -212,8 +221,7 @@ def write_down(panel: Axes, x: float, text: str, size: float) -> float:
             parse_math=False,
             annotation_clip=False,
         )
-        end += text_width(run, size)
-    return end
+        y -= size if stands else text_width(run, size)
 
 
 def edge_of_the_past(panel: Axes, tokens: int) -> None:
