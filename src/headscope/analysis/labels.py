@@ -113,6 +113,30 @@ def split_characters(text: str) -> list[str]:
     return characters
 
 
+def reads_down(text: str) -> bool:
+    """Whether a text beside a vertical axis reads from above: when any of its characters is as wide
+    as those of Chinese."""
+    return any(unicodedata.east_asian_width(character) in ("W", "F") for character in text)
+
+
+def runs_down(text: str) -> list[tuple[str, bool]]:
+    """A text that reads from above, in runs: single characters that stand upright (True), and texts
+    that are turned to the right.
+
+    Characters of East Asian width stand upright, except brackets, dashes and the long-vowel sign
+    (Unicode Standard Annex 50).
+    """
+    runs: list[tuple[str, bool]] = []
+    for upright, group in groupby(split_characters(text), key=_stands_upright):
+        runs += [(each, True) for each in group] if upright else [("".join(group), False)]
+    return runs
+
+
+def _stands_upright(character: str) -> bool:
+    base = character[0]
+    return reads_down(base) and unicodedata.category(base) not in ("Ps", "Pe", "Pd") and base != "ー"
+
+
 def code_point(character: str) -> str:
     """A character by its number in Unicode, as U+4E2D."""
     return f"U+{ord(character):04X}"

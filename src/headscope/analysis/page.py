@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from headscope.analysis.labels import visible
+from headscope.analysis.labels import runs_down, visible
 from headscope.errors import UserError
 
 TEMPLATE = Path(__file__).with_name("page.html")
@@ -57,11 +57,13 @@ def attention_page(
         if given != due:
             raise UserError(f"figures[{index}] is of (layer, head) {given}, its place is {due}'s")
 
+    shown = [visible(text) for text in labels]
     data = {
         "title": title,
         "layers": layers,
         "heads": heads,
-        "labels": [visible(text) for text in labels],
+        "labels": shown,
+        "runs": [runs_down(label) for label in shown],
         "figures": [{name: _plain(value) for name, value in one.items()} for one in figures],
         "levels": LEVELS,
         "weights": _packed(weights),

@@ -41,6 +41,8 @@ FALLBACKS = (
     *("Noto Emoji", "Symbola", "Segoe UI Emoji"),
 )
 """Families for the characters that DejaVu Sans lacks, the preferred first."""
+EM_ASCENT = 0.88
+"""How much of a Chinese character's square stands above the baseline, in most fonts."""
 REGULAR = 400  # the weight of a font that is neither light nor bold
 
 

@@ -1,15 +1,11 @@
 """Labels as the installed fonts can draw them."""
 
 import re
-import unicodedata
-from itertools import groupby
 
-from headscope.analysis.labels import EMPTY, code_point, split_characters, visible_characters
+from headscope.analysis.labels import EMPTY, code_point, visible_characters
 from headscope.analysis.pictures.fonts import family_for
 
 LABEL_LENGTH = 10
-EM_ASCENT = 0.88
-"""How much of a Chinese character's square stands above the baseline, in most fonts."""
 
 
 def picture_label(text: str) -> str:
@@ -38,27 +34,3 @@ def _drawable(character: str) -> str:
         return character
     base, marks = character[0], character[1:]
     return (base if family_for(base) else code_point(base)) + "".join(map(code_point, marks))
-
-
-def reads_down(text: str) -> bool:
-    """Whether a text beside a vertical axis reads from above: when any of its characters is as wide
-    as those of Chinese."""
-    return any(unicodedata.east_asian_width(character) in ("W", "F") for character in text)
-
-
-def runs_down(text: str) -> list[tuple[str, bool]]:
-    """A text that reads from above, in runs: single characters that stand upright (True), and texts
-    that are turned to the right.
-
-    Characters of East Asian width stand upright, except brackets, dashes and the long-vowel sign
-    (Unicode Standard Annex 50).
-    """
-    runs: list[tuple[str, bool]] = []
-    for upright, group in groupby(split_characters(text), key=_stands_upright):
-        runs += [(each, True) for each in group] if upright else [("".join(group), False)]
-    return runs
-
-
-def _stands_upright(character: str) -> bool:
-    base = character[0]
-    return reads_down(base) and unicodedata.category(base) not in ("Ps", "Pe", "Pd") and base != "ー"

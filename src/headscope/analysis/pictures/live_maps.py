@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from headscope.analysis.labels import reads_down
 from headscope.analysis.pictures.labels import picture_label, readable
 from headscope.analysis.pictures.live import Canvas, Cells, pixels_across, pixels_down
 from headscope.errors import UserError
@@ -36,10 +37,14 @@ class AttentionGrid:
         self.heads, self.tokens = heads, tokens
         rows = math.isqrt(heads)
         columns = math.ceil(heads / rows)
-        self.cell = max(1, max(320, min(352, 1120 // columns)) // tokens)
-        size = min(TEXT, max(9.5, self.cell))
-        every = math.ceil(size / self.cell)
-        texts = [picture_label(text) for text in labels[::every]]
+        texts = [picture_label(text) for text in labels]
+        # Chinese characters fill their squares: they need more room to stand apart.
+        wide = any(map(reads_down, texts))
+        room = max(320, min(352, 1120 // columns)) * (4 if wide else 3) // 3
+        self.cell = max(1, room // tokens)
+        size = min(TEXT, max(9.5, self.cell - wide))
+        every = math.ceil((size + wide) / self.cell)
+        texts = texts[::every]
         margin = 40 + math.ceil(
             max(max(pixels_across(text, size), pixels_down(text, size)) for text in texts)
         )

@@ -16,8 +16,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from torch import Tensor
 
-from headscope.analysis.pictures.fonts import font_properties
-from headscope.analysis.pictures.labels import EM_ASCENT, picture_label, reads_down, runs_down
+from headscope.analysis.labels import reads_down, runs_down
+from headscope.analysis.pictures.fonts import EM_ASCENT, font_properties
+from headscope.analysis.pictures.labels import picture_label
 from headscope.analysis.pictures.sheet import (
     BAR_ROOM,
     DIVERGING,
