@@ -44,9 +44,10 @@ def test_labels_of_tokens(tokens, labels):
 @given(texts)
 def test_a_token_of_one_byte_says_which_byte_of_which_character_it_is(text):
     expected = [
-        visible(each) if len(each.encode()) == 1 else f"{visible(each)} {number}/{len(each.encode())}"
+        visible(each) if size == 1 else f"{visible(each)} {number}/{size}"
         for each in text
-        for number in range(1, len(each.encode()) + 1)
+        for size in [len(each.encode())]
+        for number in range(1, size + 1)
     ]
     assert labels_of(byte([]), text) == expected
 

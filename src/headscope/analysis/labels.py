@@ -59,7 +59,7 @@ def _label(held: list[Byte]) -> str:
         elif (first, last) == (1, size):
             pieces.append((True, character))
         else:
-            span = f"{first}–{last}" if first < last else f"{first}"  # noqa: RUF001
+            span = f"{first}–{last}" if first < last else f"{first}"
             pieces.append((False, f"{visible(character)} {span}/{size}"))
     parts: list[str] = []
     for whole, run in groupby(pieces, key=lambda piece: piece[0]):
@@ -106,7 +106,8 @@ def split_characters(text: str) -> list[str]:
         last = characters[-1] if characters else " "
         base = last.rstrip("\ufe0f")[-1:]
         joins = piece == JOINER and _is_symbol(base) and _is_symbol(after)
-        if characters and (joins or _is_mark(piece) or last.endswith(JOINER) and len(last) > 1):
+        joined = len(last) > 1 and last.endswith(JOINER)
+        if characters and (joins or joined or _is_mark(piece)):
             characters[-1] += piece
         else:
             characters.append(piece)
@@ -127,14 +128,16 @@ def runs_down(text: str) -> list[tuple[str, bool]]:
     (Unicode Standard Annex 50).
     """
     runs: list[tuple[str, bool]] = []
-    for upright, group in groupby(split_characters(text), key=_stands_upright):
-        runs += [(each, True) for each in group] if upright else [("".join(group), False)]
+    for stands, group in groupby(split_characters(text), key=_stands_upright):
+        characters = list(group)
+        runs += [(each, True) for each in characters] if stands else [("".join(characters), False)]
     return runs
 
 
 def _stands_upright(character: str) -> bool:
     base = character[0]
-    return reads_down(base) and unicodedata.category(base) not in ("Ps", "Pe", "Pd") and base != "ー"
+    turned = unicodedata.category(base) in ("Ps", "Pe", "Pd") or base == "ー"
+    return reads_down(base) and not turned
 
 
 def code_point(character: str) -> str:

@@ -172,11 +172,13 @@ def test_redraws_add_nothing():
     assert grid.canvas.written == written
 
 
-def test_pyplot_is_never_imported():
+def test_pyplot_is_never_imported_and_latin_needs_no_search_for_fonts():
     program = (
         "import sys, torch\n"
+        "from headscope.analysis.pictures import fonts\n"
         "from headscope.analysis.pictures.live_maps import AttentionGrid\n"
-        "AttentionGrid(['a', 'b'], 1).draw(torch.eye(2)[None], 'title')\n"
+        "AttentionGrid(['·a', 'é⏎'], 1).draw(torch.eye(2)[None], 'title')\n"
         "assert 'matplotlib.pyplot' not in sys.modules\n"
+        "assert fonts.fallbacks.cache_info().currsize == 0\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

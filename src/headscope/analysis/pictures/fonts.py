@@ -115,7 +115,7 @@ def fallbacks() -> dict[str, str]:
 
 
 def weight_of(entry: FontEntry) -> int:
-    return weight_dict.get(entry.weight, entry.weight)
+    return weight_dict[entry.weight] if isinstance(entry.weight, str) else entry.weight
 
 
 def _families_of(texts: Iterable[str]) -> list[str]:

@@ -54,8 +54,9 @@ def attention_maps(
 ) -> Figure:
     """All heads of one layer, from their weights (H, T, T), whose rows sum to one.
 
-    `labels` are those of `token_labels`, or texts; see `picture_label`. Causal weights leave what lies
-    above the diagonal, the future, white. Up to FEW tokens have their weights written in the cells.
+    `labels` are those of `token_labels`, or texts; see `picture_label`. Causal weights leave what
+    lies above the diagonal, the future, white. Up to FEW tokens have their weights written in the
+    cells.
 
     Raises UserError when there is no token or no head, or the labels are not T.
     """
