@@ -197,7 +197,7 @@ def test_every_figure_has_its_uniform_value_and_the_text_it_is_of(
 def test_from_python(run: Path) -> None:
     loaded = headscope.load(run)
     reading = loaded.attention("We the")
-    assert reading.labels == list("We the")
+    assert reading.labels == list("We·the")
     assert reading.weights.shape == (2, 4, 6, 6)
     torch.testing.assert_close(reading.weights.sum(-1), torch.ones(2, 4, 6))
     assert torch.equal(loaded.attention(reading.tokens).weights, reading.weights)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from headscope.analysis.capture import attention_weights
+from headscope.analysis.labels import token_labels
 from headscope.config import build_part, parse
 from headscope.config.model import ModelConfig
 from headscope.config.text import CorpusConfig, TokenizerConfig
@@ -47,13 +48,14 @@ class Checkpoint:
         if not tokens:
             raise UserError("the text is empty: there is nothing to look at")
         weights = attention_weights(self.model, torch.tensor([tokens], device=self.model.device))
-        labels = [self.tokenizer.decode([token]) for token in tokens]
+        labels = token_labels(map(self.tokenizer.token_bytes, tokens))
         return Reading(tokens=tokens, labels=labels, weights=weights[:, 0].cpu())
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A text as a model reads it: T tokens, each as text, and the weights (L, H, T, T)."""
+    """A text as a model reads it: T tokens, the label of each (see `token_labels`), and the weights
+    (L, H, T, T)."""
 
     tokens: list[int]
     labels: list[str]

@@ -5,6 +5,7 @@ from pathlib import Path
 from lightning.pytorch import Callback
 
 from headscope.analysis.head_types import Thresholds
+from headscope.analysis.labels import token_labels
 from headscope.callbacks.attention import AttentionMaps
 from headscope.callbacks.heads import HeadFigures
 from headscope.callbacks.keeping import Keeping
@@ -28,7 +29,7 @@ def watchers(
         tokens = probe(store, callbacks.attention.text, length)
         maps = AttentionMaps(
             tokens=tokens,
-            labels=[store.tokenizer.decode([token]) for token in tokens],
+            labels=token_labels(map(store.tokenizer.token_bytes, tokens)),
             heads=config.model.heads,
             images=callbacks.attention.images,
             max_steps=max_steps,

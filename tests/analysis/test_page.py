@@ -12,7 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headscope.analysis.page import attention_page, page_label
+from headscope.analysis.labels import visible
+from headscope.analysis.page import attention_page
 
 
 def causal_weights(layers: int, heads: int, tokens: int, seed: int = 0) -> torch.Tensor:
@@ -139,7 +140,7 @@ def test_no_text_adds_to_the_html_or_ends_the_script(title, labels, name, type):
 
     data = json.loads(parsed.scripts[0])
     assert data["title"] == title
-    assert data["labels"] == [page_label(label) for label in labels]
+    assert data["labels"] == [visible(label) for label in labels]
     assert data["figures"] == heads
 
 
@@ -195,48 +196,3 @@ def weights_with(value: float, query: int, key: int) -> torch.Tensor:
 def test_what_does_not_fit_is_refused(wrong, said):
     with pytest.raises(ValueError, match=said):
         page(**wrong)
-
-
-@pytest.mark.parametrize(
-    ("text", "label"),
-    [
-        ("", "∅"),
-        (" the", "·the"),
-        ("\n\n", "⏎⏎"),
-        ("\t\r", "\\t\\r"),
-        ("\x07", "U+0007"),
-        ("a\x7fb", "aU+007Fb"),
-        ("\ufffd", "U+FFFD"),
-        ("\udc80", "U+DC80"),
-        ("\xa0\u3000", "U+00A0U+3000"),
-        ("\u202eabc", "U+202Eabc"),
-        ("\u2800\u3164", "U+2800U+3164"),
-        ("中文", "中文"),
-        ("مرحبا", "مرحبا"),
-        ("🦜", "🦜"),
-        ("👍🏽", "👍🏽"),
-        ("👩\u200d🚀", "👩\u200d🚀"),
-        ("❤\ufe0f", "❤\ufe0f"),
-        ("❤\ufe0f\u200d🔥", "❤\ufe0f\u200d🔥"),
-        ("\u200d🚀", "U+200D🚀"),
-        ("👩\u200d", "👩U+200D"),
-        ("a\u200db", "aU+200Db"),
-        ("\ufe0f", "U+FE0F"),
-        ("e\u0301", "e\u0301"),
-        ("\u0301", "U+0301"),
-        (" \u0301", "·U+0301"),
-        ("\x07\u0301", "U+0007U+0301"),
-        ("<b>", "<b>"),
-    ],
-)
-def test_labels(text, label):
-    assert page_label(text) == label
-
-
-@given(st.text(st.characters()))
-def test_a_label_can_be_seen_whole(text):
-    label = page_label(text)
-    assert label
-    assert all(character.isprintable() or character == "\u200d" for character in label)
-    assert " " not in label
-    label.encode("utf-8")

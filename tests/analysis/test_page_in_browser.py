@@ -1,13 +1,15 @@
 """The page of attention as a reader has it: opened from disk in a browser, pointed at, typed at."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from headscope.analysis.page import attention_page, page_label
+from headscope.analysis.labels import visible
+from headscope.analysis.page import attention_page
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium, of the dev extra")
 Keys = webdriver.Keys
@@ -15,7 +17,7 @@ Keys = webdriver.Keys
 LAYERS, HEADS = 2, 3
 HOSTILE = "<img src=x onerror=alert(1)>"
 LABELS = ["The", " state", " of", "\n", "مرحبا", HOSTILE, "<svg/onload=alert(1)>", "", "\x07", "🦜"]
-SHOWN = [page_label(text) for text in LABELS]
+SHOWN = [visible(text) for text in LABELS]
 
 
 def previous_token(tokens: int) -> torch.Tensor:
@@ -231,6 +233,22 @@ def test_right_to_left_script_has_its_direction_and_does_not_move_its_neighbours
         assert len(parts) >= 4
         places = [part.rect["x"] for part in parts]
         assert places == sorted(places)
+
+
+def test_chinese_stands_upright_below_the_map(page, tmp_path):
+    labels = ["多", "多 1/3", "天地", "word"]
+    page.get(write(tmp_path / "chinese.html", 1, 1, labels, "Chinese"))
+    columns = find(page, ".across > span")
+    assert [column.get_attribute("textContent") for column in columns] == labels
+    for column in columns:
+        parts = column.find_elements("css selector", "div")
+        assert all(part.rect["height"] >= 11 for part in parts)
+        for above, below in pairwise(parts):
+            assert below.rect["y"] >= above.rect["y"] + above.rect["height"] - 1
+    turned = [part.text for part in find(page, ".across .turned")]
+    assert [text.strip() for text in turned] == ["1/3", "word"]
+    for part in find(page, ".across div:not(.turned)"):
+        assert part.value_of_css_property("writing-mode") == "horizontal-tb"
 
 
 def test_each_head_shows_its_own_weights(page):

@@ -6,57 +6,20 @@ Shapes: L layers, H heads, T tokens, each a query (down) and a key (across).
 import base64
 import json
 import math
-import unicodedata
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from headscope.analysis.labels import runs_down, visible
 from headscope.errors import UserError
 
 TEMPLATE = Path(__file__).with_name("page.html")
 PLACE = '"the data of the page"'  # where it stands in the template
 LEVELS = 65535  # a weight is stored as a whole number of these parts, in two bytes
 MOST_WEIGHTS = 10 * 2**20  # of which half are seen, two bytes each, in base64
-
-MARKS = {" ": "·", "\n": "⏎", "\t": "\\t", "\r": "\\r"}
-JOINER = "\N{ZERO WIDTH JOINER}"
-# A byte that could not be decoded, and letters and symbols that leave no ink though Unicode counts
-# them among the printable ones: Hangul fillers and the empty Braille cell.
-UNSEEN = "\N{REPLACEMENT CHARACTER}\u115f\u1160\u3164\uffa0\u2800"
-
-
-def page_label(text: str) -> str:
-    """A token as a browser can show it, whatever bytes it was made of.
-
-    A space shows as ·, a newline as ⏎, a tab as \\t, the empty token as ∅. Every script and emoji
-    stay as they are. A character that cannot be seen, that modifies a neighbour it does not have,
-    or that stands for a byte that could not be decoded, shows as its code point, U+0007.
-    """
-    label, base = "", ""  # base: what a mark would modify, if anything
-    for character, following in pairwise(text + " "):
-        kind = unicodedata.category(character)
-        if character == JOINER:  # 👩 + joiner + 🚀 is one astronaut; elsewhere it cannot be seen
-            seen = _is_symbol(base) and _is_symbol(following)
-        elif kind.startswith("M"):
-            seen = base != ""
-        else:
-            seen = character.isprintable() and character not in UNSEEN and character not in MARKS
-            base = character if seen else ""
-        if seen:
-            label += character
-        else:
-            label += MARKS.get(character, f"U+{ord(character):04X}")
-            base = ""
-    return label or "∅"
-
-
-def _is_symbol(character: str) -> bool:
-    """Whether it is a picture or the tone of its skin."""
-    return character != "" and unicodedata.category(character) in ("So", "Sk")
 
 
 def most_tokens(layers: int, heads: int) -> int:
@@ -74,10 +37,10 @@ def attention_page(
     """A whole HTML page that shows the weights (L, H, T, T) of every head.
 
     Weights are causal and their rows sum to one; the page holds them to within 1 / LEVELS, in about
-    4/3 L H T^2 bytes. labels are the tokens' texts as decoded; see page_label. figures has a
-    mapping for every head, in order of layer, then head: its "layer", "head" and "type", and more
-    numbers by name. Any text is shown as text: it can neither end the page's script nor add to its
-    HTML.
+    4/3 L H T^2 bytes. labels are those of `token_labels`, or texts, which are made `visible`.
+    figures has a mapping for every head, in order of layer, then head: its "layer", "head" and
+    "type", and more numbers by name. Any text is shown as text: it can neither end the page's
+    script nor add to its HTML.
 
     Raises UserError when these do not fit one another or a weight is not one of causal attention.
     """
@@ -94,11 +57,13 @@ def attention_page(
         if given != due:
             raise UserError(f"figures[{index}] is of (layer, head) {given}, its place is {due}'s")
 
+    shown = [visible(text) for text in labels]
     data = {
         "title": title,
         "layers": layers,
         "heads": heads,
-        "labels": [page_label(text) for text in labels],
+        "labels": shown,
+        "runs": [runs_down(label) for label in shown],
         "figures": [{name: _plain(value) for name, value in one.items()} for one in figures],
         "levels": LEVELS,
         "weights": _packed(weights),

@@ -5,18 +5,29 @@ from collections.abc import Iterable
 from unittest import mock
 
 import numpy as np
+import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 from PIL import Image
 
+from headscope.analysis.pictures.fonts import family_for
 from headscope.analysis.pictures.live import Canvas
+
+NO_FONT = "\U00012000"
+"""A cuneiform sign, which no font of `fonts.FALLBACKS` has."""
+
+needs_chinese_font = pytest.mark.skipif(
+    family_for("多") is None,
+    reason="no installed font has Chinese; Debian's fonts-wqy-zenhei is one",
+)
 
 # What tokenizers and people really give: broken bytes, controls, mathtext, other scripts.
 AWKWARD = [
     *("", "\n", "\t\r", "\x00", "\ufffd", "\udc80", "$x_2$", "$\\nonsense$", "$$"),
     *("中文", "🦜", "مرحبا", "שלום", "\u0301", "\u202eabc", "W" * 99),
+    *("多 1/3", "E5 A4", "「可」", "カー", "한국어", "नमस्ते", "สวัสดี", "e\u0301", "ё", "數" * 99),
 ]
 
 

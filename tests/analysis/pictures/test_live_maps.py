@@ -11,12 +11,9 @@ import numpy as np
 import pytest
 import torch
 from drawn import assert_placed
-from hypothesis import given
-from hypothesis import strategies as st
-from matplotlib.font_manager import get_font
 from PIL import Image
 
-from headscope.analysis.pictures.labels import FONT_FILE, LABEL_LENGTH, token_label
+from headscope.analysis.pictures.labels import picture_label
 from headscope.analysis.pictures.live import Written
 from headscope.analysis.pictures.live_maps import AttentionGrid
 
@@ -123,7 +120,7 @@ def test_tensors_that_train_and_arrays_draw_alike():
 @pytest.mark.parametrize(("heads", "tokens"), [(1, 32), (4, 32), (13, 32)])
 def test_up_to_32_tokens_all_are_labelled_in_the_outer_maps(heads, tokens):
     grid = AttentionGrid(words(tokens), heads)
-    expected = [token_label(text) for text in words(tokens)]
+    expected = [picture_label(text) for text in words(tokens)]
     for upright in (False, True):
         assert [label.text for label in labels_of(grid, upright)] == expected
 
@@ -145,38 +142,6 @@ def test_all_that_is_written_lies_inside_the_picture_and_off_the_maps(labels, he
     picture = grid.draw(causal_weights(heads, len(labels)), "title")
     side = grid.cell * len(labels)
     assert_placed(grid.canvas, picture, grid.corners, (side, side))
-
-
-@given(st.text(st.characters(exclude_categories=[])) | st.sampled_from(AWKWARD))
-def test_any_text_has_a_short_label_the_font_can_draw(text):
-    label, font = token_label(text), get_font(FONT_FILE)
-    assert 1 <= len(label) <= LABEL_LENGTH + 1
-    assert label.isprintable()
-    for character in label:
-        assert font.get_char_index(ord(character)) != 0
-        assert font.load_char(ord(character)).height > 0
-
-
-@pytest.mark.parametrize(
-    ("text", "label"),
-    [
-        (" the", "·the"),
-        ("\n\n", "⏎⏎"),
-        ("\t", "\\t"),
-        ("", "∅"),
-        ("$x_2$", "$x_2$"),
-        ("naïve", "naïve"),
-        ("中", "U+4E2D"),
-        ("\ufffd", "U+FFFD"),
-        ("\x00", "U+0000"),
-        ("e\u0301", "eU+0301"),
-        ("a" * LABEL_LENGTH, "a" * LABEL_LENGTH),
-        (" proposition", "·propositi…"),
-        ("中文", "U+4E2D…"),
-    ],
-)
-def test_a_label_reads_as(text, label):
-    assert token_label(text) == label
 
 
 def test_awkward_labels_and_titles_draw_without_a_warning():
@@ -207,11 +172,13 @@ def test_redraws_add_nothing():
     assert grid.canvas.written == written
 
 
-def test_pyplot_is_never_imported():
+def test_pyplot_is_never_imported_and_latin_needs_no_search_for_fonts():
     program = (
         "import sys, torch\n"
+        "from headscope.analysis.pictures import fonts\n"
         "from headscope.analysis.pictures.live_maps import AttentionGrid\n"
-        "AttentionGrid(['a', 'b'], 1).draw(torch.eye(2)[None], 'title')\n"
+        "AttentionGrid(['·a', 'é⏎'], 1).draw(torch.eye(2)[None], 'title')\n"
         "assert 'matplotlib.pyplot' not in sys.modules\n"
+        "assert fonts.fallbacks.cache_info().currsize == 0\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from torch import Tensor
 
+from headscope.analysis.pictures.fonts import font_properties
 from headscope.analysis.pictures.sheet import (
     BAR_ROOM,
     DIVERGING,
@@ -22,7 +23,6 @@ from headscope.analysis.pictures.sheet import (
     TEXT,
     Sheet,
     array,
-    font_of,
     limits,
     numbers,
     readable,
@@ -193,7 +193,7 @@ def similarity_matrix(
         aspect="auto",
         interpolation="nearest",
     )
-    font = font_of(SMALL)
+    font = font_properties(SMALL, texts)
     panel.set_xticks(ticks, texts, rotation=90, fontproperties=font, parse_math=False)
     panel.set_yticks(ticks, texts, fontproperties=font, parse_math=False)
     if count <= 16:
@@ -218,7 +218,8 @@ def similarity_histogram(
     across = wrapped(label, 420, TEXT)
     sheet = Sheet(480, 262 + LINE * TEXT * len(across), title)
     panel = sheet.axes(46, 20, 424, 220)
-    panel.set_xlabel("\n".join(across), fontproperties=font_of(TEXT), parse_math=False)
+    font = font_properties(TEXT, across)
+    panel.set_xlabel("\n".join(across), fontproperties=font, parse_math=False)
     panel.set_ylabel("pairs of heads", fontsize=TEXT)
     low, high = limits(pairs)
     if high - low < NARROWEST:

@@ -1,45 +1,36 @@
-"""Tokens as they can be read beside an axis."""
+"""Labels as the installed fonts can draw them."""
 
-import unicodedata
-from pathlib import Path
+import re
 
-import matplotlib
-from matplotlib.font_manager import get_font
+from headscope.analysis.labels import EMPTY, code_point, visible_characters
+from headscope.analysis.pictures.fonts import family_for
 
-# The one font of the labels, by file, so that neither matplotlibrc nor the system can change it.
-FONT_FILE = Path(matplotlib.get_data_path(), "fonts/ttf/DejaVuSans.ttf")
 LABEL_LENGTH = 10
-MARKS = {" ": "·", "\n": "⏎", "\t": "\\t", "\r": "\\r"}
 
 
-def token_label(text: str) -> str:
-    """A token as it can be read beside an axis, whatever bytes it was made of.
+def picture_label(text: str) -> str:
+    """A token's label as a picture can show it: `visible` characters, few, that have a font.
 
-    A space shows as ·, a newline as ⏎, the empty token as ∅. A character the font has no ink for,
-    that only modifies its neighbour, or that stands for a byte that could not be decoded, shows as
-    its code point, U+4E2D. Past LABEL_LENGTH characters the rest is an ellipsis.
+    What no installed font can draw shows as its code point, U+4E2D. Of more than LABEL_LENGTH + 1
+    characters, however each of them shows, LABEL_LENGTH and an ellipsis remain.
     """
-    label = ""
-    for character in text:
-        shown = MARKS.get(character) or _visible(character)
-        if len(label) + len(shown) > LABEL_LENGTH:
-            return label + "…"
-        label += shown
-    return label or "∅"
+    shown = [_drawable(character) for character in visible_characters(text)]
+    if len(shown) > LABEL_LENGTH + 1:
+        shown[LABEL_LENGTH:] = "…"
+    return "".join(shown) or EMPTY
 
 
 def readable(text: str) -> str:
-    """Any text as it can be drawn: what the font has no ink for shows as its code point."""
-    return "".join(mark if mark in " \n" else token_label(mark) for mark in text)
-
-
-def _visible(character: str) -> str:
-    font, code = get_font(FONT_FILE), ord(character)
-    safe = (
-        character.isprintable()
-        and character != "\N{REPLACEMENT CHARACTER}"
-        and not unicodedata.category(character).startswith("M")
-        and font.get_char_index(code) != 0
-        and font.load_char(code).height > 0
+    """A title or a name as a picture can show it, whole, with its spaces and newlines."""
+    return "".join(
+        word if word in ("", " ", "\n") else "".join(map(_drawable, visible_characters(word)))
+        for word in re.split("([ \n])", text)
     )
-    return character if safe else f"U+{code:04X}"
+
+
+def _drawable(character: str) -> str:
+    """A visible character with its marks, or code points instead of what no font can draw."""
+    if family_for(character):
+        return character
+    base, marks = character[0], character[1:]
+    return (base if family_for(base) else code_point(base)) + "".join(map(code_point, marks))

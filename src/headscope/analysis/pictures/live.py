@@ -11,9 +11,10 @@ from typing import Literal
 
 import matplotlib
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
-from headscope.analysis.pictures.labels import FONT_FILE
+from headscope.analysis.labels import reads_down, runs_down
+from headscope.analysis.pictures.fonts import EM_ASCENT, FIRST, pillow_font, runs_of_families
 
 GREYS, SHADES = 64, 192
 """Of the 256 colours: black to white, then the colour scale."""
@@ -64,7 +65,7 @@ class Canvas:
         upright: bool = False,
     ) -> None:
         """A line of text whose left, middle or right is at x, its top, middle or bottom at y; when
-        upright it reads from below."""
+        upright it reads from below or, with Chinese, from above (see `_vertical_ink`)."""
         place, ink = _ink(x, y, text, size, across, down, upright)
         self._page.paste(0, (place.left, place.top), ink)
         self.written.append(place)
@@ -88,18 +89,66 @@ class Canvas:
 
 def pixels_across(text: str, size: float) -> float:
     """Pixels that a line of text takes."""
-    return ImageFont.truetype(str(FONT_FILE), size).getlength(text)
+    return sum(pillow_font(family, size).getlength(run) for family, run in runs_of_families(text))
+
+
+def pixels_down(text: str, size: float) -> float:
+    """Pixels that a text takes beside a vertical axis."""
+    if not reads_down(text):
+        return pixels_across(text, size)
+    descent = math.ceil((1 - EM_ASCENT) * size)
+    return descent + sum(
+        math.ceil(size) if stands else math.ceil(pixels_across(run, size)) + 1
+        for run, stands in runs_down(text)
+    )
 
 
 def _ink(
     x: float, y: float, text: str, size: float, across: str, down: str, upright: bool
 ) -> tuple[Written, Image.Image]:
-    font = ImageFont.truetype(str(FONT_FILE), size)
-    ascent, descent = font.getmetrics()
-    ink = Image.new("L", (math.ceil(font.getlength(text)) + 1, ascent + descent), 0)
-    ImageDraw.Draw(ink).text((0, 0), text, fill=255, font=font)
-    if upright:
-        ink = ink.transpose(Image.Transpose.ROTATE_90)
+    ink = (_vertical_ink if upright else _horizontal_ink)(text, size)
     left = x - ink.width * {"left": 0, "middle": 0.5, "right": 1}[across]
     top = y - ink.height * {"top": 0, "middle": 0.5, "bottom": 1}[down]
     return Written(text, round(left), round(top), ink.width, ink.height), ink
+
+
+def _horizontal_ink(text: str, size: float) -> Image.Image:
+    """A line of text, every run of characters in the font that has them, on one baseline."""
+    runs = [(pillow_font(family, size), run) for family, run in runs_of_families(text)]
+    ascent, descent = pillow_font(FIRST, size).getmetrics()
+    boxes = [font.getbbox(run, anchor="ls") for font, run in runs]
+    ascent = math.ceil(max([ascent, *(-top for _, top, _, _ in boxes)]))
+    descent = math.ceil(max([descent, *(bottom for _, _, _, bottom in boxes)]))
+    ink = Image.new("L", (math.ceil(pixels_across(text, size)) + 1, ascent + descent), 0)
+    x = 0.0
+    for font, run in runs:
+        ImageDraw.Draw(ink).text((x, ascent), run, fill=255, font=font, anchor="ls")
+        x += font.getlength(run)
+    return ink
+
+
+def _vertical_ink(text: str, size: float) -> Image.Image:
+    """A text turned to read from below or, with Chinese characters, a column of them upright that
+    reads from above, with all others turned to the right."""
+    if not reads_down(text):
+        return _horizontal_ink(text, size).transpose(Image.Transpose.ROTATE_90)
+    square = math.ceil(size)
+    turned = {
+        run: _horizontal_ink(run, size).transpose(Image.Transpose.ROTATE_270)
+        for run, stands in runs_down(text)
+        if not stands
+    }
+    width = max([square + 1, *(ink.width for ink in turned.values())])
+    column = Image.new("L", (width, math.ceil(pixels_down(text, size))), 0)
+    y = 0
+    for run, stands in runs_down(text):
+        if stands:
+            [(family, _)] = runs_of_families(run)
+            font = pillow_font(family, size)
+            place = (width - round(font.getlength(run))) // 2, y + math.ceil(EM_ASCENT * size)
+            ImageDraw.Draw(column).text(place, run, fill=255, font=font, anchor="ls")
+            y += square
+        else:
+            column.paste(255, ((width - turned[run].width) // 2, y), turned[run])
+            y += turned[run].height
+    return column

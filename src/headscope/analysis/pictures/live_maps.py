@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-from headscope.analysis.pictures.labels import readable, token_label
-from headscope.analysis.pictures.live import Canvas, Cells, pixels_across
+from headscope.analysis.labels import reads_down
+from headscope.analysis.pictures.labels import picture_label, readable
+from headscope.analysis.pictures.live import Canvas, Cells, pixels_across, pixels_down
 from headscope.errors import UserError
 
 TITLE, TEXT = 16, 12  # pixels
@@ -23,8 +24,8 @@ class AttentionGrid:
     """A picture of H attention maps over the same T tokens, made to be redrawn often.
 
     Labels are written once here; draw() colours the maps and writes a title. Any layer with these
-    tokens and this many heads may share one grid. labels are the tokens' texts as decoded; see
-    `token_label`. When there are too many to stand apart, every second, third, ... is shown.
+    tokens and this many heads may share one grid. labels are those of `token_labels`, or texts; see
+    `picture_label`. When there are too many to stand apart, every second, third, ... is shown.
 
     Raises UserError when there is no token or no head to draw.
     """
@@ -36,11 +37,17 @@ class AttentionGrid:
         self.heads, self.tokens = heads, tokens
         rows = math.isqrt(heads)
         columns = math.ceil(heads / rows)
-        self.cell = max(1, max(320, min(352, 1120 // columns)) // tokens)
-        size = min(TEXT, max(9.5, self.cell))
-        every = math.ceil(size / self.cell)
-        texts = [token_label(text) for text in labels[::every]]
-        margin = 40 + math.ceil(max(pixels_across(text, size) for text in texts))
+        texts = [picture_label(text) for text in labels]
+        # Chinese characters fill their squares: they need more room to stand apart.
+        wide = any(map(reads_down, texts))
+        room = max(320, min(352, 1120 // columns)) * (4 if wide else 3) // 3
+        self.cell = max(1, room // tokens)
+        size = min(TEXT, max(9.5, self.cell - wide))
+        every = math.ceil((size + wide) / self.cell)
+        texts = texts[::every]
+        margin = 40 + math.ceil(
+            max(max(pixels_across(text, size), pixels_down(text, size)) for text in texts)
+        )
 
         side = self.cell * tokens
         body = rows * (side + GAP) - GAP

@@ -16,7 +16,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from torch import Tensor
 
-from headscope.analysis.pictures.labels import token_label
+from headscope.analysis.labels import reads_down, runs_down
+from headscope.analysis.pictures.fonts import EM_ASCENT, font_properties
+from headscope.analysis.pictures.labels import picture_label
 from headscope.analysis.pictures.sheet import (
     BAR_ROOM,
     DIVERGING,
@@ -24,7 +26,6 @@ from headscope.analysis.pictures.sheet import (
     TEXT,
     Sheet,
     array,
-    font_of,
     limits,
     numbers,
     text_width,
@@ -35,6 +36,9 @@ from headscope.errors import UserError
 
 FEW = 12
 """So many tokens at most have their numbers in the cells."""
+
+TICK_PAD = 4
+"""Points between a map and its labels."""
 
 WEIGHT_TICKS = (0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1)
 
@@ -50,8 +54,9 @@ def attention_maps(
 ) -> Figure:
     """All heads of one layer, from their weights (H, T, T), whose rows sum to one.
 
-    `labels` are the tokens' texts as decoded; see `token_label`. Causal weights leave what lies
-    above the diagonal, the future, white. Up to FEW tokens have their weights written in the cells.
+    `labels` are those of `token_labels`, or texts; see `picture_label`. Causal weights leave what
+    lies above the diagonal, the future, white. Up to FEW tokens have their weights written in the
+    cells.
 
     Raises UserError when there is no token or no head, or the labels are not T.
     """
@@ -148,8 +153,9 @@ def draw(
     cell = max(1, room // tokens)
     size = min(TEXT, max(7.5, cell - 1))
     every = math.ceil((size + 0.5) / cell)
-    ticks, texts = range(0, tokens, every), [token_label(text) for text in labels[::every]]
-    margin = 26 + max(text_width(text, size) for text in texts)
+    ticks, texts = range(0, tokens, every), [picture_label(text) for text in labels[::every]]
+    longest = max(points_down(text, size) for text in texts)
+    margin = 26 + max([longest, *(text_width(text, size) for text in texts)])
 
     texts_of = np.where(np.isnan(shown), "", numbers(shown)) if tokens <= FEW else None
     side, gap, name_room = cell * tokens, 34, 20
@@ -177,17 +183,47 @@ def draw(
         if texts_of is not None:
             write_numbers(panel, image, texts_of[number], cell, TEXT)
         if column == 0:
-            panel.set_yticks(ticks, texts, fontproperties=font_of(size), parse_math=False)
+            font = font_properties(size, texts)
+            panel.set_yticks(ticks, texts, fontproperties=font, parse_math=False)
             panel.set_ylabel("query: the token that looks", fontsize=SMALL)
         if number + columns >= count:
-            panel.set_xticks(
-                ticks, texts, fontproperties=font_of(size), parse_math=False, rotation=90
-            )
-            panel.set_xlabel("key: the token it looks at", fontsize=SMALL)
+            for place, text in zip(ticks, texts, strict=True):
+                write_down(panel, place, text, size)
+            words = "key: the token it looks at"
+            panel.set_xlabel(words, fontsize=SMALL, labelpad=TICK_PAD + longest + 3)
     label = "difference of weights" if differ else "attention weight\n(square-root colour scale)"
     bar_x = margin + columns * (side + gap) - gap + 18
     sheet.bar(image, bar_x, name_room, min(360, side), label, None if differ else WEIGHT_TICKS)
     return sheet.figure
+
+
+def points_down(text: str, size: float) -> float:
+    """Points that a label below a panel takes; see `write_down`."""
+    if not reads_down(text):
+        return text_width(text, size)
+    return sum(size if stands else text_width(run, size) for run, stands in runs_down(text))
+
+
+def write_down(panel: Axes, x: float, text: str, size: float) -> None:
+    """A label below a panel that reads from below or, with Chinese characters, from above: these
+    upright, all others turned to the right."""
+    from_above = reads_down(text)
+    y: float = -TICK_PAD
+    for run, stands in runs_down(text) if from_above else [(text, False)]:
+        panel.annotate(
+            run,
+            (x, 0),
+            xycoords=panel.get_xaxis_transform(),
+            xytext=(0, y - EM_ASCENT * size if stands else y),
+            textcoords="offset points",
+            rotation=0 if stands else -90 if from_above else 90,
+            ha="center",
+            va="baseline" if stands else "top",
+            fontproperties=font_properties(size, [run]),
+            parse_math=False,
+            annotation_clip=False,
+        )
+        y -= size if stands else text_width(run, size)
 
 
 def edge_of_the_past(panel: Axes, tokens: int) -> None:

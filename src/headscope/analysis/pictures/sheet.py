@@ -9,12 +9,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, get_font
+from matplotlib.font_manager import get_font
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from torch import Tensor
 
-from headscope.analysis.pictures.labels import FONT_FILE, readable
+from headscope.analysis.pictures.fonts import files_for, font_properties
+from headscope.analysis.pictures.labels import readable
 from headscope.analysis.pictures.style import plain_axes
 
 DPI = 144  # two pixels to a point
@@ -26,10 +27,6 @@ BAR, BAR_ROOM = 12, 68
 """Points: a colour bar's width, and what it takes with its gap and numbers."""
 
 
-def font_of(size: float) -> FontProperties:
-    return FontProperties(fname=FONT_FILE, size=size)
-
-
 def array(tensor: Tensor) -> np.ndarray:
     """Numbers to draw, of a tensor of any type, on any device."""
     return tensor.detach().float().cpu().numpy()
@@ -37,7 +34,7 @@ def array(tensor: Tensor) -> np.ndarray:
 
 def text_width(text: str, size: float) -> float:
     """Points that one line of text takes."""
-    font = get_font(FONT_FILE)
+    font = get_font(files_for(text))
     font.set_size(size, DPI)  # as it will be drawn: hinting rounds every letter to pixels
     font.set_text(text)
     return font.get_width_height()[0] / 64 * 72 / DPI
@@ -96,7 +93,7 @@ def write_numbers(
     luminance = sent[..., :3] @ np.array([0.2126, 0.7152, 0.0722])
     light = (luminance > 0.18) | (colours[..., 3] == 0)  # at 0.18 both inks have equal contrast
     widest = max(text_width(text, size) for text in texts.flat)
-    font = font_of(min(size, 0.88 * size * room / widest) if widest else size)
+    font = font_properties(min(size, 0.88 * size * room / widest) if widest else size)
     for (row, column), text in np.ndenumerate(texts):
         if text:
             panel.text(
@@ -154,7 +151,7 @@ class Sheet:
             *self.share(x, y - 0.4 * size),
             text,
             color=color,
-            fontproperties=font_of(size),
+            fontproperties=font_properties(size, [text]),
             parse_math=False,
         )
 
@@ -196,5 +193,5 @@ class Sheet:
         bar.minorticks_off()
         bar.tick_params(length=2, pad=2)
         text = "\n".join(wrapped(label, height, SMALL + 0.5))
-        bar.set_ylabel(text, fontproperties=font_of(SMALL + 0.5), parse_math=False)
+        bar.set_ylabel(text, fontproperties=font_properties(SMALL + 0.5, [text]), parse_math=False)
         return bar

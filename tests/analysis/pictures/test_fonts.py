@@ -1,0 +1,229 @@
+"""Pictures draw every script that an installed font has, at the size that was measured."""
+
+import io
+import re
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from drawn import AWKWARD, NO_FONT, drawn_texts, needs_chinese_font, words_of
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+from matplotlib.font_manager import get_font
+from matplotlib.text import Annotation
+
+from headscope.analysis.pictures import attention_maps
+from headscope.analysis.pictures.fonts import (
+    FIRST,
+    fallbacks,
+    family_for,
+    files_for,
+    pillow_font,
+)
+from headscope.analysis.pictures.labels import LABEL_LENGTH, picture_label, readable
+from headscope.analysis.pictures.live import Written, pixels_across
+from headscope.analysis.pictures.live_maps import AttentionGrid
+from headscope.analysis.pictures.sheet import DPI, Sheet, text_width
+
+CHINESE = ["道", "可", "多 1/3", "多 2–3/3", "天地不仁", "·the", "「名」", "E5"]
+
+
+def uniform(heads: int, tokens: int) -> torch.Tensor:
+    weights = torch.ones(tokens, tokens).tril()
+    return (weights / weights.sum(-1, keepdim=True)).expand(heads, -1, -1)
+
+
+@given(st.text(st.characters(exclude_categories=[])) | st.sampled_from(AWKWARD))
+def test_any_text_has_a_short_label_that_the_fonts_can_draw(text):
+    label = picture_label(text)
+    assert label.isprintable()
+    assert 1 <= len(re.findall(r"U\+[0-9A-F]{4,6}|.", label)) <= 2 * (LABEL_LENGTH + 1)  # and marks
+    fonts = [get_font(file) for file in files_for(label)]
+    for character in label.replace(" ", ""):
+        [font, *_] = [font for font in fonts if font.get_char_index(ord(character))]
+        assert font.load_char(ord(character)).height > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        (" the", "·the"),
+        ("\n\n", "⏎⏎"),
+        ("\t", "\\t"),
+        ("", "∅"),
+        ("$x_2$", "$x_2$"),
+        ("naïve", "naïve"),
+        ("e\u0301", "e\u0301"),
+        ("Привет", "Привет"),
+        ("مرحبا", "مرحبا"),
+        ("שלום", "שלום"),
+        ("\ufffd", "U+FFFD"),
+        ("\x00", "U+0000"),
+        (NO_FONT, "U+12000"),
+        (NO_FONT * 2, "U+12000U+12000"),
+        ("E5 A4", "E5 A4"),
+        ("a" * LABEL_LENGTH, "a" * LABEL_LENGTH),
+        ("a" * (LABEL_LENGTH + 1), "a" * (LABEL_LENGTH + 1)),
+        ("a" * (LABEL_LENGTH + 2), "a" * LABEL_LENGTH + "…"),
+        (" proposition", "·propositi…"),
+        (NO_FONT * 12, "U+12000" * LABEL_LENGTH + "…"),
+        ("e\u0301" * 12, "e\u0301" * LABEL_LENGTH + "…"),
+        ("\x00" * 12, "U+0000" * LABEL_LENGTH + "…"),
+    ],
+)
+def test_a_label_reads_as(text, label):
+    assert picture_label(text) == label
+
+
+@needs_chinese_font
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("中", "中"),
+        ("多 1/3", "多 1/3"),
+        ("多 3/3 言 1/3", "多 3/3 言 1/3"),
+        ("天地玄黃宇宙洪荒日月盈", "天地玄黃宇宙洪荒日月盈"),
+        ("天地玄黃宇宙洪荒日月盈昃", "天地玄黃宇宙洪荒日月…"),
+        ("a中" + NO_FONT, "a中U+12000"),
+    ],
+)
+def test_a_chinese_label_reads_as(text, label):
+    assert picture_label(text) == label
+
+
+def test_without_a_font_for_a_character_its_code_point_is_drawn(monkeypatch):
+    for function in (family_for, fallbacks):
+        function.cache_clear()
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr("headscope.analysis.pictures.fonts.FALLBACKS", ())
+            assert picture_label("多 1/3") == "U+591A 1/3"
+            assert picture_label("多言") == "U+591AU+8A00"
+            assert readable("run 名") == "run U+540D"
+    finally:
+        for function in (family_for, fallbacks):
+            function.cache_clear()
+
+
+def test_a_title_keeps_its_words_and_lines():
+    assert readable("a  b\nc $x$ é") == "a  b\nc $x$ é"
+    assert readable(f"a {NO_FONT} \x00\n") == "a U+12000 U+0000\n"
+
+
+SCRIPTS = ["مرحبا", "שלום", "e\u0301x", "Привет", "한국어", "カー", "a多b", "नमस्ते", "สวัสดี", "🦜"]
+
+
+@pytest.mark.parametrize("text", [*CHINESE, *SCRIPTS])
+def test_text_takes_the_room_that_was_measured(text):
+    text = picture_label(text)
+    sheet = Sheet(300, 40, "")
+    sheet.write(0, 20, text, 10)
+    [(_, box)] = drawn_texts(sheet.figure)
+    assert box.width == pytest.approx(text_width(text, 10) * DPI / 72, abs=1.01)
+
+    grid = AttentionGrid([text], 1)
+    across, _ = written(grid, text)
+    assert across.width == pytest.approx(pixels_across(text, 12), abs=2)
+    ink = np.argwhere(pixels(grid, across) < 128)
+    assert ink[:, 1].max() - ink[:, 1].min() > 0.5 * pixels_across(text, 12)
+
+
+def written(grid: AttentionGrid, text: str) -> list[Written]:
+    return [label for label in grid.canvas.written if label.text == text]
+
+
+def pixels(grid: AttentionGrid, place: Written) -> np.ndarray:
+    """What a canvas shows at a place, as shades from 0, black, to 255."""
+    side = grid.cell * grid.tokens
+    picture = grid.draw(torch.zeros(grid.heads, grid.tokens, grid.tokens), "").convert("L")
+    assert picture.height > grid.corners[0][1] + side
+    box = (place.left, place.top, place.left + place.width, place.top + place.height)
+    return np.asarray(picture.crop(box))
+
+
+def ink_of(shades: np.ndarray) -> np.ndarray:
+    """The smallest part of an image with all that is not white."""
+    rows, columns = np.nonzero(shades < 250)
+    return shades[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]
+
+
+@needs_chinese_font
+@pytest.mark.parametrize("text", ["多", "言", "數", "한", "カ"])
+def test_a_chinese_character_stands_upright_on_both_axes_while_training(text):
+    grid = AttentionGrid([text], 1)
+    query, key = written(grid, text)
+    np.testing.assert_array_equal(ink_of(pixels(grid, query)), ink_of(pixels(grid, key)))
+
+
+@needs_chinese_font
+def test_every_chinese_character_has_its_own_ink_while_training():
+    drawn = []
+    for text in "多言數窮不如守中":
+        grid = AttentionGrid([text], 1)
+        drawn.append(ink_of(pixels(grid, written(grid, text)[0])).tobytes())
+    assert len(set(drawn)) == 8
+
+
+@needs_chinese_font
+def test_a_column_of_characters_reads_from_above_while_training():
+    column, single = AttentionGrid(["多言"], 1), AttentionGrid(["多"], 1)
+    _, key = written(column, "多言")
+    _, alone = written(single, "多")
+    np.testing.assert_array_equal(pixels(column, key)[:11], pixels(single, alone)[:11])
+    assert len(ink_of(pixels(column, key))) > 20
+
+
+def test_latin_labels_read_from_below_while_training():
+    grid = AttentionGrid(["word"], 1)
+    query, key = written(grid, "word")
+    turned = np.rot90(ink_of(pixels(grid, query)))
+    np.testing.assert_array_equal(turned, ink_of(pixels(grid, key)))
+
+
+@needs_chinese_font
+def test_chinese_stands_upright_below_one_another_in_the_report():
+    """Characters of a key's label follow one another down, and none is turned; the rest is."""
+    figure = attention_maps(uniform(1, len(CHINESE)), CHINESE, title="maps")
+    figure.draw_without_rendering()
+    turned: dict[str, list[float]] = {}
+    for text in figure.axes[0].texts:
+        if isinstance(text, Annotation):
+            turned.setdefault(text.get_text(), []).append(text.get_rotation())
+    assert all(turned[character] == [0] for character in "道可天地不仁")
+    assert turned["多"] == [0, 0]
+    assert turned[" 1/3"] == turned["「"] == turned["」"] == [270]
+    assert turned["·the"] == turned["E5"] == [90]
+    drawn = {text: box for text, box in drawn_texts(figure) if text in "天地不仁"}
+    tops = [drawn[character].y0 for character in "天地不仁"]
+    assert tops == sorted(tops, reverse=True)
+    middles = [(drawn[each].x0 + drawn[each].x1) / 2 for each in "天地不仁"]
+    assert np.ptp(middles) < 3
+
+
+@needs_chinese_font
+@pytest.mark.parametrize("form", ["png", "svg"])
+def test_chinese_is_drawn_in_the_report_without_a_warning(form, caplog):
+    figure = attention_maps(uniform(2, len(CHINESE)), CHINESE, title="Layer 0 of 名")
+    assert "U+" not in words_of(figure)
+    assert "Layer 0 of 名" in words_of(figure)
+    file = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure.savefig(file, format=form)
+    assert caplog.text == ""
+    assert len(file.getvalue()) > 10_000
+
+
+@needs_chinese_font
+def test_every_installed_fallback_draws_with_both_libraries(caplog):
+    """Collections of fonts too. matplotlib and Pillow draw the same font of a collection."""
+    for family, file in fallbacks().items():
+        assert pillow_font(family, 12).getname()[0] == get_font(file).family_name
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            figure = Figure()
+            figure.text(0.1, 0.5, "a", fontfamily=[FIRST, family])
+            figure.savefig(io.BytesIO(), format="png")
+    assert caplog.text == ""

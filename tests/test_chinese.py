@@ -1,0 +1,73 @@
+"""Chinese from end to end: what TensorBoard, the report, the page and the samples say of it."""
+
+import json
+import re
+from functools import partial
+
+import pytest
+import torch
+from checkpoint_files import configuration, content
+from chinese import TEXT
+from composing import composed
+
+import headscope
+from headscope.analysis.page import attention_page
+from headscope.callbacks.attention import AttentionMaps
+from headscope.callbacks.samples import Samples, as_markdown
+from headscope.data.corpus import TextFiles
+from headscope.data.store import prepare_store
+from headscope.data.tokenizer import Tokenizer, bpe, byte, char
+from headscope.watchers import watchers
+
+MAKERS = {"char": char, "byte": byte, "bpe": partial(bpe, vocab_size=400)}
+CLAUSE = "多言數窮，不如守中。"
+
+
+def assert_every_byte_is_told(labels: list[str], tokenizer: Tokenizer) -> None:
+    """Labels of Chinese text; a character may be cut off at the end."""
+    part = r"[^\x00-\x7f]( [1-3](–[1-3])?/3)?"
+    assert all(re.fullmatch(rf"{part}( ?{part})*", label) for label in labels[:-2]), labels
+    assert not any("\N{REPLACEMENT CHARACTER}" in label or "U+" in label for label in labels)
+    if isinstance(tokenizer, type(char([]))):
+        assert all(len(label) == 1 for label in labels)
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_labels_while_training(kind, tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT * 3, encoding="utf-8")
+    corpus = TextFiles(path=str(tmp_path / "text.txt"))
+    store = prepare_store(corpus, MAKERS[kind], root=tmp_path / "stores")
+    options = {"max_new_tokens": 1, "temperature": 1.0, "top_k": None, "seed": 0}
+    samples = Samples(tokenizer=store.tokenizer, prompt="", **options)
+    [maps] = [
+        each
+        for each in watchers(composed(), store, samples, tmp_path)
+        if isinstance(each, AttentionMaps)
+    ]
+    assert len(maps.labels) == len(maps.tokens)
+    assert_every_byte_is_told(maps.labels, store.tokenizer)
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_labels_of_a_checkpoint_and_its_page(kind, tmp_path):
+    tokenizer = MAKERS[kind]([TEXT])
+    torch.save(content(configuration("model.block_size=64"), tokenizer)[0], tmp_path / "a.ckpt")
+    loaded = headscope.load(tmp_path / "a.ckpt")
+    reading = loaded.attention(CLAUSE)
+    assert_every_byte_is_told(reading.labels, tokenizer)
+    first = {"char": ["多", "言"], "byte": ["多 1/3", "多 2/3"]}
+    assert reading.labels[:2] == first.get(kind, reading.labels[:2])
+
+    layers, heads, _, _ = reading.weights.shape
+    figures = [{"layer": layer, "head": head} for layer in range(layers) for head in range(heads)]
+    page = attention_page(
+        weights=reading.weights, labels=reading.labels, figures=figures, title="名"
+    )
+    [data] = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page)
+    assert json.loads(data)["labels"] == reading.labels
+    assert json.loads(data)["title"] == "名"
+
+
+def test_sampled_chinese_is_whole_in_tensorboard():
+    """Every line of a text stands in an indented block, which Markdown leaves as it is."""
+    assert as_markdown("多言\n數窮") == "    多言\n    數窮"
