@@ -19,6 +19,7 @@ def sample(config: DictConfig) -> None:
         generate_texts,
     )
     from headscope.nn.precision import in_precision
+    from headscope.seeds import mixed_seed
 
     check_sampling(
         max_new_tokens=config.max_new_tokens,
@@ -46,7 +47,7 @@ def sample(config: DictConfig) -> None:
         top_k=config.top_k,
         top_p=config.top_p,
         stop=list(config.stop),
-        seeds=[config.seed + number for number in range(config.num_samples)],
+        seeds=[mixed_seed(config.seed, number) for number in range(config.num_samples)],
         read_one=read_one,
     )
     texts = [prompt] * config.num_samples

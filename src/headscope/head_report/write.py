@@ -13,7 +13,7 @@ from headscope.analysis.diversity import jensen_shannon
 from headscope.analysis.head_types import Thresholds
 from headscope.analysis.page import attention_page
 from headscope.analysis.study import Study, study_heads
-from headscope.checkpoint import Checkpoint, Reading
+from headscope.checkpoint import Checkpoint
 from headscope.files import write_atomically
 from headscope.head_report import drawing
 from headscope.head_report.chosen import Head
@@ -54,7 +54,7 @@ def write_report(
         (one.step, study_heads(one.model, subject.windows, thresholds=thresholds))
         for one in track(sorted(moments, key=lambda one: one.step))
     ]
-    shown = beginning(subject.reading, subject.shown_tokens)
+    shown = subject.reading.first(subject.shown_tokens)
     distances = jensen_shannon(shown.weights.flatten(0, 1))
     rows = head_rows(study, worth.figures if worth else {})
     texts = {
@@ -124,12 +124,3 @@ def files_of(folder: Path) -> list[str]:
     names = before.get("files", []) if isinstance(before, Mapping) else []
     # Names alone, so that no other folder's file is ever meant.
     return [name for name in names if isinstance(name, str) and Path(name).name == name]
-
-
-def beginning(reading: Reading, length: int) -> Reading:
-    """The first tokens of a text; what they see does not depend on those after them."""
-    return Reading(
-        tokens=reading.tokens[:length],
-        labels=reading.labels[:length],
-        weights=reading.weights[..., :length, :length],
-    )

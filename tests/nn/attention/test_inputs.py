@@ -126,7 +126,7 @@ def test_more_queries_than_keys_are_refused_where_order_matters(name):
     for causal, position in ((True, None), (True, "alibi"), (False, "alibi")):
         layer = attention(name, causal=causal)
         place = encoding(position, layer)
-        with pytest.raises(ValueError, match=r"\b5 queries over 3 keys\b"):
+        with pytest.raises(ValueError, match=r"queries \(5\) must not outnumber keys \(3\)"):
             layer(some_input(5), some_input(3), position=place)
     without_order = attention(name, causal=False)
     assert without_order(some_input(5), some_input(3)).shape == (2, 5, WIDTH)
