@@ -23,6 +23,7 @@ from headscope.head_report.tables import (
     csv_text,
     head_rows,
     history_rows,
+    largest_weight_rows,
     matrix_rows,
 )
 
@@ -38,8 +39,8 @@ def write_report(
     moments: Sequence[Checkpoint] = (),
     track: Track = iter,
 ) -> Study:
-    """Write heads.csv, heads.json, similarity.csv, jensen_shannon.csv, pictures (PNG and SVG) and
-    attention.html.
+    """Write heads.csv, heads.json, similarity.csv, jensen_shannon.csv, largest_weights.csv,
+    pictures (PNG and SVG) and attention.html.
 
     Also the difference of a `pair` of heads, that to an `other` checkpoint and, over `moments` of
     the run, history.csv and its picture. The page, and the distances of heads, are of as much of
@@ -61,6 +62,7 @@ def write_report(
         "heads.csv": csv_text(rows),
         "similarity.csv": csv_text(matrix_rows(study.similarity, study.names)),
         "jensen_shannon.csv": csv_text(matrix_rows(distances, study.names)),
+        "largest_weights.csv": csv_text(largest_weight_rows(subject.reading)),
         "attention.html": attention_page(
             weights=shown.weights,
             labels=shown.labels,

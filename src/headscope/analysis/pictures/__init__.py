@@ -14,10 +14,12 @@ from headscope.analysis.pictures.maps import (
     mark_diagonals,
     mean_map,
 )
-from headscope.analysis.pictures.position import position_picture
+from headscope.analysis.pictures.position import bias_map, position_picture
+from headscope.analysis.pictures.single_and_multi import single_and_multi_head
 
 __all__ = [
     "attention_maps",
+    "bias_map",
     "difference_map",
     "heatmaps_of",
     "history",
@@ -27,4 +29,5 @@ __all__ = [
     "position_picture",
     "similarity_histogram",
     "similarity_matrix",
+    "single_and_multi_head",
 ]
