@@ -9,7 +9,7 @@ from attention_layers import past
 from torch import Tensor
 
 from headscope.errors import UserError
-from headscope.nn import scaled_dot_product
+from headscope.nn import Alibi, scaled_dot_product
 from headscope.nn.attention import dot_product
 from headscope.nn.attention.dot_product import attend_explicit, attend_fused
 
@@ -108,6 +108,22 @@ def test_dropout_keeps_the_mean(attend, hidden):
     assert not torch.equal(mixed[0], mixed[1])
     off = (mixed.mean(dim=0) - expected[0]).abs()
     assert (off < 5 * mixed.std(dim=0) / 2_000**0.5).all()
+
+
+def test_alibi_at_1024_tokens_in_bf16_is_equal_in_both_paths_within_the_rounding_of_outputs():
+    """Dot products cancel the bias, so that far keys count as much as near ones."""
+    length, heads = 1024, 4
+    alibi = Alibi(embed_dim=32, block_size=length, heads=heads, head_dim=8)
+    q, k, v = (part.detach() for part in qkv((1, heads, heads, length, length, 8), torch.bfloat16))
+    q[..., 0] = 1
+    k[..., 0] = -alibi.slopes[:, None] * torch.arange(length)
+    options = {"causal": past(length), "bias": alibi.bias(length, length), "scale": 1.0}
+    fused, explicit = (
+        attend(q, k, v, **options)[0].float() for attend in (attend_fused, attend_explicit)
+    )
+    for head in range(heads):
+        apart = (fused[:, head] - explicit[:, head]).norm()
+        assert apart < 2 * BF16_ROUNDING * explicit[:, head].norm()
 
 
 # --- the plain function ---
