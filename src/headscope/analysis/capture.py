@@ -40,7 +40,12 @@ def captured_attention(model: nn.Module) -> Iterator[list[Tensor]]:
     """Inside, the weights (B, H, T, T) of every attention of `model` are appended to the list,
     layer by layer and call by call."""
     captured: list[Tensor] = []
-    with explained_attention(model, lambda computed: captured.append(computed.weights)):
+
+    def keep_weights(computed: HeadOutputs) -> None:
+        assert computed.weights is not None  # the explicit path has them
+        captured.append(computed.weights)
+
+    with explained_attention(model, keep_weights):
         yield captured
 
 

@@ -58,12 +58,12 @@ def largest_weight_rows(reading: Reading) -> list[dict[str, Any]]:
     largest = largest_weight(reading.weights)
     rows = []
     for place in np.ndindex(*largest.weight.shape):
-        weight, query, key = (part[place].item() for part in largest)
+        query, key = int(largest.query[place]), int(largest.key[place])
         rows.append(
             {
                 "layer": place[0],
                 "head": place[1],
-                "weight": weight,
+                "weight": float(largest.weight[place]),
                 "query": query,
                 "query_token": reading.labels[query],
                 "key": key,

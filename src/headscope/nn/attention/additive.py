@@ -50,7 +50,7 @@ class AdditiveAttention(MultiHeadAttention):
         mask: Tensor | None = None,
         bias: Tensor | None = None,
         scale: float = 1.0,
-        dropout: float = 0.0,
+        **options: Any,
     ) -> HeadOutputs:
         """As in `MultiHeadAttention`; without a kernel, both paths are the explicit one."""
         k, v = one_per_query_head(k, self.heads), one_per_query_head(v, self.heads)
@@ -58,7 +58,7 @@ class AdditiveAttention(MultiHeadAttention):
         with full_precision(q):
             scores = scale * torch.einsum("bhtsd,hd->bhts", hidden, precise(self.w))
         scores = with_bias(scores, bias, q.dtype)
-        outputs, weights = weighted_sum(scores, v, mask=combine(causal, mask), dropout=dropout)
+        outputs, weights = weighted_sum(scores, v, mask=combine(causal, mask), **options)
         return HeadOutputs(outputs, weights, scores)
 
     def check_position(self, position: Position) -> None:

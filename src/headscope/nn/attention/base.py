@@ -38,16 +38,20 @@ def head_width(*, embed_dim: int, heads: int, head_dim: int | None) -> int:
 def check_inputs(query: Tensor, key: Tensor, value: Tensor, *, embed_dim: int) -> None:
     """Raises UserError when they are not floating-point numbers (B, T, C), (B, S, C) and (B, S, C),
     or all without B, or when one is empty."""
-    parts = (query, key, value)
     fits = (
         query.dim() in (2, 3)
         and query.dim() == key.dim() == value.dim()
         and query.shape[:-2] == key.shape[:-2]
         and key.shape[:-1] == value.shape[:-1]
         and query.size(-1) == key.size(-1) == value.size(-1) == embed_dim
-        and all(part.numel() > 0 and part.is_floating_point() for part in parts)
+        and query.numel() > 0
+        and key.numel() > 0
+        and query.is_floating_point()
+        and key.is_floating_point()
+        and value.is_floating_point()
     )
     if not fits:
+        parts = (query, key, value)
         shapes = ", ".join(str(tuple(part.shape)) for part in parts)
         dtypes = ", ".join(str(part.dtype) for part in parts)
         raise UserError(
@@ -243,7 +247,12 @@ class Attention(nn.Module, ABC):
         )
         if batched:
             return computed
-        return HeadOutputs(*(None if part is None else part[0] for part in computed))
+        outputs, weights, scores = computed
+        return HeadOutputs(
+            outputs[0],
+            None if weights is None else weights[0],
+            None if scores is None else scores[0],
+        )
 
     @abstractmethod
     def mix(

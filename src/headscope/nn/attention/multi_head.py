@@ -67,7 +67,7 @@ class MultiHeadAttention(Attention):
             dropout=dropout,
         )
         side_by_side = computed.outputs.transpose(1, 2).flatten(2)  # (B, T, H D)
-        return computed._replace(outputs=side_by_side)
+        return HeadOutputs(side_by_side, computed.weights, computed.scores)
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (B, H, T, D), keys and values (B, K, S, D)."""

@@ -147,4 +147,4 @@ class Head(nn.Module):
             scale=self.scale,
             dropout=dropout,
         )
-        return computed._replace(outputs=computed.outputs[:, 0])
+        return HeadOutputs(computed.outputs[:, 0], computed.weights, computed.scores)
