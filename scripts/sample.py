@@ -21,6 +21,7 @@ def sample(composed: DictConfig) -> None:
         generate_texts,
     )
     from headscope.nn.precision import in_precision
+    from headscope.seeds import mixed_seed
 
     config = from_hydra(SampleConfig, composed)
     check_sampling(
@@ -49,7 +50,7 @@ def sample(composed: DictConfig) -> None:
         top_k=config.top_k,
         top_p=config.top_p,
         stop=list(config.stop),
-        seeds=[config.seed + number for number in range(config.num_samples)],
+        seeds=[mixed_seed(config.seed, number) for number in range(config.num_samples)],
         read_one=read_one,
     )
     texts = [prompt] * config.num_samples

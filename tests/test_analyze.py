@@ -69,6 +69,17 @@ def test_the_figures_are_those_of_the_text(script: Script, run: Path) -> None:
     assert [row["type"] for row in as_json["heads"]] == [row["type"] for row in rows]
     assert as_json["tokens"] == 8
 
+    largest = rows_of(run / "analysis" / "largest_weights.csv")
+    assert len(largest) == 8
+    for row in largest:
+        layer, head, query, key = (int(row[name]) for name in ("layer", "head", "query", "key"))
+        weights = reading.weights[layer, head]
+        assert float(row["weight"]) == weights[1:].max() == weights[query, key]
+        assert (row["query_token"], row["key_token"]) == (
+            reading.labels[query],
+            reading.labels[key],
+        )
+
     names = [f"L{n // 4}H{n % 4}" for n in range(8)]
     weights = reading.weights.flatten(0, 1)
     alike = cosine_similarity(weights)
@@ -257,6 +268,21 @@ def test_heads_and_checkpoints_are_subtracted(script: Script, run: Path) -> None
         "difference_L1H3_L0H0.png",
         *(f"difference_{kind}_{layer}.png" for kind in ("layer", "mean") for layer in (0, 1)),
     }
+
+
+def test_a_model_of_one_head_and_one_of_many_are_compared_on_a_sheet(
+    script: Script, run: Path
+) -> None:
+    other = Path("other.ckpt")
+    torch.save(content(configuration("model.heads=1"), step=9)[0], other)
+    for ours, theirs in ((run, other), (other, run)):
+        words = (f"checkpoint={ours}", f"other={theirs}", "text=We the", "output_dir=report")
+        said = script("analyze", *words)
+        assert said.code == 0, said.err
+        drawn = {file.name for file in Path("report").glob("*_and_multi_*")}
+        assert drawn == {
+            f"single_and_multi_layer_{layer}.{kind}" for layer in (0, 1) for kind in ("png", "svg")
+        }
 
 
 def test_a_second_report_leaves_nothing_of_the_first_but_what_others_put_there(

@@ -58,6 +58,17 @@ def test_a_position_reaches_further_or_says_why_not(tmp_path, speeches, position
         torch.testing.assert_close(longer(tokens), loaded.model(tokens))
 
 
+def test_evaluating_in_bf16_changes_nothing_of_the_callers_model(tmp_path, speeches):
+    loaded = saved(tmp_path / "a.ckpt", "model/position=alibi")
+    text = validation_text(TextFiles(path=str(speeches)), loaded.tokenizer)
+    text = type(text)(text.tokens[:100], text.byte_lengths)
+    before = evaluate(loaded.model, text, batch_size=16)
+    for sizes in ([8, 16], [4], [8]):
+        evaluate_lengths(loaded, text, batch_size=16, block_sizes=sizes, precision="bf16")
+    assert {weight.dtype for weight in loaded.model.state_dict().values()} == {torch.float32}
+    assert evaluate(loaded.model, text, batch_size=16) == before
+
+
 def test_the_script_prints_a_list_and_refuses_what_is_no_list_of_lengths(
     script: Script, speeches: Path
 ) -> None:

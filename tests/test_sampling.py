@@ -1,7 +1,6 @@
 """The laws of scripts/sample.py: several texts at once are those that each would be alone, and
 weights in fewer bits are a choice."""
 
-import copy
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from headscope.generation import Read, compile_reading, generate_text, generate_
 from headscope.generation.compiled import OneToken, RowProducts, compile_at_call, export, inputs
 from headscope.nn import GPT, Alibi, Cache, Position, Rotary
 from headscope.nn.precision import in_precision
+from headscope.seeds import mixed_seed
 
 PROMPT = "My fellow"
 
@@ -34,11 +34,34 @@ def test_several_samples_are_each_what_it_would_be_alone(script: Script, checkpo
     words = ["sample", checkpoint, f"prompt={PROMPT}", "max_new_tokens=12", "top_p=null"]
     several = script(*words, "num_samples=3", "seed=5")
     assert several.code == 0, several.err
-    alone = [script(*words, f"seed={seed}").out for seed in (5, 6, 7)]
+    loaded = headscope.load(checkpoint.partition("=")[2])
+    alone = [
+        PROMPT
+        + "".join(
+            generate_text(
+                loaded.model,
+                loaded.tokenizer,
+                PROMPT,
+                max_new_tokens=12,
+                temperature=0.8,
+                seed=mixed_seed(5, number),
+            )
+        )
+        + "\n"
+        for number in range(3)
+    ]
     assert several.out == "".join(alone)
     assert len(set(alone)) == 3
+    assert script(*words, "seed=5").out == alone[0]
     places = [several.err.index(f"sample {number} of 3") for number in (1, 2, 3)]
     assert places == sorted(places)
+
+
+def test_no_sample_of_a_seed_is_a_sample_of_the_next(script: Script, checkpoint: str) -> None:
+    words = ["sample", checkpoint, "prompt=", "max_new_tokens=40", "num_samples=3"]
+    first, second = (script(*words, f"seed={seed}") for seed in (5, 6))
+    assert first.code == second.code == 0, first.err
+    assert not set(first.out.splitlines()) & set(second.out.splitlines()) - {""}
 
 
 def test_texts_that_end_early_wait_for_the_others(tmp_path: Path, checkpoint: str) -> None:
@@ -65,6 +88,21 @@ def test_fewer_bits_change_the_loss_a_little(
     assert 0 < apart < 0.1 * exact.abs().max()
     said = script("sample", checkpoint, "max_new_tokens=5", f"precision={precision}")
     assert said.code == 0, said.err
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_the_callers_model_keeps_its_precision(precision: str) -> None:
+    model = gpt()
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    logits = model(TEXTS)
+    made = in_precision(model, precision)
+    assert (made is model) == (precision == "fp32")
+    after = model.state_dict()
+    assert list(after) == list(before)
+    for name, weight in before.items():
+        assert after[name].dtype == weight.dtype
+        assert torch.equal(after[name], weight)
+    assert torch.equal(model(TEXTS), logits)
 
 
 def test_a_precision_that_is_none_is_refused(script: Script, checkpoint: str) -> None:
@@ -120,7 +158,7 @@ def test_a_compiled_step_has_the_logits_of_the_plain_one(
 @torch.no_grad()
 def test_a_compiled_step_in_bf16_is_as_near_as_the_plain_one() -> None:
     exact = gpt()
-    model = in_precision(copy.deepcopy(exact), "bf16")
+    model = in_precision(exact, "bf16")
     expected = read_others(exact.next_logits, cache_of_three(exact, 1))
     plain, compiled = (
         (read_others(read, cache_of_three(model, 1)).float() - expected).abs().max()

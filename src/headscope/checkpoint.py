@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from headscope.analysis.capture import attention_weights
+from headscope.analysis.capture import attention_weights_and_scores
 from headscope.analysis.labels import token_labels
 from headscope.config import build_part, parse
 from headscope.config.model import ModelConfig
@@ -24,6 +24,7 @@ from headscope.data.corpus import Corpus
 from headscope.data.tokenizer import Tokenizer, tokenizer_from_state
 from headscope.errors import UserError
 from headscope.nn import GPT
+from headscope.nn.inputs import token_ids
 
 FORMAT = 2
 
@@ -41,33 +42,58 @@ class Checkpoint:
     def attention(self, text: str | Sequence[int]) -> "Reading":
         """How the model reads a text, or tokens; of a longer one the first `block_size` tokens.
 
-        Raises UserError when there is none, or the vocabulary cannot say the text.
+        Raises UserError when there is none, when the vocabulary cannot say the text, or when a
+        token is no integer in the vocabulary.
         """
-        tokens = self.tokenizer.encode_prompt(text) if isinstance(text, str) else list(text)
+        if isinstance(text, str):
+            tokens = self.tokenizer.encode_prompt(text)
+        else:
+            tokens = token_ids(text, self.tokenizer.vocab_size)
         tokens = tokens[: self.model.block_size]
         if not tokens:
             raise UserError("the text is empty: there is nothing to look at")
-        weights = attention_weights(self.model, torch.tensor([tokens], device=self.model.device))
-        labels = token_labels(map(self.tokenizer.token_bytes, tokens))
-        return Reading(tokens=tokens, labels=labels, weights=weights[:, 0].cpu())
+        weights, scores = attention_weights_and_scores(
+            self.model, torch.tensor([tokens], device=self.model.device)
+        )
+        return Reading(
+            tokens=tokens,
+            labels=token_labels(map(self.tokenizer.token_bytes, tokens)),
+            weights=weights[:, 0].cpu(),
+            scores=scores[:, 0].cpu(),
+        )
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A text as a model reads it: T tokens, the label of each (see `token_labels`), and the weights
-    (L, H, T, T)."""
+    """A text as a model reads it: T tokens, the label of each (see `token_labels`), and weights and
+    raw scores (L, H, T, T).
+
+    `scores` are those before the causal mask and softmax: scaled, with the position's bias.
+    """
 
     tokens: list[int]
     labels: list[str]
     weights: torch.Tensor
+    scores: torch.Tensor
+
+    def first(self, length: int) -> "Reading":
+        """The first `length` tokens; what they see does not depend on those after them."""
+        return Reading(
+            tokens=self.tokens[:length],
+            labels=self.labels[:length],
+            weights=self.weights[..., :length, :length],
+            scores=self.scores[..., :length, :length],
+        )
 
 
 def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
     """Open a checkpoint and rebuild its model, in evaluation mode on `device`.
 
-    Raises UserError when the file is missing, truncated, or no checkpoint of headscope.
+    Raises UserError when the file is missing, truncated, or no checkpoint of headscope, or when
+    this machine does not have the device.
     """
     path = Path(path)
+    device = pick_device(str(device))
     content = read(path)
     try:
         config = config_of(content)

@@ -10,7 +10,8 @@ from matplotlib.image import imread
 from rich.console import Console
 from running import Script
 
-from headscope.benchmarks.attention import Shape, time_attentions
+from headscope.benchmarks.attention import Shape, forward_milliseconds, time_attentions
+from headscope.benchmarks.attention_chart import draw
 from headscope.config import SCHEMAS
 from headscope.nn import attention
 
@@ -41,10 +42,11 @@ def test_every_variant_is_measured_as_what_it_is(script: Script) -> None:
         layer = make(embed_dim=WIDTH, **options)
         assert row["parameters"] == sum(p.numel() for p in layer.parameters())
         assert row["cache_numbers_per_token"] == layer.cache_width
-        for figure in ("milliseconds", "ratio"):
+        for figure in ("milliseconds", "ratio", "forward_milliseconds", "forward_ratio"):
             assert 0 < row[figure]["min"] <= row[figure]["median"] <= row[figure]["max"]
         if row["attention"] == "multi_head":
             assert row["ratio"] == {"median": 1, "min": 1, "max": 1}
+            assert row["forward_ratio"] == {"median": 1, "min": 1, "max": 1}
         assert said.out.count(f"\n{row['attention']} ") >= 1
 
 
@@ -63,6 +65,36 @@ def test_what_needs_too_much_memory_is_left_out_and_says_so(script: Script) -> N
     assert Path("figures.png").read_bytes().startswith(b"\x89PNG")
     height, width, _ = imread("figures.png").shape
     assert 300 < height < width < 2000
+
+
+def test_the_time_of_forward_alone_is_that_of_a_pass_without_gradients() -> None:
+    layer, x = attention.multi_head(embed_dim=8, heads=2, causal=False), torch.randn(1, 3, 8)
+    modes: list[bool] = []
+    layer.register_forward_hook(lambda *call: modes.append(torch.is_grad_enabled()))
+    assert forward_milliseconds(layer, x, explicit=False) > 0
+    assert modes == [False]
+    assert all(parameter.grad is None for parameter in layer.parameters())
+
+
+def test_the_chart_shows_both_times_and_the_parameters() -> None:
+    def spread(value: float) -> dict[str, float]:
+        return {"median": value, "min": value, "max": value}
+
+    timed = {"milliseconds": spread(3.0), "ratio": spread(1.0)} | {
+        "forward_milliseconds": spread(0.5),
+        "forward_ratio": spread(1.0),
+    }
+    rows = [
+        {"attention": "multi_head", "parameters": 65_536, **timed},
+        {"attention": "additive", "parameters": 65_664, "left_out": "needs 9 GiB"},
+    ]
+    figures = {"device": "cpu", "threads": 1, "overrides": [], "batch_size": 4, "rounds": 1}
+    shape = {"tokens": 64, "embed_dim": 128, "heads": 4, "attentions": rows}
+    figure = draw(figures | {"shapes": [shape, shape]})
+    for times, parameters in zip(figure.axes[::2], figure.axes[1::2], strict=True):
+        assert [bar.get_width() for bar in times.patches] == [3.0, 0.5]
+        assert [bar.get_width() for bar in parameters.patches] == [65_536, 65_664]
+    figure.draw_without_rendering()
 
 
 @pytest.mark.parametrize("sizes", [(8, 10, 4), (0, 8, 2), (8, 0, 2), (8, 8, 0), (8, 8, -2)])

@@ -14,6 +14,7 @@ from small_gpt import fresh, gpt
 from torch import nn
 
 import headscope
+from headscope.errors import UserError
 from headscope.nn import NoPosition, gelu, layer_norm, relu_squared, rms_norm
 
 TOKENS = torch.randint(0, 11, (2, 6), generator=torch.Generator().manual_seed(0))
@@ -141,3 +142,37 @@ def test_a_modern_model_trains_samples_and_is_analyzed(script: Script, speeches:
     for name, more in (("train", [*words, run]), ("sample", ["max_new_tokens=3"]), ("analyze", [])):
         said = script(name, *more)
         assert said.code == 0, said.err
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        torch.zeros(2, 0, dtype=torch.long),
+        torch.zeros(0, 3, dtype=torch.long),
+        torch.zeros(3, dtype=torch.long),
+        torch.zeros(2, 3),
+        torch.zeros(2, 3, dtype=torch.bool),
+    ],
+    ids=lambda tokens: f"{tokens.dtype} {tuple(tokens.shape)}",
+)
+def test_a_model_refuses_what_are_no_tokens(tokens):
+    model = gpt()
+    for call in (model, model.hidden, model.next_logits, model.embed):
+        with pytest.raises(UserError, match=rf"{tokens.dtype}.*integers|torch\.int64 \(B, T\)"):
+            call(tokens)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.zeros(2, 0, 16),
+        torch.zeros(0, 3, 16),
+        torch.zeros(3, 16),
+        torch.zeros(2, 3, 15),
+        torch.zeros(2, 3, 16, dtype=torch.long),
+    ],
+    ids=lambda x: f"{x.dtype} {tuple(x.shape)}",
+)
+def test_a_block_refuses_what_are_no_embeddings(x):
+    with pytest.raises(UserError, match=r"\(B, T, 16\) with at least one token"):
+        gpt().blocks[0](x)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from headscope.nn import GPT, Learned
+from headscope.nn import GPT, AdditiveAttention, Learned
 from headscope.nn.loss import next_token_loss
 from headscope.training.muon import Muon, orthogonal
 from headscope.training.optimizer import adamw, by_decay, muon
@@ -186,3 +186,13 @@ def test_a_matrix_without_a_gradient_stays():
     Muon([moved, still], lr=0.1, momentum=0.9, weight_decay=0.1).step()
     assert torch.equal(still, torch.ones(2, 3))
     assert not torch.equal(moved, torch.ones(2, 3))
+
+
+def test_muon_leaves_the_vectors_of_additive_attention_to_adamw():
+    gpt = model(attention=AdditiveAttention)
+    hidden, *rest = muon(gpt, **MUON).param_groups
+    vectors = {id(block.attention.w) for block in gpt.blocks}
+    assert not vectors & {id(parameter) for parameter in hidden["params"]}
+    assert vectors <= {id(parameter) for group in rest for parameter in group["params"]}
+    linear = [part.weight for part in gpt.blocks.modules() if isinstance(part, nn.Linear)]
+    assert [id(weight) for weight in linear] == [id(parameter) for parameter in hidden["params"]]

@@ -8,14 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headscope.nn.loss import bits_per_byte, next_token_loss
-from headscope.training.module import seed, step_seed
+from headscope.seeds import mixed_seed
+from headscope.training.module import seed
 
 # --- seeds ---
 
 
 def test_every_seed_step_and_rank_draws_its_own_numbers():
     seeds = {
-        step_seed(seed, step, rank)
+        mixed_seed(seed, step, rank)
         for seed in (0, 1, 2, 1337, 2**31)
         for step in (*range(500), 10**6, 2**40)
         for rank in range(8)
@@ -25,9 +26,15 @@ def test_every_seed_step_and_rank_draws_its_own_numbers():
     assert len(draws) > 0.99 * len(seeds)  # 24 bits each: a few meet by chance
 
 
-@given(st.integers(0, 2**63), st.integers(0, 2**63), st.integers(0, 2**63))
-def test_a_step_seed_is_one_that_torch_takes(number, step, rank):
-    torch.Generator().manual_seed(step_seed(number, step, rank))
+@given(st.integers(-(2**63), 2**63), st.integers(0, 2**63), st.integers(0, 2**63))
+def test_a_mixed_seed_is_one_that_torch_takes(number, step, rank):
+    torch.Generator().manual_seed(mixed_seed(number, step, rank))
+
+
+def test_the_numbers_of_seeds_in_a_row_do_not_overlap():
+    """Sample k of seed s is not sample k - 1 of seed s + 1."""
+    seeds = {mixed_seed(seed, number) for seed in range(100) for number in range(100)}
+    assert len(seeds) == 100 * 100
 
 
 def test_what_is_drawn_after_seeding_is_what_torch_says():

@@ -10,45 +10,75 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headscope.nn import GPT, Attention
+from headscope.nn import GPT, Attention, HeadOutputs
+
+
+@contextmanager
+def explained_attention(model: nn.Module, look: Callable[[HeadOutputs], None]) -> Iterator[None]:
+    """Inside, `look` gets outputs, weights and scores of every attention of `model`, layer by layer
+    and call by call, without gradients.
+
+    A forward hook computes them a second time, explicitly, from what the layer was called with. The
+    model itself runs as it always does: its outputs are the same bit for bit.
+    """
+
+    @torch.no_grad()
+    def explain(layer: Attention, args: Any, options: dict[str, Any], output: Any) -> None:
+        look(layer.explain(*args, **{k: v for k, v in options.items() if k != "weights"}))
+
+    layers = [module for module in model.modules() if isinstance(module, Attention)]
+    hooks = [layer.register_forward_hook(explain, with_kwargs=True) for layer in layers]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 @contextmanager
 def captured_attention(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Inside, every attention of `model` runs explicitly and its weights (B, H, T, T) are appended
-    to the list, in order of layer; afterwards it runs as before, whatever happened between."""
+    """Inside, the weights (B, H, T, T) of every attention of `model` are appended to the list,
+    layer by layer and call by call."""
     captured: list[Tensor] = []
-    layers = [module for module in model.modules() if isinstance(module, Attention)]
-    own = [vars(layer).get("forward") for layer in layers]  # None: that of its class
 
-    def watched(forward: Callable[..., Any]) -> Callable[..., Any]:
-        def attend(*args: Any, weights: bool = False, **options: Any) -> Any:
-            mixed, seen = forward(*args, weights=True, **options)
-            captured.append(seen.detach())
-            return (mixed, seen) if weights else mixed
+    def keep_weights(computed: HeadOutputs) -> None:
+        assert computed.weights is not None  # the explicit path has them
+        captured.append(computed.weights)
 
-        return attend
-
-    try:
-        for layer in layers:
-            vars(layer)["forward"] = watched(layer.forward)
+    with explained_attention(model, keep_weights):
         yield captured
-    finally:
-        for layer, forward in zip(layers, own, strict=True):
-            del vars(layer)["forward"]
-            if forward is not None:
-                vars(layer)["forward"] = forward
 
 
 @torch.no_grad()
 def attention_weights(model: GPT, tokens: Tensor) -> Tensor:
     """The weights (L, B, H, T, T) with which `model` reads `tokens` (B, T), without dropout."""
+    with evaluating(model), captured_attention(model) as captured:
+        # Past a compiled graph, which calls no hooks.
+        model.hidden(tokens)
+    return torch.stack(captured)
+
+
+@torch.no_grad()
+def attention_weights_and_scores(model: GPT, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights and raw scores, (L, B, H, T, T) each, with which `model` reads `tokens` (B, T).
+
+    Scores are scaled and have the position's bias; they are those before the causal mask, so that
+    they also say how well a query fits the keys that come later. Softmax of the masked scores is
+    the weights.
+    """
+    captured: list[HeadOutputs] = []
+    with evaluating(model), explained_attention(model, captured.append):
+        model.hidden(tokens)
+    _, weights, scores = zip(*captured, strict=True)
+    return torch.stack(weights), torch.stack(scores)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Inside, the model is in evaluation mode; afterwards in the mode it was in."""
     training = model.training
     model.eval()
     try:
-        with captured_attention(model) as captured:
-            # Not through a compiled graph, which knows the fused path alone.
-            model.hidden(tokens)
+        yield
     finally:
         model.train(training)
-    return torch.stack(captured)

@@ -1,4 +1,4 @@
-"""What attention costs by itself: every variant forward and backward, in turn, at several shapes.
+"""What attention costs alone: the time and parameters of every variant, at several shapes.
 
 Shapes: B batch, T tokens, C embed_dim, H heads.
 """
@@ -79,8 +79,8 @@ def time_attentions(
     device: torch.device,
     console: Console,
 ) -> dict[str, Any]:
-    """Milliseconds of one forward and backward pass of every variant at every shape, and the ratio
-    to `REFERENCE` in the same round: medians and spread over the rounds.
+    """Milliseconds of one forward and backward pass of every variant at every shape, of one forward
+    pass alone, and the ratios to `REFERENCE` in the same round: medians and spread over the rounds.
 
     A variant that would need more than `memory_gib` at a shape is left out there and says why.
 
@@ -145,17 +145,25 @@ def time_shape(
     size = (batch_size, shape.tokens, shape.embed_dim)
     x = torch.randn(size, device=device, requires_grad=True)
     gradient = torch.randn(size, device=device)
-    measured: dict[str, list[float]] = {label: [] for label in timed}
+    both: dict[str, list[float]] = {label: [] for label in timed}
+    forward: dict[str, list[float]] = {label: [] for label in timed}
     for number in range(-WARMUP_ROUNDS, rounds):
         for label, (layer, explicit) in timed.items():
             ms = milliseconds(layer, x, gradient, explicit=explicit)
+            forward_ms = forward_milliseconds(layer, x, explicit=explicit)
             if number >= 0:
-                measured[label].append(ms)
+                both[label].append(ms)
+                forward[label].append(forward_ms)
 
     for row in rows:
-        if row["attention"] in timed:
-            ours = measured[row["attention"]]
-            row |= {"milliseconds": spread(ours), "ratio": ratios(ours, measured[REFERENCE])}
+        label = row["attention"]
+        if label in timed:
+            row |= {
+                "milliseconds": spread(both[label]),
+                "ratio": ratios(both[label], both[REFERENCE]),
+                "forward_milliseconds": spread(forward[label]),
+                "forward_ratio": ratios(forward[label], forward[REFERENCE]),
+            }
     return rows
 
 
@@ -171,6 +179,16 @@ def milliseconds(layer: Attention, x: Tensor, gradient: Tensor, *, explicit: boo
     layer.zero_grad()
     x.grad = None
     return 1e3 * passed
+
+
+@torch.no_grad()
+def forward_milliseconds(layer: Attention, x: Tensor, *, explicit: bool) -> float:
+    """Of one pass of x (B, T, C) forward that keeps nothing for gradients, as in sampling."""
+    wait_for(x.device)
+    started = time.perf_counter()
+    layer(x, weights=explicit)
+    wait_for(x.device)
+    return 1e3 * (time.perf_counter() - started)
 
 
 def numbers_per_pair(layer: Attention, explicit: bool) -> int:
@@ -193,14 +211,17 @@ def report(figures: dict[str, Any], console: Console) -> None:
         sizes = Shape(shape["tokens"], shape["embed_dim"], shape["heads"])
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         table.add_column("attention", no_wrap=True)
-        for name in ("parameters", "cache", "ms", "ratio", "least", "most"):
+        for name in ("parameters", "cache", "ms", "ratio", "forward", "ratio"):
             table.add_column(name, justify="right", no_wrap=True)
         for row in shape["attentions"]:
             cells = ["-"] * 4
             if "left_out" not in row:
-                ratio = row["ratio"]
-                cells = [f"{ratio[key]:.2f}" for key in ("median", "min", "max")]
-                cells.insert(0, f"{row['milliseconds']['median']:,.2f}")
+                cells = [
+                    f"{row['milliseconds']['median']:,.2f}",
+                    f"{row['ratio']['median']:.2f}",
+                    f"{row['forward_milliseconds']['median']:,.2f}",
+                    f"{row['forward_ratio']['median']:.2f}",
+                ]
             cache = f"{row['cache_numbers_per_token']:,}"
             table.add_row(row["attention"], f"{row['parameters']:,}", cache, *cells)
         console.print(f"\n{sizes}", style="bold", highlight=False)
@@ -209,10 +230,10 @@ def report(figures: dict[str, Any], console: Console) -> None:
             if "left_out" in row:
                 console.print(f"{row['attention']}: {row['left_out']}", highlight=False)
     console.print(
-        "\ncache: numbers that a key-value cache keeps for every token. ms: forward and backward, "
-        f"median of {figures['rounds']} rounds. ratio: to {REFERENCE} in the same round; median, "
-        "least and most. explicit: every step by itself, weights returned, without the fused "
-        "kernel.",
+        "\ncache: numbers that a key-value cache keeps for every token. ms: forward and backward; "
+        f"forward: ms of the forward pass alone, without gradients; medians of {figures['rounds']} "
+        f"rounds. ratio: to {REFERENCE} in the same round. explicit: every step by itself, weights "
+        "returned, without the fused kernel.",
         highlight=False,
         soft_wrap=True,
     )

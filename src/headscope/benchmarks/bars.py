@@ -32,14 +32,10 @@ def draw_bars(
     panels = figure.subplots(len(groups), 1, sharex=logarithmic, squeeze=False)[:, 0]
     lengths = {name: [bar.length for bar in bars if bar.length] for name, bars in groups.items()}
     if logarithmic:
-        least = min(min(each) for each in lengths.values())
-        most = max(max(each) for each in lengths.values())
-        panels[0].set_xscale("log")
-        start = 10 ** math.floor(math.log10(least / 1.5))
-        panels[0].set_xlim(start, most * (most / start) ** 0.35)  # room for words
+        logarithmic_axis(panels[0], [length for each in lengths.values() for length in each])
     for panel, (name, bars) in zip(panels, groups.items(), strict=True):
         panel.set_title(f"\n{name}", loc="left", fontsize=11)
-        _draw_group(panel, bars)
+        draw_group(panel, bars)
         if not logarithmic:
             panel.set_xlim(0, max(lengths[name]) * 1.45)
         panel.xaxis.set_major_formatter("{x:,g}")
@@ -48,7 +44,16 @@ def draw_bars(
     return figure
 
 
-def _draw_group(panel: Axes, bars: Sequence[Bar]) -> None:
+def logarithmic_axis(panel: Axes, lengths: Sequence[float], room: float = 0.35) -> None:
+    """A logarithmic x axis that begins below the shortest bar; `room` is what it leaves for words,
+    as a share of the longest bar."""
+    start = 10 ** math.floor(math.log10(min(lengths) / 1.5))
+    panel.set_xscale("log")
+    panel.set_xlim(start, max(lengths) * (max(lengths) / start) ** room)
+
+
+def draw_group(panel: Axes, bars: Sequence[Bar]) -> None:
+    """Horizontal bars from top to bottom, each with its words at its end."""
     drawn = {number: bar for number, bar in enumerate(bars) if bar.length}
     lengths = [bar.length or 0.0 for bar in drawn.values()]
     container = panel.barh(

@@ -121,9 +121,9 @@ def time_large(
     peer = hugging_face(model)
     ids = torch.tensor([prompt], device=device)
     require_close(peer(ids).logits, model(ids))
-    ours = {"fp32": model, "bf16": in_precision(copy.deepcopy(model), "bf16")}
+    ours = {"fp32": model, "bf16": in_precision(model, "bf16")}
     if device.type == "cpu":
-        ours["int8"] = in_precision(copy.deepcopy(model), "int8")
+        ours["int8"] = in_precision(model, "int8")
     theirs = {"fp32": peer, "bf16": copy.deepcopy(peer).bfloat16()}
     started = time.perf_counter()
     compiled = {name: (ours[name], compile_reading(ours[name])) for name in ("fp32", "bf16")}

@@ -11,6 +11,7 @@ from torch import Tensor
 from headscope.errors import UserError
 from headscope.generation.picking import check_sampling, draw, pick
 from headscope.nn import GPT, Cache
+from headscope.nn.inputs import token_ids
 
 Read = Callable[[Tensor, Cache], Tensor]
 """`GPT.next_logits` with a cache."""
@@ -75,10 +76,12 @@ def generate_tokens(
     are read together, others apart. `Context` says what is read of a long one, and what `cached`
     and `read_one` are.
 
-    Raises UserError when a prompt is empty or a setting is out of range.
+    Raises UserError when a prompt is empty, has a token that is not in the vocabulary, or a setting
+    is out of range.
     """
     check_sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p)
     by_length: dict[int, list[int]] = {}
+    prompts = [token_ids(prompt, model.vocab_size) for prompt in prompts]
     for number, prompt in enumerate(prompts):
         if not prompt:
             raise UserError("the prompt must have at least one token, such as the end of text")
@@ -86,7 +89,7 @@ def generate_tokens(
     contexts = [
         Context(
             model,
-            torch.tensor([list(prompts[number]) for number in numbers], device=model.device),
+            torch.tensor([prompts[number] for number in numbers], device=model.device),
             cached=cached,
             read_one=read_one,
         )

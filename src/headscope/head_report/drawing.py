@@ -43,7 +43,8 @@ def difference_of_heads(reading: Reading, first: Head, second: Head) -> Pictures
 
 def difference_of_checkpoints(reading: Reading, ours: Checkpoint, theirs: Checkpoint) -> Pictures:
     """The maps of `ours`, which are the `reading`, less those of `theirs`, of the layers that both
-    have: of the means over heads and, where both have as many, of every head."""
+    have: of the means over heads and, where both have as many, of every head. Where one of them has
+    a single head and the other several, also a sheet that compares the two."""
     other = theirs.attention(reading.tokens)
     # Its block_size may be shorter; what a token sees does not depend on those after it.
     length = len(other.tokens)
@@ -63,6 +64,17 @@ def difference_of_checkpoints(reading: Reading, ours: Checkpoint, theirs: Checkp
             title = f"Layer {layer} of two models, one less the other"
             each = pictures.difference_map(seen, others, labels, title=title, names=names)
             yield f"difference_layer_{layer}", each
+        elif 1 in (len(seen), len(others)):
+            swapped = len(others) == 1
+            single, multi = (others, seen) if swapped else (seen, others)
+            sheet = pictures.single_and_multi_head(
+                single[0],
+                multi,
+                labels,
+                title=f"Layer {layer}: single-head and multi-head attention",
+                names=names[::-1] if swapped else names,
+            )
+            yield f"single_and_multi_layer_{layer}", sheet
 
 
 def label_of(loaded: Checkpoint) -> str:

@@ -14,7 +14,9 @@ import numpy as np
 from torch import Tensor
 
 from headscope.analysis.diversity import diversity, pairs_by_similarity, uniqueness
+from headscope.analysis.largest import largest_weight
 from headscope.analysis.study import Study
+from headscope.checkpoint import Reading
 
 PAIRS = 5
 """As many of the most and of the least alike pairs."""
@@ -70,6 +72,26 @@ def matrix_rows(matrix: Tensor, names: Sequence[str]) -> list[dict[str, Any]]:
         {"head": name, **dict(zip(names, row, strict=True))}
         for name, row in zip(names, matrix.tolist(), strict=True)
     ]
+
+
+def largest_weight_rows(reading: Reading) -> list[dict[str, Any]]:
+    """The largest weight of every head's map, and the query and key it stands between."""
+    largest = largest_weight(reading.weights)
+    rows = []
+    for place in np.ndindex(*largest.weight.shape):
+        query, key = int(largest.query[place]), int(largest.key[place])
+        rows.append(
+            {
+                "layer": place[0],
+                "head": place[1],
+                "weight": float(largest.weight[place]),
+                "query": query,
+                "query_token": reading.labels[query],
+                "key": key,
+                "key_token": reading.labels[key],
+            }
+        )
+    return rows
 
 
 def history_rows(history: Sequence[tuple[int, Study]]) -> list[dict[str, Any]]:

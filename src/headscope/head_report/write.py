@@ -15,7 +15,7 @@ from headscope.analysis.head_types import Thresholds
 from headscope.analysis.page import attention_page
 from headscope.analysis.repeats import REPEAT_FIGURES
 from headscope.analysis.study import Study, study_heads
-from headscope.checkpoint import Checkpoint, Reading
+from headscope.checkpoint import Checkpoint
 from headscope.files import write_atomically
 from headscope.head_report import drawing
 from headscope.head_report.chosen import Head
@@ -27,6 +27,7 @@ from headscope.head_report.tables import (
     head_rows,
     history_rows,
     json_text,
+    largest_weight_rows,
     matrix_rows,
     with_uniform,
 )
@@ -43,9 +44,9 @@ def write_report(
     moments: Sequence[Checkpoint] = (),
     track: Track = iter,
 ) -> tuple[Study, Worth | None]:
-    """Write heads.csv, heads.json, columns.csv, similarity.csv, jensen_shannon.csv, pictures (PNG
-    and SVG) and attention.html. Returns what was found about the heads and, with an `ablation`,
-    what the loss is without each.
+    """Write heads.csv, heads.json, columns.csv, similarity.csv, jensen_shannon.csv,
+    largest_weights.csv, pictures (PNG and SVG) and attention.html. Returns what was found about the
+    heads and, with an `ablation`, what the loss is without each.
 
     Also the difference of a `pair` of heads, that to an `other` checkpoint and, over `moments` of
     the run, history.csv and its picture. The page, and the distances of heads, are of as much of
@@ -62,7 +63,7 @@ def write_report(
     history = [
         (one.step, study_of(one.model)) for one in track(sorted(moments, key=lambda one: one.step))
     ]
-    shown = beginning(subject.reading, subject.shown_tokens)
+    shown = subject.reading.first(subject.shown_tokens)
     distances = jensen_shannon(shown.weights.flatten(0, 1))
     rows = head_rows(study, worth.figures if worth else {})
     columns = column_rows(study, measured_on(subject, study, worth))
@@ -71,6 +72,7 @@ def write_report(
         "columns.csv": csv_text(columns),
         "similarity.csv": csv_text(matrix_rows(study.similarity, study.names)),
         "jensen_shannon.csv": csv_text(matrix_rows(distances, study.names)),
+        "largest_weights.csv": csv_text(largest_weight_rows(subject.reading)),
         "attention.html": attention_page(
             weights=shown.weights,
             labels=shown.labels,
@@ -146,12 +148,3 @@ def files_of(folder: Path) -> list[str]:
     names = before.get("files", []) if isinstance(before, Mapping) else []
     # Names alone, so that no other folder's file is ever meant.
     return [name for name in names if isinstance(name, str) and Path(name).name == name]
-
-
-def beginning(reading: Reading, length: int) -> Reading:
-    """The first tokens of a text; what they see does not depend on those after them."""
-    return Reading(
-        tokens=reading.tokens[:length],
-        labels=reading.labels[:length],
-        weights=reading.weights[..., :length, :length],
-    )

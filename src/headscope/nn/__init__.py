@@ -4,6 +4,7 @@ from headscope.nn.activation import gelu, relu_squared
 from headscope.nn.attention import (
     AdditiveAttention,
     Attention,
+    HeadOutputs,
     MultiHeadAttention,
     StackedHeads,
     grouped_query,
@@ -11,6 +12,7 @@ from headscope.nn.attention import (
     mask_per_sequence,
     multi_head,
     multi_query,
+    scaled_dot_product,
     single_head,
 )
 from headscope.nn.cache import Cache, Past
@@ -28,6 +30,7 @@ from headscope.nn.position import (
     Relative,
     Rotary,
     Sinusoidal,
+    add_position_over_length,
 )
 
 __all__ = [
@@ -38,6 +41,7 @@ __all__ = [
     "Cache",
     "Digits",
     "HeadBias",
+    "HeadOutputs",
     "Index",
     "Learned",
     "MultiHeadAttention",
@@ -49,6 +53,7 @@ __all__ = [
     "Rotary",
     "Sinusoidal",
     "StackedHeads",
+    "add_position_over_length",
     "gelu",
     "grouped_query",
     "layer_norm",
@@ -58,5 +63,6 @@ __all__ = [
     "multi_query",
     "relu_squared",
     "rms_norm",
+    "scaled_dot_product",
     "single_head",
 ]

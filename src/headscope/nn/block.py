@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from headscope.nn.activation import gelu
 from headscope.nn.cache import Past
+from headscope.nn.inputs import check_embeddings
 from headscope.nn.norm import layer_norm
 from headscope.nn.position import Position
 
@@ -36,6 +37,8 @@ class Block(nn.Module):
 
     Maps (B, T, C) to (B, T, C). `dropout` acts on what is added to the residual stream. `position`
     and `past` are passed on to attention; `norm` makes a normalization.
+
+    Raises UserError when the input is not floating-point numbers (B, T, C), or is empty.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Block(nn.Module):
         bias: bool = False,
     ) -> None:
         super().__init__()
+        self.embed_dim = embed_dim
         self.attention_norm = norm(embed_dim=embed_dim, bias=bias)
         self.attention = attention
         self.feed_forward_norm = norm(embed_dim=embed_dim, bias=bias)
@@ -58,5 +62,6 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, position: Position | None = None, past: Past | None = None
     ) -> Tensor:
+        check_embeddings(x, self.embed_dim)
         x = x + self.dropout(self.attention(self.attention_norm(x), position=position, past=past))
         return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))

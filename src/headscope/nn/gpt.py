@@ -17,6 +17,7 @@ from headscope.nn.attention import Attention, multi_head
 from headscope.nn.attention.base import head_width
 from headscope.nn.block import Block
 from headscope.nn.cache import Cache, Past
+from headscope.nn.inputs import check_tokens
 from headscope.nn.norm import layer_norm
 from headscope.nn.position import Learned, Position
 
@@ -91,6 +92,7 @@ class GPT(nn.Module):
             raise UserError(f"lookback={lookback} must be 0 or more")
         if logit_cap is not None and not 0 < logit_cap < math.inf:
             raise UserError(f"logit_cap={logit_cap} must be above 0, or null for none")
+        self.vocab_size = vocab_size
         self.block_size = block_size
         self.embedding_scale = math.sqrt(embed_dim) if scale_embedding else 1.0
         self.embedding = nn.Embedding(vocab_size, embed_dim)
@@ -153,7 +155,8 @@ class GPT(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits (B, T, V) of the token that follows each of `tokens` (B, T).
 
-        Raises UserError when T is more than `block_size`.
+        Raises UserError when tokens are no integers, there are none, or T is more than
+        `block_size`.
         """
         return self.read_out(self.hidden(tokens))
 
@@ -182,6 +185,7 @@ class GPT(nn.Module):
     def embed(self, tokens: Tensor, start: int = 0) -> Tensor:
         """What the first block reads, (B, T - start, C), of `tokens` (B, T) from `start` on. Raises
         UserError as `forward` does."""
+        check_tokens(tokens)
         if tokens.size(1) > self.block_size:
             raise UserError(f"{tokens.size(1)} tokens are more than block_size={self.block_size}")
         x = self.embedding(tokens[:, start:]) * self.embedding_scale

@@ -1,5 +1,6 @@
 """In how many digits numbers are kept."""
 
+import copy
 import warnings
 from typing import TypeVar
 
@@ -23,16 +24,18 @@ def full_precision(x: Tensor) -> torch.autocast:
 
 
 def in_precision(model: Model, precision: str) -> Model:
-    """`model` with its weights in `fp32`, as they are, in `bf16`, or, those of linear layers, in
-    `int8` with a factor for each matrix; what they are multiplied with is rounded to int8 too, as
-    it comes (PyTorch's dynamic quantization, on a CPU).
+    """`model` itself for `fp32`; for `bf16` and `int8` a copy in that precision, so that the
+    caller's model stays as it is.
+
+    `int8` stores the weights of linear layers in int8, with one scale for each matrix, and rounds
+    their inputs to int8 as they come (PyTorch's dynamic quantization, on a CPU).
 
     Raises UserError when there is no such precision, or not on the model's device.
     """
     if precision == "fp32":
         return model
     if precision == "bf16":
-        return model.bfloat16()
+        return copy.deepcopy(model).bfloat16()
     if precision != "int8":
         raise UserError(f"precision={precision} must be fp32, bf16 or int8")
     device = next(model.parameters()).device.type

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.loss import bits_per_byte
+from headscope.seeds import mixed_seed
 from headscope.training.compiling import compile_in_place
 from headscope.training.objective import Objective
 
@@ -89,7 +90,7 @@ class LanguageModel(LightningModule):
             if problem:
                 self.warn(f"trainer.compile: not compiled ({problem})")
         if batch_idx % self.trainer.accumulate_grad_batches == 0:
-            seed(self.device, step_seed(self.seed, self.global_step, self.global_rank))
+            seed(self.device, mixed_seed(self.seed, self.global_step, self.global_rank))
             factor = self.schedule(self.global_step)
             for group, settings in zip(self._param_groups(), self.groups, strict=True):
                 group["lr"] = settings["lr"] * factor
@@ -179,15 +180,3 @@ def seed(device: torch.device, number: int) -> None:
         torch.cuda.manual_seed(number)
     elif device.type == "mps":
         torch.mps.manual_seed(number)
-
-
-def step_seed(seed: int, step: int, rank: int) -> int:
-    """A seed for every (seed, step, rank), spread out by SplitMix64's mixing (Steele 2014)."""
-    mask = 2**64 - 1
-    mixed = 0
-    for part in (seed, step, rank):
-        mixed = (mixed ^ part) + 0x9E3779B97F4A7C15 & mask
-        mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & mask
-        mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & mask
-        mixed ^= mixed >> 31
-    return mixed

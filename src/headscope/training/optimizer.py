@@ -41,8 +41,9 @@ def muon(
     beta2: float,
     eps: float = 1e-8,
 ) -> "Together":
-    """Muon (Jordan 2024) at the rate `matrix_lr` on the matrices of the blocks, whose updates it
-    makes orthogonal; AdamW at `lr` on embeddings, head and vectors. Decay is on matrices only.
+    """Muon (Jordan 2024) at the rate `matrix_lr` on the matrices of the blocks' linear layers. It
+    makes their updates orthogonal. AdamW at `lr` on everything else: embeddings, head, vectors, and
+    stacks of vectors such as `AdditiveAttention.w`. Decay is on all with two axes or more.
 
     Raises UserError when a beta or the momentum is out of range, or the model has no blocks.
     """
@@ -50,7 +51,12 @@ def muon(
     if not 0 <= momentum < 1:
         raise UserError(f"momentum={momentum} must be at least 0 and below 1")
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    matrices = {n: p for n, p in trained.items() if n.startswith("blocks.") and p.dim() == 2}
+    linear = {
+        f"{name}.weight"
+        for name, part in model.named_modules()
+        if name.startswith("blocks.") and isinstance(part, nn.Linear)
+    }
+    matrices = {name: p for name, p in trained.items() if name in linear}
     if not matrices:
         raise UserError(
             "optimizer=muon is for headscope's own models, whose blocks have matrices to train: "

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 from choices import POSITIONS, SIZES, position_of
-from drawn import assert_readable, assert_saved, data, images
+from drawn import assert_readable, assert_saved, data, images, words_of
 
-from headscope.analysis.pictures import position_picture
+from headscope.analysis.pictures import bias_map, position_picture
+from headscope.errors import UserError
 from headscope.nn import Position
 
 TABLES = ["learned", "sinusoidal", "digits"]
@@ -101,3 +102,33 @@ def test_a_number_is_drawn_at_every_position(name, share):
 def test_an_encoding_without_a_picture_says_so():
     with pytest.raises(TypeError, match="Strange has no picture"):
         position_picture(type("Strange", (Position,), {})(**SIZES))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", ["alibi", "relative", "head_bias"])
+def test_a_bias_map_shows_both_directions_with_their_numbers(name, causal):
+    position = position_of(name)
+    figure = bias_map(position, 5, causal=causal)
+    bias = position.bias(5, 5).detach().numpy()
+    future = np.triu(np.ones((5, 5), dtype=bool), 1) & causal
+    words = words_of(figure)
+    for panel, values in zip(images(figure), bias, strict=True):
+        np.testing.assert_array_equal(data(panel), np.where(future, np.nan, values))
+        low, high = panel.images[0].get_clim()
+        assert low == -high == -np.abs(bias[:, ~future]).max()
+        drawn = [float(text.get_text()) for text in panel.texts if text.get_text() != "-"]
+        np.testing.assert_allclose(drawn, values[~future], atol=0.01 * np.abs(values).max())
+    assert ("after" in words) == (not causal)
+    assert_readable(figure)
+    assert_saved(figure)
+
+
+def test_a_large_bias_map_has_colours_alone():
+    figure = bias_map(position_of("alibi", block_size=40), 40)
+    assert not any(panel.texts for panel in images(figure))
+
+
+@pytest.mark.parametrize(("name", "tokens"), [("rotary", 5), ("none", 5), ("alibi", 11)])
+def test_a_bias_map_of_nothing_is_refused(name, tokens):
+    with pytest.raises(UserError):
+        bias_map(position_of(name), tokens)

@@ -1,10 +1,16 @@
 """The laws of the two ways of writing dot-product attention: they are one."""
 
+import doctest
+import math
+
 import pytest
 import torch
 from attention_layers import past
 from torch import Tensor
 
+from headscope.errors import UserError
+from headscope.nn import Alibi, scaled_dot_product
+from headscope.nn.attention import dot_product
 from headscope.nn.attention.dot_product import attend_explicit, attend_fused
 
 both = pytest.mark.parametrize("attend", [attend_fused, attend_explicit])
@@ -50,7 +56,7 @@ def test_fused_equals_explicit_in_outputs_and_gradients(shape, causal, bias):
     for scale in (0.1, 1.0, 3.0):
         results = []
         for attend in (attend_fused, attend_explicit):
-            mixed, _ = attend(*inputs[:3], scale=scale, **options)
+            mixed = attend(*inputs[:3], scale=scale, **options).outputs
             results.append((mixed, *torch.autograd.grad((mixed * weighting).sum(), inputs)))
         for fused, explicit in zip(*results, strict=True):
             torch.testing.assert_close(fused, explicit, rtol=1e-4, atol=1e-4)
@@ -61,9 +67,9 @@ def test_fused_equals_explicit_in_outputs_and_gradients(shape, causal, bias):
 def test_of_bf16_both_are_within_a_rounding_of_fp64(shape, size):
     q, k, v = (part.detach() for part in qkv(shape, torch.bfloat16))
     options = {"causal": past(*shape[3:5]), "scale": size * shape[5] ** -0.5}
-    exact, _ = attend_explicit(q.double(), k.double(), v.double(), **options)
+    exact = attend_explicit(q.double(), k.double(), v.double(), **options).outputs
     for attend in (attend_fused, attend_explicit):
-        mixed, _ = attend(q, k, v, **options)
+        mixed = attend(q, k, v, **options).outputs
         assert mixed.dtype == torch.bfloat16
         assert (mixed - exact).norm() < BF16_ROUNDING * exact.norm()
 
@@ -81,10 +87,12 @@ def test_scale_one_is_the_bare_dot_product_and_scale_multiplies_it(attend):
 @pytest.mark.parametrize("causal", [None, past(5)])
 def test_a_key_head_serves_the_query_heads_of_its_group_in_a_row(attend, causal):
     q, k, v = qkv((2, 6, 2, 5, 5, 4))
-    mixed, _ = attend(q, k, v, scale=0.5, causal=causal)
+    mixed = attend(q, k, v, scale=0.5, causal=causal).outputs
     for head in range(6):
         group = slice(head // 3, head // 3 + 1)
-        alone, _ = attend(q[:, head : head + 1], k[:, group], v[:, group], scale=0.5, causal=causal)
+        alone = attend(
+            q[:, head : head + 1], k[:, group], v[:, group], scale=0.5, causal=causal
+        ).outputs
         torch.testing.assert_close(mixed[:, head : head + 1], alone)
 
 
@@ -95,8 +103,96 @@ def test_dropout_keeps_the_mean(attend, hidden):
     torch.manual_seed(0)
     options = {"scale": 0.5} | ({hidden: past(6)} if hidden else {})
     many = [part.expand(2_000, *part.shape[1:]) for part in (q, k, v)]
-    mixed, _ = attend(*many, dropout=0.5, **options)
-    expected, _ = attend_explicit(q, k, v, **options)
+    mixed = attend(*many, dropout=0.5, **options).outputs
+    expected = attend_explicit(q, k, v, **options).outputs
     assert not torch.equal(mixed[0], mixed[1])
     off = (mixed.mean(dim=0) - expected[0]).abs()
     assert (off < 5 * mixed.std(dim=0) / 2_000**0.5).all()
+
+
+def test_alibi_at_1024_tokens_in_bf16_is_equal_in_both_paths_within_the_rounding_of_outputs():
+    """Dot products cancel the bias, so that far keys count as much as near ones."""
+    length, heads = 1024, 4
+    alibi = Alibi(embed_dim=32, block_size=length, heads=heads, head_dim=8)
+    q, k, v = (part.detach() for part in qkv((1, heads, heads, length, length, 8), torch.bfloat16))
+    q[..., 0] = 1
+    k[..., 0] = -alibi.slopes[:, None] * torch.arange(length)
+    options = {"causal": past(length), "bias": alibi.bias(length, length), "scale": 1.0}
+    fused, explicit = (
+        attend(q, k, v, **options)[0].float() for attend in (attend_fused, attend_explicit)
+    )
+    for head in range(heads):
+        apart = (fused[:, head] - explicit[:, head]).norm()
+        assert apart < 2 * BF16_ROUNDING * explicit[:, head].norm()
+
+
+# --- the plain function ---
+
+
+@pytest.mark.parametrize("axes", [(), (3,), (2, 4)])
+@pytest.mark.parametrize("scale", [None, 0.3])
+def test_scaled_dot_product_is_the_equation_of_the_paper(axes, scale):
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (
+        torch.randn(*axes, tokens, width, generator=generator)
+        for tokens, width in ((5, 8), (7, 8), (7, 3))
+    )
+    outputs, weights = scaled_dot_product(q, k, v, scale=scale)
+    factor = 1 / math.sqrt(8) if scale is None else scale
+    expected = (factor * torch.einsum("...td,...sd->...ts", q, k)).softmax(dim=-1)
+    torch.testing.assert_close(weights, expected)
+    torch.testing.assert_close(outputs, torch.einsum("...ts,...se->...te", expected, v))
+
+
+def test_scaled_dot_product_is_what_the_explicit_path_computes():
+    q, k, v = qkv((2, 3, 3, 7, 7, 4))
+    mask = torch.rand(2, 1, 7, 7, generator=torch.Generator().manual_seed(3)) < 0.5
+    explicit = attend_explicit(q, k, v, causal=past(7), mask=mask, scale=0.5)
+    outputs, weights = scaled_dot_product(q, k, v, mask=past(7) & mask, scale=0.5)
+    assert torch.equal(outputs, explicit.outputs)
+    assert torch.equal(weights, explicit.weights)
+
+
+def test_a_query_whose_row_is_fully_masked_gets_zeros_and_no_nan_in_gradients():
+    q, k, v = qkv((2, 3, 3, 5, 5, 4))
+    mask = past(5)
+    mask[2] = False
+    outputs, weights = scaled_dot_product(q, k, v, mask=mask)
+    assert not outputs[:, :, 2].any()
+    assert not weights[:, :, 2].any()
+    kept = [0, 1, 3, 4]
+    torch.testing.assert_close(weights[:, :, kept].sum(dim=-1), torch.ones(2, 3, 4))
+    gradients = torch.autograd.grad(outputs.square().sum() + weights.square().sum(), (q, k, v))
+    assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "v", "mask"),
+    [
+        ((5, 4), (7, 3), (7, 4), None),
+        ((5, 4), (7, 4), (6, 4), None),
+        ((0, 4), (7, 4), (7, 4), None),
+        ((5, 4), (0, 4), (0, 4), None),
+        ((4,), (4,), (4,), None),
+        ((2, 5, 4), (3, 7, 4), (3, 7, 4), None),
+        ((5, 4), (7, 4), (7, 4), torch.ones(7, 5, dtype=torch.bool)),
+        ((5, 4), (7, 4), (7, 4), torch.ones(5, 7)),
+        ((5, 4), (7, 4), (7, 4), torch.ones(2, 5, 7, dtype=torch.bool)),
+    ],
+    ids=str,
+)
+def test_scaled_dot_product_refuses_what_does_not_fit_in_one_line(q, k, v, mask):
+    with pytest.raises(UserError) as caught:
+        scaled_dot_product(torch.zeros(q), torch.zeros(k), torch.zeros(v), mask=mask)
+    assert "\n" not in str(caught.value)
+
+
+def test_scaled_dot_product_refuses_integers():
+    with pytest.raises(UserError, match=r"q is torch\.int64"):
+        scaled_dot_product(*(torch.ones(3, 4, dtype=torch.long),) * 3)
+
+
+def test_the_example_in_the_docstring_holds():
+    failed, attempted = doctest.testmod(dot_product)
+    assert failed == 0
+    assert attempted >= 3

@@ -15,6 +15,7 @@ from attention_layers import (
     some_mask,
 )
 
+from headscope.errors import UserError
 from headscope.nn import NoPosition, mask_per_sequence
 
 
@@ -126,7 +127,7 @@ def test_more_queries_than_keys_are_refused_where_order_matters(name):
     for causal, position in ((True, None), (True, "alibi"), (False, "alibi")):
         layer = attention(name, causal=causal)
         place = encoding(position, layer)
-        with pytest.raises(ValueError, match=r"\b5 queries over 3 keys\b"):
+        with pytest.raises(ValueError, match=r"queries \(5\) must not outnumber keys \(3\)"):
             layer(some_input(5), some_input(3), position=place)
     without_order = attention(name, causal=False)
     assert without_order(some_input(5), some_input(3)).shape == (2, 5, WIDTH)
@@ -136,3 +137,25 @@ def test_a_mask_of_sequences_is_held_to_the_batch():
     mask = mask_per_sequence(torch.ones(3, 9, 9, dtype=torch.bool))
     with pytest.raises(ValueError, match=r"\(3, 1, 9, 9\).*\(2, 6, 9, 9\)"):
         attention("multi_head")(some_input(), mask=mask)
+
+
+@every_attention
+@pytest.mark.parametrize("shape", [(2, 0, 24), (0, 9, 24), (0, 24)], ids=str)
+def test_empty_inputs_are_refused_with_their_shape(name, shape):
+    for causal in (True, False):
+        for weights in (True, False):
+            with pytest.raises(UserError, match=rf"{re.escape(str(shape))}.*none of them empty"):
+                attention(name, causal=causal)(torch.zeros(shape), weights=weights)
+
+
+@every_attention
+def test_empty_keys_are_refused(name):
+    with pytest.raises(UserError, match="none of them empty"):
+        attention(name, causal=False)(some_input(3), torch.zeros(2, 0, 24))
+
+
+@every_attention
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
+def test_inputs_that_are_no_floating_point_numbers_are_refused(name, dtype):
+    with pytest.raises(UserError, match=rf"{dtype}.*floating-point"):
+        attention(name)(torch.ones(2, 3, 24, dtype=dtype))

@@ -99,6 +99,24 @@ def test_rows_of_weights_are_shares_and_what_is_hidden_is_exactly_zero(name, dty
         torch.testing.assert_close(seen.sum(dim=-1), torch.ones(2, layer.heads, 9))
 
 
+@every_pair
+def test_explain_has_weights_scores_and_the_outputs_that_out_proj_maps(name, position):
+    layer, x = attention(name, dropout=0.5).train(), some_input()
+    place = encoding(position, layer)
+    random = torch.get_rng_state()
+    mask = some_mask("per_head", layer.heads)
+    explained = layer.explain(x, mask=mask, position=place)
+    assert torch.equal(torch.get_rng_state(), random)
+    out, weights = layer.eval()(x, mask=mask, position=place, weights=True)
+    assert torch.equal(explained.weights, weights)
+    assert torch.equal(layer.out_proj(explained.outputs), out)
+    masked = explained.scores.masked_fill(~(past(9) & mask), -torch.inf)
+    torch.testing.assert_close(masked.softmax(dim=-1), weights)
+    alone = layer.explain(x[0], mask=mask[:1], position=place)
+    for part, whole in zip(alone, explained, strict=True):
+        torch.testing.assert_close(part, whole[0], rtol=1e-4, atol=1e-5)
+
+
 @both_paths
 @every_attention
 def test_dropout_acts_in_training_alone(name, weights):
@@ -127,3 +145,33 @@ def test_dropout_keeps_the_mean(name, weights):
         many = by_path(layer.train(), x.expand(3_000, 4, -1), weights=weights)
     off = (many.mean(dim=0) - expected).abs()
     assert (off < 5 * many.std(dim=0) / 3_000**0.5).all()
+
+
+BIASES = ["alibi", "relative", "head_bias"]
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("position", [None, "rotary", *BIASES])
+@pytest.mark.parametrize("name", ["multi_head", "grouped_query", "stacked_heads"])
+@torch.no_grad()
+def test_at_1024_tokens_in_bf16_both_paths_differ_by_the_rounding_of_outputs(
+    name, position, autocast
+):
+    """Queries look far back: what a bias takes from far keys, the dot products give back."""
+    length = 1024
+    layer = attention(name, block_size=length, out_proj=False, out_dim=24)
+    place = encoding(position, layer, block_size=length)
+    x = some_input(length, batch=1)
+    x[..., 0] = 8 * torch.linspace(1, -1, length)  # early keys have large dot products
+    if position == "alibi":
+        place.slopes.copy_(torch.linspace(0.01, 0.05, layer.heads))
+    elif position is not None and position != "rotary":
+        for parameter in place.parameters():
+            parameter.mul_(30)
+    if not autocast:
+        layer, x = layer.bfloat16(), x.bfloat16()
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        fused, explicit = (by_path(layer, x, position=place, weights=w) for w in (False, True))
+    assert fused.dtype == explicit.dtype == torch.bfloat16
+    apart = (fused.float() - explicit.float()).norm()
+    assert apart < 2 * BF16_ROUNDING * explicit.float().norm()

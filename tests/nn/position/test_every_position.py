@@ -7,6 +7,7 @@ import torch
 from choices import POSITIONS, position_of
 from torch import Tensor
 
+from headscope.errors import UserError
 from headscope.nn import Position
 
 every = pytest.mark.parametrize("name", POSITIONS)
@@ -132,3 +133,28 @@ def test_limit_says_whether_what_was_learned_serves_a_larger_block_size(name):
         serves = all(torch.equal(before[part], after[part]) for part in before)
     assert (small.limit is None) == serves
     assert serves or small.limit.strip()
+
+
+@every
+def test_inputs_that_are_empty_or_no_floating_point_numbers_are_refused(name):
+    position = position_of(name)
+    heads = torch.zeros(2, 4, 3, 4)
+    calls = {
+        "embeddings": [
+            lambda: position(torch.zeros(2, 0, 16)),
+            lambda: position(torch.zeros(2, 3, 16, dtype=torch.long)),
+            lambda: position(torch.zeros(3, 16)),
+            lambda: position(torch.zeros(2, 3, 15)),
+        ],
+        "turns": [
+            lambda: position.rotate(heads[:, :, :0], heads[:, :, :0]),
+            lambda: position.rotate(heads.long(), heads.long()),
+            lambda: position.rotate(heads[..., :3], heads[..., :3]),
+            lambda: position.rotate(heads, heads[:, :, :2]),
+        ],
+        "bias": [lambda: position.bias(0, 0), lambda: position.bias(3, 2)],
+    }
+    for way in acts(position):
+        for call in calls[way]:
+            with pytest.raises(UserError):
+                call()

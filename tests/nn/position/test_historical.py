@@ -6,7 +6,19 @@ import pytest
 import torch
 from choices import SIZES, position_of
 
-from headscope.nn import GPT, Digits, Index, NoPosition, Normalized
+from headscope.config import SCHEMAS
+from headscope.errors import UserError
+from headscope.nn import (
+    GPT,
+    Digits,
+    Index,
+    NoPosition,
+    Normalized,
+    Position,
+    add_position_over_length,
+    layer_norm,
+    rms_norm,
+)
 from headscope.nn.position import historical
 
 
@@ -68,21 +80,71 @@ def test_a_base_without_digits_is_refused(base):
         position_of("digits", base=base)
 
 
-def test_what_is_the_same_in_all_dimensions_is_never_seen():
-    """LayerNorm takes it away: the logits are those of no position at all."""
+def test_what_is_the_same_in_all_dimensions_is_removed_by_layer_norm_and_kept_by_rms_norm():
     tokens = torch.randint(11, (3, 10), generator=torch.Generator().manual_seed(1))
-    logits = {}
-    for kind in (NoPosition, Index, Normalized, Digits):
-        torch.manual_seed(0)
-        sizes = {key: size for key, size in SIZES.items() if key != "head_dim"}
-        model = GPT(vocab_size=11, layers=2, bias=True, position=kind, **sizes).double()
-        logits[kind] = model(tokens)
-    for kind in (Index, Normalized):
-        torch.testing.assert_close(logits[kind], logits[NoPosition], rtol=0, atol=1e-9)
-    assert (logits[Digits] - logits[NoPosition]).abs().max() > 1e-2
+    sizes = {key: size for key, size in SIZES.items() if key != "head_dim"}
+    for norm, kept in ((layer_norm, False), (rms_norm, True)):
+        logits = {}
+        for kind in (NoPosition, Index, Normalized, Digits):
+            torch.manual_seed(0)
+            options = {"bias": True, "position": kind, "norm": norm}
+            model = GPT(vocab_size=11, layers=2, **options, **sizes).double()
+            logits[kind] = model(tokens)
+        for kind in (Index, Normalized):
+            apart = (logits[kind] - logits[NoPosition]).abs().max()
+            assert apart > 1e-2 if kept else apart < 1e-9
+        assert (logits[Digits] - logits[NoPosition]).abs().max() > 1e-2
 
 
 def test_the_examples_in_the_docstrings_hold():
     failed, attempted = doctest.testmod(historical)
     assert failed == 0
     assert attempted >= 3
+
+
+# --- positions over the length of each text ---
+
+
+class OverLength(Position):
+    """What `add_position_over_length` would be as a choice of model/position."""
+
+    def forward(self, embeddings: torch.Tensor, start: int = 0) -> torch.Tensor:
+        zeros = embeddings.new_zeros(embeddings.size(0), start, embeddings.size(2))
+        return add_position_over_length(torch.cat([zeros, embeddings], dim=1))[:, start:]
+
+
+def over_length_model() -> GPT:
+    sizes = {key: size for key, size in SIZES.items() if key != "head_dim"}
+    torch.manual_seed(0)
+    return GPT(vocab_size=11, layers=2, position=OverLength, norm=rms_norm, **sizes).double()
+
+
+def test_every_text_runs_to_one_whatever_its_padding():
+    added = add_position_over_length(torch.zeros(2, 4, 3), torch.tensor([4, 2]))
+    expected = torch.tensor([[0.25, 0.5, 0.75, 1.0], [0.5, 1.0, 1.5, 2.0]])
+    assert torch.equal(added, expected[..., None].expand(2, 4, 3))
+
+
+def test_an_appended_token_moves_all_before_it_so_a_causal_model_knows_the_future():
+    model, tokens = over_length_model(), torch.arange(8)[None]
+    with torch.no_grad():
+        shorter, longer = model(tokens[:, :7]), model(tokens)[:, :7]
+        cache = model.make_cache(1)
+        model.hidden(tokens[:, :7], cache)
+        cached = model.next_logits(tokens[:, 7:], cache)
+        uncached = model.next_logits(tokens)
+    assert (shorter - longer).abs().min() > 0
+    assert (cached - uncached).abs().min() > 0
+
+
+def test_in_windows_of_block_size_it_is_normalized():
+    tokens = torch.randn(2, 10, 16)
+    expected = position_of("normalized")(tokens)
+    torch.testing.assert_close(add_position_over_length(tokens), expected)
+    assert not any("OverLength" in vars(each)["_target_"] for each in SCHEMAS["position"].values())
+
+
+@pytest.mark.parametrize("lengths", [[0, 3], [4, 1], [1], [1, 1, 1]])
+def test_lengths_that_cannot_be_are_refused(lengths):
+    with pytest.raises(UserError, match="lengths="):
+        add_position_over_length(torch.zeros(2, 3, 4), torch.tensor(lengths))

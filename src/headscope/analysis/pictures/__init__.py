@@ -15,10 +15,12 @@ from headscope.analysis.pictures.maps import (
     mark_diagonals,
     mean_map,
 )
-from headscope.analysis.pictures.position import position_picture
+from headscope.analysis.pictures.position import bias_map, position_picture
+from headscope.analysis.pictures.single_and_multi import single_and_multi_head
 
 __all__ = [
     "attention_maps",
+    "bias_map",
     "changes_of_heads",
     "difference_map",
     "heatmaps_of",
@@ -29,4 +31,5 @@ __all__ = [
     "position_picture",
     "similarity_histogram",
     "similarity_matrix",
+    "single_and_multi_head",
 ]

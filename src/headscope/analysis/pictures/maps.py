@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import Normalize, PowerNorm, to_hex
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 from torch import Tensor
 
@@ -146,55 +147,106 @@ def draw(
             f"maps of shape {maps.shape} must be (heads, tokens, tokens) with at least one head "
             f"and as many tokens as there are labels, {tokens}, at least one"
         )
-    shown = np.where(np.triu(np.ones((tokens, tokens), dtype=bool), 1) & causal, np.nan, maps)
     rows = math.isqrt(count)
     columns = math.ceil(count / rows)
     room = max(320, min(512, 1120 // columns, 44 * tokens if tokens <= FEW else 512))
-    cell = max(1, room // tokens)
-    size = min(TEXT, max(7.5, cell - 1))
-    every = math.ceil((size + 0.5) / cell)
-    ticks, texts = range(0, tokens, every), [picture_label(text) for text in labels[::every]]
-    longest = max(points_down(text, size) for text in texts)
-    margin = 26 + max([longest, *(text_width(text, size) for text in texts)])
-
-    texts_of = np.where(np.isnan(shown), "", numbers(shown)) if tokens <= FEW else None
-    side, gap, name_room = cell * tokens, 34, 20
-    width = margin + columns * (side + gap) - gap + BAR_ROOM + 28
-    sheet = Sheet(width, rows * (side + gap) - gap + name_room + margin, title, notes or ())
+    drawing = TokenMaps(labels, room, causal)
+    shown = drawing.visible(maps)
+    sheet = drawing.sheet(rows, columns, title, notes or ())
     differ = notes is not None
-    # A linear scale would sink weights of 1/32 and less into the dark.
-    norm = Normalize(*limits(shown, diverging=True)) if differ else PowerNorm(0.5, vmin=0, vmax=1)
+    scale = limits(shown, diverging=True) if differ else None
     for number, (name, values) in enumerate(zip(names, shown, strict=True)):
-        row, column = divmod(number, columns)
-        x, y = margin + column * (side + gap), name_room + row * (side + gap)
-        panel = sheet.axes(x, y, side, side)
+        place = divmod(number, columns)
+        image = drawing.panel(sheet, place, values, name, scale, last=number + columns >= count)
+    drawing.bar(sheet, image, 0, columns, differ)
+    return sheet.figure
+
+
+class TokenMaps:
+    """Maps over the same T tokens in rows of equal squares: sizes in points, labels, colours.
+
+    `room` is how wide a map may be; each cell is a whole number of points.
+    """
+
+    GAP, NAME_ROOM = 34, 20
+    """Between two maps, and what the name above a map takes."""
+
+    def __init__(self, labels: Sequence[str], room: int, causal: bool) -> None:
+        self.tokens, self.causal = len(labels), causal
+        self.cell = max(1, room // self.tokens)
+        self.side = self.cell * self.tokens
+        self.pitch = self.side + self.GAP
+        self.size = min(TEXT, max(7.5, self.cell - 1))
+        every = math.ceil((self.size + 0.5) / self.cell)
+        self.ticks = range(0, self.tokens, every)
+        self.texts = [picture_label(text) for text in labels[::every]]
+        self.longest = max(points_down(text, self.size) for text in self.texts)
+        widest = max(text_width(text, self.size) for text in self.texts)
+        self.margin = 26 + max(self.longest, widest)
+
+    def visible(self, maps: np.ndarray) -> np.ndarray:
+        """The same maps (..., T, T) with NaN, which is left white, for the future of causal ones."""
+        future = np.triu(np.ones((self.tokens, self.tokens), dtype=bool), 1) & self.causal
+        return np.where(future, np.nan, maps)
+
+    def sheet(self, rows: int, columns: int, title: str, notes: Sequence[tuple[str, str]]) -> Sheet:
+        """A figure with room for so many maps, and for colour bars on the right."""
+        width = self.margin + columns * self.pitch - self.GAP + BAR_ROOM + 28
+        height = rows * self.pitch - self.GAP + self.NAME_ROOM + self.margin
+        return Sheet(width, height, title, notes)
+
+    def panel(
+        self,
+        sheet: Sheet,
+        place: tuple[int, int],
+        values: np.ndarray,
+        name: str,
+        scale: tuple[float, float] | None,
+        *,
+        last: bool,
+    ) -> AxesImage:
+        """Draw a map at `place`, a row and a column, below its name.
+
+        Weights have the square-root colours from 0 to 1; a linear scale would sink 1/32 and less
+        into the dark. Differences have the diverging colours of `scale`. The first map of a row
+        names the queries, the `last` of a column the keys. Up to FEW tokens have numbers.
+        """
+        row, column = place
+        x, y = self.margin + column * self.pitch, self.NAME_ROOM + row * self.pitch
+        panel = sheet.axes(x, y, self.side, self.side)
         image = panel.imshow(
             values,
-            norm=norm,
-            cmap=DIVERGING if differ else "viridis",
+            norm=PowerNorm(0.5, vmin=0, vmax=1) if scale is None else Normalize(*scale),
+            cmap="viridis" if scale is None else DIVERGING,
             aspect="auto",
             interpolation="nearest",
             interpolation_stage="rgba",  # colours T x T weights, not every pixel
         )
         panel.set_title(name, loc="left", fontsize=TEXT, pad=4)
         panel.set(xticks=[], yticks=[])
-        if causal:
-            edge_of_the_past(panel, tokens)
-        if texts_of is not None:
-            write_numbers(panel, image, texts_of[number], cell, TEXT)
+        if self.causal:
+            edge_of_the_past(panel, self.tokens)
+        if self.tokens <= FEW:
+            cells = np.where(np.isnan(values), "", numbers(values))
+            write_numbers(panel, image, cells, self.cell, TEXT)
         if column == 0:
-            font = font_properties(size, texts)
-            panel.set_yticks(ticks, texts, fontproperties=font, parse_math=False)
+            font = font_properties(self.size, self.texts)
+            panel.set_yticks(self.ticks, self.texts, fontproperties=font, parse_math=False)
             panel.set_ylabel("query: the token that looks", fontsize=SMALL)
-        if number + columns >= count:
-            for place, text in zip(ticks, texts, strict=True):
-                write_down(panel, place, text, size)
+        if last:
+            for tick, text in zip(self.ticks, self.texts, strict=True):
+                write_down(panel, tick, text, self.size)
             words = "key: the token it looks at"
-            panel.set_xlabel(words, fontsize=SMALL, labelpad=TICK_PAD + longest + 3)
-    label = "difference of weights" if differ else "attention weight\n(square-root colour scale)"
-    bar_x = margin + columns * (side + gap) - gap + 18
-    sheet.bar(image, bar_x, name_room, min(360, side), label, None if differ else WEIGHT_TICKS)
-    return sheet.figure
+            panel.set_xlabel(words, fontsize=SMALL, labelpad=TICK_PAD + self.longest + 3)
+        return image
+
+    def bar(self, sheet: Sheet, image: AxesImage, row: int, columns: int, differ: bool) -> None:
+        """The colour scale of `image`, right of the maps of a row."""
+        weights = "attention weight\n(square-root colour scale)"
+        label, ticks = ("difference of weights", None) if differ else (weights, WEIGHT_TICKS)
+        x = self.margin + columns * self.pitch - self.GAP + 18
+        y = self.NAME_ROOM + row * self.pitch
+        sheet.bar(image, x, y, min(360, self.side), label, ticks)
 
 
 def points_down(text: str, size: float) -> float:

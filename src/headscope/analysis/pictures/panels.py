@@ -16,8 +16,10 @@ from headscope.analysis.pictures.sheet import (
     TEXT,
     Sheet,
     limits,
+    numbers,
     ticked,
     wrapped,
+    write_numbers,
 )
 from headscope.analysis.pictures.style import BLUE, COLOURS
 
@@ -70,8 +72,10 @@ class Panels:
         down: str,
         *,
         ends: tuple[float, float] | None = None,
+        written: bool = False,
     ) -> None:
-        """A panel with values (down, across); ends below and above zero get diverging colours."""
+        """A panel with values (down, across); ends below and above zero get diverging colours. With
+        `written` every cell has its number."""
         x, y = self.place(caption)
         panel = self.panel(x, y, across, down, whole="xy")
         low, high = ends or limits(values, diverging=bool((values < 0).any()))
@@ -85,6 +89,8 @@ class Panels:
         )
         panel.grid(visible=False)
         panel.spines[:].set_visible(False)
+        if written:
+            write_numbers(panel, image, numbers(values), WIDTH / values.shape[1])
         self._sheet.bar(image, x + WIDTH + 8, y, HEIGHT)
 
     def curves(

@@ -12,8 +12,10 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from headscope.analysis.pictures.maps import FEW
 from headscope.analysis.pictures.panels import Panels
 from headscope.analysis.pictures.sheet import array, limits
+from headscope.errors import UserError
 from headscope.nn import (
     Alibi,
     Digits,
@@ -114,9 +116,10 @@ def _normalized(position: Normalized) -> Figure:
 @torch.no_grad()
 def number_picture(position: Position, name: str, what: str) -> Figure:
     """One number a position, alike in all dimensions: read off what zeros become."""
-    added = array(position(torch.zeros(1, position.block_size, 1)))[0].T  # (1, P)
+    zeros = torch.zeros(1, position.block_size, position.embed_dim)
+    added = array(position(zeros))[0, :, :1].T  # (1, P)
     panels = Panels(1, f"{name}: one number for a position, added to every dimension")
-    caption = f"{what[0].upper()}{what[1:]}: LayerNorm removes what all dimensions share"
+    caption = f"{what[0].upper()}{what[1:]}. LayerNorm removes it, RMSNorm keeps it"
     panels.curves(caption, added, [name], "position", "what is added")
     return panels.figure
 
@@ -161,6 +164,38 @@ def _head_bias(position: HeadBias) -> Figure:
     for head, table in enumerate(past):
         caption = f"Head {head}: added to the score of each pair (future blank)"
         panels.image(caption, table, "key's position", "query's position", ends=end)
+    return panels.figure
+
+
+@torch.no_grad()
+def bias_map(position: Position, tokens: int, *, causal: bool = False) -> Figure:
+    """What `position` adds to the score of every pair of `tokens` positions, one map per head.
+
+    Both directions are drawn, as attention with `causal=False` uses them: above the diagonal stand
+    keys that come after the query. `causal` leaves those blank. Up to FEW tokens have the numbers
+    written in the cells.
+
+    Raises UserError when the encoding adds nothing to scores, or `tokens` are more than its
+    `block_size`.
+    """
+    bias = position.bias(tokens, tokens)  # (1 or H, T, T)
+    if bias is None:
+        raise UserError(
+            f"{type(position).__name__} adds nothing to scores: bias_map draws Alibi, Relative and "
+            "HeadBias"
+        )
+    if causal:
+        bias = bias.masked_fill(distances(tokens, tokens, bias.device) < 0, torch.nan)
+    maps = array(bias)
+    ends = limits(maps, diverging=True)
+    direction = "keys before the query" if causal else "keys before and after the query"
+    panels = Panels(len(maps), f"{type(position).__name__}: added to the scores, {direction}")
+    for head, values in enumerate(maps):
+        panels.image(
+            *(f"Head {head}", values, "key's position", "query's position"),
+            ends=ends,
+            written=tokens <= FEW,
+        )
     return panels.figure
 
 

@@ -3,6 +3,7 @@
 
 from headscope.nn.attention.additive import AdditiveAttention
 from headscope.nn.attention.base import Attention
+from headscope.nn.attention.dot_product import HeadOutputs, scaled_dot_product
 from headscope.nn.attention.masks import mask_from_padding, mask_per_sequence
 from headscope.nn.attention.multi_head import MultiHeadAttention
 from headscope.nn.attention.named import grouped_query, multi_head, multi_query, single_head
@@ -11,6 +12,7 @@ from headscope.nn.attention.stacked import StackedHeads
 __all__ = [
     "AdditiveAttention",
     "Attention",
+    "HeadOutputs",
     "MultiHeadAttention",
     "StackedHeads",
     "grouped_query",
@@ -18,5 +20,6 @@ __all__ = [
     "mask_per_sequence",
     "multi_head",
     "multi_query",
+    "scaled_dot_product",
     "single_head",
 ]

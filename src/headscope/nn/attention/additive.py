@@ -9,7 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from headscope.errors import UserError
-from headscope.nn.attention.dot_product import one_per_query_head, weigh
+from headscope.nn.attention.dot_product import (
+    HeadOutputs,
+    one_per_query_head,
+    weighted_sum,
+    with_bias,
+)
+from headscope.nn.attention.masks import combine
 from headscope.nn.attention.multi_head import MultiHeadAttention
 from headscope.nn.position import Position
 from headscope.nn.precision import full_precision, precise
@@ -39,16 +45,21 @@ class AdditiveAttention(MultiHeadAttention):
         k: Tensor,
         v: Tensor,
         *,
-        weights: bool,
+        explicit: bool,
+        causal: Tensor | None = None,
+        mask: Tensor | None = None,
+        bias: Tensor | None = None,
         scale: float = 1.0,
         **options: Any,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> HeadOutputs:
+        """As in `MultiHeadAttention`; without a kernel, both paths are the explicit one."""
         k, v = one_per_query_head(k, self.heads), one_per_query_head(v, self.heads)
         hidden = torch.tanh(precise(q)[:, :, :, None] + precise(k)[:, :, None])  # (B, H, T, S, D)
         with full_precision(q):
             scores = scale * torch.einsum("bhtsd,hd->bhts", hidden, precise(self.w))
-        mixed, seen = weigh(scores, v, **options)
-        return mixed, seen if weights else None
+        scores = with_bias(scores, bias, q.dtype)
+        outputs, weights = weighted_sum(scores, v, mask=combine(causal, mask), **options)
+        return HeadOutputs(outputs, weights, scores)
 
     def check_position(self, position: Position) -> None:
         if position.rotates:

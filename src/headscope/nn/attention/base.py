@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from headscope.errors import UserError
+from headscope.nn.attention.dot_product import HeadOutputs
 from headscope.nn.attention.masks import check_mask
 from headscope.nn.cache import Past
 from headscope.nn.position import Position
@@ -35,19 +36,28 @@ def head_width(*, embed_dim: int, heads: int, head_dim: int | None) -> int:
 
 
 def check_inputs(query: Tensor, key: Tensor, value: Tensor, *, embed_dim: int) -> None:
-    """Raises UserError when they are not (B, T, C), (B, S, C) and (B, S, C), or all without B."""
+    """Raises UserError when they are not floating-point numbers (B, T, C), (B, S, C) and (B, S, C),
+    or all without B, or when one is empty."""
     fits = (
         query.dim() in (2, 3)
         and query.dim() == key.dim() == value.dim()
         and query.shape[:-2] == key.shape[:-2]
         and key.shape[:-1] == value.shape[:-1]
         and query.size(-1) == key.size(-1) == value.size(-1) == embed_dim
+        and query.numel() > 0
+        and key.numel() > 0
+        and query.is_floating_point()
+        and key.is_floating_point()
+        and value.is_floating_point()
     )
     if not fits:
-        shapes = ", ".join(str(tuple(part.shape)) for part in (query, key, value))
+        parts = (query, key, value)
+        shapes = ", ".join(str(tuple(part.shape)) for part in parts)
+        dtypes = ", ".join(str(part.dtype) for part in parts)
         raise UserError(
-            f"queries, keys and values of shapes {shapes} must be (B, T, {embed_dim}), "
-            f"(B, S, {embed_dim}) and (B, S, {embed_dim}), or all without the batch axis B"
+            f"queries, keys and values of shapes {shapes} and {dtypes} must be floating-point "
+            f"numbers (B, T, {embed_dim}), (B, S, {embed_dim}) and (B, S, {embed_dim}), or all "
+            "without the batch axis B, and none of them empty"
         )
 
 
@@ -59,7 +69,7 @@ class HeadNorm(nn.RMSNorm):
 
 
 class Attention(nn.Module, ABC):
-    """Queries look at keys and take home a weighted sum of values.
+    """Each query returns a weighted sum of the values.
 
     The options of all attentions:
 
@@ -150,8 +160,63 @@ class Attention(nn.Module, ABC):
         biases the scores. `past` has the keys and values of the tokens before: those of `key` are
         put after them, and S counts all. Without a batch axis, (T, C) becomes (T, O) and (H, T, S).
 
-        Raises UserError when a text is longer than `block_size`, or shapes do not fit.
+        Raises UserError when a text is longer than `block_size`, or shapes or dtypes do not fit.
         """
+        computed = self._compute(
+            query,
+            key,
+            value,
+            mask=mask,
+            position=position,
+            past=past,
+            dropout=self.dropout if self.training else 0.0,
+            explicit=weights,
+        )
+        out = self.out_proj(computed.outputs)
+        if not weights:
+            return out
+        assert computed.weights is not None  # the explicit path has them
+        return out, computed.weights
+
+    def explain(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        position: Position | None = None,
+        past: Past | None = None,
+    ) -> HeadOutputs:
+        """What `forward` computes on the way, without dropout: the heads' outputs side by side
+        (B, T, H D), weights and raw scores (B, H, T, S).
+
+        The arguments, the shapes without a batch axis and the errors are those of `forward`.
+        """
+        return self._compute(
+            query,
+            key,
+            value,
+            mask=mask,
+            position=position,
+            past=past,
+            dropout=0.0,
+            explicit=True,
+        )
+
+    def _compute(
+        self,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        *,
+        mask: Tensor | None,
+        position: Position | None,
+        past: Past | None,
+        dropout: float,
+        explicit: bool,
+    ) -> HeadOutputs:
+        """Check the inputs and run `mix`, with or without a batch axis."""
         key = query if key is None else key
         value = key if value is None else value
         check_inputs(query, key, value, embed_dim=self.embed_dim)
@@ -166,10 +231,10 @@ class Attention(nn.Module, ABC):
             check_mask(mask, batch=batch, heads=self.heads, queries=queries, keys=keys)
         if queries > keys and (self.mask is not None or position is not None):
             raise UserError(
-                f"{queries} queries over {keys} keys have no place in their order: the queries "
-                "are taken for the last of the keys"
+                f"queries ({queries}) must not outnumber keys ({keys}): queries are aligned to the "
+                "last keys"
             )
-        mixed, seen = self.mix(
+        computed = self.mix(
             query,
             key,
             value,
@@ -177,12 +242,17 @@ class Attention(nn.Module, ABC):
             mask=mask,
             position=position,
             past=past,
-            weights=weights,
+            dropout=dropout,
+            explicit=explicit,
         )
-        out = self.out_proj(mixed)
-        if not batched:
-            out, seen = out[0], None if seen is None else seen[0]
-        return out if seen is None else (out, seen)
+        if batched:
+            return computed
+        outputs, weights, scores = computed
+        return HeadOutputs(
+            outputs[0],
+            None if weights is None else weights[0],
+            None if scores is None else scores[0],
+        )
 
     @abstractmethod
     def mix(
@@ -195,10 +265,11 @@ class Attention(nn.Module, ABC):
         mask: Tensor | None,
         position: Position | None,
         past: Past | None,
-        weights: bool,
-    ) -> tuple[Tensor, Tensor | None]:
-        """What every kind of attention does in its own way: the heads' outputs side by side,
-        (B, T, H D), and with `weights` the weights (B, H, T, S)."""
+        dropout: float,
+        explicit: bool,
+    ) -> HeadOutputs:
+        """What every kind of attention computes in its own way: the heads' outputs side by side,
+        (B, T, H D), and with `explicit` weights and scores (B, H, T, S)."""
 
     def make_norm(self) -> nn.Module:
         """What normalizes every query, or every key, with `qk_norm`."""

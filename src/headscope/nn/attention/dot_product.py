@@ -2,27 +2,98 @@
 
 Shapes: B batch, T queries, S keys, H heads, K kv heads (divides H), D head_dim.
 
-`attend_fused` leaves it to `scaled_dot_product_attention`, which has one kernel for it that keeps
-no weights (on a CPU not with dropout, nor with a bias that is learned): training takes this path.
-`attend_explicit` takes every step of the equation and returns the weights: analysis takes this
-one. Tests hold the two equal. Both take
+`attend_fused` calls PyTorch's `scaled_dot_product_attention`, whose kernels keep no weights (on a
+CPU not with dropout, nor with a learned bias): training takes this path. `attend_explicit` computes
+every step of the equation and returns weights and scores: analysis takes this path. Tests hold the
+two equal. `scaled_dot_product` is the same equation as a plain function, for use without a layer.
+The two paths take
 
 - q (B, H, T, D), k and v (B, K, S, D): each key head serves H / K query heads in a row;
 - `causal` (T, S) and `mask`, as in `headscope.nn.attention.masks`, or None: True where a query may
   look, and where both are given, both must allow it;
-- `bias` (1 or H, T, S), added to the scores, or None;
+- `bias` (1 or H, T, S), added to the scores, or None. Both paths round it to the dtype of q, which
+  CUDA's kernels require: in bf16 it keeps 8 significant bits;
 - `scale`, by which q k^T is multiplied; `dropout`, the share of weights that is dropped.
 
 A query that may look nowhere gets zeros, in output and in weights.
 """
 
 import math
+from typing import NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from headscope.errors import UserError
 from headscope.nn.attention.masks import combine
 from headscope.nn.precision import full_precision, precise
+
+
+class HeadOutputs(NamedTuple):
+    """What the heads computed. `outputs` are the weighted sums of the values, before `out_proj`.
+
+    The explicit path also returns `weights` (B, H, T, S), after softmax and before dropout, and
+    `scores` (B, H, T, S), scaled and with the position's bias, before the masks and softmax. Both
+    are in at least float32. The fused path has neither.
+    """
+
+    outputs: Tensor
+    weights: Tensor | None = None
+    scores: Tensor | None = None
+
+
+def scaled_dot_product(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """softmax(scale q k^T) v and the weights, softmax(scale q k^T) (Vaswani 2017, equation 1).
+
+    q (..., T, D), k (..., S, D) and v (..., S, E) give outputs (..., T, E), in the dtype of v, and
+    weights (..., T, S), in at least float32. Axes before the last two, such as batch and heads, are
+    broadcast. `mask`, boolean and broadcast to (..., T, S), is True where a query may look; a query
+    that may look nowhere gets zeros. `scale` is 1 / sqrt(D) unless given.
+
+    >>> q = k = v = torch.eye(2)
+    >>> outputs, weights = scaled_dot_product(q, k, v, mask=torch.ones(2, 2).tril().bool(), scale=1)
+    >>> weights
+    tensor([[1.0000, 0.0000],
+            [0.2689, 0.7311]])
+
+    Raises UserError when shapes or dtypes do not fit.
+    """
+    _check(q, k, v, mask)
+    scale = 1 / math.sqrt(q.size(-1)) if scale is None else scale
+    return weighted_sum(dot_product_scores(q, k, scale), v, mask=mask)
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> None:
+    parts = {"q": q, "k": k, "v": v}
+    for name, part in parts.items():
+        if part.dim() < 2 or 0 in part.shape or not part.is_floating_point():
+            raise UserError(
+                f"{name} is {part.dtype} of shape {tuple(part.shape)}: give floating-point numbers "
+                "of shape (..., tokens, width), none of them 0"
+            )
+    shapes = ", ".join(f"{name} {tuple(part.shape)}" for name, part in parts.items())
+    if q.size(-1) != k.size(-1) or k.size(-2) != v.size(-2):
+        raise UserError(f"{shapes}: give q (..., T, D), k (..., S, D) and v (..., S, E)")
+    if mask is not None and mask.dtype != torch.bool:
+        raise UserError(f"mask is {mask.dtype}: give torch.bool, True where a query may look")
+    try:
+        axes = torch.broadcast_shapes(*(part.shape[:-2] for part in parts.values()))
+        if mask is not None:
+            mask.expand(*axes, q.size(-2), k.size(-2))
+    except RuntimeError:
+        masked = "" if mask is None else f", mask {tuple(mask.shape)}"
+        raise UserError(
+            f"{shapes}{masked}: axes before the last two must be equal or 1, and a mask must "
+            "broadcast to (..., T, S)"
+        ) from None
 
 
 def attend_fused(
@@ -35,8 +106,8 @@ def attend_fused(
     bias: Tensor | None = None,
     scale: float,
     dropout: float = 0.0,
-) -> tuple[Tensor, None]:
-    """softmax(scale q k^T + bias) v, (B, H, T, D), by `scaled_dot_product_attention`.
+) -> HeadOutputs:
+    """softmax(scale q k^T + bias) v, (B, H, T, D), by PyTorch's fused kernels.
 
     A causal mask alone is left to the kernel, which skips what it hides. Key heads are broadcast by
     the kernel, where it has a way to, not copied here.
@@ -45,29 +116,30 @@ def attend_fused(
     # The kernel puts the first query at the first key, `causal` the last one at the last.
     aligned = q.size(2) == k.size(2)
     if mask is None and bias is None and (causal is None or aligned):
-        mixed = F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            dropout_p=dropout,
-            is_causal=causal is not None,
-            scale=scale,
-            enable_gqa=grouped,
+        return HeadOutputs(
+            F.scaled_dot_product_attention(
+                q,
+                k,
+                v,
+                dropout_p=dropout,
+                is_causal=causal is not None,
+                scale=scale,
+                enable_gqa=grouped,
+            )
         )
-        return mixed, None
     visible, blind = combine(causal, mask), None
     if visible is not None and mask is not None:
         blind = ~visible.any(dim=-1, keepdim=True)
         visible = visible | blind  # softmax over nothing is nan: look anywhere, then forget it
-    scores = visible
+    added = visible
     if bias is not None:
-        scores = bias[None].to(q.dtype)
+        added = bias[None].to(q.dtype)
         if visible is not None:
-            scores = scores.masked_fill(~visible, -math.inf)
-    mixed = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=scores, dropout_p=dropout, scale=scale, enable_gqa=grouped
+            added = added.masked_fill(~visible, -math.inf)
+    outputs = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=added, dropout_p=dropout, scale=scale, enable_gqa=grouped
     )
-    return mixed if blind is None else mixed.masked_fill(blind, 0.0), None
+    return HeadOutputs(outputs if blind is None else outputs.masked_fill(blind, 0.0))
 
 
 def attend_explicit(
@@ -80,13 +152,13 @@ def attend_explicit(
     bias: Tensor | None = None,
     scale: float,
     dropout: float = 0.0,
-) -> tuple[Tensor, Tensor]:
-    """The same step by step (Vaswani 2017, equation 1), and the weights (B, H, T, S) after softmax,
-    before dropout. In at least float32, as the kernel computes inside."""
+) -> HeadOutputs:
+    """The same step by step, with weights and scores. In at least float32, as the kernel computes
+    inside."""
     k, v = one_per_query_head(k, q.size(1)), one_per_query_head(v, q.size(1))
-    with full_precision(q):
-        scores = scale * (precise(q) @ precise(k).mT)  # (B, H, T, S)
-    return weigh(scores, v, causal=causal, mask=mask, bias=bias, dropout=dropout)
+    scores = with_bias(dot_product_scores(q, k, scale), bias, q.dtype)
+    outputs, weights = weighted_sum(scores, v, mask=combine(causal, mask), dropout=dropout)
+    return HeadOutputs(outputs, weights, scores)
 
 
 def one_per_query_head(x: Tensor, heads: int) -> Tensor:
@@ -94,29 +166,30 @@ def one_per_query_head(x: Tensor, heads: int) -> Tensor:
     return x.repeat_interleave(heads // x.size(1), dim=1)
 
 
-def weigh(
-    scores: Tensor,
-    v: Tensor,
-    *,
-    causal: Tensor | None,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    dropout: float,
-) -> tuple[Tensor, Tensor]:
-    """Scores (B, H, T, S) into weights, and values v (B, H, S, D) into their weighted sums.
+def dot_product_scores(q: Tensor, k: Tensor, scale: float) -> Tensor:
+    """scale q k^T, (..., T, S), in at least float32."""
+    with full_precision(q):
+        return scale * (precise(q) @ precise(k).mT)
 
-    Returns the sums (B, H, T, D), as precise as v, and the weights (B, H, T, S), at least float32.
+
+def with_bias(scores: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Scores plus a bias that is rounded to `dtype`, as the fused path rounds it."""
+    return scores if bias is None else scores + bias.to(dtype)
+
+
+def weighted_sum(
+    scores: Tensor, v: Tensor, *, mask: Tensor | None = None, dropout: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Scores (..., T, S) to weights, and values v (..., S, D) to their weighted sums.
+
+    Returns the sums (..., T, D), in the dtype of v, and the weights (..., T, S) before dropout.
     """
-    scores = precise(scores)
-    if bias is not None:
-        scores = scores + bias
-    visible = combine(causal, mask)
-    if visible is None:
+    if mask is None:
         weights = scores.softmax(dim=-1)
     else:
-        blind = ~visible.any(dim=-1, keepdim=True)
-        weights = scores.masked_fill(~(visible | blind), -math.inf).softmax(dim=-1)
-        weights = weights.masked_fill(~visible, 0.0)
+        blind = ~mask.any(dim=-1, keepdim=True)
+        weights = scores.masked_fill(~(mask | blind), -math.inf).softmax(dim=-1)
+        weights = weights.masked_fill(~mask, 0.0)
     with full_precision(v):
-        mixed = F.dropout(weights, dropout, training=dropout > 0) @ precise(v)
-    return mixed.to(v.dtype), weights
+        outputs = F.dropout(weights, dropout, training=dropout > 0) @ precise(v)
+    return outputs.to(v.dtype), weights

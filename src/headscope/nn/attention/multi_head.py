@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headscope.nn.attention.base import Attention
-from headscope.nn.attention.dot_product import attend_explicit, attend_fused
+from headscope.nn.attention.dot_product import HeadOutputs, attend_explicit, attend_fused
 from headscope.nn.cache import Past
 from headscope.nn.position import Position
 
@@ -46,26 +46,28 @@ class MultiHeadAttention(Attention):
         mask: Tensor | None,
         position: Position | None,
         past: Past | None,
-        weights: bool,
-    ) -> tuple[Tensor, Tensor | None]:
+        dropout: float,
+        explicit: bool,
+    ) -> HeadOutputs:
         q, k, v = self.project(query, key, value)
         if position is not None:
             q, k = position.rotate(q, k, 0 if past is None else past.length)
         if past is not None:
             k, v = past.extend(k, v)
         bias = None if position is None else position.bias(q.size(2), k.size(2))
-        mixed, seen = self.attend(
+        computed = self.attend(
             q,
             k,
             v,
-            weights=weights,
+            explicit=explicit,
             causal=causal,
             mask=mask,
             bias=bias,
             scale=self.scale,
-            dropout=self.dropout if self.training else 0.0,
+            dropout=dropout,
         )
-        return mixed.transpose(1, 2).flatten(2), seen  # (B, T, H D)
+        side_by_side = computed.outputs.transpose(1, 2).flatten(2)  # (B, T, H D)
+        return HeadOutputs(side_by_side, computed.weights, computed.scores)
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (B, H, T, D), keys and values (B, K, S, D)."""
@@ -86,7 +88,7 @@ class MultiHeadAttention(Attention):
         return x.view(x.size(0), x.size(1), -1, self.head_dim).transpose(1, 2)
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, *, weights: bool, **options: Any
-    ) -> tuple[Tensor, Tensor | None]:
-        """What the heads bring (B, H, T, D), and with `weights` the weights (B, H, T, S)."""
-        return (attend_explicit if weights else attend_fused)(q, k, v, **options)
+        self, q: Tensor, k: Tensor, v: Tensor, *, explicit: bool, **options: Any
+    ) -> HeadOutputs:
+        """The heads' outputs (B, H, T, D); with `explicit` also weights and scores."""
+        return (attend_explicit if explicit else attend_fused)(q, k, v, **options)

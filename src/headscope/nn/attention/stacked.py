@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from headscope.errors import UserError
 from headscope.nn.attention.base import Attention
-from headscope.nn.attention.dot_product import attend_explicit, attend_fused
+from headscope.nn.attention.dot_product import HeadOutputs, attend_explicit, attend_fused
 from headscope.nn.cache import Past
 from headscope.nn.position import Position
 
@@ -44,7 +44,6 @@ class StackedHeads(Attention):
                 q_norm=self.make_norm(),
                 k_norm=self.make_norm(),
                 scale=self.scale,
-                dropout=self.dropout,
             )
             for _ in range(self.heads)
         )
@@ -60,13 +59,13 @@ class StackedHeads(Attention):
         mask: Tensor | None,
         position: Position | None,
         past: Past | None,
-        weights: bool,
-    ) -> tuple[Tensor, Tensor | None]:
+        dropout: float,
+        explicit: bool,
+    ) -> HeadOutputs:
         keys = key.size(1) + (0 if past is None else past.length)
         bias = None if position is None else position.bias(query.size(1), keys)
-        mixed, seen = [], []
-        for number, head in enumerate(self.stack):
-            out, looks = head(
+        heads = [
+            head(
                 query,
                 key,
                 value,
@@ -75,11 +74,19 @@ class StackedHeads(Attention):
                 bias=None if bias is None else own_part(bias, 0, number),
                 position=position,
                 past=None if past is None else past.of_head(number),
-                weights=weights,
+                dropout=dropout,
+                explicit=explicit,
             )
-            mixed.append(out)
-            seen.append(looks)
-        return torch.cat(mixed, dim=-1), torch.cat(seen, dim=1) if weights else None
+            for number, head in enumerate(self.stack)
+        ]
+        outputs = torch.cat([head.outputs for head in heads], dim=-1)
+        if not explicit:
+            return HeadOutputs(outputs)
+        weights, scores = (
+            torch.cat(parts, dim=1)
+            for parts in zip(*((head.weights, head.scores) for head in heads), strict=True)
+        )
+        return HeadOutputs(outputs, weights, scores)
 
 
 def own_part(of_heads: Tensor, axis: int, number: int) -> Tensor:
@@ -99,7 +106,6 @@ class Head(nn.Module):
         q_norm: nn.Module,
         k_norm: nn.Module,
         scale: float,
-        dropout: float,
     ) -> None:
         super().__init__()
         self.query = nn.Linear(embed_dim, head_dim, bias=bias)
@@ -108,7 +114,6 @@ class Head(nn.Module):
         self.q_norm = q_norm
         self.k_norm = k_norm
         self.scale = scale
-        self.dropout = dropout
 
     def forward(
         self,
@@ -121,9 +126,10 @@ class Head(nn.Module):
         bias: Tensor | None,
         position: Position | None,
         past: Past | None,
-        weights: bool,
-    ) -> tuple[Tensor, Tensor | None]:
-        """What the head brings (B, T, D), and with `weights` its weights (B, 1, T, S)."""
+        dropout: float,
+        explicit: bool,
+    ) -> HeadOutputs:
+        """The head's outputs (B, T, D); with `explicit` also weights and scores (B, 1, T, S)."""
         q = self.q_norm(self.query(query))[:, None]  # (B, 1, T, D)
         k = self.k_norm(self.key(key))[:, None]  # (B, 1, S, D)
         v = self.value(value)[:, None]
@@ -131,7 +137,7 @@ class Head(nn.Module):
             q, k = position.rotate(q, k, 0 if past is None else past.length)
         if past is not None:
             k, v = past.extend(k, v)
-        mixed, seen = (attend_explicit if weights else attend_fused)(
+        computed = (attend_explicit if explicit else attend_fused)(
             q,
             k,
             v,
@@ -139,6 +145,6 @@ class Head(nn.Module):
             mask=mask,
             bias=bias,
             scale=self.scale,
-            dropout=self.dropout if self.training else 0.0,
+            dropout=dropout,
         )
-        return mixed[:, 0], seen
+        return HeadOutputs(computed.outputs[:, 0], computed.weights, computed.scores)

@@ -4,7 +4,12 @@
 from headscope.nn.position.absolute import Learned, Sinusoidal
 from headscope.nn.position.base import NoPosition, Position
 from headscope.nn.position.biases import Alibi, HeadBias, Relative
-from headscope.nn.position.historical import Digits, Index, Normalized
+from headscope.nn.position.historical import (
+    Digits,
+    Index,
+    Normalized,
+    add_position_over_length,
+)
 from headscope.nn.position.rotary import Rotary
 
 __all__ = [
@@ -19,4 +24,5 @@ __all__ = [
     "Relative",
     "Rotary",
     "Sinusoidal",
+    "add_position_over_length",
 ]

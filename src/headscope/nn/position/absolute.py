@@ -25,8 +25,7 @@ class Learned(Position):
         self.table = nn.Embedding(self.block_size, self.embed_dim)
 
     def forward(self, embeddings: Tensor, start: int = 0) -> Tensor:
-        end = start + embeddings.size(1)
-        self.check_length(end)
+        end = self.end_of(embeddings, start)
         return embeddings + self.table.weight[start:end]
 
 
@@ -36,8 +35,7 @@ class FixedTable(Position):
     table: Tensor
 
     def forward(self, embeddings: Tensor, start: int = 0) -> Tensor:
-        end = start + embeddings.size(1)
-        self.check_length(end)
+        end = self.end_of(embeddings, start)
         return embeddings + self.table[start:end].to(embeddings.dtype)
 
 

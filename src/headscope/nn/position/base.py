@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from headscope.errors import UserError
+from headscope.nn.inputs import check_embeddings
 
 
 class Position(nn.Module):
@@ -20,7 +21,8 @@ class Position(nn.Module):
     `rotate` and `bias` are the last of the keys. `start` tokens stand before those that are given:
     a key-value cache has them. A subclass passes the four sizes on.
 
-    Where it acts, it Raises UserError for a text longer than `block_size`.
+    Where it acts, it raises UserError for a text longer than `block_size`, and for inputs that are
+    empty, of another shape, or no floating-point numbers.
     """
 
     rotates = False
@@ -58,6 +60,23 @@ class Position(nn.Module):
     def bias(self, queries: int, keys: int) -> Tensor | None:
         """What is added to the scores, (1 or H, T, S), or None for nothing."""
         return None
+
+    def end_of(self, embeddings: Tensor, start: int) -> int:
+        """How many tokens the text has after `embeddings` (B, T, C). Raises UserError when they do
+        not fit."""
+        check_embeddings(embeddings, self.embed_dim)
+        end = start + embeddings.size(1)
+        self.check_length(end)
+        return end
+
+    def check_pairs(self, queries: int, keys: int) -> None:
+        """Raises UserError when the queries cannot be the last of the keys."""
+        if not 1 <= queries <= keys:
+            raise UserError(
+                f"queries ({queries}) must be at least 1 and must not outnumber keys ({keys}): "
+                "queries are aligned to the last keys"
+            )
+        self.check_length(keys)
 
     def check_length(self, length: int) -> None:
         if length > self.block_size:

@@ -15,6 +15,9 @@ from headscope.nn.position.base import Position, distances
 class Alibi(Position):
     """Scores fall in a straight line with distance, in every head at another slope (Press 2022).
 
+    The bias is in float32. Attention rounds it to the dtype of its queries: in bf16 distances above
+    256 are multiples of 2, above 512 of 4, and so on, in both paths.
+
     Parameters: none; the slopes are those of `alibi_slopes`.
     """
 
@@ -26,7 +29,7 @@ class Alibi(Position):
         self.register_buffer("slopes", slopes, persistent=False)
 
     def bias(self, queries: int, keys: int) -> Tensor:
-        self.check_length(keys)
+        self.check_pairs(queries, keys)
         distance = distances(queries, keys, self.slopes.device).abs()
         return -self.slopes[:, None, None] * distance
 
@@ -67,7 +70,7 @@ class Relative(Position):
         self.register_buffer("bucket", bucket, persistent=False)
 
     def bias(self, queries: int, keys: int) -> Tensor:
-        self.check_length(keys)
+        self.check_pairs(queries, keys)
         distance = distances(queries, keys, self.bucket.device).clamp(min=0)
         return self.table(self.bucket[distance]).permute(2, 0, 1)  # (H, T, S)
 
@@ -96,5 +99,5 @@ class HeadBias(Position):
         self.table = nn.Parameter(torch.zeros(self.heads, self.block_size, self.block_size))
 
     def bias(self, queries: int, keys: int) -> Tensor:
-        self.check_length(keys)
+        self.check_pairs(queries, keys)
         return self.table[:, keys - queries : keys, :keys]

@@ -40,6 +40,13 @@ class Rotary(Position):
         self.register_buffer("sin", angle.sin().float(), persistent=False)
 
     def rotate(self, q: Tensor, k: Tensor, start: int = 0) -> tuple[Tensor, Tensor]:
+        for part in (q, k):
+            if part.dim() != 4 or part.size(-1) != self.head_dim or not part.is_floating_point():
+                raise UserError(
+                    f"queries or keys are {part.dtype} of shape {tuple(part.shape)}: give "
+                    f"floating-point numbers (B, heads, tokens, {self.head_dim})"
+                )
+        self.check_pairs(q.size(2), k.size(2))
         end, first = start + k.size(2), k.size(2) - q.size(2)
         self.check_length(end)
         cos, sin = self.cos[start:end], self.sin[start:end]

@@ -1,0 +1,14 @@
+"""Seeds that are pure functions of what they are for."""
+
+
+def mixed_seed(*parts: int) -> int:
+    """One seed in [0, 2^64) for a sequence of integers, such as (seed, step, rank), by SplitMix64's
+    mixing (Steele 2014): sequences that differ anywhere give unrelated seeds."""
+    mask = 2**64 - 1
+    mixed = 0
+    for part in parts:
+        mixed = (mixed ^ part) + 0x9E3779B97F4A7C15 & mask
+        mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & mask
+        mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & mask
+        mixed ^= mixed >> 31
+    return mixed

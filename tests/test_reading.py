@@ -1,0 +1,66 @@
+"""The laws of `Checkpoint.attention`: what a reading holds, and what it refuses."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from checkpoint_files import configuration, content
+
+import headscope
+from headscope.checkpoint import Checkpoint
+from headscope.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("reading") / "some.ckpt"
+    torch.save(content(configuration("model/position=alibi"))[0], path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def loaded(saved: Path) -> Checkpoint:
+    return headscope.load(saved)
+
+
+def test_softmax_of_the_masked_scores_is_the_weights(loaded: Checkpoint) -> None:
+    reading = loaded.attention("We the")
+    tokens = len(reading.tokens)
+    assert reading.scores.shape == reading.weights.shape == (2, 4, tokens, tokens)
+    masked = reading.scores.masked_fill(torch.ones(tokens, tokens).triu(1) > 0, -torch.inf)
+    torch.testing.assert_close(masked.softmax(dim=-1), reading.weights)
+
+
+def test_the_first_tokens_of_a_reading_are_a_reading_of_them(loaded: Checkpoint) -> None:
+    part, alone = loaded.attention("We the").first(3), loaded.attention("We ")
+    assert (part.tokens, part.labels) == (alone.tokens, alone.labels)
+    torch.testing.assert_close(part.weights, alone.weights)
+    torch.testing.assert_close(part.scores, alone.scores)
+
+
+@pytest.mark.parametrize("tokens", [[1, 2], np.array([1, 2]), torch.tensor([1, 2]), (1, 2)])
+def test_tokens_may_be_integers_of_any_kind(loaded: Checkpoint, tokens) -> None:
+    assert loaded.attention(tokens).tokens == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "tokens", [[999], [-1], [1, 2.0], [1, "a"], [None], torch.tensor([0.5]), [[1, 2]], [2**70]]
+)
+def test_what_is_no_token_of_the_vocabulary_is_refused_in_one_line(
+    loaded: Checkpoint, tokens
+) -> None:
+    with pytest.raises(UserError, match=r"token \d is .* 0 to 256") as caught:
+        loaded.attention(tokens)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_token_beyond_block_size_is_checked_too(loaded: Checkpoint) -> None:
+    with pytest.raises(UserError, match="token 8 is 999"):
+        loaded.attention([1] * 8 + [999])
+
+
+@pytest.mark.parametrize("device", ["bogus", "cpu:x", "", torch.device("meta")])
+def test_a_device_that_is_not_here_is_refused(saved: Path, device) -> None:
+    with pytest.raises(UserError, match=r"device="):
+        headscope.load(saved, device=device)
