@@ -185,7 +185,7 @@ class TokenMaps:
         self.margin = 26 + max(self.longest, widest)
 
     def visible(self, maps: np.ndarray) -> np.ndarray:
-        """The same maps (..., T, T) with NaN, which is left white, for the future of causal ones."""
+        """Maps (..., T, T) with NaN, which is left white, for the future of causal ones."""
         future = np.triu(np.ones((self.tokens, self.tokens), dtype=bool), 1) & self.causal
         return np.where(future, np.nan, maps)
 
