@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig
 from running import ROOT, Script
 
-from headscope.command_line import CONF, implied_data, literal_arguments
+from headscope.command_line import (
+    CONF,
+    check_name,
+    flags_first,
+    implied_data,
+    literal_arguments,
+)
+from headscope.errors import UserError
 
 
 def typed(script: str, *arguments: str) -> DictConfig:
@@ -77,6 +84,19 @@ def test_stop_is_one_text_or_a_json_list() -> None:
         typed("sample", "stop=[1]")
 
 
+def test_flags_may_stand_between_keys() -> None:
+    assert flags_first(["a=b", "-m", "c=1,2"]) == ["-m", "a=b", "c=1,2"]
+    assert flags_first(["a=b", "c=1"]) == ["a=b", "c=1"]
+
+
+def test_a_name_in_any_script_begins_a_folder() -> None:
+    for name in ("名", "a b.c-1", "é", "x=1"):
+        check_name([f"name={name}"])
+    for name in ("", ".", "..", "../x", "a/b", "a\\b", "${x}", "-m", "a" * 201, "名" * 70, "a\nb"):
+        with pytest.raises(UserError, match="name="):
+            check_name([f"name={name}"])
+
+
 def test_null_stays_null() -> None:
     assert typed("sample", "checkpoint=null").checkpoint is None
     assert typed("sample", "prompt=null").prompt == "null"
@@ -88,6 +108,7 @@ def test_a_path_implies_the_choice_of_data() -> None:
     assert implied_data(["data=tinyshakespeare", "data.path=my.txt"]) == []
     assert implied_data(["experiment=nanogpt_cpu", "data.path=my.txt"]) == []
     assert implied_data(["model.heads=8"]) == []
+    assert implied_data(["++data.path=my.txt"]) == ["data=text"]
 
 
 def readme_commands() -> list[list[str]]:

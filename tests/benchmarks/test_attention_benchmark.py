@@ -148,3 +148,18 @@ def test_a_mistake_is_told_in_one_line(
     for word in words:
         assert word in said.err
     assert not list(Path().iterdir())
+
+
+def test_only_an_earlier_result_is_replaced(script: Script) -> None:
+    words = ["benchmark", "suite=attention", "suite.rounds=1", "suite.shapes=[[8,8,2]]"]
+    mine = {"notes.md": "mine", "list.json": "[]", "other.json": '{"suite": 1}', "chart.png": "x"}
+    for name, text in mine.items():
+        Path(name).write_text(text)
+    for output in ("notes.md", "list.json", "other.json", "chart.json"):
+        said = script(*words, f"output={output}")
+        assert said.code == 1
+        assert f"output={output}" in said.err
+        assert "no result of headscope" in said.err
+    assert {name: Path(name).read_text() for name in mine} == mine
+    assert script(*words, "output=made.json").code == 0
+    assert script(*words, "output=made.json").code == 0
