@@ -160,6 +160,8 @@ def test_the_histogram_of_heads_that_agree_but_for_rounding_can_be_drawn(value):
     [panel] = figure.axes
     assert sum(bar.get_height() for bar in panel.patches) == 32 * 31 / 2
     assert_readable(figure)
+    ticks = [label.get_text() for label in panel.get_xticklabels()]
+    assert len(set(ticks)) == len(ticks)
 
 
 @pytest.mark.parametrize("heads", [1, 2])
