@@ -10,7 +10,7 @@ from drawn import AWKWARD, NO_FONT, drawn_texts, needs_chinese_font, words_of
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
-from matplotlib.font_manager import get_font
+from matplotlib.font_manager import fontManager, get_font
 from matplotlib.text import Annotation
 
 from headscope.analysis.labels import split_characters
@@ -93,6 +93,20 @@ def test_a_label_reads_as(text, label):
 )
 def test_a_chinese_label_reads_as(text, label):
     assert picture_label(text) == label
+
+
+@needs_chinese_font
+def test_a_font_that_matplotlib_has_not_listed_yet_is_found(monkeypatch):
+    """matplotlib keeps its list of fonts in a file; a font may have been installed since."""
+    known = fallbacks()
+    files = {str(file) for file in known.values()}
+    listed = [entry for entry in fontManager.ttflist if entry.fname not in files]
+    monkeypatch.setattr(fontManager, "ttflist", listed)
+    fallbacks.cache_clear()
+    try:
+        assert fallbacks() == known
+    finally:
+        fallbacks.cache_clear()
 
 
 def test_without_a_font_for_a_character_its_code_point_is_drawn(monkeypatch):
