@@ -1,7 +1,6 @@
 """Pictures draw every script that an installed font has, at the size that was measured."""
 
 import io
-import re
 import warnings
 
 import numpy as np
@@ -11,9 +10,10 @@ from drawn import AWKWARD, NO_FONT, drawn_texts, needs_chinese_font, words_of
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
-from matplotlib.font_manager import get_font
+from matplotlib.font_manager import fontManager, get_font
 from matplotlib.text import Annotation
 
+from headscope.analysis.labels import split_characters
 from headscope.analysis.pictures import attention_maps
 from headscope.analysis.pictures.fonts import (
     FIRST,
@@ -22,7 +22,7 @@ from headscope.analysis.pictures.fonts import (
     files_for,
     pillow_font,
 )
-from headscope.analysis.pictures.labels import LABEL_LENGTH, picture_label, readable
+from headscope.analysis.pictures.labels import LABEL_LENGTH, MOST_MARKS, picture_label, readable
 from headscope.analysis.pictures.live import Written, pixels_across
 from headscope.analysis.pictures.live_maps import AttentionGrid
 from headscope.analysis.pictures.sheet import DPI, Sheet, text_width
@@ -38,8 +38,9 @@ def uniform(heads: int, tokens: int) -> torch.Tensor:
 @given(st.text(st.characters(exclude_categories=[])) | st.sampled_from(AWKWARD))
 def test_any_text_has_a_short_label_that_the_fonts_can_draw(text):
     label = picture_label(text)
-    assert label.isprintable()
-    assert 1 <= len(re.findall(r"U\+[0-9A-F]{4,6}|.", label)) <= 2 * (LABEL_LENGTH + 1)  # and marks
+    assert label.isprintable() or "\u200d" in label
+    assert 1 <= len(split_characters(label)) <= LABEL_LENGTH + 1
+    assert len(label) <= (LABEL_LENGTH + 1) * (1 + MOST_MARKS)
     fonts = [get_font(file) for file in files_for(label)]
     for character in label.replace(" ", ""):
         [font, *_] = [font for font in fonts if font.get_char_index(ord(character))]
@@ -70,6 +71,7 @@ def test_any_text_has_a_short_label_that_the_fonts_can_draw(text):
         (" proposition", "·propositi…"),
         (NO_FONT * 12, "U+12000" * LABEL_LENGTH + "…"),
         ("e\u0301" * 12, "e\u0301" * LABEL_LENGTH + "…"),
+        ("e" + "\u0301" * 99, "e" + "U+0301" * 9 + "…"),
         ("\x00" * 12, "U+0000" * LABEL_LENGTH + "…"),
     ],
 )
@@ -91,6 +93,20 @@ def test_a_label_reads_as(text, label):
 )
 def test_a_chinese_label_reads_as(text, label):
     assert picture_label(text) == label
+
+
+@needs_chinese_font
+def test_a_font_that_matplotlib_has_not_listed_yet_is_found(monkeypatch):
+    """matplotlib keeps its list of fonts in a file; a font may have been installed since."""
+    known = fallbacks()
+    files = {str(file) for file in known.values()}
+    listed = [entry for entry in fontManager.ttflist if entry.fname not in files]
+    monkeypatch.setattr(fontManager, "ttflist", listed)
+    fallbacks.cache_clear()
+    try:
+        assert fallbacks() == known
+    finally:
+        fallbacks.cache_clear()
 
 
 def test_without_a_font_for_a_character_its_code_point_is_drawn(monkeypatch):

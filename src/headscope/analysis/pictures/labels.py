@@ -2,10 +2,11 @@
 
 import re
 
-from headscope.analysis.labels import EMPTY, code_point, visible_characters
+from headscope.analysis.labels import EMPTY, code_point, split_characters, visible_characters
 from headscope.analysis.pictures.fonts import family_for
 
 LABEL_LENGTH = 10
+MOST_MARKS = 8  # that stand on one character; more would cover what is above
 
 
 def picture_label(text: str) -> str:
@@ -14,7 +15,7 @@ def picture_label(text: str) -> str:
     What no installed font can draw shows as its code point, U+4E2D. Of more than LABEL_LENGTH + 1
     characters, however each of them shows, LABEL_LENGTH and an ellipsis remain.
     """
-    shown = [_drawable(character) for character in visible_characters(text)]
+    shown = split_characters("".join(map(_drawable, visible_characters(text))))
     if len(shown) > LABEL_LENGTH + 1:
         shown[LABEL_LENGTH:] = "…"
     return "".join(shown) or EMPTY
@@ -29,8 +30,8 @@ def readable(text: str) -> str:
 
 
 def _drawable(character: str) -> str:
-    """A visible character with its marks, or code points instead of what no font can draw."""
-    if family_for(character):
-        return character
+    """A visible character with its marks, or code points instead of what cannot be drawn."""
     base, marks = character[0], character[1:]
+    if family_for(character) and len(marks) <= MOST_MARKS:
+        return character
     return (base if family_for(base) else code_point(base)) + "".join(map(code_point, marks))

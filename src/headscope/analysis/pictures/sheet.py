@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import get_hinting_flag
 from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.font_manager import get_font
@@ -36,7 +37,7 @@ def text_width(text: str, size: float) -> float:
     """Points that one line of text takes."""
     font = get_font(files_for(text))
     font.set_size(size, DPI)  # as it will be drawn: hinting rounds every letter to pixels
-    font.set_text(text)
+    font.set_text(text, flags=get_hinting_flag())
     return font.get_width_height()[0] / 64 * 72 / DPI
 
 
