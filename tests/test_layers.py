@@ -95,7 +95,8 @@ def test_nn_imports_torch_and_the_error_type_alone(module):
     [
         module
         for module in modules(
-            "nn", "analysis", "data", "generation", "checkpoint", "config", "evaluation"
+            *("nn", "analysis", "data", "generation", "config", "evaluation"),
+            *("checkpoint", "checkpoint_file", "model_size"),
         )
         if module != "headscope.data.module"
     ],
@@ -109,7 +110,7 @@ def test_lightning_is_not_needed_to_use_a_model(module):
 FLOORS = {
     "analysis": ["headscope.nn"],
     "generation": ["headscope.nn"],
-    "training": ["headscope.nn"],
+    "training": ["headscope.nn", "headscope.checkpoint_file"],
     "data": [],
 }
 
@@ -125,8 +126,8 @@ def test_rooms_of_one_floor_do_not_open_into_each_other(part, module):
 
 ORDER = [
     ["nn", "config", "files", "errors", "error_messages"],
-    ["data", "training", "analysis", "generation", "command_line"],
-    ["checkpoint", "evaluation", "resume"],
+    ["data", "training", "analysis", "generation", "command_line", "checkpoint_file", "model_size"],
+    ["checkpoint", "evaluation", "resume", "recovery"],
     ["callbacks", "check", "console", "head_report"],
     ["watchers"],
     ["build"],

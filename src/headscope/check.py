@@ -2,7 +2,6 @@
 
 import math
 
-import torch
 from omegaconf import DictConfig, OmegaConf
 
 from headscope import checkpoint
@@ -66,8 +65,7 @@ def check(config: DictConfig) -> None:
         top_k=callbacks.samples.top_k,
         top_p=None,
     )
-    with torch.device("meta"):  # costs nothing
-        checkpoint.build_model(config.model, vocab_size=1)
+    checkpoint.check_model(config.model, vocab_size=1)
 
 
 def check_choices(config: DictConfig) -> None:

@@ -6,6 +6,7 @@ tokenizer's own data and the words of the command line, all plain data. It is op
 file from a stranger runs no code.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,13 +18,13 @@ from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from headscope.analysis.capture import attention_weights
+from headscope.checkpoint_file import FORMAT, read
 from headscope.config import known_targets
 from headscope.data.corpus import Corpus
 from headscope.data.tokenizer import Tokenizer, tokenizer_from_state
 from headscope.errors import UserError
+from headscope.model_size import check_limits, check_memory, no_larger_than
 from headscope.nn import GPT
-
-FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -62,18 +63,22 @@ class Reading:
 def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
     """Open a checkpoint and rebuild its model, in evaluation mode on `device`.
 
-    Raises UserError when the file is missing, truncated, or no checkpoint of headscope.
+    Raises UserError when the file is missing, damaged, or no checkpoint of headscope, or when its
+    weights are not finite.
     """
     path = Path(path)
     content = read(path)
     try:
         own = content["headscope"]
         tokenizer = tokenizer_from_state(own["tokenizer"])
-        model = build_model(own["config"]["model"], vocab_size=tokenizer.vocab_size)
-        model.load_state_dict(model_weights(content))
+        weights = model_weights(content)
+        with no_larger_than(weights):
+            model = build_model(own["config"]["model"], vocab_size=tokenizer.vocab_size)
+        model.load_state_dict(weights)
         step = content["global_step"]
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise UserError(f"{path} does not fit this version of headscope: {error}") from error
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(f"{path} does not fit this version of headscope: {reason}") from error
     return Checkpoint(
         path=path,
         model=model.to(device).eval(),
@@ -81,24 +86,6 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
         config=own["config"],
         step=step,
     )
-
-
-def read(path: Path) -> dict[str, Any]:
-    """The raw content of a checkpoint file, its tensors still on disk.
-
-    Raises UserError when it is missing, truncated, or no checkpoint of headscope.
-    """
-    if not path.is_file():
-        raise UserError(f"checkpoint {path} does not exist")
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # a damaged pickle raises nearly anything
-        raise UserError(f"{path} is not a checkpoint, or is not whole") from error
-    if not isinstance(content, dict) or not isinstance(content.get("headscope"), dict):
-        raise UserError(f"{path} is not a checkpoint of headscope")
-    if content["headscope"].get("format") != FORMAT:
-        raise UserError(f"{path} is of another version of headscope")
-    return content
 
 
 def contents(
@@ -139,10 +126,28 @@ def build_model(config: DictConfig | dict[str, Any], *, vocab_size: int) -> GPT:
 
     Raises UserError when its sizes do not fit, or it names a part that headscope does not have.
     """
-    known = known_targets("model", "attention", "position", "norm", "activation")
-    plain: Any = config
+    return _model(_plain(config), vocab_size=vocab_size)
+
+
+def check_model(config: DictConfig | dict[str, Any], *, vocab_size: int) -> None:
+    """Raises UserError when a model cannot be built, or not be trained in this machine's memory.
+    Quick, and of little memory, whatever the sizes are."""
+    plain = _plain(config)
+    check_memory(
+        lambda layers: _model(plain | {"layers": layers}, vocab_size=vocab_size), plain, copies=3
+    )
+
+
+def _plain(config: DictConfig | dict[str, Any]) -> Any:
     if isinstance(config, DictConfig):
-        plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+        return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    return config
+
+
+def _model(plain: Any, *, vocab_size: int) -> GPT:
+    if isinstance(plain, dict):
+        check_limits(plain)
+    known = known_targets("model", "attention", "position", "norm", "activation")
     try:
         return _build(plain, known, vocab_size=vocab_size)
     except RuntimeError as error:  # more memory than there is, or than can be counted
@@ -198,7 +203,8 @@ def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("ou
     """The checkpoint that a person means: a file, a run folder (its best), or, for None, the best
     of the newest run, which `outputs/latest` names. `key` is where they named it.
 
-    Raises UserError when there is none.
+    When a run's best.ckpt is damaged, it is its last.ckpt, and standard error says so. A file that
+    is named is never replaced by another. Raises UserError when there is none.
     """
     if given is None:
         latest = outputs / "latest"
@@ -214,16 +220,28 @@ def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("ou
     else:
         path = Path(given)
     if path.is_dir():
-        for name in ("best", "last"):
-            if (path / "checkpoints" / f"{name}.ckpt").is_file():
-                return path / "checkpoints" / f"{name}.ckpt"
+        best, last = (path / "checkpoints" / f"{name}.ckpt" for name in ("best", "last"))
+        if best.is_file():
+            return _last_if_damaged(best, last)
+        if last.is_file():
+            return last
         raise UserError(
             f"{path} has no checkpoints/best.ckpt: it is no run that got that far; {key}= may also "
             "name a file"
         )
-    if not path.is_file():
+    if not path.exists():
         raise UserError(f"{key}={path} does not exist")
     return path
+
+
+def _last_if_damaged(best: Path, last: Path) -> Path:
+    if last.is_file():
+        try:
+            read(best)
+        except UserError as error:
+            print(f"{error}; using {last} instead", file=sys.stderr)
+            return last
+    return best
 
 
 def pick_device(name: str) -> torch.device:
