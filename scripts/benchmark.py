@@ -1,6 +1,5 @@
 """Measure what the docs claim: python scripts/benchmark.py [suite=attention]."""
 
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +14,7 @@ from omegaconf import DictConfig
 from headscope import command_line
 from headscope.config import SCHEMAS
 from headscope.errors import UserError
+from headscope.json_file import json_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -255,7 +255,7 @@ def tell(
         sys.exit(130)
     suite = HydraConfig.get().runtime.choices["suite"]
     figures = {"suite": suite, "overrides": typed(), **found}
-    text = json.dumps(figures, indent=2)
+    text = json_text(figures, indent=2)
     if report:
         report(figures, Console())
     else:

@@ -111,7 +111,7 @@ FLOORS = {
     "analysis": ["headscope.nn"],
     "generation": ["headscope.nn"],
     "training": ["headscope.nn", "headscope.checkpoint_file"],
-    "data": [],
+    "data": ["headscope.json_file"],
 }
 
 
@@ -125,7 +125,7 @@ def test_rooms_of_one_floor_do_not_open_into_each_other(part, module):
 
 
 ORDER = [
-    ["nn", "config", "files", "errors", "error_messages"],
+    ["nn", "config", "files", "json_file", "errors", "error_messages"],
     ["data", "training", "analysis", "generation", "command_line", "checkpoint_file", "model_size"],
     ["checkpoint", "evaluation", "resume", "recovery"],
     ["callbacks", "check", "console", "head_report"],

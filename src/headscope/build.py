@@ -2,6 +2,7 @@
 
 import logging
 import warnings
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,10 +27,13 @@ from headscope.data.module import TokenDataModule, validation_stride
 from headscope.data.store import TokenStore, prepare_store
 from headscope.data.tokenizer import stored
 from headscope.errors import UserError
+from headscope.model_size import no_larger_than
 from headscope.nn import GPT
+from headscope.recovery import how_to_continue, newest_checkpoint
 from headscope.resume import check_resumed
 from headscope.training.checkpoints import AtomicCheckpointIO
 from headscope.training.module import LanguageModel
+from headscope.training.restoring import check_training_state
 from headscope.watchers import watchers
 
 
@@ -48,6 +52,7 @@ class Run:
     saving: Saving
     console: Console
     resumed_step: int | None
+    resumed_from: Path | None
 
 
 def build(
@@ -60,7 +65,7 @@ def build(
 ) -> Run:
     """Build the run that `config` describes, in `folder`. Nothing is written there yet.
 
-    With `resume`, the run in `folder` goes on from its last checkpoint. `overrides` are the words
+    With `resume`, the run in `folder` goes on from its newest checkpoint. `overrides` are the words
     of the command line, kept for a later resume.
 
     Raises UserError when the configuration does not fit itself, the text or this machine.
@@ -68,8 +73,10 @@ def build(
     check(config)
     plan = config.trainer
     warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True, markup=False)
-    last = folder / "checkpoints" / "last.ckpt"
-    resumed = checkpoint.read(last) if resume else None
+    found = newest_checkpoint(folder) if resume else None
+    resumed = found.content if found else None
+    if found and found.notice:
+        warn(found.notice)
     # Weights mean nothing without the tokens they were trained on.
     fresh = config.init_from and not resume
     source = checkpoint.read(checkpoint.find(config.init_from, key="init_from")) if fresh else None
@@ -84,14 +91,15 @@ def build(
     tokenizer = store.tokenizer
     # The first weights are of the seed alone; every later draw is of (seed, step, rank).
     torch.manual_seed(config.seed)
-    model = checkpoint.build_model(config.model, vocab_size=tokenizer.vocab_size)
+    with no_larger_than(checkpoint.model_weights(resumed)) if resumed else nullcontext():
+        model = checkpoint.build_model(config.model, vocab_size=tokenizer.vocab_size)
     if source:
         checkpoint.load_weights(model, source, name=config.init_from)
     if resumed:
         check_resumed(resumed, config, store, folder)
     model.checkpoint_activations = plan.checkpoint_activations
     make_optimizer = instantiate(config.optimizer)
-    make_optimizer(model)  # raises now, rather than when training begins, as does the next
+    optimizer = make_optimizer(model)  # raises now, rather than when training begins
     schedule = bare(instantiate(config.schedule, max_steps=plan.max_steps))
     schedule(0)
     module = LanguageModel(
@@ -105,6 +113,7 @@ def build(
         compile_model=_on_gpu(plan.accelerator) if plan.compile == "auto" else plan.compile,
         loss_chunk_tokens=plan.loss_chunk_tokens,
         warn=warn,
+        how_to_continue=partial(how_to_continue, folder, learning_rates(config)),
         contents=checkpoint.contents(
             config=plain(config), tokenizer=tokenizer, store=store.name, overrides=overrides
         ),
@@ -128,12 +137,17 @@ def build(
     tokenizer.encode_prompt(config.callbacks.samples.prompt)  # raises now rather than later
     samples = Samples(tokenizer=tokenizer, seed=config.seed, **config.callbacks.samples)
     saving = Saving(
-        folder=last.parent,
+        folder=folder / "checkpoints",
         minutes=config.callbacks.save_every_minutes,
         say=warn,
     )
     progress = ProgressReport(console=console, tokens_per_step=tokens_per_step)
     callbacks: list[Callback] = [clock, progress, *watchers(config, store, samples, folder), saving]
+    trainer = _trainer(config, folder, callbacks, resumed_step=resumed_step)
+    if found:
+        check_training_state(
+            found.content, path=found.path, module=module, trainer=trainer, optimizer=optimizer
+        )
     return Run(
         folder=folder,
         config=config,
@@ -141,12 +155,19 @@ def build(
         model=model,
         module=module,
         data=data,
-        trainer=_trainer(config, folder, callbacks, resumed_step=resumed_step),
+        trainer=trainer,
         samples=samples,
         saving=saving,
         console=console,
         resumed_step=resumed_step,
+        resumed_from=found.path if found else None,
     )
+
+
+def learning_rates(config: DictConfig) -> dict[str, float]:
+    """The keys of the optimizer's learning rates, and their values."""
+    keys = (f"optimizer.{key}" for key in ("lr", "matrix_lr") if key in config.optimizer)
+    return {key: OmegaConf.select(config, key) for key in keys}
 
 
 def bare(made: partial[Any]) -> partial[Any]:

@@ -31,7 +31,10 @@ def check_limits(settings: Mapping[str, Any]) -> None:
             raise UserError(f"model.{key}={settings[key]} must be at most {limit:,}")
     size, width = settings["block_size"], max(settings["embed_dim"], settings["head_dim"] or 0)
     # A boolean mask in every layer, and a table of positions, while it is computed in float64.
-    needed, allowed = size * (settings["layers"] * size + 32 * width), machine_memory() / TABLE_SHARE
+    needed, allowed = (
+        size * (settings["layers"] * size + 32 * width),
+        machine_memory() / TABLE_SHARE,
+    )
     if needed > allowed:
         raise UserError(
             f"model.block_size={size} at this width and depth needs {in_gib(needed)} for masks and "

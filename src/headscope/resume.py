@@ -1,6 +1,5 @@
 """Going on with a run: its own configuration, with what the command line changes on top."""
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from headscope import checkpoint
 from headscope.command_line import escape, quote, value_of
 from headscope.config import SCHEMAS, known_targets
 from headscope.errors import UserError
+from headscope.json_file import read_json
+from headscope.recovery import newest_checkpoint
 
 if TYPE_CHECKING:
     from headscope.data.store import TokenStore
@@ -59,7 +59,7 @@ def resume_arguments(typed: list[str], quoted: list[str]) -> list[str]:
         return quoted
     if value_of(typed, "hydra.run.dir") is not None:
         raise UserError(f"resume={given} goes on in its own folder: leave out hydra.run.dir=")
-    own = read_run(Path(given))["headscope"]
+    own = newest_checkpoint(Path(given)).content["headscope"]
     for argument in own["overrides"]:
         if not OURS.match(argument):
             raise UserError(
@@ -90,7 +90,7 @@ def resumed_config(composed: DictConfig, overrides: list[str]) -> tuple[DictConf
     `overrides` are all the words that `composed` was composed from: those of the run, then the new
     ones; a key of the new ones has its value from `composed`.
     """
-    own = read_run(Path(composed.resume))["headscope"]
+    own = newest_checkpoint(Path(composed.resume)).content["headscope"]
     stored = OmegaConf.create(_literal(own["config"]))
     # What a run of before a key was does not say, is as conf says.
     stored.trainer = OmegaConf.to_container(composed.trainer) | own["config"]["trainer"]
@@ -135,19 +135,14 @@ def check_resumed(
 ) -> None:
     """Raises UserError when a run cannot go on: its text has changed, or it is finished."""
     own, step = content["headscope"], content["global_step"]
-    if "optimizer_states" not in content:
-        raise UserError(
-            f"resume={folder}: its last.ckpt holds weights alone, as kept steps do; start a new "
-            f"run with init_from={folder}/checkpoints/last.ckpt"
-        )
     if own["store"] != store.name or own["tokenizer"] != store.tokenizer.state():
         raise UserError(
             f"resume={folder}: the text is not the one this run began with ({own['store']} then, "
             f"{store.name} now); start a new run with init_from={folder}/checkpoints/last.ckpt"
         )
-    summary = folder / "summary.json"
-    if not summary.exists() or json.loads(summary.read_text(encoding="utf-8"))["steps"] != step:
-        return
+    summary = read_json(folder / "summary.json")
+    if not isinstance(summary, dict) or summary.get("steps") != step:
+        return  # a summary that is missing or damaged: the run ends again, at once
     patience = config.callbacks.early_stopping_patience
     waited = content["callbacks"].get("patience", {}).get("wait_count", 0)
     if step >= config.trainer.max_steps:
@@ -159,15 +154,6 @@ def check_resumed(
     raise UserError(
         f"resume={folder}: it is finished, at {step} steps; to give it more, add {more}"
     )
-
-
-def read_run(folder: Path) -> dict[str, Any]:
-    """The last checkpoint of a run, raw. Raises UserError when `folder` is not a run."""
-    last = folder / "checkpoints" / "last.ckpt"
-    if not last.is_file():
-        what = "is not a run" if folder.exists() else "does not exist"
-        raise UserError(f"resume={folder} {what}: there is no {last}")
-    return checkpoint.read(last)
 
 
 def key_of(argument: str) -> str:

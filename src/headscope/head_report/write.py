@@ -3,7 +3,6 @@
 Shapes: L layers, H heads of a layer, T tokens.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -25,6 +24,7 @@ from headscope.head_report.tables import (
     history_rows,
     matrix_rows,
 )
+from headscope.json_file import json_text, read_json
 
 
 def write_report(
@@ -89,7 +89,7 @@ def write_report(
             figure.savefig(folder / file)
             files.append(file)
     about = summary(subject, study, worth) | {"heads": rows, "files": files}
-    write_atomically(folder / "heads.json", json.dumps(about, indent=2))
+    write_atomically(folder / "heads.json", json_text(about, indent=2))
     for name in set(before) - set(files):
         if (folder / name).is_file():
             (folder / name).unlink()
@@ -117,10 +117,7 @@ def summary(subject: Subject, study: Study, worth: Worth | None) -> dict[str, An
 
 def files_of(folder: Path) -> list[str]:
     """What an earlier report wrote into the folder, by its own account."""
-    try:
-        before = json.loads((folder / "heads.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return []
+    before = read_json(folder / "heads.json")
     names = before.get("files", []) if isinstance(before, Mapping) else []
     # Names alone, so that no other folder's file is ever meant.
     return [name for name in names if isinstance(name, str) and Path(name).name == name]
