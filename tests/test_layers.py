@@ -77,7 +77,7 @@ def test_this_test_sees_imports():
     assert {"torch", "headscope.nn.attention"} <= imports("headscope.nn.gpt")
     assert "lightning.pytorch" in imports("headscope.training.module")
     assert "tokenizers" in imports("headscope.data.tokenizer")  # in a function
-    assert "headscope.checkpoint" in imports("headscope.resume")  # from headscope import ...
+    assert "headscope.checkpoint" in imports("headscope.evaluation")  # from headscope import ...
     assert "headscope.data.tokenizer" not in imports("headscope.generation")  # a type
     assert "torch" in reached("headscope.checkpoint")
 

@@ -87,6 +87,7 @@ def build(
         else instantiate(config.tokenizer),
         root=Path(config.store_dir),
         track=partial(track, console=console),
+        say=warn,
     )
     tokenizer = store.tokenizer
     # The first weights are of the seed alone; every later draw is of (seed, step, rank).

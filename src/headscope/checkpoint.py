@@ -6,6 +6,7 @@ tokenizer's own data and the words of the command line, all plain data. It is op
 file from a stranger runs no code.
 """
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -110,6 +111,25 @@ def model_weights(content: dict[str, Any]) -> dict[str, torch.Tensor]:
         for name, weight in content["state_dict"].items()
         if name.startswith(prefix)
     }
+
+
+def check_same_tokenizer(given: str, words: Sequence[str]) -> None:
+    """Raises UserError when `words` of the command line ask for another tokenizer than that of the
+    checkpoint `given` as init_from: its weights mean nothing without its own."""
+    split = [word.partition("=") for word in words]
+    asked = {key: value for key, _, value in split if re.fullmatch(r"tokenizer(\.\w+)?", key)}
+    if not asked:
+        return
+    own = read(find(given, key="init_from"))["headscope"]["config"].get("tokenizer")
+    own = own if isinstance(own, dict) else {}
+    name = str(own.get("_target_")).rpartition(".")[2]
+    for key, value in asked.items():
+        kept = name if key == "tokenizer" else own.get(key.partition(".")[2])
+        if value != str(kept):
+            raise UserError(
+                f"{key}={value}: init_from={given} keeps the tokenizer of its weights, "
+                f"{key}={kept}; leave {key}= out"
+            )
 
 
 def load_weights(model: GPT, content: dict[str, Any], *, name: str) -> None:

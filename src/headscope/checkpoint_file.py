@@ -1,10 +1,10 @@
-"""Reading a checkpoint file that may be damaged or hostile. Knows nothing of models and of Lightning.
+"""Reading a checkpoint file that may be damaged or hostile.
 
-A checkpoint is a zip archive as `torch.save` writes it: a pickle, and one entry of raw bytes for each
-tensor. `torch.load(weights_only=True)` runs no code of the file, but it verifies no checksum, and a
-small file can make it allocate any amount of memory. So the archive, its checksums and its pickle are
-checked first, and the result afterwards. Nothing here uses more memory than a small multiple of the
-file's size.
+A checkpoint is a zip archive as `torch.save` writes it: a pickle, and one entry of raw bytes for
+each tensor. `torch.load(weights_only=True)` runs no code of the file, but it verifies no checksum,
+and a small file can make it allocate any amount of memory. So the archive, its checksums and its
+pickle are checked first, and the result afterwards. Nothing here uses more memory than a small
+multiple of the file's size.
 """
 
 import math
@@ -34,7 +34,7 @@ GLOBALS = re.compile(
 
 
 def read(path: Path, *, mmap: bool = True) -> dict[str, Any]:
-    """The raw content of a checkpoint file: nested dictionaries and lists of plain data and tensors.
+    """The raw content of a checkpoint file: nested dictionaries and lists of data and tensors.
 
     With `mmap`, the tensors stay on disk until they are used. All checksums are verified first.
 
@@ -63,7 +63,7 @@ class Damaged(Exception):
 
 
 def check_regular(path: Path) -> None:
-    """Raises UserError when `path` is not a regular file: reading a pipe or a device may not end."""
+    """Raises UserError when `path` is not a regular file: reading a pipe may never end."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):  # ValueError: a NUL character in the name

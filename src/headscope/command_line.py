@@ -165,6 +165,18 @@ def _experiment(name: str) -> str:
     return file.read_text(encoding="utf-8") if file.is_file() else ""
 
 
+def check_utf8(arguments: Sequence[str]) -> None:
+    """Raises UserError when an argument or the current folder is not valid UTF-8: it could be
+    neither printed nor written into a file of text."""
+    for what, text in [*(("argument", word) for word in arguments), ("folder", os.getcwd())]:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise UserError(
+                f"the {what} {os.fsencode(text)!r} is not valid UTF-8: rename the file or folder"
+            ) from None
+
+
 def read_standard_input() -> str:
     """All of standard input. Raises UserError when it is not UTF-8."""
     try:
@@ -195,6 +207,7 @@ def run(
 
     with errors_told(full_error):
         typed = sys.argv[1:]
+        check_utf8(typed)
         quoted = literal_arguments(with_words(typed, implied_data(typed)))
         sys.argv[1:] = prepare(typed, quoted)
         hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(guarded)()

@@ -37,9 +37,10 @@ def check_limits(settings: Mapping[str, Any]) -> None:
     )
     if needed > allowed:
         raise UserError(
-            f"model.block_size={size} at this width and depth needs {in_gib(needed)} for masks and "
-            f"position tables; at most {in_gib(allowed)}, a {TABLE_SHARE}th of this machine's "
-            "memory, is allowed"
+            f"model.block_size={size} with model.embed_dim={settings['embed_dim']} and "
+            f"model.layers={settings['layers']} needs {in_gib(needed)} for masks and position "
+            f"tables; at most {in_gib(allowed)}, a {TABLE_SHARE}th of this machine's memory, is "
+            "allowed"
         )
 
 

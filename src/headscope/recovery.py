@@ -54,12 +54,11 @@ def how_to_continue(folder: Path, rates: dict[str, float]) -> str:
     True when it is read: the checkpoint that it names has been read and verified.
     """
     words = [f"{key}={rate / 2:g}" for key, rate in rates.items()]
+    lower = " ".join(words)
     try:
         found = newest_checkpoint(folder)
     except UserError:
-        return (
-            f"no checkpoint was saved before that; start again, for example with {' '.join(words)}"
-        )
+        return f"there is no checkpoint to continue from; start again, for example with {lower}"
     command = shlex.join(["python", "scripts/train.py", f"resume={folder}", *words])
     return f"the newest checkpoint is of step {found.step:,}; to continue from it: {command}"
 
