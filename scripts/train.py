@@ -14,7 +14,6 @@ from headscope.errors import UserError
 
 def arguments(typed: list[str], quoted: list[str]) -> list[str]:
     """What to compose from: of a resumed run, its own words first."""
-    from headscope.checkpoint import check_same_tokenizer
     from headscope.resume import resume_arguments
 
     name = command_line.value_of(typed, "name")
@@ -22,6 +21,8 @@ def arguments(typed: list[str], quoted: list[str]) -> list[str]:
         raise UserError(f"name={name} must be without a slash: it begins a folder of outputs/")
     weights = command_line.value_of(typed, "init_from")
     if weights and not command_line.value_of(typed, "resume"):
+        from headscope.checkpoint import check_same_tokenizer
+
         check_same_tokenizer(weights, typed)
     return resume_arguments(typed, quoted)
 

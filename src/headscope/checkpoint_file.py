@@ -150,6 +150,10 @@ def check_content(content: Any, *, nodes: int, size: int) -> None:
     for name, weight in weights.items():
         if not isinstance(name, str) or not isinstance(weight, torch.Tensor):
             raise Damaged(f"state_dict[{str(name)[:80]!r}] is not a tensor")
+        if not weight.is_floating_point():
+            raise Damaged(
+                f"its weight {name[:80]} holds {weight.dtype}, not floating-point numbers"
+            )
         if not is_finite(weight):
             raise Damaged(
                 f"its weights are not finite (NaN or infinity in {name[:80]}): training diverged; "
