@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from headscope.data.tokenizer import stored
 from headscope.errors import UserError
 from headscope.model_size import no_larger_than
 from headscope.nn import GPT
-from headscope.recovery import how_to_continue, newest_checkpoint
+from headscope.recovery import Recovered, how_to_continue, newest_checkpoint
 from headscope.resume import check_resumed
 from headscope.training.checkpoints import AtomicCheckpointIO
 from headscope.training.module import LanguageModel
@@ -90,14 +90,14 @@ def build(
         say=warn,
     )
     tokenizer = store.tokenizer
+    if resumed:
+        check_resumed(resumed, config, store, folder)
     # The first weights are of the seed alone; every later draw is of (seed, step, rank).
     torch.manual_seed(config.seed)
-    with no_larger_than(checkpoint.model_weights(resumed)) if resumed else nullcontext():
+    with _within(found) if found else nullcontext():
         model = checkpoint.build_model(config.model, vocab_size=tokenizer.vocab_size)
     if source:
         checkpoint.load_weights(model, source, name=config.init_from)
-    if resumed:
-        check_resumed(resumed, config, store, folder)
     model.checkpoint_activations = plan.checkpoint_activations
     make_optimizer = instantiate(config.optimizer)
     optimizer = make_optimizer(model)  # raises now, rather than when training begins
@@ -163,6 +163,11 @@ def build(
         resumed_step=resumed_step,
         resumed_from=found.path if found else None,
     )
+
+
+def _within(found: Recovered) -> AbstractContextManager[None]:
+    """Stops building a model that is larger than the weights of the checkpoint."""
+    return no_larger_than(checkpoint.model_weights(found.content), name=str(found.path))
 
 
 def learning_rates(config: DictConfig) -> dict[str, float]:

@@ -73,7 +73,7 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
         own = content["headscope"]
         tokenizer = tokenizer_from_state(own["tokenizer"])
         weights = model_weights(content)
-        with no_larger_than(weights):
+        with no_larger_than(weights, name="its configuration"):
             model = build_model(own["config"]["model"], vocab_size=tokenizer.vocab_size)
         model.load_state_dict(weights)
         step = content["global_step"]

@@ -68,8 +68,9 @@ def check_memory(make: Callable[[int], GPT], settings: Mapping[str, Any], *, cop
 
 
 @contextmanager
-def no_larger_than(weights: Mapping[str, Tensor]) -> Iterator[None]:
+def no_larger_than(weights: Mapping[str, Tensor], *, name: str) -> Iterator[None]:
     """A model that is built in here may have as many parameters as `weights`, and as large ones.
+    `name` is what the error calls their file.
 
     Raises UserError before memory is used for more. A tied output head is built first and replaced
     then: twice as many are let through, and `load_state_dict` compares them one by one.
@@ -82,7 +83,7 @@ def no_larger_than(weights: Mapping[str, Tensor]) -> Iterator[None]:
         if parameter is not None and threading.get_ident() == owner:
             number, size = number - 1, size - parameter.numel()
             if number < 0 or size < 0:
-                raise UserError("its configuration describes a larger model than its weights")
+                raise UserError(f"{name} describes a larger model than it has weights for")
 
     handle = register_module_parameter_registration_hook(count)
     try:

@@ -9,6 +9,9 @@ from typing import Any
 from headscope.checkpoint_file import read
 from headscope.errors import UserError
 
+TRAINING_STATE = {"loops": dict, "callbacks": dict, "optimizer_states": list, "lr_schedulers": list}
+"""What Lightning writes for a resume, beside the weights."""
+
 
 @dataclass(frozen=True)
 class Recovered:
@@ -69,6 +72,9 @@ def _resumable(path: Path) -> dict[str, Any]:
         raise UserError(
             f"{path} holds weights alone, as kept steps do; start a new run with init_from={path}"
         )
+    for key, kind in TRAINING_STATE.items():
+        if not isinstance(content.get(key), kind):
+            raise UserError(f"{path} cannot be resumed: its {key} is missing, or of another type")
     return content
 
 

@@ -144,10 +144,11 @@ def check_resumed(
     if not isinstance(summary, dict) or summary.get("steps") != step:
         return  # a summary that is missing or damaged: the run ends again, at once
     patience = config.callbacks.early_stopping_patience
-    waited = content["callbacks"].get("patience", {}).get("wait_count", 0)
+    stopping = content["callbacks"].get("patience")
+    waited = stopping.get("wait_count") if isinstance(stopping, dict) else None
     if step >= config.trainer.max_steps:
         more = "a larger trainer.max_steps="
-    elif patience is not None and waited >= patience:
+    elif patience is not None and type(waited) is int and waited >= patience:
         more = "a larger callbacks.early_stopping_patience=, or null"
     else:
         return
