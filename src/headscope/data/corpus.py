@@ -271,10 +271,8 @@ def _not_text(data: bytes) -> str | None:
     start = data[: 2**16]
     # Without a mark: the high bytes of UTF-16's spaces and line ends are NUL, on one side alone.
     for encoding, high, low in (("utf-16le", 1, 0), ("utf-16be", 0, 1)):
-        if (
-            start[high::2].count(0) > 10 * start[low::2].count(0)
-            and _share_of_text(start, encoding) > 0.95
-        ):
+        zeros, others = start[high::2].count(0), start[low::2].count(0)
+        if zeros > max(10 * others, len(start) / 100) and _share_of_text(start, encoding) > 0.95:
             return (
                 f"looks like {encoding.upper()} without a byte order mark: convert it with "
                 f"iconv -f {encoding} -t utf-8 old > new"
