@@ -14,7 +14,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from headscope import checkpoint
 from headscope.errors import UserError
-from headscope.recovery import how_to_continue, newest_checkpoint
+from headscope.recovery import how_to_continue, newest_checkpoint, read_summary
 from headscope.training.module import LanguageModel
 
 
@@ -109,6 +109,16 @@ def test_what_to_do_after_divergence_is_true(run):
     assert command() == words
     empty(run / "checkpoints" / "best.ckpt")
     assert "there is no checkpoint" in how_to_continue(run, rates)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"steps": "3"}', "null", "[" * 10**5])
+def test_a_damaged_summary_counts_as_absent(run, text):
+    assert read_summary(run) is None
+    (run / "summary.json").write_text(text)
+    assert read_summary(run) is None
+    whole = {"val_loss": 1.5, "val_bits_per_byte": 2, "train_seconds": 3.5, "steps": 4}
+    (run / "summary.json").write_text(json.dumps(whole))
+    assert read_summary(run) == whole
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -8,6 +8,7 @@ from typing import Any
 
 from headscope.checkpoint_file import read
 from headscope.errors import UserError
+from headscope.json_file import read_json
 
 TRAINING_STATE = {"loops": dict, "callbacks": dict, "optimizer_states": list, "lr_schedulers": list}
 """What Lightning writes for a resume, beside the weights."""
@@ -48,6 +49,15 @@ def newest_checkpoint(folder: Path) -> Recovered:
     found = Recovered(best, content)
     notice = f"{reason}. Continuing from {best} at step {found.step:,}: {_lost(folder, found.step)}"
     return Recovered(best, content, notice)
+
+
+def read_summary(folder: Path) -> dict[str, Any] | None:
+    """The summary.json of a finished run. None when the file is missing or damaged: the run then
+    counts as not finished, and to resume it writes the file again."""
+    found = read_json(folder / "summary.json")
+    keys = ("val_loss", "val_bits_per_byte", "train_seconds", "steps")
+    whole = isinstance(found, dict) and all(type(found.get(key)) in (int, float) for key in keys)
+    return found if whole else None
 
 
 def how_to_continue(folder: Path, rates: dict[str, float]) -> str:

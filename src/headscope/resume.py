@@ -10,8 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from headscope.command_line import escape, quote, value_of
 from headscope.config import SCHEMAS, known_targets
 from headscope.errors import UserError
-from headscope.json_file import read_json
-from headscope.recovery import newest_checkpoint
+from headscope.recovery import newest_checkpoint, read_summary
 
 if TYPE_CHECKING:
     from headscope.data.store import TokenStore
@@ -140,9 +139,9 @@ def check_resumed(
             f"resume={folder}: the text is not the one this run began with ({own['store']} then, "
             f"{store.name} now); start a new run with init_from={folder}/checkpoints/last.ckpt"
         )
-    summary = read_json(folder / "summary.json")
-    if not isinstance(summary, dict) or summary.get("steps") != step:
-        return  # a summary that is missing or damaged: the run ends again, at once
+    summary = read_summary(folder)
+    if summary is None or summary["steps"] != step:
+        return
     patience = config.callbacks.early_stopping_patience
     stopping = content["callbacks"].get("patience")
     waited = stopping.get("wait_count") if isinstance(stopping, dict) else None

@@ -19,7 +19,7 @@ from headscope import checkpoint
 from headscope.build import build, plain
 from headscope.check import check
 from headscope.errors import UserError
-from headscope.json_file import read_json
+from headscope.recovery import read_summary
 from headscope.run import fit
 
 
@@ -48,22 +48,13 @@ class PlannedRun:
 
     @property
     def finished(self) -> bool:
-        return self._summary() is not None and self.last.is_file()
+        return read_summary(self.folder) is not None and self.last.is_file()
 
     def summary(self) -> dict[str, Any]:
         """What a finished run learned."""
-        found = self._summary()
+        found = read_summary(self.folder)
         assert found is not None
         return found
-
-    def _summary(self) -> dict[str, Any] | None:
-        """None when the file is missing or damaged."""
-        found = read_json(self.folder / "summary.json")
-        figures = ("val_bits_per_byte", "train_seconds")
-        whole = isinstance(found, dict) and all(
-            type(found.get(key)) in (int, float) for key in figures
-        )
-        return found if whole else None
 
 
 def check_plan(runs: Sequence[PlannedRun]) -> None:

@@ -13,8 +13,9 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from headscope.errors import UserError
 
@@ -319,7 +320,7 @@ def _sha256(file: Path) -> str:
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[IO[bytes]]:
+def _opened(file: Path) -> Iterator[BufferedReader]:
     """A regular file, opened. Raises UserError when it cannot be read."""
     try:
         if file.exists() and not file.is_file():  # a pipe would be waited for
