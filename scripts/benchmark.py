@@ -1,6 +1,5 @@
 """Measure what the docs claim: python scripts/benchmark.py [suite=attention]."""
 
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from headscope.config import SCHEMAS, build_part, from_hydra, parse
 from headscope.config.model import ModelConfig
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
+from headscope.json_file import json_text, read_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
 OF_MODEL = ("model.attention.", "model.dropout=", "model.bias=", "model.qkv_bias=")
 """Beginnings of the words about the model that suite=attention takes: it times layers alone."""
-
-LARGEST_RESULT = 2**20
-"""Bytes. A benchmark writes a few thousand."""
 
 SHARED = (
     "data",
@@ -78,12 +75,7 @@ def check_output(output: Path) -> None:
 
 def is_result(file: Path) -> bool:
     """Whether an earlier benchmark wrote this file."""
-    if not file.is_file() or file.stat().st_size > LARGEST_RESULT:
-        return False
-    try:
-        figures = json.loads(file.read_bytes())
-    except (ValueError, RecursionError):  # not JSON, not text, or too deep to be ours
-        return False
+    figures = read_json(file)
     return isinstance(figures, dict) and figures.get("suite") in list(SUITES)
 
 
@@ -292,7 +284,7 @@ def tell(
         sys.exit(130)
     suite = HydraConfig.get().runtime.choices["suite"]
     figures = {"suite": suite, "overrides": typed(), **found}
-    text = json.dumps(figures, indent=2)
+    text = json_text(figures, indent=2)
     if report:
         report(figures, Console())
     else:

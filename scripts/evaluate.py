@@ -1,12 +1,12 @@
 """Loss of a checkpoint on a whole validation split: python scripts/evaluate.py."""
 
-import json
 from typing import Any
 
 from omegaconf import DictConfig
 
 from headscope import command_line
 from headscope.errors import UserError
+from headscope.json_file import json_text
 
 
 def evaluate(composed: DictConfig) -> None:
@@ -37,7 +37,7 @@ def evaluate(composed: DictConfig) -> None:
             block_sizes=config.block_size,
             precision=config.precision,
         )
-    print(json.dumps(figures, indent=2))
+    print(json_text(figures, indent=2))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,11 @@ def arguments(typed: list[str], quoted: list[str]) -> list[str]:
     from headscope.resume import resume_arguments
 
     command_line.check_name(typed)
+    weights = command_line.value_of(typed, "init_from")
+    if weights and not command_line.value_of(typed, "resume"):
+        from headscope.checkpoint import check_same_tokenizer
+
+        check_same_tokenizer(weights, typed)
     return resume_arguments(typed, quoted)
 
 

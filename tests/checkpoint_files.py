@@ -31,5 +31,8 @@ def content(
         "state_dict": {f"model.{name}": weight for name, weight in model.state_dict().items()},
         "global_step": step,
         "optimizer_states": [{"state": {}}],
+        "lr_schedulers": [],
+        "callbacks": {},
+        "loops": {},
         "pytorch-lightning_version": "2.6.0",
     }, model

@@ -1,5 +1,6 @@
 """A user's mistake gets one line with the value and the way out, and leaves nothing behind."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,10 @@ def assert_one_line(said: Said, *words: str) -> None:
         (["model.heads=3"], ["heads=3", "embed_dim=128"]),
         (["model.heads=0"], ["heads=0"]),
         (["model.dropout=1"], ["dropout=1"]),
-        (["model.embed_dim=10000000000000"], ["cannot be made"]),
+        (["model.embed_dim=10000000000000"], ["model.embed_dim=10000000000000"]),
+        (["model.layers=100000000"], ["model.layers=100000000", "10,000"]),
+        (["model.layers=9000", "model.embed_dim=8192"], ["this machine has", "model.layers"]),
+        (["model.block_size=1000000"], ["model.block_size=1000000", "masks"]),
         (["trainer.max_steps=0"], ["trainer.max_steps=0"]),
         (["trainer.compile=maybe"], ["trainer.compile=maybe"]),
         (["trainer.loss_chunk_tokens=-1"], ["trainer.loss_chunk_tokens=-1", "auto"]),
@@ -46,6 +50,11 @@ def assert_one_line(said: Said, *words: str) -> None:
         (["schedule.warmup_steps=-1"], ["schedule.warmup_steps=-1"]),
         (["callbacks.samples.top_k=0"], ["top_k=0"]),
         (["seed=-1"], ["seed=-1"]),
+        (["tokenizer.vocab_size=99999999999"], ["tokenizer.vocab_size=99999999999"]),
+        ([os.fsdecode(b"data.path=caf\xe9.txt")], ["not valid UTF-8", "rename"]),
+        ([os.fsdecode(b"hydra.run.dir=caf\xe9")], ["not valid UTF-8", "rename"]),
+        (["data.path=/dev/zero"], ["data.path=/dev/zero", "device"]),
+        (["data=tinyshakespeare", "data.path=/dev/zero"], ["/dev/zero", "not a regular file"]),
         (["name=a/b"], ["name=a/b"]),
         (["name=../x"], ["name=../x", "letters"]),
         (["name=${oc.env:HOME}"], ["name=${oc.env:HOME}"]),
@@ -81,7 +90,7 @@ def assert_one_line(said: Said, *words: str) -> None:
         (["data.path=short.txt", "store_dir=short.txt/data"], ["short.txt"]),
         (["hydra.run.dir=short.txt/run"], ["short.txt"]),
     ],
-    ids=" ".join,
+    ids=lambda words: ascii(" ".join(words)),
 )
 def test_training(script: Script, arguments: list[str], words: list[str]) -> None:
     Path("empty.txt").touch()
@@ -134,9 +143,20 @@ def test_checkpoints_and_sampling(script: Script, checkpoint: Path, speeches: Pa
     assert_one_line(script("train", "hydra.run.dir=outputs/r"), "resume=outputs/r")
     assert_one_line(
         script("train", f"init_from={checkpoint}", f"data.path={speeches}", "tokenizer=byte"),
-        "another shape",
+        "tokenizer=byte",
+        "tokenizer=bpe",
     )
+    same = ["tokenizer=bpe", "tokenizer.vocab_size=320", "trainer.max_steps=1"]
+    words = [*SMALL, f"data.path={speeches}", f"init_from={checkpoint}", *same]
+    assert script("train", *words).code == 0
+    assert_one_line(script("train", *words, "tokenizer.vocab_size=400"), "400", "320", "init_from")
     assert checkpoint.read_bytes() == whole
+
+
+def test_a_folder_that_is_not_utf8(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path(os.fsdecode(b"caf\xe9")).mkdir()
+    monkeypatch.chdir(os.fsdecode(b"caf\xe9"))
+    assert_one_line(script("train"), "not valid UTF-8", "rename")
 
 
 def test_there_is_no_run_yet(script: Script) -> None:

@@ -111,7 +111,7 @@ def refused(path: Path, why: str = "") -> None:
 def test_a_truncated_file_is_refused(tmp_path, whole, share):
     data = whole.read_bytes()
     (tmp_path / "part.ckpt").write_bytes(data[: int(len(data) * share)])
-    refused(tmp_path / "part.ckpt", "not whole")
+    refused(tmp_path / "part.ckpt", "damaged")
 
 
 def test_any_other_bytes_are_refused(tmp_path):
@@ -136,7 +136,7 @@ def test_damage_is_refused_or_does_no_harm(tmp_path, whole):
 
 def test_no_file_and_a_folder_are_refused(tmp_path):
     refused(tmp_path / "none.ckpt", "does not exist")
-    refused(tmp_path, "does not exist")
+    refused(tmp_path, "is a folder")
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_find_takes_a_file_a_run_or_the_newest_run(tmp_path):
         with pytest.raises(ValueError, match="has no checkpoints"):
             checkpoint.find(given, **outputs)
     for file in (last, best):  # the best, where there is one
-        file.touch()
+        torch.save(content()[0], file)
         assert checkpoint.find(None, **outputs) == file
         assert checkpoint.find(str(tmp_path / "a"), **outputs) == file
     assert checkpoint.find(str(last), **outputs) == last

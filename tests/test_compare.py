@@ -159,3 +159,18 @@ def test_a_mistake_is_told_before_anything_is_trained(compare, arguments, words)
         assert word in said.err
     assert not list(Path().glob("outputs/*"))
     assert not Path("data").exists()
+
+
+def test_a_damaged_file_of_figures_counts_as_absent(compare) -> None:
+    brief = ["seeds=[1]", f"compare.choices={json.dumps(CHOICES[:1])}", "compare.block_sizes=[32]"]
+    brief = ["compare=own", *brief]
+    assert compare(*brief).code == 0
+    before = rows()
+    folder = FOLDER / "rotary/seed_1"
+    for file in (folder / "summary.json", folder / "lengths.json", FOLDER / "speed.json"):
+        file.write_text('{"steps": 3, "speed": {"rotary": {}}}')
+    said = compare(*brief)
+    assert said.code == 0, said.err
+    assert "runs are there already" not in said.out
+    for key in ("bits_per_byte", "bits_per_byte_at_32", "seed_1"):
+        assert rows()["rotary"][key] == before["rotary"][key]

@@ -2,6 +2,7 @@
 
 import logging
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,16 +21,19 @@ from headscope.callbacks.samples import Samples
 from headscope.callbacks.saving import Saving
 from headscope.check import check
 from headscope.config import build_part
-from headscope.config.training import TrainConfig, TrainerConfig
+from headscope.config.training import OptimizerConfig, TrainConfig, TrainerConfig
 from headscope.console import track
 from headscope.data.module import TokenDataModule, validation_stride
 from headscope.data.store import TokenStore, prepare_store
 from headscope.data.tokenizer import stored
 from headscope.errors import UserError
+from headscope.model_size import no_larger_than
 from headscope.nn import GPT
+from headscope.recovery import Recovered, how_to_continue, newest_checkpoint
 from headscope.resume import check_same_text
 from headscope.training.checkpoints import AtomicCheckpointIO
 from headscope.training.module import LanguageModel
+from headscope.training.restoring import check_training_state
 from headscope.watchers import watchers
 
 
@@ -48,6 +52,7 @@ class Run:
     saving: Saving
     console: Console
     resumed_step: int | None
+    resumed_from: Path | None
 
 
 def build(
@@ -59,15 +64,17 @@ def build(
 ) -> Run:
     """Build the run that `config` describes, in `folder`. Nothing is written there yet.
 
-    With `resume`, the run in `folder` goes on from its last checkpoint.
+    With `resume`, the run in `folder` goes on from its newest checkpoint.
 
     Raises UserError when the configuration does not fit itself, the text or this machine.
     """
     check(config)
     plan = config.trainer
     warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True, markup=False)
-    last = folder / "checkpoints" / "last.ckpt"
-    resumed = checkpoint.read(last) if resume else None
+    found = newest_checkpoint(folder) if resume else None
+    resumed = found.content if found else None
+    if found and found.notice:
+        warn(found.notice)
     # Weights mean nothing without the tokens they were trained on.
     init_from = None if resume else config.init_from
     source = checkpoint.read(checkpoint.find(init_from, key="init_from")) if init_from else None
@@ -78,18 +85,20 @@ def build(
         else build_part(config.tokenizer),
         root=Path(config.store_dir),
         track=partial(track, console=console),
+        say=warn,
     )
     tokenizer = store.tokenizer
-    # The first weights are of the seed alone; every later draw is of (seed, step, rank).
-    torch.manual_seed(config.seed)
-    model = checkpoint.build_model(config.model, vocab_size=tokenizer.vocab_size)
-    if source and init_from:
-        checkpoint.load_weights(model, source, name=init_from)
     if resumed:
         check_same_text(resumed, store, folder)
+    # The first weights are of the seed alone; every later draw is of (seed, step, rank).
+    torch.manual_seed(config.seed)
+    with _within(found) if found else nullcontext():
+        model = checkpoint.build_model(config.model, vocab_size=tokenizer.vocab_size)
+    if source and init_from:
+        checkpoint.load_weights(model, source, name=init_from)
     model.checkpoint_activations = plan.checkpoint_activations
     make_optimizer = build_part(config.optimizer)
-    make_optimizer(model)  # raises now, rather than when training begins, as does the next
+    optimizer = make_optimizer(model)  # raises now, rather than when training begins
     schedule = build_part(config.schedule, max_steps=plan.max_steps)
     schedule(0)
     module = LanguageModel(
@@ -103,6 +112,7 @@ def build(
         compile_model=_on_gpu(plan.accelerator) if plan.compile == "auto" else plan.compile,
         loss_chunk_tokens=plan.loss_chunk_tokens,
         warn=warn,
+        how_to_continue=partial(how_to_continue, folder, learning_rates(config.optimizer)),
         contents=checkpoint.contents(config=config, tokenizer=tokenizer, store=store.name),
     )
     resumed_step = resumed["global_step"] if resumed else None
@@ -124,12 +134,17 @@ def build(
     tokenizer.encode_prompt(config.callbacks.samples.prompt)  # raises now rather than later
     samples = Samples(tokenizer=tokenizer, seed=config.seed, **vars(config.callbacks.samples))
     saving = Saving(
-        folder=last.parent,
+        folder=folder / "checkpoints",
         minutes=config.callbacks.save_every_minutes,
         say=warn,
     )
     progress = ProgressReport(console=console, tokens_per_step=tokens_per_step)
     callbacks: list[Callback] = [clock, progress, *watchers(config, store, samples, folder), saving]
+    trainer = _trainer(config, folder, callbacks, resumed_step=resumed_step)
+    if found:
+        check_training_state(
+            found.content, path=found.path, module=module, trainer=trainer, optimizer=optimizer
+        )
     return Run(
         folder=folder,
         config=config,
@@ -137,12 +152,24 @@ def build(
         model=model,
         module=module,
         data=data,
-        trainer=_trainer(config, folder, callbacks, resumed_step=resumed_step),
+        trainer=trainer,
         samples=samples,
         saving=saving,
         console=console,
         resumed_step=resumed_step,
+        resumed_from=found.path if found else None,
     )
+
+
+def _within(found: Recovered) -> AbstractContextManager[None]:
+    """Stops building a model that is larger than the weights of the checkpoint."""
+    return no_larger_than(checkpoint.model_weights(found.content), name=str(found.path))
+
+
+def learning_rates(optimizer: OptimizerConfig) -> dict[str, float]:
+    """The keys of the optimizer's learning rates, and their values."""
+    settings = vars(optimizer)
+    return {f"optimizer.{key}": settings[key] for key in ("lr", "matrix_lr") if key in settings}
 
 
 def _trainer(

@@ -63,8 +63,7 @@ def check(config: TrainConfig) -> None:
         top_k=callbacks.samples.top_k,
         top_p=None,
     )
-    with torch.device("meta"):  # costs nothing
-        checkpoint.build_model(config.model, vocab_size=1)
+    checkpoint.check_model(config.model, vocab_size=1)
 
 
 def check_choices(config: TrainConfig) -> None:

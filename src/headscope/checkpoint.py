@@ -6,6 +6,7 @@ configuration is checked against the schemas of `headscope.config`, which name a
 built from it: a file from a stranger runs no code.
 """
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,6 +17,7 @@ import torch
 
 from headscope.analysis.capture import attention_weights_and_scores
 from headscope.analysis.labels import token_labels
+from headscope.checkpoint_file import FORMAT, read
 from headscope.config import build_part, parse
 from headscope.config.model import ModelConfig
 from headscope.config.text import CorpusConfig, TokenizerConfig
@@ -23,10 +25,9 @@ from headscope.config.training import TrainConfig
 from headscope.data.corpus import Corpus
 from headscope.data.tokenizer import Tokenizer, tokenizer_from_state
 from headscope.errors import UserError
+from headscope.model_size import check_limits, check_memory, no_larger_than
 from headscope.nn import GPT
 from headscope.nn.inputs import token_ids
-
-FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,8 @@ class Reading:
 def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
     """Open a checkpoint and rebuild its model, in evaluation mode on `device`.
 
-    Raises UserError when the file is missing, truncated, or no checkpoint of headscope, or when
-    this machine does not have the device.
+    Raises UserError when the file is missing, damaged, or no checkpoint of headscope, when its
+    weights are not finite, or when this machine does not have the device.
     """
     path = Path(path)
     device = pick_device(str(device))
@@ -98,11 +99,14 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
     try:
         config = config_of(content)
         tokenizer = tokenizer_from_state(content["headscope"]["tokenizer"])
-        model = build_model(config.model, vocab_size=tokenizer.vocab_size)
-        model.load_state_dict(model_weights(content))
+        weights = model_weights(content)
+        with no_larger_than(weights, name="its configuration"):
+            model = build_model(config.model, vocab_size=tokenizer.vocab_size)
+        model.load_state_dict(weights)
         step = content["global_step"]
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise UserError(f"{path} does not fit this version of headscope: {error}") from error
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(f"{path} does not fit this version of headscope: {reason}") from error
     return Checkpoint(
         path=path,
         model=model.to(device).eval(),
@@ -110,24 +114,6 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
         config=config,
         step=step,
     )
-
-
-def read(path: Path) -> dict[str, Any]:
-    """The raw content of a checkpoint file, its tensors still on disk.
-
-    Raises UserError when it is missing, truncated, or no checkpoint of headscope.
-    """
-    if not path.is_file():
-        raise UserError(f"checkpoint {path} does not exist")
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # a damaged pickle raises nearly anything
-        raise UserError(f"{path} is not a checkpoint, or is not whole") from error
-    if not isinstance(content, dict) or not isinstance(content.get("headscope"), dict):
-        raise UserError(f"{path} is not a checkpoint of headscope")
-    if content["headscope"].get("format") != FORMAT:
-        raise UserError(f"{path} is of another version of headscope")
-    return content
 
 
 def config_of(content: dict[str, Any]) -> TrainConfig:
@@ -160,6 +146,24 @@ def model_weights(content: dict[str, Any]) -> dict[str, torch.Tensor]:
     }
 
 
+def check_same_tokenizer(given: str, words: Sequence[str]) -> None:
+    """Raises UserError when `words` of the command line ask for another tokenizer than that of the
+    checkpoint `given` as init_from: its weights mean nothing without its own."""
+    split = [word.partition("=") for word in words]
+    asked = {key: value for key, _, value in split if re.fullmatch(r"tokenizer(\.\w+)?", key)}
+    if not asked:
+        return
+    own = config_of(read(find(given, key="init_from"))).tokenizer
+    name = own._target_.rpartition(".")[2]
+    for key, value in asked.items():
+        kept = name if key == "tokenizer" else getattr(own, key.partition(".")[2], None)
+        if value != str(kept):
+            raise UserError(
+                f"{key}={value}: init_from={given} keeps the tokenizer of its weights, "
+                f"{key}={kept}; leave {key}= out"
+            )
+
+
 def load_weights(model: GPT, content: dict[str, Any], *, name: str) -> None:
     """Put a checkpoint's weights into `model`. Raises UserError when they do not fit."""
     try:
@@ -174,11 +178,22 @@ def build_model(config: ModelConfig, *, vocab_size: int) -> GPT:
 
     Raises UserError when its sizes do not fit.
     """
+    check_limits(config)
     try:
         return build_part(config, vocab_size=vocab_size)
     except RuntimeError as error:  # more memory than there is, or than can be counted
         reason = str(error).splitlines()[0]
         raise UserError(f"a model of these sizes cannot be made: {reason}") from error
+
+
+def check_model(config: ModelConfig, *, vocab_size: int) -> None:
+    """Raises UserError when a model cannot be built, or not be trained in this machine's memory.
+    Quick, and of little memory, whatever the sizes are."""
+    check_memory(
+        lambda layers: build_model(replace(config, layers=layers), vocab_size=vocab_size),
+        config,
+        copies=3,
+    )
 
 
 def with_block_size(loaded: Checkpoint, block_size: int) -> GPT:
@@ -221,7 +236,8 @@ def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("ou
     """The checkpoint that a person means: a file, a run folder (its best), or, for None, the best
     of the newest run, which `outputs/latest` names. `key` is where they named it.
 
-    Raises UserError when there is none.
+    When a run's best.ckpt is damaged, it is its last.ckpt, and standard error says so. A file that
+    is named is never replaced by another. Raises UserError when there is none.
     """
     if given is None:
         latest = outputs / "latest"
@@ -237,16 +253,28 @@ def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("ou
     else:
         path = Path(given)
     if path.is_dir():
-        for name in ("best", "last"):
-            if (path / "checkpoints" / f"{name}.ckpt").is_file():
-                return path / "checkpoints" / f"{name}.ckpt"
+        best, last = (path / "checkpoints" / f"{name}.ckpt" for name in ("best", "last"))
+        if best.is_file():
+            return _last_if_damaged(best, last)
+        if last.is_file():
+            return last
         raise UserError(
             f"{path} has no checkpoints/best.ckpt: it is no run that got that far; {key}= may also "
             "name a file"
         )
-    if not path.is_file():
+    if not path.exists():
         raise UserError(f"{key}={path} does not exist")
     return path
+
+
+def _last_if_damaged(best: Path, last: Path) -> Path:
+    if last.is_file():
+        try:
+            read(best)
+        except UserError as error:
+            print(f"{error}; using {last} instead", file=sys.stderr)
+            return last
+    return best
 
 
 def pick_device(name: str) -> torch.device:

@@ -181,11 +181,13 @@ def check_encoding(arguments: Sequence[str]) -> None:
 
     Configurations and checkpoints are UTF-8, and Hydra interpolates the path of the current folder.
     """
-    for text in (*arguments, os.getcwd()):
+    for what, text in [*(("argument", word) for word in arguments), ("folder", os.getcwd())]:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise UserError(f"{text!a} is not UTF-8: rename the file or folder") from None
+            raise UserError(
+                f"the {what} {os.fsencode(text)!r} is not valid UTF-8: rename the file or folder"
+            ) from None
     if "${" in os.getcwd():
         raise UserError(f"{os.getcwd()}: the folder's name has ${{ in it, which Hydra interprets")
 

@@ -4,7 +4,6 @@ The configuration comes out of the checkpoint as plain data and is checked again
 words of the command line are composed by Hydra, never anything that a checkpoint says.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +14,7 @@ from headscope.command_line import quote, value_of
 from headscope.config import SCHEMAS, parse
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
+from headscope.recovery import newest_checkpoint, read_summary
 
 if TYPE_CHECKING:
     from headscope.data.store import TokenStore
@@ -60,7 +60,7 @@ def resume_arguments(typed: list[str], quoted: list[str]) -> list[str]:
         return quoted
     if value_of(typed, "hydra.run.dir") is not None:
         raise UserError(f"resume={given} goes on in its own folder: leave out hydra.run.dir=")
-    own = checkpoint.config_of(read(Path(given)))
+    own = checkpoint.config_of(newest_checkpoint(Path(given)).content)
     new = [argument for argument in quoted if not argument.startswith("resume=")]
     for argument in new:
         key = key_of(argument)
@@ -103,7 +103,7 @@ def resumed_config(
 
     `composed` is what Hydra made of `words`, those of `resume_arguments`, as plain data.
     """
-    content = read(folder)
+    content = newest_checkpoint(folder).content
     config = asdict(checkpoint.config_of(content))
     changes = []
     resume = next(place for place, word in enumerate(words) if word.startswith("resume="))
@@ -134,21 +134,17 @@ def set_at(config: dict[str, Any], key: str, value: Any) -> None:
 
 
 def check_unfinished(content: dict[str, Any], config: TrainConfig, folder: Path) -> None:
-    """Raises UserError when a run has no optimizer state to go on with, or no steps left."""
+    """Raises UserError when a run has no steps left."""
     step = content["global_step"]
-    if "optimizer_states" not in content:
-        raise UserError(
-            f"resume={folder}: its last.ckpt holds weights alone, as kept steps do; start a new "
-            f"run with init_from={folder}/checkpoints/last.ckpt"
-        )
-    summary = folder / "summary.json"
-    if not summary.exists() or json.loads(summary.read_text(encoding="utf-8"))["steps"] != step:
+    summary = read_summary(folder)
+    if summary is None or summary["steps"] != step:
         return
     patience = config.callbacks.early_stopping_patience
-    waited = content["callbacks"].get("patience", {}).get("wait_count", 0)
+    stopping = content["callbacks"].get("patience")
+    waited = stopping.get("wait_count") if isinstance(stopping, dict) else None
     if step >= config.trainer.max_steps:
         more = "a larger trainer.max_steps="
-    elif patience is not None and waited >= patience:
+    elif patience is not None and type(waited) is int and waited >= patience:
         more = "a larger callbacks.early_stopping_patience=, or null"
     else:
         return
@@ -165,15 +161,6 @@ def check_same_text(content: dict[str, Any], store: "TokenStore", folder: Path) 
             f"resume={folder}: the text is not the one this run began with ({own['store']} then, "
             f"{store.name} now); start a new run with init_from={folder}/checkpoints/last.ckpt"
         )
-
-
-def read(folder: Path) -> dict[str, Any]:
-    """The last checkpoint of the run in `folder`, raw. Raises UserError when it is not a run."""
-    last = folder / "checkpoints" / "last.ckpt"
-    if not last.is_file():
-        what = "is not a run" if folder.exists() else "does not exist"
-        raise UserError(f"resume={folder} {what}: there is no {last}")
-    return checkpoint.read(last)
 
 
 def sources(config: TrainConfig) -> Iterator[str]:

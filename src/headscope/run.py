@@ -1,6 +1,5 @@
 """One training run, from its parts to its summary."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from headscope.callbacks.clock import clock_of
 from headscope.callbacks.watching import watching_seconds
 from headscope.errors import UserError
 from headscope.files import write_atomically
+from headscope.json_file import json_text
 from headscope.training.process import prepare_process
 
 
@@ -34,7 +34,7 @@ def fit(run: Run) -> dict[str, Any]:
     run.trainer.fit(
         run.module,
         datamodule=run.data,
-        ckpt_path=None if run.resumed_step is None else run.saving.folder / "last.ckpt",
+        ckpt_path=run.resumed_from,
         weights_only=True,
     )
     clock = clock_of(run.trainer)
@@ -66,7 +66,7 @@ def fit(run: Run) -> dict[str, Any]:
             )
         logger.finalize("success")
     if run.trainer.is_global_zero:
-        write_atomically(run.folder / "summary.json", json.dumps(summary, indent=2) + "\n")
+        write_atomically(run.folder / "summary.json", json_text(summary, indent=2) + "\n")
     return summary
 
 

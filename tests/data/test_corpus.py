@@ -3,12 +3,14 @@ told in a way that helps."""
 
 import hashlib
 import json
+import os
 import shutil
 
 import pytest
 from datasets import Dataset
 
 from headscope.data.corpus import Hub, Sotu, TextFiles, TinyShakespeare, read_text
+from headscope.errors import UserError
 
 
 def texts(corpus):
@@ -93,10 +95,72 @@ def test_text_that_is_not_utf8_is_named_with_its_place(tmp_path):
         TextFiles(path=str(folder)).splits()
 
 
+CHINESE = "多年以后奥雷连诺上校站在行刑队面前\n" * 20
+ADVICE = {
+    "a UTF-16 mark": ("text".encode("utf-16"), "is UTF-16: .*iconv -f utf-16 -t utf-8"),
+    "a big-endian mark": (b"\xfe\xff\0t", "is UTF-16: "),
+    "a UTF-32 mark": ("text".encode("utf-32"), "is UTF-32: "),
+    "UTF-16 without a mark": ("a text\n".encode("utf-16-le"), "looks like UTF-16LE .*utf-16le"),
+    "and big-endian": ("a text\n".encode("utf-16-be"), "looks like UTF-16BE"),
+    "and Chinese": (CHINESE.encode("utf-16-le"), "looks like UTF-16LE"),
+    "GB 18030": (CHINESE.encode("gb18030"), "not UTF-8: byte 0xb6 at offset 0; .*gb18030"),
+    "Western European": ("un café crème".encode("latin1"), "offset 6; .*windows-1252"),
+    "a cut character": ("café".encode()[:-1], "offset 3; .*cut off"),
+    "damage": ("café".encode() + b"\xff and more", "offset 5; .*damaged: .*iconv -c"),
+    "NUL": (b"some text \0" + b"and more" * 50, "NUL bytes, the first at offset 10"),
+    "gzip": (b"\x1f\x8b\x08\0\0", "gunzip"),
+    "zip": (b"PK\x03\x04", "zip archive"),
+    "PDF": (b"%PDF-1.7", "pdftotext"),
+}
+
+
+@pytest.mark.parametrize("name", ADVICE)
+def test_what_is_not_utf8_is_named_with_what_it_looks_like(tmp_path, name):
+    data, message = ADVICE[name]
+    folder = write(tmp_path, {"a.txt": "fine", "b.txt": data})
+    with pytest.raises(UserError, match=rf"b\.txt .*{message}") as error:
+        TextFiles(path=str(folder)).splits()
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", [CHINESE, "😀 \u2028 \ufeff é", "a\tb\x0c\x7f"])
+def test_utf8_is_never_taken_for_something_else(tmp_path, text):
+    assert read_text(write(tmp_path, {"a.txt": text}) / "a.txt") == text
+
+
+def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.txt")
+    for path in (tmp_path / "pipe.txt", "/dev/zero"):
+        with pytest.raises(UserError, match=f"data.path={path} is a pipe, a socket or a device"):
+            TextFiles(path=str(path))
+        with pytest.raises(UserError, match=f"{path} is not a regular file"):
+            TinyShakespeare(path=str(path)).splits()
+    with pytest.raises(UserError, match=r"has no \.txt file"):
+        TextFiles(path=str(tmp_path))
+
+
+def test_a_file_that_vanishes_or_may_not_be_read_is_named(tmp_path):
+    corpus = TextFiles(path=str(write(tmp_path, {"a.txt": "one", "b.txt": "two"})))
+    (tmp_path / "b.txt").unlink()
+    for read in (corpus.splits, corpus.fingerprint):
+        with pytest.raises(UserError, match=r"b\.txt cannot be read: No such file"):
+            read()
+
+
+def test_a_name_that_is_not_utf8_is_refused_before_anything_is_read(tmp_path):
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    write(folder, {"a.txt": "text"})
+    with pytest.raises(UserError, match=r"caf\\udce9' is not valid UTF-8: rename"):
+        TextFiles(path=str(folder))
+
+
 def test_no_text_is_an_error(tmp_path):
     folder = str(write(tmp_path / "folder", {"empty.txt": "", "mark.txt": b"\xef\xbb\xbf"}))
     with pytest.raises(ValueError, match="folder is empty"):
         TextFiles(path=folder).splits()
+    blank = write(tmp_path / "blank", {"a.txt": " \n\t ", "b.txt": "\u3000\n"})
+    with pytest.raises(UserError, match="nothing but white space"):
+        TextFiles(path=str(blank)).splits()
     with pytest.raises(ValueError, match="missing is no file, folder or glob"):
         TextFiles(path=f"{folder}/missing")
     with pytest.raises(ValueError, match=r"has no \.txt file"):

@@ -5,14 +5,18 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
 from headscope.data import tokenizer as tokenizers
 from headscope.data.corpus import TextFiles
 from headscope.data.store import open_store, prepare_store, token_dtype
+from headscope.errors import UserError
 
 DOCUMENTS = [f"Speech {i % 9}: <|endoftext|> we'll été 中文🦜\n\n" * (1 + i) for i in range(12)]
 
@@ -125,15 +129,15 @@ def kill(rows, description, count):
         if "validation" in description:
             os.kill(os.getpid(), signal.SIGKILL)
 
-def meet(rows, description, count):
-    here, other = (Path(root) / f".{name}" for name in (task, {"one": "two", "two": "one"}[task]))
-    here.touch()
-    while not other.exists():
+def wait(rows, description, count):
+    (Path(root) / f".{task}").touch()
+    while not (Path(root) / ".go").exists():
         time.sleep(0.01)
     return rows
 
 store = prepare_store(
-    TextFiles(path=text), byte, root=Path(root), track=kill if task == "kill" else meet
+    TextFiles(path=text), byte, root=Path(root), track=kill if task == "kill" else wait,
+    say=lambda line: print(line, flush=True),
 )
 print(store.name, store.train.sum(), store.validation.sum())
 """
@@ -161,26 +165,69 @@ def test_a_process_that_is_killed_leaves_no_store(corpus, root):
     assert stores(root) == [store.name]
 
 
-def test_two_processes_may_prepare_one_store_at_once(corpus, root):
-    processes = [preparing(corpus, root, task) for task in ("one", "two")]
-    (first, errors), (second, more) = (each.communicate(timeout=60) for each in processes)
-    assert [each.returncode for each in processes] == [0, 0], errors + more
+def test_of_two_processes_the_second_waits_for_the_first(corpus, root):
+    first = preparing(corpus, root, "one")
+    while not (root / ".one").exists():
+        assert first.poll() is None
+        time.sleep(0.01)
+    second = preparing(corpus, root, "two")
+    assert "waiting" in second.stdout.readline()
+    assert not (root / ".two").exists()  # it makes nothing itself
+    (root / ".go").touch()
+    (told, errors), (more, other_errors) = (
+        each.communicate(timeout=60) for each in (first, second)
+    )
+    assert [first.returncode, second.returncode] == [0, 0], errors + other_errors
     store = prepare_store(corpus, tokenizers.byte, root=root)
-    told = f"{store.name} {store.train.sum()} {store.validation.sum()}\n"
-    assert first == second == told
+    assert told == more == f"{store.name} {store.train.sum()} {store.validation.sum()}\n"
     assert stores(root) == [store.name]
+    assert not list(root.glob(".preparing-*"))
 
 
-def test_whoever_finishes_second_uses_the_store_of_the_first(corpus, root):
-    firsts = []
+def test_what_a_killed_process_was_preparing_is_removed_and_what_another_prepares_is_not(
+    corpus, root
+):
+    process = preparing(corpus, root, "kill")
+    process.communicate(timeout=60)
+    (root / ".preparing-x8f3k2").mkdir()  # as earlier versions named it
+    alive = root / ".preparing-other"
+    alive.mkdir()
+    assert len(list(root.glob(".preparing-*"))) > 2
+    with FileLock(root / ".preparing-other.lock"):
+        prepare_store(corpus, tokenizers.char, root=root)
+    assert set(root.glob(".preparing-*")) == {alive, root / ".preparing-other.lock"}
+    prepare_store(corpus, tokenizers.char, root=root)
+    assert not list(root.glob(".preparing-*"))
 
-    def overtake(rows, description, count):
-        firsts.append(prepare_store(corpus, tokenizers.byte, root=root))
-        return rows
 
-    second = prepare_store(corpus, tokenizers.byte, root=root, track=overtake)
-    assert {first.folder for first in firsts} == {second.folder}
-    assert list(root.iterdir()) == [second.folder]
+def test_a_signal_undoes_what_is_half_made(corpus, root):
+    undone = []
+
+    @contextmanager
+    def on_stop(undo):
+        undone.append(undo)
+        yield
+
+    def stopped(rows, description, count):
+        assert list(root.glob(".preparing-*/"))
+        undone[0]()
+        assert not list(root.iterdir())
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        prepare_store(corpus, tokenizers.byte, root=root, track=stopped, on_stop=on_stop)
+
+
+def test_a_text_that_changes_while_it_is_read_makes_no_store(corpus, root):
+    class Changing(TextFiles):
+        def splits(self):
+            found = super().splits()
+            self.files[0].write_text("changed meanwhile")
+            return found
+
+    with pytest.raises(UserError, match="changed while it was read"):
+        prepare_store(Changing(path=corpus.path), tokenizers.byte, root=root)
+    assert list(root.iterdir()) == []
 
 
 def test_a_store_needs_a_corpus_that_can_be_read(tmp_path, root):
@@ -218,11 +265,93 @@ def test_a_store_with_a_broken_description_is_an_error(corpus, root, name, conte
 
 
 @pytest.mark.parametrize(
-    "change", [{"dtype": "word"}, {"dtype": "uint32"}, {"dtype": None}, {"train_tokens": 3}]
+    "change",
+    [
+        {"dtype": "word"},
+        {"dtype": "uint32"},
+        {"dtype": "int16"},
+        {"dtype": None},
+        {"train_tokens": 3},
+        {"train_tokens": "7"},
+        {"train_tokens": -1},
+        {"train_tokens": None},
+        {"train_tokens": 10**30},
+        {"format": 2},
+        {"format": "1"},
+        {"format": True},
+        {"vocab_size": 258},
+        {"vocab_size": 257.0},
+        {"corpus": "sotu"},
+        {"corpus_fingerprint": "0" * 64},
+    ],
+    ids=str,
 )
 def test_a_store_that_is_not_as_described_is_an_error(corpus, root, change):
     folder = prepare_store(corpus, tokenizers.byte, root=root).folder
     description = json.loads((folder / "store.json").read_text())
     (folder / "store.json").write_text(json.dumps({**description, **change}))
-    with pytest.raises(ValueError, match=f"{folder}.*delete it"):
-        open_store(folder)
+    refused(corpus, root, folder)
+
+
+def refused(corpus, root, folder, make=tokenizers.byte):
+    """In one line that names the folder and says what to do."""
+    with pytest.raises(UserError) as error:
+        prepare_store(corpus, make, root=root)
+    assert str(folder) in str(error.value)
+    assert str(error.value).endswith("delete it")
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 600
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_a_token_outside_the_vocabulary_is_noticed(corpus, root, split, monkeypatch):
+    monkeypatch.setattr("headscope.data.store.CHUNK", 100)  # several chunks of these few tokens
+    folder = prepare_store(corpus, tokenizers.byte, root=root).folder
+    file = folder / f"{split}.bin"
+    tokens = np.fromfile(file, dtype=np.uint16)
+    for place in (0, len(tokens) // 2, len(tokens) - 1):
+        changed = tokens.copy()
+        changed[place] = 257
+        changed.tofile(file)
+        refused(corpus, root, folder)
+    tokens.tofile(file)
+    prepare_store(corpus, tokenizers.byte, root=root)
+
+
+@pytest.mark.parametrize("text", ["[" * 10**5, '{"a":' * 10**5, "1" * 10**5, '{"format": NaN}'])
+@pytest.mark.parametrize("name", ["store.json", "tokenizer.json"])
+def test_deep_and_odd_json_is_refused(corpus, root, name, text):
+    folder = prepare_store(corpus, tokenizers.byte, root=root).folder
+    (folder / name).write_text(text)
+    refused(corpus, root, folder)
+
+
+@pytest.mark.parametrize("name", ["store.json", "tokenizer.json", "train.bin", "validation.bin"])
+def test_huge_files_pipes_and_links_are_refused(corpus, root, name):
+    folder = prepare_store(corpus, tokenizers.byte, root=root).folder
+    os.truncate(folder / name, 10**12)  # takes no space on the disk
+    refused(corpus, root, folder)
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    refused(corpus, root, folder)
+    (folder / name).unlink()
+    (folder / name).symlink_to("/dev/zero")
+    refused(corpus, root, folder)
+
+
+def test_a_store_with_another_tokenizer_than_was_asked_for_is_refused(corpus, root):
+    made = {
+        make: prepare_store(corpus, make, root=root).folder
+        for make in (tokenizers.byte, tokenizers.char, partial(tokenizers.bpe, vocab_size=280))
+    }
+    asked, *others = made
+    for other in others:
+        for file in made[asked].iterdir():
+            file.write_bytes((made[other] / file.name).read_bytes())
+        refused(corpus, root, made[asked])
+    state = tokenizers.byte([]).state()
+    stored = partial(tokenizers.stored, state=state)
+    folder = prepare_store(corpus, stored, root=root).folder
+    for file in folder.iterdir():
+        file.write_bytes((made[tokenizers.char] / file.name).read_bytes())
+    refused(corpus, root, folder, make=stored)

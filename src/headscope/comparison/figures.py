@@ -1,6 +1,5 @@
 """The figures of a comparison: what its runs learned, and what they weigh and cost."""
 
-import json
 import statistics
 import time
 from collections.abc import Sequence
@@ -17,9 +16,11 @@ from headscope.comparison.runs import PlannedRun
 from headscope.evaluation import evaluate_lengths, validation_text
 from headscope.files import write_atomically
 from headscope.generation import generate_tokens
+from headscope.json_file import json_text, read_json
 from headscope.run import device_name
 
 TIMED_STEPS, WARMUP_STEPS = 10, 3
+SPEEDS = ("step_ms", "sampled_tokens_per_second")
 EVALUATION_BATCH = 16
 
 
@@ -42,15 +43,15 @@ def at_lengths(run: PlannedRun, block_sizes: Sequence[int], console: Console) ->
     if not block_sizes:
         return {}
     file = run.folder / "lengths.json"
-    known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    if set(known) != set(map(str, block_sizes)):
+    known = read_json(file)
+    if not _known_lengths(known, block_sizes):
         loaded = checkpoint.load(run.last, device=checkpoint.pick_device("auto"))
         text = validation_text(checkpoint.stored_corpus(loaded.config), loaded.tokenizer)
         results = evaluate_lengths(
             loaded, text, batch_size=EVALUATION_BATCH, block_sizes=block_sizes
         )
         known = {str(entry["block_size"]): entry.get("bits_per_byte") for entry in results}
-        write_atomically(file, json.dumps(known))
+        write_atomically(file, json_text(known))
         console.print(
             f"{run.name}, seed {run.seed}, at {', '.join(known)} tokens: "
             + ", ".join("-" if bits is None else f"{bits:.4f}" for bits in known.values()),
@@ -58,6 +59,15 @@ def at_lengths(run: PlannedRun, block_sizes: Sequence[int], console: Console) ->
             soft_wrap=True,
         )
     return {f"bits_per_byte_at_{size}": bits for size, bits in known.items() if bits is not None}
+
+
+def _known_lengths(known: Any, block_sizes: Sequence[int]) -> bool:
+    """Whether a file that was read has the figures of all of `block_sizes`."""
+    return (
+        isinstance(known, dict)
+        and known.keys() == set(map(str, block_sizes))
+        and all(bits is None or type(bits) in (int, float) for bits in known.values())
+    )
 
 
 def measure_speed(
@@ -76,10 +86,9 @@ def measure_speed(
         "device": device_name(checkpoint.pick_device("auto")),
         "torch": torch.__version__,
     }
-    if file.is_file():
-        known = json.loads(file.read_text(encoding="utf-8"))
-        if known["where"] == where:
-            return known["speed"]
+    known = read_json(file)
+    if isinstance(known, dict) and known.get("where") == where and _whole(known.get("speed"), runs):
+        return known["speed"]
     steps: dict[str, list[float]] = {run.name: [] for run in runs}
     sampling: dict[str, list[float]] = {run.name: [] for run in runs}
     configs = {run.name: deepcopy(run.config) for run in runs}
@@ -94,13 +103,27 @@ def measure_speed(
             sampling[run.name].append(sampling_speed(run))
     speed = {
         name: {
-            "step_ms": statistics.median(steps[name]),
-            "sampled_tokens_per_second": statistics.median(sampling[name]),
+            key: statistics.median(times[name])
+            for key, times in zip(SPEEDS, (steps, sampling), strict=True)
         }
         for name in steps
     }
-    write_atomically(file, json.dumps({"where": where, "speed": speed}, indent=2))
+    write_atomically(file, json_text({"where": where, "speed": speed}, indent=2))
     return speed
+
+
+def _whole(speed: Any, runs: Sequence[PlannedRun]) -> bool:
+    """Whether a file that was read has all the figures of `measure_speed`."""
+    return (
+        isinstance(speed, dict)
+        and speed.keys() == {run.name for run in runs}
+        and all(
+            isinstance(row, dict)
+            and row.keys() == set(SPEEDS)
+            and all(type(value) in (int, float) for value in row.values())
+            for row in speed.values()
+        )
+    )
 
 
 def sampling_speed(run: PlannedRun) -> float:

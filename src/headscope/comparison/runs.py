@@ -19,6 +19,7 @@ from headscope.build import build
 from headscope.check import check
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
+from headscope.recovery import read_summary
 from headscope.run import fit
 
 
@@ -46,10 +47,13 @@ class PlannedRun:
 
     @property
     def finished(self) -> bool:
-        return (self.folder / "summary.json").is_file() and self.last.is_file()
+        return read_summary(self.folder) is not None and self.last.is_file()
 
     def summary(self) -> dict[str, Any]:
-        return json.loads((self.folder / "summary.json").read_text(encoding="utf-8"))
+        """What a finished run learned."""
+        found = read_summary(self.folder)
+        assert found is not None
+        return found
 
 
 def check_plan(runs: Sequence[PlannedRun]) -> None:

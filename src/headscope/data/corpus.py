@@ -5,11 +5,15 @@ after that. `datasets` is imported only where text is read: a run whose token st
 needs it.
 """
 
+import codecs
 import glob
 import hashlib
 import importlib.util
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -118,8 +122,16 @@ class TextFiles(Corpus):
     def __init__(self, *, path: str) -> None:
         if not path:
             raise UserError("data.path= is empty: name a file, a folder or a glob")
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            raise UserError(
+                f"data.path={path!a} is not valid UTF-8: rename the file or folder"
+            ) from None
         self.path = path
         whole = Path(path)
+        if whole.exists() and not whole.is_file() and not whole.is_dir():
+            raise UserError(f"data.path={path} is a pipe, a socket or a device, not a file")
         if whole.is_dir():
             self.files = sorted(file for file in whole.rglob("*.txt") if file.is_file())
         elif whole.is_file():
@@ -136,8 +148,8 @@ class TextFiles(Corpus):
 
     def splits(self) -> "tuple[Dataset, Dataset]":
         texts = [text for text in map(read_text, self.files) if text]
-        if not texts:
-            raise UserError(f"data.path={self.path} is empty")
+        if not any(map(str.strip, texts)):
+            raise UserError(f"data.path={self.path} is empty, or has nothing but white space")
         return _split_documents(texts) if len(texts) > 1 else _split_position(texts[0])
 
 
@@ -211,20 +223,112 @@ class Hub(Corpus):
 
 def read_text(file: Path) -> str:
     """A UTF-8 file with its line ends as LF. Raises UserError when it cannot be read as one."""
+    data = _read_bytes(file)
+    problem = _not_text(data)
+    if problem:
+        raise UserError(f"{file} {problem}")
     try:
-        return file.read_text(encoding="utf-8-sig")
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(
-            f"{file} is not UTF-8: byte {error.object[error.start]:#04x} at offset {error.start}; "
-            f"convert it first, for example: iconv -f latin1 -t utf-8 '{file}'"
+            f"{file} is not UTF-8: byte {data[error.start]:#04x} at offset {error.start}; "
+            f"{_advice(data, error)}"
         ) from None
-    except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror}") from None
+    if "\0" in text:
+        raise UserError(
+            f"{file} has NUL bytes, the first at offset {data.index(0)}: it is not text, or it is "
+            "damaged; tr -d '\\000' < old > new removes them"
+        )
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+CONTAINERS = {
+    b"\x1f\x8b": "gzip-compressed: unpack it with gunzip",
+    b"PK\x03\x04": "a zip archive (or an Office document): unpack it, or save it as plain text",
+    b"\xfd7zXZ\0": "xz-compressed: unpack it with unxz",
+    b"BZh": "bzip2-compressed: unpack it with bunzip2",
+    b"\x28\xb5\x2f\xfd": "zstd-compressed: unpack it with unzstd",
+    b"%PDF-": "a PDF: convert it to text, for example with pdftotext",
+}
+"""What a file is that begins with these bytes, and what to do with it."""
+
+MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+"""Encodings by their byte order mark, the longer marks first."""
+
+
+def _not_text(data: bytes) -> str | None:
+    """What the bytes are when they are certainly no UTF-8 text, and what to do."""
+    for magic, what in CONTAINERS.items():
+        if data.startswith(magic):
+            return f"is {what}"
+    for mark, encoding in MARKS.items():
+        if data.startswith(mark):
+            return f"is {encoding.upper()}: convert it with iconv -f {encoding} -t utf-8 old > new"
+    start = data[: 2**16]
+    # Without a mark: the high bytes of UTF-16's spaces and line ends are NUL, on one side alone.
+    for encoding, high, low in (("utf-16le", 1, 0), ("utf-16be", 0, 1)):
+        zeros, others = start[high::2].count(0), start[low::2].count(0)
+        if zeros > max(10 * others, len(start) / 100) and _share_of_text(start, encoding) > 0.95:
+            return (
+                f"looks like {encoding.upper()} without a byte order mark: convert it with "
+                f"iconv -f {encoding} -t utf-8 old > new"
+            )
+    return None
+
+
+def _share_of_text(data: bytes, encoding: str) -> float:
+    """How many characters are printable or white space, among those that the bytes decode to."""
+    text = data.decode(encoding, errors="ignore")
+    return sum(char.isprintable() or char.isspace() for char in text) / max(1, len(text))
+
+
+def _advice(data: bytes, error: UnicodeDecodeError) -> str:
+    """What to do with bytes that are not UTF-8, by what they look like."""
+    if error.reason == "unexpected end of data":
+        return "it ends inside a character: it is cut off, so get it again"
+    if not data[: error.start].isascii():
+        return (
+            "it is UTF-8 up to there, so it is damaged: get it again, or leave the damage out with "
+            "iconv -c -f utf-8 -t utf-8 old > new"
+        )
+    encoding = "windows-1252"
+    try:
+        foreign = [char for char in data.decode("gb18030") if not char.isascii()]
+    except UnicodeDecodeError:
+        foreign = []
+    if foreign and sum("\u3000" <= char <= "\u9fff" for char in foreign) > len(foreign) * 0.8:
+        encoding = "gb18030"
+    return (
+        f"it may be {encoding}: look at the result of iconv -f {encoding} -t utf-8 old > new, and "
+        "try another encoding if it is wrong"
+    )
+
+
+def _read_bytes(file: Path) -> bytes:
+    with _opened(file) as stream:
+        return stream.read()
 
 
 def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
+    with _opened(file) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[BufferedReader]:
+    """A regular file, opened. Raises UserError when it cannot be read."""
+    try:
+        if file.exists() and not file.is_file():  # a pipe would be waited for
+            raise UserError(f"{file} is not a regular file")
+        with file.open("rb") as stream:
+            yield stream
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}") from None
 
 
 def _held_out(documents: int) -> list[int]:

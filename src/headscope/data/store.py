@@ -2,32 +2,44 @@
 
 A store is a folder: `train.bin` and `validation.bin`, bare arrays of tokens (uint16, or uint32
 where the vocabulary needs it), `tokenizer.json`, and `store.json`, which says what made it. Its
-name ends in a fingerprint of text and tokenizer. It is written under another name and renamed when
-it is whole, so a folder of the right name is always a whole store, and of two runs that prepare
-the same one the first to finish wins and the second uses it.
+name ends in a fingerprint of text and tokenizer. It is written in a folder `.preparing-<name>` and
+moved when it is complete, so a folder of the right name is always a complete store. Of two
+processes that need the same one, the second waits for the first.
 """
 
 import hashlib
 import json
 import os
-import tempfile
-from collections.abc import Callable, Iterable
+import shutil
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from headscope.data.corpus import Corpus
 from headscope.data.tokenizer import Tokenizer, tokenizer_from_state
 from headscope.errors import UserError
+from headscope.json_file import parsed
 
 FORMAT = 1
 SPLITS = ("train", "validation")
 
+PREPARING = ".preparing-"
+
+CHUNK = 2**24
+"""Tokens that are compared with the vocabulary at once."""
+
 Track = Callable[[Iterable[Any], str, int], Iterable[Any]]
 """Passes an iterable of known length through, showing how far it is."""
+
+OnStop = Callable[[Callable[[], None]], AbstractContextManager[Any]]
+"""A context in which the given function is called if a signal ends the process."""
 
 
 @dataclass(frozen=True)
@@ -50,46 +62,124 @@ def prepare_store(
     *,
     root: Path,
     track: Track = lambda items, description, total: items,
+    say: Callable[[str], None] = lambda line: None,
+    on_stop: OnStop = lambda undo: nullcontext(),
 ) -> TokenStore:
     """Open the store of this text and tokenizer under `root`, and make it first if it is not there.
 
-    `make_tokenizer` gets the training documents.
+    `make_tokenizer` gets the training documents. `say` is told when another process is waited for.
 
-    Raises UserError when the text cannot be read or is too short for the tokenizer, OSError when
-    `root` cannot be written.
+    Raises UserError when the text cannot be read, changes meanwhile, or is too short for the
+    tokenizer, or the store that is there is not of this text and tokenizer; OSError when `root`
+    cannot be written.
     """
-    key = _fingerprint(corpus, make_tokenizer)
+    fingerprint = corpus.fingerprint()
+    key = _fingerprint(fingerprint, make_tokenizer)
     folder = root / f"{corpus.name}-{key[:16]}"
+    if root.is_dir():
+        _remove_abandoned(root)
     if not folder.exists():
         root.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".preparing-", dir=root) as scratch:
-            whole = Path(scratch) / folder.name
-            whole.mkdir()
-            _write(whole, corpus, make_tokenizer, track)
-            try:
-                whole.rename(folder)
-            except OSError:
-                if not folder.exists():  # else another run was first: its store is as good
-                    raise
-    return open_store(folder)
+        with _locked(folder, say) as scratch:
+            if not folder.exists():  # or it was waited for
+                with on_stop(partial(_discard, scratch)):
+                    scratch.mkdir()
+                    _write(scratch, corpus, fingerprint, make_tokenizer, track)
+                    scratch.rename(folder)
+    store = open_store(folder, of={"corpus": corpus.name, "corpus_fingerprint": fingerprint})
+    name, options = _recipe(make_tokenizer)
+    tokenizer = store.tokenizer
+    if "state" in options:
+        same = tokenizer.state() == options["state"]
+    else:
+        size = options.get("vocab_size", tokenizer.vocab_size)
+        same = (tokenizer.name, tokenizer.vocab_size) == (name, size)
+    if not same:
+        raise UserError(f"{folder} has another tokenizer than its name says: delete it")
+    return store
 
 
-def open_store(folder: Path) -> TokenStore:
-    """The store in `folder`. Raises UserError when it is not a whole one."""
+def open_store(folder: Path, *, of: dict[str, Any] | None = None) -> TokenStore:
+    """The store in `folder`. `of` are entries that its store.json must have.
+
+    Raises UserError when it is not a complete store, or not as its store.json says.
+    """
     try:
-        description = json.loads((folder / "store.json").read_text(encoding="utf-8"))
-        state = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-        tokenizer = tokenizer_from_state(state)
+        for name in ("store.json", "tokenizer.json", *(f"{split}.bin" for split in SPLITS)):
+            if not stat.S_ISREG((folder / name).lstat().st_mode):  # a link may lead anywhere
+                raise ValueError(f"{name} is not a regular file")
+        description = parsed(folder / "store.json")
+        if not isinstance(description, dict):
+            raise ValueError("store.json is not a description")
+        tokenizer = tokenizer_from_state(parsed(folder / "tokenizer.json"))
+        dtype = np.dtype(token_dtype(tokenizer.vocab_size))
+        expected = {"format": FORMAT, "vocab_size": tokenizer.vocab_size, "dtype": dtype.name}
+        for key, value in (expected | (of or {})).items():
+            found = description.get(key)
+            if type(found) is not type(value) or found != value:
+                raise ValueError(f"store.json says {key}={str(found)[:80]!r}, not {value!r}")
         tokens = {
-            split: np.memmap(folder / f"{split}.bin", dtype=description["dtype"], mode="r")
+            split: _tokens(folder / f"{split}.bin", dtype, description.get(f"{split}_tokens"))
             for split in SPLITS
         }
-        whole = all(len(tokens[split]) == description[f"{split}_tokens"] for split in SPLITS)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{folder} is not a token store ({error}): delete it") from error
-    if not whole:
-        raise UserError(f"{folder} has not the tokens that its store.json names: delete it")
+        for split, array in tokens.items():
+            for start in range(0, len(array), CHUNK):
+                if array[start : start + CHUNK].max() >= tokenizer.vocab_size:
+                    raise ValueError(f"{split}.bin has a token that is not in the vocabulary")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{folder} is not a token store ({reason}): delete it") from error
     return TokenStore(folder=folder, tokenizer=tokenizer, **tokens)
+
+
+def _tokens(file: Path, dtype: np.dtype, count: Any) -> np.ndarray:
+    """A file of tokens, memory-mapped. Raises ValueError unless it has `count` of them."""
+    size = file.stat().st_size
+    if type(count) is not int or count < 1 or size != count * dtype.itemsize:
+        raise ValueError(
+            f"{file.name} has {size:,} bytes, and store.json says {str(count)[:80]} tokens"
+        )
+    return np.memmap(file, dtype=dtype, mode="r")
+
+
+@contextmanager
+def _locked(folder: Path, say: Callable[[str], None]) -> Iterator[Path]:
+    """Lock the making of the store `folder`; gives the folder to make it in, and removes it."""
+    scratch = folder.with_name(f"{PREPARING}{folder.name}")
+    lock = FileLock(_lock_of(scratch))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        say(f"Another process is preparing {folder}: waiting for it.")
+        lock.acquire()
+    try:
+        shutil.rmtree(scratch, ignore_errors=True)  # of a process that was killed
+        yield scratch
+    finally:
+        _discard(scratch)
+        lock.release()
+
+
+def _remove_abandoned(root: Path) -> None:
+    """Remove what killed processes were preparing."""
+    for scratch in root.glob(f"{PREPARING}*"):
+        if scratch.suffix == ".lock":
+            scratch = scratch.with_suffix("")
+        try:
+            with FileLock(_lock_of(scratch), timeout=0):
+                _discard(scratch)
+        except (Timeout, OSError):
+            continue  # its process is alive, or it is another user's
+
+
+def _discard(scratch: Path) -> None:
+    """Remove a folder that is locked, and its lock. Processes that wait for it make a new one."""
+    shutil.rmtree(scratch, ignore_errors=True)
+    _lock_of(scratch).unlink(missing_ok=True)
+
+
+def _lock_of(scratch: Path) -> Path:
+    return scratch.with_name(f"{scratch.name}.lock")
 
 
 def encode_documents(texts: Iterable[str], tokenizer: Tokenizer) -> Iterable[np.ndarray]:
@@ -102,25 +192,34 @@ def token_dtype(vocab_size: int) -> type[np.unsignedinteger]:
     return np.uint16 if vocab_size <= 2**16 else np.uint32
 
 
-def _fingerprint(corpus: Corpus, make_tokenizer: Callable[..., Tokenizer]) -> str:
+def _recipe(make_tokenizer: Callable[..., Tokenizer]) -> tuple[str, dict[str, Any]]:
+    """The name of a tokenizer's function, and its options."""
     if isinstance(make_tokenizer, partial):
-        recipe = [make_tokenizer.func.__name__, make_tokenizer.keywords]
-    else:
-        recipe = [make_tokenizer.__name__, {}]
-    made_of = [FORMAT, corpus.fingerprint(), recipe]
+        return make_tokenizer.func.__name__, make_tokenizer.keywords
+    return make_tokenizer.__name__, {}
+
+
+def _fingerprint(of_corpus: str, make_tokenizer: Callable[..., Tokenizer]) -> str:
+    made_of = [FORMAT, of_corpus, [*_recipe(make_tokenizer)]]
     return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
 
 
 def _write(
-    folder: Path, corpus: Corpus, make_tokenizer: Callable[..., Tokenizer], track: Track
+    folder: Path,
+    corpus: Corpus,
+    fingerprint: str,
+    make_tokenizer: Callable[..., Tokenizer],
+    track: Track,
 ) -> None:
     documents = dict(zip(SPLITS, corpus.splits(), strict=True))
+    if corpus.fingerprint() != fingerprint:
+        raise UserError(f"the text of data={corpus.name} has changed while it was read: try again")
     tokenizer = make_tokenizer(row["text"] for row in documents["train"])
     dtype = token_dtype(tokenizer.vocab_size)
     description: dict[str, Any] = {
         "format": FORMAT,
         "corpus": corpus.name,
-        "corpus_fingerprint": corpus.fingerprint(),
+        "corpus_fingerprint": fingerprint,
         "vocab_size": tokenizer.vocab_size,
         "dtype": np.dtype(dtype).name,
     }

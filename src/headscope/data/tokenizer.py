@@ -23,12 +23,22 @@ from headscope.errors import UserError
 
 END_OF_TEXT = "<|endoftext|>"
 
+BYTE_PATTERN = r"(?s)."
+
+PATTERNS = {"byte": BYTE_PATTERN, "bpe": r50k_pat_str, "gpt2": r50k_pat_str}
+"""How a tokenizer cuts a text into pieces, by its name. A stranger's pattern may take forever."""
+
+LARGEST_VOCABULARY = 2**20
+
 
 class Tokenizer(ABC):
     """Text to tokens and back.
 
     `end_of_text` is the token that stands before every document; it has no bytes.
     """
+
+    name: str
+    """Of the function in this file that makes it."""
 
     vocab_size: int
     end_of_text: int
@@ -66,6 +76,7 @@ class TiktokenTokenizer(Tokenizer):
 
     def __init__(self, encoding: tiktoken.Encoding) -> None:
         self.encoding = encoding
+        self.name = encoding.name
         self.vocab_size = encoding.n_vocab
         self.end_of_text = encoding.eot_token
 
@@ -105,6 +116,8 @@ class CharTokenizer(Tokenizer):
     predicted. In a prompt it is an error.
     """
 
+    name = "char"
+
     def __init__(self, alphabet: str) -> None:
         self.alphabet = alphabet
         self.unknown = len(alphabet)
@@ -138,7 +151,9 @@ def tokenizer_from_state(state: dict[str, Any]) -> Tokenizer:
     """The tokenizer whose `state()` this was. Raises UserError when it is not one."""
     match state:
         case {"kind": "char", "alphabet": str(alphabet)}:
-            return CharTokenizer(alphabet)
+            surrogates = any("\ud800" <= char <= "\udfff" for char in alphabet)
+            if len(set(alphabet)) == len(alphabet) and not surrogates:
+                return CharTokenizer(alphabet)
         case {
             "kind": "tiktoken",
             "name": str(name),
@@ -146,18 +161,21 @@ def tokenizer_from_state(state: dict[str, Any]) -> Tokenizer:
             "ranks": str(ranks),
             "end_of_text": int(end_of_text),
         }:
-            token_of = _ranks_from_text(ranks)
-            # tiktoken panics, here or when it encodes, where a byte or a number is missing.
-            if {bytes([value]) for value in range(256)} <= token_of.keys() and (
-                sorted(token_of.values()) == list(range(end_of_text))
-            ):
-                return _tiktoken(name, pattern, token_of, end_of_text)
+            if PATTERNS.get(name) == pattern:
+                token_of = _ranks_from_text(ranks)
+                # tiktoken panics, here or when it encodes, where a byte or a number is missing.
+                if (
+                    {bytes([value]) for value in range(256)} <= token_of.keys()
+                    and end_of_text == len(token_of)
+                    and sorted(token_of.values()) == list(range(len(token_of)))
+                ):
+                    return _tiktoken(name, pattern, token_of, len(token_of))
     raise UserError("this is not the state of a tokenizer of headscope")
 
 
 def byte(texts: Iterable[str]) -> Tokenizer:
     """One token a byte, and the end of text: 257. `texts` are not read."""
-    return _tiktoken("byte", r"(?s).", {bytes([value]): value for value in range(256)}, 256)
+    return _tiktoken("byte", BYTE_PATTERN, {bytes([value]): value for value in range(256)}, 256)
 
 
 def char(texts: Iterable[str]) -> Tokenizer:
@@ -177,6 +195,11 @@ def bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
     if vocab_size < 257:
         raise UserError(
             f"vocab_size={vocab_size} must be at least 257: the 256 bytes and the end of text"
+        )
+    if vocab_size > LARGEST_VOCABULARY:
+        raise UserError(
+            f"tokenizer.vocab_size={vocab_size} must be at most {LARGEST_VOCABULARY:,}; GPT-2 has "
+            "50,257"
         )
     trainable = Trainable(models.BPE())
     trainable.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # GPT-2's pattern

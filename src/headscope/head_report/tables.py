@@ -5,8 +5,6 @@ Shapes: L layers, H heads of a layer, N = L H.
 
 import csv
 import io
-import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -101,20 +99,6 @@ def history_rows(history: Sequence[tuple[int, Study]]) -> list[dict[str, Any]]:
         for step, study in history
         for row in with_uniform(head_rows(study), study)
     ]
-
-
-def json_text(data: Any) -> str:
-    """`data` as JSON, which has no NaN: a number that is not finite becomes null."""
-    return json.dumps(finite(data), indent=2, allow_nan=False)
-
-
-def finite(data: Any) -> Any:
-    """Plain data with None for every number that is not finite."""
-    if isinstance(data, Mapping):
-        return {key: finite(value) for key, value in data.items()}
-    if isinstance(data, list):
-        return [finite(value) for value in data]
-    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:

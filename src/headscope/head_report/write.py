@@ -3,7 +3,6 @@
 Shapes: L layers, H heads of a layer, T tokens.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -26,11 +25,11 @@ from headscope.head_report.tables import (
     csv_text,
     head_rows,
     history_rows,
-    json_text,
     largest_weight_rows,
     matrix_rows,
     with_uniform,
 )
+from headscope.json_file import json_text, read_json
 
 
 def write_report(
@@ -101,7 +100,7 @@ def write_report(
             figure.savefig(folder / file)
             files.append(file)
     about = summary(subject, study, worth) | {"figures": columns, "heads": rows, "files": files}
-    write_atomically(folder / "heads.json", json_text(about))
+    write_atomically(folder / "heads.json", json_text(about, indent=2))
     for name in set(before) - set(files):
         if (folder / name).is_file():
             (folder / name).unlink()
@@ -141,10 +140,7 @@ def summary(subject: Subject, study: Study, worth: Worth | None) -> dict[str, An
 
 def files_of(folder: Path) -> list[str]:
     """What an earlier report wrote into the folder, by its own account."""
-    try:
-        before = json.loads((folder / "heads.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return []
+    before = read_json(folder / "heads.json")
     names = before.get("files", []) if isinstance(before, Mapping) else []
     # Names alone, so that no other folder's file is ever meant.
     return [name for name in names if isinstance(name, str) and Path(name).name == name]

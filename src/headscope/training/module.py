@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
+from headscope.checkpoint_file import is_finite
 from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.loss import bits_per_byte
@@ -27,8 +28,9 @@ class LanguageModel(LightningModule):
     The learning rate and the random draws of a step (dropout) are pure functions of (seed, step,
     rank), so a resumed run needs no state of either. `contents` is what a checkpoint carries
     besides weights and optimizer: plain data. With `compile_model` the model is compiled for
-    training; where that fails, `warn` is told and it trains as it is. `loss_chunk_tokens` are
-    the `chunk_tokens` of `Objective`.
+    training; where that fails, `warn` is told and it trains as it is. `how_to_continue` says what
+    to do after the loss or the weights became NaN or infinite. `loss_chunk_tokens` are the
+    `chunk_tokens` of `Objective`.
     """
 
     byte_lengths: Tensor
@@ -46,6 +48,7 @@ class LanguageModel(LightningModule):
         compile_model: bool,
         loss_chunk_tokens: int | Literal["auto"] | None,
         warn: Callable[[str], None],
+        how_to_continue: Callable[[], str],
         contents: dict[str, Any],
     ) -> None:
         super().__init__()
@@ -59,6 +62,7 @@ class LanguageModel(LightningModule):
         self.log_every_steps = log_every_steps
         self.compile_model = compile_model
         self.warn = warn
+        self.how_to_continue = how_to_continue
         self.contents = contents
         self.latest_loss: float | None = None
 
@@ -71,6 +75,7 @@ class LanguageModel(LightningModule):
         return optimizer
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.require_finite_weights()
         checkpoint["headscope"] = self.contents
 
     # --- training ---
@@ -156,13 +161,22 @@ class LanguageModel(LightningModule):
             self.log_scalars(figures)
 
     def require_finite(self, loss: float, kind: str) -> None:
-        """Raises UserError when a loss shows that training has gone astray."""
+        """Raises UserError when a loss shows that training has diverged."""
         if not math.isfinite(loss):
-            raise UserError(
-                f"the {kind} loss is {loss} at step {self.global_step}: a lower optimizer.lr (with "
-                "Muon also optimizer.matrix_lr) or a longer schedule.warmup_steps may help; the "
-                "last checkpoint is from before"
-            )
+            raise UserError(self.diverged(f"the {kind} loss is {loss}"))
+
+    def require_finite_weights(self) -> None:
+        """Raises UserError when a weight is NaN or infinite."""
+        for name, weight in self.model.named_parameters():
+            if not is_finite(weight):
+                raise UserError(self.diverged(f"the weights of {name} are not finite"))
+
+    def diverged(self, what: str) -> str:
+        return (
+            f"{what} at step {self.global_step}: a lower optimizer.lr (with Muon also "
+            "optimizer.matrix_lr) or a longer schedule.warmup_steps may help; "
+            f"{self.how_to_continue()}"
+        )
 
     def log_scalars(self, figures: dict[str, float]) -> None:
         for logger in self.loggers:

@@ -96,7 +96,8 @@ class HeadBias(Position):
 
     def __init__(self, **sizes: int) -> None:
         super().__init__(**sizes)
-        self.table = nn.Parameter(torch.zeros(self.heads, self.block_size, self.block_size))
+        self.table = nn.Parameter(torch.empty(self.heads, self.block_size, self.block_size))
+        nn.init.zeros_(self.table)
 
     def bias(self, queries: int, keys: int) -> Tensor:
         self.check_pairs(queries, keys)
