@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 from headscope import command_line
 from headscope.config import SCHEMAS
 from headscope.errors import UserError
+from headscope.stop import at_once
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,7 +75,8 @@ def watching(config: DictConfig) -> None:
     from headscope.benchmarks.watching import compare_watching
 
     at_least_one(config, "rounds")
-    tell(config, partial(compare_watching, config, rounds=config.suite.rounds))
+    with at_once():
+        tell(config, partial(compare_watching, config, rounds=config.suite.rounds))
 
 
 def race(config: DictConfig) -> None:
@@ -107,7 +109,8 @@ def race(config: DictConfig) -> None:
         target=plan.target,
         every_steps=plan.every_steps,
     )
-    tell(config, measure, draw, report)
+    with at_once():
+        tell(config, measure, draw, report)
 
 
 def sampling(config: DictConfig) -> None:
@@ -243,16 +246,11 @@ def tell(
     `output`, and the picture that `draw` makes of them beside it."""
     from rich.console import Console
 
-    from headscope.callbacks.saving import Interrupted
-
     output = Path(config.output)
     picture = output.with_suffix(".png")
     if draw and picture == output:
         raise UserError(f"output={output} holds the figures, as JSON; the chart is put beside it")
-    try:
-        found = measure(console=Console(stderr=True, soft_wrap=True, highlight=False))
-    except Interrupted:
-        sys.exit(130)
+    found = measure(console=Console(stderr=True, soft_wrap=True, highlight=False))
     suite = HydraConfig.get().runtime.choices["suite"]
     figures = {"suite": suite, "overrides": typed(), **found}
     text = json.dumps(figures, indent=2)

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from headscope import checkpoint
 from headscope.callbacks.clock import Clock
+from headscope.callbacks.end_of_step import EndOfStep
 from headscope.callbacks.progress import ProgressReport
 from headscope.callbacks.samples import Samples
 from headscope.callbacks.saving import Saving
@@ -48,6 +49,7 @@ class Run:
     saving: Saving
     console: Console
     resumed_step: int | None
+    resumed_threads: int | None
 
 
 def build(
@@ -133,7 +135,13 @@ def build(
         say=warn,
     )
     progress = ProgressReport(console=console, tokens_per_step=tokens_per_step)
-    callbacks: list[Callback] = [clock, progress, *watchers(config, store, samples, folder), saving]
+    callbacks: list[Callback] = [
+        clock,
+        EndOfStep(),
+        progress,
+        *watchers(config, store, samples, folder),
+        saving,
+    ]
     return Run(
         folder=folder,
         config=config,
@@ -146,6 +154,7 @@ def build(
         saving=saving,
         console=console,
         resumed_step=resumed_step,
+        resumed_threads=resumed.get("threads") if resumed else None,
     )
 
 
@@ -163,8 +172,10 @@ def _trainer(
     loggers: list[Logger] = []
     if config.logger:
         more = {}
-        if resumed_step is not None and config.logger._target_.endswith("TensorBoardLogger"):
-            more["purge_step"] = resumed_step + 1  # what was logged after the checkpoint is redone
+        if config.logger._target_.endswith("TensorBoardLogger"):
+            # Starts a session: TensorBoard drops what an earlier session logged at these steps. It
+            # takes no notice of the first session that it finds, so a new run starts one as well.
+            more["purge_step"] = 0 if resumed_step is None else resumed_step + 1
         loggers.append(instantiate(config.logger, save_dir=str(folder), **more))
     try:
         return Trainer(

@@ -1,7 +1,9 @@
 """How soon one recipe is as good as another: both trained whole, in turn, seed by seed."""
 
+import shutil
 import tempfile
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -14,6 +16,7 @@ from headscope.analysis.pictures.style import BLUE, ORANGE
 from headscope.benchmarks.timing import machine, place, ratios
 from headscope.benchmarks.training import built
 from headscope.callbacks.clock import callbacks_of, clock_of
+from headscope.stop import on_stop
 from headscope.training.process import prepare_process
 
 
@@ -77,7 +80,10 @@ def run_once(config: DictConfig, *, seed: int, every_steps: int) -> dict[str, An
     config = config.copy()
     config.seed = seed
     config.trainer.val_every_steps = min(every_steps, config.trainer.max_steps)
-    with tempfile.TemporaryDirectory() as folder:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        on_stop(partial(shutil.rmtree, folder, ignore_errors=True)),
+    ):
         this = built(config, folder)
         this.data.validation_every = 1
         marks = Marks()

@@ -1,8 +1,10 @@
 """What watching costs, and that it changes nothing: a run with its heads watched, and without."""
 
 import hashlib
+import shutil
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from headscope.callbacks.clock import clock_of
 from headscope.callbacks.watching import watching_seconds
 from headscope.errors import UserError
 from headscope.nn import GPT
+from headscope.stop import on_stop
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,10 @@ def unwatched(config: DictConfig) -> DictConfig:
 
 def train(config: DictConfig) -> Side:
     """A run as scripts/train.py makes it, but for the validation on the whole split at its end."""
-    with tempfile.TemporaryDirectory() as folder:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        on_stop(partial(shutil.rmtree, folder, ignore_errors=True)),
+    ):
         this = build(config, folder=Path(folder), overrides=[], console=Console(quiet=True))
         this.trainer.fit(this.module, datamodule=this.data)
         clock = clock_of(this.trainer)

@@ -10,6 +10,7 @@ the same one the first to finish wins and the second uses it.
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ import numpy as np
 from headscope.data.corpus import Corpus
 from headscope.data.tokenizer import Tokenizer, tokenizer_from_state
 from headscope.errors import UserError
+from headscope.stop import on_stop
 
 FORMAT = 1
 SPLITS = ("train", "validation")
@@ -62,7 +64,10 @@ def prepare_store(
     folder = root / f"{corpus.name}-{key[:16]}"
     if not folder.exists():
         root.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".preparing-", dir=root) as scratch:
+        with (
+            tempfile.TemporaryDirectory(prefix=".preparing-", dir=root) as scratch,
+            on_stop(partial(shutil.rmtree, scratch, ignore_errors=True)),
+        ):
             whole = Path(scratch) / folder.name
             whole.mkdir()
             _write(whole, corpus, make_tokenizer, track)
