@@ -4,7 +4,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -40,7 +40,8 @@ def replacing(path: Path, *, size: int) -> Iterator[IO[bytes]]:
     except OSError as error:
         raise UserError(cannot_write(path, error, size=size)) from error
     finally:
-        scratch.unlink(missing_ok=True)
+        with suppress(OSError):  # renamed, or never made
+            scratch.unlink()
 
 
 def cannot_write(path: Path, error: OSError, *, size: int) -> str:
