@@ -38,10 +38,15 @@ def replacing(path: Path, *, size: int) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
         scratch.replace(path)
     except OSError as error:
+        _remove(scratch)  # first: the message names the space that is free without it
         raise UserError(cannot_write(path, error, size=size)) from error
     finally:
-        with suppress(OSError):  # renamed, or never made
-            scratch.unlink()
+        _remove(scratch)
+
+
+def _remove(scratch: Path) -> None:
+    with suppress(OSError):  # renamed already, or never made
+        scratch.unlink()
 
 
 def cannot_write(path: Path, error: OSError, *, size: int) -> str:

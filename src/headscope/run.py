@@ -12,6 +12,7 @@ from headscope import checkpoint
 from headscope.build import Run, plain
 from headscope.callbacks.clock import clock_of
 from headscope.callbacks.watching import watching_seconds
+from headscope.callbacks.writers import full_disk_told
 from headscope.errors import UserError
 from headscope.files import write_atomically
 from headscope.run_folder import how_to_resume, is_run
@@ -28,7 +29,8 @@ def fit(run: Run) -> dict[str, Any]:
     run.saving.folder.mkdir(parents=True, exist_ok=True)
     _note_latest(run.folder)
     try:
-        return _fit(run)
+        with full_disk_told(run.folder):
+            return _fit(run)
     except (RuntimeError, MemoryError) as error:
         if not ran_out_of_memory(error):
             raise

@@ -67,6 +67,7 @@ def remove_leftovers(folder: Path) -> None:
         return
     found = [
         *folder.glob("*/events.out.tfevents.*"),
+        *folder.glob("*/hparams.yaml"),
         *(folder / "checkpoints").glob("step_*.ckpt"),
     ]
     for file in found:

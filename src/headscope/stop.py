@@ -67,12 +67,14 @@ class _Receiver:
     def receive(self, number: int) -> None:
         if number == getattr(signal, "SIGHUP", None):
             _detach_lost_terminal()
-        if self.say is None or self.requested is not None:
+        say = self.say
+        if say is None or self.requested is not None:
             self.end(number)
+            return
         self.requested = number
         self.noted.set()
         with suppress(OSError):
-            self.say(
+            say(
                 f"{signal.Signals(number).name}: finishing the current step, then saving. "
                 "A second signal stops at once."
             )

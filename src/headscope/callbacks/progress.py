@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from headscope.callbacks.clock import clock_of
+from headscope.training.module import LanguageModel
 
 REFRESH_SECONDS = 0.25
 LINES = 20
@@ -28,6 +29,7 @@ class ProgressReport(Callback):
         self.first_step = trainer.global_step
         self.first_seconds = clock_of(trainer).seconds()
         # At logged steps, so that a line shows the same loss as TensorBoard at this step.
+        assert isinstance(pl_module, LanguageModel)
         logged = pl_module.log_every_steps
         self.print_every_steps = logged * max(1, round(trainer.max_steps / LINES / logged))
         if self.console.is_terminal and trainer.is_global_zero:
@@ -56,7 +58,7 @@ class ProgressReport(Callback):
             if now - self.refreshed > REFRESH_SECONDS:
                 self.refreshed = now
                 self._draw(trainer, pl_module)
-        elif step % self.print_every_steps == 0:
+        elif step == 1 or step % self.print_every_steps == 0:
             self._print(trainer, pl_module)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -107,6 +109,7 @@ class ProgressReport(Callback):
         steps = trainer.global_step - self.first_step
         seconds = clock_of(trainer).seconds() - self.first_seconds
         left = seconds / steps * (trainer.max_steps - trainer.global_step)
+        assert isinstance(pl_module, LanguageModel)
         loss = pl_module.mean_loss()
         parts = [
             f"loss {loss:.4f}" if loss is not None else "",
