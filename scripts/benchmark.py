@@ -17,6 +17,7 @@ from headscope.config.model import ModelConfig
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.json_file import json_text, read_json
+from headscope.stop import at_once
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -106,7 +107,8 @@ def watching(asked: Asked) -> None:
     from headscope.benchmarks.watching import compare_watching
 
     at_least_one(asked, "rounds")
-    tell(asked, partial(compare_watching, asked.run, rounds=asked.suite.rounds))
+    with at_once():
+        tell(asked, partial(compare_watching, asked.run, rounds=asked.suite.rounds))
 
 
 def race(asked: Asked) -> None:
@@ -139,7 +141,8 @@ def race(asked: Asked) -> None:
         target=plan.target,
         every_steps=plan.every_steps,
     )
-    tell(asked, measure, draw, report)
+    with at_once():
+        tell(asked, measure, draw, report)
 
 
 def sampling(asked: Asked) -> None:
@@ -272,16 +275,11 @@ def tell(
     `output`, and the picture that `draw` makes of them beside it."""
     from rich.console import Console
 
-    from headscope.callbacks.saving import Interrupted
-
     output = asked.output
     picture = output.with_suffix(".png")
     if draw and picture == output:
         raise UserError(f"output={output} holds the figures, as JSON; the chart is put beside it")
-    try:
-        found = measure(console=Console(stderr=True, soft_wrap=True, highlight=False))
-    except Interrupted:
-        sys.exit(130)
+    found = measure(console=Console(stderr=True, soft_wrap=True, highlight=False))
     suite = HydraConfig.get().runtime.choices["suite"]
     figures = {"suite": suite, "overrides": typed(), **found}
     text = json_text(figures, indent=2)

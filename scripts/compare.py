@@ -4,6 +4,8 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +18,15 @@ from headscope.config import from_hydra, parse
 from headscope.config.scripts import CompareConfig
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
+from headscope.stop import Interrupted, at_once, on_stop
 
 if TYPE_CHECKING:
     from headscope.comparison.runs import PlannedRun
 
 OWN = ("compare", "seeds", "speed_rounds", "name")
 """Keys that are about the comparison, not about a run."""
+
+CONTINUE = "The same command continues the comparison."
 
 OF_ONE_RUN = ("seed", "resume", "init_from", "hydra")
 """Keys that no comparison takes."""
@@ -52,13 +57,13 @@ def compare(composed: DictConfig) -> None:
     """Train, evaluate and time every choice; print the table and write it to the folder."""
     from rich.console import Console
 
-    from headscope.callbacks.saving import Interrupted
     from headscope.comparison.compare import compare_runs
 
     hydra = HydraConfig.get()
     folder = command_line.run_folder()
     shared = [word for word in hydra.overrides.task if not _begins(word, OWN)]
-    try:
+    with on_stop(partial(_leave, folder)), ExitStack() as at_end:
+        at_end.callback(_remove_empty, folder)
         config = from_hydra(CompareConfig, composed)
         choices, seeds = config.compare.choices, config.seeds
         if not choices or not seeds:
@@ -68,19 +73,28 @@ def compare(composed: DictConfig) -> None:
             for value in values:
                 if values.count(value) > 1:
                     raise UserError(f"{key}= names {value} twice")
-        compare_runs(
-            [run for choice in choices for run in _planned(shared, choice, seeds, folder)],
-            folder=folder,
-            block_sizes=config.compare.block_sizes,
-            speed_rounds=config.speed_rounds,
-            console=Console(),
-        )
-    except Interrupted:
-        print("Stopped. The same command goes on from here.", file=sys.stderr)
-        sys.exit(130)
-    finally:
-        if not [entry for entry in folder.iterdir() if entry.name != ".lock"]:
-            shutil.rmtree(folder)  # it went wrong before anything was made
+        try:
+            compare_runs(
+                [run for choice in choices for run in _planned(shared, choice, seeds, folder)],
+                folder=folder,
+                block_sizes=config.compare.block_sizes,
+                speed_rounds=config.speed_rounds,
+                console=Console(),
+            )
+        except Interrupted:
+            print(f"Stopped. {CONTINUE}", file=sys.stderr)
+            raise
+
+
+def _leave(folder: Path) -> str:
+    _remove_empty(folder)
+    return CONTINUE
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove a comparison in which nothing was made."""
+    if not [entry for entry in folder.iterdir() if entry.name != ".lock"]:
+        shutil.rmtree(folder)
 
 
 def _planned(
@@ -110,4 +124,5 @@ def _begins(word: str, keys: tuple[str, ...]) -> bool:
 
 
 if __name__ == "__main__":
-    command_line.run(compare, "compare", prepare=arguments)
+    with at_once():
+        command_line.run(compare, "compare", prepare=arguments)

@@ -9,8 +9,8 @@ import pytest
 from filelock import FileLock
 from running import SMALL, Said, Script
 
-from headscope.callbacks.saving import Interrupted
 from headscope.comparison import figures, runs
+from headscope.stop import Interrupted
 
 FOLDER = Path("outputs/compare_own")
 CHOICES = ["model/position=rotary", "model/position=learned model.heads=2"]
@@ -86,7 +86,7 @@ def test_a_stopped_comparison_goes_on_and_ends_alike(compare, monkeypatch) -> No
     monkeypatch.setattr(runs, "fit", stopped)
     said = compare(*brief)
     assert said.code == 130
-    assert "goes on from here" in said.err
+    assert "The same command continues" in said.err
     assert not (FOLDER / "comparison.csv").exists()
     monkeypatch.setattr(runs, "fit", fit)
     said = compare(*brief)

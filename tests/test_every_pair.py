@@ -14,9 +14,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from headscope import checkpoint
 from headscope.build import Run, build
-from headscope.callbacks.saving import Interrupted
 from headscope.generation import generate_tokens
 from headscope.run import fit
+from headscope.stop import Interrupted
 from headscope.training.module import LanguageModel
 
 TINY = [

@@ -121,12 +121,22 @@ FLOORS = {
 def test_rooms_of_one_floor_do_not_open_into_each_other(part, module):
     for name in imports(module):
         if within(name, "headscope"):
-            shared = ("headscope.errors", "headscope.seeds")
-            assert within(name, f"headscope.{part}", *shared, *FLOORS[part]), name
+            below = [f"headscope.{part}" for part in ("errors", "files", "seeds", "stop")]
+            assert within(name, f"headscope.{part}", *below, *FLOORS[part]), name
 
 
 ORDER = [
-    ["nn", "config", "files", "json_file", "errors", "error_messages", "seeds"],
+    [
+        "nn",
+        "config",
+        "files",
+        "json_file",
+        "errors",
+        "error_messages",
+        "seeds",
+        "stop",
+        "run_folder",
+    ],
     ["data", "training", "analysis", "generation", "command_line", "checkpoint_file", "model_size"],
     ["checkpoint", "evaluation", "resume", "recovery"],
     ["callbacks", "check", "console", "head_report"],

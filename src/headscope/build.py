@@ -16,6 +16,7 @@ from rich.console import Console
 
 from headscope import checkpoint
 from headscope.callbacks.clock import Clock
+from headscope.callbacks.end_of_step import EndOfStep
 from headscope.callbacks.progress import ProgressReport
 from headscope.callbacks.samples import Samples
 from headscope.callbacks.saving import Saving
@@ -53,6 +54,7 @@ class Run:
     console: Console
     resumed_step: int | None
     resumed_from: Path | None
+    resumed_threads: int | None
 
 
 def build(
@@ -139,7 +141,13 @@ def build(
         say=warn,
     )
     progress = ProgressReport(console=console, tokens_per_step=tokens_per_step)
-    callbacks: list[Callback] = [clock, progress, *watchers(config, store, samples, folder), saving]
+    callbacks: list[Callback] = [
+        clock,
+        EndOfStep(),
+        progress,
+        *watchers(config, store, samples, folder),
+        saving,
+    ]
     trainer = _trainer(config, folder, callbacks, resumed_step=resumed_step)
     if found:
         check_training_state(
@@ -158,6 +166,7 @@ def build(
         console=console,
         resumed_step=resumed_step,
         resumed_from=found.path if found else None,
+        resumed_threads=resumed.get("threads") if resumed else None,
     )
 
 
@@ -179,8 +188,9 @@ def _trainer(
     quiet()
     loggers: list[Logger] = []
     if config.logger:
-        # What was logged after the checkpoint is logged again.
-        purge_step = None if resumed_step is None else resumed_step + 1
+        # Starts a session: TensorBoard drops what an earlier session logged at these steps. It
+        # takes no notice of the first session that it finds, so a new run starts one as well.
+        purge_step = 0 if resumed_step is None else resumed_step + 1
         logger = build_part(
             config.logger,
             save_dir=str(folder),

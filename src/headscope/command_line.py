@@ -5,6 +5,7 @@ Paths and texts are meant literally, so they are quoted before Hydra reads them.
 """
 
 import functools
+import hashlib
 import json
 import os
 import re
@@ -15,11 +16,14 @@ from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import OmegaConf
+from hydra.experimental.callback import Callback
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, read_write
 
 from headscope.config import register_schemas
-from headscope.error_messages import errors_told
+from headscope.error_messages import MISTAKES, errors_told, one_line
 from headscope.errors import UserError
+from headscope.run_folder import make_new
 
 CONF = Path(__file__).parents[2] / "conf"
 
@@ -250,17 +254,29 @@ def run(
     """Compose conf/<config_name>.yaml with this process's command line and call `task` with it.
 
     `prepare` gets the arguments as typed and as quoted for Hydra, and may change the latter. An
-    error that the user can mend is told in one line and ends the process with 1, Ctrl-C with 130;
-    HYDRA_FULL_ERROR=1 shows the whole traceback.
+    error that the user can fix is printed in one line and ends the process with 1, Ctrl-C with 130;
+    HYDRA_FULL_ERROR=1 shows the whole traceback. Such an error in one run of a sweep (`-m`) does
+    not end the sweep: it is printed once more at the end.
     """
     full_error = os.environ.get("HYDRA_FULL_ERROR", "0") not in ("", "0")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then leaves errors to us
     register_schemas()
+    OmegaConf.register_new_resolver("command_line_id", _command_line_id, replace=True)
+    failures: list[str] = []
 
     @functools.wraps(task)
     def guarded(config: Any) -> Any:
         with errors_told(full_error):  # before Hydra adds lines of its own
-            return task(config)
+            if full_error or HydraConfig.get().mode != RunMode.MULTIRUN:
+                return task(config)
+            try:
+                return task(config)
+            except BrokenPipeError:
+                raise
+            except MISTAKES as error:
+                failures.append(f"{' '.join(HydraConfig.get().overrides.task)}: {one_line(error)}")
+                print(f"Error: {one_line(error)}", file=sys.stderr)
+                return None
 
     with errors_told(full_error):
         typed = ["~logger" if word == "logger=null" else word for word in flags_first(sys.argv[1:])]
@@ -269,3 +285,28 @@ def run(
         quoted = literal_arguments(with_words(typed, implied_data(typed)))
         sys.argv[1:] = prepare(typed, quoted)
         hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(guarded)()
+    if failures:
+        print("\nThese runs failed; the same command tries them again:", file=sys.stderr)
+        for failure in failures:
+            print(f"  {failure}", file=sys.stderr)
+        sys.exit(1)
+
+
+class NewFolder(Callback):
+    """Makes a new folder for a run before Hydra writes there, so that of two runs that start in the
+    same second each gets its own. A folder that the command line names stays as it is."""
+
+    def __init__(self, enabled: bool) -> None:
+        self.enabled = enabled
+
+    def on_run_start(self, config: DictConfig, **more: Any) -> None:
+        named = any(word.startswith("hydra.run.dir=") for word in config.hydra.overrides.hydra)
+        if self.enabled and not named:
+            with read_write(config):
+                config.hydra.run.dir = make_new(config.hydra.run.dir)
+
+
+def _command_line_id() -> str:
+    """Eight digits that are the same whenever the same words are given to the script."""
+    words = [word for word in sys.argv[1:] if word not in ("-m", "--multirun")]
+    return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:8]

@@ -19,7 +19,8 @@ from yaml import YAMLError
 
 from headscope.errors import UserError
 
-LIBRARIES = (HydraException, OmegaConfBaseException)
+MISTAKES = (UserError, OSError, YAMLError, HydraException, OmegaConfBaseException)
+"""Errors that the user can fix. Any other one is a bug."""
 
 BUG = """
 This is a bug in headscope, not a mistake of yours. Please report it with the traceback above:
@@ -42,7 +43,7 @@ def errors_told(full_error: bool) -> Iterator[None]:
         # The reader has gone, as `head` does. Python would complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except (UserError, OSError, YAMLError, *LIBRARIES) as error:
+    except MISTAKES as error:
         if full_error:
             raise
         print(f"Error: {one_line(error)}", file=sys.stderr)

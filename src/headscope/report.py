@@ -5,11 +5,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from headscope.build import Run
+from headscope.run_folder import shown
 
 
 def describe(run: Run) -> None:
@@ -81,29 +83,26 @@ def conclude(run: Run, summary: dict[str, Any]) -> None:
 
 
 def describe_resume(run: Run, changes: list[str]) -> None:
-    """Where a resumed run goes on, and what the command line changed of it."""
+    """Where a resumed run continues, and what differs from before."""
     say = partial(_say, run.console)
     say(f"resuming    at step {run.resumed_step:,} of {run.config.trainer.max_steps:,}")
     for change in changes:
         say(f"changed     {change}")
     if any(change.startswith("trainer.max_steps ") for change in changes):
         say("            the learning rate now follows the schedule of the new length")
-
-
-def how_to_resume(folder: Path) -> str:
-    return f"python scripts/train.py {shlex.quote(f'resume={shown(folder)}')}"
+    before, now = run.resumed_threads, torch.get_num_threads()
+    on_cpu = run.trainer.strategy.root_device.type == "cpu"
+    if on_cpu and before is not None and before != now:
+        say(
+            f"threads     {before} before, {now} now: the weights will differ in their last bits "
+            f"from those of an uninterrupted run; OMP_NUM_THREADS={before} avoids that"
+        )
 
 
 def tensorboard_command(folder: Path) -> str:
     """TensorBoard keeps ten images and texts a tag unless it is told otherwise."""
     parent = shlex.quote(str(shown(folder.parent)))
     return f"tensorboard --logdir {parent} --samples_per_plugin images=100,text=100"
-
-
-def shown(path: Path) -> Path:
-    """A path as short as it can be from here."""
-    here, path = Path.cwd(), path.resolve()
-    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def ordinal(number: int) -> str:

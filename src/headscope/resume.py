@@ -15,6 +15,7 @@ from headscope.config import SCHEMAS, parse
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.recovery import newest_checkpoint, read_summary
+from headscope.run_folder import is_run
 
 if TYPE_CHECKING:
     from headscope.data.store import TokenStore
@@ -49,14 +50,11 @@ def resume_arguments(typed: list[str], quoted: list[str]) -> list[str]:
     given = value_of(typed, "resume")
     if given is None:
         folder = value_of(typed, "hydra.run.dir")
-        if folder and (Path(folder) / "checkpoints").is_dir():
+        if folder and is_run(Path(folder)):
             raise UserError(
-                f"hydra.run.dir={folder} is a run already; go on with it by resume={folder}, "
+                f"hydra.run.dir={folder} is a run already; continue it with resume={folder}, "
                 "or name another folder"
             )
-        sweep = value_of(typed, "hydra.sweep.dir")
-        if sweep and (Path(sweep) / "multirun.yaml").is_file():
-            raise UserError(f"hydra.sweep.dir={sweep} is a sweep already: name another folder")
         return quoted
     if value_of(typed, "hydra.run.dir") is not None:
         raise UserError(f"resume={given} goes on in its own folder: leave out hydra.run.dir=")

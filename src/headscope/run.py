@@ -10,27 +10,35 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from headscope.build import Run
 from headscope.callbacks.clock import clock_of
 from headscope.callbacks.watching import watching_seconds
+from headscope.callbacks.writers import full_disk_told
+from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.files import write_atomically
 from headscope.json_file import json_text
-from headscope.training.process import prepare_process
+from headscope.recovery import newest_checkpoint
+from headscope.run_folder import how_to_resume, is_run
+from headscope.training.process import prepare_process, ran_out_of_memory
 
 
 def fit(run: Run) -> dict[str, Any]:
     """Train to the end, evaluate the last weights on the whole validation split, and write
     `summary.json`; returns what is in it.
 
-    Raises `headscope.callbacks.saving.Interrupted` after a Ctrl-C.
+    Raises `headscope.stop.Interrupted` after a signal, UserError when memory or disk are full.
     """
     prepare_process()
-    # Two runs that start in the same second and would share a folder fail here, not later.
-    try:
-        run.saving.folder.mkdir(parents=True, exist_ok=run.resumed_step is not None)
-    except FileExistsError:
-        raise UserError(
-            f"{run.folder} has just become another run's folder: start this one again"
-        ) from None
+    run.saving.folder.mkdir(parents=True, exist_ok=True)
     _note_latest(run.folder)
+    try:
+        with full_disk_told(run.folder):
+            return _fit(run)
+    except (RuntimeError, MemoryError) as error:
+        if not ran_out_of_memory(error):
+            raise
+        raise UserError(_what_to_lower(run, error)) from error
+
+
+def _fit(run: Run) -> dict[str, Any]:
     run.trainer.fit(
         run.module,
         datamodule=run.data,
@@ -59,15 +67,43 @@ def fit(run: Run) -> dict[str, Any]:
     }
     for logger in run.trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
+            # After the last step: a run that is killed before its summary is written logs these
+            # again, and TensorBoard drops what an earlier session logged after the checkpoint.
             logger.log_hyperparams(
                 flat(asdict(run.config)),
                 {f"final/{name}": summary[name] for name in ("val_loss", "val_bits_per_byte")},
-                step=steps,
+                step=steps + 1,
             )
         logger.finalize("success")
     if run.trainer.is_global_zero:
         write_atomically(run.folder / "summary.json", json_text(summary, indent=2) + "\n")
     return summary
+
+
+def _what_to_lower(run: Run, error: BaseException) -> str:
+    """What to do when memory ran out, in one line."""
+    plan, step = run.config.trainer, run.trainer.global_step
+    lower = (
+        f"lower trainer.batch_size={plan.batch_size} and raise trainer.accumulate="
+        f"{plan.accumulate} by the same factor, or lower model.block_size="
+        f"{run.config.model.block_size} or the model's sizes"
+    )
+    saving = "trainer.checkpoint_activations=true and trainer.loss_chunk_tokens=auto save memory"
+    reason = " ".join(str(error).split("\n")[0].split()) or type(error).__name__
+    line = f"out of memory after step {step}: {lower}; {saving} ({reason})"
+    if is_run(run.folder):
+        line += f"; what was saved continues with: {how_to_resume(run.folder)}"
+    return line
+
+
+def check_same_recipe(folder: Path, config: TrainConfig) -> None:
+    """Raises UserError when the run in `folder` has another configuration than `config`."""
+    before = newest_checkpoint(folder).content["headscope"]["config"]
+    now = asdict(config)
+    keys = {*before, *now} - {"name"}  # that of the folder
+    changed = sorted(key for key in keys if before.get(key) != now.get(key))
+    if changed:
+        raise UserError(f"{folder} holds a run with other settings of {', '.join(changed)}")
 
 
 def flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -24,6 +24,8 @@ def watchers(
     """What the configuration switches on, of the run in `folder`."""
     callbacks, max_steps = config.callbacks, config.trainer.max_steps
     found: list[Callback] = []
+    if callbacks.early_stopping_patience is not None:
+        found.append(Patience(patience=callbacks.early_stopping_patience))
     if callbacks.attention.images:
         length = min(callbacks.attention.tokens, config.model.block_size)
         tokens = probe(store, callbacks.attention.text, length)
@@ -52,8 +54,6 @@ def watchers(
         found.append(samples)
     if callbacks.keep_steps:
         found.append(Keeping(folder=folder / "checkpoints", steps=callbacks.keep_steps))
-    if callbacks.early_stopping_patience is not None:
-        found.append(Patience(patience=callbacks.early_stopping_patience))
     return found
 
 

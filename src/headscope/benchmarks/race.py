@@ -1,8 +1,10 @@
 """How soon one recipe is as good as another: both trained whole, in turn, seed by seed."""
 
+import shutil
 import tempfile
 from copy import deepcopy
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -15,6 +17,7 @@ from headscope.benchmarks.timing import machine, place, ratios
 from headscope.benchmarks.training import built
 from headscope.callbacks.clock import callbacks_of, clock_of
 from headscope.config.training import TrainConfig
+from headscope.stop import on_stop
 from headscope.training.process import prepare_process
 
 
@@ -78,7 +81,10 @@ def run_once(config: TrainConfig, *, seed: int, every_steps: int) -> dict[str, A
     config = deepcopy(config)
     config.seed = seed
     config.trainer.val_every_steps = min(every_steps, config.trainer.max_steps)
-    with tempfile.TemporaryDirectory() as folder:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        on_stop(partial(shutil.rmtree, folder, ignore_errors=True)),
+    ):
         this = built(config, folder)
         this.data.validation_every = 1
         marks = Marks()

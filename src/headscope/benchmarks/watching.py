@@ -1,9 +1,11 @@
 """What watching costs, and that it changes nothing: a run with its heads watched, and without."""
 
 import hashlib
+import shutil
 import tempfile
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from headscope.callbacks.watching import watching_seconds
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.nn import GPT
+from headscope.stop import on_stop
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,10 @@ def unwatched(config: TrainConfig) -> TrainConfig:
 
 def train(config: TrainConfig) -> Side:
     """A run as scripts/train.py makes it, but for the validation on the whole split at its end."""
-    with tempfile.TemporaryDirectory() as folder:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        on_stop(partial(shutil.rmtree, folder, ignore_errors=True)),
+    ):
         this = build(config, folder=Path(folder), console=Console(quiet=True))
         this.trainer.fit(this.module, datamodule=this.data)
         clock = clock_of(this.trainer)

@@ -3,6 +3,8 @@
 Shapes: L layers, H heads, N windows, T tokens.
 """
 
+from typing import Any
+
 from PIL import Image
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
@@ -52,6 +54,13 @@ class HeadFigures(Watcher):
         self.arranged = False
         self.heatmaps: LiveHeatmaps | None = None
         self.similarity: LiveHeatmaps | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"arranged": self.arranged}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.arranged = state.get("arranged", False)
 
     def due(self, step: int) -> bool:
         return step % self.every_steps == 0 or step in self.picture_steps | {self.max_steps}

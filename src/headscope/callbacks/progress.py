@@ -8,10 +8,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from headscope.callbacks.clock import clock_of
+from headscope.training.module import LanguageModel
 
 REFRESH_SECONDS = 0.25
 LINES = 20
-"""How many plain lines a run prints, validations aside."""
+"""About how many plain lines a run prints, besides validations."""
 
 
 class ProgressReport(Callback):
@@ -27,6 +28,10 @@ class ProgressReport(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.first_step = trainer.global_step
         self.first_seconds = clock_of(trainer).seconds()
+        # At logged steps, so that a line shows the same loss as TensorBoard at this step.
+        assert isinstance(pl_module, LanguageModel)
+        logged = pl_module.log_every_steps
+        self.print_every_steps = logged * max(1, round(trainer.max_steps / LINES / logged))
         if self.console.is_terminal and trainer.is_global_zero:
             self.bar = Progress(
                 TextColumn("{task.description}"),
@@ -53,7 +58,7 @@ class ProgressReport(Callback):
             if now - self.refreshed > REFRESH_SECONDS:
                 self.refreshed = now
                 self._draw(trainer, pl_module)
-        elif step % max(1, trainer.max_steps // LINES) == 0:
+        elif step == 1 or step % self.print_every_steps == 0:
             self._print(trainer, pl_module)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -104,7 +109,8 @@ class ProgressReport(Callback):
         steps = trainer.global_step - self.first_step
         seconds = clock_of(trainer).seconds() - self.first_seconds
         left = seconds / steps * (trainer.max_steps - trainer.global_step)
-        loss = pl_module.latest_loss
+        assert isinstance(pl_module, LanguageModel)
+        loss = pl_module.mean_loss()
         parts = [
             f"loss {loss:.4f}" if loss is not None else "",
             f"val {self.val_loss:.4f}" if self.val_loss is not None else "",

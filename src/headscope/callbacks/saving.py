@@ -1,35 +1,32 @@
-"""Checkpoints while it trains, and a Ctrl-C that loses nothing."""
+"""Checkpoints during training, and stopping by a signal without losing anything."""
 
 import math
-import os
-import signal
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from headscope import stop
 from headscope.callbacks.clock import left_out
 from headscope.callbacks.writers import tensorboard_writers
+from headscope.stop import Interrupted
 from headscope.training.checkpoints import copy_checkpoint
 from headscope.training.module import LanguageModel
-
-
-class Interrupted(Exception):
-    """Ctrl-C was pressed; the step under way was finished and saved."""
 
 
 class Saving(Callback):
     """Keeps `last.ckpt`, and `best.ckpt` of the lowest validation loss, in `folder`.
 
-    `last` is written after every validation, and in between when `minutes` have passed; at the
-    end, and on Ctrl-C after the step under way. It comes last in the list of callbacks, so that
-    what the others know of a validation is in the file.
+    `last` is written after every validation, in between when `minutes` have passed, and when a
+    signal asks to stop: at the end of the current step, or after the current batch of a validation,
+    which the resumed run then repeats. `Saving` comes last in the list of callbacks, so that
+    everything that the others log and know of a step is in the file.
 
-    Raises `Interrupted` from the training loop after a Ctrl-C. A second one ends the process at
-    once; the checkpoint before it stays whole.
+    From the end of the first step on, signals are deferred (`headscope.stop`); before, there is
+    nothing to save. Raises `Interrupted` from the training loop after a signal.
     """
 
     def __init__(
@@ -43,56 +40,81 @@ class Saving(Callback):
         self.minutes = minutes
         self.say = say
         self.best_val_loss = math.inf
+        self.validation_due = False
         self.saved_at = time.monotonic()
-        self.interrupted = False
+        self.deferring: ExitStack | None = None
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self.handler = signal.signal(signal.SIGINT, self._interrupt)
-
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        signal.signal(signal.SIGINT, self.handler)
-
-    def on_exception(
-        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        signal.signal(signal.SIGINT, self.handler)  # Lightning then calls no teardown
+        # Lightning skips a fit whose steps are all made, and so the validation that is due.
+        self.max_steps = trainer.max_steps
+        own = checkpoint["callbacks"].get(self.state_key, {})
+        if own.get("validation_due") and checkpoint["global_step"] >= self.max_steps:
+            trainer.fit_loop.epoch_loop.max_steps = checkpoint["global_step"] + 1
 
-    def _interrupt(self, signum: int, frame: FrameType | None) -> None:
-        if self.interrupted:
-            os._exit(130)
-        self.interrupted = True
-        self.say("Finishing the step under way, then saving. Ctrl-C again ends it at once.")
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.validation_due:
+            trainer.fit_loop.epoch_loop.max_steps = self.max_steps
+            validation = trainer.fit_loop.epoch_loop.val_loop
+            validation.restarting = False  # from its first batch
+            trainer.validating = True
+            validation.run()
+            trainer.training = True
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if (batch_idx + 1) % trainer.accumulate_grad_batches:
             return
+        if self.deferring is None:
+            self.deferring = ExitStack()
+            self.deferring.enter_context(stop.deferred(self.say))
         if trainer.global_step >= trainer.max_steps:
             trainer.should_stop = True  # Lightning then validates, whatever the schedule says
         if trainer.should_stop or self._validates_now(trainer):
             return
-        if self.interrupted or time.monotonic() - self.saved_at > 60 * self.minutes:
+        if stop.requested() or time.monotonic() - self.saved_at > 60 * self.minutes:
             assert isinstance(pl_module, LanguageModel)
             pl_module.require_finite(float(outputs["loss"]), "training")
             self._save(trainer)
-        if self.interrupted:
-            raise Interrupted
+        self._stop_if_requested()
 
     def on_validation_batch_end(self, trainer: Trainer, *args: Any) -> None:
-        if self.interrupted and trainer.state.fn != "fit":
-            raise Interrupted  # the last evaluation; all there is to save is saved
+        if trainer.state.fn == "fit" and stop.requested():
+            self.validation_due = True
+            self._save(trainer)
+            self._stop_if_requested()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn != "fit":
             return
+        self.validation_due = False
         loss = float(trainer.callback_metrics["val/loss"])
         better = loss < self.best_val_loss
         if better:
             self.best_val_loss = loss
         self._save(trainer, best=better)
-        if self.interrupted:
-            raise Interrupted
+        self._stop_if_requested()
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._stop_if_requested()
+        self._no_longer_defer()
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        self._no_longer_defer()
+
+    def _no_longer_defer(self) -> None:
+        if self.deferring:
+            self.deferring.close()
+            self.deferring = None
+
+    def _stop_if_requested(self) -> None:
+        number = stop.requested()
+        if number:
+            raise Interrupted(number)
 
     def _validates_now(self, trainer: Trainer) -> bool:
         """Whether this batch is followed by a validation, which saves by itself."""
@@ -102,7 +124,7 @@ class Saving(Callback):
     def _save(self, trainer: Trainer, *, best: bool = False) -> None:
         with left_out(trainer):
             for writer in tensorboard_writers(trainer):
-                writer.flush()  # what was logged before a checkpoint is not logged again after it
+                writer.flush()  # a resumed run does not log again what was logged before
             if best:
                 # First: killed in between, a resumed run comes here again with the same weights.
                 trainer.save_checkpoint(self.folder / "best.ckpt", weights_only=False)
@@ -113,7 +135,8 @@ class Saving(Callback):
         self.saved_at = time.monotonic()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best_val_loss": self.best_val_loss}
+        return {"best_val_loss": self.best_val_loss, "validation_due": self.validation_due}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.best_val_loss = state["best_val_loss"]
+        self.validation_due = state.get("validation_due", False)

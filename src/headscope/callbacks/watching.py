@@ -53,8 +53,8 @@ class AtSteps(Callback, ABC):
 
 
 class Watcher(AtSteps):
-    """Logs to TensorBoard what the model is like, at every step that is `due`, and once more where
-    a run is stopped early."""
+    """Logs to TensorBoard what the model is like, at every step that is `due`, and once more when
+    early stopping ends the run. `Patience` stands before it in the list of callbacks."""
 
     @abstractmethod
     def look(self, model: GPT, step: int, writers: list[SummaryWriter]) -> None:
@@ -66,9 +66,10 @@ class Watcher(AtSteps):
             assert isinstance(pl_module.model, GPT)
             self.look(pl_module.model, trainer.global_step, writers)
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        stopped_early = trainer.global_step < trainer.max_steps
-        if stopped_early and not self.due(trainer.global_step):
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # Not in `on_train_end`: the last checkpoint must be saved after everything is logged.
+        stopped_early = trainer.should_stop and trainer.global_step < trainer.max_steps
+        if trainer.state.fn == "fit" and stopped_early and not self.due(trainer.global_step):
             self._act(trainer, pl_module)
 
 

@@ -5,22 +5,23 @@ A run is written as soon as it is known: it has its summary.json, or a checkpoin
 
 import json
 import re
-import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from headscope import checkpoint
+from headscope import checkpoint, stop
 from headscope.build import build
 from headscope.check import check
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.recovery import read_summary
-from headscope.run import fit
+from headscope.run import check_same_recipe, fit
+from headscope.run_folder import is_run, leave, remove_leftovers
 
 
 @dataclass(frozen=True)
@@ -66,21 +67,11 @@ def check_plan(runs: Sequence[PlannedRun]) -> None:
             check(run.config)
         except UserError as error:
             raise UserError(f"{run.choice}: {error}") from error
-        check_same_recipe(run)
-
-
-def check_same_recipe(run: PlannedRun) -> None:
-    """Raises UserError when the run's folder holds one of another configuration."""
-    if not run.last.is_file():
-        return
-    before, now = checkpoint.read(run.last)["headscope"]["config"], asdict(run.config)
-    keys = {*before, *now} - {"name"}  # that of the folder
-    changed = sorted(key for key in keys if before.get(key) != now.get(key))
-    if changed:
-        raise UserError(
-            f"{run.folder} holds a run with other settings of {', '.join(changed)}: name= gives "
-            "this comparison a folder of its own"
-        )
+        try:
+            if is_run(run.folder):
+                check_same_recipe(run.folder, run.config)
+        except UserError as error:
+            raise UserError(f"{error}: name= gives this comparison a folder of its own") from error
 
 
 def check_same_text(runs: Sequence[PlannedRun]) -> None:
@@ -116,16 +107,15 @@ def train_all(runs: Sequence[PlannedRun], console: Console) -> None:
 
 def train(run: PlannedRun, console: Console) -> dict[str, Any]:
     """One run, from where it was."""
-    begun = run.last.is_file()
-    if not begun and run.folder.exists():
-        shutil.rmtree(run.folder)  # of a run that was killed before it saved
+    remove_leftovers(run.folder)  # of a process that was killed before it saved
     try:
-        built = build(
-            run.config,
-            folder=run.folder,
-            console=console if console.is_terminal else Console(quiet=True),
-            resume=begun,
-        )
-        return fit(built)
+        with stop.on_stop(partial(leave, run.folder, keep=False)):
+            built = build(
+                run.config,
+                folder=run.folder,
+                console=console if console.is_terminal else Console(quiet=True),
+                resume=is_run(run.folder),
+            )
+            return fit(built)
     except UserError as error:
         raise UserError(f"{run.choice}, seed {run.seed}: {error}") from error

@@ -13,7 +13,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from headscope.data.corpus import Corpus
 from headscope.data.tokenizer import Tokenizer, tokenizer_from_state
 from headscope.errors import UserError
 from headscope.json_file import parsed
+from headscope.stop import on_stop
 
 FORMAT = 1
 SPLITS = ("train", "validation")
@@ -37,9 +38,6 @@ CHUNK = 2**24
 
 Track = Callable[[Iterable[Any], str, int], Iterable[Any]]
 """Passes an iterable of known length through, showing how far it is."""
-
-OnStop = Callable[[Callable[[], None]], AbstractContextManager[Any]]
-"""A context in which the given function is called if a signal ends the process."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,6 @@ def prepare_store(
     root: Path,
     track: Track = lambda items, description, total: items,
     say: Callable[[str], None] = lambda line: None,
-    on_stop: OnStop = lambda undo: nullcontext(),
 ) -> TokenStore:
     """Open the store of this text and tokenizer under `root`, and make it first if it is not there.
 

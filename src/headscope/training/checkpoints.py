@@ -1,7 +1,7 @@
 """Writing checkpoints so that a kill at any moment leaves a whole one."""
 
-import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,45 +10,60 @@ from lightning.fabric.plugins import TorchCheckpointIO
 
 from headscope.checkpoint_file import read
 from headscope.errors import UserError
+from headscope.files import cannot_write, replacing
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes beside the file and renames: the old checkpoint stands until the new one is whole."""
+    """Writes a new file and renames it: the old checkpoint stays until the new one is whole.
+
+    Raises UserError when the file cannot be written.
+    """
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None
     ) -> None:
         path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = _scratch(path)
+        size = sum(tensor.nbytes for tensor in _tensors(checkpoint))
         try:
-            with scratch.open("wb") as file:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path, size=size) as file:
                 torch.save(checkpoint, file)
-                file.flush()
-                os.fsync(file.fileno())
-        except (OSError, RuntimeError) as error:  # torch hides what the system said
-            scratch.unlink(missing_ok=True)
-            free = shutil.disk_usage(path.parent).free
-            raise UserError(
-                f"{path} could not be written, {free:,} bytes are free there; the one before it "
-                "is whole"
-            ) from error
-        scratch.replace(path)
+        except OSError as error:
+            raise UserError(cannot_write(path, error, size=size)) from error
+        except RuntimeError as error:
+            # torch raises its own error after the one of the file that it writes to.
+            if not isinstance(error.__context__, OSError):
+                raise
+            reason = cannot_write(path, error.__context__, size=size)
+            raise UserError(reason + previous(path)) from error
+        except UserError as error:
+            raise UserError(f"{error}{previous(path)}") from error
 
     def load_checkpoint(self, path: str | Path, *args: Any, **options: Any) -> dict[str, Any]:
         """Lightning's own verifies no checksum."""
         return read(Path(path), mmap=False)
 
 
+def previous(path: Path) -> str:
+    """What an error message adds where a checkpoint of that name exists already."""
+    return "; the previous checkpoint of that name is unchanged" if path.is_file() else ""
+
+
 def copy_checkpoint(source: Path, target: Path) -> None:
-    """A second name for a checkpoint, as atomically."""
-    scratch = _scratch(target)
-    with source.open("rb") as original, scratch.open("wb") as file:
-        shutil.copyfileobj(original, file)
-        file.flush()
-        os.fsync(file.fileno())
-    scratch.replace(target)
+    """Copy a checkpoint, as atomically. Raises UserError when the copy cannot be written."""
+    try:
+        with source.open("rb") as original, replacing(target, size=source.stat().st_size) as file:
+            shutil.copyfileobj(original, file)
+    except UserError as error:
+        raise UserError(f"{error}{previous(target)}") from error
 
 
-def _scratch(path: Path) -> Path:
-    return path.with_name(f".{path.name}.part")
+def _tensors(node: Any) -> Iterator[torch.Tensor]:
+    if isinstance(node, torch.Tensor):
+        yield node
+    elif isinstance(node, dict):
+        for value in node.values():
+            yield from _tensors(value)
+    elif isinstance(node, list | tuple):
+        for value in node:
+            yield from _tensors(value)

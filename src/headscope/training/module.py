@@ -65,6 +65,8 @@ class LanguageModel(LightningModule):
         self.how_to_continue = how_to_continue
         self.contents = contents
         self.latest_loss: float | None = None
+        self.loss_sum = torch.zeros(())
+        self.loss_count = 0
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         optimizer = self.make_optimizer(self.model)
@@ -77,15 +79,21 @@ class LanguageModel(LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.require_finite_weights()
         checkpoint["headscope"] = self.contents
+        # The next `train/loss` is a mean that began before this checkpoint.
+        checkpoint["running_loss"] = {"sum": float(self.loss_sum), "count": self.loss_count}
+        checkpoint["threads"] = torch.get_num_threads()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        running = checkpoint.get("running_loss", {"sum": 0.0, "count": 0})
+        self.loss_sum, self.loss_count = torch.tensor(running["sum"]), running["count"]
 
     # --- training ---
 
     def on_train_start(self) -> None:
-        # Loading an optimizer's state brings its old rates and decay: those of conf hold.
+        # load_state_dict also restores the old learning rates; overwrite them from conf.
         for group, settings in zip(self._param_groups(), self.groups, strict=True):
             group.update(settings)
-        self.loss_sum = torch.zeros((), device=self.device)
-        self.loss_count = 0
+        self.loss_sum = self.loss_sum.to(self.device)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         if self.compile_model:
@@ -119,14 +127,18 @@ class LanguageModel(LightningModule):
         self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer
     ) -> None:
         """Nothing: Lightning calls it after the next forward pass, which would have to find room
-        beside the old gradients. They go with the end of their step."""
+        beside the old gradients. `end_step` frees them."""
 
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if (batch_idx + 1) % self.trainer.accumulate_grad_batches:
-            return
+    def end_step(self) -> None:
+        """Free the gradients and log the scalars of the optimizer step that has just been made.
+
+        `EndOfStep` calls this. The module's own `on_train_batch_end` comes after those of all
+        callbacks: a checkpoint of this step would be saved before the step is logged.
+        """
         self.trainer.optimizers[0].zero_grad()
         if self.global_step % self.log_every_steps == 0 or self.global_step == 1:
-            loss = float(self.loss_sum) / self.loss_count
+            loss = self.mean_loss()
+            assert loss is not None
             self.require_finite(loss, "training")
             self.loss_sum.zero_()
             self.loss_count = 0
@@ -138,6 +150,10 @@ class LanguageModel(LightningModule):
                     "train/grad_norm": float(self.grad_norm),
                 }
             )
+
+    def mean_loss(self) -> float | None:
+        """The mean training loss since the last logged step, that step's own right after it."""
+        return float(self.loss_sum) / self.loss_count if self.loss_count else self.latest_loss
 
     # --- validation ---
 

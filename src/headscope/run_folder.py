@@ -1,0 +1,110 @@
+"""The folder of a training run: made by one process, locked by one, and left without leftovers."""
+
+import shlex
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from headscope.errors import UserError
+
+CHECKPOINTS = ("last.ckpt", "best.ckpt")
+LOCK = ".lock"
+
+
+def is_run(folder: Path) -> bool:
+    """Whether there is a checkpoint in `folder` that a run can go on from."""
+    return any((folder / "checkpoints" / name).is_file() for name in CHECKPOINTS)
+
+
+def make_new(path: str) -> str:
+    """Make the folder `path`, or `path_2`, `path_3`, ... where it exists already; returns which.
+
+    Two processes never get the same one.
+    """
+    number = 1
+    while True:
+        folder = Path(path if number == 1 else f"{path}_{number}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            if not folder.is_dir():
+                raise
+            number += 1
+        else:
+            return str(folder)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a run's folder. The system releases it when the process ends, however it
+    ends.
+
+    Raises UserError when another process holds it.
+    """
+    # A singleton: this process may lock a folder twice.
+    lock = FileLock(folder.resolve() / LOCK, timeout=0, is_singleton=True)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise UserError(
+            f"{folder}: another process is training this run; wait for it, or stop it first"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a run wrote that ended before its first checkpoint, and nothing else.
+
+    TensorBoard would show what that run logged beside what the next one logs.
+    """
+    if is_run(folder):
+        return
+    found = [
+        *folder.glob("*/events.out.tfevents.*"),
+        *folder.glob("*/hparams.yaml"),
+        *(folder / "checkpoints").glob("step_*.ckpt"),
+    ]
+    for file in found:
+        file.unlink()
+    for parent in {file.parent for file in found} | {folder / "checkpoints"}:
+        if parent.is_dir() and not any(parent.iterdir()):
+            parent.rmdir()
+
+
+def remove_partial_files(folder: Path) -> None:
+    """Remove files that a killed process was writing."""
+    for file in [*folder.glob(".*.part"), *(folder / "checkpoints").glob(".*.part")]:
+        file.unlink(missing_ok=True)
+
+
+def remove_unused(folder: Path, *, keep: bool) -> None:
+    """Remove the folder of a run that was not begun: one that holds Hydra's record alone. With
+    `keep`, only that record."""
+    if folder.is_dir() and {entry.name for entry in folder.iterdir()} <= {".hydra", LOCK}:
+        shutil.rmtree(folder / ".hydra", ignore_errors=True)
+        (folder / LOCK).unlink(missing_ok=True)
+        if not keep:
+            folder.rmdir()
+
+
+def leave(folder: Path, *, keep: bool) -> None:
+    """Remove what a stopped run was writing and, where it has no checkpoint, all that it wrote."""
+    remove_partial_files(folder)
+    remove_leftovers(folder)
+    remove_unused(folder, keep=keep)
+
+
+def how_to_resume(folder: Path) -> str:
+    return f"python scripts/train.py {shlex.quote(f'resume={shown(folder)}')}"
+
+
+def shown(path: Path) -> Path:
+    """A path as short as it can be from here."""
+    here, path = Path.cwd(), path.resolve()
+    return path.relative_to(here) if path.is_relative_to(here) else path

