@@ -54,7 +54,7 @@ def read(path: Path, *, mmap: bool = True) -> dict[str, Any]:
     try:
         check_content(content, nodes=pickle_bytes, size=path.stat().st_size)
     except Damaged as error:
-        raise UserError(f"{path} is not a checkpoint of headscope: {error}") from error
+        raise UserError(f"{path} cannot be used: {error}") from error
     return content
 
 

@@ -60,6 +60,7 @@ def test_every_step_is_kept_as_it_was(script: Script, kept: Path, speeches: Path
 
 def test_a_kept_step_is_nothing_to_resume_from(script: Script, kept: Path) -> None:
     shutil.copy(kept / "step_000002.ckpt", kept / "last.ckpt")
+    (kept / "best.ckpt").unlink()  # it would be resumed from
     said = script("train", "resume=outputs/kept", "trainer.max_steps=7")
     assert said.code == 1
     assert said.err.count("\n") == 1
