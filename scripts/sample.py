@@ -20,6 +20,7 @@ def sample(composed: DictConfig) -> None:
         compile_reading,
         generate_texts,
     )
+    from headscope.model_size import check_samples
     from headscope.nn.precision import in_precision
     from headscope.seeds import mixed_seed
 
@@ -36,6 +37,7 @@ def sample(composed: DictConfig) -> None:
     loaded = checkpoint.load(
         checkpoint.find(config.checkpoint), device=checkpoint.pick_device(config.device)
     )
+    check_samples(loaded.model, config.num_samples)
     model = in_precision(loaded.model, config.precision)
     prompt = command_line.read_standard_input() if config.prompt == "-" else config.prompt
     print(f"Sampling from {loaded.path}, step {loaded.step:,}", file=sys.stderr)

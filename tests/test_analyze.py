@@ -312,10 +312,30 @@ def test_what_a_report_says_it_wrote_is_never_another_folders_file(
 ) -> None:
     report = Path("report")
     report.mkdir()
-    (report / "heads.json").write_text(json.dumps({"files": ["../text.txt", "/etc/x", 3, ".."]}))
+    (report / "heads.json").write_text(
+        json.dumps({"files": ["heads.json", "../text.txt", "/etc/x", 3, ".."]})
+    )
     said = script("analyze", f"checkpoint={run}", "text=We", "output_dir=report")
     assert said.code == 0, said.err
     assert Path("text.txt").exists()
+
+
+def test_a_report_replaces_no_file_that_is_not_of_a_report(script: Script, run: Path) -> None:
+    Path("mine").mkdir()
+    Path("mine/heads.csv").write_text("my own")
+    Path("mine/heads.json").write_text('{"files": ["../text.txt", "thesis.txt", "thesis.png"]}')
+    for name in ("thesis.txt", "thesis.png"):
+        Path("mine", name).write_text("my own")
+    said = script("analyze", f"checkpoint={run}", "output_dir=mine", "windows=1")
+    assert said.code == 1
+    assert "output_dir=mine: heads." in said.err
+    assert Path("mine/heads.csv").read_text() == "my own"
+    Path("mine/heads.csv").unlink()
+    Path("mine/heads.json").unlink()
+    said = script("analyze", f"checkpoint={run}", "output_dir=mine", "windows=1")
+    assert said.code == 0, said.err
+    assert Path("mine/thesis.txt").read_text() == Path("mine/thesis.png").read_text() == "my own"
+    assert script("analyze", f"checkpoint={run}", "output_dir=mine", "windows=1").code == 0
 
 
 def test_a_page_holds_as_many_tokens_as_a_browser_can(

@@ -140,6 +140,16 @@ def test_tokens_come_as_often_as_softmax_says(temperature, keep):
         *({"top_p": 0.0}, {"top_p": 1.1}, {"top_p": -1.0}, {"top_p": math.nan}),
     ],
 )
+@pytest.mark.parametrize("temperature", [1e-308, 5e-324, 1e308])
+def test_no_temperature_makes_a_probability_infinite(temperature):
+    tokens = support([1.0, 3.0, 2.0, -50.0], temperature=temperature)
+    if temperature < 1:
+        assert set(tokens) == {1}
+    else:
+        assert set(tokens) == {0, 1, 2, 3}
+    assert support([1.0, 3.0], temperature=temperature, top_k=1) == {1: 400}
+
+
 def test_settings_out_of_range_are_refused_by_name(model, setting):
     ((name, value),) = setting.items()
     with pytest.raises(ValueError, match=f"{name}={value}"):

@@ -166,7 +166,7 @@ def build(
         console=console,
         resumed_step=resumed_step,
         resumed_from=found.path if found else None,
-        resumed_threads=resumed.get("threads") if resumed else None,
+        resumed_threads=resumed["threads"] if resumed else None,
     )
 
 

@@ -48,10 +48,27 @@ def errors_told(full_error: bool) -> Iterator[None]:
             raise
         print(f"Error: {one_line(error)}", file=sys.stderr)
         sys.exit(1)
-    except Exception:
+    except Exception as error:
+        if ran_out_of_memory(error):
+            print(
+                f"Error: out of memory: lower the sizes given ({first_line(error)})",
+                file=sys.stderr,
+            )
+            sys.exit(1)
         traceback.print_exc()
         print(BUG, file=sys.stderr)
         sys.exit(1)
+
+
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Whether this is Python's, torch's or a device's way to say that there is no more memory."""
+    words = ("can't allocate memory", "not enough memory", "out of memory")
+    of_torch = isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+    return of_torch or isinstance(error, MemoryError)
+
+
+def first_line(error: BaseException) -> str:
+    return " ".join(str(error).split("\n")[0].split()) or type(error).__name__
 
 
 def one_line(error: BaseException) -> str:

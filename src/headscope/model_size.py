@@ -68,6 +68,18 @@ def check_memory(make: Callable[[int], GPT], settings: ModelConfig, *, copies: i
         )
 
 
+def check_samples(model: GPT, count: int) -> None:
+    """Raises UserError when the keys, values and probabilities of `count` texts that are sampled at
+    once cannot be in this machine's memory."""
+    vocab_size = model.embedding.num_embeddings
+    needed = count * (model.cache_bytes_per_token() * model.block_size + 32 * vocab_size)
+    if needed > machine_memory():
+        raise UserError(
+            f"num_samples={count} needs {in_gib(needed)}, and this machine has "
+            f"{in_gib(machine_memory())} of memory: lower num_samples"
+        )
+
+
 @contextmanager
 def no_larger_than(weights: Mapping[str, Tensor], *, name: str) -> Iterator[None]:
     """A model that is built in here may have as many parameters as `weights`, and as large ones.

@@ -12,12 +12,13 @@ from headscope.callbacks.clock import clock_of
 from headscope.callbacks.watching import watching_seconds
 from headscope.callbacks.writers import full_disk_told
 from headscope.config.training import TrainConfig
+from headscope.error_messages import first_line, ran_out_of_memory
 from headscope.errors import UserError
 from headscope.files import write_atomically
 from headscope.json_file import json_text
 from headscope.recovery import newest_checkpoint
 from headscope.run_folder import how_to_resume, is_run
-from headscope.training.process import prepare_process, ran_out_of_memory
+from headscope.training.process import prepare_process
 
 
 def fit(run: Run) -> dict[str, Any]:
@@ -89,8 +90,7 @@ def _what_to_lower(run: Run, error: BaseException) -> str:
         f"{run.config.model.block_size} or the model's sizes"
     )
     saving = "trainer.checkpoint_activations=true and trainer.loss_chunk_tokens=auto save memory"
-    reason = " ".join(str(error).split("\n")[0].split()) or type(error).__name__
-    line = f"out of memory after step {step}: {lower}; {saving} ({reason})"
+    line = f"out of memory after step {step}: {lower}; {saving} ({first_line(error)})"
     if is_run(run.folder):
         line += f"; what was saved continues with: {how_to_resume(run.folder)}"
     return line

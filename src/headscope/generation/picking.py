@@ -40,15 +40,21 @@ def pick(
     if temperature == 0:
         return logits.argmax(dim=-1)
     if top_k is None and top_p is None:  # the order is all the same
-        return place_of(chance, (logits / temperature).softmax(dim=-1))[:, 0]
+        return place_of(chance, shares(logits, temperature))[:, 0]
     logits, tokens = logits.sort(dim=-1, descending=True, stable=True)
     if top_k is not None:
         logits = logits[:, :top_k]
-    probabilities = (logits / temperature).softmax(dim=-1)
+    probabilities = shares(logits, temperature)
     if top_p is not None:
         before = probabilities.cumsum(dim=-1) - probabilities
         probabilities = probabilities.masked_fill(before >= top_p, 0.0)
     return tokens.gather(1, place_of(chance, probabilities))[:, 0]
+
+
+def shares(logits: Tensor, temperature: float) -> Tensor:
+    """softmax(logits / temperature) of each row (B, V). The largest logit is subtracted first: a
+    temperature near 0 would make it infinite."""
+    return ((logits - logits.amax(dim=-1, keepdim=True)) / temperature).softmax(dim=-1)
 
 
 def place_of(chance: Tensor, shares: Tensor) -> Tensor:

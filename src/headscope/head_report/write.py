@@ -3,6 +3,7 @@
 Shapes: L layers, H heads of a layer, T tokens.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -15,6 +16,7 @@ from headscope.analysis.page import attention_page
 from headscope.analysis.repeats import REPEAT_FIGURES
 from headscope.analysis.study import Study, study_heads
 from headscope.checkpoint import Checkpoint
+from headscope.errors import UserError
 from headscope.files import write_atomically
 from headscope.head_report import drawing
 from headscope.head_report.chosen import Head
@@ -30,6 +32,13 @@ from headscope.head_report.tables import (
     with_uniform,
 )
 from headscope.json_file import json_text, read_json
+
+REPORT_FILE = re.compile(
+    r"(heads|columns|similarity|jensen_shannon|largest_weights|history)\.(csv|json)|attention\.html"
+    r"|(attention|single_and_multi|difference|figures|similarity|jensen_shannon|ablation|position"
+    r"|history)(_\w+)?\.(png|svg)"
+)
+"""Names of the files that a report can have."""
 
 
 def write_report(
@@ -54,6 +63,7 @@ def write_report(
     """
     loaded = subject.loaded
     folder.mkdir(parents=True, exist_ok=True)  # told now, if it cannot be made
+    before = files_of(folder)
     study_of = partial(
         study_heads, windows=subject.windows, kinds=subject.kinds, thresholds=thresholds
     )
@@ -81,9 +91,6 @@ def write_report(
     }
     if history:
         texts["history.csv"] = csv_text(history_rows(history))
-    before = files_of(folder)
-    for name, text in texts.items():
-        write_atomically(folder / name, text)
     drawn = [
         drawing.maps(subject.reading),
         drawing.figures(study),
@@ -94,16 +101,19 @@ def write_report(
         drawing.difference_of_checkpoints(subject.reading, loaded, other) if other else (),
         drawing.history(history) if history else (),
     ]
-    files = ["heads.json", *texts]
-    for name, figure in track(chain(*drawn)):
-        for file in (f"{name}.png", f"{name}.svg"):
-            figure.savefig(folder / file)
-            files.append(file)
+    figures = {
+        f"{name}.{kind}": figure for name, figure in track(chain(*drawn)) for kind in ("png", "svg")
+    }
+    files = ["heads.json", *texts, *figures]
     about = summary(subject, study, worth) | {"figures": columns, "heads": rows, "files": files}
+    # First: after a kill, the next report recognizes these files as its own.
     write_atomically(folder / "heads.json", json_text(about, indent=2))
+    for name, text in texts.items():
+        write_atomically(folder / name, text)
+    for name, figure in figures.items():
+        figure.savefig(folder / name)
     for name in set(before) - set(files):
-        if (folder / name).is_file():
-            (folder / name).unlink()
+        (folder / name).unlink(missing_ok=True)
     return study, worth
 
 
@@ -139,8 +149,19 @@ def summary(subject: Subject, study: Study, worth: Worth | None) -> dict[str, An
 
 
 def files_of(folder: Path) -> list[str]:
-    """What an earlier report wrote into the folder, by its own account."""
+    """What an earlier report wrote into the folder, by its own account.
+
+    Raises UserError when a file there has the name of one of a report and is not of one: it would
+    be replaced.
+    """
     before = read_json(folder / "heads.json")
-    names = before.get("files", []) if isinstance(before, Mapping) else []
-    # Names alone, so that no other folder's file is ever meant.
-    return [name for name in names if isinstance(name, str) and Path(name).name == name]
+    listed = before.get("files", []) if isinstance(before, Mapping) else []
+    # Names of a report alone, so that a foreign heads.json cannot have other files removed.
+    names = [name for name in listed if isinstance(name, str) and REPORT_FILE.fullmatch(name)]
+    for file in folder.iterdir():
+        if REPORT_FILE.fullmatch(file.name) and file.name not in names:
+            raise UserError(
+                f"output_dir={folder}: {file.name} is there and not of an earlier report: name "
+                "another folder, or move it away"
+            )
+    return names

@@ -84,7 +84,7 @@ class LanguageModel(LightningModule):
         checkpoint["threads"] = torch.get_num_threads()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        running = checkpoint.get("running_loss", {"sum": 0.0, "count": 0})
+        running = checkpoint["running_loss"]
         self.loss_sum, self.loss_count = torch.tensor(running["sum"]), running["count"]
 
     # --- training ---

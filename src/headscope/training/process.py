@@ -15,14 +15,6 @@ def prepare_process() -> None:
         torch.set_float32_matmul_precision("high")
 
 
-def ran_out_of_memory(error: BaseException) -> bool:
-    """Whether this is Python's, torch's or a device's way to say that there is no more memory."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    words = ("can't allocate memory", "not enough memory", "out of memory")
-    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
-
-
 def keep_freed_memory() -> None:
     """Let glibc keep up to 256 MiB of freed memory, in this process from now on.
 

@@ -56,6 +56,8 @@ def check_training_state(
                 key = callback.state_key
                 check_alike(callbacks[key], callback.state_dict(), f"callbacks.{key}")
         check_alike(content.get("lr_schedulers"), [], "lr_schedulers")
+        check_alike(content.get("running_loss"), {"sum": 0.0, "count": 0}, "running_loss")
+        check_alike(content.get("threads"), 1, "threads")
         states = content.get("optimizer_states")
         if not isinstance(states, list) or len(states) != 1:
             raise Mismatch("optimizer_states")
