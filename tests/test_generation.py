@@ -132,14 +132,6 @@ def test_tokens_come_as_often_as_softmax_says(temperature, keep):
         assert drawn[token] / 4000 == pytest.approx(probability, abs=0.03)  # four sigma
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
-        *({"max_new_tokens": -1}, {"temperature": -0.1}, {"temperature": math.inf}),
-        *({"temperature": math.nan}, {"top_k": 0}, {"top_k": -3}),
-        *({"top_p": 0.0}, {"top_p": 1.1}, {"top_p": -1.0}, {"top_p": math.nan}),
-    ],
-)
 @pytest.mark.parametrize("temperature", [1e-308, 5e-324, 1e308])
 def test_no_temperature_makes_a_probability_infinite(temperature):
     tokens = support([1.0, 3.0, 2.0, -50.0], temperature=temperature)
@@ -150,6 +142,14 @@ def test_no_temperature_makes_a_probability_infinite(temperature):
     assert support([1.0, 3.0], temperature=temperature, top_k=1) == {1: 400}
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [
+        *({"max_new_tokens": -1}, {"temperature": -0.1}, {"temperature": math.inf}),
+        *({"temperature": math.nan}, {"top_k": 0}, {"top_k": -3}),
+        *({"top_p": 0.0}, {"top_p": 1.1}, {"top_p": -1.0}, {"top_p": math.nan}),
+    ],
+)
 def test_settings_out_of_range_are_refused_by_name(model, setting):
     ((name, value),) = setting.items()
     with pytest.raises(ValueError, match=f"{name}={value}"):
