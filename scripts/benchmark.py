@@ -16,6 +16,7 @@ from headscope.config import SCHEMAS, build_part, from_hydra, parse
 from headscope.config.model import ModelConfig
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
+from headscope.files import write_atomically
 from headscope.json_file import json_text, read_json
 from headscope.stop import at_once
 
@@ -229,7 +230,7 @@ def scaling(asked: Asked) -> None:
     at_least_one(asked, "rounds", "vocab_size", "tokens_per_step")
     suite = asked.suite
     asked.run.trainer.batch_size = whole(suite.tokens_per_step, asked.run.model.block_size)
-    sweeps = Sweeps({axis: list(suite[key]) for axis, key in KEYS.items()})
+    sweeps = Sweeps({axis: list(getattr(suite, key)) for axis, key in KEYS.items()})
     tell(asked, partial(measure_growth, step_plan(asked), sweeps), draw, report)
 
 
@@ -288,7 +289,7 @@ def tell(
     else:
         print(text)
     chart = draw(figures) if draw else None
-    output.write_text(text + "\n", encoding="utf-8")
+    write_atomically(output, text + "\n")
     if chart:
         chart.savefig(picture)
     print(f"{output} and {picture}" if chart else output, file=sys.stderr)

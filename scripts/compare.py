@@ -18,6 +18,7 @@ from headscope.config import from_hydra, parse
 from headscope.config.scripts import CompareConfig
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
+from headscope.run_folder import locked
 from headscope.stop import Interrupted, at_once, on_stop
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def compare(composed: DictConfig) -> None:
     hydra = HydraConfig.get()
     folder = command_line.run_folder()
     shared = [word for word in hydra.overrides.task if not _begins(word, OWN)]
-    with on_stop(partial(_leave, folder)), ExitStack() as at_end:
+    with locked(folder), on_stop(partial(_leave, folder)), ExitStack() as at_end:
         at_end.callback(_remove_empty, folder)
         config = from_hydra(CompareConfig, composed)
         choices, seeds = config.compare.choices, config.seeds

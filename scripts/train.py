@@ -11,6 +11,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from headscope import command_line, run_folder, stop
+from headscope.errors import UserError
 
 
 def arguments(held: ExitStack, typed: list[str], quoted: list[str]) -> list[str]:
@@ -50,8 +51,7 @@ def train(composed: DictConfig) -> float:
     named = any("run.dir=" in word for word in hydra.overrides.hydra)
     sweep = hydra.mode == RunMode.MULTIRUN
     stopped = partial(leave, folder, keep=named, sweep=sweep)
-    with stop.on_stop(stopped), run_folder.locked(folder):
-        run_folder.remove_partial_files(folder)
+    with run_folder.locked(folder), stop.on_stop(stopped):
         run_folder.remove_leftovers(folder)
         return train_in(folder, composed, named=named, sweep=sweep)
 
@@ -91,6 +91,11 @@ def train_in(folder: Path, composed: DictConfig, *, named: bool, sweep: bool) ->
         else:
             config = from_hydra(TrainConfig, composed)
         resume = run_folder.is_run(folder)
+        if resume and not sweep and composed.resume is None:
+            raise UserError(
+                f"hydra.run.dir={folder} is a run already; continue it with resume={folder}, or "
+                "name another folder"
+            )
         if resume and sweep:
             run.check_same_recipe(folder, config)
             summary = read_summary(folder)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from checkpoint_files import configuration, content
 from chinese import TEXT
-from composing import composed
+from composing import training_config
 
 import headscope
 from headscope.analysis.page import attention_page
@@ -41,7 +41,7 @@ def test_labels_while_training(kind, tmp_path):
     samples = Samples(tokenizer=store.tokenizer, prompt="", **options)
     [maps] = [
         each
-        for each in watchers(composed(), store, samples, tmp_path)
+        for each in watchers(training_config(), store, samples, tmp_path)
         if isinstance(each, AttentionMaps)
     ]
     assert len(maps.labels) == len(maps.tokens)

@@ -14,6 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from headscope import checkpoint
 from headscope.build import Run, build
+from headscope.command_line import quote
 from headscope.generation import generate_tokens
 from headscope.run import fit
 from headscope.stop import Interrupted
@@ -56,11 +57,12 @@ def start(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         resume: bool = False,
     ) -> Run:
         # Of two compositions one, for speed.
-        config = training_config(*TINY, *words, f"model/attention={attention}")
-        positioned = training_config(*TINY, f"model/position={position}").model
+        tiny = (*TINY, f"data.path={quote(str(text))}")
+        config = training_config(*tiny, *words, f"model/attention={attention}")
+        positioned = training_config(*tiny, f"model/position={position}").model
         config.model.position = positioned.position
         config.model.scale_embedding = positioned.scale_embedding
-        config.data.path, config.store_dir = str(text), str(text / "store")
+        config.store_dir = str(text / "store")
         if not logger:
             config.logger, config.callbacks.attention.images = None, 0
         console = Console(quiet=True)

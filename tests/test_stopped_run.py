@@ -119,7 +119,7 @@ def test_a_run_that_died_before_its_first_checkpoint_starts_again(
         said = script("train", "resume=outputs/run", "trainer.max_steps=4")
     assert said.code == 1
     assert said.err.count("\n") == 1
-    assert "another process is training" in said.err
+    assert "another process is at work" in said.err
 
     # Another number of threads.
     torch.set_num_threads(2)

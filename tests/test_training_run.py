@@ -156,8 +156,10 @@ def test_a_run_goes_on_with_its_own_text_alone(script: Script, speeches: Path) -
     # A new run may take the weights to the new text; it keeps the tokens they were trained on.
     init = "init_from=outputs/run/checkpoints/last.ckpt"
     words = [word for word in words if not word.startswith("tokenizer.")]
-    said = script("train", *words, init, "tokenizer=byte", "hydra.run.dir=outputs/new")
+    said = script("train", *words, init, "hydra.run.dir=outputs/new")
     assert said.code == 0, said.err
+    more = script("train", "resume=outputs/new", "trainer.max_steps=9")
+    assert more.code == 0, more.err
     old, new = (
         torch.load(f"outputs/{run}/checkpoints/last.ckpt", weights_only=True)["headscope"]
         for run in ("run", "new")

@@ -77,13 +77,15 @@ def build(
     resumed = found.content if found else None
     if found and found.notice:
         warn(found.notice)
-    # Weights mean nothing without the tokens they were trained on.
     init_from = None if resume else config.init_from
     source = checkpoint.read(checkpoint.find(init_from, key="init_from")) if init_from else None
+    # Weights mean nothing without the tokens they were trained on: a run that began with another
+    # run's weights has that run's tokenizer.
+    origin = resumed or source
     store = prepare_store(
         build_part(config.data),
-        partial(stored, state=source["headscope"]["tokenizer"])
-        if source
+        partial(stored, state=origin["headscope"]["tokenizer"])
+        if config.init_from and origin
         else build_part(config.tokenizer),
         root=Path(config.store_dir),
         track=partial(track, console=console),

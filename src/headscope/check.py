@@ -93,9 +93,10 @@ def check_devices(plan: TrainerConfig) -> None:
     if devices == "auto" or (type(devices) is int and devices == 1):
         return
     count = torch.cuda.device_count() if plan.accelerator != "cpu" else 0
-    there = [[number] for number in range(max(1, count))]
-    if not isinstance(devices, list) or devices not in there:
+    there = [[number] for number in range(count)]
+    if devices not in there:
+        more = f", or the number of a GPU in brackets: {' or '.join(map(str, there))}"
         raise UserError(
-            f"trainer.devices={short(devices)}: headscope trains on one device; give auto, 1, or "
-            f"the number of a device in brackets, here {' or '.join(map(str, there))}"
+            f"trainer.devices={short(devices)}: headscope trains on one device; give auto or 1"
+            f"{more if there else ''}"
         )

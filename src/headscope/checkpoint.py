@@ -104,7 +104,7 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
             model = build_model(config.model, vocab_size=tokenizer.vocab_size)
         model.load_state_dict(weights)
         step = content["global_step"]
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+    except (UserError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:300]
         raise UserError(f"{path} does not fit this version of headscope: {reason}") from error
     return Checkpoint(
@@ -149,7 +149,7 @@ def model_weights(content: dict[str, Any]) -> dict[str, torch.Tensor]:
 def check_same_tokenizer(given: str, words: Sequence[str]) -> None:
     """Raises UserError when `words` of the command line ask for another tokenizer than that of the
     checkpoint `given` as init_from: its weights mean nothing without its own."""
-    split = [word.partition("=") for word in words]
+    split = [word.lstrip("+").partition("=") for word in words]
     asked = {key: value for key, _, value in split if re.fullmatch(r"tokenizer(\.\w+)?", key)}
     if not asked:
         return

@@ -225,6 +225,15 @@ def check_groups(typed: Sequence[str]) -> None:
                 )
 
 
+def plain_word(word: str) -> str:
+    """The usual form of a word: `+key=` and `++key=` of a literal key, which always exists, is
+    `key=`; `logger=null` is `~logger`."""
+    bare = word.lstrip("+")
+    if bare.partition("=")[0] in LITERAL_KEYS:
+        return bare
+    return "~logger" if word == "logger=null" else word
+
+
 def flags_first(arguments: Sequence[str]) -> list[str]:
     """The same command line with -m in front: between keys, Hydra does not know it."""
     found = [argument for argument in arguments if argument in MULTIRUN]
@@ -279,7 +288,7 @@ def run(
                 return None
 
     with errors_told(full_error):
-        typed = ["~logger" if word == "logger=null" else word for word in flags_first(sys.argv[1:])]
+        typed = [plain_word(word) for word in flags_first(sys.argv[1:])]
         check_encoding(typed)
         check_groups(typed)
         quoted = literal_arguments(with_words(typed, implied_data(typed)))
@@ -308,5 +317,5 @@ class NewFolder(Callback):
 
 def _command_line_id() -> str:
     """Eight digits that are the same whenever the same words are given to the script."""
-    words = [word for word in sys.argv[1:] if word not in ("-m", "--multirun")]
+    words = [word for word in sys.argv[1:] if word not in MULTIRUN]
     return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:8]

@@ -50,10 +50,8 @@ def errors_told(full_error: bool) -> Iterator[None]:
         sys.exit(1)
     except Exception as error:
         if ran_out_of_memory(error):
-            print(
-                f"Error: out of memory: lower the sizes given ({first_line(error)})",
-                file=sys.stderr,
-            )
+            sizes = "lower the batch size, the number of samples or the model's sizes"
+            print(f"Error: out of memory: {sizes} ({first_line(error)})", file=sys.stderr)
             sys.exit(1)
         traceback.print_exc()
         print(BUG, file=sys.stderr)
@@ -104,4 +102,4 @@ def _suggestion(error: OmegaConfBaseException) -> str:
     close = difflib.get_close_matches(str(error.key), known, n=1)
     if close:
         return f"; did you mean {close[0]}?"
-    return f"; keys here: {', '.join(known)}" if known else "; this choice has none of its own"
+    return f"; keys here: {', '.join(known)}" if known else "; this choice has no keys"

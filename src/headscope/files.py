@@ -55,4 +55,4 @@ def cannot_write(path: Path, error: OSError, *, size: int) -> str:
     if error.errno not in FULL:
         return reason
     free = shutil.disk_usage(path.parent).free
-    return f"{reason}; it needs {size:,} bytes, and {free:,} are free there"
+    return f"{reason}; it needs at least {size:,} bytes, and {free:,} are free there"

@@ -1,4 +1,4 @@
-"""Sizes of a model that are refused before it is built: they may be a stranger's, or a slip."""
+"""Refuse model sizes before anything is allocated: they may come from a stranger or be a typo."""
 
 import os
 import threading
@@ -82,16 +82,17 @@ def check_samples(model: GPT, count: int) -> None:
 
 @contextmanager
 def no_larger_than(weights: Mapping[str, Tensor], *, name: str) -> Iterator[None]:
-    """A model that is built in here may have as many parameters as `weights`, and as large ones.
-    `name` is what the error calls their file.
+    """Inside, a model of at most twice the parameters of `weights` can be built.
 
-    Raises UserError before memory is used for more. A tied output head is built first and replaced
-    then: twice as many are let through, and `load_state_dict` compares them one by one.
+    Twice, since a tied output head is created and then replaced; `load_state_dict` compares the
+    exact shapes. `name` is what the error calls their file.
+
+    Raises UserError before memory is used for more.
     """
     number, size = 2 * len(weights), 2 * sum(weight.numel() for weight in weights.values())
     owner = threading.get_ident()
 
-    def count(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+    def count(module: nn.Module, key: str, parameter: nn.Parameter | None) -> None:
         nonlocal number, size
         if parameter is not None and threading.get_ident() == owner:
             number, size = number - 1, size - parameter.numel()

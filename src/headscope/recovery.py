@@ -36,7 +36,10 @@ def newest_checkpoint(folder: Path) -> Recovered:
     last, best = (folder / "checkpoints" / f"{name}.ckpt" for name in ("last", "best"))
     if not last.exists() and not best.exists():
         what = "is not a run" if folder.exists() else "does not exist"
-        raise UserError(f"resume={folder} {what}: there is no {last}")
+        raise UserError(
+            f"resume={folder} {what}: there is no {last}; name the folder of a run, such as "
+            "outputs/gpt_..."
+        )
     try:
         return Recovered(last, _resumable(last))
     except UserError as error:
@@ -64,7 +67,7 @@ def how_to_continue(folder: Path, rates: dict[str, float]) -> str:
     """What to do after training diverged: a command that continues at half of the learning rates,
     which are given by key.
 
-    True when it is read: the checkpoint that it names has been read and verified.
+    The checkpoint that it names has been read and verified.
     """
     words = [f"{key}={rate / 2:g}" for key, rate in rates.items()]
     lower = " ".join(words)
@@ -107,7 +110,7 @@ def _logged_steps(folder: Path) -> Iterator[int]:
         if file.is_file():  # not a pipe
             try:
                 for event in EventFileLoader(str(file)).Load():
-                    if event.HasField("summary"):
+                    if any(value.tag == "train/loss" for value in event.summary.value):
                         yield event.step
             except DecodeError:
-                continue  # a damaged log has said what it can
+                continue  # what comes before the damage counts

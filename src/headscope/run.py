@@ -1,6 +1,7 @@
 """One training run, from its parts to its summary."""
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def fit(run: Run) -> dict[str, Any]:
     """
     prepare_process()
     run.saving.folder.mkdir(parents=True, exist_ok=True)
-    _note_latest(run.folder)
+    run.saving.after_first = partial(_note_latest, run.folder)
     try:
         with full_disk_told(run.folder):
             return _fit(run)
@@ -103,7 +104,10 @@ def check_same_recipe(folder: Path, config: TrainConfig) -> None:
     keys = {*before, *now} - {"name"}  # that of the folder
     changed = sorted(key for key in keys if before.get(key) != now.get(key))
     if changed:
-        raise UserError(f"{folder} holds a run with other settings of {', '.join(changed)}")
+        raise UserError(
+            f"{folder} holds a run with other settings of {', '.join(changed)}: move that folder "
+            "away, or name another (train.py -m: hydra.sweep.dir=, compare.py: name=)"
+        )
 
 
 def flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -39,8 +39,8 @@ def make_new(path: str) -> str:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a run's folder. The system releases it when the process ends, however it
-    ends.
+    """Hold the lock of the folder of a run or a comparison. The system releases it when the process
+    ends, however it ends.
 
     Raises UserError when another process holds it.
     """
@@ -50,7 +50,7 @@ def locked(folder: Path) -> Iterator[None]:
         lock.acquire()
     except Timeout:
         raise UserError(
-            f"{folder}: another process is training this run; wait for it, or stop it first"
+            f"{folder}: another process is at work here; wait for it, or stop it first"
         ) from None
     try:
         yield
@@ -59,10 +59,12 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what a run wrote that ended before its first checkpoint, and nothing else.
+    """Remove partial files and, of a run that ended before its first checkpoint, what it wrote.
 
     TensorBoard would show what that run logged beside what the next one logs.
     """
+    for file in [*folder.glob(".*.part"), *(folder / "checkpoints").glob(".*.part")]:
+        file.unlink(missing_ok=True)  # a killed process was writing it
     if is_run(folder):
         return
     found = [
@@ -77,12 +79,6 @@ def remove_leftovers(folder: Path) -> None:
             parent.rmdir()
 
 
-def remove_partial_files(folder: Path) -> None:
-    """Remove files that a killed process was writing."""
-    for file in [*folder.glob(".*.part"), *(folder / "checkpoints").glob(".*.part")]:
-        file.unlink(missing_ok=True)
-
-
 def remove_unused(folder: Path, *, keep: bool) -> None:
     """Remove the folder of a run that was not begun: one that holds Hydra's record alone. With
     `keep`, only that record."""
@@ -95,7 +91,6 @@ def remove_unused(folder: Path, *, keep: bool) -> None:
 
 def leave(folder: Path, *, keep: bool) -> None:
     """Remove what a stopped run was writing and, where it has no checkpoint, all that it wrote."""
-    remove_partial_files(folder)
     remove_leftovers(folder)
     remove_unused(folder, keep=keep)
 

@@ -44,16 +44,17 @@ class _Receiver:
     """What this process does with the signals that it receives."""
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
         self.callbacks: list[Callable[[], str | None]] = []
         self.say: Callable[[str], None] | None = None  # while signals are deferred
         self.requested: int | None = None
+        self.handled = 0
         self.held = threading.Event()
         self.noted = threading.Event()
 
     def handler(self, number: int, frame: FrameType | None) -> None:
         """Hold the main thread until the signal is noted, or the process has ended."""
-        if self.say is None:
+        self.handled += 1
+        if self.say is None or self.handled > 1:
             self.held.set()
             threading.Event().wait(10)
         else:
@@ -80,16 +81,18 @@ class _Receiver:
             )
 
     def end(self, number: int) -> None:
-        self.held.wait(HOLD_SECONDS)
-        lines = ["", f"Stopped by {signal.Signals(number).name}."]
-        for callback in reversed(self.callbacks):
-            with suppress(OSError):
-                lines.append(callback() or "")
-        if sys.stdout.isatty():
-            lines.insert(0, "\x1b[?25h")  # a progress bar hides the cursor
-        with suppress(OSError):
-            os.write(2, "\n".join([*filter(None, lines), ""]).encode())
-        os._exit(128 + number)
+        try:
+            self.held.wait(HOLD_SECONDS)
+            lines = ["", f"Stopped by {signal.Signals(number).name}."]
+            for callback in reversed(self.callbacks):
+                with suppress(OSError):
+                    lines.append(callback() or "")
+            if sys.stdout.isatty():
+                lines.insert(0, "\x1b[?25h")  # a progress bar hides the cursor
+            text = "\n".join([*filter(None, lines), ""])
+            os.write(2, text.encode(errors="backslashreplace"))
+        finally:
+            os._exit(128 + number)
 
 
 _receiver: _Receiver | None = None

@@ -200,7 +200,7 @@ def test_what_a_killed_process_was_preparing_is_removed_and_what_another_prepare
     assert not list(root.glob(".preparing-*"))
 
 
-def test_a_signal_undoes_what_is_half_made(corpus, root):
+def test_a_signal_undoes_what_is_half_made(corpus, root, monkeypatch):
     undone = []
 
     @contextmanager
@@ -214,8 +214,9 @@ def test_a_signal_undoes_what_is_half_made(corpus, root):
         assert not list(root.iterdir())
         raise RuntimeError
 
+    monkeypatch.setattr("headscope.data.store.on_stop", on_stop)
     with pytest.raises(RuntimeError):
-        prepare_store(corpus, tokenizers.byte, root=root, track=stopped, on_stop=on_stop)
+        prepare_store(corpus, tokenizers.byte, root=root, track=stopped)
 
 
 def test_a_text_that_changes_while_it_is_read_makes_no_store(corpus, root):

@@ -43,6 +43,7 @@ class Saving(Callback):
         self.validation_due = False
         self.saved_at = time.monotonic()
         self.deferring: ExitStack | None = None
+        self.after_first: Callable[[], None] | None = None  # called once, after the first save
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
@@ -98,8 +99,8 @@ class Saving(Callback):
         self._stop_if_requested()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._stop_if_requested()
         self._no_longer_defer()
+        self._stop_if_requested()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
@@ -133,10 +134,13 @@ class Saving(Callback):
             else:
                 trainer.save_checkpoint(self.folder / "last.ckpt", weights_only=False)
         self.saved_at = time.monotonic()
+        if self.after_first:
+            self.after_first()
+            self.after_first = None
 
     def state_dict(self) -> dict[str, Any]:
         return {"best_val_loss": self.best_val_loss, "validation_due": self.validation_due}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.best_val_loss = state["best_val_loss"]
-        self.validation_due = state.get("validation_due", False)
+        self.validation_due = state["validation_due"]

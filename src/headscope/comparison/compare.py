@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
 from rich.console import Console
 
 from headscope.comparison.figures import at_lengths, figures_of, measure_speed
@@ -26,23 +25,19 @@ def compare_runs(
     Everything is written as soon as it is known, so that a comparison that was stopped goes on
     where it was.
 
-    Raises UserError before anything is trained when a setting or a size does not fit, `folder`
-    holds runs of another recipe, or another process is at work there.
+    Raises UserError before anything is trained when a setting or a size does not fit, or
+    `folder`, which the caller has locked, holds runs of another recipe.
     """
     for size in block_sizes:
         if size < 1:
             raise UserError(f"compare.block_sizes: {size} must be at least 1")
     if speed_rounds < 0:
         raise UserError(f"speed_rounds={speed_rounds} must be 0 or more")
-    try:
-        with FileLock(folder / ".lock", timeout=0):
-            check_plan(runs)
-            # A seed of every choice before the next: what goes wrong in one is seen early.
-            train_all(sorted(runs, key=lambda run: seeds_of(runs).index(run.seed)), console)
-            check_same_text(runs)
-            rows = measured(runs, folder, block_sizes, speed_rounds, console)
-    except Timeout:
-        raise UserError(f"another comparison is at work in {folder}") from None
+    check_plan(runs)
+    # A seed of every choice before the next: what goes wrong in one is seen early.
+    train_all(sorted(runs, key=lambda run: seeds_of(runs).index(run.seed)), console)
+    check_same_text(runs)
+    rows = measured(runs, folder, block_sizes, speed_rounds, console)
     write_files(rows, folder, block_sizes)
     print_tables(rows, folder, console)
 

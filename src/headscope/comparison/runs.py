@@ -67,11 +67,8 @@ def check_plan(runs: Sequence[PlannedRun]) -> None:
             check(run.config)
         except UserError as error:
             raise UserError(f"{run.choice}: {error}") from error
-        try:
-            if is_run(run.folder):
-                check_same_recipe(run.folder, run.config)
-        except UserError as error:
-            raise UserError(f"{error}: name= gives this comparison a folder of its own") from error
+        if is_run(run.folder):
+            check_same_recipe(run.folder, run.config)
 
 
 def check_same_text(runs: Sequence[PlannedRun]) -> None:

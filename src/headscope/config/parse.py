@@ -117,4 +117,4 @@ def _suggestion(name: Any, known: list[str]) -> str:
     close = difflib.get_close_matches(str(name)[:80], known, n=1)
     if close:
         return f"; did you mean {close[0]}?"
-    return f"; keys here: {', '.join(known)}" if known else "; this choice has none of its own"
+    return f"; keys here: {', '.join(known)}" if known else "; this choice has no keys"

@@ -25,6 +25,7 @@ from filelock import FileLock, Timeout
 from headscope.data.corpus import Corpus
 from headscope.data.tokenizer import Tokenizer, tokenizer_from_state
 from headscope.errors import UserError
+from headscope.files import cannot_write, write_atomically
 from headscope.json_file import parsed
 from headscope.stop import on_stop
 
@@ -223,14 +224,19 @@ def _write(
     for split, rows in documents.items():
         texts = (row["text"] for row in track(rows, f"Encoding {split}", len(rows)))
         count = 0
-        with (folder / f"{split}.bin").open("wb") as file:
-            for tokens in encode_documents(texts, tokenizer):
-                file.write(tokens.astype(dtype).tobytes())
-                count += len(tokens)
-            file.flush()
-            os.fsync(file.fileno())
+        file = folder / f"{split}.bin"
+        try:
+            with file.open("wb") as stream:
+                for tokens in encode_documents(texts, tokenizer):
+                    count += len(tokens)
+                    stream.write(tokens.astype(dtype).tobytes())
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            size = count * np.dtype(dtype).itemsize
+            raise UserError(cannot_write(file, error, size=size)) from error
         description[f"{split}_documents"] = len(rows)
         description[f"{split}_tokens"] = count
     for name, content in (("tokenizer", tokenizer.state()), ("store", description)):
         text = json.dumps(content, indent=1, ensure_ascii=False)
-        (folder / f"{name}.json").write_text(text, encoding="utf-8")
+        write_atomically(folder / f"{name}.json", text)

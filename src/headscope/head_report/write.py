@@ -101,20 +101,28 @@ def write_report(
         drawing.difference_of_checkpoints(subject.reading, loaded, other) if other else (),
         drawing.history(history) if history else (),
     ]
-    figures = {
-        f"{name}.{kind}": figure for name, figure in track(chain(*drawn)) for kind in ("png", "svg")
-    }
-    files = ["heads.json", *texts, *figures]
-    about = summary(subject, study, worth) | {"figures": columns, "heads": rows, "files": files}
-    # First: after a kill, the next report recognizes these files as its own.
-    write_atomically(folder / "heads.json", json_text(about, indent=2))
+    files = ["heads.json", *texts]
+    about = summary(subject, study, worth) | {"figures": columns, "heads": rows}
+    note_files = partial(_note_files, folder / "heads.json", about)
+    note_files([*files, *before])
     for name, text in texts.items():
         write_atomically(folder / name, text)
-    for name, figure in figures.items():
-        figure.savefig(folder / name)
+    for name, figure in track(chain(*drawn)):
+        files += [f"{name}.png", f"{name}.svg"]
+        note_files([*files, *before])
+        for file in files[-2:]:
+            figure.savefig(folder / file)
+    note_files(files)
     for name in set(before) - set(files):
         (folder / name).unlink(missing_ok=True)
     return study, worth
+
+
+def _note_files(file: Path, about: dict[str, Any], files: Sequence[str]) -> None:
+    """Write heads.json with the names of the report's files: before each is written, so that after
+    a kill the next report recognizes them."""
+    names = list(dict.fromkeys(files))
+    write_atomically(file, json_text(about | {"files": names}, indent=2))
 
 
 def measured_on(subject: Subject, study: Study, worth: Worth | None) -> dict[str, str]:
