@@ -105,7 +105,7 @@ def test_more_seeds_are_added_and_another_recipe_is_refused(compare) -> None:
     assert summary("rotary", 1) == before
     said = compare("trainer.max_steps=4")
     assert said.code == 1
-    assert "other settings of trainer: name=" in said.err
+    assert "other settings of trainer: move" in said.err
     assert summary("rotary", 1) == before
 
 

@@ -16,7 +16,7 @@ from headscope.analysis.study import Study, study_heads
 from headscope.checkpoint import Checkpoint
 from headscope.head_report import drawing
 from headscope.head_report.subject import Worth
-from headscope.head_report.tables import json_text
+from headscope.json_file import json_text
 
 TEXT = "We the people"
 

@@ -104,7 +104,6 @@ def test_a_training_state_that_does_not_fit_is_refused(
         assert said.code == 1, name
         assert said.err.splitlines()[-1].startswith("Error: "), (name, said.err)
         assert "last.ckpt" in said.err, (name, said.err)
-        assert said.err.count("\n") == 1, (name, said.err)
         assert last.read_bytes() == before
 
     torch.save(stored, last)
