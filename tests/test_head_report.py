@@ -70,8 +70,9 @@ def test_of_other_numbers_of_heads_and_layers_the_means_are_subtracted(tmp_path:
     ours = load(tmp_path)
     single = load(tmp_path, "model/attention=single_head", "model.layers=1", seed=1)
     reading = ours.attention(TEXT)
-    [(name, figure)] = drawing.difference_of_checkpoints(reading, ours, single)
-    assert name == "difference_mean_0"
+    drawn = dict(drawing.difference_of_checkpoints(reading, ours, single))
+    assert set(drawn) == {"difference_mean_0", "single_and_multi_layer_0"}
+    figure = drawn["difference_mean_0"]
     expected = reading.weights[0].mean(0) - single.attention(TEXT).weights[0, 0]
     np.testing.assert_allclose(maps_of(figure)[0], expected, atol=1e-6)
     ours_said, theirs_said = legend(figure)
