@@ -262,3 +262,14 @@ BYTE = tokenizers.byte([]).state()
 def test_nonsense_is_not_a_tokenizer(state):
     with pytest.raises(ValueError, match=r"tokenizer of headscope|ranks|Parsing"):
         tokenizer_from_state(state)
+
+
+def test_a_very_long_run_is_trained_on_in_pieces():
+    plain = "To be, or not to be. " * 1000
+    assert tokenizers.pieces(plain) == [plain]
+    for run in ("a" * 200_000, " " * 200_000, "." * 200_000):
+        cut = tokenizers.pieces(plain + run)
+        assert "".join(cut) == plain + run
+        assert max(map(len, cut)) == 10_000
+    tokenizer = tokenizers.bpe(["ab" * 500_000], vocab_size=258)  # took minutes as one piece
+    assert len(tokenizer.encode("abab")) == 2

@@ -9,6 +9,7 @@ import binascii
 import hashlib
 import importlib.util
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
@@ -208,7 +209,7 @@ def bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    trainable.train_from_iterator(texts, trainer)
+    trainable.train_from_iterator((piece for text in texts for piece in pieces(text)), trainer)
     byte_of = {symbol: value for value, symbol in enumerate(_byte_symbols())}
     ranks = {bytes([value]): value for value in range(256)}
     for left, right in json.loads(trainable.to_str())["model"]["merges"]:
@@ -219,6 +220,17 @@ def bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
             f"{len(ranks) + 1}; take tokenizer.vocab_size={len(ranks) + 1} or less, or more text"
         )
     return _tiktoken("bpe", r50k_pat_str, ranks, len(ranks))
+
+
+LONG_RUN = re.compile(r"\w{10000}|\s{10000}|[^\w\s]{10000}")
+
+
+def pieces(text: str) -> list[str]:
+    """The text itself, or one with a very long run of letters, spaces or signs in pieces: the time to
+    train on a run grows with the square of its length, and no merge needs more of it."""
+    if LONG_RUN.search(text) is None:
+        return [text]
+    return [text[start : start + 10_000] for start in range(0, len(text), 10_000)]
 
 
 def stored(texts: Iterable[str], *, state: dict[str, Any]) -> Tokenizer:
