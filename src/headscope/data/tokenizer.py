@@ -226,8 +226,8 @@ LONG_RUN = re.compile(r"\w{10000}|\s{10000}|[^\w\s]{10000}")
 
 
 def pieces(text: str) -> list[str]:
-    """The text itself, or one with a very long run of letters, spaces or signs in pieces: the time to
-    train on a run grows with the square of its length, and no merge needs more of it."""
+    """The text, in pieces if it has a very long run of letters, spaces or signs: the time to train
+    on a run grows with the square of its length, and no merge needs more of it."""
     if LONG_RUN.search(text) is None:
         return [text]
     return [text[start : start + 10_000] for start in range(0, len(text), 10_000)]
