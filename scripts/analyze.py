@@ -49,6 +49,8 @@ def analyze(composed: DictConfig) -> None:
     folder = Path(config.output_dir) if config.output_dir else folder_of(loaded.path)
     if folder.exists() and not folder.is_dir():
         raise UserError(f"output_dir={folder} is a file: name a folder")
+    if folder.is_symlink() and not config.output_dir:
+        raise UserError(f"{folder} is a link out of the run: give output_dir=")
 
     validation = cache(partial(text_of, loaded))
     length = loaded.model.block_size

@@ -108,8 +108,7 @@ def watching(asked: Asked) -> None:
     from headscope.benchmarks.watching import compare_watching
 
     at_least_one(asked, "rounds")
-    with at_once():
-        tell(asked, partial(compare_watching, asked.run, rounds=asked.suite.rounds))
+    tell(asked, partial(compare_watching, asked.run, rounds=asked.suite.rounds))
 
 
 def race(asked: Asked) -> None:
@@ -142,8 +141,7 @@ def race(asked: Asked) -> None:
         target=plan.target,
         every_steps=plan.every_steps,
     )
-    with at_once():
-        tell(asked, measure, draw, report)
+    tell(asked, measure, draw, report)
 
 
 def sampling(asked: Asked) -> None:
@@ -349,4 +347,5 @@ SUITES = {
 
 
 if __name__ == "__main__":
-    command_line.run(benchmark, "benchmark")
+    with at_once():
+        command_line.run(benchmark, "benchmark")

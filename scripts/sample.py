@@ -7,6 +7,7 @@ from omegaconf import DictConfig
 
 from headscope import command_line
 from headscope.errors import UserError
+from headscope.terminal import printable
 
 
 def sample(composed: DictConfig) -> None:
@@ -40,7 +41,7 @@ def sample(composed: DictConfig) -> None:
     check_samples(loaded.model, config.num_samples)
     model = in_precision(loaded.model, config.precision)
     prompt = command_line.read_standard_input() if config.prompt == "-" else config.prompt
-    print(f"Sampling from {loaded.path}, step {loaded.step:,}", file=sys.stderr)
+    print(printable(f"Sampling from {loaded.path}, step {loaded.step:,}"), file=sys.stderr)
     loaded.tokenizer.encode_prompt(prompt)  # raises now rather than after compiling
     read_one = compile_reading(model, batch=config.num_samples) if config.compile else None
     made = generate_texts(
@@ -76,6 +77,7 @@ def announce(number: int, count: int) -> None:
 
 
 def write(text: str) -> None:
+    text = printable(text, keep="\n\t") if sys.stdout.isatty() else text
     sys.stdout.buffer.write(text.encode())
     sys.stdout.buffer.flush()
 

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from headscope import command_line, run_folder, stop
 from headscope.errors import UserError
+from headscope.terminal import printable
 
 
 def arguments(held: ExitStack, typed: list[str], quoted: list[str]) -> list[str]:
@@ -25,7 +26,7 @@ def arguments(held: ExitStack, typed: list[str], quoted: list[str]) -> list[str]
     command_line.check_name(typed)
     weights = command_line.value_of(typed, "init_from")
     if weights and not command_line.value_of(typed, "resume"):
-        check_same_tokenizer(weights, typed)
+        check_same_tokenizer(weights, [*command_line.tokenizer_of_experiment(typed), *typed])
     words = resume_arguments(typed, quoted)
     for key in ("resume", "hydra.run.dir"):
         folder = command_line.value_of(typed, key)
@@ -52,7 +53,7 @@ def train(composed: DictConfig) -> float:
     sweep = hydra.mode == RunMode.MULTIRUN
     stopped = partial(leave, folder, keep=named, sweep=sweep)
     with run_folder.locked(folder), stop.on_stop(stopped):
-        run_folder.remove_leftovers(folder)
+        run_folder.check_links(folder)
         return train_in(folder, composed, named=named, sweep=sweep)
 
 
@@ -87,7 +88,7 @@ def train_in(folder: Path, composed: DictConfig, *, named: bool, sweep: bool) ->
             words = list(HydraConfig.get().overrides.task)
             config, changes = resumed_config(plain, folder, words)
             for line in sources(config):
-                print(line, file=sys.stderr)
+                print(printable(line), file=sys.stderr)
         else:
             config = from_hydra(TrainConfig, composed)
         resume = run_folder.is_run(folder)
@@ -104,6 +105,7 @@ def train_in(folder: Path, composed: DictConfig, *, named: bool, sweep: bool) ->
                 return summary["val_loss"]
         this = build.build(config, folder=folder, console=console, resume=resume)
         unless_built.pop_all()
+    run_folder.remove_leftovers(folder)
     report.describe(this)
     if this.resumed_step is not None:
         report.describe_resume(this, changes)

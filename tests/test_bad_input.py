@@ -66,6 +66,8 @@ def assert_one_line(said: Said, *words: str) -> None:
         (["model.attention=null"], ["model.attention"]),
         (["model.attention._target_=os.system"], ["os.system", "no part of headscope"]),
         (["trainer.devices=[5]"], ["trainer.devices=[5]", "auto or 1"]),
+        (["-m", "resume=nowhere"], ["resume=nowhere", "-m"]),
+        (["callbacks.samples.max_new_tokens=1099511627776"], ["max_new_tokens", "100,000"]),
         (["++resume=nowhere"], ["resume=nowhere"]),
         (["++name=a/b"], ["name=a/b"]),
         (["trainer.devices=[0]", "trainer.accelerator=cpu"], ["trainer.devices=[0]"]),
@@ -104,6 +106,23 @@ def test_training(script: Script, arguments: list[str], words: list[str]) -> Non
     assert left <= {"outputs", "data"}
     assert not list(Path().glob("outputs/*"))
     assert not list(Path().glob("data/.*"))
+
+
+def test_a_folder_that_is_not_a_run_loses_nothing(script: Script) -> None:
+    Path("short.txt").write_text("Too short to train on. " * 30)
+    mine = ["runs/exp1/events.out.tfevents.123.host", "runs/exp1/hparams.yaml"]
+    mine += [
+        "runs/.download.part",
+        "runs/checkpoints/step_100.ckpt",
+        "runs/tensorboard/events.out.tfevents.1",
+    ]
+    for file in mine:
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        Path(file).write_text("mine")
+    words = [*SMALL[1:], "tokenizer=byte", "data.path=short.txt", "trainer.max_steps=1"]
+    assert script("train", *words, "model.heads=3", "hydra.run.dir=runs").code == 1
+    assert script("train", *words, "callbacks=plain", "hydra.run.dir=runs").code == 0
+    assert [Path(file).read_text() for file in mine] == ["mine"] * len(mine)
 
 
 def test_a_wrong_key_in_a_file(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:

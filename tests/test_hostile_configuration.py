@@ -174,3 +174,38 @@ def test_paths_on_the_command_line_are_never_interpolated(script: Script) -> Non
     assert said.code == 0, said.err
     odd = script("train", *words, "data.path=text.txt", "hydra.run.dir=odd $x", "name=名")
     assert "Traceback" not in odd.err
+
+
+def test_a_message_obeys_no_control_character_of_a_checkpoint(script: Script) -> None:
+    Path("text.txt").write_text("a text that is long enough " * 20)
+    saved, _ = content()
+    name = "[\x1b[2K\r\x1b[1At]ext.txt"  # a glob that matches text.txt, and erases its own line
+    saved["headscope"]["config"]["data"] = {
+        "_target_": "headscope.data.corpus.TextFiles",
+        "path": name,
+    }
+    torch.save(saved, "a.ckpt")
+    said = script("evaluate", "checkpoint=a.ckpt")
+    assert said.code == 0, said.err
+    assert "[\\x1b[2K\\r\\x1b[1At]ext.txt" in said.err
+    saved["headscope"]["config"]["\x1b[31mbogus\n"] = 1
+    torch.save(saved, "a.ckpt")
+    said = script("evaluate", "checkpoint=a.ckpt")
+    assert said.code == 1
+    assert "\x1b" not in said.err
+
+
+def test_a_run_with_links_out_of_it_is_not_resumed(script: Script, run: Path) -> None:
+    Path("victim").mkdir()
+    for name in ("checkpoints", "tensorboard"):
+        own = Path("outputs/run", name)
+        own.rename(f"victim/{name}")
+        own.symlink_to(Path("victim", name).resolve())
+        before = {file: file.read_bytes() for file in Path("victim").rglob("*") if file.is_file()}
+        said = script("train", "resume=outputs/run", "trainer.max_steps=3")
+        assert said.code == 1
+        assert f"{name} is a link" in said.err
+        after = {file: file.read_bytes() for file in Path("victim").rglob("*") if file.is_file()}
+        assert after == before
+        own.unlink()
+        Path("victim", name).rename(own)

@@ -127,15 +127,8 @@ def test_rooms_of_one_floor_do_not_open_into_each_other(part, module):
 
 ORDER = [
     [
-        "nn",
-        "config",
-        "files",
-        "json_file",
-        "errors",
-        "error_messages",
-        "seeds",
-        "stop",
-        "run_folder",
+        *("nn", "config", "files", "json_file", "errors", "error_messages", "run_folder", "seeds"),
+        *("stop", "terminal"),
     ],
     ["data", "training", "analysis", "generation", "command_line", "checkpoint_file", "model_size"],
     ["checkpoint", "evaluation", "resume", "recovery"],

@@ -110,7 +110,7 @@ def test_a_run_that_died_before_its_first_checkpoint_starts_again(
     said = script("train", *words)
     assert said.code == 0, said.err
     assert not before & set(Path("outputs/run/tensorboard").iterdir())
-    assert not Path("outputs/run/checkpoints/step_000000.ckpt").exists()
+    assert Path("outputs/run/checkpoints/step_000000.ckpt").exists()  # kept steps are the user's
     assert Path("outputs/run/mine.txt").exists()
     assert [event.step for event in events("outputs/run").Scalars("val/loss")] == [2]
 
@@ -148,12 +148,13 @@ def test_out_of_memory_is_told_in_a_line(
 def test_a_sweep_survives_a_bad_value_and_the_same_command_continues_it(
     script: Script, speeches: Path
 ) -> None:
-    words = ["-m", *RUN, f"data.path={speeches}", "trainer.max_steps=2", "model.heads=2,3,4"]
+    words = ["-m", *RUN, f"data.path={speeches}", "trainer.max_steps=2", "model.heads=2,3,4,two"]
     said = script("train", *words)
     assert said.code == 1
     assert "Traceback" not in said.err
     last = said.err.splitlines()[-1]
-    assert "model.heads=3" in last
+    assert "model.heads=two" in said.err.splitlines()[-2]  # not composed
+    assert "model.heads=3" in last  # not built
     assert "embed_dim=32 must be a multiple of heads=3" in last
     [sweep] = Path("outputs").glob("gpt_multirun_*")
     assert {path.name for path in sweep.iterdir()} == {"0", "2", "multirun.yaml"}

@@ -3,7 +3,7 @@
 import logging
 import warnings
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ from headscope.model_size import no_larger_than
 from headscope.nn import GPT
 from headscope.recovery import Recovered, how_to_continue, newest_checkpoint
 from headscope.resume import check_same_text
+from headscope.run_folder import EVENTS
+from headscope.terminal import printable
 from headscope.training.checkpoints import AtomicCheckpointIO
 from headscope.training.module import LanguageModel
 from headscope.training.restoring import check_training_state
@@ -72,7 +74,12 @@ def build(
     """
     check(config)
     plan = config.trainer
-    warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True, markup=False)
+
+    def warn(line: str) -> None:
+        console.print(
+            printable(line), style="yellow", highlight=False, soft_wrap=True, markup=False
+        )
+
     found = newest_checkpoint(folder) if resume else None
     resumed = found.content if found else None
     if found and found.notice:
@@ -82,6 +89,8 @@ def build(
     # Weights mean nothing without the tokens they were trained on: a run that began with another
     # run's weights has that run's tokenizer.
     origin = resumed or source
+    if source:
+        config = replace(config, tokenizer=checkpoint.config_of(source).tokenizer)
     store = prepare_store(
         build_part(config.data),
         partial(stored, state=origin["headscope"]["tokenizer"])
@@ -200,6 +209,7 @@ def _trainer(
             version="tensorboard",
             default_hp_metric=False,
             purge_step=purge_step,
+            filename_suffix=EVENTS,
         )
         loggers.append(logger)
     try:

@@ -9,6 +9,7 @@ from headscope.errors import UserError
 from headscope.generation import check_sampling
 
 ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
+LONGEST_SAMPLE = 100_000
 PRECISIONS = ("auto", "32-true", "bf16-mixed", "bf16-true")
 
 
@@ -48,6 +49,11 @@ def check(config: TrainConfig) -> None:
     for key, (value, least) in at_least.items():
         if not value >= least:
             raise UserError(f"{key}={value} must be at least {least}")
+    if callbacks.samples.max_new_tokens > LONGEST_SAMPLE:
+        raise UserError(
+            f"callbacks.samples.max_new_tokens={callbacks.samples.max_new_tokens} must be at most "
+            f"{LONGEST_SAMPLE:,}: a sample is drawn at every validation"
+        )
     if config.seed >= 2**63:
         raise UserError(f"seed={config.seed} must be below 2**63")
     for step in callbacks.keep_steps:

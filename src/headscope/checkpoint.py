@@ -28,6 +28,7 @@ from headscope.errors import UserError
 from headscope.model_size import check_limits, check_memory, no_larger_than
 from headscope.nn import GPT
 from headscope.nn.inputs import token_ids
+from headscope.terminal import printable
 
 
 @dataclass(frozen=True)
@@ -219,7 +220,7 @@ def stored_corpus(config: TrainConfig) -> Corpus:
     """The corpus that a checkpoint's configuration names. What it reads is written to standard
     error first, since it is the checkpoint that chose it."""
     for line in sources(config.data, "data"):
-        print(line, file=sys.stderr)
+        print(printable(line), file=sys.stderr)
     return build_part(config.data)
 
 
@@ -272,7 +273,7 @@ def _last_if_damaged(best: Path, last: Path) -> Path:
         try:
             read(best)
         except UserError as error:
-            print(f"{error}; using {last} instead", file=sys.stderr)
+            print(printable(f"{error}; using {last} instead"), file=sys.stderr)
             return last
     return best
 

@@ -11,6 +11,7 @@ import math
 import pickletools
 import re
 import stat
+import struct
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -102,9 +103,27 @@ def check_archive(path: Path) -> int:
             pickles = [name for name in names if name.rpartition("/")[2] == "data.pkl"]
             if len(pickles) != 1 or any("constants.pkl" in name for name in names):
                 raise Damaged("its archive is not one that torch.save has written")
+            check_same_archive(path, entries)
             return check_pickle(archive.read(pickles[0]))
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
         raise Damaged(str(error)) from error
+
+
+def check_same_archive(path: Path, entries: list[zipfile.ZipInfo]) -> None:
+    """Raises Damaged unless torch finds the same entries at the same places as `zipfile`, which has
+    verified them: a file can be two archives, one for each reader."""
+    reader: Any = torch._C.PyTorchFileReader(str(path))  # its stub lacks a method
+    folders = {entry.filename.partition("/")[0] for entry in entries}
+    found = {entry.filename.partition("/")[2]: entry for entry in entries}
+    if len(folders) != 1 or sorted(reader.get_all_records()) != sorted(found):
+        raise Damaged("its archive is read in two ways")
+    with path.open("rb") as file:
+        for name, entry in found.items():
+            file.seek(entry.header_offset + 26)
+            name_length, extra_length = struct.unpack("<2H", file.read(4))
+            start = entry.header_offset + 30 + name_length + extra_length
+            if reader.get_record_offset(name) != start:
+                raise Damaged("its archive is read in two ways")
 
 
 def check_pickle(data: bytes) -> int:

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
@@ -24,6 +26,7 @@ from headscope.config import register_schemas
 from headscope.error_messages import MISTAKES, errors_told, one_line
 from headscope.errors import UserError
 from headscope.run_folder import make_new
+from headscope.terminal import printable
 
 CONF = Path(__file__).parents[2] / "conf"
 
@@ -71,7 +74,7 @@ HYDRA_KEYS = frozenset({"hydra.run.dir", "hydra.sweep.dir"})
 
 
 GROUP = re.compile(r"[a-z_/]+")
-MULTIRUN = ("-m", "--multirun")
+MULTIRUN = {"-m", "--multirun"}
 NAME = re.compile(r"[^\W_][\w .+=@-]*")
 LONGEST_NAME = 200
 """Bytes: a folder's name has at most 255, and the date and time follow."""
@@ -159,6 +162,14 @@ def implied_data(arguments: Sequence[str]) -> list[str]:
         if any(argument.startswith(f"{key}=") for argument in arguments):
             return [f"data={choice}"]
     return []
+
+
+def tokenizer_of_experiment(arguments: Sequence[str]) -> list[str]:
+    """`tokenizer=char` and the like, where `experiment=` names a recipe that chooses one."""
+    chosen = re.findall(
+        r"override /tokenizer: (\w+)", _experiment(value_of(arguments, "experiment") or "")
+    )
+    return [f"tokenizer={name}" for name in chosen]
 
 
 def with_words(arguments: Sequence[str], words: Sequence[str]) -> list[str]:
@@ -276,17 +287,23 @@ def run(
     @functools.wraps(task)
     def guarded(config: Any) -> Any:
         with errors_told(full_error):  # before Hydra adds lines of its own
-            if full_error or HydraConfig.get().mode != RunMode.MULTIRUN:
-                return task(config)
             try:
                 return task(config)
-            except BrokenPipeError:
-                raise
             except MISTAKES as error:
-                failures.append(f"{' '.join(HydraConfig.get().overrides.task)}: {one_line(error)}")
-                print(f"Error: {one_line(error)}", file=sys.stderr)
+                sweep = HydraConfig.get().mode == RunMode.MULTIRUN
+                if full_error or not sweep or isinstance(error, BrokenPipeError):
+                    raise
+                note_failure(HydraConfig.get().overrides.task, error)
                 return None
 
+    def note_failure(words: Sequence[str], error: BaseException) -> None:
+        failures.append(printable(f"{' '.join(words)}: {one_line(error)}"))
+        print(f"Error: {failures[-1]}", file=sys.stderr)
+
+    if not full_error:
+        Sweeper.note_failure = staticmethod(note_failure)
+        name = f"{BasicSweeper.__module__}.{BasicSweeper.__name__}"
+        Plugins.instance().class_name_to_class[name] = Sweeper
     with errors_told(full_error):
         typed = [plain_word(word) for word in flags_first(sys.argv[1:])]
         check_encoding(typed)
@@ -299,6 +316,21 @@ def run(
         for failure in failures:
             print(f"  {failure}", file=sys.stderr)
         sys.exit(1)
+
+
+class Sweeper(BasicSweeper):
+    """Hydra's own, but a run that cannot be composed does not end the sweep: `note_failure` is
+    called with its words and the error, and the other runs are launched."""
+
+    note_failure: Callable[[Sequence[str], BaseException], None]
+
+    def validate_batch_is_legal(self, batch: Any) -> None:
+        for words in list(batch):
+            try:
+                super().validate_batch_is_legal([words])
+            except MISTAKES as error:
+                self.note_failure(words, error)
+                batch.remove(words)
 
 
 class NewFolder(Callback):

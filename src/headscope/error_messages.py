@@ -18,6 +18,7 @@ from omegaconf.errors import (
 from yaml import YAMLError
 
 from headscope.errors import UserError
+from headscope.terminal import printable
 
 MISTAKES = (UserError, OSError, YAMLError, HydraException, OmegaConfBaseException)
 """Errors that the user can fix. Any other one is a bug."""
@@ -46,7 +47,7 @@ def errors_told(full_error: bool) -> Iterator[None]:
     except MISTAKES as error:
         if full_error:
             raise
-        print(f"Error: {one_line(error)}", file=sys.stderr)
+        print(f"Error: {printable(one_line(error))}", file=sys.stderr)
         sys.exit(1)
     except Exception as error:
         if ran_out_of_memory(error):

@@ -22,11 +22,11 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 @contextmanager
-def replacing(path: Path, *, size: int) -> Iterator[IO[bytes]]:
+def replacing(path: Path, *, size: int = 0) -> Iterator[IO[bytes]]:
     """A new file beside `path` that takes its place when the block ends, or is removed when the
     block fails: at every moment `path` is the old file or the whole new one.
 
-    `size` is what will be written, in bytes, or about that: the message names it.
+    `size` is what will be written, in bytes, as far as it is known: the message names it.
 
     Raises UserError when the file cannot be written.
     """
@@ -55,4 +55,5 @@ def cannot_write(path: Path, error: OSError, *, size: int) -> str:
     if error.errno not in FULL:
         return reason
     free = shutil.disk_usage(path.parent).free
-    return f"{reason}; it needs at least {size:,} bytes, and {free:,} are free there"
+    needs = f"it needs at least {size:,} bytes, and " if size else ""
+    return f"{reason}; {needs}{free:,} are free there"

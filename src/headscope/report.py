@@ -12,6 +12,7 @@ from rich.text import Text
 
 from headscope.build import Run
 from headscope.run_folder import shown
+from headscope.terminal import printable
 
 
 def describe(run: Run) -> None:
@@ -35,7 +36,7 @@ def describe(run: Run) -> None:
 
 
 def _say(console: Console, line: str) -> None:
-    console.print(line, highlight=False, soft_wrap=True, markup=False)
+    console.print(printable(line), highlight=False, soft_wrap=True, markup=False)
 
 
 def model_table(model: Any) -> Table:
@@ -69,7 +70,7 @@ def conclude(run: Run, summary: dict[str, Any]) -> None:
     console.print(table)
     console.print()
     if run.samples.max_new_tokens:
-        console.print(Text(run.samples.sample(run.model)), soft_wrap=True)
+        console.print(Text(printable(run.samples.sample(run.model), keep="\n\t")), soft_wrap=True)
         console.print()
     best = shown(run.folder / "checkpoints" / "best.ckpt")
     say("Sample from it:")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headscope import checkpoint
-from headscope.command_line import quote, value_of
+from headscope.command_line import MULTIRUN, quote, value_of
 from headscope.config import SCHEMAS, parse
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
@@ -56,6 +56,8 @@ def resume_arguments(typed: list[str], quoted: list[str]) -> list[str]:
                 "or name another folder"
             )
         return quoted
+    if MULTIRUN & set(typed):
+        raise UserError(f"resume={given} continues one run: leave out -m")
     if value_of(typed, "hydra.run.dir") is not None:
         raise UserError(f"resume={given} goes on in its own folder: leave out hydra.run.dir=")
     own = checkpoint.config_of(newest_checkpoint(Path(given)).content)
@@ -69,10 +71,12 @@ def resume_arguments(typed: list[str], quoted: list[str]) -> list[str]:
                 f"{argument}: a resumed run keeps its {kept}; to change it, start a new run "
                 f"from these weights with init_from={given}"
             )
+    first = next((n for n, word in enumerate(new) if "=" in word or word[:1] == "~"), len(new))
     return [
+        *new[:first],  # flags
         *kept_choices(own, new),
         f"resume={quote(given)}",
-        *new,
+        *new[first:],
         f"hydra.run.dir={quote(given)}",
         "hydra.output_subdir=null",
     ]

@@ -12,6 +12,8 @@ from headscope.errors import UserError
 
 CHECKPOINTS = ("last.ckpt", "best.ckpt")
 LOCK = ".lock"
+EVENTS = ".headscope"
+"""The end of the names of our event files, by which they are recognized."""
 
 
 def is_run(folder: Path) -> bool:
@@ -58,23 +60,38 @@ def locked(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Remove partial files and, of a run that ended before its first checkpoint, what it wrote.
+def check_links(folder: Path) -> None:
+    """Raises UserError when a link leads what a run writes out of its folder, which may come from a
+    stranger."""
+    for name in ("checkpoints", "tensorboard", "tensorboard/hparams.yaml"):
+        if (folder / name).is_symlink():
+            raise UserError(
+                f"{folder / name} is a link, and a run writes only in its own folder: put what it "
+                "leads to in its place"
+            )
 
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove partial files and, of a run that ended before its first checkpoint, its event files:
     TensorBoard would show what that run logged beside what the next one logs.
+
+    Only files that headscope writes are removed; see `EVENTS`.
     """
-    for file in [*folder.glob(".*.part"), *(folder / "checkpoints").glob(".*.part")]:
+    partial = [
+        *folder.glob(".summary.json.*.part"),
+        *(folder / "checkpoints").glob(".*.ckpt.*.part"),
+    ]
+    for file in partial:
         file.unlink(missing_ok=True)  # a killed process was writing it
     if is_run(folder):
         return
-    found = [
-        *folder.glob("*/events.out.tfevents.*"),
-        *folder.glob("*/hparams.yaml"),
-        *(folder / "checkpoints").glob("step_*.ckpt"),
-    ]
-    for file in found:
+    logs, checkpoints = folder / "tensorboard", folder / "checkpoints"
+    events = list(logs.glob(f"events.out.tfevents.*{EVENTS}"))
+    for file in events:
         file.unlink()
-    for parent in {file.parent for file in found} | {folder / "checkpoints"}:
+    if events:
+        (logs / "hparams.yaml").unlink(missing_ok=True)
+    for parent in (logs, checkpoints):
         if parent.is_dir() and not any(parent.iterdir()):
             parent.rmdir()
 

@@ -104,7 +104,6 @@ def train_all(runs: Sequence[PlannedRun], console: Console) -> None:
 
 def train(run: PlannedRun, console: Console) -> dict[str, Any]:
     """One run, from where it was."""
-    remove_leftovers(run.folder)  # of a process that was killed before it saved
     try:
         with stop.on_stop(partial(leave, run.folder, keep=False)):
             built = build(
@@ -113,6 +112,7 @@ def train(run: PlannedRun, console: Console) -> dict[str, Any]:
                 console=console if console.is_terminal else Console(quiet=True),
                 resume=is_run(run.folder),
             )
+            remove_leftovers(run.folder)  # of a process that was killed before it saved
             return fit(built)
     except UserError as error:
         raise UserError(f"{run.choice}, seed {run.seed}: {error}") from error

@@ -148,6 +148,10 @@ def _locked(folder: Path, say: Callable[[str], None]) -> Iterator[Path]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
+        if not _lock_of(scratch).exists():
+            raise UserError(
+                f"store_dir={scratch.parent} cannot be written: name another folder"
+            ) from None
         say(f"Another process is preparing {folder}: waiting for it.")
         lock.acquire()
     try:

@@ -17,7 +17,7 @@ from headscope.analysis.repeats import REPEAT_FIGURES
 from headscope.analysis.study import Study, study_heads
 from headscope.checkpoint import Checkpoint
 from headscope.errors import UserError
-from headscope.files import write_atomically
+from headscope.files import replacing, write_atomically
 from headscope.head_report import drawing
 from headscope.head_report.chosen import Head
 from headscope.head_report.subject import Ablation, Subject, Track, Worth
@@ -111,7 +111,8 @@ def write_report(
         files += [f"{name}.png", f"{name}.svg"]
         note_files([*files, *before])
         for file in files[-2:]:
-            figure.savefig(folder / file)
+            with replacing(folder / file) as stream:
+                figure.savefig(stream, format=file.rpartition(".")[2])
     note_files(files)
     for name in set(before) - set(files):
         (folder / name).unlink(missing_ok=True)

@@ -5,6 +5,7 @@ exception far from its cause, or as a wrong step. What may be restored is what t
 save.
 """
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,8 @@ def check_training_state(
         check_alike(content.get("lr_schedulers"), [], "lr_schedulers")
         check_alike(content.get("running_loss"), {"sum": 0.0, "count": 0}, "running_loss")
         check_alike(content.get("threads"), 1, "threads")
+        if not math.isfinite(content["running_loss"]["sum"]):
+            raise Mismatch("running_loss.sum")
         states = content.get("optimizer_states")
         if not isinstance(states, list) or len(states) != 1:
             raise Mismatch("optimizer_states")
