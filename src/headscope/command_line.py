@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import hydra
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
 from hydra.experimental.callback import Callback
+from hydra.plugins.sweeper import Sweeper
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
@@ -301,9 +301,7 @@ def run(
         print(f"Error: {failures[-1]}", file=sys.stderr)
 
     if not full_error:
-        Sweeper.note_failure = staticmethod(note_failure)
-        name = f"{BasicSweeper.__module__}.{BasicSweeper.__name__}"
-        Plugins.instance().class_name_to_class[name] = Sweeper
+        skip_bad_runs(note_failure)
     with errors_told(full_error):
         typed = [plain_word(word) for word in flags_first(sys.argv[1:])]
         check_encoding(typed)
@@ -318,19 +316,22 @@ def run(
         sys.exit(1)
 
 
-class Sweeper(BasicSweeper):
-    """Hydra's own, but a run that cannot be composed does not end the sweep: `note_failure` is
-    called with its words and the error, and the other runs are launched."""
+def skip_bad_runs(note_failure: Callable[[Sequence[str], BaseException], None]) -> None:
+    """Let a sweep leave out the runs that Hydra cannot compose, where its sweeper would end;
+    `note_failure` is called with the words of each and the error."""
 
-    note_failure: Callable[[Sequence[str], BaseException], None]
-
-    def validate_batch_is_legal(self, batch: Any) -> None:
+    def keep_legal(self: Sweeper, batch: Any) -> None:
         for words in list(batch):
             try:
-                super().validate_batch_is_legal([words])
+                Sweeper.validate_batch_is_legal(self, [words])
             except MISTAKES as error:
-                self.note_failure(words, error)
+                note_failure(words, error)
                 batch.remove(words)
+
+    # The class that Hydra's plugin loader made, which is not the one that an import gives.
+    plugins = Plugins.instance().class_name_to_class
+    basic: Any = plugins["hydra._internal.core_plugins.basic_sweeper.BasicSweeper"]
+    basic.validate_batch_is_legal = keep_legal
 
 
 class NewFolder(Callback):
