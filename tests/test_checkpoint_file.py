@@ -237,6 +237,9 @@ CONTENTS = {
     "a sparse weight": weight(torch.ones(8).to_sparse()),
     "a meta weight": weight(torch.ones(8, device="meta")),
     "a parameter": weight(torch.nn.Parameter(torch.ones(8))),
+    "a format that is a tensor": lambda stored: stored["headscope"].update(
+        {"format": torch.zeros(0)}
+    ),
     "a weight too many": lambda stored: stored["state_dict"].update({"model.x": torch.ones(1)}),
     "a name that is no text": lambda stored: stored["state_dict"].update({3: torch.ones(1)}),
     "one tensor a hundred times": top(

@@ -155,7 +155,7 @@ def check_content(content: Any, *, nodes: int, size: int) -> None:
     own = content.get("headscope") if isinstance(content, dict) else None
     if not isinstance(own, dict):
         raise Damaged("it has no entry headscope")
-    if own.get("format") != FORMAT:
+    if type(own.get("format")) is not int or own["format"] != FORMAT:  # it may be a tensor
         raise Damaged("it was written by another version of headscope")
     for key, kind in {"config": dict, "tokenizer": dict, "store": str}.items():
         if not isinstance(own.get(key), kind):
