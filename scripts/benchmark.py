@@ -277,7 +277,9 @@ def tell(
     output = asked.output
     picture = output.with_suffix(".png")
     if draw and picture == output:
-        raise UserError(f"output={output} holds the figures, as JSON; the chart is put beside it")
+        raise UserError(
+            f"output={output} is the chart; name the file of the figures, which are JSON"
+        )
     found = measure(console=Console(stderr=True, soft_wrap=True, highlight=False))
     suite = HydraConfig.get().runtime.choices["suite"]
     figures = {"suite": suite, "overrides": typed(), **found}

@@ -252,8 +252,8 @@ def flags_first(arguments: Sequence[str]) -> list[str]:
 
 
 def run_folder() -> Path:
-    """The folder that Hydra gave this run. Read as it is: resolved, a `${` in it would be
-    interpolated."""
+    """The folder that Hydra gave this run, as a literal path: OmegaConf would interpolate a `${` in
+    its name."""
     runtime: Any = OmegaConf.to_container(HydraConfig.get().runtime, resolve=False)
     return Path(runtime["output_dir"])
 

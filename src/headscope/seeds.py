@@ -1,4 +1,4 @@
-"""Seeds that are pure functions of what they are for."""
+"""Seeds as pure functions of several numbers, such as (seed, step, rank)."""
 
 
 def mixed_seed(*parts: int) -> int:

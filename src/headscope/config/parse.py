@@ -9,7 +9,7 @@ import math
 import reprlib
 import types
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from omegaconf import MISSING, DictConfig, OmegaConf
@@ -44,7 +44,7 @@ def parse(schema: type[Schema], data: Any, key: str = "") -> Schema:
         raise UserError(f"{key or 'the configuration'}={short(data)} must be keys with values")
     schema = _chosen(schema, data, key)
     kinds = get_type_hints(schema)
-    known = [field.name for field in fields(schema) if field.name not in HYDRA_KEYS]  # type: ignore[arg-type]
+    known = [name for name in kinds if name not in HYDRA_KEYS]
     for name in data:
         if name not in known and name not in HYDRA_KEYS:
             raise UserError(f"{_join(key, name)}: there is no such key{_suggestion(name, known)}")
@@ -83,8 +83,8 @@ def _value(kind: Any, value: Any, key: str) -> Any:
         [kind] = [each for each in get_args(kind) if each is not type(None)]
     if kind is Any:
         return value
-    if is_dataclass(kind):
-        return parse(kind, value, key)  # type: ignore[arg-type]
+    if isinstance(kind, type) and is_dataclass(kind):
+        return parse(kind, value, key)
     if get_origin(kind) is list:
         if not isinstance(value, list):
             raise UserError(f"{key}={short(value)} must be a list, in brackets: {key}=[...]")

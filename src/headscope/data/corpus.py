@@ -222,7 +222,7 @@ class Hub(Corpus):
 
 
 def read_text(file: Path) -> str:
-    """A UTF-8 file with its line ends as LF. Raises UserError when it cannot be read as one."""
+    """The text of a UTF-8 file, with LF line ends. Raises UserError when it is not UTF-8 text."""
     data = _read_bytes(file)
     problem = _not_text(data)
     if problem:

@@ -65,7 +65,8 @@ def prepare_store(
 ) -> TokenStore:
     """Open the store of this text and tokenizer under `root`, and make it first if it is not there.
 
-    `make_tokenizer` gets the training documents. `say` is told when another process is waited for.
+    `make_tokenizer` gets the training documents. `say` prints a line while another process is
+    preparing the same store.
 
     Raises UserError when the text cannot be read, changes meanwhile, or is too short for the
     tokenizer, or the store that is there is not of this text and tokenizer; OSError when `root`

@@ -40,5 +40,5 @@ def multi_query(*, kv_heads: int | None = None, **options: Any) -> MultiHeadAtte
 def grouped_query(*, kv_heads: int | None = None, **options: Any) -> MultiHeadAttention:
     """`kv_heads` key heads, each for a group of query heads. Raises UserError without them."""
     if kv_heads is None:
-        raise UserError("grouped_query needs kv_heads, of which heads is a multiple")
+        raise UserError("grouped_query needs kv_heads=: give a number that divides heads")
     return MultiHeadAttention(kv_heads=kv_heads, **options)
