@@ -53,7 +53,7 @@ def train(composed: DictConfig) -> float:
     sweep = hydra.mode == RunMode.MULTIRUN
     stopped = partial(leave, folder, keep=named, sweep=sweep)
     with run_folder.locked(folder), stop.on_stop(stopped):
-        run_folder.check_links(folder)
+        run_folder.check_writable(folder)
         return train_in(folder, composed, named=named, sweep=sweep)
 
 

@@ -58,6 +58,12 @@ def assert_one_line(said: Said, *words: str) -> None:
         (["name=a/b"], ["name=a/b"]),
         (["name=../x"], ["name=../x", "letters"]),
         (["name=${oc.env:HOME}"], ["name=${oc.env:HOME}"]),
+        (["~model.heads"], ["model.heads", "--help"]),
+        (["callbacks.samples=5"], ["callbacks.samples.KEY="]),
+        (["callbacks.samples=null"], ["callbacks.samples"]),
+        (["store_dir=short.txt"], ["short.txt", "name another folder"]),
+        (["hydra.run.dir=short.txt"], ["short.txt", "name another folder"]),
+        (["data.path=/proc/kmsg"], ["data.path=/proc/kmsg"]),
         (["+bogus=1"], ["bogus", "no such key"]),
         (["+model.bogus=1"], ["model.bogus", "no such key"]),
         (["model=null"], ["model=null", "gpt, modern"]),
@@ -182,6 +188,20 @@ def test_a_folder_that_is_not_utf8(script: Script, monkeypatch: pytest.MonkeyPat
     Path(os.fsdecode(b"caf\xe9")).mkdir()
     monkeypatch.chdir(os.fsdecode(b"caf\xe9"))
     assert_one_line(script("train"), "not valid UTF-8", "rename")
+
+
+@pytest.mark.parametrize("place", ["outputs/latest", "outputs/r/checkpoints/last.ckpt"])
+def test_a_folder_in_the_place_of_a_file(script: Script, speeches: Path, place: str) -> None:
+    Path(place).mkdir(parents=True)
+    words = [*SMALL, f"data.path={speeches}", "hydra.run.dir=outputs/r"]
+    assert_one_line(script("train", *words), place, "is a folder")
+
+
+def test_a_lock_that_is_a_link(script: Script) -> None:
+    Path("run").mkdir()
+    Path("run/.lock").symlink_to("elsewhere")
+    assert_one_line(script("train", "hydra.run.dir=run"), "run/.lock")
+    assert not Path("elsewhere").exists()
 
 
 def test_there_is_no_run_yet(script: Script) -> None:

@@ -55,6 +55,12 @@ def test_what_is_no_token_of_the_vocabulary_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("tokens", [None, 5])
+def test_what_is_no_sequence_is_refused(loaded: Checkpoint, tokens) -> None:
+    with pytest.raises(UserError, match="sequence of integers"):
+        loaded.attention(tokens)
+
+
 def test_a_token_beyond_block_size_is_checked_too(loaded: Checkpoint) -> None:
     with pytest.raises(UserError, match="token 8 is 999"):
         loaded.attention([1] * 8 + [999])

@@ -87,14 +87,25 @@ def one_line(error: BaseException) -> str:
     if merging and isinstance(getattr(error, "full_key", None), int):  # a place in a list, no name
         return f"{merging[1]}: {str(error).splitlines()[0]}"
     if isinstance(error, OmegaConfBaseException) and error.full_key:
-        reason = str(error).splitlines()[0]
-        if "is not a ListConfig" in reason:
-            reason = f"must be a list, in brackets: {error.full_key}=[...]"
-        return f"{error.full_key}: {reason}"
+        return f"{error.full_key}: {_plain_reason(error)}"
+    if isinstance(error, FileExistsError | NotADirectoryError) and error.filename:
+        return f"{error.filename}: a file is in the place of a folder; name another folder"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     text, _, _ = str(error).partition("Config search path")
     return " ".join(text.split()) or type(error).__name__
+
+
+def _plain_reason(error: OmegaConfBaseException) -> str:
+    """Why OmegaConf refuses a value, in words of the command line."""
+    reason, key = str(error).splitlines()[0], error.full_key
+    if "is not a ListConfig" in reason:
+        return f"must be a list, in brackets: {key}=[...]"
+    if "is not a subclass of" in reason:
+        return f"this is a group of keys; set one of them, {key}.KEY=value"
+    if "does not support deletion" in reason or "is not Optional" in reason:
+        return f"it needs a value; --help shows the default of {key}"
+    return reason
 
 
 def _suggestion(error: OmegaConfBaseException) -> str:

@@ -54,15 +54,20 @@ def locked(folder: Path) -> Iterator[None]:
         raise UserError(
             f"{folder}: another process is at work here; wait for it, or stop it first"
         ) from None
+    except OSError as error:
+        raise UserError(f"{folder / LOCK} cannot be locked: {error.strerror}") from error
     try:
         yield
     finally:
         lock.release()
 
 
-def check_links(folder: Path) -> None:
-    """Raises UserError when a link leads what a run writes out of its folder, which may come from a
-    stranger."""
+def check_writable(folder: Path) -> None:
+    """Raises UserError when a folder is where a run writes a file, or when a link leads what it
+    writes out of its folder, which may come from a stranger."""
+    for file in (*(folder / "checkpoints" / name for name in CHECKPOINTS), Path("outputs/latest")):
+        if file.is_dir():
+            raise UserError(f"{file} is a folder, and a run writes a file there: move it away")
     for name in ("checkpoints", "tensorboard", "tensorboard/hparams.yaml"):
         if (folder / name).is_symlink():
             raise UserError(

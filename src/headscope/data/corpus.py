@@ -13,7 +13,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import BufferedReader
+from io import BufferedIOBase, BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -320,12 +320,13 @@ def _sha256(file: Path) -> str:
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[BufferedReader]:
+def _opened(file: Path) -> Iterator[BufferedIOBase]:
     """A regular file, opened. Raises UserError when it cannot be read."""
     try:
         if file.exists() and not file.is_file():  # a pipe would be waited for
             raise UserError(f"{file} is not a regular file")
-        with file.open("rb") as stream:
+        # Files in /proc have the size 0, and a read of some waits for ever.
+        with file.open("rb") if file.stat().st_size else BytesIO() as stream:
             yield stream
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror}") from None

@@ -32,8 +32,11 @@ def check_tokens(tokens: Tensor) -> None:
         )
 
 
-def token_ids(tokens: Iterable[Any], vocab_size: int) -> list[int]:
-    """Tokens as plain integers. Raises UserError when one is no integer in the vocabulary."""
+def token_ids(tokens: Any, vocab_size: int) -> list[int]:
+    """A sequence of tokens as plain integers. Raises UserError when it is none, or when one is no
+    integer in the vocabulary."""
+    if not isinstance(tokens, Iterable):
+        raise UserError(f"tokens are {tokens!r}: give a sequence of integers")
     ids = []
     for number, token in enumerate(tokens):
         try:
