@@ -58,6 +58,8 @@ def assert_one_line(said: Said, *words: str) -> None:
         (["name=a/b"], ["name=a/b"]),
         (["name=../x"], ["name=../x", "letters"]),
         (["name=${oc.env:HOME}"], ["name=${oc.env:HOME}"]),
+        (["optimizer.lr=" + "9" * 400], ["optimizer.lr=9999", "too long"]),
+        (["optimizer.lr=" + "9" * 5000], ["optimizer.lr=9999", "too long"]),
         (["~model.heads"], ["model.heads", "--help"]),
         (["callbacks.samples=5"], ["callbacks.samples.KEY="]),
         (["callbacks.samples=null"], ["callbacks.samples"]),

@@ -91,6 +91,8 @@ def literal_arguments(arguments: Sequence[str]) -> list[str]:
 def _literal_argument(argument: str) -> str:
     key, equals, value = argument.partition("=")
     if not equals or key.lstrip("+") not in LITERAL_KEYS:
+        if re.search(r"\d{300}", value):  # Python converts none with more than 308
+            raise UserError(f"{key}={value[:20]}...: this number is too long")
         return argument
     if not value and key not in TEXT_KEYS:
         raise UserError(f"{argument} is empty: give it a value, or leave it out")

@@ -58,6 +58,8 @@ CHANGES = {
     "a callback is empty": replace("callbacks/Clock", {}),
     "seconds of text": replace("callbacks/Clock/train_seconds", "fast"),
     "a best loss of None": replace("callbacks/Saving/best_val_loss", None),
+    "a sum of losses without a fraction": replace("running_loss/sum", 0),
+    "fewer losses than none": replace("running_loss/count", -1),
     "no lr_schedulers": remove("lr_schedulers"),
     "lr_schedulers of None": replace("lr_schedulers", None),
     "no optimizer": replace("optimizer_states", []),

@@ -59,8 +59,11 @@ def check_training_state(
         check_alike(content.get("lr_schedulers"), [], "lr_schedulers")
         check_alike(content.get("running_loss"), {"sum": 0.0, "count": 0}, "running_loss")
         check_alike(content.get("threads"), 1, "threads")
-        if not math.isfinite(content["running_loss"]["sum"]):
+        running = content["running_loss"]
+        if type(running["sum"]) is not float or not math.isfinite(running["sum"]):
             raise Mismatch("running_loss.sum")
+        if running["count"] < 0:
+            raise Mismatch("running_loss.count")
         states = content.get("optimizer_states")
         if not isinstance(states, list) or len(states) != 1:
             raise Mismatch("optimizer_states")
