@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from omegaconf import DictConfig
 
-from headscope import command_line
+from headscope.cli import command_line
 from headscope.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ def analyze(composed: DictConfig) -> None:
     from headscope import checkpoint
     from headscope.analysis.ablation import Replacement
     from headscope.analysis.head_types import Thresholds
+    from headscope.analysis.report import chosen
+    from headscope.analysis.report.subject import Ablation, Subject
+    from headscope.analysis.report.write import write_report
     from headscope.config import from_hydra
     from headscope.config.scripts import AnalyzeConfig
-    from headscope.head_report import chosen
-    from headscope.head_report.subject import Ablation, Subject
-    from headscope.head_report.write import write_report
 
     config = from_hydra(AnalyzeConfig, composed)
     check(config)

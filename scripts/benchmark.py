@@ -11,13 +11,12 @@ from hydra import compose
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from headscope import command_line
+from headscope.cli import command_line
 from headscope.config import SCHEMAS, build_part, from_hydra, parse
 from headscope.config.model import ModelConfig
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
-from headscope.files import write_atomically
-from headscope.json_file import json_text, read_json
+from headscope.files import json_text, read_json, write_atomically
 from headscope.stop import at_once
 
 if TYPE_CHECKING:
@@ -167,7 +166,7 @@ def attention(asked: Asked) -> None:
     from headscope import checkpoint
     from headscope.benchmarks.attention import Shape, report, time_attentions
     from headscope.benchmarks.attention_chart import draw
-    from headscope.check import check
+    from headscope.training.check import check
 
     check(asked.run)
     at_least_one(asked, "rounds", "batch_size")
@@ -190,7 +189,7 @@ def data(asked: Asked) -> None:
     """Making a batch, of corpora of several sizes, as a table and a chart."""
     from headscope.benchmarks.data import compare_batches, report
     from headscope.benchmarks.data_chart import draw
-    from headscope.check import check
+    from headscope.training.check import check
 
     check(asked.run)
     at_least_one(asked, "rounds", "batches")
@@ -238,8 +237,8 @@ def step_plan(asked: Asked) -> "Plan":
 
     from headscope import checkpoint
     from headscope.benchmarks.fresh import Plan
-    from headscope.build import precision_of
-    from headscope.check import check
+    from headscope.training.build import precision_of
+    from headscope.training.check import check
 
     choices = HydraConfig.get().runtime.choices
     if choices["experiment"]:

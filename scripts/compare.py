@@ -13,13 +13,13 @@ from hydra import compose
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from headscope import command_line
+from headscope.cli import command_line, words
 from headscope.config import from_hydra, parse
 from headscope.config.scripts import CompareConfig
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
-from headscope.run_folder import locked
 from headscope.stop import Interrupted, at_once, on_stop
+from headscope.training.run_folder import locked
 
 if TYPE_CHECKING:
     from headscope.comparison.runs import PlannedRun
@@ -40,17 +40,15 @@ def arguments(typed: list[str], quoted: list[str]) -> list[str]:
             raise UserError(
                 f"{word} is of one run: a comparison takes seeds=[1,2,3], and name= for its folder"
             )
-    if command_line.value_of(typed, "experiment") and not command_line.value_of(
-        typed, "trainer.max_steps"
-    ):
+    if words.value_of(typed, "experiment") and not words.value_of(typed, "trainer.max_steps"):
         raise UserError(
             "experiment= has a length of its own, and so has a comparison: say which, by "
             "trainer.max_steps= and trainer.val_every_steps="
         )
-    command_line.check_name(typed)
-    choices = command_line.value_of(typed, "compare.choices")
-    if choices is not None and command_line.value_of(typed, "compare") is None:
-        return command_line.with_words(quoted, ["compare=own"])
+    words.check_name(typed)
+    choices = words.value_of(typed, "compare.choices")
+    if choices is not None and words.value_of(typed, "compare") is None:
+        return words.with_words(quoted, ["compare=own"])
     return quoted
 
 
@@ -111,9 +109,8 @@ def _planned(
     for word in typed:
         if _begins(word, (*OWN, *OF_ONE_RUN)):
             raise UserError(f"compare.choices= {choice}: {word} is not of one choice")
-    own = command_line.literal_arguments([*typed, *command_line.implied_data(typed)])
-    words = [*shared, *own]
-    composed: Any = OmegaConf.to_container(compose("compare", words), resolve=True)
+    own = words.literal_arguments([*typed, *words.implied_data(typed)])
+    composed: Any = OmegaConf.to_container(compose("compare", [*shared, *own]), resolve=True)
     of_a_run = {key: composed[key] for key in TrainConfig.__dataclass_fields__}
     for seed in seeds:
         yield PlannedRun(choice, seed, parse(TrainConfig, of_a_run | {"seed": seed}), folder)

@@ -4,9 +4,9 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from headscope import command_line
+from headscope.cli import command_line
 from headscope.errors import UserError
-from headscope.json_file import json_text
+from headscope.files import json_text
 
 
 def evaluate(composed: DictConfig) -> None:

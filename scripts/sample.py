@@ -5,7 +5,7 @@ import sys
 
 from omegaconf import DictConfig
 
-from headscope import command_line
+from headscope.cli import command_line
 from headscope.errors import UserError
 from headscope.terminal import printable
 
@@ -13,6 +13,7 @@ from headscope.terminal import printable
 def sample(composed: DictConfig) -> None:
     """Write what the model says after the prompt to standard output, as it is made."""
     from headscope import checkpoint
+    from headscope.checkpoint.building import check_samples
     from headscope.config import from_hydra
     from headscope.config.scripts import SampleConfig
     from headscope.generation import (
@@ -21,7 +22,6 @@ def sample(composed: DictConfig) -> None:
         compile_reading,
         generate_texts,
     )
-    from headscope.model_size import check_samples
     from headscope.nn.precision import in_precision
     from headscope.seeds import mixed_seed
 

@@ -10,9 +10,12 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from headscope import command_line, run_folder, stop
+from headscope import stop
+from headscope.cli import command_line, words
+from headscope.cli.resume import changed_keys
 from headscope.errors import UserError
 from headscope.terminal import printable
+from headscope.training import run_folder
 
 
 def arguments(held: ExitStack, typed: list[str], quoted: list[str]) -> list[str]:
@@ -21,26 +24,29 @@ def arguments(held: ExitStack, typed: list[str], quoted: list[str]) -> list[str]
     A folder that the command line names is locked until `held` closes, before Hydra writes there.
     """
     from headscope.checkpoint import check_same_tokenizer
-    from headscope.resume import resume_arguments
+    from headscope.cli.resume import resume_arguments
 
-    command_line.check_name(typed)
-    weights = command_line.value_of(typed, "init_from")
-    if weights and not command_line.value_of(typed, "resume"):
-        check_same_tokenizer(weights, [*command_line.tokenizer_of_experiment(typed), *typed])
-    words = resume_arguments(typed, quoted)
+    words.check_name(typed)
+    weights = words.value_of(typed, "init_from")
+    if weights and not words.value_of(typed, "resume"):
+        check_same_tokenizer(weights, [*words.tokenizer_of_experiment(typed), *typed])
+    given = resume_arguments(typed, quoted)
     for key in ("resume", "hydra.run.dir"):
-        folder = command_line.value_of(typed, key)
+        folder = words.value_of(typed, key)
         if folder and "${" not in folder:
             claim(held, Path(folder))
-    return words
+    return given
 
 
 def claim(held: ExitStack, folder: Path) -> None:
     """Make and lock a run's folder until `held` closes; a new one that is not used is removed."""
-    unused = partial(run_folder.remove_unused, folder, keep=folder.exists())
+    existed = folder.exists()
+    unused = partial(run_folder.remove_unused, folder, keep=existed)
     held.enter_context(stop.on_stop(unused))
     folder.mkdir(parents=True, exist_ok=True)
     held.enter_context(run_folder.locked(folder))
+    # Only with the lock: these may be the files of another process.
+    held.enter_context(stop.on_stop(partial(run_folder.leave, folder, keep=existed)))
     held.callback(unused)
 
 
@@ -72,38 +78,40 @@ def train_in(folder: Path, composed: DictConfig, *, named: bool, sweep: bool) ->
     # Heavy, and not needed for --help or a misspelt key.
     from rich.console import Console
 
-    from headscope import build, report, run
     from headscope.config import from_hydra
     from headscope.config.training import TrainConfig
-    from headscope.recovery import read_summary
-    from headscope.resume import resumed_config, sources
+    from headscope.training import build, report, run
+    from headscope.training.recovery import Recovered, newest_checkpoint, read_summary
+    from headscope.training.resume import resumed_config, sources
 
     console = Console()
     say = partial(console.print, soft_wrap=True, markup=False, highlight=False)
     changes: list[str] = []
+    found: Recovered | None
     with ExitStack() as unless_built:
         unless_built.callback(run_folder.remove_unused, folder, keep=named)
         if composed.resume is not None:
             plain: Any = OmegaConf.to_container(composed, resolve=True)
-            words = list(HydraConfig.get().overrides.task)
-            config, changes = resumed_config(plain, folder, words)
+            found = newest_checkpoint(folder)
+            keys = changed_keys(list(HydraConfig.get().overrides.task))
+            config, changes = resumed_config(plain, found, keys)
             for line in sources(config):
                 print(printable(line), file=sys.stderr)
         else:
             config = from_hydra(TrainConfig, composed)
-        resume = run_folder.is_run(folder)
-        if resume and not sweep and composed.resume is None:
+            found = newest_checkpoint(folder) if run_folder.is_run(folder) else None
+        if found and not sweep and composed.resume is None:
             raise UserError(
                 f"hydra.run.dir={folder} is a run already; continue it with resume={folder}, or "
                 "name another folder"
             )
-        if resume and sweep:
-            run.check_same_recipe(folder, config)
+        if found and sweep:
+            run.check_same_recipe(found, config)
             summary = read_summary(folder)
             if summary:
                 say(f"{run_folder.shown(folder)} is finished already")
                 return summary["val_loss"]
-        this = build.build(config, folder=folder, console=console, resume=resume)
+        this = build.build(config, folder=folder, console=console, found=found)
         unless_built.pop_all()
     run_folder.remove_leftovers(folder)
     report.describe(this)

@@ -139,9 +139,6 @@ def main() -> None:
     import lightning.pytorch  # noqa: F401  # imported once, before all forks
     import torch.utils.tensorboard  # noqa: F401
 
-    import headscope.checkpoint
-    import headscope.head_report.write  # noqa: F401
-
     root = Path(tempfile.mkdtemp(prefix="hostile-"))
     prepare(root / "whole")
     counts: Counter[tuple[str, str]] = Counter()

@@ -34,9 +34,9 @@ from tensorboard.data.server_ingester import SubprocessServerDataIngester, get_s
 from tensorboard.util.grpc_util import ChannelCredsType
 from tensorboard.util.tensor_util import make_ndarray
 
-import headscope.run  # imports all that a session needs
-from headscope.run_folder import is_run
+import headscope.training.run  # imports all that a session needs
 from headscope.training.module import LanguageModel
+from headscope.training.run_folder import is_run
 
 ROOT = Path(__file__).parents[1]
 
@@ -144,7 +144,9 @@ def die_in(place: str, count: int) -> None:
 
         Path.replace = replaced  # type: ignore[method-assign]
     else:
-        headscope.run.write_atomically = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
+        headscope.training.run.write_atomically = lambda *given: os.kill(
+            os.getpid(), signal.SIGKILL
+        )
 
 
 def wait(pid: int) -> int:

@@ -15,13 +15,13 @@ from running import Script
 import headscope
 from headscope import checkpoint
 from headscope.analysis.ablation import ablate_heads
-from headscope.analysis.capture import attention_weights
 from headscope.analysis.diversity import cosine_similarity, jensen_shannon
 from headscope.analysis.head_types import Thresholds
 from headscope.analysis.metrics import head_figures
-from headscope.command_line import CONF
+from headscope.cli.command_line import CONF
 from headscope.data.tokenizer import bpe, char
 from headscope.evaluation import validation_text
+from headscope.nn.capture import attention_weights
 
 TEXT = "ab 🦜\n\x07中文<script>alert(1)</script>"
 

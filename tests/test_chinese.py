@@ -12,12 +12,12 @@ from composing import training_config
 
 import headscope
 from headscope.analysis.page import attention_page
-from headscope.callbacks.attention import AttentionMaps
-from headscope.callbacks.samples import Samples, as_markdown
 from headscope.data.corpus import TextFiles
 from headscope.data.store import prepare_store
 from headscope.data.tokenizer import Tokenizer, bpe, byte, char
-from headscope.watchers import watchers
+from headscope.training.callbacks.attention import AttentionMaps
+from headscope.training.callbacks.choosing import watchers
+from headscope.training.callbacks.samples import Samples, as_markdown
 
 MAKERS = {"char": char, "byte": byte, "bpe": partial(bpe, vocab_size=400)}
 CLAUSE = "多言數窮，不如守中。"

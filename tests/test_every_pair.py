@@ -13,12 +13,12 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from headscope import checkpoint
-from headscope.build import Run, build
-from headscope.command_line import quote
+from headscope.cli.command_line import quote
 from headscope.generation import generate_tokens
-from headscope.run import fit
 from headscope.stop import Interrupted
+from headscope.training.build import Run, build
 from headscope.training.module import LanguageModel
+from headscope.training.run import fit
 
 TINY = [
     *SIZES,

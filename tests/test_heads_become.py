@@ -8,7 +8,7 @@ import torch
 from running import Script, events
 
 import headscope
-from headscope.analysis.capture import attention_weights
+from headscope.nn.capture import attention_weights
 
 RECIPE = [
     "model/position=rotary",

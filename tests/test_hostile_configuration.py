@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from running import SMALL, Script
 
 from headscope import checkpoint
-from headscope.check import check
 from headscope.config import build_part, parse
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
+from headscope.training.check import check
 
 PLACES = list(places(configuration()))
 opened: list[tuple[str, str]] = []

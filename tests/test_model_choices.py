@@ -6,11 +6,11 @@ import pytest
 from composing import composed, training_config
 
 from headscope import checkpoint
-from headscope.check import check
-from headscope.command_line import CONF
+from headscope.cli.command_line import CONF
 from headscope.config import SCHEMAS, from_hydra
 from headscope.config.training import TrainConfig
 from headscope.nn import GPT
+from headscope.training.check import check
 
 
 def built(*overrides: str) -> GPT:

@@ -5,10 +5,10 @@ import torch
 from small_gpt import fresh
 from torch import Tensor
 
-from headscope.analysis.capture import attention_weights
 from headscope.analysis.head_types import Thresholds, excess, head_types
 from headscope.analysis.metrics import head_figures, uniform, uniform_figures
 from headscope.analysis.repeats import repeat_figures, uniform_repeat_figures
+from headscope.nn.capture import attention_weights
 
 TOKENS = 24
 

@@ -12,8 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headscope.analysis.labels import visible
 from headscope.analysis.page import attention_page
+from headscope.data.labels import visible
 
 
 def causal_weights(layers: int, heads: int, tokens: int, seed: int = 0) -> torch.Tensor:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from headscope.analysis.labels import visible
 from headscope.analysis.page import attention_page
+from headscope.data.labels import visible
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium, of the dev extra")
 Keys = webdriver.Keys

@@ -58,10 +58,10 @@ def test_what_needs_too_much_memory_is_left_out_and_says_so(script: Script) -> N
     assert said.code == 0, said.err
     assert {path.name for path in Path().iterdir()} == {"figures.json", "figures.png"}
     [shape] = json.loads(Path("figures.json").read_text())["shapes"]
-    [left_out] = [row for row in shape["attentions"] if "left_out" in row]
-    assert left_out["attention"] == "additive"
-    assert "memory_gib=0.01" in left_out["left_out"]
-    assert f"additive: {left_out['left_out']}" in said.out
+    [timer_paused] = [row for row in shape["attentions"] if "timer_paused" in row]
+    assert timer_paused["attention"] == "additive"
+    assert "memory_gib=0.01" in timer_paused["timer_paused"]
+    assert f"additive: {timer_paused['timer_paused']}" in said.out
     assert Path("figures.png").read_bytes().startswith(b"\x89PNG")
     height, width, _ = imread("figures.png").shape
     assert 300 < height < width < 2000
@@ -86,7 +86,7 @@ def test_the_chart_shows_both_times_and_the_parameters() -> None:
     }
     rows = [
         {"attention": "multi_head", "parameters": 65_536, **timed},
-        {"attention": "additive", "parameters": 65_664, "left_out": "needs 9 GiB"},
+        {"attention": "additive", "parameters": 65_664, "timer_paused": "needs 9 GiB"},
     ]
     figures = {"device": "cpu", "threads": 1, "overrides": [], "batch_size": 4, "rounds": 1}
     shape = {"tokens": 64, "embed_dim": 128, "heads": 4, "attentions": rows}

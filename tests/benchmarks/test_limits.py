@@ -16,7 +16,12 @@ SIZES = {"vocab_size": 19, "block_size": 12, "embed_dim": 16, "layers": 2, "head
 
 def test_every_weight_of_a_product_counts_and_no_table() -> None:
     matrices = 2 * 12 * 16 * 16 + 19 * 16  # of two layers, and the head
-    for other in ({}, {"tied_head": False}, {"bias": True, "qkv_bias": True}, {"lookback": 2}):
+    for other in (
+        {},
+        {"tied_head": False},
+        {"bias": True, "qkv_bias": True},
+        {"previous_tokens": 2},
+    ):
         assert weights_in_products(GPT(**SIZES, **other)) == matrices
 
 

@@ -36,7 +36,7 @@ def test_all_sides_train_alike(script: Script, words: list[str]) -> None:
         assert name in said.out
         step = figures["milliseconds"][name]["median"] / 1e3
         assert speed * step == pytest.approx(figures["tokens_per_step"], rel=0.01)
-        assert 0 < figures["of_matrix_rate"][name] < 1
+        assert 0 < figures["mfu"][name] < 1
     first, last = figures["first_loss"], figures["last_loss"]
     assert first["headscope"] == first["bare loop"] == pytest.approx(first["transformers"], 1e-4)
     assert last["headscope"] == last["bare loop"] == pytest.approx(last["transformers"], 0.02)
@@ -72,7 +72,8 @@ def test_the_model_of_transformers_gives_our_logits(bias: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [{"position": Rotary}, {"tied_head": False}, {"lookback": 1}, {"logit_cap": 15.0}]
+    "other",
+    [{"position": Rotary}, {"tied_head": False}, {"previous_tokens": 1}, {"logit_cap": 15.0}],
 )
 def test_a_model_that_is_no_gpt_2_is_not_compared(other: dict) -> None:
     with pytest.raises(ValueError, match=r"suite\.peers=false"):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from running import SMALL, Script
 
-from headscope.callbacks.heads import HeadFigures
+from headscope.training.callbacks.heads import HeadFigures
 
 
 @pytest.fixture

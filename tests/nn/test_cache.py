@@ -18,7 +18,7 @@ BY_PARTS = [[10], [1] * 10, [4, 1, 1, 3, 1], [1, 9]]
 def test_read_in_parts_a_text_has_the_logits_that_it_has_at_once(pair, lengths):
     model, tokens = gpt(**variant(pair)).eval(), some_tokens(batch=3)
     whole, cache = model(tokens), model.make_cache(3)
-    read = [model.read_out(model.hidden(part, cache)) for part in tokens.split(lengths, dim=1)]
+    read = [model.unembed(model.hidden(part, cache)) for part in tokens.split(lengths, dim=1)]
     torch.testing.assert_close(torch.cat(read, dim=1), whole, rtol=1e-4, atol=1e-5)
 
 

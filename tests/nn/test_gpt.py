@@ -128,8 +128,8 @@ def test_it_computes_what_gpt_2_of_transformers_computes():
         "attention.qkv": "attn.c_attn",
         "attention.out_proj": "attn.c_proj",
         "feed_forward_norm": "ln_2",
-        "feed_forward.widen": "mlp.c_fc",
-        "feed_forward.out_proj": "mlp.c_proj",
+        "feed_forward.up_proj": "mlp.c_fc",
+        "feed_forward.down_proj": "mlp.c_proj",
     }
     theirs = {}
     for name, weight in model.state_dict().items():
@@ -190,7 +190,9 @@ def test_fresh_weights_have_the_spread_of_gpt_2(pair, layers):
         elif pair[1] == "head_bias" and name == "position.table":
             assert not parameter.any()
         elif parameter.dim() >= 2:
-            expected = 0.02 / math.sqrt(2 * layers) if "out_proj" in name else 0.02
+            expected = (
+                0.02 / math.sqrt(2 * layers) if "_proj" in name and "up_proj" not in name else 0.02
+            )
             assert parameter.std().item() == pytest.approx(expected, rel=0.15), name
             assert parameter.mean().item() == pytest.approx(0, abs=expected / 3), name
         else:

@@ -9,8 +9,8 @@ from choices import PAIRS, REFUSED, parts
 from small_gpt import fresh, gpt, loss_of, some_tokens, variant
 from torch import Tensor
 
-from headscope.analysis.capture import captured_attention
 from headscope.nn import Sinusoidal
+from headscope.nn.capture import captured_attention
 from headscope.nn.loss import next_token_loss
 
 every_pair = pytest.mark.parametrize("pair", PAIRS, ids="-".join)

@@ -60,24 +60,24 @@ def test_the_square_of_relu_has_the_gradient_of_its_steps():
     torch.testing.assert_close(ours, plain)
 
 
-@pytest.mark.parametrize("lookback", [1, 3, 8])
-def test_a_token_knows_who_stood_before_it_before_any_attention(lookback):
-    model = gpt(lookback=lookback, norm_embedding=True, position=NoPosition)
+@pytest.mark.parametrize("previous_tokens", [1, 3, 8])
+def test_a_token_knows_who_stood_before_it_before_any_attention(previous_tokens):
+    model = gpt(previous_tokens=previous_tokens, norm_embedding=True, position=NoPosition)
     changed = TOKENS.clone()
     changed[:, 1] = (changed[:, 1] + 1) % 11
     moved = (model.embed(changed) - model.embed(TOKENS)).abs().amax(dim=(0, 2)) > 1e-4
-    assert moved.tolist() == [1 <= place <= 1 + lookback for place in range(6)]
+    assert moved.tolist() == [1 <= place <= 1 + previous_tokens for place in range(6)]
     bare = TOKENS[:, :1]  # nothing stood before it, whatever stands behind
     torch.testing.assert_close(model.embed(TOKENS)[:, :1], model.embed(bare))
 
 
 def test_looking_back_starts_as_nothing():
-    model = fresh(lookback=2)
+    model = fresh(previous_tokens=2)
     embedded = model.embed(TOKENS)
-    model.before = nn.ModuleList()
+    model.previous_token_embeddings = nn.ModuleList()
     assert torch.equal(embedded, model.embed(TOKENS))
-    with pytest.raises(ValueError, match="lookback=-1"):
-        fresh(lookback=-1)
+    with pytest.raises(ValueError, match="previous_tokens=-1"):
+        fresh(previous_tokens=-1)
 
 
 def test_normalized_embeddings_are_of_one_size():
@@ -97,7 +97,7 @@ def test_every_part_is_the_one_that_was_chosen(norm, activation):
     x = torch.randn(2, model.embedding.embedding_dim)
     for block in model.blocks:
         network = block.feed_forward
-        torch.testing.assert_close(network(x), network.out_proj(activation(network.widen(x))))
+        torch.testing.assert_close(network(x), network.down_proj(activation(network.up_proj(x))))
 
 
 def test_a_cap_bounds_logits_and_keeps_their_order():
@@ -124,7 +124,7 @@ def test_blocks_that_start_at_zero_change_nothing_and_learn():
     F.cross_entropy(model(TOKENS).flatten(0, 1), TOKENS.flatten()).backward()
     for block in model.blocks:
         assert block.attention.out_proj.weight.grad.abs().max() > 0
-        assert block.feed_forward.out_proj.weight.grad.abs().max() > 0
+        assert block.feed_forward.down_proj.weight.grad.abs().max() > 0
 
 
 def test_a_modern_model_saved_then_loaded_gives_the_same_logits(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from running import SMALL
 from torch import Tensor
 
-from headscope.build import build
+from headscope.training.build import build
 from headscope.training.module import LanguageModel
 
 

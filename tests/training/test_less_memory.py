@@ -147,7 +147,7 @@ def test_auto_makes_chunks_of_64_mib_of_logits_and_leaves_small_ones_whole():
 def test_validation_counts_all_nats(chunk_tokens):
     objective = Objective(gpt(), chunk_tokens=chunk_tokens)
     torch.testing.assert_close(
-        objective.nats(*BATCH) / BATCH[1].numel(), objective.loss(*BATCH), rtol=1e-6, atol=0
+        objective.loss_sum(*BATCH) / BATCH[1].numel(), objective.loss(*BATCH), rtol=1e-6, atol=0
     )
 
 

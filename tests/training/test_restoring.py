@@ -9,8 +9,8 @@ import pytest
 import torch
 from running import SMALL, Script
 
-from headscope import build
 from headscope.errors import UserError
+from headscope.training import build
 from headscope.training.restoring import check_training_state
 
 
@@ -57,7 +57,7 @@ CHANGES = {
     "a callback is a list": replace("callbacks/Clock", []),
     "a callback is empty": replace("callbacks/Clock", {}),
     "seconds of text": replace("callbacks/Clock/train_seconds", "fast"),
-    "a best loss of None": replace("callbacks/Saving/best_val_loss", None),
+    "a best loss of None": replace("callbacks/CheckpointSaver/best_val_loss", None),
     "a sum of losses without a fraction": replace("running_loss/sum", 0),
     "fewer losses than none": replace("running_loss/count", -1),
     "no lr_schedulers": remove("lr_schedulers"),

@@ -87,7 +87,7 @@ def _changes(
 
 def _losses(model: GPT, x: Tensor, targets: Tensor) -> Tensor:
     """The mean loss of every text, (N,), from what the last block wrote (N, T, C)."""
-    losses = next_token_loss(model.read_out(x), targets, reduction="none")
+    losses = next_token_loss(model.unembed(x), targets, reduction="none")
     return losses.view_as(targets).mean(dim=-1)
 
 

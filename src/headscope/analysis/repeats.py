@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headscope.analysis.capture import attention_weights
 from headscope.analysis.metrics import previous_mass, uniform
 from headscope.errors import UserError
 from headscope.nn import GPT
+from headscope.nn.capture import attention_weights
 
 TEXTS, AT_ONCE = 64, 8
 """Texts that a report scores, and those that go through the model together."""

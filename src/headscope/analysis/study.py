@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headscope.analysis.capture import attention_weights
 from headscope.analysis.diversity import cosine_similarity
 from headscope.analysis.head_types import Thresholds, head_types
 from headscope.analysis.metrics import head_figures, uniform, uniform_figures
@@ -22,13 +21,14 @@ from headscope.analysis.repeats import (
 )
 from headscope.analysis.tokens import TokenKinds, mass_on, targets_in
 from headscope.nn import GPT
+from headscope.nn.capture import attention_weights
 
 NUMBERS_AT_ONCE = 2**22
 """Weights of one head at once, over all windows that are read together."""
 
 
 @dataclass(frozen=True)
-class Study:
+class HeadStatistics:
     """`figures` by name, (L, H) each; `uniform`, the value that each takes for a head that looks at
     all it sees alike; `types`, a word for each head, and `similarity`, the cosine of any two
     (L H, L H), layer by layer. `tokens` is the length T of the windows."""
@@ -54,7 +54,7 @@ def study_heads(
     thresholds: Thresholds | None = None,
     texts: int = TEXTS,
     track: Callable[[Iterable[Tensor]], Iterable[Tensor]] = iter,
-) -> Study:
+) -> HeadStatistics:
     """Figures of every head, means over `windows` (N, T) of tokens and, of induction, over
     `texts` repeated random texts; none of induction where `block_size` is too short to repeat, and
     none of punctuation and frequent tokens without the `kinds` of tokens.
@@ -87,7 +87,7 @@ def study_heads(
         repeats = repeat_figures(model, leave_out=leave_out, texts=texts)
         figures |= {name: figure.cpu() for name, figure in repeats.items()}
         baseline |= uniform_repeat_figures(text_length(model))
-    return Study(
+    return HeadStatistics(
         figures=figures,
         uniform=baseline,
         types=head_types(figures, baseline, thresholds=thresholds),

@@ -14,9 +14,10 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from headscope.benchmarks.timing import machine, ratios, spread, wait_for
+from headscope.benchmarks.timing import machine, ratios, spread
 from headscope.errors import UserError
 from headscope.nn.attention import AdditiveAttention, Attention
+from headscope.training.bare_loop import wait_for
 
 REFERENCE = "multi_head"
 WARMUP_ROUNDS = 3
@@ -137,7 +138,7 @@ def time_shape(
             "cache_numbers_per_token": layer.cache_width,
         }
         if needed > memory_gib:
-            row["left_out"] = f"needs about {needed:.0f} GiB; suite.memory_gib={memory_gib}"
+            row["timer_paused"] = f"needs about {needed:.0f} GiB; suite.memory_gib={memory_gib}"
         else:
             timed[label] = (layer, variant.explicit)
         rows.append(row)
@@ -215,7 +216,7 @@ def report(figures: dict[str, Any], console: Console) -> None:
             table.add_column(name, justify="right", no_wrap=True)
         for row in shape["attentions"]:
             cells = ["-"] * 4
-            if "left_out" not in row:
+            if "timer_paused" not in row:
                 cells = [
                     f"{row['milliseconds']['median']:,.2f}",
                     f"{row['ratio']['median']:.2f}",
@@ -227,8 +228,8 @@ def report(figures: dict[str, Any], console: Console) -> None:
         console.print(f"\n{sizes}", style="bold", highlight=False)
         console.print(table)
         for row in shape["attentions"]:
-            if "left_out" in row:
-                console.print(f"{row['attention']}: {row['left_out']}", highlight=False)
+            if "timer_paused" in row:
+                console.print(f"{row['attention']}: {row['timer_paused']}", highlight=False)
     console.print(
         "\ncache: numbers that a key-value cache keeps for every token. ms: forward and backward; "
         f"forward: ms of the forward pass alone, without gradients; medians of {figures['rounds']} "

@@ -36,7 +36,7 @@ def draw(figures: dict[str, Any]) -> Figure:
         forward = {
             number: row["forward_milliseconds"]["median"]
             for number, row in enumerate(shape["attentions"])
-            if "left_out" not in row
+            if "timer_paused" not in row
         }
         time_panel.barh(list(forward), list(forward.values()), color="black", height=0.2)
         draw_group(parameter_panel, [parameter_bar(row) for row in shape["attentions"]])
@@ -44,7 +44,7 @@ def draw(figures: dict[str, Any]) -> Figure:
         row[figure]["median"]
         for shape in shapes
         for row in shape["attentions"]
-        if "left_out" not in row
+        if "timer_paused" not in row
         for figure in ("milliseconds", "forward_milliseconds")
     ]
     counts = [row["parameters"] for shape in shapes for row in shape["attentions"]]
@@ -61,8 +61,8 @@ def draw(figures: dict[str, Any]) -> Figure:
 
 def time_bar(row: dict[str, Any]) -> Bar:
     name = row["attention"]
-    if "left_out" in row:
-        return Bar(name, None, row["left_out"])
+    if "timer_paused" in row:
+        return Bar(name, None, row["timer_paused"])
     both, forward = row["milliseconds"]["median"], row["forward_milliseconds"]["median"]
     words = f"{both:,.2f} ms, {row['ratio']['median']:.2f}x; forward {forward:,.2f} ms"
     return Bar(name, both, words, ours=name == REFERENCE)

@@ -24,10 +24,11 @@ from torch import Tensor, nn
 
 from headscope import checkpoint
 from headscope.benchmarks.peers import hugging_face
-from headscope.benchmarks.timing import spread, wait_for
+from headscope.benchmarks.timing import spread
 from headscope.config.model import ModelConfig
 from headscope.errors import UserError
 from headscope.nn.loss import next_token_loss
+from headscope.training.bare_loop import wait_for
 from headscope.training.objective import Objective
 from headscope.training.process import prepare_process
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from headscope.benchmarks.timing import wait_for
 from headscope.nn import GPT
+from headscope.training.bare_loop import wait_for
 
 
 def weights_in_products(model: GPT) -> int:

@@ -49,8 +49,8 @@ def hugging_face(model: GPT) -> Any:
             "attn.c_attn": "attention.qkv",
             "attn.c_proj": "attention.out_proj",
             "ln_2": "feed_forward_norm",
-            "mlp.c_fc": "feed_forward.widen",
-            "mlp.c_proj": "feed_forward.out_proj",
+            "mlp.c_fc": "feed_forward.up_proj",
+            "mlp.c_proj": "feed_forward.down_proj",
         }
         for name, ours in names.items():
             copied |= of_layer(f"transformer.h.{number}.{name}", block.get_submodule(ours))
@@ -96,7 +96,7 @@ def check_form(model: GPT) -> None:
         and getattr(activation, "func", activation) is gelu
         and model.head.weight is model.embedding.weight
         and model.logit_cap is None
-        and not len(model.before)
+        and not len(model.previous_token_embeddings)
         and isinstance(model.embedding_norm, nn.Identity)
         and model.embedding_scale == 1
     )

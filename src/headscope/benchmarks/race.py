@@ -15,9 +15,9 @@ from rich.table import Table
 from headscope.analysis.pictures.style import BLUE, ORANGE
 from headscope.benchmarks.timing import machine, place, ratios
 from headscope.benchmarks.training import built
-from headscope.callbacks.clock import callbacks_of, clock_of
 from headscope.config.training import TrainConfig
 from headscope.stop import on_stop
+from headscope.training.callbacks.clock import callbacks_of, clock_of
 from headscope.training.process import prepare_process
 
 

@@ -11,11 +11,12 @@ from rich.console import Console
 
 from headscope.benchmarks.limits import read_bandwidth, weights_in_products
 from headscope.benchmarks.peers import hugging_face, require_transformers
-from headscope.benchmarks.timing import in_turn, machine, ratios, spread, wait_for
+from headscope.benchmarks.timing import in_turn, machine, ratios, spread
 from headscope.errors import UserError
 from headscope.generation import Read, compile_reading, generate_tokens
 from headscope.nn import GPT
 from headscope.nn.precision import in_precision
+from headscope.training.bare_loop import wait_for
 
 OURS, THEIRS = "headscope", "transformers"
 UNCACHED = "headscope, no cache"

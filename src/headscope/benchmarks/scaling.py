@@ -20,11 +20,12 @@ from rich.console import Console
 from rich.table import Table
 
 from headscope.benchmarks.fresh import Measured, Plan, Steps, measure_apart
-from headscope.benchmarks.timing import in_turn, machine, spread, wait_for
+from headscope.benchmarks.timing import in_turn, machine, spread
 from headscope.checkpoint import build_model
 from headscope.data.batches import Batch, TrainingBatches
 from headscope.data.store import token_dtype
 from headscope.errors import UserError
+from headscope.training.bare_loop import wait_for
 from headscope.training.process import prepare_process
 
 CORPUS = "corpus"

@@ -40,12 +40,6 @@ def in_turn(
     return measured
 
 
-def wait_for(device: torch.device) -> None:
-    """A GPU takes orders and works on; its clock stops only when all is done."""
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
-
-
 def machine(device: torch.device) -> dict[str, Any]:
     """Where something was measured."""
     return {

@@ -1,14 +1,10 @@
 """What the machinery costs: our training step against the same step in a bare PyTorch loop, and
 against the same model of others."""
 
-import itertools
 import math
 import statistics
 import tempfile
-import time
-from collections.abc import Callable
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,18 +12,14 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor, nn
 
 from headscope.benchmarks.bars import Bar, draw_bars
 from headscope.benchmarks.limits import matrix_rate, training_flops
 from headscope.benchmarks.peers import hugging_face
-from headscope.benchmarks.timing import machine, place, ratios, spread, wait_for
-from headscope.build import Run, build
-from headscope.callbacks.clock import callbacks_of, clock_of, left_out
+from headscope.benchmarks.timing import machine, place, ratios, spread
 from headscope.config.training import TrainConfig
-from headscope.data.batches import TrainingBatches
-from headscope.nn import GPT
-from headscope.nn.loss import next_token_loss
+from headscope.training.bare_loop import BareLoop, bare_loop, built
+from headscope.training.callbacks.clock import callbacks_of, clock_of, timer_paused
 from headscope.training.process import prepare_process
 
 OURS, BARE, PEER = "headscope", "bare loop", "transformers"
@@ -45,7 +37,7 @@ def compare_steps(
     """Milliseconds per step of a run as scripts/train.py makes it, of the plainest loop around the
     same model and optimizer, and with `peers` of such a loop around the same model of others, taken
     in turn, `steps` at a time: medians, spread, and ratios to the bare loop. What compiles our
-    model compiles all. `of_matrix_rate` is the part of what the device does in a large product of
+    model compiles all. `mfu` is the part of what the device does in a large product of
     matrices in the same precision that the model's own arithmetic is ("MFU": PaLM 2022).
 
     All start from the same weights and see the same batches. As in `summary.json`, validation,
@@ -92,76 +84,10 @@ def compare_steps(
         "tokens_per_second": {name: round(value) for name, value in speed.items()},
         "flops_per_token": flops,
         "matrix_flops_per_second": round(rate),
-        "of_matrix_rate": {name: round(flops * value / rate, 3) for name, value in speed.items()},
+        "mfu": {name: round(flops * value / rate, 3) for name, value in speed.items()},
         "first_loss": {name: round(found[0], 6) for name, found in losses.items()},
         "last_loss": {name: round(found[-1], 6) for name, found in losses.items()},
     }
-
-
-def built(config: TrainConfig, folder: str) -> Run:
-    return build(config, folder=Path(folder), console=Console(quiet=True))
-
-
-def bare_loop(
-    config: TrainConfig, *, theirs: Callable[[GPT], nn.Module] | None = None
-) -> "BareLoop":
-    """The loop that does what `config` describes, with our model or what `theirs` makes of it,
-    whose output has `logits`."""
-    with tempfile.TemporaryDirectory() as folder:
-        run = built(config, folder)
-    device = run.trainer.strategy.root_device
-    run.trainer.precision_plugin.convert_module(run.model)
-    ours = run.model.to(device).train()
-    if theirs is None:
-        return BareLoop(run, ours, ours)
-    model = theirs(ours)
-    return BareLoop(run, model, lambda tokens: model(tokens).logits)
-
-
-class BareLoop:
-    """The plainest loop that does the work of a run: batches, forward, backward, clipping, a step
-    of the optimizer at the schedule's rate."""
-
-    def __init__(self, run: Run, model: nn.Module, logits: Callable[[Tensor], Tensor]) -> None:
-        self.device = run.trainer.strategy.root_device
-        self.model = model
-        self.logits = logits
-        self.optimizer = run.module.make_optimizer(self.model)
-        self.rates = [group["lr"] for group in self.optimizer.param_groups]
-        self.schedule = run.module.schedule
-        self.clip = run.config.trainer.gradient_clip or math.inf
-        self.precision = run.trainer.precision_plugin.forward_context
-        self.steps = enumerate(
-            TrainingBatches(
-                run.store.train,
-                block_size=run.config.model.block_size,
-                batch_size=run.config.trainer.batch_size,
-                seed=run.config.seed,
-            )
-        )
-        self.losses: list[float] = []
-        if run.module.compile_model:
-            model.compile()
-
-    def run(self, count: int) -> float:
-        """Milliseconds of each of the next `count` steps."""
-        wait_for(self.device)
-        started = time.perf_counter()
-        for step, (inputs, targets) in itertools.islice(self.steps, count):
-            for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-                group["lr"] = rate * self.schedule(step)
-            with self.precision():
-                loss = next_token_loss(self.logits(inputs.to(self.device)), targets.to(self.device))
-            loss.backward()
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
-            self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
-            if step == 0:
-                self.losses.append(float(loss.detach()))
-        wait_for(self.device)
-        passed = time.perf_counter() - started
-        self.losses.append(float(loss.detach()))
-        return 1e3 * passed / count
 
 
 class Turns(Callback):
@@ -185,7 +111,7 @@ class Turns(Callback):
         if done < 0 or done % self.steps:
             return
         clock = clock_of(trainer)
-        with left_out(trainer):
+        with timer_paused(trainer):
             if done == 0:
                 for loop in self.loops.values():
                     loop.run(self.warmup_steps)
@@ -217,7 +143,7 @@ def report(figures: dict[str, Any], console: Console) -> None:
             *(f"{times[key]:.2f}" for key in ("median", "min", "max")),
             f"{figures['ratio_to_bare_loop'][name]['median']:.3f}",
             f"{figures['tokens_per_second'][name]:,}",
-            f"{100 * figures['of_matrix_rate'][name]:.1f} %",
+            f"{100 * figures['mfu'][name]:.1f} %",
         )
     console.print(table)
     console.print(

@@ -13,13 +13,13 @@ import torch
 from rich.console import Console
 
 from headscope.benchmarks.timing import spread
-from headscope.build import build
-from headscope.callbacks.clock import clock_of
-from headscope.callbacks.watching import watching_seconds
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.stop import on_stop
+from headscope.training.build import build
+from headscope.training.callbacks.clock import clock_of
+from headscope.training.callbacks.watching import watching_seconds
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,12 @@ import torch
 from rich.console import Console
 
 from headscope import checkpoint
-from headscope.benchmarks.training import bare_loop
 from headscope.comparison.runs import PlannedRun
 from headscope.evaluation import evaluate_lengths, validation_text
-from headscope.files import write_atomically
+from headscope.files import json_text, read_json, write_atomically
 from headscope.generation import generate_tokens
-from headscope.json_file import json_text, read_json
-from headscope.run import device_name
+from headscope.training.bare_loop import bare_loop
+from headscope.training.run import device_name
 
 TIMED_STEPS, WARMUP_STEPS = 10, 3
 SPEEDS = ("step_ms", "sampled_tokens_per_second")

@@ -15,13 +15,13 @@ from typing import Any
 from rich.console import Console
 
 from headscope import checkpoint, stop
-from headscope.build import build
-from headscope.check import check
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
-from headscope.recovery import read_summary
-from headscope.run import check_same_recipe, fit
-from headscope.run_folder import is_run, leave, remove_leftovers
+from headscope.training.build import build
+from headscope.training.check import check
+from headscope.training.recovery import newest_checkpoint, read_summary
+from headscope.training.run import check_same_recipe, fit
+from headscope.training.run_folder import is_run, leave, remove_leftovers
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def check_plan(runs: Sequence[PlannedRun]) -> None:
         except UserError as error:
             raise UserError(f"{run.choice}: {error}") from error
         if is_run(run.folder):
-            check_same_recipe(run.folder, run.config)
+            check_same_recipe(newest_checkpoint(run.folder), run.config)
 
 
 def check_same_text(runs: Sequence[PlannedRun]) -> None:
@@ -110,7 +110,7 @@ def train(run: PlannedRun, console: Console) -> dict[str, Any]:
                 run.config,
                 folder=run.folder,
                 console=console if console.is_terminal else Console(quiet=True),
-                resume=is_run(run.folder),
+                found=newest_checkpoint(run.folder) if is_run(run.folder) else None,
             )
             remove_leftovers(run.folder)  # of a process that was killed before it saved
             return fit(built)

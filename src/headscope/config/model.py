@@ -153,7 +153,7 @@ class ModelConfig:
     qkv_bias: bool = MISSING
     tied_head: bool = MISSING
     scale_embedding: bool = MISSING
-    lookback: int = MISSING
+    previous_tokens: int = MISSING
     norm_embedding: bool = MISSING
     zero_init: bool = MISSING
     logit_cap: float | None = MISSING

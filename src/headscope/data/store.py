@@ -25,8 +25,7 @@ from filelock import FileLock, Timeout
 from headscope.data.corpus import Corpus
 from headscope.data.tokenizer import Tokenizer, tokenizer_from_state
 from headscope.errors import UserError
-from headscope.files import cannot_write, write_atomically
-from headscope.json_file import parsed
+from headscope.files import cannot_write, parsed, write_atomically
 from headscope.stop import on_stop
 
 FORMAT = 1

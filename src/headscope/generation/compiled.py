@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from headscope.errors import UserError
 from headscope.generation.tokens import Read
 from headscope.nn import GPT, Cache, Past
-from headscope.nn.precision import precise
+from headscope.nn.precision import upcast_to_float32
 
 
 @torch.no_grad()
@@ -32,7 +32,7 @@ def compile_reading(model: GPT, *, batch: int = 1) -> Read:
     if any(isinstance(part, torch.ao.nn.quantized.dynamic.Linear) for part in model.modules()):
         raise UserError("compile=true takes precision=fp32 or bf16: int8 cannot be compiled")
     # Before it, to look back is to look past the beginning, which would be another step.
-    first = 1 + max(1, len(model.before))
+    first = 1 + max(1, len(model.previous_token_embeddings))
     if first + 2 > model.block_size:
         return model.next_logits
     compile_step = compile_ahead if model.device.type == "cpu" else compile_at_call
@@ -70,7 +70,7 @@ class OneToken(nn.Module):
         ]
         with RowProducts():
             x = self.model.through_blocks(self.model.embed(seen, length), pasts)
-            return self.model.read_out(x)[:, 0]
+            return self.model.unembed(x)[:, 0]
 
 
 Step = Callable[[list[Tensor]], Tensor]
@@ -146,7 +146,7 @@ class RowProducts(TorchFunctionMode):
 
 def product_of_row(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x weight^T + bias, (..., N), of one row x (..., C) and weight (N, C), summed in float32."""
-    y = (precise(weight) * precise(x).view(-1)).sum(dim=-1)
+    y = (upcast_to_float32(weight) * upcast_to_float32(x).view(-1)).sum(dim=-1)
     if bias is not None:
         y = y + bias
     return y.to(x.dtype).view(*x.shape[:-1], -1)

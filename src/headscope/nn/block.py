@@ -25,11 +25,11 @@ class FeedForward(nn.Module):
     ) -> None:
         super().__init__()
         self.activation = activation
-        self.widen = nn.Linear(embed_dim, 4 * embed_dim, bias=bias)
-        self.out_proj = nn.Linear(4 * embed_dim, embed_dim, bias=bias)
+        self.up_proj = nn.Linear(embed_dim, 4 * embed_dim, bias=bias)
+        self.down_proj = nn.Linear(4 * embed_dim, embed_dim, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.out_proj(self.activation(self.widen(x)))
+        return self.down_proj(self.activation(self.up_proj(x)))
 
 
 class Block(nn.Module):

@@ -32,7 +32,7 @@ class GPT(nn.Module):
     `scale_embedding` starts embeddings as N(0, 1/sqrt(C)) and multiplies them by sqrt(C) (Vaswani
     2017, 3.4), so that a position encoding of fixed size does not drown them. `tied_head` makes the
     output matrix the embedding's own (Press 2017); a fresh model of both expects every token again.
-    `lookback` n adds to every token's embedding what n further tables say of the n tokens before
+    `previous_tokens` n adds to every token's embedding what n further tables say of the n tokens before
     it, one table for each distance, so that it knows them before any attention; they start at zero.
     `norm_embedding` normalizes what the first block reads.
     `logit_cap` c bends logits to c tanh(logit / c), so that none is beyond it (Gemma 2, 2024).
@@ -41,7 +41,7 @@ class GPT(nn.Module):
     down by 1/sqrt(2 layers), so that its variance does not grow with depth (GPT-2), or with
     `zero_init` start at zero, so that a fresh block changes nothing (Zhang 2019: Fixup).
 
-    Parameters (no biases): V C, as much again when not tied and for each table of `lookback`, the
+    Parameters (no biases): V C, as much again when not tied and for each table of `previous_tokens`, the
     position's own; in each layer attention's own, 4 C^2 by default, and 8 C^2; and (2 layers + 1) C
     of norms, C more with `norm_embedding`.
 
@@ -71,7 +71,7 @@ class GPT(nn.Module):
         qkv_bias: bool = False,
         tied_head: bool = True,
         scale_embedding: bool = False,
-        lookback: int = 0,
+        previous_tokens: int = 0,
         norm_embedding: bool = False,
         zero_init: bool = False,
         logit_cap: float | None = None,
@@ -88,15 +88,17 @@ class GPT(nn.Module):
                 raise UserError(f"{name}={size} must be at least 1")
         if not 0 <= dropout < 1:
             raise UserError(f"dropout={dropout} must be at least 0 and below 1")
-        if lookback < 0:
-            raise UserError(f"lookback={lookback} must be 0 or more")
+        if previous_tokens < 0:
+            raise UserError(f"previous_tokens={previous_tokens} must be 0 or more")
         if logit_cap is not None and not 0 < logit_cap < math.inf:
             raise UserError(f"logit_cap={logit_cap} must be above 0, or null for none")
         self.vocab_size = vocab_size
         self.block_size = block_size
         self.embedding_scale = math.sqrt(embed_dim) if scale_embedding else 1.0
         self.embedding = nn.Embedding(vocab_size, embed_dim)
-        self.before = nn.ModuleList(nn.Embedding(vocab_size, embed_dim) for _ in range(lookback))
+        self.previous_token_embeddings = nn.ModuleList(
+            nn.Embedding(vocab_size, embed_dim) for _ in range(previous_tokens)
+        )
         self.position = position(
             embed_dim=embed_dim,
             block_size=block_size,
@@ -137,7 +139,7 @@ class GPT(nn.Module):
         self.head = nn.Linear(embed_dim, vocab_size, bias=False)
         self.logit_cap = logit_cap
         self._initialize(residual_std=0.0 if zero_init else 0.02 / math.sqrt(2 * layers))
-        for table in self.before.parameters():
+        for table in self.previous_token_embeddings.parameters():
             nn.init.zeros_(table)
         if scale_embedding:
             nn.init.normal_(self.embedding.weight, std=1 / math.sqrt(embed_dim))
@@ -147,7 +149,7 @@ class GPT(nn.Module):
     def _initialize(self, *, residual_std: float) -> None:
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear | nn.Embedding):
-                std = residual_std if name.endswith("out_proj") else 0.02
+                std = residual_std if name.endswith(("out_proj", "down_proj")) else 0.02
                 nn.init.normal_(module.weight, std=std)
                 if isinstance(module, nn.Linear) and module.bias is not None:
                     nn.init.zeros_(module.bias)
@@ -158,7 +160,7 @@ class GPT(nn.Module):
         Raises UserError when tokens are no integers, there are none, or T is more than
         `block_size`.
         """
-        return self.read_out(self.hidden(tokens))
+        return self.unembed(self.hidden(tokens))
 
     def hidden(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
         """What the last block writes, (B, T, C). Raises UserError as `forward` does.
@@ -189,12 +191,12 @@ class GPT(nn.Module):
         if tokens.size(1) > self.block_size:
             raise UserError(f"{tokens.size(1)} tokens are more than block_size={self.block_size}")
         x = self.embedding(tokens[:, start:]) * self.embedding_scale
-        for distance, table in enumerate(self.before, start=1):
+        for distance, table in enumerate(self.previous_token_embeddings, start=1):
             seen = table(tokens[:, max(0, start - distance) : -distance])
             x = x + F.pad(seen, (0, 0, x.size(1) - seen.size(1), 0))
         return self.dropout(self.embedding_norm(self.position(x, start)))
 
-    def read_out(self, x: Tensor) -> Tensor:
+    def unembed(self, x: Tensor) -> Tensor:
         """Logits (B, T, V) from what the last block wrote, (B, T, C)."""
         logits = self.head(self.norm(x))
         if self.logit_cap is None:
@@ -204,7 +206,7 @@ class GPT(nn.Module):
     def next_logits(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
         """Logits (B, V) of the token after the last of `tokens` (B, T), alone; `cache` as in
         `hidden`."""
-        return self.read_out(self.hidden(tokens, cache)[:, -1:])[:, 0]
+        return self.unembed(self.hidden(tokens, cache)[:, -1:])[:, 0]
 
     def make_cache(self, batch: int) -> Cache:
         """An empty cache for `batch` texts, in the number format of the weights."""

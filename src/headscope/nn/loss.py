@@ -19,18 +19,18 @@ def next_token_loss(logits: Tensor, targets: Tensor, *, reduction: str = "mean")
     )
 
 
-def chunked_nats(
-    x: Tensor, targets: Tensor, read_out_nats: Callable[[Tensor, Tensor], Tensor], *, rows: int
+def chunked_loss_sum(
+    x: Tensor, targets: Tensor, unembed_loss_sum: Callable[[Tensor, Tensor], Tensor], *, rows: int
 ) -> Tensor:
     """All nats of what the last block wrote, x (B, T, C), at the tokens (B, T) that did follow,
     without all logits being there at once.
 
-    `read_out_nats` makes the logits of a chunk, x (N, C), and sums the nats at its tokens (N,), at
+    `unembed_loss_sum` makes the logits of a chunk, x (N, C), and sums the nats at its tokens (N,), at
     most `rows` of them. On the way back a chunk's logits are made anew: only its own are held.
     """
     chunks = math.ceil(targets.numel() / rows)
     nats = [
-        checkpoint(read_out_nats, *chunk, use_reentrant=False)
+        checkpoint(unembed_loss_sum, *chunk, use_reentrant=False)
         for chunk in zip(
             x.flatten(0, 1).chunk(chunks), targets.flatten().chunk(chunks), strict=True
         )

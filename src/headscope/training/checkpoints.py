@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 
-from headscope.checkpoint_file import read
+from headscope.checkpoint.file import read
 from headscope.errors import UserError
 from headscope.files import cannot_write, replacing
 

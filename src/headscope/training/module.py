@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
-from headscope.checkpoint_file import is_finite
+from headscope.checkpoint.file import is_finite
 from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.loss import bits_per_byte
@@ -163,7 +163,7 @@ class LanguageModel(LightningModule):
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         inputs, targets = batch
-        self.totals[0] += self.objective.nats(inputs, targets)
+        self.totals[0] += self.objective.loss_sum(inputs, targets)
         self.totals[1] += targets.numel()
         self.totals[2] += self.byte_lengths[targets].sum()
 

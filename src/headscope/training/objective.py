@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headscope.nn import GPT
-from headscope.nn.loss import chunked_nats, next_token_loss
+from headscope.nn.loss import chunked_loss_sum, next_token_loss
 
 LOGIT_BYTES = 64 << 20
 """Logits of a chunk at most, in float32, where the chunks are left to us. A step has them three
@@ -34,31 +34,33 @@ class Objective:
         rows = self.chunk_rows(targets)
         if rows is None:
             return next_token_loss(self.model(inputs), targets)
-        nats = chunked_nats(self.hidden(inputs), targets, self.read_out_nats, rows=rows)
+        nats = chunked_loss_sum(self.hidden(inputs), targets, self.unembed_loss_sum, rows=rows)
         return nats / targets.numel()
 
-    def nats(self, inputs: Tensor, targets: Tensor) -> Tensor:
+    def loss_sum(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """All nats, past what is compiled, which is for training: the last window of a validation
         has a shape of its own."""
         rows = self.chunk_rows(targets)
         if rows is None:
             return next_token_loss(self.model.forward(inputs), targets, reduction="sum")
-        return chunked_nats(self.model.hidden(inputs), targets, self._read_out_nats, rows=rows)
+        return chunked_loss_sum(
+            self.model.hidden(inputs), targets, self._unembed_loss_sum, rows=rows
+        )
 
     def chunk_rows(self, targets: Tensor) -> int | None:
         """Tokens of a chunk, or None where there is no need of any."""
         return self.rows if self.rows and self.rows < targets.numel() else None
 
-    def _read_out_nats(self, x: Tensor, targets: Tensor) -> Tensor:
-        return next_token_loss(self.model.read_out(x), targets, reduction="sum")
+    def _unembed_loss_sum(self, x: Tensor, targets: Tensor) -> Tensor:
+        return next_token_loss(self.model.unembed(x), targets, reduction="sum")
 
     def compile(self) -> None:
         """Compile what `loss` calls, in place: names in checkpoints stay as they are."""
         self.model.compile()
         self.hidden = torch.compile(self.model.hidden)
-        self.read_out_nats = torch.compile(self._read_out_nats)
+        self.unembed_loss_sum = torch.compile(self._unembed_loss_sum)
 
     def undo_compile(self) -> None:
         self.model._compiled_call_impl = None
         self.hidden = self.model.hidden
-        self.read_out_nats = self._read_out_nats
+        self.unembed_loss_sum = self._unembed_loss_sum

@@ -40,7 +40,7 @@ def muon(
     beta1: float,
     beta2: float,
     eps: float = 1e-8,
-) -> "Together":
+) -> "CombinedOptimizer":
     """Muon (Jordan 2024) at the rate `matrix_lr` on the matrices of the blocks' linear layers. It
     makes their updates orthogonal. AdamW at `lr` on everything else: embeddings, head, vectors, and
     stacks of vectors such as `AdditiveAttention.w`. Decay is on all with two axes or more.
@@ -63,7 +63,7 @@ def muon(
             "take optimizer=adamw"
         )
     rest = [p for name, p in trained.items() if name not in matrices]
-    return Together(
+    return CombinedOptimizer(
         [
             Muon(
                 list(matrices.values()), lr=matrix_lr, momentum=momentum, weight_decay=weight_decay
@@ -75,7 +75,7 @@ def muon(
     )
 
 
-class Together(torch.optim.Optimizer):
+class CombinedOptimizer(torch.optim.Optimizer):
     """Several optimizers, each of its own parameters, as the one that Lightning steps, saves and
     loads. Its groups are theirs, in order: a rate that is set here holds there."""
 

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
-from headscope.checkpoint_file import is_finite
+from headscope.checkpoint.file import is_finite
 from headscope.errors import UserError
 from headscope.training.muon import Muon
-from headscope.training.optimizer import Together
+from headscope.training.optimizer import CombinedOptimizer
 
 VERSION = re.compile(r"[2-9]\.\d{1,3}\.\d{1,3}((\.dev|\.post|rc)\d{1,10})?")
 """Of Lightning. Older ones never wrote a checkpoint of headscope."""
@@ -119,7 +119,7 @@ def check_weights(weights: dict[str, Any], own: dict[str, Any]) -> None:
 
 def check_optimizer(state: Any, optimizer: torch.optim.Optimizer) -> None:
     """Raises Mismatch unless `state` is one that `optimizer` can load."""
-    if isinstance(optimizer, Together):
+    if isinstance(optimizer, CombinedOptimizer):
         parts = state.get("optimizers") if isinstance(state, dict) else None
         if not isinstance(parts, list) or len(parts) != len(optimizer.optimizers):
             raise Mismatch("optimizer_states")

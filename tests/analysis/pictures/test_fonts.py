@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager, get_font
 from matplotlib.text import Annotation
 
-from headscope.analysis.labels import split_characters
 from headscope.analysis.pictures import attention_maps
 from headscope.analysis.pictures.fonts import (
     FIRST,
@@ -26,6 +25,7 @@ from headscope.analysis.pictures.labels import LABEL_LENGTH, MOST_MARKS, picture
 from headscope.analysis.pictures.live import Written, pixels_across
 from headscope.analysis.pictures.live_maps import AttentionGrid
 from headscope.analysis.pictures.sheet import DPI, Sheet, text_width
+from headscope.data.labels import split_characters
 
 CHINESE = ["道", "可", "多 1/3", "多 2–3/3", "天地不仁", "·the", "「名」", "E5"]
 

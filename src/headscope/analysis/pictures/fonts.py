@@ -21,7 +21,7 @@ from matplotlib.font_manager import (
 )
 from PIL import ImageFont
 
-from headscope.analysis.labels import split_characters
+from headscope.data.labels import split_characters
 
 FIRST = "DejaVu Sans"
 FALLBACKS = (

@@ -2,8 +2,8 @@
 
 import re
 
-from headscope.analysis.labels import EMPTY, code_point, split_characters, visible_characters
 from headscope.analysis.pictures.fonts import family_for
+from headscope.data.labels import EMPTY, code_point, split_characters, visible_characters
 
 LABEL_LENGTH = 10
 MOST_MARKS = 8  # that stand on one character; more would cover what is above

@@ -13,8 +13,8 @@ import matplotlib
 import numpy as np
 from PIL import Image, ImageDraw
 
-from headscope.analysis.labels import reads_down, runs_down
 from headscope.analysis.pictures.fonts import EM_ASCENT, FIRST, pillow_font, runs_of_families
+from headscope.data.labels import reads_down, runs_down
 
 GREYS, SHADES = 64, 192
 """Of the 256 colours: black to white, then the colour scale."""

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-from headscope.analysis.labels import reads_down
 from headscope.analysis.pictures.labels import picture_label, readable
 from headscope.analysis.pictures.live import Canvas, Cells, pixels_across, pixels_down
+from headscope.data.labels import reads_down
 from headscope.errors import UserError
 
 TITLE, TEXT = 16, 12  # pixels

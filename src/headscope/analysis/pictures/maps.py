@@ -17,7 +17,6 @@ from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 from torch import Tensor
 
-from headscope.analysis.labels import reads_down, runs_down
 from headscope.analysis.pictures.fonts import EM_ASCENT, font_properties
 from headscope.analysis.pictures.labels import picture_label
 from headscope.analysis.pictures.sheet import (
@@ -33,6 +32,7 @@ from headscope.analysis.pictures.sheet import (
     write_numbers,
 )
 from headscope.analysis.pictures.style import COLOURS
+from headscope.data.labels import reads_down, runs_down
 from headscope.errors import UserError
 
 FEW = 12

@@ -18,7 +18,7 @@ from headscope.nn.attention.dot_product import (
 from headscope.nn.attention.masks import combine
 from headscope.nn.attention.multi_head import MultiHeadAttention
 from headscope.nn.position import Position
-from headscope.nn.precision import full_precision, precise
+from headscope.nn.precision import no_autocast, upcast_to_float32
 
 
 class AdditiveAttention(MultiHeadAttention):
@@ -54,9 +54,11 @@ class AdditiveAttention(MultiHeadAttention):
     ) -> HeadOutputs:
         """As in `MultiHeadAttention`; without a kernel, both paths are the explicit one."""
         k, v = one_per_query_head(k, self.heads), one_per_query_head(v, self.heads)
-        hidden = torch.tanh(precise(q)[:, :, :, None] + precise(k)[:, :, None])  # (B, H, T, S, D)
-        with full_precision(q):
-            scores = scale * torch.einsum("bhtsd,hd->bhts", hidden, precise(self.w))
+        hidden = torch.tanh(
+            upcast_to_float32(q)[:, :, :, None] + upcast_to_float32(k)[:, :, None]
+        )  # (B, H, T, S, D)
+        with no_autocast(q):
+            scores = scale * torch.einsum("bhtsd,hd->bhts", hidden, upcast_to_float32(self.w))
         scores = with_bias(scores, bias, q.dtype)
         outputs, weights = weighted_sum(scores, v, mask=combine(causal, mask), **options)
         return HeadOutputs(outputs, weights, scores)

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from headscope.errors import UserError
 from headscope.nn.attention.masks import combine
-from headscope.nn.precision import full_precision, precise
+from headscope.nn.precision import no_autocast, upcast_to_float32
 
 
 class HeadOutputs(NamedTuple):
@@ -168,8 +168,8 @@ def one_per_query_head(x: Tensor, heads: int) -> Tensor:
 
 def dot_product_scores(q: Tensor, k: Tensor, scale: float) -> Tensor:
     """scale q k^T, (..., T, S), in at least float32."""
-    with full_precision(q):
-        return scale * (precise(q) @ precise(k).mT)
+    with no_autocast(q):
+        return scale * (upcast_to_float32(q) @ upcast_to_float32(k).mT)
 
 
 def with_bias(scores: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -190,6 +190,6 @@ def weighted_sum(
         blind = ~mask.any(dim=-1, keepdim=True)
         weights = scores.masked_fill(~(mask | blind), -math.inf).softmax(dim=-1)
         weights = weights.masked_fill(~mask, 0.0)
-    with full_precision(v):
-        outputs = F.dropout(weights, dropout, training=dropout > 0) @ precise(v)
+    with no_autocast(v):
+        outputs = F.dropout(weights, dropout, training=dropout > 0) @ upcast_to_float32(v)
     return outputs.to(v.dtype), weights

@@ -9,7 +9,7 @@ from torch import Tensor
 from headscope.errors import UserError
 from headscope.nn.position.absolute import angles, check_base
 from headscope.nn.position.base import Position
-from headscope.nn.precision import precise
+from headscope.nn.precision import upcast_to_float32
 
 
 class Rotary(Position):
@@ -56,11 +56,11 @@ class Rotary(Position):
 def turn_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """x (..., T, D) with each pair (i, i + D / 2) turned by the angle whose cos and sin (T, D / 2)
     are given."""
-    a, b = precise(x).chunk(2, dim=-1)
+    a, b = upcast_to_float32(x).chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x.dtype)
 
 
 def turn_interleaved(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """The same with pairs (2i, 2i + 1)."""
-    a, b = precise(x).unflatten(-1, (-1, 2)).unbind(dim=-1)
+    a, b = upcast_to_float32(x).unflatten(-1, (-1, 2)).unbind(dim=-1)
     return torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2).to(x.dtype)

@@ -1,0 +1,37 @@
+"""Checkpoint files: found, opened without running any of their code, and rebuilt as models."""
+
+from headscope.checkpoint.building import build_model, check_model
+from headscope.checkpoint.file import read
+from headscope.checkpoint.finding import find, pick_device
+from headscope.checkpoint.loading import (
+    AttentionReading,
+    Checkpoint,
+    check_same_tokenizer,
+    config_of,
+    contents,
+    load,
+    load_weights,
+    model_weights,
+    sources,
+    stored_corpus,
+    with_block_size,
+)
+
+__all__ = [
+    "AttentionReading",
+    "Checkpoint",
+    "build_model",
+    "check_model",
+    "check_same_tokenizer",
+    "config_of",
+    "contents",
+    "find",
+    "load",
+    "load_weights",
+    "model_weights",
+    "pick_device",
+    "read",
+    "sources",
+    "stored_corpus",
+    "with_block_size",
+]

@@ -1,0 +1,138 @@
+"""Run a script: compose conf/ with the command line by Hydra, and tell errors in one line."""
+
+import functools
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.experimental.callback import Callback
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, read_write
+
+from headscope.cli.error_messages import MISTAKES, errors_told, one_line
+from headscope.cli.words import (
+    CONF,
+    MULTIRUN,
+    check_encoding,
+    check_groups,
+    flags_first,
+    implied_data,
+    literal_arguments,
+    plain_word,
+    with_words,
+)
+from headscope.config import register_schemas
+from headscope.errors import UserError
+from headscope.terminal import printable
+from headscope.training.run_folder import make_new
+
+
+def run_folder() -> Path:
+    """The folder that Hydra gave this run, as a literal path: OmegaConf would interpolate a `${` in
+    its name."""
+    runtime: Any = OmegaConf.to_container(HydraConfig.get().runtime, resolve=False)
+    return Path(runtime["output_dir"])
+
+
+def read_standard_input() -> str:
+    """All of standard input. Raises UserError when it is not UTF-8."""
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise UserError(f"standard input is not UTF-8 at byte {error.start}") from None
+
+
+def run(
+    task: Callable[[Any], Any],
+    config_name: str,
+    prepare: Callable[[list[str], list[str]], list[str]] = lambda typed, quoted: quoted,
+) -> None:
+    """Compose conf/<config_name>.yaml with this process's command line and call `task` with it.
+
+    `prepare` gets the arguments as typed and as quoted for Hydra, and may change the latter. An
+    error that the user can fix is printed in one line and ends the process with 1, Ctrl-C with 130;
+    HYDRA_FULL_ERROR=1 shows the whole traceback. Such an error in one run of a sweep (`-m`) does
+    not end the sweep: it is printed once more at the end.
+    """
+    full_error = os.environ.get("HYDRA_FULL_ERROR", "0") not in ("", "0")
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then leaves errors to us
+    register_schemas()
+    OmegaConf.register_new_resolver("command_line_id", _command_line_id, replace=True)
+    failures: list[str] = []
+
+    @functools.wraps(task)
+    def guarded(config: Any) -> Any:
+        with errors_told(full_error):  # before Hydra adds lines of its own
+            try:
+                return task(config)
+            except MISTAKES as error:
+                sweep = HydraConfig.get().mode == RunMode.MULTIRUN
+                if full_error or not sweep or isinstance(error, BrokenPipeError):
+                    raise
+                note_failure(HydraConfig.get().overrides.task, error)
+                return None
+
+    def note_failure(words: Sequence[str], error: BaseException) -> None:
+        failures.append(printable(f"{' '.join(words)}: {one_line(error)}"))
+        print(f"Error: {failures[-1]}", file=sys.stderr)
+
+    if not full_error:
+        skip_bad_runs(note_failure)
+    with errors_told(full_error):
+        typed = [plain_word(word) for word in flags_first(sys.argv[1:])]
+        check_encoding(typed)
+        check_groups(typed)
+        quoted = literal_arguments(with_words(typed, implied_data(typed)))
+        sys.argv[1:] = prepare(typed, quoted)
+        hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(guarded)()
+    if failures:
+        print("\nThese runs failed; the same command tries them again:", file=sys.stderr)
+        for failure in failures:
+            print(f"  {failure}", file=sys.stderr)
+        sys.exit(1)
+
+
+def skip_bad_runs(note_failure: Callable[[Sequence[str], BaseException], None]) -> None:
+    """Let a sweep leave out the runs that Hydra cannot compose, where its sweeper would end;
+    `note_failure` is called with the words of each and the error."""
+
+    def keep_legal(self: Sweeper, batch: Any) -> None:
+        for words in list(batch):
+            try:
+                Sweeper.validate_batch_is_legal(self, [words])
+            except MISTAKES as error:
+                note_failure(words, error)
+                batch.remove(words)
+
+    # The class that Hydra's plugin loader made, which is not the one that an import gives.
+    plugins = Plugins.instance().class_name_to_class
+    basic: Any = plugins["hydra._internal.core_plugins.basic_sweeper.BasicSweeper"]
+    basic.validate_batch_is_legal = keep_legal
+
+
+class NewFolder(Callback):
+    """Makes a new folder for a run before Hydra writes there, so that of two runs that start in the
+    same second each gets its own. A folder that the command line names stays as it is."""
+
+    def __init__(self, enabled: bool) -> None:
+        self.enabled = enabled
+
+    def on_run_start(self, config: DictConfig, **more: Any) -> None:
+        named = any(word.startswith("hydra.run.dir=") for word in config.hydra.overrides.hydra)
+        if self.enabled and not named:
+            with read_write(config):
+                config.hydra.run.dir = make_new(config.hydra.run.dir)
+
+
+def _command_line_id() -> str:
+    """Eight digits that are the same whenever the same words are given to the script."""
+    words = [word for word in sys.argv[1:] if word not in MULTIRUN]
+    return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:8]

@@ -1,0 +1,90 @@
+"""The plainest PyTorch loop that does the work of a run, to time steps by."""
+
+import itertools
+import math
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from headscope.config.training import TrainConfig
+from headscope.data.batches import TrainingBatches
+from headscope.nn import GPT
+from headscope.nn.loss import next_token_loss
+from headscope.training.build import Run, build
+
+
+def built(config: TrainConfig, folder: str) -> Run:
+    return build(config, folder=Path(folder), console=Console(quiet=True))
+
+
+def bare_loop(
+    config: TrainConfig, *, theirs: Callable[[GPT], nn.Module] | None = None
+) -> "BareLoop":
+    """The loop that does what `config` describes, with our model or what `theirs` makes of it,
+    whose output has `logits`."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = built(config, folder)
+    device = run.trainer.strategy.root_device
+    run.trainer.precision_plugin.convert_module(run.model)
+    ours = run.model.to(device).train()
+    if theirs is None:
+        return BareLoop(run, ours, ours)
+    model = theirs(ours)
+    return BareLoop(run, model, lambda tokens: model(tokens).logits)
+
+
+class BareLoop:
+    """The plainest loop that does the work of a run: batches, forward, backward, clipping, a step
+    of the optimizer at the schedule's rate."""
+
+    def __init__(self, run: Run, model: nn.Module, logits: Callable[[Tensor], Tensor]) -> None:
+        self.device = run.trainer.strategy.root_device
+        self.model = model
+        self.logits = logits
+        self.optimizer = run.module.make_optimizer(self.model)
+        self.rates = [group["lr"] for group in self.optimizer.param_groups]
+        self.schedule = run.module.schedule
+        self.clip = run.config.trainer.gradient_clip or math.inf
+        self.precision = run.trainer.precision_plugin.forward_context
+        self.steps = enumerate(
+            TrainingBatches(
+                run.store.train,
+                block_size=run.config.model.block_size,
+                batch_size=run.config.trainer.batch_size,
+                seed=run.config.seed,
+            )
+        )
+        self.losses: list[float] = []
+        if run.module.compile_model:
+            model.compile()
+
+    def run(self, count: int) -> float:
+        """Milliseconds of each of the next `count` steps."""
+        wait_for(self.device)
+        started = time.perf_counter()
+        for step, (inputs, targets) in itertools.islice(self.steps, count):
+            for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+                group["lr"] = rate * self.schedule(step)
+            with self.precision():
+                loss = next_token_loss(self.logits(inputs.to(self.device)), targets.to(self.device))
+            loss.backward()
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            if step == 0:
+                self.losses.append(float(loss.detach()))
+        wait_for(self.device)
+        passed = time.perf_counter() - started
+        self.losses.append(float(loss.detach()))
+        return 1e3 * passed / count
+
+
+def wait_for(device: torch.device) -> None:
+    """A GPU takes orders and works on; its clock stops only when all is done."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)

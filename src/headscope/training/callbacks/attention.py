@@ -1,0 +1,40 @@
+"""Attention maps in TensorBoard while it trains: one image per layer, of one fixed text."""
+
+import torch
+from torch.utils.tensorboard import SummaryWriter
+
+from headscope.analysis.pictures.live_maps import AttentionGrid
+from headscope.nn import GPT
+from headscope.nn.capture import attention_weights
+from headscope.training.callbacks.watching import HeadProbe, spread_steps
+from headscope.training.callbacks.writers import add_picture
+
+
+class AttentionMaps(HeadProbe):
+    """Logs `attention/layer_0`, ...: how every head reads `tokens` (T,), at the steps of
+    `spread_steps`, the untrained model first.
+
+    The maps are computed aside, on the explicit path: training stays on the fused one. `labels`
+    are the tokens as text.
+    """
+
+    def __init__(
+        self, *, tokens: list[int], labels: list[str], heads: int, images: int, max_steps: int
+    ) -> None:
+        self.tokens = tokens
+        self.steps = set(spread_steps(images, max_steps))
+        self.labels = labels
+        self.heads = heads
+        self.grid: AttentionGrid | None = None
+
+    def due(self, step: int) -> bool:
+        return step in self.steps
+
+    def look(self, model: GPT, step: int, writers: list[SummaryWriter]) -> None:
+        self.grid = self.grid or AttentionGrid(self.labels, self.heads)
+        tokens = torch.tensor([self.tokens], device=model.device)
+        maps = attention_weights(model, tokens)[:, 0]  # (L, H, T, T)
+        for layer, weights in enumerate(maps):
+            image = self.grid.draw(weights, f"Layer {layer}, step {step:,}")
+            for writer in writers:
+                add_picture(writer, f"attention/layer_{layer}", image, step)

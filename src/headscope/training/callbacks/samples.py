@@ -1,0 +1,63 @@
+"""Sampled text in TensorBoard, at every validation."""
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from headscope.data.tokenizer import Tokenizer
+from headscope.generation import generate_text
+from headscope.nn import GPT
+from headscope.training.callbacks.clock import timer_paused
+from headscope.training.callbacks.writers import tensorboard_writers
+
+
+class Samples(Callback):
+    """Logs `samples`: what the model writes after `prompt`, with the same `seed` every time."""
+
+    def __init__(
+        self,
+        *,
+        tokenizer: Tokenizer,
+        prompt: str,
+        max_new_tokens: int,
+        temperature: float,
+        top_k: int | None,
+        seed: int,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.prompt = prompt
+        self.max_new_tokens = max_new_tokens
+        self.temperature = temperature
+        self.top_k = top_k
+        self.seed = seed
+
+    def sample(self, model: GPT) -> str:
+        """The prompt and what `model` writes after it."""
+        training = model.training
+        model.eval()
+        try:
+            pieces = generate_text(
+                model,
+                self.tokenizer,
+                self.prompt,
+                max_new_tokens=self.max_new_tokens,
+                temperature=self.temperature,
+                top_k=self.top_k,
+                seed=self.seed,
+            )
+            return self.prompt + "".join(pieces)
+        finally:
+            model.train(training)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        writers = tensorboard_writers(trainer)
+        if trainer.state.fn != "fit" or not writers:
+            return
+        with timer_paused(trainer):
+            assert isinstance(pl_module.model, GPT)
+            text = as_markdown(self.sample(pl_module.model))
+            for writer in writers:
+                writer.add_text("samples", text, trainer.global_step)
+
+
+def as_markdown(text: str) -> str:
+    """Text that TensorBoard's Markdown shows as it is: an indented code block."""
+    return "\n".join(f"    {line}" for line in text.splitlines())

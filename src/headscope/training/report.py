@@ -1,0 +1,116 @@
+"""What a training run says on the console: what it is about to do, and what came of it."""
+
+import shlex
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from headscope.terminal import printable
+from headscope.training.build import Run
+from headscope.training.run_folder import shown
+
+
+def describe(run: Run) -> None:
+    """The text, the model and the plan, before the first step."""
+    config, store = run.config, run.store
+    say = partial(_say, run.console)
+    say(f"run         {shown(run.folder)}")
+    say(
+        f"text        {store.name}: {len(store.train):,} training tokens, "
+        f"{len(store.validation):,} for validation, vocabulary {store.tokenizer.vocab_size:,}"
+    )
+    run.console.print(model_table(run.model))
+    plan = config.trainer
+    tokens = plan.batch_size * plan.accumulate * config.model.block_size
+    say(f"training    {plan.max_steps:,} steps of {tokens:,} tokens on {device_of(run)}")
+    stride = run.data.validation_every
+    part = "the whole split" if stride == 1 else f"each {ordinal(stride)} window of the split"
+    say(f"validation  every {plan.val_every_steps:,} steps on {part}; at the end on all of it")
+    if config.logger:
+        say(f"watch it    {tensorboard_command(run.folder)}")
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(printable(line), highlight=False, soft_wrap=True, markup=False)
+
+
+def model_table(model: Any) -> Table:
+    """Parameters of each part of a GPT; a tied head has none of its own."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("model", style="bold")
+    table.add_column("parameters", justify="right")
+    counted: set[int] = set()
+    for name, part in model.named_children():
+        own = [p for p in part.parameters() if id(p) not in counted]
+        counted.update(map(id, own))
+        label = f"{len(part)} {name}" if name == "blocks" else name
+        if list(part.parameters()):
+            note = " (tied)" if not own else ""
+            table.add_row(label + note, f"{sum(p.numel() for p in own):,}")
+    table.add_row("all", f"{model.parameter_count():,}", style="bold")
+    return table
+
+
+def conclude(run: Run, summary: dict[str, Any]) -> None:
+    """The figures, one sample, and what to do next."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for name, value in summary.items():
+        table.add_row(name, f"{value:,.4f}" if isinstance(value, float) else str(value))
+    console = run.console
+    say = partial(_say, console)
+    if summary["steps"] < run.config.trainer.max_steps:
+        patience = run.config.callbacks.early_stopping_patience
+        say(f"stopped early: {patience} validations without a new best")
+    console.print()
+    console.print(table)
+    console.print()
+    if run.samples.max_new_tokens:
+        console.print(Text(printable(run.samples.sample(run.model), keep="\n\t")), soft_wrap=True)
+        console.print()
+    best = shown(run.folder / "checkpoints" / "best.ckpt")
+    say("Sample from it:")
+    words = [f"checkpoint={best}"]
+    if run.samples.prompt:
+        words.append(f"prompt={run.samples.prompt}")
+    say(f"  python scripts/sample.py {shlex.join(words)}")
+    if run.config.logger:
+        say("See its losses, samples and attention:")
+        say(f"  {tensorboard_command(run.folder)}")
+
+
+def describe_resume(run: Run, changes: list[str]) -> None:
+    """Where a resumed run continues, and what differs from before."""
+    say = partial(_say, run.console)
+    say(f"resuming    at step {run.resumed_step:,} of {run.config.trainer.max_steps:,}")
+    for change in changes:
+        say(f"changed     {change}")
+    if any(change.startswith("trainer.max_steps ") for change in changes):
+        say("            the learning rate now follows the schedule of the new length")
+    before, now = run.resumed_threads, torch.get_num_threads()
+    on_cpu = run.trainer.strategy.root_device.type == "cpu"
+    if on_cpu and before is not None and before != now:
+        say(
+            f"threads     {before} before, {now} now: the weights will differ in their last bits "
+            f"from those of an uninterrupted run; OMP_NUM_THREADS={before} avoids that"
+        )
+
+
+def tensorboard_command(folder: Path) -> str:
+    """TensorBoard keeps ten images and texts a tag unless it is told otherwise."""
+    parent = shlex.quote(str(shown(folder.parent)))
+    return f"tensorboard --logdir {parent} --samples_per_plugin images=100,text=100"
+
+
+def ordinal(number: int) -> str:
+    endings = {1: "st", 2: "nd", 3: "rd"}
+    return f"{number}{'th' if number % 100 in (11, 12, 13) else endings.get(number % 10, 'th')}"
+
+
+def device_of(run: Run) -> str:
+    root = run.trainer.strategy.root_device
+    return f"{root} ({run.trainer.precision})"

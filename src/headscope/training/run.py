@@ -1,0 +1,134 @@
+"""One training run, from its parts to its summary."""
+
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch.loggers import TensorBoardLogger
+
+from headscope.config.training import TrainConfig
+from headscope.errors import UserError, first_line, ran_out_of_memory
+from headscope.files import json_text, write_atomically
+from headscope.training.build import Run
+from headscope.training.callbacks.clock import clock_of
+from headscope.training.callbacks.watching import watching_seconds
+from headscope.training.callbacks.writers import full_disk_told
+from headscope.training.process import prepare_process
+from headscope.training.recovery import Recovered
+from headscope.training.run_folder import how_to_resume, is_run
+
+
+def fit(run: Run) -> dict[str, Any]:
+    """Train to the end, evaluate the last weights on the whole validation split, and write
+    `summary.json`; returns what is in it.
+
+    Raises `headscope.stop.Interrupted` after a signal, UserError when memory or disk are full.
+    """
+    prepare_process()
+    run.saving.folder.mkdir(parents=True, exist_ok=True)
+    run.saving.after_first = partial(_note_latest, run.folder)
+    try:
+        with full_disk_told(run.folder):
+            return _fit(run)
+    except (RuntimeError, MemoryError) as error:
+        if not ran_out_of_memory(error):
+            raise
+        raise UserError(_what_to_lower(run, error)) from error
+
+
+def _fit(run: Run) -> dict[str, Any]:
+    run.trainer.fit(
+        run.module,
+        datamodule=run.data,
+        ckpt_path=run.resumed_from,
+        weights_only=True,
+    )
+    clock = clock_of(run.trainer)
+    run.console.print("Validating on the whole split.")
+    run.trainer.validate(run.module, datamodule=run.data, verbose=False)
+    figures = {name: float(value) for name, value in run.trainer.callback_metrics.items()}
+    steps = run.trainer.global_step
+    tokens = steps * clock.tokens_per_step
+    summary = {
+        "val_loss": figures["val/loss"],
+        "val_bits_per_byte": figures["val/bits_per_byte"],
+        "best_val_loss": run.saving.best_val_loss,
+        "steps": steps,
+        "tokens": tokens,
+        "parameters": run.model.parameter_count(),
+        "train_seconds": round(clock.train_seconds, 2),
+        "wall_seconds": round(clock.wall_seconds(), 2),
+        "watching_seconds": round(watching_seconds(run.trainer), 2),
+        "tokens_per_second": round(tokens / clock.train_seconds, 1),
+        "seed": run.config.seed,
+        "device": device_name(run.trainer.strategy.root_device),
+    }
+    for logger in run.trainer.loggers:
+        if isinstance(logger, TensorBoardLogger):
+            # After the last step: a run that is killed before its summary is written logs these
+            # again, and TensorBoard drops what an earlier session logged after the checkpoint.
+            logger.log_hyperparams(
+                flat(asdict(run.config)),
+                {f"final/{name}": summary[name] for name in ("val_loss", "val_bits_per_byte")},
+                step=steps + 1,
+            )
+        logger.finalize("success")
+    if run.trainer.is_global_zero:
+        write_atomically(run.folder / "summary.json", json_text(summary, indent=2) + "\n")
+    return summary
+
+
+def _what_to_lower(run: Run, error: BaseException) -> str:
+    """What to do when memory ran out, in one line."""
+    plan, step = run.config.trainer, run.trainer.global_step
+    lower = (
+        f"lower trainer.batch_size={plan.batch_size} and raise trainer.accumulate="
+        f"{plan.accumulate} by the same factor, or lower model.block_size="
+        f"{run.config.model.block_size} or the model's sizes"
+    )
+    saving = "trainer.checkpoint_activations=true and trainer.loss_chunk_tokens=auto save memory"
+    line = f"out of memory after step {step}: {lower}; {saving} ({first_line(error)})"
+    if is_run(run.folder):
+        line += f"; what was saved continues with: {how_to_resume(run.folder)}"
+    return line
+
+
+def check_same_recipe(found: Recovered, config: TrainConfig) -> None:
+    """Raises UserError when the run that `found` is of has another configuration than `config`."""
+    before = found.content["headscope"]["config"]
+    now = asdict(config)
+    keys = {*before, *now} - {"name"}  # that of the folder
+    changed = sorted(key for key in keys if before.get(key) != now.get(key))
+    if changed:
+        raise UserError(
+            f"{found.folder} holds a run with other settings of {', '.join(changed)}: move that "
+            "folder away, or name another (train.py -m: hydra.sweep.dir=, compare.py: name=)"
+        )
+
+
+def flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"model": {"heads": 4}} as {"model.heads": 4}."""
+    result: dict[str, Any] = {}
+    for key, value in nested.items():
+        if isinstance(value, dict):
+            result |= flat(value, f"{prefix}{key}.")
+        elif not key.startswith("_") and key != "resume":
+            result[prefix + key] = "null" if value is None else value
+    return result
+
+
+def device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device.type} ({torch.get_num_threads()} threads)" if device.type == "cpu" else "mps"
+
+
+def _note_latest(folder: Path, outputs: Path = Path("outputs")) -> None:
+    """Name the newest run in `outputs/latest`: a plain file, as a link would show the run twice in
+    TensorBoard."""
+    outputs.mkdir(exist_ok=True)
+    inside = folder.resolve().is_relative_to(outputs.resolve())
+    name = folder.resolve().relative_to(outputs.resolve()) if inside else folder.resolve()
+    write_atomically(outputs / "latest", f"{name}\n")

@@ -1,0 +1,211 @@
+"""A user's mistake gets one line with the value and the way out, and leaves nothing behind."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from running import SMALL, Said, Script
+
+
+def assert_one_line(said: Said, *words: str) -> None:
+    assert said.code == 1
+    assert all(line.startswith("Encoding") for line in said.out.splitlines())
+    assert said.err.startswith("Error: ")
+    assert said.err.count("\n") == 1
+    assert "Traceback" not in said.err
+    for word in words:
+        assert word in said.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["model.haeds=8"], ["model.haeds", "heads"]),
+        (["modle.heads=8"], ["modle", "model"]),
+        (["model.heads=two"], ["model.heads", "two"]),
+        (["trainer.max_steps=1.5"], ["trainer.max_steps", "1.5"]),
+        (["model=gtp"], ["model/gtp", "gpt"]),
+        (["experiment=nanogpt"], ["experiment/nanogpt", "nanogpt_cpu"]),
+        (["model.heads=3"], ["heads=3", "embed_dim=128"]),
+        (["model.heads=0"], ["heads=0"]),
+        (["model.dropout=1"], ["dropout=1"]),
+        (["model.embed_dim=10000000000000"], ["model.embed_dim=10000000000000"]),
+        (["model.layers=100000000"], ["model.layers=100000000", "10,000"]),
+        (["model.layers=9000", "model.embed_dim=8192"], ["this machine has", "model.layers"]),
+        (["model.block_size=1000000"], ["model.block_size=1000000", "masks"]),
+        (["trainer.max_steps=0"], ["trainer.max_steps=0"]),
+        (["trainer.compile=maybe"], ["trainer.compile=maybe"]),
+        (["trainer.loss_chunk_tokens=-1"], ["trainer.loss_chunk_tokens=-1", "auto"]),
+        (["trainer.loss_chunk_tokens=some"], ["trainer.loss_chunk_tokens=some", "auto"]),
+        (["trainer.accelerator=gpus"], ["trainer.accelerator=gpus", "gpu"]),
+        (["trainer.devices=2"], ["trainer.devices=2", "one device"]),
+        (["trainer.devices=many"], ["trainer.devices=many"]),
+        (["trainer.precision=half"], ["trainer.precision=half", "bf16-mixed"]),
+        (["optimizer.lr=nan"], ["optimizer.lr=nan"]),
+        (["optimizer.lr=inf"], ["optimizer.lr=inf"]),
+        (["data.path=short.txt", "tokenizer=byte", "optimizer.beta1=1"], ["beta1=1"]),
+        (["optimizer.matrix_lr=inf"], ["optimizer.matrix_lr=inf"]),
+        (["data.path=short.txt", "tokenizer=byte", "schedule.cooldown=2"], ["cooldown=2"]),
+        (["schedule.warmup_steps=-1"], ["schedule.warmup_steps=-1"]),
+        (["callbacks.samples.top_k=0"], ["top_k=0"]),
+        (["seed=-1"], ["seed=-1"]),
+        (["tokenizer.vocab_size=99999999999"], ["tokenizer.vocab_size=99999999999"]),
+        ([os.fsdecode(b"data.path=caf\xe9.txt")], ["not valid UTF-8", "rename"]),
+        ([os.fsdecode(b"hydra.run.dir=caf\xe9")], ["not valid UTF-8", "rename"]),
+        (["data.path=/dev/zero"], ["data.path=/dev/zero", "device"]),
+        (["data=tinyshakespeare", "data.path=/dev/zero"], ["/dev/zero", "not a regular file"]),
+        (["name=a/b"], ["name=a/b"]),
+        (["name=../x"], ["name=../x", "letters"]),
+        (["name=${oc.env:HOME}"], ["name=${oc.env:HOME}"]),
+        (["optimizer.lr=" + "9" * 400], ["optimizer.lr=9999", "too long"]),
+        (["optimizer.lr=" + "9" * 5000], ["optimizer.lr=9999", "too long"]),
+        (["hydra=-inf"], ["hydra=-inf", "hydra.KEY="]),
+        (["~model.heads"], ["model.heads", "--help"]),
+        (["callbacks.samples=5"], ["callbacks.samples.KEY="]),
+        (["callbacks.samples=null"], ["callbacks.samples"]),
+        (["store_dir=short.txt"], ["short.txt", "name another folder"]),
+        (["hydra.run.dir=short.txt"], ["short.txt", "name another folder"]),
+        (["data.path=/proc/kmsg"], ["data.path=/proc/kmsg"]),
+        (["+bogus=1"], ["bogus", "no such key"]),
+        (["+model.bogus=1"], ["model.bogus", "no such key"]),
+        (["model=null"], ["model=null", "gpt, modern"]),
+        (["trainer=[1]"], ["trainer=[1]", "default"]),
+        (["trainer=5"], ["trainer=5", "default"]),
+        (["model.attention=null"], ["model.attention"]),
+        (["model.attention._target_=os.system"], ["os.system", "no part of headscope"]),
+        (["trainer.devices=[5]"], ["trainer.devices=[5]", "auto or 1"]),
+        (["-m", "resume=nowhere"], ["resume=nowhere", "-m"]),
+        (["callbacks.samples.max_new_tokens=1099511627776"], ["max_new_tokens", "100,000"]),
+        (["++resume=nowhere"], ["resume=nowhere"]),
+        (["++name=a/b"], ["name=a/b"]),
+        (["trainer.devices=[0]", "trainer.accelerator=cpu"], ["trainer.devices=[0]"]),
+        (["trainer.devices=[0,0]"], ["trainer.devices=[0, 0]"]),
+        (["trainer.devices={a:1}"], ["trainer.devices"]),
+        (["trainer.compile=1"], ["trainer.compile=1"]),
+        (["optimizer.weight_decay=inf"], ["optimizer.weight_decay=inf", "finite"]),
+        (["schedule.final_fraction=inf"], ["schedule.final_fraction=inf", "finite"]),
+        (["callbacks.heads.thresholds.self=nan"], ["thresholds.self=nan", "finite"]),
+        (["seed=99999999999999999999"], ["seed=99999999999999999999", "64 bits"]),
+        (["model.heads=1180591620717411303424"], ["model.heads", "64 bits"]),
+        (["\udcff=1"], ["UTF-8"]),
+        (["data.path="], ["data.path= is empty"]),
+        (["store_dir="], ["store_dir= is empty"]),
+        (["data=text"], ["data.path"]),
+        (["data.path=missing.txt"], ["data.path=missing.txt"]),
+        (["data.path=empty.txt"], ["empty"]),
+        (["data.path=latin1.txt"], ["latin1.txt", "UTF-8", "offset 3"]),
+        (["data.path=short.txt", "tokenizer=byte"], ["training tokens", "block_size"]),
+        (["data.path=short.txt"], ["vocab_size=8192"]),
+        (["tokenizer=gpt2", "tokenizer.path=nowhere"], ["nowhere", "vocab.bpe"]),
+        (["resume=nowhere"], ["resume=nowhere", "does not exist"]),
+        (["resume=."], ["is not a run"]),
+        (["init_from=missing.ckpt"], ["missing.ckpt", "does not exist"]),
+        (["data.path=short.txt", "store_dir=short.txt/data"], ["short.txt"]),
+        (["hydra.run.dir=short.txt/run"], ["short.txt"]),
+    ],
+    ids=lambda words: ascii(" ".join(words)),
+)
+def test_training(script: Script, arguments: list[str], words: list[str]) -> None:
+    Path("empty.txt").touch()
+    Path("latin1.txt").write_bytes("caf\xe9".encode("latin1"))
+    Path("short.txt").write_text("Too short to train on.")
+    assert_one_line(script("train", *arguments), *words)
+    left = {path.name for path in Path().iterdir()} - {"empty.txt", "latin1.txt", "short.txt"}
+    assert left <= {"outputs", "data"}
+    assert not list(Path().glob("outputs/*"))
+    assert not list(Path().glob("data/.*"))
+
+
+def test_a_folder_that_is_not_a_run_loses_nothing(script: Script) -> None:
+    Path("short.txt").write_text("Too short to train on. " * 30)
+    mine = ["runs/exp1/events.out.tfevents.123.host", "runs/exp1/hparams.yaml"]
+    mine += [
+        "runs/.download.part",
+        "runs/checkpoints/step_100.ckpt",
+        "runs/tensorboard/events.out.tfevents.1",
+    ]
+    for file in mine:
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        Path(file).write_text("mine")
+    words = [*SMALL[1:], "tokenizer=byte", "data.path=short.txt", "trainer.max_steps=1"]
+    assert script("train", *words, "model.heads=3", "hydra.run.dir=runs").code == 1
+    assert script("train", *words, "callbacks=plain", "hydra.run.dir=runs").code == 0
+    assert [Path(file).read_text() for file in mine] == ["mine"] * len(mine)
+
+
+def test_a_wrong_key_in_a_file(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    import shutil
+
+    from headscope.cli import command_line
+
+    shutil.copytree(command_line.CONF, "conf")
+    Path("conf/experiment/bad.yaml").write_text("# @package _global_\nmodel:\n  haeds: 8\n")
+    monkeypatch.setattr(command_line, "CONF", Path("conf").resolve())
+    assert_one_line(script("train", "experiment=bad"), "haeds", "heads")
+
+
+@pytest.fixture
+def checkpoint(script: Script, speeches: Path) -> Path:
+    done = script(
+        "train", *SMALL, f"data.path={speeches}", "trainer.max_steps=2", "hydra.run.dir=outputs/r"
+    )
+    assert done.code == 0, done.err
+    return Path("outputs/r/checkpoints/best.ckpt")
+
+
+def test_checkpoints_and_sampling(script: Script, checkpoint: Path, speeches: Path) -> None:
+    whole = checkpoint.read_bytes()
+    Path("truncated.ckpt").write_bytes(whole[: len(whole) // 2])
+    Path("text.ckpt").write_text("not one")
+    torch.save({"weights": torch.zeros(2)}, "other.ckpt")
+    for name in ("truncated", "text", "other"):
+        for command in ("sample", "evaluate"):
+            assert_one_line(script(command, f"checkpoint={name}.ckpt"), f"{name}.ckpt")
+    assert_one_line(script("sample", "checkpoint=missing.ckpt"), "missing.ckpt", "does not exist")
+    assert_one_line(script("sample", "temperature=-1"), "temperature=-1")
+    assert_one_line(script("sample", "top_p=2"), "top_p=2")
+    assert_one_line(script("sample", "num_samples=0"), "num_samples=0")
+    assert_one_line(script("sample", "num_samples=99999999999"), "num_samples=99999999999", "GiB")
+    assert_one_line(script("sample", "~prompt"), "prompt is missing")
+    assert_one_line(script("sample", "+bogus=1"), "bogus", "no such key")
+    assert_one_line(script("sample", "device=tpu"), "device=tpu")
+    assert_one_line(script("evaluate", "data.path=missing.txt"), "missing.txt")
+    assert_one_line(script("evaluate", "data.path=null"), "data.path")
+    assert_one_line(script("train", "resume=outputs/r", "model.heads=2"), "model", "init_from")
+    assert_one_line(script("train", "resume=outputs/r"), "2 steps", "trainer.max_steps")
+    assert_one_line(script("train", "hydra.run.dir=outputs/r"), "resume=outputs/r")
+    assert_one_line(
+        script("train", f"init_from={checkpoint}", f"data.path={speeches}", "tokenizer=byte"),
+        "tokenizer=byte",
+        "tokenizer=bpe",
+    )
+    same = ["tokenizer=bpe", "tokenizer.vocab_size=320", "trainer.max_steps=1"]
+    words = [*SMALL, f"data.path={speeches}", f"init_from={checkpoint}", *same]
+    assert script("train", *words).code == 0
+    assert_one_line(script("train", *words, "tokenizer.vocab_size=400"), "400", "320", "init_from")
+    assert checkpoint.read_bytes() == whole
+
+
+def test_a_folder_that_is_not_utf8(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path(os.fsdecode(b"caf\xe9")).mkdir()
+    monkeypatch.chdir(os.fsdecode(b"caf\xe9"))
+    assert_one_line(script("train"), "not valid UTF-8", "rename")
+
+
+@pytest.mark.parametrize("place", ["outputs/latest", "outputs/r/checkpoints/last.ckpt"])
+def test_a_folder_in_the_place_of_a_file(script: Script, speeches: Path, place: str) -> None:
+    Path(place).mkdir(parents=True)
+    words = [*SMALL, f"data.path={speeches}", "hydra.run.dir=outputs/r"]
+    assert_one_line(script("train", *words), place, "is a folder")
+
+
+def test_a_lock_that_is_a_link(script: Script) -> None:
+    Path("run").mkdir()
+    Path("run/.lock").symlink_to("elsewhere")
+    assert_one_line(script("train", "hydra.run.dir=run"), "run/.lock")
+    assert not Path("elsewhere").exists()
+
+
+def test_there_is_no_run_yet(script: Script) -> None:
+    assert_one_line(script("sample"), "no run", "scripts/train.py")

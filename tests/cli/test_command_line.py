@@ -1,0 +1,148 @@
+"""Words on the command line mean what a person means by them."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from composing import composed
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import DictConfig
+from running import ROOT, Script
+
+from headscope.cli.command_line import (
+    CONF,
+    check_name,
+    flags_first,
+    implied_data,
+    literal_arguments,
+)
+from headscope.errors import UserError
+
+
+def typed(script: str, *arguments: str) -> DictConfig:
+    return composed(*literal_arguments(arguments), root=script)
+
+
+TEXTS = [
+    "Hello, world",
+    "What's next (not) 中文!",
+    "a trailing space ",
+    " ",
+    "[1, 2] {a: b} x=y",
+    "both ' and \" quotes",
+    "ends in a backslash \\",
+    "\\' \\\\' ${seed} \\${seed} \\\\${seed}",
+    "${oc.env:HOME}",
+    "null and void",
+    "true",
+    "42",
+    "line\nbreak",
+    "a backslash before the last line's end \\\n",
+    "",
+    "a,b",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_text_is_taken_literally(text: str) -> None:
+    assert typed("sample", f"prompt={text}").prompt == text
+
+
+@settings(max_examples=40)
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=30))
+def test_any_text_is_taken_literally(text: str) -> None:
+    assert typed("sample", f"prompt={text}").prompt == text
+
+
+@settings(max_examples=60)
+@given(st.text(alphabet="\\'\"${}[]a", max_size=8))
+def test_so_is_what_hydra_and_omegaconf_escape(text: str) -> None:
+    assert typed("sample", f"prompt={text}").prompt == text
+
+
+@pytest.mark.parametrize(
+    "key", ["resume", "init_from", "store_dir", "callbacks.attention.text", "tokenizer.path"]
+)
+def test_paths_are_taken_literally(key: str) -> None:
+    path = "runs/lr=1e-3, a (copy)/it's"
+    config = typed("train", "tokenizer=gpt2", f"{key}={path}")
+    for part in key.split("."):
+        config = config[part]
+    assert config == path
+
+
+def test_stop_is_one_text_or_a_json_list() -> None:
+    assert typed("sample", r'stop=["\n", "a, b"]').stop == ["\n", "a, b"]
+    assert typed("sample", "stop=The end, or not").stop == ["The end, or not"]
+    assert typed("sample", "stop=[]").stop == []
+    # As bash hands on stop=["\n", "END"], and what is no list at all.
+    assert typed("sample", r"stop=[\n, END]").stop == ["\n", "END"]
+    assert typed("sample", "stop=[sic").stop == ["[sic"]
+    with pytest.raises(ValueError, match=r"stop=\[1\]"):
+        typed("sample", "stop=[1]")
+
+
+def test_flags_may_stand_between_keys() -> None:
+    assert flags_first(["a=b", "-m", "c=1,2"]) == ["-m", "a=b", "c=1,2"]
+    assert flags_first(["a=b", "c=1"]) == ["a=b", "c=1"]
+
+
+def test_a_name_in_any_script_begins_a_folder() -> None:
+    for name in ("名", "a b.c-1", "é", "x=1"):
+        check_name([f"name={name}"])
+    for name in ("", ".", "..", "../x", "a/b", "a\\b", "${x}", "-m", "a" * 201, "名" * 70, "a\nb"):
+        with pytest.raises(UserError, match="name="):
+            check_name([f"name={name}"])
+
+
+def test_null_stays_null() -> None:
+    assert typed("sample", "checkpoint=null").checkpoint is None
+    assert typed("sample", "prompt=null").prompt == "null"
+
+
+def test_a_path_implies_the_choice_of_data() -> None:
+    assert implied_data(["data.path=my.txt"]) == ["data=text"]
+    assert implied_data(["data.name=a/b"]) == ["data=hub"]
+    assert implied_data(["data=tinyshakespeare", "data.path=my.txt"]) == []
+    assert implied_data(["experiment=nanogpt_cpu", "data.path=my.txt"]) == []
+    assert implied_data(["model.heads=8"]) == []
+    assert implied_data(["++data.path=my.txt"]) == ["data=text"]
+
+
+def readme_commands() -> list[list[str]]:
+    """The words of every command in README that starts one of our scripts."""
+    lines = (ROOT / "README.md").read_text().replace("&& ", "\n").splitlines()
+    lines = [line.partition("| python ")[2] or line.removeprefix("python ") for line in lines]
+    return [shlex.split(line, comments=True) for line in lines if line.startswith("scripts/")]
+
+
+@pytest.mark.parametrize("words", readme_commands(), ids=" ".join)
+def test_every_command_in_readme_composes(words: list[str]) -> None:
+    script, *arguments = (word for word in words if word not in ("-m", "--help"))
+    arguments = [word for word in arguments if "," not in word or not word.startswith("model.")]
+    typed(Path(script).stem, *arguments, *implied_data(arguments))
+
+
+@pytest.mark.parametrize("name", ["train", "sample", "evaluate", "benchmark"])
+def test_help_shows_how_to_use_it(script: Script, name: str) -> None:
+    said = script(name, "--help")
+    assert said.code == 0
+    assert f"python scripts/{name}.py" in said.out
+    assert not any(Path().iterdir())
+
+
+HELP_OF = {"suite": "benchmark", "compare": "compare"}  # the other groups are in that of train
+
+
+@pytest.mark.parametrize("name", ["train", "benchmark", "compare"])
+def test_help_names_every_choice(script: Script, name: str) -> None:
+    said = script(name, "--help")
+    listed = said.out.partition("Groups (choose")[2].partition("Keys (set")[0]
+    listed = re.sub(r",\s+", " ", listed)  # long lists go on in the next line
+    lines = dict(line.split(None, 1) for line in listed.splitlines()[1:] if line.strip())
+    for file in CONF.glob("*/**/*.yaml"):
+        group = str(file.parent.relative_to(CONF))
+        if HELP_OF.get(group, "train") == name:
+            assert file.stem in lines[group].split()

@@ -1,0 +1,211 @@
+"""The laws of watching: the weights are the model's own, and the model never learns of it."""
+
+import pytest
+import torch
+from attention_layers import HEADS_OF
+from choices import ATTENTIONS, POSITIONS, REFUSED
+from torch import Tensor, nn
+
+from headscope.nn import GPT, Relative
+from headscope.nn.capture import (
+    attention_weights,
+    attention_weights_and_scores,
+    captured_attention,
+)
+
+LAYERS, HEADS = 3, 4
+
+
+def gpt(name: str, **options) -> GPT:
+    """With attention far from even."""
+    sizes = {"vocab_size": 11, "block_size": 9, "embed_dim": 8, "layers": LAYERS, "heads": HEADS}
+    model = GPT(**(sizes | HEADS_OF.get(name, {}) | {"attention": ATTENTIONS[name]} | options))
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, generator=generator)
+    return model
+
+
+@pytest.fixture(params=ATTENTIONS)
+def model(request: pytest.FixtureRequest) -> GPT:
+    return gpt(request.param, dropout=0.5, position=Relative).train()
+
+
+def some_tokens() -> Tensor:
+    return torch.randint(11, (4, 7), generator=torch.Generator().manual_seed(1))
+
+
+def attentions(model: GPT) -> list[nn.Module]:
+    return [block.attention for block in model.blocks]
+
+
+def read_by_attention(model: GPT) -> list[Tensor]:
+    """A list that each layer of attention will append its input to."""
+    read = []
+    for block in model.blocks:
+        block.attention_norm.register_forward_hook(lambda *call: read.append(call[-1]))
+    return read
+
+
+def test_weights_are_those_that_every_layer_gives_when_asked(model):
+    read = read_by_attention(model)
+    weights = attention_weights(model, some_tokens())
+    assert weights.shape == (LAYERS, 4, attentions(model)[0].heads, 7, 7)
+    model.eval()
+    for seen, layer, x in zip(weights, attentions(model), read, strict=True):
+        torch.testing.assert_close(seen, layer(x, position=model.position, weights=True)[1])
+
+
+def test_weights_of_dot_products_are_those_computed_by_hand():
+    model = gpt("multi_head")
+    read = read_by_attention(model)
+    weights = attention_weights(model, some_tokens())
+    for layer, (block, x) in enumerate(zip(model.blocks, read, strict=True)):
+        queries, keys, _ = block.attention.qkv(x).chunk(3, dim=-1)
+        for head in range(HEADS):
+            share = slice(2 * head, 2 * head + 2)
+            scores = queries[..., share] @ keys[..., share].mT / 2**0.5
+            scores[:, ~torch.ones(7, 7, dtype=torch.bool).tril()] = -torch.inf
+            torch.testing.assert_close(weights[layer, :, head], scores.softmax(-1))
+
+
+def test_rows_sum_to_one_and_the_future_is_exactly_zero(model):
+    weights = attention_weights(model, some_tokens())
+    assert (weights.triu(1) == 0).all()
+    torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+    assert not weights.requires_grad
+
+
+def test_watching_changes_no_bit_of_the_logits(model):
+    model.eval()
+    tokens = some_tokens()
+    before = model(tokens)
+    with captured_attention(model) as captured:
+        watched = model(tokens)
+    assert len(captured) == LAYERS
+    assert torch.equal(watched, before)
+    assert torch.equal(model(tokens), before)
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_softmax_of_the_masked_scores_is_the_weights(name, position):
+    if (name, position) in REFUSED:
+        return
+    model = gpt(name, dropout=0.5, position=POSITIONS[position])
+    weights, scores = attention_weights_and_scores(model.train(), some_tokens())
+    assert torch.equal(weights, attention_weights(model, some_tokens()))
+    assert scores.shape == weights.shape
+    assert scores.isfinite().all()
+    masked = scores.masked_fill(~torch.ones(7, 7, dtype=torch.bool).tril(), -torch.inf)
+    torch.testing.assert_close(masked.softmax(dim=-1), weights)
+    assert not scores.requires_grad
+
+
+@pytest.mark.parametrize("position", ["alibi", "relative", "head_bias"])
+def test_scores_are_scaled_dot_products_plus_the_bias_also_of_the_future(position):
+    model = gpt("multi_head", position=POSITIONS[position])
+    read = read_by_attention(model)
+    _, scores = attention_weights_and_scores(model, some_tokens())
+    for layer, (block, x) in enumerate(zip(model.blocks, read, strict=True)):
+        queries, keys, _ = (
+            block.attention.split(part) for part in block.attention.qkv(x).chunk(3, dim=-1)
+        )
+        expected = queries @ keys.mT / 2**0.5 + model.position.bias(7, 7)
+        torch.testing.assert_close(scores[layer], expected)
+
+
+def test_in_training_watching_draws_no_random_numbers_of_its_own(model):
+    random = torch.get_rng_state()
+    expected = model(some_tokens())
+    torch.set_rng_state(random)
+    with captured_attention(model):
+        assert torch.equal(model(some_tokens()), expected)
+
+
+def test_watching_in_the_middle_of_training_takes_no_random_numbers(model):
+    random = torch.get_rng_state()
+    expected = model(some_tokens())
+    torch.set_rng_state(random)
+    attention_weights(model, some_tokens())
+    assert torch.equal(torch.get_rng_state(), random)
+    assert torch.equal(model(some_tokens()), expected)
+
+
+def test_weights_are_without_dropout(model):
+    weights = attention_weights(model, some_tokens())
+    assert torch.equal(attention_weights(model, some_tokens()), weights)
+    assert torch.equal(attention_weights(model.eval(), some_tokens()), weights)
+
+
+def test_whoever_asks_for_weights_inside_gets_them(model):
+    layer, x = attentions(model.eval())[0], torch.randn(2, 5, 8)
+    out, weights = layer(x, weights=True)
+    with captured_attention(model) as captured:
+        watched = layer(x, weights=True)
+        alone = layer(x)
+    for got, expected in zip(watched, (out, weights), strict=True):
+        assert torch.equal(got, expected)
+    torch.testing.assert_close(alone, out, rtol=1e-4, atol=1e-4)
+    assert all(torch.equal(seen, weights) for seen in captured)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_mode_comes_back(model, training):
+    model.train(training)
+    attention_weights(model, some_tokens())
+    assert all(module.training == training for module in model.modules())
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_all_comes_back_after_an_error(model, training):
+    model.train(training)
+    with pytest.raises(ValueError, match="10 tokens"):
+        attention_weights(model, torch.zeros(1, 10, dtype=torch.long))
+    with pytest.raises(KeyboardInterrupt), captured_attention(model):
+        raise KeyboardInterrupt
+    assert not any(layer._forward_hooks for layer in attentions(model))
+    assert all(module.training == training for module in model.modules())
+
+
+def test_a_watcher_may_be_watched_and_both_see_what_is_read_inside_both(model):
+    model.eval()
+    with captured_attention(model) as outer:
+        model(some_tokens()[:1])
+        with captured_attention(model) as inner:
+            model(some_tokens())
+        model(some_tokens()[1:2])
+    model(some_tokens())
+    assert (len(outer), len(inner)) == (3 * LAYERS, LAYERS)
+    assert [seen.size(0) for seen in outer] == [1] * LAYERS + [4] * LAYERS + [1] * LAYERS
+    assert torch.equal(torch.stack(inner), torch.stack(outer[LAYERS : 2 * LAYERS]))
+
+
+@torch.no_grad()
+def test_what_is_read_with_a_cache_is_watched_too(model):
+    model.eval()
+    tokens = some_tokens()
+    weights = attention_weights(model, tokens)
+    cache = model.make_cache(4)
+    model.hidden(tokens[:, :5], cache)
+    with captured_attention(model) as captured:
+        after = model.hidden(tokens[:, 5:], cache)
+    torch.testing.assert_close(torch.stack(captured), weights[..., 5:, :], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(after, model.hidden(tokens)[:, 5:], rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_flow_while_it_is_watched(model):
+    model.eval()
+    grads = []
+    for watched in (False, True):
+        model.zero_grad()
+        if watched:
+            with captured_attention(model) as captured:
+                model(some_tokens()).sum().backward()
+        else:
+            model(some_tokens()).sum().backward()
+        grads.append([parameter.grad for parameter in model.blocks.parameters()])
+    for plain, seen in zip(*grads, strict=True):
+        assert seen.abs().sum() > 0
+        torch.testing.assert_close(seen, plain, rtol=1e-3, atol=1e-3)
+    assert not any(weights.requires_grad for weights in captured)

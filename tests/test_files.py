@@ -1,0 +1,60 @@
+"""The laws of JSON: what is written, every parser reads; what is damaged counts as absent."""
+
+import json
+import math
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headscope.files import json_text, parsed, read_json
+
+NUMBERS = st.floats() | st.integers() | st.booleans() | st.none()
+TREES = st.recursive(
+    NUMBERS | st.text(), lambda parts: st.lists(parts) | st.dictionaries(st.text(), parts)
+)
+
+
+def strict(text: str):
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+@given(TREES)
+def test_every_number_that_is_not_finite_is_null_and_all_else_is_kept(tree):
+    def expected(node):
+        if isinstance(node, dict):
+            return {key: expected(value) for key, value in node.items()}
+        if isinstance(node, list):
+            return [expected(value) for value in node]
+        return None if isinstance(node, float) and not math.isfinite(node) else node
+
+    assert strict(json_text(tree)) == expected(tree)
+    assert strict(json_text({"a": (math.nan, 1)}, indent=2)) == {"a": [None, 1]}
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"\xff", b"[" * 10**5, b'{"a": NaN}', b"1" * 10**5, b"[Infinity]"]
+)
+def test_a_damaged_file_counts_as_absent(tmp_path, content):
+    file = tmp_path / "a.json"
+    assert read_json(file) is None
+    file.write_bytes(content)
+    assert read_json(file) is None
+    with pytest.raises(ValueError, match=r"a\.json"):
+        parsed(file)
+    file.write_bytes(b'{"a": 1}')
+    assert read_json(file) == {"a": 1}
+
+
+def test_what_is_no_regular_file_or_is_huge_counts_as_absent(tmp_path):
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "zero.json").symlink_to("/dev/zero")
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "huge.json").touch()
+    os.truncate(tmp_path / "huge.json", 10**12)
+    for name in ("pipe", "zero", "folder", "huge"):
+        assert read_json(tmp_path / f"{name}.json") is None

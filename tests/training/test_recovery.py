@@ -1,0 +1,234 @@
+"""The laws of a run whose files are damaged: it continues from what is whole, and says so."""
+
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoint_files import content
+from running import SMALL, Script
+from torch.utils.tensorboard import SummaryWriter
+
+from headscope import checkpoint
+from headscope.errors import UserError
+from headscope.training.module import LanguageModel
+from headscope.training.recovery import how_to_continue, newest_checkpoint, read_summary
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run whose best.ckpt is of step 30 and whose last.ckpt is of step 40."""
+    folder = tmp_path / "run"
+    (folder / "checkpoints").mkdir(parents=True)
+    for name, step in (("best", 30), ("last", 40)):
+        torch.save(content(step=step)[0], folder / "checkpoints" / f"{name}.ckpt")
+    return folder
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1000])
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def zero(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 600] = bytes(600)
+    file.write_bytes(data)
+
+
+DAMAGES = [cut, empty, zero]
+
+
+def test_a_whole_run_continues_from_its_last(run):
+    found = newest_checkpoint(run)
+    assert (found.path.name, found.step, found.notice) == ("last.ckpt", 40, None)
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES, Path.unlink])
+def test_a_run_without_a_good_last_continues_from_its_best(run, damage):
+    last = run / "checkpoints" / "last.ckpt"
+    damage(last)
+    found = newest_checkpoint(run)
+    assert (found.path.name, found.step) == ("best.ckpt", 30)
+    assert str(last) in found.notice
+    assert "best.ckpt at step 30: how many steps are lost is not known" in found.notice
+    assert "\n" not in found.notice
+
+
+@pytest.mark.parametrize(
+    ("logged", "words"), [(47, "reaches step 47; 17 steps are lost"), (30, "no later step")]
+)
+def test_the_log_says_how_many_steps_are_lost(run, logged, words):
+    with SummaryWriter(run / "tensorboard") as writer:
+        for step in (10, logged):
+            writer.add_scalar("train/loss", 1.0, step)
+    cut(run / "checkpoints" / "last.ckpt")
+    assert words in newest_checkpoint(run).notice
+    [log] = (run / "tensorboard").iterdir()
+    log.write_bytes(log.read_bytes()[:-3] + b"abc")  # what is whole of it still counts
+    assert "step 10" in newest_checkpoint(run).notice or "no later" in newest_checkpoint(run).notice
+
+
+def test_a_kept_step_is_not_continued_from(run):
+    (run / "checkpoints" / "best.ckpt").unlink()
+    stored, _ = content(step=40)
+    del stored["optimizer_states"]
+    torch.save(stored, run / "checkpoints" / "last.ckpt")
+    with pytest.raises(UserError, match=r"weights alone.*init_from="):
+        newest_checkpoint(run)
+
+
+def test_a_run_with_nothing_good_is_refused_with_both_reasons(run):
+    for name in ("last", "best"):
+        empty(run / "checkpoints" / f"{name}.ckpt")
+    with pytest.raises(UserError, match=r"resume=.*last\.ckpt.*damaged.*best\.ckpt.*damaged"):
+        newest_checkpoint(run)
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(UserError, match="is not a run"):
+        newest_checkpoint(run)
+
+
+def test_what_to_do_after_divergence_is_true(run):
+    rates = {"optimizer.lr": 0.01, "optimizer.matrix_lr": 0.02}
+
+    def command() -> list[str]:
+        return shlex.split(how_to_continue(run, rates).partition(": ")[2])
+
+    words = ["python", "scripts/train.py", f"resume={run}"]
+    words += ["optimizer.lr=0.005", "optimizer.matrix_lr=0.01"]
+    assert "step 40" in how_to_continue(run, rates)
+    assert command() == words
+    cut(run / "checkpoints" / "last.ckpt")
+    assert "step 30" in how_to_continue(run, rates)
+    assert command() == words
+    empty(run / "checkpoints" / "best.ckpt")
+    assert "there is no checkpoint" in how_to_continue(run, rates)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"steps": "3"}', "null", "[" * 10**5])
+def test_a_damaged_summary_counts_as_absent(run, text):
+    assert read_summary(run) is None
+    (run / "summary.json").write_text(text)
+    assert read_summary(run) is None
+    whole = {"val_loss": 1.5, "val_bits_per_byte": 2, "train_seconds": 3.5, "steps": 4}
+    (run / "summary.json").write_text(json.dumps(whole))
+    assert read_summary(run) == whole
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_best_is_replaced_where_a_run_is_named_and_refused_where_it_is_named(
+    run, damage, capsys
+):
+    best, last = (run / "checkpoints" / f"{name}.ckpt" for name in ("best", "last"))
+    (run.parent / "latest").write_text("run\n")
+    assert checkpoint.find(str(run)) == best
+    damage(best)
+    for given in (None, str(run)):
+        capsys.readouterr()
+        assert checkpoint.find(given, outputs=run.parent) == last
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert str(best) in said.err
+        assert f"using {last}" in said.err
+        assert said.err.count("\n") == 1
+    with pytest.raises(UserError, match=r"best\.ckpt.*damaged"):
+        checkpoint.load(checkpoint.find(str(best)))
+    last.unlink()
+    with pytest.raises(UserError, match=r"best\.ckpt.*damaged"):
+        checkpoint.load(checkpoint.find(str(run)))
+
+
+def test_a_run_continued_from_its_best_ends_with_the_same_weights(
+    script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=8", "trainer.val_every_steps=4"]
+    words += ["trainer.val_batch_size=256", "callbacks.heads.every_steps=0"]
+    assert script("train", *words, "hydra.run.dir=outputs/whole").code == 0
+    step = LanguageModel.training_step
+
+    def killed(self, batch, batch_idx):
+        if self.global_step == 6:
+            raise UserError("killed")
+        return step(self, batch, batch_idx)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LanguageModel, "training_step", killed)
+        assert "killed" in script("train", *words, "hydra.run.dir=outputs/r").err
+    cut(Path("outputs/r/checkpoints/last.ckpt"))
+    Path("outputs/r/summary.json").write_text('{"steps": ')  # damaged: counts as absent
+    said = script("train", "resume=outputs/r")
+    assert said.code == 0, said.err
+    assert re.search(r"last\.ckpt is .*damaged.*Continuing from .*best\.ckpt at step 4", said.out)
+    whole, again = (
+        checkpoint.read(Path(f"outputs/{name}/checkpoints/last.ckpt")) for name in ("whole", "r")
+    )
+    for name, weight in checkpoint.model_weights(whole).items():
+        assert torch.equal(checkpoint.model_weights(again)[name], weight)
+    losses = [
+        json.loads(Path(f"outputs/{name}/summary.json").read_text())["val_loss"]
+        for name in ("whole", "r")
+    ]
+    assert losses[0] == losses[1]
+    Path("outputs/r/checkpoints/last.ckpt").unlink()
+    Path("outputs/r/summary.json").unlink()
+    said = script("train", "resume=outputs/r")  # best.ckpt alone is enough
+    assert said.code == 0, said.err
+
+
+def test_training_that_diverges_names_the_command_that_continues(
+    script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=8", "trainer.val_every_steps=4"]
+    words += ["trainer.val_batch_size=256", "callbacks.heads.every_steps=0"]
+    words += ["trainer.log_every_steps=1"]
+    spoil_at = 1
+    step = LanguageModel.training_step
+
+    def spoiled(self, batch, batch_idx):
+        loss = step(self, batch, batch_idx)
+        return loss * torch.nan if self.global_step == spoil_at else loss
+
+    monkeypatch.setattr(LanguageModel, "training_step", spoiled)
+    said = script("train", *words, "hydra.run.dir=outputs/first")
+    assert said.code == 1
+    assert "there is no checkpoint to continue from" in said.err
+    assert not list(Path("outputs/first").rglob("*.ckpt"))
+    spoil_at = 5
+    said = script("train", *words, "hydra.run.dir=outputs/later")
+    assert said.code == 1
+    assert said.err.count("\n") == 1
+    assert "the newest checkpoint is of step 4" in said.err
+    assert checkpoint.load("outputs/later/checkpoints/last.ckpt").step == 4
+    monkeypatch.undo()
+    monkeypatch.chdir(Path.cwd())
+    command = shlex.split(said.err.partition("to continue from it: ")[2])
+    assert command[:2] == ["python", "scripts/train.py"]
+    said = script("train", *command[2:])
+    assert said.code == 0, said.err
+    assert "resuming    at step 4" in said.out
+
+
+def test_weights_that_are_not_finite_are_never_saved(
+    script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=4", "trainer.val_every_steps=4"]
+    words += ["callbacks.keep_steps=[2]", "trainer.val_batch_size=256"]
+    step = LanguageModel.training_step
+
+    def spoiled(self, batch, batch_idx):
+        if self.global_step == 1:  # of a token that no text has: the loss stays finite
+            with torch.no_grad():
+                self.model.embedding.weight[-1] = torch.inf
+        return step(self, batch, batch_idx)
+
+    monkeypatch.setattr(LanguageModel, "training_step", spoiled)
+    said = script("train", *words, "model.tied_head=false", "hydra.run.dir=outputs/r")
+    assert said.code == 1
+    assert "not finite" in said.err
+    assert not list(Path("outputs").rglob("*.ckpt"))

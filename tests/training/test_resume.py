@@ -1,0 +1,86 @@
+"""Going on with a run: its own configuration, ours on top, and nothing of a stranger's."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoint_files import configuration, content
+from composing import composed
+from omegaconf import OmegaConf
+
+from headscope.cli.command_line import literal_arguments
+from headscope.cli.resume import resume_arguments, resumed_config
+from headscope.errors import UserError
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return tmp_path / "a run, with 'marks' and = signs"
+
+
+def save(run: Path, *, config: dict | None = None) -> None:
+    saved, _ = content()
+    saved["headscope"]["config"] = config or configuration()
+    (run / "checkpoints").mkdir(parents=True, exist_ok=True)
+    torch.save(saved, run / "checkpoints" / "last.ckpt")
+
+
+def resumed(run: Path, *words: str):
+    typed = [f"resume={run}", *words]
+    arguments = resume_arguments(typed, literal_arguments(typed))
+    task = [word for word in arguments if not word.startswith("hydra.")]
+    plain: Any = OmegaConf.to_container(composed(*task), resolve=True)
+    return resumed_config(plain, run, task)
+
+
+def test_a_run_keeps_its_own_configuration(run: Path) -> None:
+    own = configuration("optimizer=adamw", "schedule=cosine", "callbacks.attention.text='a b'")
+    own["callbacks"]["attention"]["text"] = "a ${name} \\${b} c"
+    save(run, config=own)
+    config, changes = resumed(run)
+    assert asdict(config) == own
+    assert changes == []
+
+
+def test_the_command_line_applies_on_top_and_is_printed(run: Path) -> None:
+    save(run, config=configuration("optimizer.lr=0.123", "trainer.max_steps=7"))
+    config, changes = resumed(run, "trainer.max_steps=9", "optimizer.beta1=0.5")
+    assert config.trainer.max_steps == 9
+    expected = configuration("optimizer.lr=0.123", "optimizer.beta1=0.5")
+    assert asdict(config.optimizer) == expected["optimizer"]
+    assert changes == ["trainer.max_steps from 7 to 9", "optimizer.beta1 from 0.9 to 0.5"]
+
+
+def test_keys_of_the_runs_own_choice_can_be_changed(run: Path) -> None:
+    save(run, config=configuration("optimizer=adamw", "schedule=cosine"))
+    config, _ = resumed(run, "optimizer.beta1=0.5", "schedule.final_fraction=0.5", "~logger")
+    assert asdict(config.optimizer) == configuration("optimizer=adamw")["optimizer"] | {
+        "beta1": 0.5
+    }
+    assert config.schedule.final_fraction == 0.5
+    assert config.logger is None
+    other, _ = resumed(run, "schedule=linear", "schedule.cooldown=0.25")
+    assert other.schedule.cooldown == 0.25
+
+
+@pytest.mark.parametrize(
+    "word", ["model.heads=1", "model/position=none", "data=sotu", "seed=3", "optimizer=adamw"]
+)
+def test_what_a_run_is_cannot_be_changed(run: Path, word: str) -> None:
+    save(run)
+    with pytest.raises(UserError, match="init_from"):
+        resumed(run, word)
+
+
+def test_a_checkpoint_does_not_choose_where_files_are_written(run: Path) -> None:
+    save(run, config=configuration() | {"store_dir": "../elsewhere"})
+    assert resumed(run)[0].store_dir == "data"
+    assert resumed(run, "store_dir=mine")[0].store_dir == "mine"
+    for key in ("version", "name", "save_dir"):
+        config = configuration()
+        config["logger"][key] = "../../elsewhere"
+        save(run, config=config)
+        with pytest.raises(UserError, match=f"logger.{key}: there is no such key"):
+            resumed(run)
