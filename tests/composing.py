@@ -6,7 +6,7 @@ from pathlib import Path
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
-from headscope.cli.command_line import CONF
+from headscope.cli.words import CONF
 from headscope.config import from_hydra, register_schemas
 from headscope.config.training import TrainConfig
 

@@ -18,7 +18,7 @@ from headscope.analysis.ablation import ablate_heads
 from headscope.analysis.diversity import cosine_similarity, jensen_shannon
 from headscope.analysis.head_types import Thresholds
 from headscope.analysis.metrics import head_figures
-from headscope.cli.command_line import CONF
+from headscope.cli.words import CONF
 from headscope.data.tokenizer import bpe, char
 from headscope.evaluation import validation_text
 from headscope.nn.capture import attention_weights

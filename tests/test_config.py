@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from headscope import checkpoint
-from headscope.cli.command_line import CONF
+from headscope.cli.words import CONF
 from headscope.config import SCHEMAS, build_part, parse
 from headscope.config.training import TrainConfig
 from headscope.data.corpus import Corpus

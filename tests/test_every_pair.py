@@ -13,11 +13,12 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from headscope import checkpoint
-from headscope.cli.command_line import quote
+from headscope.cli.words import quote
 from headscope.generation import generate_tokens
 from headscope.stop import Interrupted
 from headscope.training.build import Run, build
 from headscope.training.module import LanguageModel
+from headscope.training.recovery import newest_checkpoint
 from headscope.training.run import fit
 
 TINY = [
@@ -66,7 +67,8 @@ def start(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         if not logger:
             config.logger, config.callbacks.attention.images = None, 0
         console = Console(quiet=True)
-        return build(config, folder=Path(folder), console=console, resume=resume)
+        found = newest_checkpoint(Path(folder)) if resume else None
+        return build(config, folder=Path(folder), console=console, found=found)
 
     return build_run
 

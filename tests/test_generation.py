@@ -2,15 +2,17 @@
 
 import math
 from collections import Counter
+from functools import partial
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_gpt import make_gpt
 
 from headscope.data.tokenizer import CharTokenizer, bpe, byte
 from headscope.generation import generate_text, generate_tokens, pick
-from headscope.nn import GPT, Learned
+from headscope.nn import GPT, Learned, multi_head
 
 BYTES = byte([])
 WORDS = bpe(["the cat sat on the mat, the hat sat on the cat\n\n"], vocab_size=270)
@@ -20,9 +22,9 @@ class Scripted(GPT):
     """Says the tokens of a script one after the other, and notes what it was given to read."""
 
     def __init__(self, script, *, vocab_size: int = 257, block_size: int = 1000) -> None:
-        super().__init__(
-            vocab_size=vocab_size, block_size=block_size, embed_dim=1, layers=1, heads=1
-        )
+        attention = partial(multi_head, heads=1)
+        sizes = {"block_size": block_size, "embed_dim": 1, "layers": 1}
+        super().__init__(vocab_size=vocab_size, attention=attention, **sizes)
         self.script = [int(token) for token in script]
         self.read: list[list[int]] = []
 
@@ -36,7 +38,7 @@ class Scripted(GPT):
 @pytest.fixture(scope="module")
 def model() -> GPT:
     torch.manual_seed(0)
-    model = GPT(
+    model = make_gpt(
         vocab_size=257, block_size=16, embed_dim=16, layers=2, heads=2, position=Learned
     ).eval()
     with torch.no_grad():

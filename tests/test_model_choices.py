@@ -6,7 +6,7 @@ import pytest
 from composing import composed, training_config
 
 from headscope import checkpoint
-from headscope.cli.command_line import CONF
+from headscope.cli.words import CONF
 from headscope.config import SCHEMAS, from_hydra
 from headscope.config.training import TrainConfig
 from headscope.nn import GPT

@@ -15,6 +15,7 @@ import headscope
 from headscope.generation import Read, compile_reading, generate_text, generate_texts
 from headscope.generation.compiled import OneToken, RowProducts, compile_at_call, export, inputs
 from headscope.nn import GPT, Alibi, Cache, Position, Rotary
+from headscope.nn.cache import make_cache
 from headscope.nn.precision import in_precision
 from headscope.seeds import mixed_seed
 
@@ -124,7 +125,7 @@ TEXTS = some_tokens()
 
 def cache_of_three(model: GPT, batch: int) -> Cache:
     """What a model has of the first three tokens."""
-    cache = model.make_cache(batch)
+    cache = make_cache(model, batch)
     model.next_logits(TEXTS[:batch, :3], cache)
     return cache
 
@@ -174,7 +175,7 @@ def test_a_step_that_would_be_compiled_has_the_logits_of_the_plain_one(
 ) -> None:
     model = gpt(**variant(pair))
     first = 1 + max(1, len(model.previous_token_embeddings))
-    step = export(OneToken(model), model.make_cache(1), first=first).module()
+    step = export(OneToken(model), make_cache(model, 1), first=first).module()
     cache = cache_of_three(model, 1)
     for number in range(3, 10):
         given = inputs(TEXTS[:1, : number + 1], cache)
@@ -199,7 +200,7 @@ def test_what_is_compiled_writes_the_same(script: Script, checkpoint: str) -> No
 def test_a_step_for_a_gpu_has_the_logits_of_the_plain_one() -> None:
     torch._dynamo.reset()
     model = gpt(position=Rotary, previous_tokens=2)
-    step = compile_at_call(OneToken(model), model.make_cache(2), first=3)
+    step = compile_at_call(OneToken(model), make_cache(model, 2), first=3)
     frames = torch._dynamo.utils.counters["frames"]["ok"]
 
     def read(token: Tensor, cache: Cache) -> Tensor:

@@ -9,7 +9,7 @@ from small_gpt import gpt
 from torch import Tensor
 
 from headscope.analysis.ablation import ablate_heads, mean_outputs
-from headscope.nn import GPT, Attention
+from headscope.nn import GPT, MultiHeadAttention
 from headscope.nn.loss import next_token_loss
 
 TEXTS = torch.randint(11, (7, 11), generator=torch.Generator().manual_seed(1))
@@ -34,7 +34,7 @@ def without(model: GPT, layer: int, head: int) -> GPT:
     return changed
 
 
-def heard(model: GPT, attention: Attention) -> Tensor:
+def heard(model: GPT, attention: MultiHeadAttention) -> Tensor:
     """What `out_proj` reads, (N, T, H D)."""
     inputs = []
     handle = attention.out_proj.register_forward_pre_hook(lambda module, read: inputs.extend(read))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from small_gpt import fresh
+from small_gpt import fresh, make_gpt
 from torch import Tensor
 
 from headscope.analysis.metrics import uniform
@@ -30,7 +30,7 @@ def induction_circuit() -> GPT:
     """
     length = LENGTH
     width = 2 * VOCAB + length
-    model = GPT(
+    model = make_gpt(
         vocab_size=VOCAB,
         block_size=length,
         embed_dim=width,

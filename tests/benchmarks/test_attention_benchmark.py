@@ -41,7 +41,7 @@ def test_every_variant_is_measured_as_what_it_is(script: Script) -> None:
         options = {"heads": HEADS, "block_size": TOKENS, "qkv_bias": True} | sizes
         layer = make(embed_dim=WIDTH, **options)
         assert row["parameters"] == sum(p.numel() for p in layer.parameters())
-        assert row["cache_numbers_per_token"] == layer.cache_width
+        assert row["cache_numbers_per_token"] == 2 * layer.kv_heads * layer.head_dim
         for figure in ("milliseconds", "ratio", "forward_milliseconds", "forward_ratio"):
             assert 0 < row[figure]["min"] <= row[figure]["median"] <= row[figure]["max"]
         if row["attention"] == "multi_head":

@@ -1,6 +1,7 @@
 """What there is to do, held against what PyTorch counts."""
 
 import torch
+from small_gpt import make_gpt
 from torch.utils.flop_counter import FlopCounterMode
 
 from headscope.benchmarks.limits import (
@@ -9,7 +10,6 @@ from headscope.benchmarks.limits import (
     training_flops,
     weights_in_products,
 )
-from headscope.nn import GPT
 
 SIZES = {"vocab_size": 19, "block_size": 12, "embed_dim": 16, "layers": 2, "heads": 2}
 
@@ -22,11 +22,11 @@ def test_every_weight_of_a_product_counts_and_no_table() -> None:
         {"bias": True, "qkv_bias": True},
         {"previous_tokens": 2},
     ):
-        assert weights_in_products(GPT(**SIZES, **other)) == matrices
+        assert weights_in_products(make_gpt(**SIZES, **other)) == matrices
 
 
 def test_a_step_takes_what_pytorch_counts() -> None:
-    model = GPT(**SIZES)
+    model = make_gpt(**SIZES)
     with FlopCounterMode(display=False) as counter:
         model(torch.zeros(3, 12, dtype=torch.long)).sum().backward()
     # PyTorch does not count attention on a CPU: QK and its sum, forward once and back twice.

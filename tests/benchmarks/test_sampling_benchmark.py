@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 from running import Script
+from small_gpt import make_gpt
 
 from headscope.benchmarks import sampling
 from headscope.benchmarks.sampling import Sampled, bytes_per_token
-from headscope.nn import GPT
 
 SIZES = {"vocab_size": 19, "block_size": 12, "embed_dim": 16, "layers": 2, "heads": 2}
 WORDS = [
@@ -56,7 +56,7 @@ def test_ways_that_write_something_else_are_found_out(
 
 
 def test_what_is_read_for_a_token() -> None:
-    model = GPT(**SIZES, bias=True, qkv_bias=True)
+    model = make_gpt(**SIZES, bias=True, qkv_bias=True)
     matrices = 2 * 12 * 16 * 16 + 19 * 16  # of two layers, and the head
     cache = 2 * 2 * 16 * 5  # keys and values of two layers and five tokens
     assert bytes_per_token(model, "fp32", length=5) == 4 * (matrices + cache)

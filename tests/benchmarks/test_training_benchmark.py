@@ -7,9 +7,10 @@ import pytest
 import torch
 from matplotlib.image import imread
 from running import SMALL, Script
+from small_gpt import make_gpt
 
 from headscope.benchmarks.peers import hugging_face
-from headscope.nn import GPT, Rotary
+from headscope.nn import Rotary
 from headscope.training.module import LanguageModel
 
 SIZES = {"vocab_size": 11, "block_size": 10, "embed_dim": 16, "layers": 2, "heads": 4}
@@ -63,7 +64,7 @@ def test_dropout_would_hide_other_work(script: Script, words: list[str]) -> None
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_model_of_transformers_gives_our_logits(bias: bool) -> None:
     torch.manual_seed(0)
-    model = GPT(**SIZES, bias=bias, qkv_bias=bias).eval()
+    model = make_gpt(**SIZES, bias=bias, qkv_bias=bias).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.3 * torch.randn_like(parameter)
@@ -77,4 +78,4 @@ def test_the_model_of_transformers_gives_our_logits(bias: bool) -> None:
 )
 def test_a_model_that_is_no_gpt_2_is_not_compared(other: dict) -> None:
     with pytest.raises(ValueError, match=r"suite\.peers=false"):
-        hugging_face(GPT(**SIZES, **other))
+        hugging_face(make_gpt(**SIZES, **other))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig
 from running import ROOT, Script
 
-from headscope.cli.command_line import (
+from headscope.cli.words import (
     CONF,
     check_name,
     flags_first,

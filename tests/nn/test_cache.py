@@ -7,6 +7,7 @@ from small_gpt import gpt, some_tokens, variant
 
 from headscope.generation import generate_tokens
 from headscope.nn import GPT
+from headscope.nn.cache import cache_bytes_per_token, make_cache
 
 every_pair = pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 BY_PARTS = [[10], [1] * 10, [4, 1, 1, 3, 1], [1, 9]]
@@ -17,7 +18,7 @@ BY_PARTS = [[10], [1] * 10, [4, 1, 1, 3, 1], [1, 9]]
 @torch.no_grad()
 def test_read_in_parts_a_text_has_the_logits_that_it_has_at_once(pair, lengths):
     model, tokens = gpt(**variant(pair)).eval(), some_tokens(batch=3)
-    whole, cache = model(tokens), model.make_cache(3)
+    whole, cache = model(tokens), make_cache(model, 3)
     read = [model.unembed(model.hidden(part, cache)) for part in tokens.split(lengths, dim=1)]
     torch.testing.assert_close(torch.cat(read, dim=1), whole, rtol=1e-4, atol=1e-5)
 
@@ -41,7 +42,7 @@ def test_cached_and_uncached_write_the_same_past_the_end_of_the_context(pair, te
 @torch.no_grad()
 def test_its_room_is_taken_once_and_is_what_the_model_says():
     model = gpt(**variant(("grouped_query", "rotary"))).eval()
-    cache, tokens = model.make_cache(3), some_tokens(batch=3)
+    cache, tokens = make_cache(model, 3), some_tokens(batch=3)
     where = cache.layers[0][0].data_ptr()
     for _ in range(2):
         cache.length = 0
@@ -49,16 +50,15 @@ def test_its_room_is_taken_once_and_is_what_the_model_says():
         model.hidden(tokens[:, 7:], cache)
         assert cache.length == 10
     assert cache.layers[0][0].data_ptr() == where
-    assert (
-        sum(part.nbytes for layer in cache.layers for part in layer)
-        == 3 * (10 + 1) * model.cache_bytes_per_token()
-    )
+    assert sum(part.nbytes for layer in cache.layers for part in layer) == 3 * (
+        10 + 1
+    ) * cache_bytes_per_token(model)
 
 
 @torch.no_grad()
 def test_what_a_cache_had_before_is_forgotten():
     model, tokens = gpt(**variant(("multi_head", "learned"))).eval(), some_tokens(batch=3)
-    cache = model.make_cache(3)
+    cache = make_cache(model, 3)
     model.hidden(tokens, cache)
     cache.length = 0
     torch.testing.assert_close(
@@ -70,7 +70,7 @@ def test_what_a_cache_had_before_is_forgotten():
 @torch.no_grad()
 def test_no_more_is_read_than_the_context_holds(pair):
     model, tokens = gpt(**variant(pair)).eval(), some_tokens(batch=3)
-    cache = model.make_cache(3)
+    cache = make_cache(model, 3)
     model.hidden(tokens[:, :7], cache)
     with pytest.raises(ValueError, match="11 tokens are more than block_size=10"):
         model.hidden(tokens[:, :4], cache)

@@ -4,9 +4,11 @@ import pytest
 import torch
 from attention_layers import HEADS_OF
 from choices import ATTENTIONS, POSITIONS, REFUSED
+from small_gpt import make_gpt
 from torch import Tensor, nn
 
 from headscope.nn import GPT, Relative
+from headscope.nn.cache import make_cache
 from headscope.nn.capture import (
     attention_weights,
     attention_weights_and_scores,
@@ -19,7 +21,7 @@ LAYERS, HEADS = 3, 4
 def gpt(name: str, **options) -> GPT:
     """With attention far from even."""
     sizes = {"vocab_size": 11, "block_size": 9, "embed_dim": 8, "layers": LAYERS, "heads": HEADS}
-    model = GPT(**(sizes | HEADS_OF.get(name, {}) | {"attention": ATTENTIONS[name]} | options))
+    model = make_gpt(**(sizes | HEADS_OF.get(name, {}) | {"attention": ATTENTIONS[name]} | options))
     generator = torch.Generator().manual_seed(0)
     for parameter in model.parameters():
         nn.init.normal_(parameter, generator=generator)
@@ -186,7 +188,7 @@ def test_what_is_read_with_a_cache_is_watched_too(model):
     model.eval()
     tokens = some_tokens()
     weights = attention_weights(model, tokens)
-    cache = model.make_cache(4)
+    cache = make_cache(model, 4)
     model.hidden(tokens[:, :5], cache)
     with captured_attention(model) as captured:
         after = model.hidden(tokens[:, 5:], cache)

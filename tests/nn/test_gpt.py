@@ -5,10 +5,11 @@ import math
 import pytest
 import torch
 from choices import ATTENTIONS, EACH, HEADS, PAIRS, POSITIONS, parts
-from small_gpt import fresh, gpt, some_tokens
+from small_gpt import fresh, gpt, make_gpt, some_tokens
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from headscope.nn import GPT, Learned, Rotary, Sinusoidal
+from headscope.nn import Learned, Rotary, Sinusoidal
+from headscope.nn.cache import cache_bytes_per_token
 
 every_pair = pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 every_attention = pytest.mark.parametrize("attention", ATTENTIONS)
@@ -60,7 +61,7 @@ def test_parameters_are_as_many_as_said(width, vocab, block, layers):
         ({"bias": True}, (2 * layers + 1) * width + (5 + 1) * layers * width),
     ):
         options = {"position": Sinusoidal} | options
-        assert GPT(**sizes, heads=2, **options).parameter_count() == plain + more
+        assert make_gpt(**sizes, heads=2, **options).parameter_count() == plain + more
 
 
 @pytest.mark.parametrize("head_dim", [None, 4, 6])
@@ -84,8 +85,8 @@ def shape_of(attention: str, head_dim: int | None) -> tuple[int, int, int]:
 def test_a_cache_holds_the_keys_and_values_of_every_layer(attention, head_dim):
     model = gpt(**parts(attention, "none"), head_dim=head_dim)
     _, keys, width = shape_of(attention, head_dim)
-    assert model.cache_bytes_per_token() == 2 * 2 * keys * width * 4
-    assert model.bfloat16().cache_bytes_per_token() == 2 * 2 * keys * width * 2
+    assert cache_bytes_per_token(model) == 2 * 2 * keys * width * 4
+    assert cache_bytes_per_token(model.bfloat16()) == 2 * 2 * keys * width * 2
 
 
 @every_pair

@@ -160,19 +160,3 @@ def test_a_model_refuses_what_are_no_tokens(tokens):
     for call in (model, model.hidden, model.next_logits, model.embed):
         with pytest.raises(UserError, match=rf"{tokens.dtype}.*integers|torch\.int64 \(B, T\)"):
             call(tokens)
-
-
-@pytest.mark.parametrize(
-    "x",
-    [
-        torch.zeros(2, 0, 16),
-        torch.zeros(0, 3, 16),
-        torch.zeros(3, 16),
-        torch.zeros(2, 3, 15),
-        torch.zeros(2, 3, 16, dtype=torch.long),
-    ],
-    ids=lambda x: f"{x.dtype} {tuple(x.shape)}",
-)
-def test_a_block_refuses_what_are_no_embeddings(x):
-    with pytest.raises(UserError, match=r"\(B, T, 16\) with at least one token"):
-        gpt().blocks[0](x)

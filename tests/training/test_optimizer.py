@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from small_gpt import make_gpt
 from torch import nn
 
 from headscope.nn import GPT, AdditiveAttention, Learned
@@ -16,7 +17,7 @@ SETTINGS = {"lr": 0.01, "weight_decay": 0.1, "beta1": 0.8, "beta2": 0.95}
 
 def model(**options) -> GPT:
     sizes = {"vocab_size": 7, "block_size": 5, "embed_dim": 4, "layers": 2, "heads": 2}
-    return GPT(**sizes, bias=True, qkv_bias=True, position=Learned, **options)
+    return make_gpt(**sizes, bias=True, qkv_bias=True, position=Learned, **options)
 
 
 @pytest.mark.parametrize("tied", [True, False])

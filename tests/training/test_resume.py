@@ -10,9 +10,11 @@ from checkpoint_files import configuration, content
 from composing import composed
 from omegaconf import OmegaConf
 
-from headscope.cli.command_line import literal_arguments
-from headscope.cli.resume import resume_arguments, resumed_config
+from headscope.cli.resume import changed_keys, resume_arguments
+from headscope.cli.words import literal_arguments
 from headscope.errors import UserError
+from headscope.training.recovery import newest_checkpoint
+from headscope.training.resume import resumed_config
 
 
 @pytest.fixture
@@ -32,7 +34,7 @@ def resumed(run: Path, *words: str):
     arguments = resume_arguments(typed, literal_arguments(typed))
     task = [word for word in arguments if not word.startswith("hydra.")]
     plain: Any = OmegaConf.to_container(composed(*task), resolve=True)
-    return resumed_config(plain, run, task)
+    return resumed_config(plain, newest_checkpoint(run), changed_keys(task))
 
 
 def test_a_run_keeps_its_own_configuration(run: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from headscope.nn import GPT, Attention
+from headscope.nn import GPT, MultiHeadAttention
 from headscope.nn.loss import next_token_loss
 
 Replacement = Literal["zero", "mean"]
@@ -92,7 +92,7 @@ def _losses(model: GPT, x: Tensor, targets: Tensor) -> Tensor:
 
 
 @contextmanager
-def replaced(attention: Attention, heads: Tensor, means: Tensor | None) -> Iterator[None]:
+def replaced(attention: MultiHeadAttention, heads: Tensor, means: Tensor | None) -> Iterator[None]:
     """Inside, text n is read without the head `heads`[n] (N,): its output is zero, or its part of
     `means` (H, D)."""
 

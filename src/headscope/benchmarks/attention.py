@@ -16,7 +16,7 @@ from torch import Tensor
 
 from headscope.benchmarks.timing import machine, ratios, spread
 from headscope.errors import UserError
-from headscope.nn.attention import AdditiveAttention, Attention
+from headscope.nn import AdditiveAttention, MultiHeadAttention
 from headscope.training.bare_loop import wait_for
 
 REFERENCE = "multi_head"
@@ -51,12 +51,12 @@ class Variant:
     """
 
     name: str
-    make: Callable[..., Attention]
+    make: Callable[..., MultiHeadAttention]
     heads: int | None = None
     kv_heads: int | None = None
     explicit: bool = False
 
-    def layer(self, shape: Shape) -> Attention:
+    def layer(self, shape: Shape) -> MultiHeadAttention:
         heads = self.heads or shape.heads
         return self.make(
             embed_dim=shape.embed_dim,
@@ -65,7 +65,7 @@ class Variant:
             block_size=shape.tokens,
         )
 
-    def label(self, layer: Attention) -> str:
+    def label(self, layer: MultiHeadAttention) -> str:
         shared = f", kv_heads={layer.kv_heads}" if self.kv_heads else ""
         return f"{self.name}{shared}{', explicit' if self.explicit else ''}"
 
@@ -126,7 +126,7 @@ def time_shape(
     """A row for each variant. All take one turn in each round, so that a machine that slows down
     slows all alike."""
     rows: list[dict[str, Any]] = []
-    timed: dict[str, tuple[Attention, bool]] = {}
+    timed: dict[str, tuple[MultiHeadAttention, bool]] = {}
     for variant in variants:
         with device:
             layer = variant.layer(shape)
@@ -135,7 +135,7 @@ def time_shape(
         row: dict[str, Any] = {
             "attention": label,
             "parameters": sum(p.numel() for p in layer.parameters()),
-            "cache_numbers_per_token": layer.cache_width,
+            "cache_numbers_per_token": 2 * layer.kv_heads * layer.head_dim,
         }
         if needed > memory_gib:
             row["timer_paused"] = f"needs about {needed:.0f} GiB; suite.memory_gib={memory_gib}"
@@ -168,7 +168,9 @@ def time_shape(
     return rows
 
 
-def milliseconds(layer: Attention, x: Tensor, gradient: Tensor, *, explicit: bool) -> float:
+def milliseconds(
+    layer: MultiHeadAttention, x: Tensor, gradient: Tensor, *, explicit: bool
+) -> float:
     """Of one pass of x (B, T, C) forward, and of the gradient of its output (B, T, C) backward to
     x and to the weights."""
     wait_for(x.device)
@@ -183,7 +185,7 @@ def milliseconds(layer: Attention, x: Tensor, gradient: Tensor, *, explicit: boo
 
 
 @torch.no_grad()
-def forward_milliseconds(layer: Attention, x: Tensor, *, explicit: bool) -> float:
+def forward_milliseconds(layer: MultiHeadAttention, x: Tensor, *, explicit: bool) -> float:
     """Of one pass of x (B, T, C) forward that keeps nothing for gradients, as in sampling."""
     wait_for(x.device)
     started = time.perf_counter()
@@ -192,7 +194,7 @@ def forward_milliseconds(layer: Attention, x: Tensor, *, explicit: bool) -> floa
     return 1e3 * (time.perf_counter() - started)
 
 
-def numbers_per_pair(layer: Attention, explicit: bool) -> int:
+def numbers_per_pair(layer: MultiHeadAttention, explicit: bool) -> int:
     """About how many numbers are held at once for each pair of tokens, (B, T, T); measured."""
     if isinstance(layer, AdditiveAttention):
         return 4 * layer.heads * layer.head_dim

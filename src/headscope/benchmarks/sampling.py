@@ -4,6 +4,7 @@ import copy
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from headscope.benchmarks.peers import hugging_face, require_transformers
 from headscope.benchmarks.timing import in_turn, machine, ratios, spread
 from headscope.errors import UserError
 from headscope.generation import Read, compile_reading, generate_tokens
-from headscope.nn import GPT
+from headscope.nn import GPT, FeedForward, MultiHeadAttention, layer_norm
 from headscope.nn.precision import in_precision
 from headscope.training.bare_loop import wait_for
 
@@ -41,7 +42,14 @@ class Sampled:
     def model(self, device: torch.device) -> GPT:
         sizes = {key: value for key, value in asdict(self).items() if key not in NOT_SIZES}
         torch.manual_seed(1)
-        return GPT(**sizes, bias=True, qkv_bias=True).to(device).eval()
+        heads = sizes.pop("heads")
+        model = GPT(
+            **sizes,
+            attention=partial(MultiHeadAttention, heads=heads, qkv_bias=True, out_bias=True),
+            norm=partial(layer_norm, bias=True),
+            feed_forward=partial(FeedForward, bias=True),
+        )
+        return model.to(device).eval()
 
     def text(self) -> list[int]:
         generator = torch.Generator().manual_seed(1)
@@ -212,7 +220,9 @@ def bytes_per_token(model: GPT, kind: str, *, length: int) -> int:
     """What must be read for one token: every weight but those of the tables that are only looked
     up in, and the keys and values of `length` tokens."""
     size = {"fp32": 4, "bf16": 2, "int8": 1}[kind]
-    cache = sum(part.cache_width for part in model.attentions) * (2 if kind == "bf16" else 4)
+    cache = sum(2 * part.kv_heads * part.head_dim for part in model.attentions) * (
+        2 if kind == "bf16" else 4
+    )
     return weights_in_products(model) * size + cache * length
 
 

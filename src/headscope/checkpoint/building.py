@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from headscope.config import build_part
 from headscope.config.model import ModelConfig
 from headscope.errors import UserError
-from headscope.nn import GPT
+from headscope.nn import GPT, FeedForward, cache_bytes_per_token
 
 LIMITS = {"layers": 10_000, "heads": 4_096, "previous_tokens": 4_096}
 """Each of these makes Python objects, which take time and memory whatever their width is."""
@@ -30,10 +31,40 @@ def build_model(config: ModelConfig, *, vocab_size: int) -> GPT:
     """
     check_limits(config)
     try:
-        return build_part(config, vocab_size=vocab_size)
+        return make_model(config, vocab_size=vocab_size)
     except RuntimeError as error:  # more memory than there is, or than can be counted
         reason = str(error).splitlines()[0]
         raise UserError(f"a model of these sizes cannot be made: {reason}") from error
+
+
+def make_model(config: ModelConfig, *, vocab_size: int) -> GPT:
+    """The parts of a model, each built with the keys that concern it."""
+    return GPT(
+        vocab_size=vocab_size,
+        block_size=config.block_size,
+        embed_dim=config.embed_dim,
+        layers=config.layers,
+        attention=partial(
+            build_part(config.attention),
+            heads=config.heads,
+            kv_heads=config.kv_heads,
+            head_dim=config.head_dim,
+            qkv_bias=config.qkv_bias,
+            out_bias=config.bias,
+        ),
+        position=build_part(config.position),
+        norm=partial(build_part(config.norm), bias=config.bias),
+        feed_forward=partial(
+            FeedForward, activation=build_part(config.activation), bias=config.bias
+        ),
+        dropout=config.dropout,
+        tied_head=config.tied_head,
+        scale_embedding=config.scale_embedding,
+        previous_tokens=config.previous_tokens,
+        norm_embedding=config.norm_embedding,
+        zero_init=config.zero_init,
+        logit_cap=config.logit_cap,
+    )
 
 
 def check_model(config: ModelConfig, *, vocab_size: int) -> None:
@@ -98,7 +129,7 @@ def check_samples(model: GPT, count: int) -> None:
     """Raises UserError when the keys, values and probabilities of `count` texts that are sampled at
     once cannot be in this machine's memory."""
     vocab_size = model.embedding.num_embeddings
-    needed = count * (model.cache_bytes_per_token() * model.block_size + 32 * vocab_size)
+    needed = count * (cache_bytes_per_token(model) * model.block_size + 32 * vocab_size)
     if needed > machine_memory():
         raise UserError(
             f"num_samples={count} needs {in_gib(needed)}, and this machine has "

@@ -211,7 +211,9 @@ def check_groups(typed: Sequence[str]) -> None:
         key, equals, value = argument.partition("=")
         group = key.lstrip("+~")
         if group == "hydra" and not value.startswith("{"):
-            raise UserError(f"{argument}: this is a group of keys; set one of them, hydra.KEY=value")
+            raise UserError(
+                f"{argument}: this is a group of keys; set one of them, hydra.KEY=value"
+            )
         if not equals or not GROUP.fullmatch(group) or not (CONF / group).is_dir():
             continue
         options = sorted(file.stem for file in (CONF / group).glob("*.yaml"))

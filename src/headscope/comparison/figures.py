@@ -15,6 +15,7 @@ from headscope.comparison.runs import PlannedRun
 from headscope.evaluation import evaluate_lengths, validation_text
 from headscope.files import json_text, read_json, write_atomically
 from headscope.generation import generate_tokens
+from headscope.nn.cache import cache_bytes_per_token
 from headscope.training.bare_loop import bare_loop
 from headscope.training.run import device_name
 
@@ -30,7 +31,7 @@ def figures_of(runs: Sequence[PlannedRun]) -> dict[str, Any]:
     model = checkpoint.load(runs[0].last).model
     return {
         "parameters": model.parameter_count(),
-        "cache_bytes_per_token": model.cache_bytes_per_token(),
+        "cache_bytes_per_token": cache_bytes_per_token(model),
         "bits_per_byte": statistics.mean(bits),
         **({"deviation": statistics.stdev(bits)} if len(bits) > 1 else {}),
         **{f"seed_{run.seed}": value for run, value in zip(runs, bits, strict=True)},

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from headscope.errors import UserError
 from headscope.generation.tokens import Read
-from headscope.nn import GPT, Cache, Past
+from headscope.nn import GPT, Cache, Past, make_cache
 from headscope.nn.precision import upcast_to_float32
 
 
@@ -39,7 +39,7 @@ def compile_reading(model: GPT, *, batch: int = 1) -> Read:
     try:
         with warnings.catch_warnings():  # of PyTorch, of what it does itself
             warnings.simplefilter("ignore", FutureWarning)
-            step = compile_step(OneToken(model), model.make_cache(batch), first=first)
+            step = compile_step(OneToken(model), make_cache(model, batch), first=first)
     except RuntimeError as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"compile=true: the model cannot be compiled ({reason})") from error
@@ -47,7 +47,7 @@ def compile_reading(model: GPT, *, batch: int = 1) -> Read:
     def read_one(tokens: Tensor, cache: Cache) -> Tensor:
         if cache.length < first or tokens.shape != (batch, 1):  # a library does not check
             return model.next_logits(tokens, cache)
-        logits = step(inputs(cache.read(tokens), cache))
+        logits = step(inputs(cache.append(tokens), cache))
         cache.length += 1
         return logits
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headscope.errors import UserError
 from headscope.generation.picking import check_sampling, draw, pick
-from headscope.nn import GPT, Cache
+from headscope.nn import GPT, Cache, make_cache
 from headscope.nn.inputs import token_ids
 
 Read = Callable[[Tensor, Cache], Tensor]
@@ -37,7 +37,7 @@ class Context:
         self.read_one = read_one or model.next_logits
         self.parts = [tokens]
         self.length = tokens.size(1)
-        self.cache = model.make_cache(len(tokens)) if cached else None
+        self.cache = make_cache(model, len(tokens)) if cached else None
 
     def next_logits(self) -> Tensor:
         """Logits (B, V) of the next token of each text."""

@@ -1,9 +1,7 @@
 """The model: attention, position encodings, blocks and the GPT made of them. Imports torch only."""
 
-from headscope.nn.activation import gelu, relu_squared
 from headscope.nn.attention import (
     AdditiveAttention,
-    Attention,
     HeadOutputs,
     MultiHeadAttention,
     StackedHeads,
@@ -15,7 +13,8 @@ from headscope.nn.attention import (
     scaled_dot_product,
     single_head,
 )
-from headscope.nn.cache import Cache, Past
+from headscope.nn.cache import Cache, Past, cache_bytes_per_token, make_cache
+from headscope.nn.feed_forward import FeedForward, gelu, relu_squared
 from headscope.nn.gpt import GPT
 from headscope.nn.norm import layer_norm, rms_norm
 from headscope.nn.position import (
@@ -37,9 +36,9 @@ __all__ = [
     "GPT",
     "AdditiveAttention",
     "Alibi",
-    "Attention",
     "Cache",
     "Digits",
+    "FeedForward",
     "HeadBias",
     "HeadOutputs",
     "Index",
@@ -54,9 +53,11 @@ __all__ = [
     "Sinusoidal",
     "StackedHeads",
     "add_position_over_length",
+    "cache_bytes_per_token",
     "gelu",
     "grouped_query",
     "layer_norm",
+    "make_cache",
     "mask_from_padding",
     "mask_per_sequence",
     "multi_head",

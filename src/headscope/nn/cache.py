@@ -3,12 +3,15 @@
 Shapes: B batch, T new tokens, S all tokens, L layers, K kv heads, D head_dim.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from headscope.errors import UserError
+
+if TYPE_CHECKING:
+    from headscope.nn.gpt import GPT
 
 
 class Past(NamedTuple):
@@ -25,12 +28,6 @@ class Past(NamedTuple):
         self.keys[:, :, self.length : end] = k
         self.values[:, :, self.length : end] = v
         return self.keys[:, :, :end], self.values[:, :, :end]
-
-    def of_head(self, number: int) -> "Past":
-        """The room of one key head."""
-        return Past(
-            self.keys.narrow(1, number, 1), self.values.narrow(1, number, 1), length=self.length
-        )
 
 
 class Cache:
@@ -63,7 +60,7 @@ class Cache:
         self.block_size = block_size
         self.length = 0
 
-    def read(self, tokens: Tensor) -> Tensor:
+    def append(self, tokens: Tensor) -> Tensor:
         """Put `tokens` (B, T) after those that were read; returns all, (B, length + T).
 
         Raises UserError when there is no room for them.
@@ -77,3 +74,23 @@ class Cache:
     def pasts(self) -> list[Past]:
         """What every layer has."""
         return [Past(keys, values, self.length) for keys, values in self.layers]
+
+
+def make_cache(model: "GPT", batch: int) -> Cache:
+    """An empty cache for `batch` texts, in the dtype of the weights."""
+    attention = model.attentions[0]
+    return Cache(
+        layers=len(model.blocks),
+        batch=batch,
+        kv_heads=attention.kv_heads,
+        block_size=model.block_size,
+        head_dim=attention.head_dim,
+        dtype=model.embedding.weight.dtype,
+        device=model.device,
+    )
+
+
+def cache_bytes_per_token(model: "GPT") -> int:
+    """The size of a key-value cache for each token: 2 K D numbers in every layer."""
+    numbers = sum(2 * part.kv_heads * part.head_dim for part in model.attentions)
+    return numbers * model.embedding.weight.element_size()

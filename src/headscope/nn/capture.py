@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headscope.nn import GPT, Attention, HeadOutputs
+from headscope.nn.attention import HeadOutputs, MultiHeadAttention
+from headscope.nn.gpt import GPT
 
 
 @contextmanager
@@ -23,10 +24,10 @@ def explained_attention(model: nn.Module, look: Callable[[HeadOutputs], None]) -
     """
 
     @torch.no_grad()
-    def explain(layer: Attention, args: Any, options: dict[str, Any], output: Any) -> None:
-        look(layer.explain(*args, **{k: v for k, v in options.items() if k != "weights"}))
+    def explain(layer: MultiHeadAttention, args: Any, options: dict[str, Any], output: Any) -> None:
+        look(layer.compute_heads(*args, **{k: v for k, v in options.items() if k != "weights"}))
 
-    layers = [module for module in model.modules() if isinstance(module, Attention)]
+    layers = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
     hooks = [layer.register_forward_hook(explain, with_kwargs=True) for layer in layers]
     try:
         yield

@@ -25,8 +25,8 @@ def chunked_loss_sum(
     """All nats of what the last block wrote, x (B, T, C), at the tokens (B, T) that did follow,
     without all logits being there at once.
 
-    `unembed_loss_sum` makes the logits of a chunk, x (N, C), and sums the nats at its tokens (N,), at
-    most `rows` of them. On the way back a chunk's logits are made anew: only its own are held.
+    `unembed_loss_sum` computes the logits of a chunk x (N, C) and sums the loss at its tokens (N,),
+    at most `rows` of them. The backward pass recomputes them, so that only one chunk is held.
     """
     chunks = math.ceil(targets.numel() / rows)
     nats = [

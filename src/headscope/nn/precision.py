@@ -1,10 +1,11 @@
-"""In how many digits numbers are kept."""
+"""Number formats, and products in the sizes that a GPU is fast at."""
 
 import copy
 import warnings
 from typing import TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headscope.errors import UserError
@@ -45,3 +46,10 @@ def in_precision(model: Model, precision: str) -> Model:
         # Its successor is a package of its own, torchao; in PyTorch up to 2.13 it is here.
         warnings.simplefilter("ignore")
         return torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+
+
+def padded_linear(x: Tensor, weight: Tensor) -> Tensor:
+    """x (..., C) times the transpose of weight (V, C), (..., V). Pads V to a multiple of 64 for the
+    product, as GPUs multiply other sizes several times slower. The padding is in no result."""
+    padding = -weight.size(0) % 64
+    return F.linear(x, F.pad(weight, (0, 0, 0, padding)))[..., : weight.size(0)]

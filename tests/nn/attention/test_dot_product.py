@@ -11,9 +11,9 @@ from torch import Tensor
 from headscope.errors import UserError
 from headscope.nn import Alibi, scaled_dot_product
 from headscope.nn.attention import dot_product
-from headscope.nn.attention.dot_product import attend_explicit, attend_fused
+from headscope.nn.attention.dot_product import attend_explicit, attend_masked
 
-both = pytest.mark.parametrize("attend", [attend_fused, attend_explicit])
+both = pytest.mark.parametrize("attend", [attend_masked, attend_explicit])
 BF16_ROUNDING = torch.finfo(torch.bfloat16).eps / 2
 SHAPES = [  # B, H, K, T, S, D
     (1, 1, 1, 1, 1, 1),
@@ -55,7 +55,7 @@ def test_fused_equals_explicit_in_outputs_and_gradients(shape, causal, bias):
     weighting = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(2))
     for scale in (0.1, 1.0, 3.0):
         results = []
-        for attend in (attend_fused, attend_explicit):
+        for attend in (attend_masked, attend_explicit):
             mixed = attend(*inputs[:3], scale=scale, **options).outputs
             results.append((mixed, *torch.autograd.grad((mixed * weighting).sum(), inputs)))
         for fused, explicit in zip(*results, strict=True):
@@ -68,7 +68,7 @@ def test_of_bf16_both_are_within_a_rounding_of_fp64(shape, size):
     q, k, v = (part.detach() for part in qkv(shape, torch.bfloat16))
     options = {"causal": past(*shape[3:5]), "scale": size * shape[5] ** -0.5}
     exact = attend_explicit(q.double(), k.double(), v.double(), **options).outputs
-    for attend in (attend_fused, attend_explicit):
+    for attend in (attend_masked, attend_explicit):
         mixed = attend(q, k, v, **options).outputs
         assert mixed.dtype == torch.bfloat16
         assert (mixed - exact).norm() < BF16_ROUNDING * exact.norm()
@@ -119,7 +119,7 @@ def test_alibi_at_1024_tokens_in_bf16_is_equal_in_both_paths_within_the_rounding
     k[..., 0] = -alibi.slopes[:, None] * torch.arange(length)
     options = {"causal": past(length), "bias": alibi.bias(length, length), "scale": 1.0}
     fused, explicit = (
-        attend(q, k, v, **options)[0].float() for attend in (attend_fused, attend_explicit)
+        attend(q, k, v, **options)[0].float() for attend in (attend_masked, attend_explicit)
     )
     for head in range(heads):
         apart = (fused[:, head] - explicit[:, head]).norm()

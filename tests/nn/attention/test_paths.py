@@ -105,14 +105,14 @@ def test_explain_has_weights_scores_and_the_outputs_that_out_proj_maps(name, pos
     place = encoding(position, layer)
     random = torch.get_rng_state()
     mask = some_mask("per_head", layer.heads)
-    explained = layer.explain(x, mask=mask, position=place)
+    explained = layer.compute_heads(x, mask=mask, position=place)
     assert torch.equal(torch.get_rng_state(), random)
     out, weights = layer.eval()(x, mask=mask, position=place, weights=True)
     assert torch.equal(explained.weights, weights)
     assert torch.equal(layer.out_proj(explained.outputs), out)
     masked = explained.scores.masked_fill(~(past(9) & mask), -torch.inf)
     torch.testing.assert_close(masked.softmax(dim=-1), weights)
-    alone = layer.explain(x[0], mask=mask[:1], position=place)
+    alone = layer.compute_heads(x[0], mask=mask[:1], position=place)
     for part, whole in zip(alone, explained, strict=True):
         torch.testing.assert_close(part, whole[0], rtol=1e-4, atol=1e-5)
 

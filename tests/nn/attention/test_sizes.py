@@ -66,7 +66,6 @@ def test_heads_are_those_that_the_name_promises(name):
         "grouped_query": (6, 2),
     }.get(name, (6, 6))
     assert (layer.heads, layer.kv_heads, layer.head_dim) == (heads, kv_heads, 24 // heads)
-    assert layer.cache_width == 2 * kv_heads * (24 // heads)
 
 
 @every_attention

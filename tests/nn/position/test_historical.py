@@ -5,6 +5,7 @@ import doctest
 import pytest
 import torch
 from choices import SIZES, position_of
+from small_gpt import make_gpt
 
 from headscope.config import SCHEMAS
 from headscope.errors import UserError
@@ -19,6 +20,7 @@ from headscope.nn import (
     layer_norm,
     rms_norm,
 )
+from headscope.nn.cache import make_cache
 from headscope.nn.position import historical
 
 
@@ -88,7 +90,7 @@ def test_what_is_the_same_in_all_dimensions_is_removed_by_layer_norm_and_kept_by
         for kind in (NoPosition, Index, Normalized, Digits):
             torch.manual_seed(0)
             options = {"bias": True, "position": kind, "norm": norm}
-            model = GPT(vocab_size=11, layers=2, **options, **sizes).double()
+            model = make_gpt(vocab_size=11, layers=2, **options, **sizes).double()
             logits[kind] = model(tokens)
         for kind in (Index, Normalized):
             apart = (logits[kind] - logits[NoPosition]).abs().max()
@@ -116,7 +118,7 @@ class OverLength(Position):
 def over_length_model() -> GPT:
     sizes = {key: size for key, size in SIZES.items() if key != "head_dim"}
     torch.manual_seed(0)
-    return GPT(vocab_size=11, layers=2, position=OverLength, norm=rms_norm, **sizes).double()
+    return make_gpt(vocab_size=11, layers=2, position=OverLength, norm=rms_norm, **sizes).double()
 
 
 def test_every_text_runs_to_one_whatever_its_padding():
@@ -129,7 +131,7 @@ def test_an_appended_token_moves_all_before_it_so_a_causal_model_knows_the_futur
     model, tokens = over_length_model(), torch.arange(8)[None]
     with torch.no_grad():
         shorter, longer = model(tokens[:, :7]), model(tokens)[:, :7]
-        cache = model.make_cache(1)
+        cache = make_cache(model, 1)
         model.hidden(tokens[:, :7], cache)
         cached = model.next_logits(tokens[:, 7:], cache)
         uncached = model.next_logits(tokens)

@@ -2,7 +2,6 @@
 `StackedHeads`, `AdditiveAttention`; masks for them."""
 
 from headscope.nn.attention.additive import AdditiveAttention
-from headscope.nn.attention.base import Attention
 from headscope.nn.attention.dot_product import HeadOutputs, scaled_dot_product
 from headscope.nn.attention.masks import mask_from_padding, mask_per_sequence
 from headscope.nn.attention.multi_head import MultiHeadAttention
@@ -11,7 +10,6 @@ from headscope.nn.attention.stacked import StackedHeads
 
 __all__ = [
     "AdditiveAttention",
-    "Attention",
     "HeadOutputs",
     "MultiHeadAttention",
     "StackedHeads",

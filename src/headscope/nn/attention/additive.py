@@ -29,7 +29,7 @@ class AdditiveAttention(MultiHeadAttention):
     fused kernel, and tanh makes H T S D numbers where the dot product makes H T S: it is slow, and
     here for reading and comparison.
 
-    The options are those of `Attention`; `scale` is 1 unless given, as the paper has none.
+    The options are those of `MultiHeadAttention`; `scale` is 1 unless given, as the paper has none.
 
     Parameters: those of `MultiHeadAttention`, and H D more of w.
     """
@@ -45,22 +45,21 @@ class AdditiveAttention(MultiHeadAttention):
         k: Tensor,
         v: Tensor,
         *,
+        mask: Tensor | None,
+        bias: Tensor | None,
+        dropout: float,
         explicit: bool,
-        causal: Tensor | None = None,
-        mask: Tensor | None = None,
-        bias: Tensor | None = None,
-        scale: float = 1.0,
-        **options: Any,
     ) -> HeadOutputs:
-        """As in `MultiHeadAttention`; without a kernel, both paths are the explicit one."""
+        """As in `MultiHeadAttention`. There is no fused kernel: weights and scores are computed
+        also without `explicit`."""
         k, v = one_per_query_head(k, self.heads), one_per_query_head(v, self.heads)
-        hidden = torch.tanh(
-            upcast_to_float32(q)[:, :, :, None] + upcast_to_float32(k)[:, :, None]
-        )  # (B, H, T, S, D)
+        q32, k32 = upcast_to_float32(q), upcast_to_float32(k)
+        hidden = torch.tanh(q32[:, :, :, None] + k32[:, :, None])  # (B, H, T, S, D)
         with no_autocast(q):
-            scores = scale * torch.einsum("bhtsd,hd->bhts", hidden, upcast_to_float32(self.w))
-        scores = with_bias(scores, bias, q.dtype)
-        outputs, weights = weighted_sum(scores, v, mask=combine(causal, mask), **options)
+            scores = torch.einsum("bhtsd,hd->bhts", hidden, upcast_to_float32(self.w))
+        scores = with_bias(self.scale * scores, bias, q.dtype)
+        visible = combine(self.causal_rows(q.size(2), k.size(2)), mask)
+        outputs, weights = weighted_sum(scores, v, mask=visible, dropout=dropout)
         return HeadOutputs(outputs, weights, scores)
 
     def check_position(self, position: Position) -> None:

@@ -42,6 +42,12 @@ class HeadOutputs(NamedTuple):
     weights: Tensor | None = None
     scores: Tensor | None = None
 
+    def without_batch(self) -> "HeadOutputs":
+        """The only sequence of the batch."""
+        weights = None if self.weights is None else self.weights[0]
+        scores = None if self.scores is None else self.scores[0]
+        return HeadOutputs(self.outputs[0], weights, scores)
+
 
 def scaled_dot_product(
     q: Tensor,
@@ -96,60 +102,60 @@ def _check(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> None:
         ) from None
 
 
-def attend_fused(
+def attend_masked(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    *,
     causal: Tensor | None = None,
     mask: Tensor | None = None,
     bias: Tensor | None = None,
+    *,
     scale: float,
     dropout: float = 0.0,
 ) -> HeadOutputs:
-    """softmax(scale q k^T + bias) v, (B, H, T, D), by PyTorch's fused kernels.
-
-    A causal mask alone is left to the kernel, which skips what it hides. Key heads are broadcast by
-    the kernel, where it has a way to, not copied here.
-    """
-    grouped = q.size(1) != k.size(1)
-    # The kernel puts the first query at the first key, `causal` the last one at the last.
-    aligned = q.size(2) == k.size(2)
-    if mask is None and bias is None and (causal is None or aligned):
-        return HeadOutputs(
-            F.scaled_dot_product_attention(
-                q,
-                k,
-                v,
-                dropout_p=dropout,
-                is_causal=causal is not None,
-                scale=scale,
-                enable_gqa=grouped,
-            )
-        )
-    visible, blind = combine(causal, mask), None
+    """softmax(scale q k^T + bias) v, (B, H, T, D), by PyTorch's fused kernels, with a mask or bias
+    of our own. (`MultiHeadAttention.attend` calls them itself where the mask is causal alone.)"""
+    visible, fully_masked = combine(causal, mask), None
     if visible is not None and mask is not None:
-        blind = ~visible.any(dim=-1, keepdim=True)
-        visible = visible | blind  # softmax over nothing is nan: look anywhere, then forget it
+        fully_masked = ~visible.any(dim=-1, keepdim=True)
+        visible = visible | fully_masked  # softmax over nothing is NaN: unmask, then set to zero
     added = visible
     if bias is not None:
         added = bias[None].to(q.dtype)
         if visible is not None:
             added = added.masked_fill(~visible, -math.inf)
+    if copies_key_heads(q.device.type, grouped=k.size(1) < q.size(1), masked=added is not None):
+        k, v = one_per_query_head(k, q.size(1)), one_per_query_head(v, q.size(1))
     outputs = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=added, dropout_p=dropout, scale=scale, enable_gqa=grouped
+        q,
+        k,
+        v,
+        attn_mask=added,
+        dropout_p=dropout,
+        scale=scale,
+        enable_gqa=k.size(1) < q.size(1),
     )
-    return HeadOutputs(outputs if blind is None else outputs.masked_fill(blind, 0.0))
+    return HeadOutputs(outputs if fully_masked is None else outputs.masked_fill(fully_masked, 0.0))
+
+
+def copies_key_heads(device: str, *, grouped: bool, masked: bool) -> bool:
+    """Whether grouped key heads must be copied for the fused kernels, one for each query head.
+
+    On CUDA, flash attention takes no mask and the memory-efficient kernel takes no `enable_gqa`.
+    With both, PyTorch falls back to the math path, whose memory grows with T x T; a copy of keys
+    and values is far smaller.
+    """
+    return device == "cuda" and grouped and masked
 
 
 def attend_explicit(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    *,
     causal: Tensor | None = None,
     mask: Tensor | None = None,
     bias: Tensor | None = None,
+    *,
     scale: float,
     dropout: float = 0.0,
 ) -> HeadOutputs:
@@ -187,8 +193,8 @@ def weighted_sum(
     if mask is None:
         weights = scores.softmax(dim=-1)
     else:
-        blind = ~mask.any(dim=-1, keepdim=True)
-        weights = scores.masked_fill(~(mask | blind), -math.inf).softmax(dim=-1)
+        fully_masked = ~mask.any(dim=-1, keepdim=True)
+        weights = scores.masked_fill(~(mask | fully_masked), -math.inf).softmax(dim=-1)
         weights = weights.masked_fill(~mask, 0.0)
     with no_autocast(v):
         outputs = F.dropout(weights, dropout, training=dropout > 0) @ upcast_to_float32(v)

@@ -1,8 +1,8 @@
 """Position encodings: added to the embeddings (`absolute`, `historical`), turning queries and keys
 (`rotary`), or added to the scores (`biases`)."""
 
-from headscope.nn.position.absolute import Learned, Sinusoidal
-from headscope.nn.position.base import NoPosition, Position
+from headscope.nn.position.absolute import Sinusoidal
+from headscope.nn.position.base import Learned, NoPosition, Position
 from headscope.nn.position.biases import Alibi, HeadBias, Relative
 from headscope.nn.position.historical import (
     Digits,

@@ -6,27 +6,10 @@ Shapes: B batch, T tokens, C embed_dim.
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from headscope.errors import UserError
 from headscope.nn.position.base import Position
-
-
-class Learned(Position):
-    """A learned vector for every position, added to the embeddings (Gehring 2017, GPT-2).
-
-    Parameters: block_size * C.
-    """
-
-    limit = "its table has a learned row for every position up to there, and none beyond"
-
-    def __init__(self, **sizes: int) -> None:
-        super().__init__(**sizes)
-        self.table = nn.Embedding(self.block_size, self.embed_dim)
-
-    def forward(self, embeddings: Tensor, start: int = 0) -> Tensor:
-        end = self.end_of(embeddings, start)
-        return embeddings + self.table.weight[start:end]
 
 
 class FixedTable(Position):

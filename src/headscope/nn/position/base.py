@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from headscope.errors import UserError
-from headscope.nn.inputs import check_embeddings
 
 
 class Position(nn.Module):
@@ -83,6 +82,23 @@ class Position(nn.Module):
             raise UserError(f"{length} tokens are more than block_size={self.block_size}")
 
 
+class Learned(Position):
+    """A learned vector for every position, added to the embeddings (Gehring 2017, GPT-2).
+
+    Parameters: block_size * C.
+    """
+
+    limit = "its table has a learned row for every position up to there, and none beyond"
+
+    def __init__(self, **sizes: int) -> None:
+        super().__init__(**sizes)
+        self.table = nn.Embedding(self.block_size, self.embed_dim)
+
+    def forward(self, embeddings: Tensor, start: int = 0) -> Tensor:
+        end = self.end_of(embeddings, start)
+        return embeddings + self.table.weight[start:end]
+
+
 class NoPosition(Position):
     """No encoding at all. A causal model still learns some order from what its mask hides
     (Haviv 2022).
@@ -95,3 +111,12 @@ def distances(queries: int, keys: int, device: torch.device | None = None) -> Te
     """How far each key lies before each query, (T, S) int64; below 0 for keys that come later."""
     key = torch.arange(keys, device=device)
     return key[keys - queries :, None] - key
+
+
+def check_embeddings(x: Tensor, width: int) -> None:
+    """Raises UserError when x is not floating-point numbers (B, T, width), or are empty."""
+    if x.dim() != 3 or x.size(-1) != width or x.numel() == 0 or not x.is_floating_point():
+        raise UserError(
+            f"embeddings are {x.dtype} of shape {tuple(x.shape)}: give floating-point numbers "
+            f"(B, T, {width}) with at least one token"
+        )

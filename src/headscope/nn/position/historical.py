@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from headscope.errors import UserError
-from headscope.nn.inputs import check_embeddings
 from headscope.nn.position.absolute import FixedTable
-from headscope.nn.position.base import Position
+from headscope.nn.position.base import Position, check_embeddings
 
 
 class Index(Position):

@@ -1,0 +1,103 @@
+"""What an attention is made with and called with, checked.
+
+Shapes: B batch, T queries, S keys, C embed_dim, H heads, K kv heads.
+"""
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from headscope.errors import UserError
+from headscope.nn.attention.masks import check_mask
+from headscope.nn.cache import Past
+from headscope.nn.position import Position
+
+
+def head_width(*, embed_dim: int, heads: int, head_dim: int | None) -> int:
+    """Width of one head: `head_dim`, or an equal share of `embed_dim`.
+
+    Raises UserError when it is below 1, or when `heads` does not divide `embed_dim`.
+    """
+    for name, size in (("embed_dim", embed_dim), ("heads", heads)):
+        if size < 1:
+            raise UserError(f"{name}={size} must be at least 1")
+    if head_dim is not None:
+        if head_dim < 1:
+            raise UserError(f"head_dim={head_dim} must be at least 1")
+        return head_dim
+    if embed_dim % heads:
+        raise UserError(
+            f"embed_dim={embed_dim} must be a multiple of heads={heads}, or head_dim be given: "
+            "every head takes an equal share of the width"
+        )
+    return embed_dim // heads
+
+
+def check_sizes(attention: Any, *, block_size: int | None, causal: bool) -> None:
+    """Raises UserError when the sizes of a `MultiHeadAttention` do not fit together."""
+    for name, size in (("block_size", block_size), ("out_dim", attention.out_dim)):
+        if size is not None and size < 1:
+            raise UserError(f"{name}={size} must be at least 1")
+    if not 0 <= attention.dropout < 1:
+        raise UserError(f"dropout={attention.dropout} must be at least 0 and below 1")
+    heads, kv_heads = attention.heads, attention.kv_heads
+    if kv_heads < 1 or heads % kv_heads:
+        raise UserError(
+            f"heads={heads} must be a multiple of kv_heads={kv_heads}: every key head serves as "
+            "many query heads"
+        )
+    if not 0 < attention.scale < math.inf:
+        raise UserError(f"scale={attention.scale} must be above 0 and finite")
+    if not attention.has_out_proj and heads * attention.head_dim != attention.out_dim:
+        raise UserError(
+            f"without out_proj the output is heads={heads} times head_dim={attention.head_dim} "
+            f"wide, not {attention.out_dim}"
+        )
+    if causal and block_size is None:
+        raise UserError("causal attention needs block_size, the longest text it may see")
+
+
+def check_inputs(
+    attention: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Tensor | None,
+    position: Position | None,
+    past: Past | None,
+) -> None:
+    """Raises UserError when the inputs are not floating-point numbers (B, T, C), (B, S, C) and
+    (B, S, C), or all without B, when one is empty, or when `mask` does not fit them."""
+    width = attention.embed_dim
+    fits = (
+        query.dim() in (2, 3)
+        and query.dim() == key.dim() == value.dim()
+        and query.shape[:-2] == key.shape[:-2]
+        and key.shape[:-1] == value.shape[:-1]
+        and query.size(-1) == key.size(-1) == value.size(-1) == width
+        and query.numel() > 0
+        and key.numel() > 0
+        and query.is_floating_point()
+        and key.is_floating_point()
+        and value.is_floating_point()
+    )
+    if not fits:
+        parts = (query, key, value)
+        shapes = ", ".join(str(tuple(part.shape)) for part in parts)
+        dtypes = ", ".join(str(part.dtype) for part in parts)
+        raise UserError(
+            f"queries, keys and values of shapes {shapes} and {dtypes} must be floating-point "
+            f"numbers (B, T, {width}), (B, S, {width}) and (B, S, {width}), or all without the "
+            "batch axis B, and none of them empty"
+        )
+    queries, keys = query.size(-2), key.size(-2) + (0 if past is None else past.length)
+    if mask is not None:
+        batch = query.size(0) if query.dim() == 3 else 1
+        check_mask(mask, batch=batch, heads=attention.heads, queries=queries, keys=keys)
+    if queries > keys and (attention.mask is not None or position is not None):
+        raise UserError(
+            f"queries ({queries}) must not outnumber keys ({keys}): queries are aligned to the "
+            "last keys"
+        )
