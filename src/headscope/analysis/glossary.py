@@ -255,8 +255,8 @@ uniform attention. The excess of uniform attention is 0, and the maximum is 1. A
 of these names that fits:
 
 1. `-`.
-2. A narrow name, from `self` to `adjacent`. If several fit, the one with the largest ratio of excess
-   to threshold.
+2. A narrow name, from `self` to `adjacent`. If several fit, the one with the largest ratio of
+   excess to threshold.
 3. A broad name, from `local` to `short-range`. If several fit, the first in the order of the table.
 4. `global` or `mixed`.
 
