@@ -32,7 +32,7 @@ SINGLE_HEAD: Mapping[str, str] = {
     ),
     "distance": (
         "Mean distance |query - key| in tokens, weighted by attention, from 0 to the length of "
-        "the text less 1: a high value means that the head looks far back (Vig 2019)."
+        "the text minus 1: a high value means that the head looks far back (Vig 2019)."
     ),
     "global": (
         "Sum of min(w, 1/m) over all visible tokens but the query's own, divided by its maximum "
@@ -44,7 +44,7 @@ SINGLE_HEAD: Mapping[str, str] = {
         "single token."
     ),
     "entropy": (
-        "Entropy - sum w ln w of the weights, in nats, from 0 to the logarithm of the number of "
+        "Entropy of the weights, -sum(w ln w), in nats, from 0 to the logarithm of the number of "
         "visible tokens: a high value means that attention is spread over many tokens (Shannon "
         "1948)."
     ),
@@ -99,12 +99,12 @@ TOKENS: Mapping[str, str] = {
 REPEATS: Mapping[str, str] = {
     "induction": (
         "Weight, in the second copy of a repeated random passage, on the token that followed the "
-        "query's token in the first copy, less the weight at the same places in texts with other "
+        "query's token in the first copy, minus the weight at the same places in texts with other "
         "periods, from -1 to 1: a high value means an induction head (Olsson 2022)."
     ),
     "duplicate": (
         "Weight, in the second copy of a repeated random passage, on the query's own token in the "
-        "first copy, less the weight at the same places in texts with other periods, from -1 to "
+        "first copy, minus the weight at the same places in texts with other periods, from -1 to "
         "1: a high value means a duplicate-token head (Wang 2022)."
     ),
     "repeat_previous": (
@@ -124,7 +124,7 @@ BETWEEN_HEADS: Mapping[str, str] = {
         "1991; Endres 2003)."
     ),
     "uniqueness": (
-        "1 less the mean cosine similarity of a head to all other heads, from 0 to 1: a high "
+        "1 minus the mean cosine similarity of a head to all other heads, from 0 to 1: a high "
         "value means that no other head attends as this one does."
     ),
     "diversity": (
@@ -135,7 +135,7 @@ BETWEEN_HEADS: Mapping[str, str] = {
 
 ABLATION: Mapping[str, str] = {
     "loss_change": (
-        "Loss without the head less the loss with it, in nats per token: a high value means that "
+        "Loss without the head minus the loss with it, in nats per token: a high value means that "
         "the model needs the head (Michel 2019)."
     ),
     "loss_change_error": (
