@@ -107,15 +107,15 @@ def joined(comments: Iterable[Comment]) -> Iterator[Paragraph]:
 
 
 def of_markdown(source: str, first: int = 1, indent: int = 0) -> Iterator[Paragraph]:
-    """Paragraphs, headings, items of lists and rows of tables; no code and no pictures."""
+    """Paragraphs, headings, items of lists and rows of tables; no code, quotes or pictures."""
     paragraph, fenced = Paragraph(), False
     for number, line in enumerate(source.splitlines(), start=first):
         text = line.strip()
         fence = text.startswith("```")
         fenced ^= fence
         indented = line.startswith(" " * (indent + 4)) and not paragraph.text
-        code = fenced or fence or indented or text.startswith((">>>", "![", "<!--", "tensor("))
-        item = re.match(r"(#+|[-*>]|\d+\.) +", text)
+        code = fenced or fence or indented or text.startswith((">", "![", "<!--", "tensor("))
+        item = re.match(r"(#+|[-*]|\d+\.) +", text)
         row = text.startswith("|")
         if code or not text or item or row:
             yield paragraph
