@@ -1,0 +1,56 @@
+"""Every figure and every head name is in the glossary, and docs/glossary.md is current."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from running import ROOT
+from small_gpt import gpt, some_tokens
+
+from headscope.analysis import diversity, metrics
+from headscope.analysis.glossary import FIGURES, HEAD_NAMES, as_markdown
+from headscope.analysis.head_types import BROAD, GLOBAL, MIXED, NARROW, NONE
+from headscope.analysis.report.subject import Ablation
+from headscope.analysis.report.tables import between_heads, head_rows
+from headscope.analysis.study import study_heads
+from headscope.analysis.tokens import token_kinds
+
+WRITE = (
+    'python -c "from headscope.analysis.glossary import as_markdown as page; '
+    "print(page(), end='')\" > docs/glossary.md"
+)
+
+
+def figures_of_the_report() -> set[str]:
+    """The columns of heads.csv with an ablation, and what is said of pairs of heads."""
+    model = gpt(block_size=12)
+    windows = some_tokens(length=13, batch=2)
+    kinds = token_kinds([",", *"abcdefghij"], torch.ones(11))
+    study = study_heads(model, windows[:, :-1], kinds=kinds)
+    loaded: Any = SimpleNamespace(model=model)
+    worth = Ablation("zero", windows, bytes_per_token=1.0).run(loaded, iter)
+    columns = set(head_rows(study, worth.figures)[0]) - {"layer", "head", "type"}
+    assert "diversity" in between_heads(study)
+    pairs = {diversity.cosine_similarity.__name__, diversity.jensen_shannon.__name__}
+    return columns | {"diversity"} | pairs
+
+
+def test_every_figure_has_an_entry_and_every_entry_a_figure():
+    assert set(FIGURES) == figures_of_the_report() | set(metrics.METRICS) | set(metrics.BOTH_WAYS)
+
+
+def test_every_head_name_has_an_entry_in_the_order_of_naming():
+    assert list(HEAD_NAMES) == [*NARROW.values(), *BROAD.values(), GLOBAL, MIXED, NONE]
+
+
+def test_every_entry_is_one_sentence_and_that_of_a_figure_says_what_a_high_value_means():
+    for text in [*FIGURES.values(), *HEAD_NAMES.values()]:
+        assert text.endswith(".")
+        assert ". " not in text
+    for text in FIGURES.values():
+        assert ": a high value means" in text
+
+
+def test_the_page_is_current():
+    page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    assert page == as_markdown(), f"write it again: {WRITE}"
