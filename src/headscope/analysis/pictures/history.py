@@ -20,7 +20,7 @@ from headscope.analysis.pictures.style import line_style
 
 def history(steps: Sequence[int], figures: Mapping[str, Tensor], *, title: str) -> Figure:
     """How every named figure (S, L, H) moved over checkpoints at S steps: one line per head, in the
-    colour of its layer. The axis of steps is logarithmic when that spaces them more evenly."""
+    colour of its layer. The axis of steps is logarithmic when most of them are early."""
     every = arrays(figures)
     sheet = Sheet(len(every), 2 if len(every) < 5 else 3, 300, 190, title)
     for panel, (name, values) in zip(sheet.panels, every.items(), strict=True):
@@ -46,21 +46,10 @@ def history(steps: Sequence[int], figures: Mapping[str, Tensor], *, title: str) 
 
 
 def space_evenly(panel: Axes, steps: Sequence[int]) -> None:
-    """Make the axis of training steps logarithmic when that spaces the checkpoints more evenly."""
-    at = np.unique(np.asarray(steps, dtype=float))
-    above = at[at > 0]
-    if len(above) < 3 or unevenness(np.log(above)) >= unevenness(above):
-        return
-    if at[0] > 0:
-        panel.set_xscale("log")
-    else:  # step 0 has no logarithm
-        panel.set_xscale("symlog", linthresh=above[0], linscale=0.4)
-    panel.xaxis.set_major_formatter("{x:g}")
-    panel.xaxis.set_minor_formatter(NullFormatter())
-    panel.set_xlabel("training step (logarithmic)", fontsize=SMALL)
-
-
-def unevenness(places: np.ndarray) -> float:
-    """The standard deviation of the gaps between rising places, divided by their mean."""
-    gaps = np.diff(places)
-    return float(gaps.std() / gaps.mean())
+    """Make the axis of steps logarithmic when half of the checkpoints lie in its first quarter."""
+    above = [step for step in steps if step > 0]
+    if len(above) > 2 and np.median(above) < max(above) / 4:
+        panel.set_xscale("symlog", linthresh=min(above), linscale=0.4)  # step 0 has no logarithm
+        panel.xaxis.set_major_formatter("{x:g}")
+        panel.xaxis.set_minor_formatter(NullFormatter())
+        panel.set_xlabel("training step (logarithmic)", fontsize=SMALL)

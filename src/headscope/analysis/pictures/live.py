@@ -42,10 +42,11 @@ class LivePicture:
         figure.draw(self._renderer)
         scale = matplotlib.colormaps["viridis"](np.linspace(0, 1, SHADES), bytes=True)[:, :3]
         greys = np.linspace(0, 255, GREYS).round().astype(np.uint8)[:, None].repeat(3, axis=1)
-        self._palette = Image.new("P", (1, 1))
-        self._palette.putpalette(np.concatenate([greys, scale]).tobytes())
+        self._palette = np.concatenate([greys, scale]).tobytes()
+        colours = Image.new("P", (1, 1))
+        colours.putpalette(self._palette)
         page = Image.fromarray(np.asarray(self._renderer.buffer_rgba())).convert("RGB").reduce(2)
-        self._page = np.array(page.quantize(palette=self._palette, dither=Image.Dither.NONE))
+        self._page = np.array(page.quantize(palette=colours, dither=Image.Dither.NONE))
         self._page[(np.asarray(page) == 255).all(axis=-1)] = WHITE
 
     def places(self) -> list[tuple[slice, slice]]:
@@ -84,5 +85,5 @@ class LivePicture:
         top = np.asarray(ink.reduce(2))
         pixels[: len(top)] = np.minimum(pixels[: len(top)], (255 - top) // (256 // GREYS))
         picture = Image.fromarray(pixels)
-        picture.putpalette(self._palette.getpalette())
+        picture.putpalette(self._palette)
         return picture

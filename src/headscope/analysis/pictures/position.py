@@ -39,7 +39,9 @@ def _none(position: nn.NoPosition) -> None:
 
 @position_picture.register
 @torch.no_grad()
-def _table(position: nn.Learned | nn.Sinusoidal | nn.Digits) -> Figure:
+def _table(
+    position: nn.Learned | nn.Sinusoidal | nn.Digits | nn.Index | nn.Normalized,
+) -> Figure:
     table = array(position(torch.zeros(1, position.block_size, position.embed_dim))[0])  # (P, C)
     used = table[:, : max(1, int(np.count_nonzero(table.any(axis=0))))]
     sheet = new_sheet(3, f"{type(position).__name__} positions: what is added to the embeddings")
@@ -56,16 +58,6 @@ def _table(position: nn.Learned | nn.Sinusoidal | nn.Digits) -> Figure:
     note = "; position 0 is zero and has none" if blank.any() else ""
     ends = (-1.0 if np.nanmin(cosine, initial=0) < -1e-6 else 0.0, 1.0)
     image(sheet, 2, f"Cosine of two positions{note}", cosine, "position", "position", ends)
-    return sheet.finish()
-
-
-@position_picture.register
-@torch.no_grad()
-def _number(position: nn.Index | nn.Normalized) -> Figure:
-    added = array(position(torch.zeros(1, position.block_size, position.embed_dim)))[0, :, :1].T
-    name = type(position).__name__
-    sheet = new_sheet(1, f"{name}: one number per position, added to every dimension")
-    curves(sheet, 0, "LayerNorm removes it, RMSNorm keeps it", added, "position", "what is added")
     return sheet.finish()
 
 
