@@ -3,7 +3,6 @@
 import io
 import warnings
 
-import numpy as np
 import pytest
 import torch
 from drawn import AWKWARD, NO_FONT, drawn_texts, needs_chinese_font, words_of

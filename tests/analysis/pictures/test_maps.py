@@ -7,7 +7,7 @@ from drawn import AWKWARD, assert_readable, assert_saved, data, images, words_of
 
 from headscope.analysis.pictures import attention_maps, difference_map, mean_map
 from headscope.analysis.pictures.labels import picture_label
-from headscope.analysis.pictures.maps import FEW, mark_diagonals
+from headscope.analysis.pictures.maps import FEW
 
 
 def causal_weights(heads: int, tokens: int, seed: int = 0) -> torch.Tensor:
@@ -81,19 +81,14 @@ def test_numbers_stand_in_the_cells_only_when_tokens_are_few(tokens):
             assert written[key, query] == pytest.approx(float(head[query, key]), abs=0.0051)
 
 
-@pytest.mark.parametrize(("causal", "marked"), [(True, [0, 1]), (False, [0, 1, -1])])
-def test_marks_outline_the_cells_they_name(causal, marked):
-    figure = attention_maps(torch.rand(1, 5, 5), words(5), title="marks", causal=causal)
-    [panel] = images(figure)
-    mark_diagonals(panel, 5, causal)
-    for behind, marks in zip(marked, panel.lines, strict=True):
-        query = np.arange(max(0, behind), 5 + min(0, behind))
-        np.testing.assert_array_equal(marks.get_ydata(), query)
-        np.testing.assert_array_equal(marks.get_xdata(), query - behind)
-    looks = {(line.get_color(), line.get_marker()) for line in panel.lines}
-    assert len(looks) == len(marked)
+def test_marks_are_on_the_cells_they_name():
+    [panel] = images(mean_map(causal_weights(2, 5), words(5), title="marks"))
+    for behind, marks in enumerate(panel.lines):
+        np.testing.assert_array_equal(marks.get_ydata() - marks.get_xdata(), behind)
+        assert len(marks.get_ydata()) == 5 - behind
+    assert len({(line.get_color(), line.get_marker()) for line in panel.lines}) == 2
     named = [text.get_text() for text in panel.get_legend().get_texts()]
-    assert named == ["self", "previous token", "next token"][: len(marked)]
+    assert named == ["self", "previous token"]
 
 
 @pytest.mark.parametrize(
@@ -104,13 +99,11 @@ def test_nothing_is_cut_off_or_covered_whatever_the_tokens_are(tokens, causal):
     weights = causal_weights(2, tokens)
     title = " ".join(AWKWARD) + " and a title that goes on" * 9
     figure = attention_maps(weights, labels, title=title, causal=causal)
-    for panel in images(figure):
-        mark_diagonals(panel, tokens, causal)
     assert_readable(figure)
-    assert_readable(mean_map(weights, labels, title=title, causal=causal))
+    assert_readable(mean_map(weights, labels, title=title))
     names = ("$" * 200, title)
     first, second = weights[:2]
-    assert_readable(difference_map(first, second, labels, title="", names=names, causal=causal))
+    assert_readable(difference_map(first, second, labels, title="", names=names))
 
 
 def test_a_text_that_no_font_can_draw_is_saved_in_both_formats():

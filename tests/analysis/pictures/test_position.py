@@ -46,18 +46,6 @@ def test_a_table_is_what_zeros_become(name):
     np.testing.assert_allclose(data(cosine), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_curves_are_rows_of_the_table_that_they_name(name):
-    figure = position_picture(position_of(name))
-    table = data(images(figure)[0])
-    [strips] = [panel for panel in figure.axes if panel.lines]
-    lines = curves(strips)
-    assert len(lines)
-    for label, line in zip(strips.get_yticklabels(), lines, strict=True):
-        row = table[int(label.get_text().split()[-1])]
-        np.testing.assert_allclose(line - line[0], row - row[0], atol=1e-5)  # each is shifted
-
-
 @pytest.mark.parametrize("name", ["alibi", "relative"])
 def test_a_bias_over_distance_is_that_of_every_pair_so_far_apart(name):
     position, size = position_of(name), SIZES["block_size"]

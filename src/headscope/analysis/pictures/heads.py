@@ -29,7 +29,7 @@ from headscope.analysis.pictures.sheet import (
 from headscope.analysis.pictures.style import BLUE, ORANGE
 from headscope.errors import UserError
 
-UNIFORM = "uniform attention (in brackets)"
+Names = Sequence[str]
 NARROWEST = 0.01
 """The least width of a histogram: similarities may differ by rounding alone."""
 
@@ -89,7 +89,7 @@ def heatmaps_of(
         if name in marks:
             bar.axhline(marks[name], color=ORANGE, linewidth=2)
     if marks:
-        line = Line2D([], [], color=ORANGE, linewidth=2, label=UNIFORM)
+        line = Line2D([], [], color=ORANGE, linewidth=2, label="uniform attention (in brackets)")
         sheet.figure.legend(handles=[line], loc="outside lower left", frameon=False)
     return sheet.finish()
 
@@ -113,7 +113,7 @@ def table(panel: Axes, cells: np.ndarray, norm: Normalize, texts: np.ndarray) ->
 
 
 def similarity_matrix(
-    similarity: Tensor, names: Sequence[str], *, title: str, label: str = "similarity"
+    similarity: Tensor, names: Names, *, title: str, label: str = "similarity"
 ) -> Figure:
     """How alike any two of N heads are, (N, N).
 
@@ -131,21 +131,14 @@ def similarity_matrix(
     return _matrix(cells, names, names, norm, title, label)
 
 
-def figures_of_heads(
-    values: Tensor, rows: Sequence[str], names: Sequence[str], *, title: str
-) -> Figure:
-    """Figures (R, N) from 0 to 1, named by `rows`, of N heads; `names` as for `similarity_matrix`."""
+def figures_of_heads(values: Tensor, rows: Names, names: Names, *, title: str) -> Figure:
+    """Figures (R, N) from 0 to 1, called `rows`, of N heads; for `names` see `similarity_matrix`."""
     label = "from the first number in brackets (dark) to the second (bright)"
     return _matrix(array(values), rows, names, Normalize(0, 1), title, label)
 
 
 def _matrix(
-    cells: np.ndarray,
-    rows: Sequence[str],
-    names: Sequence[str],
-    norm: Normalize,
-    title: str,
-    label: str,
+    cells: np.ndarray, rows: Names, names: Names, norm: Normalize, title: str, label: str
 ) -> Figure:
     cell = max(3, min(30, 560 // len(names))) if len(names) > 6 else 240 / len(names)
     high = cell if rows is names else 20

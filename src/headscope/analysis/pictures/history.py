@@ -3,7 +3,6 @@
 Shapes: S checkpoints, L layers, H heads of a layer.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -29,18 +28,14 @@ def history(steps: Sequence[int], figures: Mapping[str, Tensor], *, title: str) 
         ticked(panel, "training step", "")
         space_evenly(panel, steps)
         sheet.name(panel, name)
-    layers = range(max(values.shape[1] for values in every.values()))
+    layers = max(values.shape[1] for values in every.values())
+    looks = [(f"layer {layer}", line_style(layer, len(steps))) for layer in range(layers)]
     sheet.figure.legend(
-        handles=[
-            Line2D([], [], label=f"layer {layer}", **line_style(layer, len(steps)))
-            for layer in layers
-        ],
+        handles=[Line2D([], [], label=name, **look) for name, look in looks],
         title="a line is a head",
-        title_fontsize=SMALL,
-        loc="outside right upper",
+        loc="outside lower left",
         frameon=False,
-        fontsize=SMALL,
-        ncols=math.ceil(len(layers) / 14),
+        ncols=4,
     )
     return sheet.finish()
 

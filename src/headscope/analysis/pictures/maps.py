@@ -34,12 +34,6 @@ FEW = 12
 WEIGHT, DIFFERENCE = "attention weight\n(square-root colour scale)", "difference of weights"
 WEIGHT_TICKS = (0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1)
 
-DIAGONALS = {  # how far behind the query the key stands
-    "self": (0, COLOURS[3], "s"),
-    "previous token": (1, COLOURS[5], "o"),
-    "next token": (-1, COLOURS[4], "D"),
-}
-
 
 class Map(NamedTuple):
     """A matrix (T, T) of queries by keys below its name. Values of the unit WEIGHT have square-root
@@ -60,10 +54,10 @@ def attention_maps(
     future, above the diagonal, stays white. Up to FEW tokens have their weights written in the
     cells. Raises UserError when there is no token or no head, or when there are not T labels.
     """
-    return draw_maps(of_heads(array(weights)), labels, title, causal).finish()
+    return draw_maps(of_heads(array(weights)), labels, title, causal=causal).finish()
 
 
-def mean_map(weights: Tensor, labels: Sequence[str], *, title: str, causal: bool = True) -> Figure:
+def mean_map(weights: Tensor, labels: Sequence[str], *, title: str) -> Figure:
     """The mean over heads of weights (H, T, T), with the neighbour diagonals marked.
 
     Raises UserError as `attention_maps` does.
@@ -71,19 +65,13 @@ def mean_map(weights: Tensor, labels: Sequence[str], *, title: str, causal: bool
     heads = len(weights)
     name = f"mean of {heads} heads" if heads > 1 else ""
     maps = [Map(name, array(weights).mean(axis=0))] if heads else []
-    sheet = draw_maps(maps, labels, title, causal)
-    mark_diagonals(sheet.panels[0], len(labels), causal)
+    sheet = draw_maps(maps, labels, title)
+    mark_diagonals(sheet.panels[0], len(labels))
     return sheet.finish()
 
 
 def difference_map(
-    first: Tensor,
-    second: Tensor,
-    labels: Sequence[str],
-    *,
-    title: str,
-    names: tuple[str, str],
-    causal: bool = True,
+    first: Tensor, second: Tensor, labels: Sequence[str], *, title: str, names: tuple[str, str]
 ) -> Figure:
     """One map (T, T), or each of some heads (H, T, T), minus another over the same tokens; zero is
     in the middle of the colours. `names` say what the two are.
@@ -93,17 +81,11 @@ def difference_map(
     values = array(first) - array(second)
     maps = [Map("", values, DIFFERENCE)] if values.ndim == 2 else of_heads(values, DIFFERENCE)
     title = f"{title}\nred: more weight in {names[0]}\nblue: more weight in {names[1]}"
-    return draw_maps(maps, labels, title, causal).finish()
+    return draw_maps(maps, labels, title).finish()
 
 
 def single_and_multi_head(
-    single: Tensor,
-    multi: Tensor,
-    labels: Sequence[str],
-    *,
-    title: str,
-    names: tuple[str, str],
-    causal: bool = True,
+    single: Tensor, multi: Tensor, labels: Sequence[str], *, title: str, names: tuple[str, str]
 ) -> Figure:
     """One head's map (T, T) and those of many heads (H, T, T) over the same tokens.
 
@@ -123,7 +105,7 @@ def single_and_multi_head(
     columns = max(3, min(4, len(many)))
     title = f"{title}\nsingle head: {names[0]}\nheads: {names[1]}"
     maps = [*first, *[None] * (columns - 3), *of_heads(many)]
-    return draw_maps(maps, labels, title, causal, columns).finish()
+    return draw_maps(maps, labels, title, columns=columns).finish()
 
 
 def of_heads(values: Iterable[np.ndarray], unit: str = WEIGHT) -> list[Map]:
@@ -131,7 +113,11 @@ def of_heads(values: Iterable[np.ndarray], unit: str = WEIGHT) -> list[Map]:
 
 
 def draw_maps(
-    maps: Sequence[Map | None], labels: Sequence[str], title: str, causal: bool, columns: int = 0
+    maps: Sequence[Map | None],
+    labels: Sequence[str],
+    title: str,
+    causal: bool = True,
+    columns: int = 0,
 ) -> Sheet:
     """Maps over the same tokens side by side, each below its name; None leaves a gap. Maps of the
     same unit share their colours and one colour bar."""
@@ -197,12 +183,11 @@ def name_tokens(panel: Axes, labels: Sequence[str], cell: float, *, down: bool) 
     panel.set_xlabel("key: the token it looks at", fontsize=SMALL)
 
 
-def mark_diagonals(panel: Axes, tokens: int, causal: bool = True) -> None:
-    """Mark the cells where a query looks at itself, at the token before it and, when the future can
-    be seen, at the one after; a legend stands above the map on the right."""
-    for name, (behind, colour, marker) in DIAGONALS.items():
-        query = np.arange(max(0, behind), tokens + min(0, behind))
-        if query.size and not (causal and behind < 0):
-            [marks] = panel.plot(query - behind, query, marker, color=colour, label=name)
-            marks.set_fillstyle("none")
-    panel.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False, fontsize=SMALL)
+def mark_diagonals(panel: Axes, tokens: int) -> None:
+    """Mark the cells where a query looks at itself and at the token before it."""
+    for behind, (name, look) in enumerate({"self": ("s", 3), "previous token": ("o", 5)}.items()):
+        marker, colour = look
+        query = np.arange(behind, tokens)
+        [marks] = panel.plot(query - behind, query, marker, color=COLOURS[colour], label=name)
+        marks.set_fillstyle("none")
+    panel.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, fontsize=SMALL)
