@@ -54,18 +54,17 @@ def family_for(character: str) -> str | None:
 
 
 def font_properties(size: float, texts: Iterable[str] = ()) -> FontProperties:
-    """For matplotlib: DejaVu Sans and the other families that `texts` need, `size` in points.
-
-    All else is given, so that no matplotlibrc can change it.
-    """
-    return FontProperties(
-        family=_families_of(texts),
-        style="normal",
-        variant="normal",
-        weight="normal",
-        stretch="normal",
-        size=size,
-    )
+    """DejaVu Sans and the other families that `texts` need, `size` in points. All else is given, so
+    that no matplotlibrc can change it."""
+    needed = {
+        family
+        for text in texts
+        if not text.isascii()
+        for character in split_characters(text)
+        if (family := family_for(character))
+    }
+    families = [FIRST, *(family for family in FALLBACKS if family in needed)]
+    return FontProperties(families, "normal", "normal", "normal", "normal", size)
 
 
 @cache
@@ -93,24 +92,9 @@ def weight_of(entry: FontEntry) -> int:
     return weight_dict[entry.weight] if isinstance(entry.weight, str) else entry.weight
 
 
-def _families_of(texts: Iterable[str]) -> list[str]:
-    needed = {
-        family
-        for text in texts
-        if not text.isascii()
-        for character in split_characters(text)
-        if (family := family_for(character))
-    }
-    return [FIRST, *(family for family in FALLBACKS if family in needed)]
-
-
 def _file_of(family: str) -> str:
     """The file of an installed family; since matplotlib 3.11 also which font of a collection."""
-    return findfont(
-        FontProperties(
-            family=[family], style="normal", variant="normal", weight="normal", stretch="normal"
-        )
-    )
+    return findfont(FontProperties([family], "normal", "normal", "normal", "normal"))
 
 
 def _has_ink(file: str, character: str) -> bool:

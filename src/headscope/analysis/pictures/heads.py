@@ -25,6 +25,7 @@ from headscope.analysis.pictures.sheet import (
     limits,
     numbers,
     ticked,
+    write,
 )
 from headscope.analysis.pictures.style import BLUE, ORANGE
 from headscope.errors import UserError
@@ -52,15 +53,14 @@ def changes_of_heads(values: Tensor, *, title: str, label: str) -> Figure:
     most = float(sizes.max(initial=0)) or 1.0
     linear = min(max(float(np.median(sizes)) if sizes.size else most, most / 1000), most)
     norm = SymLogNorm(linthresh=linear, vmin=-most, vmax=most, base=10)
-    written = [f"{value:z.2g}" if np.isfinite(value) else "-" for value in cells.flat]
-    texts = np.array(written, dtype=object).reshape(cells.shape)
+    texts = numbers(cells, "z.2g")
     sheet = Sheet(1, 1, *size_of(texts, 280), title)
     image = table(sheet.panels[0], cells, norm, texts)
     sheet.name(sheet.panels[0], label)
     first, last = math.ceil(math.log10(linear)), math.floor(math.log10(most))
     powers = [10.0**power for power in range(first, last + 1)][-4:]
     ticks = [*(-power for power in reversed(powers)), 0.0, *powers]
-    sheet.bar(sheet.panels[0], image, ticks=ticks if powers else None)
+    sheet.bar(image, ticks=ticks if powers else None)
     return sheet.finish()
 
 
@@ -84,7 +84,7 @@ def heatmaps_of(
     sheet = Sheet(len(every), columns, width, height, title)
     for panel, (name, cells) in zip(sheet.panels, every.items(), strict=True):
         norm = Normalize(*ends.get(name, limits(cells)))
-        bar = sheet.bar(panel, table(panel, cells, norm, texts[name]))
+        bar = sheet.bar(table(panel, cells, norm, texts[name]))
         sheet.name(panel, f"{name}  ({marks[name]:.3g})" if name in marks else name)
         if name in marks:
             bar.axhline(marks[name], color=ORANGE, linewidth=2)
@@ -109,7 +109,9 @@ def table(panel: Axes, cells: np.ndarray, norm: Normalize, texts: np.ndarray) ->
     panel.set_yticks(layers, map(str, layers))
     panel.set_xlabel("head", fontsize=SMALL)
     panel.set_ylabel("layer", fontsize=SMALL)
-    return heatmap(panel, cells, norm, texts)
+    image = heatmap(panel, cells, norm)
+    write(image, texts)
+    return image
 
 
 def similarity_matrix(
@@ -117,10 +119,8 @@ def similarity_matrix(
 ) -> Figure:
     """How alike any two of N heads are, (N, N).
 
-    `names` are as L0H1; a line stands where another layer begins, that is where what comes before
-    the H changes. When there are too many to stand apart, every second, third, ... is shown. Up to
-    16 heads have their numbers written. The scale is from 0 to 1, or from -1 to 1 when any number
-    is below 0, and wider when they are.
+    `names` are as L0H1; a line separates the layers. Up to 16 heads have their numbers written. The
+    scale is from 0 to 1, or from -1 to 1 when any number is below 0, and wider when they are.
     """
     cells, count = array(similarity), len(names)
     if cells.shape != (count, count) or not count:
@@ -132,7 +132,7 @@ def similarity_matrix(
 
 
 def figures_of_heads(values: Tensor, rows: Names, names: Names, *, title: str) -> Figure:
-    """Figures (R, N) from 0 to 1, called `rows`, of N heads; for `names` see `similarity_matrix`."""
+    """Figures (R, N) from 0 to 1, called `rows`, of N heads; `names` as in `similarity_matrix`."""
     label = "from the first number in brackets (dark) to the second (bright)"
     return _matrix(array(values), rows, names, Normalize(0, 1), title, label)
 
@@ -149,13 +149,15 @@ def _matrix(
         texts = [readable(name) for name in every[::step]]
         axis.set_ticks(range(0, len(every), step), texts, **font_for(SMALL, *texts))
     panel.tick_params(axis="x", rotation=90)
-    image = heatmap(panel, cells, norm, numbers(cells) if len(names) <= 16 else None, cell)
+    image = heatmap(panel, cells, norm)
+    if len(names) <= 16:
+        write(image, numbers(cells), cell)
     for number, (before, name) in enumerate(pairwise(names)):
         if before.partition("H")[0] != name.partition("H")[0]:
             for line in [panel.axvline] + [panel.axhline] * (rows is names):
                 line(number + 0.5, color="black" if norm.vmin else "#e0e0e0", linewidth=1.2)
     sheet.name(panel, label)
-    sheet.bar(panel, image)
+    sheet.bar(image)
     return sheet.finish()
 
 

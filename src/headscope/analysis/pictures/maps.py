@@ -23,6 +23,7 @@ from headscope.analysis.pictures.sheet import (
     heatmap,
     limits,
     numbers,
+    write,
 )
 from headscope.analysis.pictures.style import COLOURS, GREY
 from headscope.data.labels import reads_down
@@ -143,13 +144,14 @@ def draw_maps(
             same = [other.values[~future] for other in maps if other and other.unit == each.unit]
             norms[each.unit] = Normalize(*limits(np.stack(same), diverging=True))
         values = np.where(future, np.nan, each.values)
-        texts = np.where(future, "", numbers(values)) if tokens <= FEW else None
         panel.set(xticks=[], yticks=[])
         if number % columns == 0:
             name_tokens(panel, labels, cell, down=True)
         if number + columns >= count or maps[number + columns] is None:
             name_tokens(panel, labels, cell, down=False)
-        image = heatmap(panel, values, norms[each.unit], texts, cell)
+        image = heatmap(panel, values, norms[each.unit])
+        if tokens <= FEW:
+            write(image, np.where(future, "", numbers(values)), cell)
         sheet.name(panel, each.name)
         if causal:  # a line around the past: a difference of zero is as white as the future
             panel.set_autoscale_on(False)
@@ -159,7 +161,7 @@ def draw_maps(
         last = (number + 1) % columns == 0 or number + 1 == count or maps[number + 1] is None
         if last and each.unit not in with_bar:
             with_bar.add(each.unit)
-            sheet.bar(panel, image, each.unit, WEIGHT_TICKS if each.unit == WEIGHT else None)
+            sheet.bar(image, each.unit, WEIGHT_TICKS if each.unit == WEIGHT else None)
     return sheet
 
 

@@ -109,7 +109,7 @@ def image(sheet: Sheet, number: int, caption: str, values: np.ndarray, down: str
     panel = sheet.panels[number]
     ticked(panel, "position", down, whole="xy")
     below = np.nanmin(values, initial=0) < -1e-6  # a cosine may be below zero by rounding
-    sheet.bar(panel, heatmap(panel, values, Normalize(*limits(values, diverging=bool(below)))))
+    sheet.bar(heatmap(panel, values, Normalize(*limits(values, diverging=bool(below)))))
     sheet.name(panel, caption)
 
 

@@ -52,13 +52,11 @@ class Sheet:
         text = wrapped(text, self.panel_size[0], TEXT)
         panel.set_title(text, loc="left", **font_for(TEXT, text))
 
-    def bar(
-        self, panel: Axes, image: AxesImage, label: str = "", ticks: Sequence[float] | None = None
-    ) -> Axes:
+    def bar(self, image: AxesImage, label: str = "", ticks: Sequence[float] | None = None) -> Axes:
         """Draw the colour scale of `image` on the right of its panel."""
         width, height = self.panel_size
         share = min(1.0, 360 / height)
-        bar = panel.inset_axes((1 + 14 / width, 1 - share, 11 / width, share))
+        bar = image.axes.inset_axes((1 + 14 / width, 1 - share, 11 / width, share))
         scale = self.figure.colorbar(image, cax=bar, ticks=ticks, format="%.4g")
         scale.outline.set_visible(False)
         bar.minorticks_off()
@@ -88,7 +86,6 @@ def array(tensor: Tensor) -> np.ndarray:
 
 
 def font_for(size: float, *texts: str) -> dict[str, Any]:
-    """How matplotlib draws these texts as they are."""
     return {"fontproperties": font_properties(size, texts), "parse_math": False}
 
 
@@ -111,62 +108,50 @@ def wrapped(text: str, width: float, size: float) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def numbers(values: np.ndarray) -> np.ndarray:
-    """Values of any shape as texts with equally many decimals, so that the largest has about three
-    digits. What is not finite is a dash."""
-    largest = float(np.abs(values[np.isfinite(values)]).max(initial=0))
-    exponent = math.floor(math.log10(2 * largest)) if largest else 0
-    form = f".{max(0, 2 - max(0, exponent - 1) - min(0, exponent))}f"
-    if not -3 <= exponent < 5:
-        form = ".1e"
-    texts = [f"{value:z{form}}" if np.isfinite(value) else "-" for value in values.flat]
+def numbers(values: np.ndarray, form: str = "") -> np.ndarray:
+    """Values of any shape as texts, unless `form` is given with equally many decimals, so that the
+    largest has about three digits. What is not finite is a dash."""
+    largest = float(np.abs(values[np.isfinite(values)]).max(initial=0)) or 1.0
+    power = math.floor(math.log10(2 * largest))
+    decimals = max(0, 2 - max(0, power - 1) - min(0, power))
+    form = form or (f"z.{decimals}f" if -3 <= power < 5 else "z.1e")
+    texts = [f"{value:{form}}" if np.isfinite(value) else "-" for value in values.flat]
     return np.array(texts, dtype=object).reshape(values.shape)
 
 
 def limits(values: np.ndarray, *, diverging: bool = False) -> tuple[float, float]:
     """Both ends of a colour scale: least and greatest, or symmetric about zero. Never equal."""
     finite = values[np.isfinite(values)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     if diverging:
-        limit = float(np.abs(finite).max(initial=0)) or 1.0
-        return -limit, limit
-    if not finite.size:
-        return 0.0, 1.0
-    low, high = float(finite.min()), float(finite.max())
+        low, high = min(low, -high), max(-low, high)
     pad = 0.0 if low < high else 0.1 * abs(low) or 0.1
     return low - pad, high + pad
 
 
-def heatmap(
-    panel: Axes,
-    values: np.ndarray,
-    norm: Normalize,
-    texts: np.ndarray | None = None,
-    cell: float = math.inf,
-) -> AxesImage:
+def heatmap(panel: Axes, values: np.ndarray, norm: Normalize) -> AxesImage:
     """Values (rows, columns) as colours, diverging where the scale is symmetric about zero; NaN
-    stays white.
-
-    A text for each value is written black on light colours and white on dark ones, smaller where a
-    cell is only `cell` points wide.
-    """
+    stays white."""
     cmap = "RdBu_r" if norm.vmin == -(norm.vmax or 0) else "viridis"
     image = panel.imshow(values, cmap, norm, aspect="auto", interpolation="nearest")
     image.set_interpolation_stage("rgba")  # colours the values, not every pixel
     panel.spines[:].set_visible(False)
     panel.grid(visible=False)
-    if texts is None:
-        return image
-    colours = image.to_rgba(np.ma.masked_invalid(values))
+    return image
+
+
+def write(image: AxesImage, texts: np.ndarray, cell: float = math.inf) -> None:
+    """Write texts on a heatmap, black on light colours and white on dark ones, smaller where a cell
+    is only `cell` points wide."""
+    colours = image.to_rgba(np.ma.asarray(image.get_array()))
     linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
     luminance = linear[..., :3] @ np.array([0.2126, 0.7152, 0.0722])
     light = (luminance > 0.18) | (colours[..., 3] == 0)  # at 0.18 black and white contrast equally
     font = font_properties(min(SMALL, cell / (0.72 * max(map(len, texts.flat)))))
-    for (row, column), text in np.ndenumerate(texts):
-        if text:
-            ink = "black" if light[row, column] else "white"
-            cell_text = panel.text(column, row, text, color=ink, fontproperties=font)
-            cell_text.set(ha="center", va="center_baseline", in_layout=False)
-    return image
+    for (row, column), text in ((at, text) for at, text in np.ndenumerate(texts) if text):
+        ink = "black" if light[row, column] else "white"
+        written = image.axes.text(column, row, text, color=ink, fontproperties=font)
+        written.set(ha="center", va="center_baseline", in_layout=False)
 
 
 def ticked(panel: Axes, across: str, down: str, whole: str = "x") -> None:
