@@ -36,6 +36,9 @@ WEIGHT, DIFFERENCE = "attention weight\n(square-root colour scale)", "difference
 WEIGHT_TICKS = (0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1)
 
 
+DIAGONALS = (("self", "s", COLOURS[3]), ("previous token", "o", COLOURS[5]))
+
+
 class Map(NamedTuple):
     """A matrix (T, T) of queries by keys below its name. Values of the unit WEIGHT have square-root
     colours from 0 to 1, as a linear scale would make 1/32 and less all dark; others have diverging
@@ -67,7 +70,7 @@ def mean_map(weights: Tensor, labels: Sequence[str], *, title: str) -> Figure:
     name = f"mean of {heads} heads" if heads > 1 else ""
     maps = [Map(name, array(weights).mean(axis=0))] if heads else []
     sheet = draw_maps(maps, labels, title)
-    mark_diagonals(sheet.panels[0], len(labels))
+    mark_diagonals(sheet, len(labels))
     return sheet.finish()
 
 
@@ -185,11 +188,12 @@ def name_tokens(panel: Axes, labels: Sequence[str], cell: float, *, down: bool) 
     panel.set_xlabel("key: the token it looks at", fontsize=SMALL)
 
 
-def mark_diagonals(panel: Axes, tokens: int) -> None:
+def mark_diagonals(sheet: Sheet, tokens: int) -> None:
     """Mark the cells where a query looks at itself and at the token before it."""
-    for behind, (name, look) in enumerate({"self": ("s", 3), "previous token": ("o", 5)}.items()):
-        marker, colour = look
+    [panel], size = sheet.panels, 0.8 * sheet.panel_size[0] / tokens
+    for behind, (name, marker, colour) in enumerate(DIAGONALS):
         query = np.arange(behind, tokens)
-        [marks] = panel.plot(query - behind, query, marker, color=COLOURS[colour], label=name)
-        marks.set_fillstyle("none")
-    panel.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, fontsize=SMALL)
+        [marks] = panel.plot(query - behind, query, marker, color=colour, label=name)
+        marks.set(fillstyle="none", markersize=size)
+    legend = {"loc": "lower right", "bbox_to_anchor": (1, 1), "frameon": False, "fontsize": SMALL}
+    panel.legend(**legend, ncols=2, markerscale=7 / size)
