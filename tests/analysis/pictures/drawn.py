@@ -1,7 +1,6 @@
 """What a figure really draws, for the laws of the pictures."""
 
 import io
-from collections.abc import Iterable
 from unittest import mock
 
 import numpy as np
@@ -10,10 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
-from PIL import Image
 
 from headscope.analysis.pictures.fonts import family_for
-from headscope.analysis.pictures.live import Canvas
 
 NO_FONT = "\U00012000"
 """A cuneiform sign, which no font of `fonts.FALLBACKS` has."""
@@ -62,21 +59,6 @@ def assert_readable(figure: Figure) -> None:
     clash = ~(apart.any(-1) | apart.any(-1).T)
     np.fill_diagonal(clash, False)
     assert not clash.any(), [(texts[a][0], texts[b][0]) for a, b in np.argwhere(clash)]
-
-
-def assert_placed(
-    canvas: Canvas, picture: Image.Image, panels: Iterable[tuple[int, int]], size: tuple[int, int]
-) -> None:
-    """All that is written on a canvas lies inside the picture, and on none of the panels with these
-    upper left corners and this width and height."""
-    assert canvas.written
-    for text in canvas.written:
-        right, bottom = text.left + text.width, text.top + text.height
-        assert 0 <= text.left <= right <= picture.width, text
-        assert 0 <= text.top <= bottom <= picture.height, text
-        for x, y in panels:
-            beside = right <= x or text.left >= x + size[0]
-            assert beside or bottom <= y or text.top >= y + size[1], text
 
 
 def assert_saved(figure: Figure) -> None:

@@ -14,7 +14,6 @@ from headscope.analysis.pictures import (
     changes_of_heads,
     heatmaps_of,
     history,
-    layers_by_heads,
     similarity_histogram,
     similarity_matrix,
 )
@@ -38,8 +37,12 @@ def luminance(colour) -> float:
     return float(linear @ [0.2126, 0.7152, 0.0722])
 
 
+def one_heatmap(values: torch.Tensor, *, title: str, label: str):
+    return heatmaps_of({label: values}, title=title)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("draw", [layers_by_heads, changes_of_heads])
+@pytest.mark.parametrize("draw", [one_heatmap, changes_of_heads])
 def test_a_cell_has_the_colour_and_the_number_of_its_head(shape, draw):
     values = values_of(*shape)
     figure = draw(values, title="values", label="in nats")
@@ -53,7 +56,7 @@ def test_a_cell_has_the_colour_and_the_number_of_its_head(shape, draw):
         assert (max(ink, cell) + 0.05) / (min(ink, cell) + 0.05) >= 4.5  # readable, by WCAG
     assert len(panel.texts) == values.numel()
     low, high = panel.images[0].get_clim()
-    assert draw is layers_by_heads or low == -high
+    assert draw is one_heatmap or low == -high
     assert "in nats" in words_of(figure)
     assert_readable(figure)
 
@@ -73,7 +76,7 @@ def test_a_cell_has_the_colour_and_the_number_of_its_head(shape, draw):
     ],
 )
 def test_a_number_of_any_size_is_written_short(value, text):
-    figure = layers_by_heads(torch.tensor([[value]]), title="number", label="")
+    figure = heatmaps_of({"number": torch.tensor([[value]])}, title="number")
     assert [written.get_text() for written in images(figure)[0].texts] == [text]
 
 
@@ -113,7 +116,7 @@ def test_fixed_ends_and_the_value_of_uniform_attention_are_shown():
     ends, marks = {"self": (0.0, 1.0), "entropy": (0.0, 4.2)}, {"self": 0.06, "entropy": 3.26}
     figure = heatmaps_of(figures, title="figures", ends=ends, marks=marks)
     assert [panel.images[0].get_clim() for panel in images(figure)] == list(ends.values())
-    bars = [panel for panel in figure.axes if panel.lines]
+    bars = [bar for panel in images(figure) for bar in panel.child_axes]
     assert [float(bar.lines[0].get_ydata()[0]) for bar in bars] == list(marks.values())
     words = words_of(figure)
     assert "self  (0.06)" in words
@@ -197,12 +200,12 @@ def test_every_head_has_a_line_in_the_colour_of_its_layer(shape, steps):
     [
         ([100, 200, 300, 400], "linear"),
         ([0, 100, 200, 300, 400], "linear"),
-        ([1, 2, 4, 8, 1000], "log"),
+        ([1, 2, 4, 8, 1000], "symlog"),
         ([0, 1, 10, 100, 1000], "symlog"),
         ([5], "linear"),
     ],
 )
-def test_steps_are_logarithmic_only_where_they_lie_more_evenly_so(steps, scale):
+def test_steps_are_logarithmic_only_where_most_are_early(steps, scale):
     figure = history(steps, {"loss": values_of(len(steps), 2, 2)}, title="steps")
     assert figure.axes[0].get_xscale() == scale
     assert ("logarithmic" in words_of(figure)) == (scale != "linear")
@@ -213,13 +216,13 @@ def test_what_has_no_figure_or_no_head_is_refused():
         with pytest.raises(ValueError, match="at least one"):
             draw({}, title="none")
     with pytest.raises(ValueError, match="not empty"):
-        layers_by_heads(torch.zeros(0, 3), title="none", label="none")
+        heatmaps_of({"none": torch.zeros(0, 3)}, title="none")
     with pytest.raises(ValueError, match="a name for each"):
         similarity_matrix(torch.eye(3), ["L0H0"], title="none")
 
 
 def test_texts_are_seen_where_they_are_cut_off():
-    figure = layers_by_heads(torch.ones(2, 2), title="in sight", label="in nats")
+    figure = heatmaps_of({"in nats": torch.ones(2, 2)}, title="in sight")
     figure.text(0.99, 0.5, "beyond the edge")
     with pytest.raises(AssertionError):
         assert_readable(figure)
@@ -230,7 +233,7 @@ def test_pyplot_is_never_imported():
     code = (
         "import sys, torch\n"
         "from headscope.analysis import pictures\n"
-        "pictures.layers_by_heads(torch.ones(2, 2), title='', label='').savefig(sys.argv[1])\n"
+        "pictures.heatmaps_of({'a': torch.ones(2, 2)}, title='').savefig(sys.argv[1])\n"
         "assert 'matplotlib.pyplot' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code, "/dev/stdout"], check=True, capture_output=True)

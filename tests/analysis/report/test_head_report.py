@@ -34,10 +34,10 @@ def maps_of(figure: Figure) -> list[np.ndarray]:
 
 
 def legend(figure: Figure) -> list[str]:
-    """What the colours of a difference mean, that of more weight in the first above."""
-    found = [text for text in figure.texts if text.get_text().startswith("more weight in")]
-    found.sort(key=lambda text: -text.get_position()[1])
-    return [text.get_text() for text in found]
+    """What red and blue mean in a difference."""
+    [title] = figure.texts
+    _, red, blue = title.get_text().replace("\nred: ", "\0").replace("\nblue: ", "\0").split("\0")
+    return [red.replace("\n", " "), blue.replace("\n", " ")]
 
 
 def test_one_head_less_another(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_worth_is_drawn_in_the_unit_it_names(replace_by, word) -> None:
     worth = AblationResult(replace_by, windows=3, loss=2.0, figures={"loss_change": change})
     [(_, figure)] = drawing.worth(worth)
     np.testing.assert_allclose(maps_of(figure)[0], [[0.0125, -0.002]], rtol=1e-5)
-    words = " ".join(text.get_text() for text in figure.texts)
+    words = figure.axes[0].get_title("left").replace("\n", " ")
     assert "in nats per token" in words
     assert f"replaced by {word}" in words
 
@@ -131,7 +131,7 @@ def test_figures_are_drawn_with_the_ends_of_tensorboards_heatmaps(tmp_path: Path
     panels = [panel for panel in figure.axes if panel.images]
     for panel, figure_name in zip(panels, study.figures, strict=True):
         assert panel.images[0].get_clim() == colour_ends(figure_name, 8)
-    bars = [panel for panel in figure.axes if panel.lines]
+    bars = [bar for panel in panels for bar in panel.child_axes]
     marks = [float(bar.lines[0].get_ydata()[0]) for bar in bars]
     assert marks == pytest.approx([study.uniform[name] for name in study.figures])
 

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from itertools import groupby
 
 from matplotlib.font_manager import (
     FontEntry,
@@ -19,7 +18,6 @@ from matplotlib.font_manager import (
     get_font,
     weight_dict,
 )
-from PIL import ImageFont
 
 from headscope.data.labels import split_characters
 
@@ -37,12 +35,10 @@ FALLBACKS = (
     *("Noto Sans Devanagari", "Lohit Devanagari", "Kohinoor Devanagari", "Nirmala UI"),
     *("Noto Sans Thai", "Loma", "Thonburi", "Leelawadee UI", "Tahoma"),
     *("FreeSans", "Arial Unicode MS"),
-    # Emoji as outlines: matplotlib and Pillow cannot scale a font of bitmaps.
+    # Emoji as outlines: matplotlib cannot scale a font of bitmaps.
     *("Noto Emoji", "Symbola", "Segoe UI Emoji"),
 )
 """Families for the characters that DejaVu Sans lacks, the preferred first."""
-EM_ASCENT = 0.88
-"""How much of a Chinese character's square stands above the baseline, in most fonts."""
 REGULAR = 400  # the weight of a font that is neither light nor bold
 
 
@@ -57,40 +53,18 @@ def family_for(character: str) -> str | None:
     return None
 
 
-def runs_of_families(text: str) -> list[tuple[str, str]]:
-    """A text in runs of characters, each with the family that has them all."""
-    families = [(family_for(character) or FIRST, character) for character in split_characters(text)]
-    return [
-        (family, "".join(character for _, character in run))
-        for family, run in groupby(families, key=lambda pair: pair[0])
-    ]
-
-
 def font_properties(size: float, texts: Iterable[str] = ()) -> FontProperties:
-    """For matplotlib: DejaVu Sans and the other families that `texts` need, `size` in points.
-
-    All else is given, so that no matplotlibrc can change it.
-    """
-    return FontProperties(
-        family=_families_of(texts),
-        style="normal",
-        variant="normal",
-        weight="normal",
-        stretch="normal",
-        size=size,
-    )
-
-
-def files_for(text: str) -> list[str]:
-    """The files that matplotlib draws a text with, in its order."""
-    return [_file_of(family) for family in _families_of([text])]
-
-
-@cache
-def pillow_font(family: str, size: float) -> ImageFont.FreeTypeFont:
-    """For Pillow: a family, `size` in pixels. A large font takes milliseconds to open."""
-    file = _file_of(family)
-    return ImageFont.truetype(str(file), size, index=getattr(file, "face_index", 0))
+    """DejaVu Sans and the other families that `texts` need, `size` in points. All else is given, so
+    that no matplotlibrc can change it."""
+    needed = {
+        family
+        for text in texts
+        if not text.isascii()
+        for character in split_characters(text)
+        if (family := family_for(character))
+    }
+    families = [FIRST, *(family for family in FALLBACKS if family in needed)]
+    return FontProperties(families, "normal", "normal", "normal", "normal", size)
 
 
 @cache
@@ -118,24 +92,9 @@ def weight_of(entry: FontEntry) -> int:
     return weight_dict[entry.weight] if isinstance(entry.weight, str) else entry.weight
 
 
-def _families_of(texts: Iterable[str]) -> list[str]:
-    needed = {
-        family
-        for text in texts
-        if not text.isascii()
-        for character in split_characters(text)
-        if (family := family_for(character))
-    }
-    return [FIRST, *(family for family in FALLBACKS if family in needed)]
-
-
 def _file_of(family: str) -> str:
     """The file of an installed family; since matplotlib 3.11 also which font of a collection."""
-    return findfont(
-        FontProperties(
-            family=[family], style="normal", variant="normal", weight="normal", stretch="normal"
-        )
-    )
+    return findfont(FontProperties([family], "normal", "normal", "normal", "normal"))
 
 
 def _has_ink(file: str, character: str) -> bool:

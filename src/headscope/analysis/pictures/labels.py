@@ -35,3 +35,9 @@ def _drawable(character: str) -> str:
     if family_for(character) and len(marks) <= MOST_MARKS:
         return character
     return (base if family_for(base) else code_point(base)) + "".join(map(code_point, marks))
+
+
+def stacked(label: str) -> str:
+    """A label of `picture_label` with every character below the one before it."""
+    characters = split_characters(label)
+    return "\n".join("\n".join(each) if each.startswith("U+") else each for each in characters)

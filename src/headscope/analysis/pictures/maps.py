@@ -4,50 +4,49 @@ Shapes: H heads, T tokens, each a query (down) and a key (across).
 """
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
-from matplotlib.colors import Normalize, PowerNorm, to_hex
+from matplotlib.colors import Normalize, PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
-from matplotlib.lines import Line2D
 from torch import Tensor
 
-from headscope.analysis.pictures.fonts import EM_ASCENT, font_properties
-from headscope.analysis.pictures.labels import picture_label
+from headscope.analysis.pictures.labels import picture_label, stacked
 from headscope.analysis.pictures.sheet import (
-    BAR_ROOM,
-    DIVERGING,
     SMALL,
     TEXT,
     Sheet,
     array,
+    font_for,
+    heatmap,
     limits,
     numbers,
-    text_width,
-    write_numbers,
+    write,
 )
-from headscope.analysis.pictures.style import COLOURS
-from headscope.data.labels import reads_down, runs_down
+from headscope.analysis.pictures.style import COLOURS, GREY
+from headscope.data.labels import reads_down
 from headscope.errors import UserError
 
 FEW = 12
-"""So many tokens at most have their numbers in the cells."""
+"""Maps of at most so many tokens have numbers in their cells."""
 
-TICK_PAD = 4
-"""Points between a map and its labels."""
-
+WEIGHT, DIFFERENCE = "attention weight\n(square-root colour scale)", "difference of weights"
 WEIGHT_TICKS = (0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1)
 
-DIAGONALS: dict[str, tuple[int, str, Any]] = {  # how far behind the query the key stands
-    "self": (0, COLOURS[3], "-"),
-    "previous token": (1, COLOURS[5], (0, (3, 1))),
-    "next token": (-1, COLOURS[4], (0, (1, 1))),
-}
+
+DIAGONALS = (("self", "s", COLOURS[3]), ("previous token", "o", COLOURS[5]))
+
+
+class Map(NamedTuple):
+    """A matrix (T, T) of queries by keys below its name. Values of the unit WEIGHT have square-root
+    colours from 0 to 1, as a linear scale would make 1/32 and less all dark; others have diverging
+    colours with zero in the middle."""
+
+    name: str
+    values: np.ndarray
+    unit: str = WEIGHT
 
 
 def attention_maps(
@@ -55,234 +54,146 @@ def attention_maps(
 ) -> Figure:
     """All heads of one layer, from their weights (H, T, T), whose rows sum to one.
 
-    `labels` are those of `token_labels`, or texts; see `picture_label`. Causal weights leave what
-    lies above the diagonal, the future, white. Up to FEW tokens have their weights written in the
-    cells.
-
-    Raises UserError when there is no token or no head, or the labels are not T.
+    `labels` are those of `token_labels`, or texts; see `picture_label`. With causal weights the
+    future, above the diagonal, stays white. Up to FEW tokens have their weights written in the
+    cells. Raises UserError when there is no token or no head, or when there are not T labels.
     """
-    names = [f"head {head}" for head in range(len(weights))]
-    return draw(array(weights), names, labels, title, causal)
+    return draw_maps(of_heads(array(weights)), labels, title, causal=causal).finish()
 
 
-def mean_map(weights: Tensor, labels: Sequence[str], *, title: str, causal: bool = True) -> Figure:
+def mean_map(weights: Tensor, labels: Sequence[str], *, title: str) -> Figure:
     """The mean over heads of weights (H, T, T), with the neighbour diagonals marked.
 
     Raises UserError as `attention_maps` does.
     """
     heads = len(weights)
-    maps = array(weights).mean(axis=0, keepdims=True) if heads else array(weights)
-    figure = draw(maps, [f"mean of {heads} heads" if heads > 1 else ""], labels, title, causal)
-    mark_diagonals(figure.axes[0], len(labels), causal)
-    return figure
+    name = f"mean of {heads} heads" if heads > 1 else ""
+    maps = [Map(name, array(weights).mean(axis=0))] if heads else []
+    sheet = draw_maps(maps, labels, title)
+    mark_diagonals(sheet, len(labels))
+    return sheet.finish()
 
 
 def difference_map(
-    first: Tensor,
-    second: Tensor,
-    labels: Sequence[str],
-    *,
-    title: str,
-    names: tuple[str, str],
-    causal: bool = True,
+    first: Tensor, second: Tensor, labels: Sequence[str], *, title: str, names: tuple[str, str]
 ) -> Figure:
     """One map (T, T), or each of some heads (H, T, T), minus another over the same tokens; zero is
-    in the middle of the colours.
+    in the middle of the colours. `names` say what the two are.
 
-    `names` say what the two are. Raises UserError as `attention_maps` does.
+    Raises UserError as `attention_maps` does.
     """
-    difference = array(first) - array(second)
-    one = difference.ndim == 2
-    maps = difference[None] if one else difference
-    panels = [""] if one else [f"head {head}" for head in range(len(maps))]
-    colours = colormaps[DIVERGING]
-    notes = [
-        (to_hex(colours(0.9)), f"more weight in {names[0]}"),
-        (to_hex(colours(0.1)), f"more weight in {names[1]}"),
-    ]
-    return draw(maps, panels, labels, title, causal, notes)
+    values = array(first) - array(second)
+    maps = [Map("", values, DIFFERENCE)] if values.ndim == 2 else of_heads(values, DIFFERENCE)
+    title = f"{title}\nred: more weight in {names[0]}\nblue: more weight in {names[1]}"
+    return draw_maps(maps, labels, title).finish()
 
 
-def mark_diagonals(panel: Axes, tokens: int, causal: bool = True) -> None:
-    """Outline the cells where a query looks at itself, at the token before it and, when the
-    future can be seen, at the one after; a legend stands above the map on the right."""
-    handles = []
-    for name, (behind, colour, style) in DIAGONALS.items():
-        if tokens <= abs(behind) or (causal and behind < 0):
-            continue
-        query = np.arange(max(0, behind), tokens + min(0, behind))
-        centre = np.stack([query - behind, query], axis=-1)  # (cells, 2): across, down
-        corner = 0.4 * np.array([(-1, -1), (1, -1), (1, 1), (-1, 1)])
-        cells = PolyCollection(
-            list(centre[:, None] + corner), facecolor="none", edgecolor=colour, linestyle=style
+def single_and_multi_head(
+    single: Tensor, multi: Tensor, labels: Sequence[str], *, title: str, names: tuple[str, str]
+) -> Figure:
+    """One head's map (T, T) and those of many heads (H, T, T) over the same tokens.
+
+    First row: the single head, the mean of the many, and the single head minus that mean. Below:
+    each of the many. `names` say which models the two are of. Raises UserError when the shapes do
+    not fit together, or as `attention_maps` does.
+    """
+    one, many = array(single), array(multi)
+    if not len(many) or one.shape != many.shape[1:]:
+        raise UserError(
+            f"maps of shapes {one.shape} and {many.shape} must be (tokens, tokens) and (heads, "
+            "tokens, tokens): give maps over the same tokens, and at least one head"
         )
-        panel.add_collection(cells, autolim=False)
-        handles.append(Line2D([], [], color=colour, linestyle=style, label=name))
-    panel.legend(
-        handles=handles,
-        loc="lower right",
-        bbox_to_anchor=(1, 1),
-        borderaxespad=0.2,
-        borderpad=0,
-        ncols=len(handles),
-        frameon=False,
-        fontsize=SMALL,
-        handlelength=1.6,
-        columnspacing=1.2,
-    )
+    mean = many.mean(axis=0)
+    first = [Map("single head", one), Map(f"mean of {len(many)} heads", mean)]
+    first.append(Map("single head - mean", one - mean, DIFFERENCE))
+    columns = max(3, min(4, len(many)))
+    title = f"{title}\nsingle head: {names[0]}\nheads: {names[1]}"
+    maps = [*first, *[None] * (columns - 3), *of_heads(many)]
+    return draw_maps(maps, labels, title, columns=columns).finish()
 
 
-def draw(
-    maps: np.ndarray,
-    names: Sequence[str],
+def of_heads(values: Iterable[np.ndarray], unit: str = WEIGHT) -> list[Map]:
+    return [Map(f"head {head}", each, unit) for head, each in enumerate(values)]
+
+
+def draw_maps(
+    maps: Sequence[Map | None],
     labels: Sequence[str],
     title: str,
-    causal: bool,
-    notes: Sequence[tuple[str, str]] | None = None,
-) -> Figure:
-    """Maps (N, T, T) side by side, each below its name; with notes they are differences."""
+    causal: bool = True,
+    columns: int = 0,
+) -> Sheet:
+    """Maps over the same tokens side by side, each below its name; None leaves a gap. Maps of the
+    same unit share their colours and one colour bar."""
     count, tokens = len(maps), len(labels)
-    if count < 1 or tokens < 1 or maps.shape[1:] != (tokens, tokens):
+    shapes = {each.values.shape for each in maps if each}
+    if not tokens or shapes != {(tokens, tokens)}:
         raise UserError(
-            f"maps of shape {maps.shape} must be (heads, tokens, tokens) with at least one head "
-            f"and as many tokens as there are labels, {tokens}, at least one"
+            f"maps of shapes {shapes} must be (tokens, tokens), with as many tokens as there are "
+            f"labels, {tokens}: give at least one map and at least one label"
         )
-    rows = math.isqrt(count)
-    columns = math.ceil(count / rows)
+    columns = columns or math.ceil(count / math.isqrt(count))
     room = max(320, min(512, 1120 // columns, 44 * tokens if tokens <= FEW else 512))
-    drawing = TokenMaps(labels, room, causal)
-    shown = drawing.visible(maps)
-    sheet = drawing.sheet(rows, columns, title, notes or ())
-    differ = notes is not None
-    scale = limits(shown, diverging=True) if differ else None
-    for number, (name, values) in enumerate(zip(names, shown, strict=True)):
-        place = divmod(number, columns)
-        image = drawing.panel(sheet, place, values, name, scale, last=number + columns >= count)
-    drawing.bar(sheet, image, 0, columns, differ)
-    return sheet.figure
-
-
-class TokenMaps:
-    """Maps over the same T tokens in rows of equal squares: sizes in points, labels, colours.
-
-    `room` is how wide a map may be; each cell is a whole number of points.
-    """
-
-    GAP, NAME_ROOM = 34, 20
-    """Between two maps, and what the name above a map takes."""
-
-    def __init__(self, labels: Sequence[str], room: int, causal: bool) -> None:
-        self.tokens, self.causal = len(labels), causal
-        self.cell = max(1, room // self.tokens)
-        self.side = self.cell * self.tokens
-        self.pitch = self.side + self.GAP
-        self.size = min(TEXT, max(7.5, self.cell - 1))
-        every = math.ceil((self.size + 0.5) / self.cell)
-        self.ticks = range(0, self.tokens, every)
-        self.texts = [picture_label(text) for text in labels[::every]]
-        self.longest = max(points_down(text, self.size) for text in self.texts)
-        widest = max(text_width(text, self.size) for text in self.texts)
-        self.margin = 26 + max(self.longest, widest)
-
-    def visible(self, maps: np.ndarray) -> np.ndarray:
-        """Maps (..., T, T) with NaN, which is left white, for the future of causal ones."""
-        future = np.triu(np.ones((self.tokens, self.tokens), dtype=bool), 1) & self.causal
-        return np.where(future, np.nan, maps)
-
-    def sheet(self, rows: int, columns: int, title: str, notes: Sequence[tuple[str, str]]) -> Sheet:
-        """A figure with room for so many maps, and for colour bars on the right."""
-        width = self.margin + columns * self.pitch - self.GAP + BAR_ROOM + 28
-        height = rows * self.pitch - self.GAP + self.NAME_ROOM + self.margin
-        return Sheet(width, height, title, notes)
-
-    def panel(
-        self,
-        sheet: Sheet,
-        place: tuple[int, int],
-        values: np.ndarray,
-        name: str,
-        scale: tuple[float, float] | None,
-        *,
-        last: bool,
-    ) -> AxesImage:
-        """Draw a map at `place`, a row and a column, below its name.
-
-        Weights have the square-root colours from 0 to 1; a linear scale would sink 1/32 and less
-        into the dark. Differences have the diverging colours of `scale`. The first map of a row
-        names the queries, the `last` of a column the keys. Up to FEW tokens have numbers.
-        """
-        row, column = place
-        x, y = self.margin + column * self.pitch, self.NAME_ROOM + row * self.pitch
-        panel = sheet.axes(x, y, self.side, self.side)
-        image = panel.imshow(
-            values,
-            norm=PowerNorm(0.5, vmin=0, vmax=1) if scale is None else Normalize(*scale),
-            cmap="viridis" if scale is None else DIVERGING,
-            aspect="auto",
-            interpolation="nearest",
-            interpolation_stage="rgba",  # colours T x T weights, not every pixel
-        )
-        panel.set_title(name, loc="left", fontsize=TEXT, pad=4)
+    cell = max(1, room // tokens)
+    sheet = Sheet(count, columns, cell * tokens, cell * tokens, title)
+    future = np.triu(np.ones((tokens, tokens), dtype=bool), 1) & causal
+    norms: dict[str, Normalize] = {WEIGHT: PowerNorm(0.5, vmin=0, vmax=1)}
+    with_bar = set()
+    for number, (panel, each) in enumerate(zip(sheet.panels, maps, strict=True)):
+        if each is None:
+            panel.remove()
+            continue
+        if each.unit not in norms:
+            same = [other.values[~future] for other in maps if other and other.unit == each.unit]
+            norms[each.unit] = Normalize(*limits(np.stack(same), diverging=True))
+        values = np.where(future, np.nan, each.values)
         panel.set(xticks=[], yticks=[])
-        if self.causal:
-            edge_of_the_past(panel, self.tokens)
-        if self.tokens <= FEW:
-            cells = np.where(np.isnan(values), "", numbers(values))
-            write_numbers(panel, image, cells, self.cell, TEXT)
-        if column == 0:
-            font = font_properties(self.size, self.texts)
-            panel.set_yticks(self.ticks, self.texts, fontproperties=font, parse_math=False)
-            panel.set_ylabel("query: the token that looks", fontsize=SMALL)
-        if last:
-            for tick, text in zip(self.ticks, self.texts, strict=True):
-                write_down(panel, tick, text, self.size)
-            words = "key: the token it looks at"
-            panel.set_xlabel(words, fontsize=SMALL, labelpad=TICK_PAD + self.longest + 3)
-        return image
-
-    def bar(self, sheet: Sheet, image: AxesImage, row: int, columns: int, differ: bool) -> None:
-        """The colour scale of `image`, right of the maps of a row."""
-        weights = "attention weight\n(square-root colour scale)"
-        label, ticks = ("difference of weights", None) if differ else (weights, WEIGHT_TICKS)
-        x = self.margin + columns * self.pitch - self.GAP + 18
-        y = self.NAME_ROOM + row * self.pitch
-        sheet.bar(image, x, y, min(360, self.side), label, ticks)
+        if number % columns == 0:
+            name_tokens(panel, labels, cell, down=True)
+        if number + columns >= count or maps[number + columns] is None:
+            name_tokens(panel, labels, cell, down=False)
+        image = heatmap(panel, values, norms[each.unit])
+        if tokens <= FEW:
+            write(image, np.where(future, "", numbers(values)), cell)
+        sheet.name(panel, each.name)
+        if causal:  # a line around the past: a difference of zero is as white as the future
+            panel.set_autoscale_on(False)
+            edges = np.arange(tokens + 1) - 0.5
+            panel.stairs(edges[:-1], edges, baseline=None, color=GREY, linewidth=0.6)
+            panel.spines[["left", "bottom"]].set(visible=True, color=GREY, linewidth=0.6)
+        last = (number + 1) % columns == 0 or number + 1 == count or maps[number + 1] is None
+        if last and each.unit not in with_bar:
+            with_bar.add(each.unit)
+            sheet.bar(image, each.unit, WEIGHT_TICKS if each.unit == WEIGHT else None)
+    return sheet
 
 
-def points_down(text: str, size: float) -> float:
-    """Points that a label below a panel takes; see `write_down`."""
-    if not reads_down(text):
-        return text_width(text, size)
-    return sum(size if stands else text_width(run, size) for run, stands in runs_down(text))
+def name_tokens(panel: Axes, labels: Sequence[str], cell: float, *, down: bool) -> None:
+    """Label the queries (`down`) or the keys, as many as there is room for.
+
+    A key's label reads from below; one with Chinese characters is a column of upright characters.
+    """
+    size = min(TEXT, max(7.5, cell - 1))
+    every = math.ceil((size + 0.5) / cell)
+    texts = [picture_label(label) for label in labels[::every]]
+    ticks, font = range(0, len(labels), every), font_for(size, *texts)
+    if down:
+        panel.set_yticks(ticks, texts, **font)
+        panel.set_ylabel("query: the token that looks", fontsize=SMALL)
+        return
+    columns = [stacked(text) if reads_down(text) else text for text in texts]
+    panel.set_xticks(ticks, columns, linespacing=1, **font)
+    for label, text in zip(panel.get_xticklabels(), texts, strict=True):
+        label.set_rotation(0 if reads_down(text) else 90)
+    panel.set_xlabel("key: the token it looks at", fontsize=SMALL)
 
 
-def write_down(panel: Axes, x: float, text: str, size: float) -> None:
-    """A label below a panel that reads from below or, with Chinese characters, from above: these
-    upright, all others turned to the right."""
-    from_above = reads_down(text)
-    y: float = -TICK_PAD
-    for run, stands in runs_down(text) if from_above else [(text, False)]:
-        panel.annotate(
-            run,
-            (x, 0),
-            xycoords=panel.get_xaxis_transform(),
-            xytext=(0, y - EM_ASCENT * size if stands else y),
-            textcoords="offset points",
-            rotation=0 if stands else -90 if from_above else 90,
-            ha="center",
-            va="baseline" if stands else "top",
-            fontproperties=font_properties(size, [run]),
-            parse_math=False,
-            annotation_clip=False,
-        )
-        y -= size if stands else text_width(run, size)
-
-
-def edge_of_the_past(panel: Axes, tokens: int) -> None:
-    """A thin line around what a causal query can see, as zero may be as white as the future."""
-    steps = np.repeat(np.arange(tokens + 1), 2) - 0.5
-    across = np.concatenate([[-0.5], steps[2:], [-0.5]])
-    down = np.concatenate([steps[:-1], [tokens - 0.5]])
-    panel.plot(
-        across, down, color="#999999", linewidth=0.6, clip_on=False, scalex=False, scaley=False
-    )
+def mark_diagonals(sheet: Sheet, tokens: int) -> None:
+    """Mark the cells where a query looks at itself and at the token before it."""
+    [panel], size = sheet.panels, 0.8 * sheet.panel_size[0] / tokens
+    for behind, (name, marker, colour) in enumerate(DIAGONALS):
+        query = np.arange(behind, tokens)
+        [marks] = panel.plot(query - behind, query, marker, color=colour, label=name)
+        marks.set(fillstyle="none", markersize=size)
+    legend = {"loc": "lower right", "bbox_to_anchor": (1, 1), "frameon": False, "fontsize": SMALL}
+    panel.legend(**legend, ncols=2, markerscale=7 / size)

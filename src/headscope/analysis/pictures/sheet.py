@@ -1,31 +1,83 @@
-"""What the pictures share: text that is measured before it is drawn, and parts that stand at places
-given in points, so that nothing overlaps and nothing is cut off."""
+"""What all pictures share: a grid of panels, heatmaps with numbers, colour bars, wrapped text.
+
+matplotlib's constrained layout finds room for every label. Sizes are in points.
+"""
 
 import math
-from bisect import bisect_right
+import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import get_hinting_flag
-from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.font_manager import get_font
 from matplotlib.image import AxesImage
-from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.textpath import text_to_path
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from headscope.analysis.pictures.fonts import files_for, font_properties
+from headscope.analysis.pictures.fonts import font_properties
 from headscope.analysis.pictures.labels import readable
 from headscope.analysis.pictures.style import plain_axes
 
-DPI = 144  # two pixels to a point
-EDGE, WIDE = 14, 420
+DPI = 144
 TITLE, TEXT, SMALL = 14, 10, 8.5
-LINE = 1.45  # from one line of text to the next, in its size
-DIVERGING = "RdBu_r"
-BAR, BAR_ROOM = 12, 68
-"""Points: a colour bar's width, and what it takes with its gap and numbers."""
+EDGE, NARROWEST = 8, 300
+
+
+class Sheet:
+    """A figure with a title and `count` panels of `width` by `height` in rows of `columns`.
+
+    Draw into `panels`, then call `finish`.
+    """
+
+    def __init__(self, count: int, columns: int, width: float, height: float, title: str) -> None:
+        self.panel_size, self.title = np.array([width, height]), title
+        self.shape = np.array([min(columns, count), math.ceil(count / columns)])
+        size = self.shape * self.panel_size + 1000  # for labels, until `finish` measures them
+        pad = EDGE / 72
+        self.layout = ConstrainedLayoutEngine(w_pad=pad, h_pad=pad, wspace=0, hspace=0)
+        self.figure = Figure(size / 72, dpi=DPI, facecolor="w", layout=self.layout)
+        self.panels = list(self.figure.subplots(*self.shape[::-1], squeeze=False).flat)
+        for panel in self.panels[count:]:
+            panel.remove()
+        del self.panels[count:]
+        for panel in self.panels:
+            panel.tick_params(length=0, labelsize=SMALL)
+
+    def name(self, panel: Axes, text: str) -> None:
+        """Write `text` above a panel, in lines that are no wider than the panel."""
+        text = wrapped(text, self.panel_size[0], TEXT)
+        panel.set_title(text, loc="left", **font_for(TEXT, text))
+
+    def bar(self, image: AxesImage, label: str = "", ticks: Sequence[float] | None = None) -> Axes:
+        """Draw the colour scale of `image` on the right of its panel."""
+        width, height = self.panel_size
+        share = min(1.0, 360 / height)
+        bar = image.axes.inset_axes((1 + 14 / width, 1 - share, 11 / width, share))
+        scale = self.figure.colorbar(image, cax=bar, ticks=ticks, format="%.4g")
+        scale.outline.set_visible(False)
+        bar.minorticks_off()
+        bar.tick_params(length=2, pad=2, labelsize=SMALL)
+        bar.set_ylabel(label, fontsize=SMALL)
+        return bar
+
+    def finish(self) -> Figure:
+        """The figure, as large as its panels, labels and title need. Its layout is final."""
+        heading = self.figure.suptitle(" ", ha="left", **font_for(TITLE, readable(self.title)))
+        self.layout.execute(self.figure)
+        size, line = self.figure.get_size_inches() * 72, heading.get_window_extent().height
+        size += self.shape * (self.panel_size - self.panels[0].get_position().size * size)
+        size[0] = max(size[0], NARROWEST)
+        heading.set_text(wrapped(self.title, size[0] - 2 * EDGE, TITLE))
+        heading.set_x(EDGE / size[0])
+        size[1] += (heading.get_window_extent().height - line) * 72 / DPI
+        self.figure.set_size_inches(*size / 72)
+        self.layout.execute(self.figure)  # for the size that it found to be right
+        self.figure.set_layout_engine("none")
+        return self.figure
 
 
 def array(tensor: Tensor) -> np.ndarray:
@@ -33,166 +85,81 @@ def array(tensor: Tensor) -> np.ndarray:
     return tensor.detach().float().cpu().numpy()
 
 
+def font_for(size: float, *texts: str) -> dict[str, Any]:
+    return {"fontproperties": font_properties(size, texts), "parse_math": False}
+
+
 def text_width(text: str, size: float) -> float:
     """Points that one line of text takes."""
-    font = get_font(files_for(text))
-    font.set_size(size, DPI)  # as it will be drawn: hinting rounds every letter to pixels
-    font.set_text(text, flags=get_hinting_flag())
-    return font.get_width_height()[0] / 64 * 72 / DPI
+    font = font_properties(size, [text])
+    return text_to_path.get_text_width_height_descent(text, font, ismath=False)[0]
 
 
-def wrapped(text: str, width: float, size: float) -> list[str]:
-    """`text` in lines at most `width` points wide, broken between words where there are any."""
+def wrapped(text: str, width: float, size: float) -> str:
+    """`text` in lines of at most `width` points, broken between words and inside very long ones."""
     lines = []
     for paragraph in readable(text).split("\n"):
-        rest = paragraph.strip()
-        while text_width(rest, size) > width and len(rest) > 1:
-            line = rest
-            most = bisect_right(range(len(line)), width, key=lambda n: text_width(line[:n], size))
-            fits = max(1, most - 1)
-            blank = rest.rfind(" ", 1, fits + 1)
-            cut = blank if blank > 0 else fits
-            lines.append(rest[:cut].rstrip())
-            rest = rest[cut:].lstrip()
-        lines.append(rest)
-    return lines
+        lines.append("")
+        for piece in re.findall(r"\S{0,10} *", paragraph):
+            # Rounding to whole pixels makes drawn letters up to 5 percent wider.
+            if lines[-1] and text_width(lines[-1] + piece.rstrip(), size) > 0.95 * width:
+                lines.append("")
+            lines[-1] += piece
+    return "\n".join(line.rstrip() for line in lines)
 
 
-def numbers(values: np.ndarray) -> np.ndarray:
-    """Values of any shape as texts alike in decimals, so many that the largest has three digits
-    or nearly. What is not finite, as where a figure has no meaning, is a dash."""
-    largest = float(np.abs(values[np.isfinite(values)]).max(initial=0))
-    exponent = math.floor(math.log10(2 * largest)) if largest else 0
-    form = f".{max(0, 2 - max(0, exponent - 1) - min(0, exponent))}f"
-    if not -3 <= exponent < 5:
-        form = ".1e"
-    texts = [f"{value:z{form}}" if np.isfinite(value) else "-" for value in values.flat]
+def numbers(values: np.ndarray, form: str = "") -> np.ndarray:
+    """Values of any shape as texts, unless `form` is given with equally many decimals, so that the
+    largest has about three digits. What is not finite is a dash."""
+    largest = float(np.abs(values[np.isfinite(values)]).max(initial=0)) or 1.0
+    power = math.floor(math.log10(2 * largest))
+    decimals = max(0, 2 - max(0, power - 1) - min(0, power))
+    form = form or (f"z.{decimals}f" if -3 <= power < 5 else "z.1e")
+    texts = [f"{value:{form}}" if np.isfinite(value) else "-" for value in values.flat]
     return np.array(texts, dtype=object).reshape(values.shape)
 
 
 def limits(values: np.ndarray, *, diverging: bool = False) -> tuple[float, float]:
     """Both ends of a colour scale: least and greatest, or symmetric about zero. Never equal."""
     finite = values[np.isfinite(values)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     if diverging:
-        limit = float(np.abs(finite).max(initial=0)) or 1.0
-        return -limit, limit
-    if not finite.size:
-        return 0.0, 1.0
-    low, high = float(finite.min()), float(finite.max())
+        low, high = min(low, -high), max(-low, high)
     pad = 0.0 if low < high else 0.1 * abs(low) or 0.1
     return low - pad, high + pad
 
 
-def write_numbers(
-    panel: Axes, image: AxesImage, texts: np.ndarray, room: float, size: float = SMALL
-) -> None:
-    """A text for each cell of `image`, dark on light colours and light on dark, smaller than `size`
-    where a cell of `room` points across needs it."""
-    values: np.ma.MaskedArray = np.ma.masked_invalid(np.ma.asarray(image.get_array()))
-    colours = image.to_rgba(values)
-    sent = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
-    luminance = sent[..., :3] @ np.array([0.2126, 0.7152, 0.0722])
-    light = (luminance > 0.18) | (colours[..., 3] == 0)  # at 0.18 both inks have equal contrast
-    widest = max(text_width(text, size) for text in texts.flat)
-    font = font_properties(min(size, 0.88 * size * room / widest) if widest else size)
-    for (row, column), text in np.ndenumerate(texts):
-        if text:
-            panel.text(
-                *(column, row, text),
-                color="black" if light[row, column] else "white",
-                ha="center",
-                va="center_baseline",
-                fontproperties=font,
-            )
+def heatmap(panel: Axes, values: np.ndarray, norm: Normalize) -> AxesImage:
+    """Values (rows, columns) as colours, diverging where the scale is symmetric about zero; NaN
+    stays white."""
+    cmap = "RdBu_r" if norm.vmin == -(norm.vmax or 0) else "viridis"
+    image = panel.imshow(values, cmap, norm, aspect="auto", interpolation="nearest")
+    image.set_interpolation_stage("rgba")  # colours the values, not every pixel
+    panel.spines[:].set_visible(False)
+    panel.grid(visible=False)
+    return image
 
 
-def ticked(panel: Axes, whole: str = "") -> None:
-    """Axes with numbers, drawn quietly; those named in `whole` have whole numbers alone."""
+def write(image: AxesImage, texts: np.ndarray, cell: float = math.inf) -> None:
+    """Write texts on a heatmap, black on light colours and white on dark ones, smaller where a cell
+    is only `cell` points wide."""
+    colours = image.to_rgba(np.ma.asarray(image.get_array()))
+    linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
+    luminance = linear[..., :3] @ np.array([0.2126, 0.7152, 0.0722])
+    light = (luminance > 0.18) | (colours[..., 3] == 0)  # at 0.18 black and white contrast equally
+    font = font_properties(min(SMALL, cell / (0.72 * max(map(len, texts.flat)))))
+    for (row, column), text in ((at, text) for at, text in np.ndenumerate(texts) if text):
+        ink = "black" if light[row, column] else "white"
+        written = image.axes.text(column, row, text, color=ink, fontproperties=font)
+        written.set(ha="center", va="center_baseline", in_layout=False)
+
+
+def ticked(panel: Axes, across: str, down: str, whole: str = "x") -> None:
+    """Name both axes and give them numbers; those of the axes in `whole` are whole numbers."""
     plain_axes(panel)
-    panel.spines[["left", "bottom"]].set_visible(True)
     for name, axis in {"x": panel.xaxis, "y": panel.yaxis}.items():
         axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=name in whole))
-        axis.set_major_formatter(StrMethodFormatter("{x:.4g}"))  # not one that adds x10 above
-    panel.tick_params(length=3, labelsize=SMALL)
-
-
-class Sheet:
-    """A figure whose parts stand at places given in points, right of its left edge and below its
-    title and notes.
-
-    `width` and `height` are of what stands there. A figure narrower than its title is made wider,
-    up to WIDE; a title beyond that is broken. A note is a line of its own below the title, behind a
-    square of its colour unless that is empty.
-    """
-
-    def __init__(
-        self, width: float, height: float, title: str, notes: Sequence[tuple[str, str]] = ()
-    ) -> None:
-        need = max(text_width(line, TITLE) for line in readable(title).split("\n"))
-        self.width = max(width + 2 * EDGE, min(WIDE, need + 2 * EDGE + 2))
-        inner = self.width - 2 * EDGE
-        lines = [(0, TITLE, "", line) for line in wrapped(title, inner, TITLE)]
-        for colour, text in notes:
-            indent = 14 if colour else 0
-            for number, line in enumerate(wrapped(text, inner - indent, TEXT)):
-                lines.append((indent, TEXT, "" if number else colour, line))
-        self.top = EDGE + sum(LINE * size for _, size, _, _ in lines) + 8
-        self.height = self.top + height + EDGE
-        self.figure = Figure(figsize=(self.width / 72, self.height / 72), dpi=DPI, facecolor="w")
-        y: float = EDGE - self.top
-        for indent, size, colour, line in lines:
-            y += LINE * size
-            self.write(indent, y, line, size)
-            if colour:
-                self.write(0, y, "■", size, color=colour)
-
-    def write(self, x: float, y: float, text: str, size: float, color: str = "black") -> None:
-        """One line of text that begins at x, its line's lower edge at y."""
-        self.figure.text(
-            *self.share(x, y - 0.4 * size),
-            text,
-            color=color,
-            fontproperties=font_properties(size, [text]),
-            parse_math=False,
-        )
-
-    def write_above(self, x: float, y: float, lines: Sequence[str]) -> None:
-        """Lines of text that end just above y, as the name of a panel that begins there."""
-        for number, line in enumerate(reversed(lines)):
-            self.write(x, y - 2 - number * LINE * TEXT, line, TEXT)
-
-    def share(self, x: float, y: float) -> tuple[float, float]:
-        """A place as matplotlib counts them: shares of the figure, from its lower left corner."""
-        return (x + EDGE) / self.width, 1 - (self.top + y) / self.height
-
-    def axes(self, x: float, y: float, width: float, height: float) -> Axes:
-        """A panel without ticks, its upper left corner x right of and y below the sheet's own."""
-        size = (width / self.width, height / self.height)
-        panel = self.figure.add_axes((*self.share(x, y + height), *size), facecolor="none")
-        panel.set(xticks=[], yticks=[])
-        panel.tick_params(length=0, pad=4)
-        panel.spines[:].set_visible(False)
-        return panel
-
-    def bar(
-        self,
-        image: ScalarMappable,
-        x: float,
-        y: float,
-        height: float,
-        label: str = "",
-        ticks: Sequence[float] | None = None,
-    ) -> Axes:
-        """The colour scale of `image`, with a label that is broken to its height."""
-        bar = self.axes(x, y, BAR, height)
-        self.figure.colorbar(image, cax=bar).outline.set_visible(False)
-        low, high = image.get_clim()
-        if ticks is None:
-            places = MaxNLocator(max(2, min(6, int(height // 24))), steps=[1, 2, 5, 10])
-            ticks = [t for t in places.tick_values(low, high) if low <= t <= high]
-        bar.set_yticks(ticks, [f"{tick:.4g}" for tick in ticks], fontsize=SMALL)
-        bar.minorticks_off()
-        bar.tick_params(length=2, pad=2)
-        text = "\n".join(wrapped(label, height, SMALL + 0.5))
-        bar.set_ylabel(text, fontproperties=font_properties(SMALL + 0.5, [text]), parse_math=False)
-        return bar
+        axis.set_major_formatter("{x:.4g}")  # not one that adds x10 above
+    panel.tick_params(length=3)
+    panel.set_xlabel(across, fontsize=SMALL)
+    panel.set_ylabel(down, fontsize=SMALL)

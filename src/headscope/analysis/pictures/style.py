@@ -1,4 +1,6 @@
-"""What all pictures and charts have in common: colours, and axes without ornament."""
+"""What all pictures and charts have in common: colours, lines, and axes without ornament."""
+
+from typing import Any
 
 from matplotlib.axes import Axes
 
@@ -12,3 +14,14 @@ def plain_axes(panel: Axes) -> None:
     panel.spines[["top", "right"]].set_visible(False)
     panel.grid(axis="x", color="#e0e0e0", linewidth=0.8)
     panel.set_axisbelow(True)
+
+
+def line_style(number: int, points: int) -> dict[str, Any]:
+    """The look of line `number` among many, with a mark at every point when these are few."""
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "linestyle": ["-", "--", ":"][number // len(COLOURS) % 3],
+        "linewidth": 1.4,
+        "marker": "o" if points <= 12 else "",
+        "markersize": 3,
+    }

@@ -3,7 +3,8 @@
 import torch
 from torch.utils.tensorboard import SummaryWriter
 
-from headscope.analysis.pictures.live_maps import AttentionGrid
+from headscope.analysis.pictures import attention_maps
+from headscope.analysis.pictures.live import LivePicture
 from headscope.nn import GPT
 from headscope.nn.capture import attention_weights
 from headscope.training.callbacks.watching import HeadProbe, spread_steps
@@ -25,16 +26,17 @@ class AttentionMaps(HeadProbe):
         self.steps = set(spread_steps(images, max_steps))
         self.labels = labels
         self.heads = heads
-        self.grid: AttentionGrid | None = None
+        self.picture: LivePicture | None = None
 
     def due(self, step: int) -> bool:
         return step in self.steps
 
     def look(self, model: GPT, step: int, writers: list[SummaryWriter]) -> None:
-        self.grid = self.grid or AttentionGrid(self.labels, self.heads)
         tokens = torch.tensor([self.tokens], device=model.device)
         maps = attention_weights(model, tokens)[:, 0]  # (L, H, T, T)
+        if self.picture is None:
+            self.picture = LivePicture(attention_maps(maps[0], self.labels, title="Layer"))
         for layer, weights in enumerate(maps):
-            image = self.grid.draw(weights, f"Layer {layer}, step {step:,}")
+            image = self.picture.draw(list(weights), f"Layer {layer}, step {step:,}")
             for writer in writers:
                 add_picture(writer, f"attention/layer_{layer}", image, step)

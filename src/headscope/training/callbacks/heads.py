@@ -5,6 +5,7 @@ Shapes: L layers, H heads, N windows, T tokens.
 
 from typing import Any
 
+import torch
 from PIL import Image
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
@@ -12,7 +13,8 @@ from torch.utils.tensorboard import SummaryWriter
 from headscope.analysis.diversity import diversity
 from headscope.analysis.head_types import Thresholds
 from headscope.analysis.metrics import colour_ends
-from headscope.analysis.pictures.live_heatmaps import LiveHeatmaps, Panel
+from headscope.analysis.pictures import figures_of_heads, similarity_matrix
+from headscope.analysis.pictures.live import LivePicture
 from headscope.analysis.study import HeadStatistics, study_heads
 from headscope.analysis.tokens import TokenKinds
 from headscope.nn import GPT
@@ -31,8 +33,8 @@ class HeadFigures(HeadProbe):
       Custom Scalars shows the heads of a layer in one chart;
     - `heads/diversity`, and `heads/types`: what each head is called;
 
-    and at the steps of `spread_steps`, as heatmaps of layers by heads, all figures, and how alike
-    any two heads are.
+    and at the steps of `spread_steps`, as heatmaps, the figures of all heads, and how alike any two
+    heads are.
     """
 
     def __init__(
@@ -52,8 +54,8 @@ class HeadFigures(HeadProbe):
         self.max_steps = max_steps
         self.thresholds = thresholds
         self.arranged = False
-        self.heatmaps: LiveHeatmaps | None = None
-        self.similarity: LiveHeatmaps | None = None
+        self.figures: LivePicture | None = None
+        self.similarity: LivePicture | None = None
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"arranged": self.arranged}
@@ -92,22 +94,23 @@ class HeadFigures(HeadProbe):
 
     def _pictures(self, study: HeadStatistics, step: int) -> dict[str, Image.Image]:
         """Heatmaps of the figures and of the similarities, by their tags."""
-        if self.heatmaps is None or self.similarity is None:
-            layers, heads = (range(size) for size in study.figures["self"].shape)
-            rows, columns = [str(layer) for layer in layers], [str(head) for head in heads]
-            names = study.names
-            ends = {name: colour_ends(name, study.tokens) for name in study.figures}
-            self.heatmaps = LiveHeatmaps(
-                {name: Panel(rows, columns, *ends[name]) for name in study.figures}
-            )
-            cell = max(4, min(20, 600 // len(names)))
-            alike = Panel(names, names, 0, 1, cell=cell, labels=("", ""))
-            self.similarity = LiveHeatmaps({SIMILARITY: alike})
-        title = f"What every head does, step {step:,}"
-        alike_at = {SIMILARITY: study.similarity}
+        ends = {name: colour_ends(name, study.tokens) for name in study.figures}
+        shares = torch.stack(
+            [
+                (study.figures[name].flatten() - low) / (high - low)
+                for name, (low, high) in ends.items()
+            ]
+        )
+        if self.figures is None or self.similarity is None:
+            rows = [f"{name}  ({low:.3g} to {high:.3g})" for name, (low, high) in ends.items()]
+            drawn = figures_of_heads(shares, rows, study.names, title="Step")
+            self.figures = LivePicture(drawn)
+            alike = study.similarity.clamp(0, 1)  # as the scale of all steps
+            drawn = similarity_matrix(alike, study.names, title="Step", label=SIMILARITY)
+            self.similarity = LivePicture(drawn)
         return {
-            "heads/figures": self.heatmaps.draw(study.figures, title),
-            "heads/similarity": self.similarity.draw(alike_at, f"Step {step:,}"),
+            "heads/figures": self.figures.draw([shares], f"What every head does, step {step:,}"),
+            "heads/similarity": self.similarity.draw([study.similarity], f"Step {step:,}"),
         }
 
 
