@@ -11,6 +11,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError, first_line, ran_out_of_memory
 from headscope.files import json_text, write_atomically
+from headscope.nn.precision import tf32
 from headscope.training.build import Run
 from headscope.training.callbacks.clock import clock_of
 from headscope.training.callbacks.watching import watching_seconds
@@ -30,7 +31,7 @@ def fit(run: Run) -> dict[str, Any]:
     run.saving.folder.mkdir(parents=True, exist_ok=True)
     run.saving.after_first = partial(_note_latest, run.folder)
     try:
-        with full_disk_told(run.folder):
+        with full_disk_told(run.folder), tf32(run.trainer.strategy.root_device):
             return _fit(run)
     except (RuntimeError, MemoryError) as error:
         if not ran_out_of_memory(error):
@@ -63,6 +64,7 @@ def _fit(run: Run) -> dict[str, Any]:
         "watching_seconds": round(watching_seconds(run.trainer), 2),
         "tokens_per_second": round(tokens / clock.train_seconds, 1),
         "seed": run.config.seed,
+        "precision": run.trainer.precision,
         "device": device_name(run.trainer.strategy.root_device),
     }
     for logger in run.trainer.loggers:
