@@ -50,6 +50,7 @@ def _fit(run: Run) -> dict[str, Any]:
     run.console.print("Validating on the whole split.")
     run.trainer.validate(run.module, datamodule=run.data, verbose=False)
     figures = {name: float(value) for name, value in run.trainer.callback_metrics.items()}
+    device = run.trainer.strategy.root_device
     steps = run.trainer.global_step
     tokens = steps * clock.tokens_per_step
     summary = {
@@ -65,8 +66,10 @@ def _fit(run: Run) -> dict[str, Any]:
         "tokens_per_second": round(tokens / clock.train_seconds, 1),
         "seed": run.config.seed,
         "precision": run.trainer.precision,
-        "device": device_name(run.trainer.strategy.root_device),
+        "device": device_name(device),
     }
+    if device.type == "cuda":
+        summary["peak_memory_mib"] = torch.cuda.max_memory_allocated(device) >> 20
     for logger in run.trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
             # After the last step: a run that is killed before its summary is written logs these
