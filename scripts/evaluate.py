@@ -14,7 +14,6 @@ def evaluate(composed: DictConfig) -> None:
     from headscope import checkpoint, evaluation
     from headscope.config import build_part, from_hydra
     from headscope.config.scripts import EvaluateConfig
-    from headscope.nn.precision import in_precision
 
     config = from_hydra(EvaluateConfig, composed)
     if config.batch_size < 1:
@@ -22,20 +21,22 @@ def evaluate(composed: DictConfig) -> None:
     loaded = checkpoint.load(
         checkpoint.find(config.checkpoint), device=checkpoint.pick_device(config.device)
     )
+    precision = evaluation.choose_precision(config.precision, loaded)
     stored = config.data is None
     corpus = checkpoint.stored_corpus(loaded.config) if stored else build_part(config.data)
     text = evaluation.validation_text(corpus, loaded.tokenizer)
     figures: dict[str, Any] | list[dict[str, Any]]
     if config.block_size is None:
-        model = in_precision(loaded.model, config.precision)
-        figures = evaluation.evaluate(model, text, batch_size=config.batch_size)
+        figures = evaluation.evaluate(
+            loaded.model, text, batch_size=config.batch_size, precision=precision
+        )
     else:
         figures = evaluation.evaluate_lengths(
             loaded,
             text,
             batch_size=config.batch_size,
             block_sizes=config.block_size,
-            precision=config.precision,
+            precision=precision,
         )
     print(json_text(figures, indent=2))
 

@@ -1,48 +1,89 @@
 #!/usr/bin/env bash
-# Everything that is worth seeing on a GPU, and one table of what came of it:
-#   bash scripts/gpu_check.sh [key=value ...]      the keys go to every run, for example
-#   bash scripts/gpu_check.sh store_dir=/mnt/data
-# tiny-shakespeare is downloaded; SHAKESPEARE=input.txt takes a local copy. Some ten minutes.
-# Steps and sampling are compared with transformers: pip install -e '.[peers]'
-set -euo pipefail
+# Check and measure headscope on a GPU, part by part, with one table at the end:
+#   bash scripts/gpu_check.sh [part ...] [out=folder] [key=value ...]
+# Parts (none means all): tests, runs, speedrun, steps, chunks, sampling, memory. Each takes less than
+# 8 minutes on an H100, all together less than 25. `out` adds to the folder of an earlier call.
+# Keys go to every run, for example store_dir=/mnt/data. Keys of one benchmark start with its name:
+# training.rounds=5, sampling.rounds=1, memory.rounds=1.
+# tiny-shakespeare is downloaded; SHAKESPEARE=input.txt takes a local copy. The comparisons with
+# transformers need: pip install -e '.[peers]'
+set -uo pipefail
 cd "$(dirname "$0")/.."
-python -c "import transformers" || { echo "first: pip install -e '.[peers]'" >&2; exit 1; }
 
+all=(tests runs speedrun steps chunks sampling memory)
+parts=() keys=() training=() sampling=() memory=()
 out=outputs/gpu_check_$(date +%Y-%m-%d_%H-%M-%S)
-shakespeare=()
-if [ -n "${SHAKESPEARE:-}" ]; then shakespeare=("data.path=$SHAKESPEARE"); fi
-
-echo "--- runs"
-python scripts/train.py "hydra.run.dir=$out/default" "$@"
-python scripts/train.py experiment=nanogpt_gpu "${shakespeare[@]}" "hydra.run.dir=$out/nanogpt_gpu" "$@"
-for seed in 1 2 3; do
-  python scripts/train.py experiment=speedrun_gpu "${shakespeare[@]}" "seed=$seed" \
-    "hydra.run.dir=$out/speedrun_gpu_$seed" "$@"
+for word in "$@"; do
+  case $word in
+    out=*) out=${word#out=} ;;
+    training.*) training+=("suite.${word#*.}") ;;
+    sampling.*) sampling+=("suite.${word#*.}") ;;
+    memory.*) memory+=("suite.${word#*.}") ;;
+    *=*) keys+=("$word") ;;
+    *)
+      [[ " ${all[*]} " == *" $word "* ]] || { echo "$word is not one of: ${all[*]}" >&2; exit 1; }
+      parts+=("$word") ;;
+  esac
 done
-python scripts/sample.py "checkpoint=$out/nanogpt_gpu" max_new_tokens=100
+[ ${#parts[@]} -gt 0 ] || parts=("${all[@]}")
+mkdir -p "$out"
+peers=false
+if python -c "import transformers" 2> /dev/null; then peers=true; fi
+shakespeare=(data=tinyshakespeare)
+if [ -n "${SHAKESPEARE:-}" ]; then shakespeare+=("data.path=$SHAKESPEARE"); fi
+# GPT-2's smallest shape; its vocabulary is a little smaller.
+gpt2=(tokenizer.vocab_size=47744 model.block_size=1024 model.embed_dim=768 model.layers=12
+  model.heads=12 optimizer=adamw trainer.batch_size=32)
 
-echo "--- a training step: nanoGPT's GPU recipe, then GPT-2's smallest shape, its vocabulary a little smaller"
-python scripts/benchmark.py suite=training suite.peers=true experiment=nanogpt_gpu model.dropout=0 \
-  "${shakespeare[@]}" "output=$out/step_nanogpt.json" "$@"
-python scripts/benchmark.py suite=training suite.peers=true suite.rounds=10 suite.steps=10 \
-  tokenizer.vocab_size=47744 model.block_size=1024 model.embed_dim=768 model.layers=12 model.heads=12 \
-  trainer.batch_size=16 trainer.loss_chunk_tokens=null optimizer=adamw "output=$out/step_124m.json" "$@"
+train() { # train NAME [key=value ...]: a run in $out/NAME, which replaces one of an earlier call
+  rm -rf "${out:?}/$1"
+  python scripts/train.py "hydra.run.dir=$out/$1" "${@:2}" "${keys[@]}"
+}
+tests() { python -m pytest -m gpu --numprocesses=0 -rs; }
+runs() {
+  train default \
+    && train nanogpt_gpu experiment=nanogpt_gpu "${shakespeare[@]}" \
+    && python scripts/sample.py "checkpoint=$out/nanogpt_gpu" max_new_tokens=100
+}
+speedrun() {
+  for seed in 1 2 3; do
+    train "speedrun_gpu_$seed" experiment=speedrun_gpu "${shakespeare[@]}" "seed=$seed" || return
+  done
+}
+steps() {
+  train step_124m "${gpt2[@]}" callbacks=plain trainer.max_steps=200 trainer.val_every_steps=200 \
+    || return
+  $peers || { echo "not compared with transformers, which is not installed"; return; }
+  python scripts/benchmark.py suite=training suite.peers=true suite.rounds=10 suite.steps=10 \
+    "${gpt2[@]}" "output=$out/step_124m.json" "${keys[@]}" "${training[@]}" \
+    && python scripts/benchmark.py suite=training suite.peers=true suite.rounds=10 suite.steps=20 \
+      experiment=nanogpt_gpu model.dropout=0 "${shakespeare[@]}" "output=$out/step_nanogpt.json" \
+      "${keys[@]}" "${training[@]}"
+}
+chunks() {
+  for tokens in auto null 2048 8192; do
+    train "chunk_$tokens" "${gpt2[@]}" callbacks=plain "trainer.loss_chunk_tokens=$tokens" \
+      trainer.max_steps=60 trainer.val_every_steps=60 || return
+  done
+}
+sampling() {
+  $peers || { echo "skipped: it compares with transformers, which is not installed"; return; }
+  python scripts/benchmark.py suite=sampling "output=$out/sampling.json" "${sampling[@]}"
+}
+memory() {
+  python scripts/benchmark.py suite=memory "suite.peers=$peers" "output=$out/memory.json" \
+    "${keys[@]}" "${memory[@]}"
+}
 
-echo "--- sampling"
-python scripts/benchmark.py suite=sampling "output=$out/sampling.json"
-
-python - "$out" <<'PY'
-import json
-import pathlib
-import sys
-
-rows = [
-    (file.parent.name, json.loads(file.read_text()))
-    for file in sorted(pathlib.Path(sys.argv[1]).glob("*/summary.json"))
-]
-names = ["val_loss", "best_val_loss", "val_bits_per_byte", "steps", "train_seconds", "wall_seconds"]
-names += ["tokens_per_second", "device"]
-print(" | ".join(["run", *names]))
-for run, summary in rows:
-    print(" | ".join([run, *(str(summary[name]) for name in names)]))
-PY
+failed=()
+for part in "${parts[@]}"; do
+  echo "--- $part"
+  started=$SECONDS
+  "$part" || failed+=("$part")
+  echo "--- $part: $((SECONDS - started)) s"
+done
+python scripts/gpu_table.py "$out" || failed+=(table)
+if [ ${#failed[@]} -gt 0 ]; then
+  echo "failed: ${failed[*]}" >&2
+  exit 1
+fi

@@ -27,7 +27,9 @@ def content(
     torch.manual_seed(seed)
     model = checkpoint.build_model(parsed.model, vocab_size=tokenizer.vocab_size)
     return {
-        "headscope": checkpoint.contents(config=parsed, tokenizer=tokenizer, store="none"),
+        "headscope": checkpoint.contents(
+            config=parsed, tokenizer=tokenizer, store="none", precision="32-true"
+        ),
         "state_dict": {f"model.{name}": weight for name, weight in model.state_dict().items()},
         "global_step": step,
         "optimizer_states": [{"state": {}}],

@@ -23,6 +23,11 @@ os.environ["OMP_NUM_THREADS"] = "1"
 torch.set_num_threads(1)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA GPU")
+
+
 @pytest.fixture(scope="session")
 def speeches(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of 20 real speeches."""

@@ -12,6 +12,7 @@ from small_gpt import make_gpt
 
 from headscope.data.tokenizer import CharTokenizer, bpe, byte
 from headscope.generation import generate_text, generate_tokens, pick
+from headscope.generation.picking import draw, exact_dtype
 from headscope.nn import GPT, Learned, multi_head
 
 BYTES = byte([])
@@ -156,6 +157,57 @@ def test_settings_out_of_range_are_refused_by_name(model, setting):
     ((name, value),) = setting.items()
     with pytest.raises(ValueError, match=f"{name}={value}"):
         list(generate_text(model, BYTES, "Go", **({"max_new_tokens": 1, "seed": 0} | setting)))
+
+
+@pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"top_p": 0.8}, {"temperature": 0.0}])
+def test_picking_stays_on_the_device(options):
+    """Tensors on the meta device have no values: a copy to the CPU raises."""
+    device = torch.device("meta")
+    logits = torch.zeros(2, 9, device=device)
+    chance = torch.zeros(2, device=device, dtype=torch.float64)
+    assert pick(logits, chance=chance, **options).device == device
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"top_p": 0.8}, {"temperature": 0.0}])
+def test_picking_never_waits_for_the_gpu_and_picks_as_the_cpu_does(options):
+    logits = torch.randn(64, 500, generator=torch.Generator().manual_seed(0))
+    here, there = (next(draw(range(64), torch.device(name))) for name in ("cpu", "cuda"))
+    on_gpu = logits.cuda()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        tokens = pick(on_gpu, chance=there, **options)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert tokens.tolist() == pick(logits, chance=here, **options).tolist()
+
+
+def test_every_step_copies_the_new_tokens_alone_from_the_device(model, monkeypatch):
+    copied = []
+    for name in ("tolist", "item", "cpu", "numpy", "__float__", "__int__", "__bool__"):
+        kept = getattr(torch.Tensor, name)
+
+        def copy(tensor, *given, name=name, kept=kept):
+            copied.append((name, tuple(tensor.shape)))
+            return kept(tensor, *given)
+
+        monkeypatch.setattr(torch.Tensor, name, copy)
+    made = generate_tokens(model, [[5], [6], [7, 8]], max_new_tokens=30, seeds=[1, 2, 3], top_p=0.9)
+    assert len(list(made)) == 30
+    assert copied == 30 * [("tolist", (2,)), ("tolist", (1,))]
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("cpu", "float64"), ("mps", "float32")])
+def test_a_seed_draws_the_same_numbers_for_every_device(name, dtype):
+    assert exact_dtype(torch.device(name)) == getattr(torch, dtype)
+    numbers = draw([3, 4], torch.device("cpu"))
+    for _ in range(300):  # past those drawn at once
+        last = next(numbers)
+    expected = [
+        torch.rand(512, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))[299]
+        for seed in (3, 4)
+    ]
+    assert torch.equal(last, torch.stack(expected))
 
 
 # --- what the model reads ---

@@ -107,10 +107,13 @@ def test_the_callers_model_keeps_its_precision(precision: str) -> None:
 
 
 def test_a_precision_that_is_none_is_refused(script: Script, checkpoint: str) -> None:
-    for name in ("sample", "evaluate"):
+    for name, known in {
+        "sample": "auto, fp32, bf16, int8",
+        "evaluate": "auto, fp32, bf16-mixed, bf16, int8",
+    }.items():
         said = script(name, checkpoint, "precision=fp4")
         assert said.code == 1
-        assert said.err == "Error: precision=fp4 must be fp32, bf16 or int8\n"
+        assert said.err == f"Error: precision=fp4 must be one of {known}\n"
 
 
 def test_computed_positions_keep_their_digits_in_bf16() -> None:

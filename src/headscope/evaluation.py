@@ -17,7 +17,7 @@ from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.loss import bits_per_byte, next_token_loss
-from headscope.nn.precision import in_precision
+from headscope.nn.precision import in_precision, supports_bf16, tf32
 
 
 @dataclass(frozen=True)
@@ -36,23 +36,54 @@ def validation_text(corpus: Corpus, tokenizer: Tokenizer) -> ValidationText:
     return ValidationText(tokens, tokenizer.byte_lengths())
 
 
+OF_RUN = {"32-true": "fp32", "bf16-mixed": "bf16-mixed", "bf16-true": "bf16"}
+"""The names here of the precisions of a run."""
+
+
+def choose_precision(precision: str, loaded: Checkpoint) -> str:
+    """What `precision` means for this checkpoint: `auto` is the precision that the run computed
+    its own validation loss in, and fp32 where the device has no bfloat16.
+
+    Raises UserError when there is no such precision.
+    """
+    known = ("auto", "fp32", "bf16-mixed", "bf16", "int8")
+    if precision not in known:
+        raise UserError(f"precision={precision} must be one of {', '.join(known)}")
+    if precision != "auto":
+        return precision
+    return OF_RUN[loaded.precision] if supports_bf16(loaded.model.device) else "fp32"
+
+
 @torch.no_grad()
 def evaluate(
-    model: GPT, text: ValidationText, *, batch_size: int, block_size: int | None = None
+    model: GPT,
+    text: ValidationText,
+    *,
+    batch_size: int,
+    block_size: int | None = None,
+    precision: str = "fp32",
 ) -> dict[str, Any]:
     """Loss, perplexity and bits per byte of `model` on `text`, in windows of `block_size` tokens,
     the model's own unless given, in order without overlap, as training reports them.
 
+    `precision` is one that `in_precision` makes, or bf16-mixed: float32 weights, products in
+    bfloat16 (autocast). As in training, fp32 computes products in TF32 on a CUDA device.
+
     Raises UserError when the text is too short.
     """
     size = model.block_size if block_size is None else block_size
+    mixed = precision == "bf16-mixed"
+    model = model if mixed else in_precision(model, precision)
+    device = model.device
     nats = 0.0
-    for inputs, targets in ValidationWindows(text.tokens, block_size=size, batch_size=batch_size):
-        logits = model(inputs.to(model.device))
-        nats += float(next_token_loss(logits, targets.to(logits.device), reduction="sum"))
+    with tf32(device), torch.autocast(device.type, torch.bfloat16, enabled=mixed):
+        for batch in ValidationWindows(text.tokens, block_size=size, batch_size=batch_size):
+            inputs, targets = (part.to(device) for part in batch)
+            nats += float(next_token_loss(model(inputs), targets, reduction="sum"))
     predicted = len(text.tokens) - 1
     text_bytes = int(text.byte_lengths[text.tokens[1:]].sum())
     return {
+        "precision": precision,
         "loss_nats_per_token": nats / predicted,
         "perplexity": math.exp(nats / predicted),
         "bits_per_byte": bits_per_byte(nats, text_bytes) if text_bytes else None,
@@ -69,8 +100,7 @@ def evaluate_lengths(
     block_sizes: Sequence[int],
     precision: str = "fp32",
 ) -> list[dict[str, Any]]:
-    """`evaluate` at each of `block_sizes`, also beyond the one of training, with the weights in
-    `precision`.
+    """`evaluate` at each of `block_sizes`, also beyond the one of training.
 
     Where the position encoding does not reach, the entry says why, as `not_possible`.
 
@@ -85,7 +115,8 @@ def evaluate_lengths(
         except UserError as error:
             results.append({"block_size": size, "not_possible": str(error)})
         else:
-            model = in_precision(model, precision)
-            figures = evaluate(model, text, batch_size=batch_size, block_size=size)
+            figures = evaluate(
+                model, text, batch_size=batch_size, block_size=size, precision=precision
+            )
             results.append({"block_size": size, **figures})
     return results

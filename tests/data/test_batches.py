@@ -6,6 +6,7 @@ The tokens are their own positions, so that a batch tells where it was cut.
 
 import multiprocessing
 import os
+import pickle
 import signal
 from itertools import islice
 
@@ -156,6 +157,28 @@ def test_a_process_ahead_changes_no_batch_and_draws_no_global_random_number():
     ahead = dealt(prefetched(TrainingBatches(tokens, **options)), 300)
     assert ahead == dealt(TrainingBatches(tokens, **options), 300)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_memory_map_goes_to_another_process_by_its_path(tmp_path):
+    np.arange(60_000, dtype=np.uint16).tofile(tmp_path / "tokens")
+    tokens = np.memmap(tmp_path / "tokens", dtype=np.uint16, mode="r")
+    options = {"block_size": 8, "batch_size": 3, "seed": 1}
+    for part in (tokens, tokens[1000:5000], np.array(tokens)):
+        batches = TrainingBatches(part, **options)
+        sent = pickle.dumps(batches)
+        assert (len(sent) < 2000) == (part is tokens)
+        assert dealt(pickle.loads(sent), 300) == dealt(batches, 300)
+
+
+@unpinned
+def test_a_spawned_process_reads_the_file_of_the_memory_map(tmp_path):
+    np.arange(60_000, dtype=np.uint16).tofile(tmp_path / "tokens")
+    tokens = np.memmap(tmp_path / "tokens", dtype=np.uint16, mode="r")
+    batches = TrainingBatches(tokens, block_size=8, batch_size=3, seed=1)
+    assert dealt(prefetched(batches), 20) == dealt(batches, 20)
+    (tmp_path / "tokens").rename(tmp_path / "elsewhere")
+    with pytest.raises(FileNotFoundError):
+        pickle.loads(pickle.dumps(batches))
 
 
 @unpinned

@@ -18,7 +18,6 @@ from headscope.data.store import TokenStore
 from headscope.data.tokenizer import byte
 
 unpinned = pytest.mark.filterwarnings("ignore:'pin_memory' argument")  # where there is no GPU
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def loader(device: str) -> TrainingBatches | DataLoader:
@@ -47,7 +46,7 @@ def test_a_corpus_too_large_for_a_gpu_is_read_ahead(monkeypatch: pytest.MonkeyPa
     assert inputs(ahead) == inputs(plain)
 
 
-@needs_gpu
+@pytest.mark.gpu
 def test_a_gpu_holds_a_small_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HELD_BYTES", 4000)
     held = loader("cuda")

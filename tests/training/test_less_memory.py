@@ -1,6 +1,8 @@
 """The laws of what saves memory: the same numbers, with less of them held at once."""
 
 from contextlib import nullcontext
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,9 +10,10 @@ from choices import EACH
 from small_gpt import gpt, some_tokens, variant
 from torch import Tensor, nn
 
+from headscope.errors import ran_out_of_memory
 from headscope.nn import GPT, relu_squared
 from headscope.training.compiling import compile_in_place
-from headscope.training.objective import LOGIT_BYTES, Objective
+from headscope.training.objective import LOGIT_BYTES, Objective, logit_bytes
 
 every_part = pytest.mark.parametrize("pair", EACH, ids="-".join)
 BATCH = (some_tokens()[:, :-1], some_tokens()[:, 1:])
@@ -137,10 +140,25 @@ def test_logits_that_may_all_be_there_are_made_once(chunk_tokens):
 def test_auto_makes_chunks_of_64_mib_of_logits_and_leaves_small_ones_whole():
     objective = Objective(gpt(), chunk_tokens="auto")
     assert objective.chunk_rows(torch.zeros(12, 64)) is None
-    assert objective.rows == LOGIT_BYTES // (4 * 11)
     objective.model.head = nn.Linear(8, 50257)
-    rows = Objective(objective.model, chunk_tokens="auto").chunk_rows(torch.zeros(1, 1024))
+    rows = objective.chunk_rows(torch.zeros(1, 1024))
     assert 0.99 * 64 * 2**20 < rows * 50257 * 4 <= 64 * 2**20
+
+
+@pytest.mark.parametrize(("gib", "mib"), [(1, 64), (24, 384), (80, 1280)])
+def test_a_chunk_on_a_gpu_follows_its_memory(monkeypatch, gib, mib):
+    device = SimpleNamespace(total_memory=gib * 2**30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda which: device)
+    assert logit_bytes(torch.device("cuda")) == mib * 2**20
+    assert logit_bytes(torch.device("cpu")) == LOGIT_BYTES == 64 * 2**20
+
+
+@pytest.mark.gpu
+def test_a_chunk_on_this_gpu_follows_its_memory():
+    total = torch.cuda.get_device_properties(0).total_memory
+    model = gpt().cuda()
+    rows = Objective(model, chunk_tokens="auto").chunk_rows(torch.zeros(2**14, 2**14).cuda())
+    assert rows == max(LOGIT_BYTES, total // 64) // (4 * model.head.out_features)
 
 
 @pytest.mark.parametrize("chunk_tokens", [None, 5])
@@ -172,14 +190,54 @@ def test_what_is_called_is_compiled_and_gives_the_same(chunk_tokens, anew):
     assert list(model.state_dict()) == names
 
 
-def test_where_it_cannot_be_compiled_all_is_left_as_it_was(monkeypatch):
-    def fail(*given):
-        raise RuntimeError("no compiler here")
+def failing_backend(error: Exception):
+    """`torch.compile` with a backend that raises `error`."""
 
+    def backend(graph, inputs):
+        raise error
+
+    return partial(torch.compile, backend=backend)
+
+
+def test_where_it_cannot_be_compiled_all_is_left_as_it_was(monkeypatch):
     objective = Objective(gpt().train(), chunk_tokens=9)
     plain = objective.loss(*BATCH)
     with monkeypatch.context() as broken:
-        broken.setattr("torch.compile", lambda call: fail)
-        assert compile_in_place(objective, BATCH, nullcontext()) == "no compiler here"
+        broken.setattr("torch.compile", failing_backend(ValueError("no compiler here")))
+        problem = compile_in_place(objective, BATCH, nullcontext())
+    assert "no compiler here" in problem
+    assert "\n" not in problem
     assert torch.equal(objective.loss(*BATCH), plain)
     assert objective.model._compiled_call_impl is None
+
+
+def test_a_missing_compiler_is_an_error_of_the_backend(monkeypatch):
+    torch._dynamo.reset()
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
+    objective = Objective(gpt().train(), chunk_tokens=None)
+    with torch._inductor.utils.fresh_cache():
+        assert compile_in_place(objective, BATCH, nullcontext()) is not None
+
+
+OUT_OF_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+def test_out_of_memory_while_compiling_is_not_called_not_compiled(monkeypatch):
+    torch._dynamo.reset()
+    objective = Objective(gpt().train(), chunk_tokens=None)
+    monkeypatch.setattr("torch.compile", failing_backend(OUT_OF_MEMORY))
+    with pytest.raises(RuntimeError, match="out of memory") as raised:
+        compile_in_place(objective, BATCH, nullcontext())
+    assert ran_out_of_memory(raised.value)
+
+
+@pytest.mark.parametrize("error", [OUT_OF_MEMORY, RuntimeError("a mistake of ours")])
+def test_other_errors_of_the_first_step_are_raised(monkeypatch, error):
+    def fail(*given):
+        raise error
+
+    objective = Objective(gpt().train(), chunk_tokens=None)
+    monkeypatch.setattr(objective, "loss", fail)
+    with pytest.raises(type(error)) as raised:
+        compile_in_place(objective, BATCH, nullcontext())
+    assert raised.value is error

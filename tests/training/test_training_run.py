@@ -2,12 +2,14 @@
 
 import json
 import math
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
-from running import SMALL, Said, Script, events
+from running import ROOT, SMALL, Said, Script, events
 
 from headscope.data.store import open_store
 
@@ -166,3 +168,28 @@ def test_a_run_goes_on_with_its_own_text_alone(script: Script, speeches: Path) -
     )
     assert old["tokenizer"] == new["tokenizer"]
     assert old["store"] != new["store"]
+
+
+def test_a_prepared_token_store_is_trained_on_without_datasets_and_pyarrow(
+    script: Script, speeches: Path
+) -> None:
+    words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=2", "trainer.val_every_steps=2"]
+    blocked = (
+        "import runpy, sys; sys.modules |= dict.fromkeys(['datasets', 'pyarrow']); "
+        "runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+
+    def train(*more: str) -> subprocess.CompletedProcess[str]:
+        program = str(ROOT / "scripts" / "train.py")
+        code = f"import sys; sys.argv = {[program, *words, *more]!r}; {blocked}"
+        return subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
+        )
+
+    unprepared = train()
+    assert unprepared.returncode == 1
+    assert "datasets" in unprepared.stderr
+    assert script("train", *words).code == 0
+    prepared = train("hydra.run.dir=outputs/blocked")
+    assert prepared.returncode == 0, prepared.stderr
+    assert Path("outputs/blocked/summary.json").exists()

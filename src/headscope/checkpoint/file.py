@@ -157,7 +157,7 @@ def check_content(content: Any, *, nodes: int, size: int) -> None:
         raise Damaged("it has no entry headscope")
     if type(own.get("format")) is not int or own["format"] != FORMAT:  # it may be a tensor
         raise Damaged("it was written by another version of headscope")
-    for key, kind in {"config": dict, "tokenizer": dict, "store": str}.items():
+    for key, kind in {"config": dict, "tokenizer": dict, "store": str, "precision": str}.items():
         if not isinstance(own.get(key), kind):
             raise Damaged(f"its headscope.{key} is missing, or of another type")
     step = content.get("global_step")

@@ -20,7 +20,7 @@ from headscope.checkpoint.file import FORMAT, read
 from headscope.checkpoint.finding import find, pick_device
 from headscope.config import build_part, parse
 from headscope.config.text import CorpusConfig, TokenizerConfig
-from headscope.config.training import TrainConfig
+from headscope.config.training import PRECISIONS, TrainConfig
 from headscope.data.corpus import Corpus
 from headscope.data.labels import token_labels
 from headscope.data.tokenizer import Tokenizer, tokenizer_from_state
@@ -33,13 +33,15 @@ from headscope.terminal import printable
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint file holds. `step` is the step it was saved at."""
+    """What a checkpoint file holds. `step` is the step it was saved at, `precision` one of
+    `PRECISIONS`, in which the run computed."""
 
     path: Path
     model: GPT
     tokenizer: Tokenizer
     config: TrainConfig
     step: int
+    precision: str
 
     def attention(self, text: str | Sequence[int]) -> "AttentionReading":
         """How the model reads a text, or tokens; of a longer one the first `block_size` tokens.
@@ -105,6 +107,9 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
             model = build_model(config.model, vocab_size=tokenizer.vocab_size)
         model.load_state_dict(weights)
         step = content["global_step"]
+        precision = content["headscope"]["precision"]
+        if precision not in PRECISIONS:
+            raise UserError(f"precision={precision[:80]} is unknown")
     except (UserError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:300]
         raise UserError(f"{path} does not fit this version of headscope: {reason}") from error
@@ -114,6 +119,7 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
         tokenizer=tokenizer,
         config=config,
         step=step,
+        precision=precision,
     )
 
 
@@ -126,14 +132,17 @@ def config_of(content: dict[str, Any]) -> TrainConfig:
     return parse(TrainConfig, content["headscope"].get("config"))
 
 
-def contents(*, config: TrainConfig, tokenizer: Tokenizer, store: str) -> dict[str, Any]:
+def contents(
+    *, config: TrainConfig, tokenizer: Tokenizer, store: str, precision: str
+) -> dict[str, Any]:
     """What headscope adds to a checkpoint: `store` is the name of the token store, which tells one
-    text from another."""
+    text from another, `precision` the one of `PRECISIONS` in which the run computes."""
     return {
         "format": FORMAT,
         "config": asdict(config),
         "tokenizer": tokenizer.state(),
         "store": store,
+        "precision": precision,
     }
 
 

@@ -8,6 +8,10 @@ from omegaconf import MISSING
 from headscope.config.model import ModelConfig
 from headscope.config.text import CorpusConfig, TokenizerConfig
 
+PRECISIONS = ("32-true", "bf16-mixed", "bf16-true")
+"""Number formats that a run may compute in, in Lightning's words: float32; float32 weights with
+products in bfloat16; bfloat16."""
+
 
 @dataclass
 class OptimizerConfig:

@@ -5,8 +5,11 @@ Shapes: B batch, T block_size, N tokens.
 """
 
 import itertools
+import mmap
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -58,8 +61,8 @@ class TrainingBatches(IterableDataset[Batch]):
                 f"{batch_size * world_size} x {block_size}: take more text, or a smaller "
                 "trainer.batch_size or model.block_size"
             )
-        length = block_size + 1
-        self.cut = cut_on(device, tokens, length) if device else cut_here(tokens, length)
+        self.tokens = tokens
+        self.device = device
         self.block_size = block_size
         self.batch_size = batch_size
         self.seed = seed
@@ -68,8 +71,24 @@ class TrainingBatches(IterableDataset[Batch]):
         self.world_size = world_size
 
     def __iter__(self) -> Iterator[Batch]:
+        length = self.block_size + 1
+        device = self.device
+        cut = cut_on(device, self.tokens, length) if device else cut_here(self.tokens, length)
         for starts in self.starts():
-            yield inputs_and_targets(self.cut(starts))
+            yield inputs_and_targets(cut(starts))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process: a memory-mapped file goes there by its path, not with its bytes."""
+        tokens = self.tokens
+        # The base of a slice is the whole map: a slice would be another part of the file.
+        if isinstance(tokens, np.memmap) and isinstance(tokens.base, mmap.mmap):
+            file, dtype, shape = tokens.filename, tokens.dtype, tokens.shape
+            tokens = partial(np.memmap, file, dtype, "r", tokens.offset, shape)
+        return self.__dict__ | {"tokens": tokens}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        tokens = state["tokens"]
+        self.__dict__ = state | {"tokens": tokens() if isinstance(tokens, partial) else tokens}
 
     def starts(self) -> Iterator[np.ndarray]:
         """Where in the tokens the windows of each batch start (B,)."""
@@ -113,14 +132,15 @@ def cut_on(device: torch.device, tokens: np.ndarray, length: int) -> Cut:
 
 def prefetched(batches: TrainingBatches) -> DataLoader[Batch]:
     """The same batches in the same order, made ahead by one process, in memory that a GPU reads
-    without waiting. The process is forked, so that it shares the tokens."""
+    without waiting. The process is spawned: CUDA does not survive a fork."""
     return DataLoader(
         batches,
         batch_size=None,
         num_workers=1,
+        persistent_workers=True,  # else Lightning warns; there is one epoch without end
         pin_memory=True,
         worker_init_fn=ignore_interrupts,
-        multiprocessing_context="fork",
+        multiprocessing_context="spawn",
         generator=torch.Generator(),  # else it draws a global random number
     )
 

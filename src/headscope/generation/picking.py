@@ -11,13 +11,18 @@ from torch import Tensor
 from headscope.errors import UserError
 
 
-def draw(seeds: Sequence[int]) -> Iterator[Tensor]:
-    """A number in [0, 1) of each of B seeds, (B,), again and again."""
+def draw(seeds: Sequence[int], device: torch.device) -> Iterator[Tensor]:
+    """A number in [0, 1) of each of B seeds, (B,), again and again, on `device`. They are drawn on
+    the CPU: a seed gives the same numbers on every device."""
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    while True:  # many at once: a call costs more than a number
-        yield from torch.stack(
-            [torch.rand(256, dtype=torch.float64, generator=each) for each in generators], dim=1
-        )
+    while True:  # many at once: a call, or a copy to a GPU, costs more than a number
+        numbers = [torch.rand(256, dtype=torch.float64, generator=each) for each in generators]
+        yield from torch.stack(numbers, dim=1).to(exact_dtype(device)).to(device)
+
+
+def exact_dtype(device: torch.device) -> torch.dtype:
+    """The format with the most digits that `device` has."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def pick(
@@ -32,11 +37,14 @@ def pick(
     temperature) `chance` (B,) falls, the likeliest first.
 
     `temperature` 0 takes the likeliest. `top_k` keeps the k likeliest; `top_p` then keeps the
-    fewest of them that together have that probability (Holtzman 2020). It is done on the CPU in
-    float64, so that the same seed gives the same text on every device that computes the same
-    logits.
+    fewest of them that together have that probability (Holtzman 2020).
+
+    Logits stay on their device, and are compared in float64 (on mps in float32). So a seed gives
+    the same text again on the same device. On another device, `chance` is the same and the logits
+    differ in their last digits: the texts are the same up to the first token at which `chance`, or
+    the border of `top_k` or `top_p`, falls between two tokens that are that close.
     """
-    logits = logits.cpu().double()
+    logits = logits.to(exact_dtype(logits.device))
     if temperature == 0:
         return logits.argmax(dim=-1)
     if top_k is None and top_p is None:  # the order is all the same

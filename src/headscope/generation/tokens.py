@@ -72,9 +72,10 @@ def generate_tokens(
 ) -> Iterator[list[int]]:
     """New tokens after each of `prompts`, one for each at a time.
 
-    What a text becomes is of its prompt and its seed alone, not of the others. Texts of one length
-    are read together, others apart. `Context` says what is read of a long one, and what `cached`
-    and `read_one` are.
+    A text depends on its prompt and its seed alone, not on the others; `pick` says how far it
+    depends on the device. Texts of one length are read together, others apart. `Context` says what
+    is read of a long one, and what `cached` and `read_one` are. Of every step, only the new tokens
+    leave the device.
 
     Raises UserError when a prompt is empty, has a token that is not in the vocabulary, or a setting
     is out of range.
@@ -95,7 +96,9 @@ def generate_tokens(
         )
         for numbers in by_length.values()
     ]
-    draws = [draw([seeds[number] for number in numbers]) for numbers in by_length.values()]
+    draws = [
+        draw([seeds[number] for number in numbers], model.device) for numbers in by_length.values()
+    ]
     for _ in range(max_new_tokens):
         new = [0] * len(prompts)
         for numbers, context, chances in zip(by_length.values(), contexts, draws, strict=True):
@@ -108,5 +111,5 @@ def generate_tokens(
             )
             for number, token in zip(numbers, tokens.tolist(), strict=True):
                 new[number] = token
-            context.append(tokens.to(model.device))
+            context.append(tokens)
         yield new

@@ -2,6 +2,8 @@
 
 import copy
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -22,6 +24,26 @@ def upcast_to_float32(x: Tensor) -> Tensor:
 def no_autocast(x: Tensor) -> torch.autocast:
     """Inside, autocast does not round what is multiplied on the device of x."""
     return torch.autocast(x.device.type, enabled=False)
+
+
+def supports_bf16(device: torch.device) -> bool:
+    """Whether `device` computes in bfloat16 itself, without emulating it."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return device.type == "cpu"
+
+
+@contextmanager
+def tf32(device: torch.device) -> Iterator[None]:
+    """Inside, a CUDA device multiplies float32 matrices in TF32. For other devices nothing changes:
+    on some CPUs the same setting rounds to bf16."""
+    before = torch.get_float32_matmul_precision()
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def in_precision(model: Model, precision: str) -> Model:

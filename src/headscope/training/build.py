@@ -23,6 +23,7 @@ from headscope.data.store import TokenStore, prepare_store
 from headscope.data.tokenizer import stored
 from headscope.errors import UserError
 from headscope.nn import GPT
+from headscope.nn.precision import supports_bf16
 from headscope.terminal import printable
 from headscope.training.callbacks.choosing import watchers
 from headscope.training.callbacks.clock import Clock
@@ -125,7 +126,9 @@ def build(
         loss_chunk_tokens=plan.loss_chunk_tokens,
         warn=warn,
         how_to_continue=partial(how_to_continue, folder, learning_rates(config.optimizer)),
-        contents=checkpoint.contents(config=config, tokenizer=tokenizer, store=store.name),
+        contents=checkpoint.contents(
+            config=config, tokenizer=tokenizer, store=store.name, precision=precision_of(plan)
+        ),
     )
     resumed_step = resumed["global_step"] if resumed else None
     tokens_per_step = plan.batch_size * plan.accumulate * config.model.block_size
@@ -252,7 +255,7 @@ def precision_of(plan: TrainerConfig) -> Any:
     """In which numbers the trainer of this configuration computes, in Lightning's words."""
     if plan.precision != "auto":
         return plan.precision
-    bf16 = _on_gpu(plan.accelerator) and torch.cuda.is_bf16_supported(including_emulation=False)
+    bf16 = _on_gpu(plan.accelerator) and supports_bf16(torch.device("cuda"))
     return "bf16-mixed" if bf16 else "32-true"
 
 

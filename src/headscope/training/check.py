@@ -4,13 +4,12 @@ import torch
 
 from headscope import checkpoint
 from headscope.config.parse import short
-from headscope.config.training import TrainConfig, TrainerConfig
+from headscope.config.training import PRECISIONS, TrainConfig, TrainerConfig
 from headscope.errors import UserError
 from headscope.generation import check_sampling
 
 ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
 LONGEST_SAMPLE = 100_000
-PRECISIONS = ("auto", "32-true", "bf16-mixed", "bf16-true")
 
 
 def check(config: TrainConfig) -> None:
@@ -79,9 +78,10 @@ def check_choices(config: TrainConfig) -> None:
         raise UserError(
             f"trainer.accelerator={plan.accelerator} must be one of {', '.join(ACCELERATORS)}"
         )
-    if plan.precision not in PRECISIONS:
+    precisions = ("auto", *PRECISIONS)
+    if plan.precision not in precisions:
         raise UserError(
-            f"trainer.precision={plan.precision} must be one of {', '.join(PRECISIONS)}"
+            f"trainer.precision={plan.precision} must be one of {', '.join(precisions)}"
         )
     if plan.compile != "auto" and type(plan.compile) is not bool:
         raise UserError(f"trainer.compile={short(plan.compile)} must be auto, true or false")

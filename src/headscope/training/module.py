@@ -16,6 +16,7 @@ from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.loss import bits_per_byte
 from headscope.seeds import mixed_seed
+from headscope.training.callbacks.clock import timer_paused
 from headscope.training.compiling import compile_in_place
 from headscope.training.objective import Objective
 
@@ -99,7 +100,8 @@ class LanguageModel(LightningModule):
         if self.compile_model:
             self.compile_model = False
             precision = self.trainer.precision_plugin.forward_context()
-            problem = compile_in_place(self.objective, batch, precision)
+            with timer_paused(self.trainer):
+                problem = compile_in_place(self.objective, batch, precision)
             if problem:
                 self.warn(f"trainer.compile: not compiled ({problem})")
         if batch_idx % self.trainer.accumulate_grad_batches == 0:

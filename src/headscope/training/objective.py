@@ -12,21 +12,30 @@ from headscope.nn import GPT
 from headscope.nn.loss import chunked_loss_sum, next_token_loss
 
 LOGIT_BYTES = 64 << 20
-"""Logits of a chunk at most, in float32, where the chunks are left to us. A step has them three
-times over: as they are, as logarithms of probabilities, and as gradients."""
+"""Bytes of a chunk's logits, in float32, with `chunk_tokens=auto` on a CPU. A step holds them three
+times: the logits, the logarithms of the probabilities, and the gradients."""
+
+MEMORY_SHARE = 64
+"""On a GPU a chunk's logits may take 1/64 of its memory: few chunks keep its cores busy."""
+
+
+def logit_bytes(device: torch.device) -> int:
+    """Bytes that the logits of a chunk may take on `device`."""
+    if device.type != "cuda":
+        return LOGIT_BYTES
+    return max(LOGIT_BYTES, torch.cuda.get_device_properties(device).total_memory // MEMORY_SHARE)
 
 
 class Objective:
     """What training makes small: the mean loss of `model`.
 
     The logits of at most `chunk_tokens` tokens are there at once: a number, None for all of a
-    batch, or `auto` for as many as have `LOGIT_BYTES`. A batch that fits is read out as a whole.
+    batch, or `auto` for as many as `logit_bytes` allows. A batch that fits is one chunk.
     """
 
     def __init__(self, model: GPT, *, chunk_tokens: int | Literal["auto"] | None) -> None:
         self.model = model
-        fitting = max(1, LOGIT_BYTES // (4 * model.head.out_features))
-        self.rows = fitting if chunk_tokens == "auto" else chunk_tokens
+        self.chunk_tokens = chunk_tokens
         self.undo_compile()
 
     def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -48,8 +57,11 @@ class Objective:
         )
 
     def chunk_rows(self, targets: Tensor) -> int | None:
-        """Tokens of a chunk, or None where there is no need of any."""
-        return self.rows if self.rows and self.rows < targets.numel() else None
+        """Tokens of a chunk, or None where the batch is one chunk."""
+        rows = self.chunk_tokens
+        if rows == "auto":
+            rows = max(1, logit_bytes(targets.device) // (4 * self.model.head.out_features))
+        return rows if rows and rows < targets.numel() else None
 
     def _unembed_loss_sum(self, x: Tensor, targets: Tensor) -> Tensor:
         return next_token_loss(self.model.unembed(x), targets, reduction="sum")

@@ -1,21 +1,12 @@
-"""What is set for a whole process that trains."""
+"""What training sets for its whole process."""
 
 import ctypes
 import sys
-
-import torch
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 def prepare_process() -> None:
-    """Memory as training wants it and, on a GPU, TF32 where something is still in fp32."""
-    keep_freed_memory()
-    if torch.cuda.is_available():
-        torch.set_float32_matmul_precision("high")
-
-
-def keep_freed_memory() -> None:
     """Let glibc keep up to 256 MiB of freed memory, in this process from now on.
 
     By itself it gives large blocks back to the system and fetches them anew: a thousand page faults

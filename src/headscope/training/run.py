@@ -11,6 +11,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError, first_line, ran_out_of_memory
 from headscope.files import json_text, write_atomically
+from headscope.nn.precision import tf32
 from headscope.training.build import Run
 from headscope.training.callbacks.clock import clock_of
 from headscope.training.callbacks.watching import watching_seconds
@@ -30,7 +31,7 @@ def fit(run: Run) -> dict[str, Any]:
     run.saving.folder.mkdir(parents=True, exist_ok=True)
     run.saving.after_first = partial(_note_latest, run.folder)
     try:
-        with full_disk_told(run.folder):
+        with full_disk_told(run.folder), tf32(run.trainer.strategy.root_device):
             return _fit(run)
     except (RuntimeError, MemoryError) as error:
         if not ran_out_of_memory(error):
@@ -49,6 +50,7 @@ def _fit(run: Run) -> dict[str, Any]:
     run.console.print("Validating on the whole split.")
     run.trainer.validate(run.module, datamodule=run.data, verbose=False)
     figures = {name: float(value) for name, value in run.trainer.callback_metrics.items()}
+    device = run.trainer.strategy.root_device
     steps = run.trainer.global_step
     tokens = steps * clock.tokens_per_step
     summary = {
@@ -63,8 +65,11 @@ def _fit(run: Run) -> dict[str, Any]:
         "watching_seconds": round(watching_seconds(run.trainer), 2),
         "tokens_per_second": round(tokens / clock.train_seconds, 1),
         "seed": run.config.seed,
-        "device": device_name(run.trainer.strategy.root_device),
+        "precision": run.trainer.precision,
+        "device": device_name(device),
     }
+    if device.type == "cuda":
+        summary["peak_memory_mib"] = torch.cuda.max_memory_allocated(device) >> 20
     for logger in run.trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
             # After the last step: a run that is killed before its summary is written logs these

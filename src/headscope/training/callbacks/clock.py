@@ -1,4 +1,4 @@
-"""How long training itself takes: validation, samples, pictures and saving are left out."""
+"""How long training itself takes, without compiling, validation, samples, pictures and saving."""
 
 import time
 from collections.abc import Iterator
@@ -37,13 +37,13 @@ class Clock(Callback):
 
     def pause(self) -> None:
         if self.running_since is not None:
-            if torch.cuda.is_initialized():
-                torch.cuda.synchronize()  # what was launched belongs to the training
+            finish_launched_work()  # it belongs to the training
             self.train_seconds = self.seconds()
             self.running_since = None
 
     def go(self) -> None:
         if self.running_since is None:
+            finish_launched_work()  # it does not belong to the training
             self.running_since = time.perf_counter()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -83,8 +83,18 @@ def callbacks_of(trainer: Trainer) -> list[Callback]:
     return trainer.callbacks  # type: ignore[attr-defined]  # set, but not declared
 
 
+def finish_launched_work() -> None:
+    """Wait for the GPU: it works behind the Python program that launches its kernels."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
 @contextmanager
 def timer_paused(trainer: Trainer) -> Iterator[None]:
-    """What happens in here is not training time. It goes on with the next batch."""
-    clock_of(trainer).pause()
+    """What happens in here is not training time."""
+    clock = clock_of(trainer)
+    running = clock.running_since is not None
+    clock.pause()
     yield
+    if running:
+        clock.go()

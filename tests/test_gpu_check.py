@@ -1,0 +1,82 @@
+"""The laws of scripts/gpu_check.sh, on a machine without a GPU."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from running import ROOT, SMALL, Script
+
+PYTHON = """#!/usr/bin/env bash
+echo "$@" >> "$CALLS"
+case "$*" in *nanogpt_gpu*|*"import transformers"*) exit 1 ;; esac
+"""
+"""Stands for Python: notes what it is called with. One run fails, transformers is missing."""
+
+
+@pytest.fixture
+def gpu_check(tmp_path: Path):
+    """Runs the script with that Python; returns its result and the calls."""
+    fake = tmp_path / "python"
+    fake.write_text(PYTHON)
+    fake.chmod(0o755)
+
+    def run(*words: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+        calls = tmp_path / "calls"
+        calls.write_text("")
+        environment = os.environ | {
+            "PATH": f"{tmp_path}:{os.environ['PATH']}",
+            "CALLS": str(calls),
+        }
+        command = ["bash", str(ROOT / "scripts" / "gpu_check.sh"), f"out={tmp_path}/out", *words]
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, timeout=60
+        )
+        return done, calls.read_text().splitlines()
+
+    return run
+
+
+def test_it_goes_on_after_a_part_that_failed_and_ends_with_the_table(gpu_check, tmp_path) -> None:
+    done, calls = gpu_check("runs", "steps", "seed=7", "training.rounds=2")
+    assert done.returncode == 1
+    assert done.stderr == "failed: runs\n"
+    run, failed, step, table = [call for call in calls if "import" not in call]
+    assert run == f"scripts/train.py hydra.run.dir={tmp_path}/out/default seed=7"
+    assert "experiment=nanogpt_gpu" in failed
+    assert f"hydra.run.dir={tmp_path}/out/step_124m" in step
+    assert step.endswith("seed=7")
+    assert table == f"scripts/gpu_table.py {tmp_path}/out"
+    assert "not compared with transformers" in done.stdout
+
+
+def test_no_part_means_all_and_an_unknown_one_is_refused(gpu_check) -> None:
+    done, calls = gpu_check()
+    parts = "tests, runs, speedrun, steps, chunks, sampling, memory"
+    for part in parts.split(", "):
+        assert f"--- {part}: " in done.stdout
+    assert any("-m pytest -m gpu" in call for call in calls)
+    assert parts in (ROOT / "scripts" / "gpu_check.sh").read_text()
+    done, calls = gpu_check("runs", "rums")
+    assert (done.returncode, calls) == (1, [])
+    assert "rums is not one of: tests runs" in done.stderr
+
+
+def test_the_table_has_a_row_for_each_run_and_each_side_of_a_benchmark(
+    script: Script, speeches: Path
+) -> None:
+    short = ["trainer.max_steps=2", "trainer.val_every_steps=2", "trainer.precision=bf16-mixed"]
+    said = script("train", *SMALL, *short, f"data.path={speeches}", "hydra.run.dir=out/ours")
+    assert said.code == 0, said.err
+    figures = {"suite": "training", "tokens_per_second": {"theirs": 1234}, "mfu": {"theirs": 0.5}}
+    Path("out/step.json").write_text(json.dumps(figures))
+    said = script("gpu_table", "out")
+    assert said.code == 0, said.err
+    header, run, step = (line.split() for line in said.out.splitlines())
+    assert header == ["loss", "seconds", "tokens/s", "MFU", "peak", "MiB", "attention", "kernel"]
+    summary = json.loads(Path("out/ours/summary.json").read_text())
+    assert run[:2] == ["ours", f"{summary['val_loss']:.4f}"]
+    assert 0 < float(run[4].rstrip("%")) < 100
+    assert run[5:] == ["-", "flash_attention_for_cpu"]
+    assert step == ["step:", "theirs", "-", "-", "1,234", "50.0%", "-", "-"]

@@ -1,0 +1,150 @@
+"""The laws of a run's device: what counts as training time, and in which numbers it computes."""
+
+import json
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from running import SMALL, Script
+
+from headscope.nn.precision import supports_bf16, tf32
+from headscope.training import compiling, module
+from headscope.training.callbacks.clock import clock_of
+
+SHORT = [*SMALL, "trainer.max_steps=6", "trainer.val_every_steps=2", "hydra.run.dir=outputs/run"]
+
+
+def summary() -> dict:
+    return json.loads(Path("outputs/run/summary.json").read_text())
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiling without a compiler: Dynamo's part of it."""
+    torch._dynamo.reset()
+    monkeypatch.setattr("torch.compile", partial(torch.compile, backend="eager"))
+
+
+@pytest.mark.parametrize("chunk", ["null", "100"])
+def test_compiling_is_not_training_and_happens_once(
+    script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch, compiled: None, chunk: str
+) -> None:
+    """Validation, samples and the pictures of heads make the compiled step no second variant."""
+    compile_in_place, frames = compiling.compile_in_place, torch._dynamo.utils.counters["frames"]
+    batch_start = module.LanguageModel.on_train_batch_start
+    after_first, counted = [], []
+
+    def slowly(*given: object) -> str | None:
+        problem = compile_in_place(*given)  # type: ignore[arg-type]
+        time.sleep(1)
+        after_first.append(frames["total"])
+        return problem
+
+    def timed(self: module.LanguageModel, *given: object) -> None:
+        clock = clock_of(self.trainer)
+        before = clock.seconds()
+        batch_start(self, *given)  # type: ignore[arg-type]
+        counted.append(clock.seconds() - before)
+        assert clock.running_since is not None
+
+    monkeypatch.setattr(module, "compile_in_place", slowly)
+    monkeypatch.setattr(module.LanguageModel, "on_train_batch_start", timed)
+    words = [f"data.path={speeches}", "trainer.compile=true", f"trainer.loss_chunk_tokens={chunk}"]
+    said = script("train", *SHORT, *words)
+    assert (said.code, said.err) == (0, "")
+    assert "not compiled" not in said.out
+    assert after_first[0] > 0
+    assert [frames["total"]] == after_first
+    assert counted[0] < 1
+
+
+def test_out_of_memory_while_compiling_is_told_as_such(
+    script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr("headscope.training.objective.Objective.loss", fail)
+    said = script("train", *SHORT, f"data.path={speeches}", "trainer.compile=true")
+    assert said.code == 1
+    assert "Error: out of memory after step 0: lower trainer.batch_size=12" in said.err
+    assert "not compiled" not in said.out
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "bf16-true"])
+def test_evaluation_computes_as_training_reported(
+    script: Script, speeches: Path, precision: str
+) -> None:
+    words = [f"data.path={speeches}", f"trainer.precision={precision}"]
+    assert script("train", *SHORT, *words).code == 0
+    last = "checkpoint=outputs/run/checkpoints/last.ckpt"
+
+    def loss(*words: str) -> float:
+        said = script("evaluate", last, *words)
+        assert said.code == 0, said.err
+        return json.loads(said.out)["loss_nats_per_token"]
+
+    reported = summary()
+    assert reported["precision"] == precision
+    assert loss() == pytest.approx(reported["val_loss"], rel=1e-7)
+    own = {"32-true": "fp32", "bf16-mixed": "bf16-mixed", "bf16-true": "bf16"}[precision]
+    assert loss(f"precision={own}") == loss()
+    assert loss("precision=bf16" if own == "fp32" else "precision=fp32") != loss()
+
+
+def test_tf32_is_for_the_runs_own_device_alone(
+    script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = torch.get_float32_matmul_precision()
+    with tf32(torch.device("cuda")):
+        assert torch.get_float32_matmul_precision() == "high"
+    with tf32(torch.device("cpu")):
+        assert torch.get_float32_matmul_precision() == before
+    assert torch.get_float32_matmul_precision() == before == "highest"
+    # A run on the CPU of a machine with a GPU.
+    seen = []
+    step = module.LanguageModel.training_step
+    monkeypatch.setattr(
+        module.LanguageModel,
+        "training_step",
+        lambda *given: seen.append(torch.get_float32_matmul_precision()) or step(*given),
+    )
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    words = ["trainer.accelerator=cpu", f"data.path={speeches}"]
+    said = script("train", *SHORT, *words)
+    assert said.code == 0, said.err
+    assert set(seen) == {"highest"}
+
+
+@pytest.mark.parametrize(("device", "bf16"), [("cpu", True), ("mps", False), ("cuda", None)])
+def test_which_devices_compute_in_bf16(
+    monkeypatch: pytest.MonkeyPatch, device: str, bf16: bool | None
+) -> None:
+    for here in (True, False):
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda here=here, **options: here)
+        assert supports_bf16(torch.device(device)) == (here if bf16 is None else bf16)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "bf16-true"])
+def test_on_a_gpu_a_compiled_run_reports_what_evaluation_finds(
+    script: Script, speeches: Path, precision: str
+) -> None:
+    words = [f"data.path={speeches}", f"trainer.precision={precision}", "trainer.compile=true"]
+    said = script("train", *SHORT, "trainer.accelerator=gpu", *words)
+    assert said.code == 0, said.err
+    assert "not compiled" not in said.out
+    said = script("evaluate", "checkpoint=outputs/run/checkpoints/last.ckpt", "device=cuda")
+    found = json.loads(said.out)["loss_nats_per_token"]
+    assert found == pytest.approx(summary()["val_loss"], rel=1e-5)
+
+
+@pytest.mark.gpu
+def test_tf32_changes_products_on_a_gpu_inside_alone() -> None:
+    a, b = torch.randn(2, 512, 512, device="cuda", generator=torch.Generator("cuda").manual_seed(0))
+    exact = a @ b
+    with tf32(a.device):
+        assert not torch.equal(a @ b, exact)
+    assert torch.equal(a @ b, exact)
