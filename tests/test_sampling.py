@@ -248,7 +248,9 @@ def test_the_product_of_a_row_is_that_of_many_rows(dtype: torch.dtype, bias: boo
     with RowProducts():
         made = part(row)
     assert made.dtype == dtype
-    torch.testing.assert_close(made, part(row.expand(1, 3, 24))[:, :1])
+    # Outside a compiled step, every product is rounded to bf16 before the sum.
+    apart = {"rtol": 0.016, "atol": 0.01} if dtype == torch.bfloat16 else CLOSE
+    torch.testing.assert_close(made, part(row.expand(1, 3, 24))[:, :1], **apart)
 
 
 def test_where_nothing_can_be_compiled_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
