@@ -22,7 +22,7 @@ def sample(composed: DictConfig) -> None:
         compile_reading,
         generate_texts,
     )
-    from headscope.nn.precision import in_precision
+    from headscope.nn.precision import faster_precision, in_precision
     from headscope.seeds import mixed_seed
 
     config = from_hydra(SampleConfig, composed)
@@ -39,9 +39,14 @@ def sample(composed: DictConfig) -> None:
         checkpoint.find(config.checkpoint), device=checkpoint.pick_device(config.device)
     )
     check_samples(loaded.model, config.num_samples)
-    model = in_precision(loaded.model, config.precision)
+    auto = config.precision == "auto"
+    precision = faster_precision(loaded.model) if auto else config.precision
+    model = in_precision(loaded.model, precision)
     prompt = command_line.read_standard_input() if config.prompt == "-" else config.prompt
-    print(printable(f"Sampling from {loaded.path}, step {loaded.step:,}"), file=sys.stderr)
+    print(
+        printable(f"Sampling from {loaded.path}, step {loaded.step:,}, in {precision}"),
+        file=sys.stderr,
+    )
     loaded.tokenizer.encode_prompt(prompt)  # raises now rather than after compiling
     read_one = compile_reading(model, batch=config.num_samples) if config.compile else None
     made = generate_texts(

@@ -18,7 +18,6 @@ from torch.overrides import TorchFunctionMode
 from headscope.errors import UserError
 from headscope.generation.tokens import Read
 from headscope.nn import GPT, Cache, Past, make_cache
-from headscope.nn.precision import upcast_to_float32
 
 
 @torch.no_grad()
@@ -146,7 +145,10 @@ class RowProducts(TorchFunctionMode):
 
 def product_of_row(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x weight^T + bias, (..., N), of one row x (..., C) and weight (N, C), summed in float32."""
-    y = (upcast_to_float32(weight) * upcast_to_float32(x).view(-1)).sum(dim=-1)
+    # Compiled, a bf16 product is not rounded before the sum. An `upcast_to_float32(x)` would be
+    # stored as float32, and the loop then takes half as many bf16 weights at once.
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    y = (weight * x.view(-1)).sum(dim=-1, dtype=dtype)
     if bias is not None:
         y = y + bias
     return y.to(x.dtype).view(*x.shape[:-1], -1)

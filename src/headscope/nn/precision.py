@@ -46,6 +46,38 @@ def tf32(device: torch.device) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
+LARGE = 2**24
+"""Weights from which reading them takes most of the time of a sampled token."""
+
+
+def faster_precision(model: nn.Module) -> str:
+    """The one of fp32 and bf16 in which a token is sampled faster. It follows from the device and
+    the size alone, so that a seed gives the same text again.
+
+    Of a large model every weight is read from memory for every token, and bf16 is half as much. A
+    small model spends its time in calls, and bf16 has more of them.
+    """
+    weight = next(model.parameters())
+    device = weight.device
+    fast = supports_bf16(device) and (
+        device.type != "cpu" or torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+    )
+    return "bf16" if fast and sum(p.numel() for p in model.parameters()) >= LARGE else "fp32"
+
+
+class RowLinear(nn.Linear):
+    """nn.Linear for bf16 on a CPU: one row, as in sampling, is multiplied by `torch.mv`, which uses
+    all cores. PyTorch's matrix product of one row uses one core."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.numel() != self.in_features or torch.compiler.is_compiling():
+            return super().forward(x)
+        y = torch.mv(self.weight, x.reshape(-1))
+        if self.bias is not None:
+            y = y + self.bias
+        return y.view(*x.shape[:-1], -1)
+
+
 def in_precision(model: Model, precision: str) -> Model:
     """`model` itself for `fp32`; for `bf16` and `int8` a copy in that precision, so that the
     caller's model stays as it is.
@@ -57,11 +89,15 @@ def in_precision(model: Model, precision: str) -> Model:
     """
     if precision == "fp32":
         return model
-    if precision == "bf16":
-        return copy.deepcopy(model).bfloat16()
-    if precision != "int8":
-        raise UserError(f"precision={precision} must be fp32, bf16 or int8")
+    if precision not in ("bf16", "int8"):
+        raise UserError(f"precision={precision} must be one of auto, fp32, bf16, int8")
     device = next(model.parameters()).device.type
+    if precision == "bf16":
+        model = copy.deepcopy(model).bfloat16()
+        for part in model.modules():
+            if type(part) is nn.Linear and device == "cpu":
+                part.__class__ = RowLinear
+        return model
     if device != "cpu":
         raise UserError(f"precision=int8 is for device=cpu, not {device}")
     with warnings.catch_warnings():
