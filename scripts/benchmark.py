@@ -17,7 +17,7 @@ from headscope.config.model import ModelConfig
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.files import json_text, read_json, write_atomically
-from headscope.stop import at_once
+from headscope.stop import stop_on_signal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -348,5 +348,5 @@ SUITES = {
 
 
 if __name__ == "__main__":
-    with at_once():
+    with stop_on_signal():
         command_line.run(benchmark, "benchmark")

@@ -18,7 +18,7 @@ from headscope.config import from_hydra, parse
 from headscope.config.scripts import CompareConfig
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
-from headscope.stop import Interrupted, at_once, on_stop
+from headscope.stop import Interrupted, on_stop, stop_on_signal
 from headscope.training.run_folder import locked
 
 if TYPE_CHECKING:
@@ -122,5 +122,5 @@ def _begins(word: str, keys: tuple[str, ...]) -> bool:
 
 
 if __name__ == "__main__":
-    with at_once():
+    with stop_on_signal():
         command_line.run(compare, "compare", prepare=arguments)

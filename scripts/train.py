@@ -128,5 +128,5 @@ def train_in(folder: Path, composed: DictConfig, *, named: bool, sweep: bool) ->
 
 
 if __name__ == "__main__":
-    with stop.at_once(), ExitStack() as held:
+    with stop.stop_on_signal(), ExitStack() as held:
         command_line.run(train, "train", prepare=partial(arguments, held))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headscope.files import json_text, parsed, read_json
+from headscope.files import json_text, parse_json, read_json
 
 NUMBERS = st.floats() | st.integers() | st.booleans() | st.none()
 TREES = st.recursive(
@@ -45,7 +45,7 @@ def test_a_damaged_file_counts_as_absent(tmp_path, content):
     file.write_bytes(content)
     assert read_json(file) is None
     with pytest.raises(ValueError, match=r"a\.json"):
-        parsed(file)
+        parse_json(file)
     file.write_bytes(b'{"a": 1}')
     assert read_json(file) == {"a": 1}
 

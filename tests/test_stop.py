@@ -51,7 +51,7 @@ def test_a_signal_cleans_up_and_ends_the_process(number: int, busy: str, tmp_pat
 def clean():
     os.rmdir({str(half)!r})
     return "To continue: again"
-with stop.at_once(), stop.on_stop(clean):
+with stop.stop_on_signal(), stop.on_stop(clean):
     print("ready", flush=True)
     {BUSY[busy]}
 """
@@ -63,7 +63,7 @@ with stop.at_once(), stop.on_stop(clean):
 
 
 DEFERRED = """
-with stop.at_once(), stop.deferred(lambda line: print(line, flush=True)):
+with stop.stop_on_signal(), stop.defer_stop(lambda line: print(line, flush=True)):
     print("ready", flush=True)
     while not stop.requested():
         time.sleep(0.01)
@@ -89,7 +89,7 @@ def test_a_second_signal_ends_it_at_once() -> None:
 def test_an_ignored_signal_stays_ignored() -> None:
     code = """
 signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
-with stop.at_once(), stop.deferred(print):
+with stop.stop_on_signal(), stop.defer_stop(print):
     os.kill(os.getpid(), signal.SIGHUP)
     time.sleep(0.5)
     print(stop.requested(), flush=True)
@@ -99,7 +99,7 @@ with stop.at_once(), stop.deferred(print):
 
 def test_a_signal_to_a_forked_process_is_not_one_to_its_parent() -> None:
     code = """
-with stop.at_once(), stop.deferred(print):
+with stop.stop_on_signal(), stop.defer_stop(print):
     child = os.fork()
     if not child:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -116,7 +116,7 @@ def test_outside_the_main_thread_no_handler_is_set() -> None:
     found = []
 
     def work() -> None:
-        with stop.at_once(), stop.deferred(print):
+        with stop.stop_on_signal(), stop.defer_stop(print):
             found.extend(signal.getsignal(number) for number in SIGNALS)
             found.append(stop.requested())
 
@@ -128,7 +128,7 @@ def test_outside_the_main_thread_no_handler_is_set() -> None:
 
 def test_handlers_are_restored() -> None:
     before = [signal.getsignal(number) for number in SIGNALS]
-    with stop.at_once(), stop.deferred(print):
+    with stop.stop_on_signal(), stop.defer_stop(print):
         assert all(signal.getsignal(number) not in before for number in SIGNALS)
     assert [signal.getsignal(number) for number in SIGNALS] == before
 
@@ -141,7 +141,7 @@ def test_a_lost_terminal_does_not_prevent_saving(tmp_path: Path) -> None:
     code = """
 from headscope import stop
 import sys, time
-with stop.at_once(), stop.deferred(print):
+with stop.stop_on_signal(), stop.defer_stop(print):
     print("ready", flush=True)
     while not stop.requested():
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Files that are never half-written, and JSON files that may be damaged or hostile."""
+"""Writes files atomically, and reads JSON files that may be damaged or hostile."""
 
 import errno
 import json
@@ -14,15 +14,15 @@ from typing import IO, Any
 from headscope.errors import UserError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""The system's errors that mean: more than there is room for."""
+"""Error numbers for a full disk, an exceeded quota and a file that is too large."""
 
-LARGEST_JSON = 2**25
-"""Bytes. The largest JSON file of headscope is a tokenizer, of GPT-2 one MB. Parsed, it may take
-20 times as much memory."""
+MAX_JSON_BYTES = 2**25
+"""Parsing can take 20 times the size of the file in memory. The largest JSON file that headscope
+writes is a tokenizer: one MB for GPT-2's."""
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace `path` by `text` in UTF-8. Raises UserError when it cannot be written."""
+    """Replaces `path` by `text` in UTF-8. Raises UserError when it cannot be written."""
     content = text.encode()
     with replacing(path, size=len(content)) as file:
         file.write(content)
@@ -30,14 +30,16 @@ def write_atomically(path: Path, text: str) -> None:
 
 @contextmanager
 def replacing(path: Path, *, size: int = 0) -> Iterator[IO[bytes]]:
-    """A new file beside `path` that takes its place when the block ends, or is removed when the
-    block fails: at every moment `path` is the old file or the whole new one.
+    """Opens a temporary file in the folder of `path`, and renames it to `path` when the block ends.
+    When the block fails, the temporary file is removed. So `path` is always the complete old file
+    or the complete new file.
 
-    `size` is what will be written, in bytes, as far as it is known: the message names it.
+    `size` is the expected size in bytes, if it is known. The error message shows it.
 
     Raises UserError when the file cannot be written.
     """
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")  # two processes may write at once
+    # The process id, because two processes may write the same file at the same time.
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with scratch.open("wb") as file:
             yield file
@@ -45,43 +47,47 @@ def replacing(path: Path, *, size: int = 0) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
         scratch.replace(path)
     except OSError as error:
-        _remove(scratch)  # first: the message names the space that is free without it
+        _remove(scratch)  # before the message, which shows the free space
         raise UserError(cannot_write(path, error, size=size)) from error
     finally:
         _remove(scratch)
 
 
 def _remove(scratch: Path) -> None:
-    with suppress(OSError):  # renamed already, or never made
+    with suppress(OSError):  # already renamed, or never created
         scratch.unlink()
 
 
 def cannot_write(path: Path, error: OSError, *, size: int) -> str:
-    """Why `path` could not be written, in one line that names the space needed and free."""
+    """One line that says why `path` could not be written. For a full disk, it includes the space
+    needed and the free space."""
     reason = f"{path} could not be written: {error.strerror or error}"
     if error.errno not in FULL:
         return reason
     free = shutil.disk_usage(path.parent).free
-    needs = f"it needs at least {size:,} bytes, and " if size else ""
-    return f"{reason}; {needs}{free:,} are free there"
+    needed = f"it needs at least {size:,} bytes, and " if size else ""
+    return f"{reason}; {needed}{free:,} bytes are free there"
 
 
 def read_json(path: Path) -> Any:
-    """What is in a JSON file. None when there is no such file, or it is damaged, too large, or not
-    a regular file."""
+    """The content of a JSON file. None when the file does not exist, is damaged, is larger than
+    `MAX_JSON_BYTES`, or is not a regular file."""
     try:
-        return parsed(path)
+        return parse_json(path)
     except (OSError, ValueError):
         return None
 
 
-def parsed(path: Path) -> Any:
-    """The same. Raises OSError or ValueError with the reason."""
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
+def parse_json(path: Path) -> Any:
+    """Like `read_json`, but raises OSError or ValueError with the reason instead of returning
+    None."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
         raise ValueError(f"{path.name} is not a regular file")
-    if found.st_size > LARGEST_JSON:
-        raise ValueError(f"{path.name} has {found.st_size:,} bytes")
+    if status.st_size > MAX_JSON_BYTES:
+        raise ValueError(
+            f"{path.name} has {status.st_size:,} bytes, more than {MAX_JSON_BYTES:,} allowed"
+        )
     try:
         return json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
     except RecursionError:

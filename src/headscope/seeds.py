@@ -1,9 +1,9 @@
-"""Seeds as pure functions of several numbers, such as (seed, step, rank)."""
+"""Random seeds that are pure functions of several numbers, such as (seed, step, rank)."""
 
 
 def mixed_seed(*parts: int) -> int:
-    """One seed in [0, 2^64) for a sequence of integers, such as (seed, step, rank), by SplitMix64's
-    mixing (Steele 2014): sequences that differ anywhere give unrelated seeds."""
+    """Hashes a sequence of integers to one seed in [0, 2^64), with SplitMix64's hash (Steele 2014).
+    Different sequences give unrelated seeds."""
     mask = 2**64 - 1
     mixed = 0
     for part in parts:

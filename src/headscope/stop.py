@@ -1,16 +1,18 @@
-"""Stopping the process by a signal: Ctrl-C (SIGINT), SIGTERM and SIGHUP.
+"""Stops the process cleanly on a signal: Ctrl-C (SIGINT), SIGTERM or SIGHUP.
 
-A script that trains runs inside `at_once`: a signal then removes what is half-made (`on_stop`) and
-ends the process with 128 + the signal's number. While training steps run (`deferred`), the first
-signal is only noted; training polls `requested()` after every step, saves and raises `Interrupted`.
-A second signal ends the process at once.
+- Inside `stop_on_signal`, a signal calls the clean-up functions registered by `on_stop`, and ends
+  the process with 128 + the signal's number.
+- Inside `defer_stop`, while training steps run, the first signal is only recorded. Training calls
+  `requested()` after every step, saves, and raises `Interrupted`. A second signal ends the process
+  immediately.
 
-Python calls signal handlers between two instructions of the main thread, which may be inside a C
-call for minutes. So a thread of its own receives the signals, through `signal.set_wakeup_fd`, and
-the handler only holds the main thread still while that thread cleans up.
+Python calls a signal handler only between two bytecode instructions of the main thread. The main
+thread can be inside a C call for minutes. Therefore a separate thread receives the signals, through
+`signal.set_wakeup_fd`. The handler itself only blocks the main thread while the other thread cleans
+up.
 
-Signals belong to the whole process, so their state is the one module-level variable here. A signal
-that is ignored when `at_once` begins (`nohup`) stays ignored.
+Signals belong to the whole process, so their state is a module-level variable, the only one in
+headscope. A signal that was ignored before `stop_on_signal` (as with `nohup`) stays ignored.
 """
 
 import os
@@ -26,14 +28,14 @@ SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
 
-HOLD_SECONDS = 0.3
-"""How long to wait for the main thread to reach its handler before cleaning up without it."""
+BLOCK_SECONDS = 0.3
+"""How long to wait until the main thread is blocked in the handler. After that, clean up anyway."""
 
 
 class Interrupted(SystemExit):
-    """Training was stopped by a signal, and everything is saved.
+    """A signal stopped training, and everything is saved.
 
-    A `SystemExit`, so that no loop goes on to the next run; its code is 128 + the signal's number.
+    This is a `SystemExit`, so a loop over runs ends too. Its code is 128 + the signal's number.
     """
 
     def __init__(self, number: int = signal.SIGINT) -> None:
@@ -41,24 +43,24 @@ class Interrupted(SystemExit):
 
 
 class _Receiver:
-    """What this process does with the signals that it receives."""
+    """Receives the signals of this process in a separate thread, and reacts to them."""
 
     def __init__(self) -> None:
         self.callbacks: list[Callable[[], str | None]] = []
         self.say: Callable[[str], None] | None = None  # while signals are deferred
         self.requested: int | None = None
         self.handled = 0
-        self.held = threading.Event()
-        self.noted = threading.Event()
+        self.main_thread_blocked = threading.Event()
+        self.recorded = threading.Event()
 
     def handler(self, number: int, frame: FrameType | None) -> None:
-        """Hold the main thread until the signal is noted, or the process has ended."""
+        """Blocks the main thread until the signal is recorded or the process has ended."""
         self.handled += 1
         if self.say is None or self.handled > 1:
-            self.held.set()
+            self.main_thread_blocked.set()
             threading.Event().wait(10)
         else:
-            self.noted.wait(1)
+            self.recorded.wait(1)
 
     def watch(self, pipe: int) -> None:
         while number := os.read(pipe, 1)[0]:
@@ -73,22 +75,22 @@ class _Receiver:
             self.end(number)
             return
         self.requested = number
-        self.noted.set()
+        self.recorded.set()
         with suppress(OSError):
             say(
                 f"{signal.Signals(number).name}: finishing the current step, then saving. "
-                "A second signal stops at once."
+                "A second signal stops immediately."
             )
 
     def end(self, number: int) -> None:
         try:
-            self.held.wait(HOLD_SECONDS)
+            self.main_thread_blocked.wait(BLOCK_SECONDS)
             lines = ["", f"Stopped by {signal.Signals(number).name}."]
             for callback in reversed(self.callbacks):
                 with suppress(OSError):
                     lines.append(callback() or "")
             if sys.stdout.isatty():
-                lines.insert(0, "\x1b[?25h")  # a progress bar hides the cursor
+                lines.insert(0, "\x1b[?25h")  # show the cursor, which a progress bar hides
             text = "\n".join([*filter(None, lines), ""])
             os.write(2, text.encode(errors="backslashreplace"))
         finally:
@@ -99,10 +101,11 @@ _receiver: _Receiver | None = None
 
 
 @contextmanager
-def at_once() -> Iterator[None]:
-    """In here, a signal calls what `on_stop` registered and ends the process with 128 + its number.
+def stop_on_signal() -> Iterator[None]:
+    """In this context, a signal calls the functions registered by `on_stop` and ends the process
+    with 128 + the signal's number.
 
-    Does nothing outside the main thread, which alone may set signal handlers, and inside itself.
+    Does nothing when nested, or outside the main thread, which alone may set signal handlers.
     """
     global _receiver
     if _receiver is not None or not _in_main_thread():
@@ -135,10 +138,11 @@ def at_once() -> Iterator[None]:
 
 @contextmanager
 def on_stop(callback: Callable[[], Any]) -> Iterator[None]:
-    """In here, a signal that ends the process at once calls `callback` first, the newest first.
+    """In this context, a signal that ends the process calls `callback` first. The last registered
+    callback is called first. If it returns text, the text is printed.
 
-    A text that it returns is printed. It must not print or take locks: the main thread is held
-    still anywhere.
+    `callback` must not print or acquire locks: it runs while the main thread is blocked at an
+    arbitrary point, possibly holding a lock.
     """
     if _receiver is None:
         yield
@@ -152,17 +156,16 @@ def on_stop(callback: Callable[[], Any]) -> Iterator[None]:
 
 
 @contextmanager
-def deferred(say: Callable[[str], None]) -> Iterator[None]:
-    """In here, the first signal only sets `requested()`, and `say` tells the user so.
-
-    Does nothing outside the main thread.
+def defer_stop(say: Callable[[str], None]) -> Iterator[None]:
+    """In this context, the first signal only sets `requested()`. `say` is called with a message for
+    the user. Does nothing outside the main thread.
     """
-    with at_once():
+    with stop_on_signal():
         receiver = _receiver
         if receiver is None or not _in_main_thread():
             yield
             return
-        # Lightning has set a handler of SIGTERM that ends the process with 0, nothing saved.
+        # Replace Lightning's SIGTERM handler, which exits with code 0 and saves nothing.
         for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, receiver.handler)
@@ -174,7 +177,7 @@ def deferred(say: Callable[[str], None]) -> Iterator[None]:
 
 
 def requested() -> int | None:
-    """The number of the signal that asked to stop, or None."""
+    """The number of the signal that requested a stop, or None."""
     return _receiver.requested if _receiver else None
 
 
@@ -183,7 +186,8 @@ def _in_main_thread() -> bool:
 
 
 def _restore_in_child(receiver: _Receiver, handlers: dict[Any, Any]) -> None:
-    """A forked process shares the pipe; a signal to it must not count as one to its parent."""
+    """Restores the old handlers in a forked child. The child shares the pipe, so its signals would
+    otherwise stop the parent."""
     global _receiver
     if _receiver is receiver:
         _receiver = None
@@ -193,7 +197,8 @@ def _restore_in_child(receiver: _Receiver, handlers: dict[Any, Any]) -> None:
 
 
 def _detach_lost_terminal() -> None:
-    """Send output nowhere when its terminal is gone: printing would fail before training saved."""
+    """Redirects output to /dev/null if its terminal was closed. Otherwise the next print would fail
+    before training is saved."""
     if sys.platform == "win32":
         return
     import errno

@@ -1,20 +1,20 @@
-"""Text from files and names, made safe to print."""
+"""Makes text from files and file names safe to print."""
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    """`text` with its control characters, but for those in `keep`, as \\x1b and the like.
+    """Escapes control characters, for example as \\x1b, except those in `keep`.
 
-    A terminal would obey them: they can erase a line, or change what was printed before.
+    A terminal would execute them: they can erase lines or change text that was printed before.
     """
     return "".join(
         character.encode("unicode_escape").decode()
-        if controls(character) and character not in keep
+        if is_control(character) and character not in keep
         else character
         for character in text
     )
 
 
-def controls(character: str) -> bool:
-    """Whether it is a control character, C0 or C1, or changes the direction of writing."""
+def is_control(character: str) -> bool:
+    """Whether this is a C0 or C1 control character, or changes the writing direction."""
     code = ord(character)
     return code < 32 or 127 <= code < 160 or 0x202A <= code <= 0x202E or 0x2066 <= code <= 0x2069

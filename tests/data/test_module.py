@@ -40,7 +40,7 @@ def test_a_corpus_too_large_for_a_gpu_is_read_ahead(monkeypatch: pytest.MonkeyPa
     plain = loader("cpu")
     assert isinstance(plain, TrainingBatches)
     assert plain.start == 6
-    monkeypatch.setattr(module, "HELD_BYTES", 3999)
+    monkeypatch.setattr(module, "MAX_BYTES_ON_GPU", 3999)
     ahead = loader("cuda")
     assert isinstance(ahead, DataLoader)
     assert inputs(ahead) == inputs(plain)
@@ -48,7 +48,7 @@ def test_a_corpus_too_large_for_a_gpu_is_read_ahead(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.gpu
 def test_a_gpu_holds_a_small_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HELD_BYTES", 4000)
+    monkeypatch.setattr(module, "MAX_BYTES_ON_GPU", 4000)
     held = loader("cuda")
     assert all(half.device.type == "cuda" for half in next(iter(held)))
     assert inputs(held) == inputs(loader("cpu"))

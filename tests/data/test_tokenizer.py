@@ -266,9 +266,9 @@ def test_nonsense_is_not_a_tokenizer(state):
 
 def test_a_very_long_run_is_trained_on_in_pieces():
     plain = "To be, or not to be. " * 1000
-    assert tokenizers.pieces(plain) == [plain]
+    assert tokenizers.split_long_runs(plain) == [plain]
     for run in ("a" * 200_000, " " * 200_000, "." * 200_000):
-        cut = tokenizers.pieces(plain + run)
+        cut = tokenizers.split_long_runs(plain + run)
         assert "".join(cut) == plain + run
         assert max(map(len, cut)) == 10_000
     tokenizer = tokenizers.bpe(["ab" * 500_000], vocab_size=258)  # took minutes as one piece

@@ -1,9 +1,10 @@
-"""Typed schemas of conf/: values stand in conf/, types stand here.
+"""Typed schemas of the configuration. conf/ contains the values, this folder the types.
 
-Every key is typed, so that a misspelt key or a word where a number belongs fails when the
-configuration is composed. A schema with a `_target_` is what that target is called with; the
-others are read key by key. conf/ refers to them as /schema/<group>/<name>. `parse` and `from_hydra`
-make instances of them from plain data, `build_part` builds what an instance describes.
+Every key has a type, so that a misspelt key or a value of the wrong type fails when the
+configuration is composed. conf/ refers to a schema as /schema/<group>/<name>.
+
+`parse` and `from_hydra` check plain data and make instances of the schemas. A schema with a
+`_target_` describes a call: `build_part` calls the target with the values of an instance.
 """
 
 from hydra.core.config_store import ConfigStore
@@ -82,7 +83,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
 
 
 def register_schemas() -> None:
-    """Make the schemas known to Hydra."""
+    """Registers the schemas in Hydra."""
     store = ConfigStore.instance()
     for group, schemas in SCHEMAS.items():
         for name, schema in schemas.items():

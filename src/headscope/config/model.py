@@ -1,4 +1,4 @@
-"""Schemas of the model and its parts: conf/model."""
+"""Schemas of conf/model: the model and its parts."""
 
 from dataclasses import dataclass
 

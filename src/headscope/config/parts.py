@@ -1,4 +1,4 @@
-"""Build a part of headscope from its configuration: the one way from data to a call."""
+"""Builds parts of headscope, such as a model or a tokenizer, from their configuration."""
 
 from dataclasses import fields
 from functools import partial
@@ -9,11 +9,13 @@ from headscope.config.parse import HYDRA_KEYS
 
 
 def build_part(config: Any, **more: Any) -> Any:
-    """Call what the schema of `config` names with its values and `more`.
+    """Calls the `_target_` of the schema of `config`, with the values of `config` and `more`.
 
-    What is called is written in the schema, a class of `headscope.config`; it is never read from
-    the values. Parts within parts are built first. A schema with `_partial_` gives a
-    `functools.partial`, to be called with the rest.
+    Nested parts are built first. If the schema has `_partial_`, the result is a `functools.partial`
+    that takes the remaining arguments.
+
+    The target comes from the schema class, never from the values: a configuration from a hostile
+    checkpoint cannot choose what is called.
     """
     settings = {
         field.name: build_part(value) if hasattr(value, "_target_") else value
@@ -22,7 +24,7 @@ def build_part(config: Any, **more: Any) -> Any:
         for value in [getattr(config, field.name)]
     }
     schema = type(config)
-    partly = getattr(schema, "_partial_", False)
+    partial_call = getattr(schema, "_partial_", False)
     module, _, name = schema._target_.rpartition(".")
     part = getattr(import_module(module), name)
-    return partial(part, **settings, **more) if partly else part(**settings, **more)
+    return partial(part, **settings, **more) if partial_call else part(**settings, **more)

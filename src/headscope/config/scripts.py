@@ -1,4 +1,4 @@
-"""Schemas of the other scripts, and of their own groups."""
+"""Schemas of the scripts other than train.py, and of their groups."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ from headscope.config.training import LoggerConfig, ThresholdsConfig, TrainConfi
 
 @dataclass
 class MoreThanTrainConfig(TrainConfig):
-    logger: LoggerConfig | None = MISSING  # a default here would undo what train.yaml chose
+    logger: LoggerConfig | None = MISSING  # a default here would override the one of train.yaml
 
 
 @dataclass

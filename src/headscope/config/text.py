@@ -1,4 +1,4 @@
-"""Schemas of the text: conf/tokenizer and conf/data."""
+"""Schemas of conf/tokenizer and conf/data."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Schemas of a training run: conf/train.yaml and the groups of training."""
+"""Schemas of a training run: conf/train.yaml and its groups, except model, tokenizer and data."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,5 +1,7 @@
-"""Batches out of a token array. Both kinds give (inputs, targets), each (B, T) int64: the target of
-a token is the token after it. The two are views of one tensor (B, T + 1), so not contiguous.
+"""Training and validation batches from a token array.
+
+A batch is (inputs, targets), each (B, T) int64. The target of a token is the next token. Both are
+views of one tensor (B, T + 1), so they are not contiguous.
 
 Shapes: B batch, T block_size, N tokens.
 """
@@ -22,20 +24,21 @@ from headscope.errors import UserError
 
 Batch = tuple[Tensor, Tensor]
 
-Cut = Callable[[np.ndarray], Tensor]
-"""Takes where windows start (B,), gives the windows (B, length), int64."""
+Gather = Callable[[np.ndarray], Tensor]
+"""Maps start positions (B,) to the windows (B, length) that begin there, int64."""
 
-AT_ONCE = 64
-"""Batches whose places are computed together: numpy takes about as long for one."""
+BATCHES_PER_CHUNK = 64
+"""Number of batches whose start positions are computed together. In numpy, 64 take about as long as
+one."""
 
 
 class TrainingBatches(IterableDataset[Batch]):
-    """Endless batches in an order that is a pure function of (seed, index, rank).
+    """Endless training batches. Their order is a pure function of (seed, index, rank).
 
-    An epoch cuts the tokens (N,) into windows of T + 1 that overlap by one token, at a phase drawn
-    anew, and deals every window once, in an order drawn anew (see `Shuffle`: nothing is kept of
-    it). So a run that starts at batch `start` sees what an uninterrupted one would have seen from
-    there on. With a `device` a copy of the tokens is held there, and batches are made there.
+    Each epoch cuts the tokens (N,) into windows of T + 1 tokens that overlap by one token. It draws
+    a new offset for the first window and a new order (see `Shuffle`), and uses every window once.
+    Iteration begins at batch `start`, so a resumed run gets the same batches as an uninterrupted
+    run. With `device`, the tokens are copied to that device and batches are made there.
 
     Raises UserError when there are too few tokens for one batch.
     """
@@ -52,7 +55,7 @@ class TrainingBatches(IterableDataset[Batch]):
         world_size: int = 1,
         device: torch.device | None = None,
     ) -> None:
-        # A phase takes up to a window from the front.
+        # One window less, because the random offset skips up to one window at the start.
         self.windows = (len(tokens) - 1) // block_size - 1
         self.batches_per_epoch = self.windows // (batch_size * world_size)
         if self.batches_per_epoch < 1:
@@ -61,8 +64,15 @@ class TrainingBatches(IterableDataset[Batch]):
                 f"{batch_size * world_size} x {block_size}: take more text, or a smaller "
                 "trainer.batch_size or model.block_size"
             )
+<<<<<<< HEAD
         self.tokens = tokens
         self.device = device
+=======
+        length = block_size + 1
+        self.gather = (
+            gather_on_device(tokens, length, device) if device else gather_on_cpu(tokens, length)
+        )
+>>>>>>> lang2
         self.block_size = block_size
         self.batch_size = batch_size
         self.seed = seed
@@ -75,6 +85,7 @@ class TrainingBatches(IterableDataset[Batch]):
         device = self.device
         cut = cut_on(device, self.tokens, length) if device else cut_here(self.tokens, length)
         for starts in self.starts():
+<<<<<<< HEAD
             yield inputs_and_targets(cut(starts))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -89,50 +100,59 @@ class TrainingBatches(IterableDataset[Batch]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         tokens = state["tokens"]
         self.__dict__ = state | {"tokens": tokens() if isinstance(tokens, partial) else tokens}
+=======
+            yield inputs_and_targets(self.gather(starts))
+>>>>>>> lang2
 
     def starts(self) -> Iterator[np.ndarray]:
-        """Where in the tokens the windows of each batch start (B,)."""
-        first_epoch, done = divmod(self.start, self.batches_per_epoch)
+        """The start positions (B,) of the windows, batch by batch."""
+        first_epoch, first_batch = divmod(self.start, self.batches_per_epoch)
         for epoch in itertools.count(first_epoch):
             random = np.random.default_rng([self.seed, epoch])
-            phase = random.integers(self.block_size)
+            offset = random.integers(self.block_size)
             shuffle = Shuffle(self.windows, random)
-            for index in range(done, self.batches_per_epoch, AT_ONCE):
-                until = min(index + AT_ONCE, self.batches_per_epoch)
-                turns = np.arange(index, until) * self.world_size + self.rank
-                places = turns[:, None] * self.batch_size + np.arange(self.batch_size)
-                yield from shuffle(places) * self.block_size + phase
-            done = 0
+            for first in range(first_batch, self.batches_per_epoch, BATCHES_PER_CHUNK):
+                end = min(first + BATCHES_PER_CHUNK, self.batches_per_epoch)
+                batches = np.arange(first, end) * self.world_size + self.rank
+                windows = batches[:, None] * self.batch_size + np.arange(self.batch_size)
+                yield from shuffle(windows) * self.block_size + offset
+            first_batch = 0
 
 
-def cut_here(tokens: np.ndarray, length: int) -> Cut:
-    """From memory or a mapped file: a batch is one copy of its windows."""
+def gather_on_cpu(tokens: np.ndarray, length: int) -> Gather:
+    """Copies windows from an array in memory or from a memory-mapped file."""
     windows = sliding_window_view(np.asarray(tokens), length)  # (N - length + 1, length), a view
 
-    def cut(starts: np.ndarray) -> Tensor:
+    def gather(starts: np.ndarray) -> Tensor:
         return torch.from_numpy(windows[starts].astype(np.int64))
 
-    return cut
+    return gather
 
 
-def cut_on(device: torch.device, tokens: np.ndarray, length: int) -> Cut:
-    """On a device, from a copy of the tokens (uint16 or uint32) that is held there."""
+def gather_on_device(tokens: np.ndarray, length: int, device: torch.device) -> Gather:
+    """Copies the tokens (uint16 or uint32) to `device` once, and gathers windows there."""
     bits = 8 * tokens.itemsize
     # Torch cannot index its unsigned types on every device.
-    held = torch.tensor(tokens.view(f"int{bits}"), device=device)
-    reach = torch.arange(length, device=device)
+    device_tokens = torch.tensor(tokens.view(f"int{bits}"), device=device)
+    offsets = torch.arange(length, device=device)
 
-    def cut(starts: np.ndarray) -> Tensor:
-        # The GPU is not waited for: a few numbers are copied aside before this returns.
-        there = torch.from_numpy(starts).to(device, non_blocking=True)
-        return held[there[:, None] + reach].long() & (1 << bits) - 1
+    def gather(starts: np.ndarray) -> Tensor:
+        # This copy does not wait for the GPU. CUDA copies such small arrays into its own buffer
+        # before `to` returns, so that `starts` may be freed.
+        device_starts = torch.from_numpy(starts).to(device, non_blocking=True)
+        return device_tokens[device_starts[:, None] + offsets].long() & (1 << bits) - 1
 
-    return cut
+    return gather
 
 
 def prefetched(batches: TrainingBatches) -> DataLoader[Batch]:
+<<<<<<< HEAD
     """The same batches in the same order, made ahead by one process, in memory that a GPU reads
     without waiting. The process is spawned: CUDA does not survive a fork."""
+=======
+    """The same batches in the same order, prefetched by one worker process into pinned memory. The
+    process is forked, so that it shares the tokens."""
+>>>>>>> lang2
     return DataLoader(
         batches,
         batch_size=None,
@@ -140,22 +160,27 @@ def prefetched(batches: TrainingBatches) -> DataLoader[Batch]:
         persistent_workers=True,  # else Lightning warns; there is one epoch without end
         pin_memory=True,
         worker_init_fn=ignore_interrupts,
+<<<<<<< HEAD
         multiprocessing_context="spawn",
         generator=torch.Generator(),  # else it draws a global random number
+=======
+        multiprocessing_context="fork",
+        generator=torch.Generator(),  # otherwise DataLoader draws from the global generator
+>>>>>>> lang2
     )
 
 
 def ignore_interrupts(worker: int) -> None:
-    """Ctrl-C goes to all processes; what follows from it is the training's to say."""
+    """Ctrl-C reaches the worker process too. Only the training process should react to it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class ValidationWindows(IterableDataset[Batch]):
-    """Windows of T in order without overlap, so that every token but the first is predicted once.
+    """Windows of T tokens in text order without overlap, so that every token except the first is
+    predicted exactly once.
 
-    The last window may be shorter, and is then a batch of its own. With `every` above 1 only each
-    `every`-th window is given: a fixed part, spread over the whole text. With several ranks, the
-    batches are shared out between them.
+    A shorter last window is a separate batch. `every` = n takes every n-th window: a fixed subset
+    spread over the whole text. With several ranks, each rank gets every `world_size`-th batch.
     """
 
     def __init__(
@@ -169,7 +194,9 @@ class ValidationWindows(IterableDataset[Batch]):
         world_size: int = 1,
     ) -> None:
         if len(tokens) < 2:
-            raise UserError(f"{len(tokens)} tokens of validation text: there must be at least 2")
+            raise UserError(
+                f"the validation text has {len(tokens)} tokens, but needs at least 2: add text"
+            )
         self.tokens = np.asarray(tokens)
         self.block_size = block_size
         self.batch_size = batch_size
@@ -183,24 +210,24 @@ class ValidationWindows(IterableDataset[Batch]):
     def _batches(self) -> Iterator[Batch]:
         full, rest = divmod(len(self.tokens) - 1, self.block_size)
         starts = np.arange(0, full, self.every) * self.block_size
-        reach = np.arange(self.block_size + 1)
+        offsets = np.arange(self.block_size + 1)
         for first in range(0, len(starts), self.batch_size):
-            yield as_batch(self.tokens[starts[first : first + self.batch_size, None] + reach])
+            yield as_batch(self.tokens[starts[first : first + self.batch_size, None] + offsets])
         if rest and full % self.every == 0:
             yield as_batch(self.tokens[None, full * self.block_size :])
 
 
 def spread_windows(tokens: np.ndarray, *, windows: int, length: int) -> Tensor:
-    """Windows (N, T) of T = `length` tokens spread over a text, at most as many as it has; of a
-    shorter text the whole."""
+    """Evenly spaced windows, int64 (`windows`, `length`). A short text gives fewer windows, and a
+    text shorter than `length` gives one shorter window."""
     length = min(length, len(tokens))
-    whole = tokens[: len(tokens) // length * length].reshape(-1, length)
-    chosen = np.linspace(0, len(whole) - 1, min(windows, len(whole))).astype(int)
-    return torch.from_numpy(whole[chosen].astype(np.int64))
+    candidates = tokens[: len(tokens) // length * length].reshape(-1, length)
+    chosen = np.linspace(0, len(candidates) - 1, min(windows, len(candidates))).astype(int)
+    return torch.from_numpy(candidates[chosen].astype(np.int64))
 
 
 def first_passage(tokens: np.ndarray, length: int) -> list[int]:
-    """The first tokens of a text, without the end of text that stands before every document."""
+    """The first tokens of a text, without the end-of-text token before the first document."""
     return tokens[1 : length + 1].tolist()
 
 
@@ -209,5 +236,5 @@ def as_batch(windows: np.ndarray) -> Batch:
 
 
 def inputs_and_targets(windows: Tensor) -> Batch:
-    """Views of windows (B, T + 1)."""
+    """Splits windows (B, T + 1) into inputs and targets. Both are views."""
     return windows[:, :-1], windows[:, 1:]  # (B, T)

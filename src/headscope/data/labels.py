@@ -1,59 +1,60 @@
-"""Tokens as a person can read them, in pictures and on the page."""
+"""Readable labels for tokens, for pictures and the HTML page."""
 
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from itertools import groupby, islice, pairwise
 
-MARKS = {" ": "·", "\n": "⏎", "\t": "\\t", "\r": "\\r"}
+SUBSTITUTES = {" ": "·", "\n": "⏎", "\t": "\\t", "\r": "\\r"}
 EMPTY = "∅"
 JOINER = "\N{ZERO WIDTH JOINER}"
-# The sign of a byte that could not be decoded, and letters and symbols without ink that Unicode
-# counts as printable: Hangul fillers and the empty Braille cell.
-UNSEEN = "\N{REPLACEMENT CHARACTER}\u115f\u1160\u3164\uffa0\u2800"
+# Characters that Python calls printable, but that show nothing useful: the replacement character of
+# a byte that could not be decoded, Hangul fillers, and the empty Braille cell.
+NOT_VISIBLE = "\N{REPLACEMENT CHARACTER}\u115f\u1160\u3164\uffa0\u2800"
 PIECE = re.compile(r"U\+[0-9A-F]{4,6}|.", re.DOTALL)
 
 
 def token_labels(tokens: Iterable[bytes]) -> list[str]:
-    """The label of every token of a text, from the UTF-8 bytes that each stands for.
+    """One label for each token of a text. A token is given by its UTF-8 bytes.
 
-    A whole character shows as `visible` has it. The bytes of a split character show as the
-    character and their numbers, 多 1/3 and 多 2–3/3, when the neighbouring tokens complete it, and
-    as hexadecimal numbers, E5 A4, otherwise. A space separates the parts of a token that has more
-    than one kind: "多 3/3 言 1/3". A token without bytes, such as the end of a text, shows as ∅ and
-    is no neighbour.
+    - Whole characters are shown by `visible`.
+    - A character that is split between tokens is shown with the numbers of its bytes: 多 1/3 in one
+      token and 多 2–3/3 in the next.
+    - Bytes that form no character with the neighbouring tokens are shown in hexadecimal: E5 A4.
+    - A space separates parts of different kinds in one label: "多 3/3 言 1/3".
+    - A token without bytes, such as the end of text, is shown as ∅. It separates its neighbours.
     """
     tokens = list(tokens)
-    # 0xFF occurs in no UTF-8: it keeps the bytes before and after an empty token apart.
+    # 0xFF never occurs in UTF-8, so it separates the bytes before and after an empty token.
     text = b"".join(token or b"\xff" for token in tokens).decode(errors="surrogateescape")
-    stream = _bytes_of(text)
-    parts = [list(islice(stream, len(token) or 1)) for token in tokens]
-    return [_label(part) if token else EMPTY for token, part in zip(tokens, parts, strict=True)]
+    text_bytes = _bytes_of(text)
+    groups = [list(islice(text_bytes, len(token) or 1)) for token in tokens]
+    return [_label(group) if token else EMPTY for token, group in zip(tokens, groups, strict=True)]
 
 
 Byte = tuple[int, str, int, int]
-"""Where its character stands in the text, the character, the byte's number in it from 1, and how
-many bytes the character has."""
+"""The index of its character in the text, the character, the byte's number within the character
+(from 1), and the number of bytes of the character."""
 
 
 def _bytes_of(text: str) -> Iterator[Byte]:
-    for place, character in enumerate(text):
+    for index, character in enumerate(text):
         size = 1 if _is_stray(character) else len(character.encode())
         for number in range(1, size + 1):
-            yield place, character, number, size
+            yield index, character, number, size
 
 
 def _is_stray(character: str) -> bool:
-    """Whether it is a byte outside any character, as `surrogateescape` decodes it."""
+    """Whether this is a byte that is not part of a character, as decoded by `surrogateescape`."""
     return "\udc80" <= character <= "\udcff"
 
 
-def _label(held: list[Byte]) -> str:
-    """The label of one token, from its bytes."""
-    pieces: list[tuple[bool, str]] = []  # whether these are whole characters, and the text
-    for _, group in groupby(held, key=lambda byte: byte[0]):
-        numbers = list(group)
-        (_, character, first, size), last = numbers[0], numbers[-1][2]
+def _label(token_bytes: list[Byte]) -> str:
+    """The label of one token."""
+    pieces: list[tuple[bool, str]] = []  # (is a whole character, text)
+    for _, group in groupby(token_bytes, key=lambda byte: byte[0]):
+        same_character = list(group)
+        (_, character, first, size), last = same_character[0], same_character[-1][2]
         if _is_stray(character):
             pieces.append((False, f"{ord(character) - 0xDC00:02X}"))
         elif (first, last) == (1, size):
@@ -69,29 +70,30 @@ def _label(held: list[Byte]) -> str:
 
 
 def visible(text: str) -> str:
-    """A text with all its characters visible, for a reader who has a font for each.
+    """The text with invisible characters replaced by visible ones.
 
-    A newline shows as ⏎, a tab as \\t, the empty text as ∅, a space as · unless it stands alone
-    between two other characters. Every script and emoji stay as they are. A character that cannot
-    be seen, that modifies a neighbour it does not have, or that stands for a byte that could not be
-    decoded, shows as its code point, U+0007. A label that is already visible stays as it is.
+    - A newline becomes ⏎, a tab \\t, and the empty text ∅.
+    - A space becomes ·, except a single space between two other characters.
+    - A character that cannot be seen becomes its code point, such as U+0007. So do a combining mark
+      without a base character, and the replacement character of an invalid byte.
+    - All other characters are unchanged, in every script. A visible text is unchanged.
     """
     return "".join(visible_characters(text)) or EMPTY
 
 
 def visible_characters(text: str) -> list[str]:
-    """What `visible` makes of every character, each with its marks."""
+    """The result of `visible`, as a list with one text for each character and its marks."""
     characters = split_characters(text)
     shown = []
-    for before, character, after in zip(
+    for previous, character, following in zip(
         [" ", *characters], characters, [*characters[1:], " "], strict=False
     ):
         base, marks = character[0], character[1:]
-        if character == " " and " " not in (before, after):
+        if character == " " and " " not in (previous, following):
             shown.append(character)
-        elif base in MARKS:
-            shown.append(MARKS[base] + "".join(map(code_point, marks)))
-        elif _is_mark(base) or not base.isprintable() or base in UNSEEN:
+        elif base in SUBSTITUTES:
+            shown.append(SUBSTITUTES[base] + "".join(map(code_point, marks)))
+        elif _is_mark(base) or not base.isprintable() or base in NOT_VISIBLE:
             shown.append("".join(map(code_point, character)))
         else:
             shown.append(character)
@@ -99,8 +101,8 @@ def visible_characters(text: str) -> list[str]:
 
 
 def split_characters(text: str) -> list[str]:
-    """Characters as a reader counts them: a letter with its marks is one, and so are emoji that a
-    joiner makes one, and a code point, U+0007."""
+    """Splits a text into characters as a reader counts them. A letter with its combining marks is
+    one character, and so are emoji that a joiner combines, and a code point such as U+0007."""
     characters: list[str] = []
     for piece, after in pairwise([*PIECE.findall(text), " "]):
         last = characters[-1] if characters else " "
@@ -115,41 +117,41 @@ def split_characters(text: str) -> list[str]:
 
 
 def reads_down(text: str) -> bool:
-    """Whether a text beside a vertical axis reads from above: when any of its characters is as wide
-    as those of Chinese."""
+    """Whether to write a text vertically, from top to bottom, beside a vertical axis: if it has a
+    wide character, such as a Chinese one."""
     return any(unicodedata.east_asian_width(character) in ("W", "F") for character in text)
 
 
 def runs_down(text: str) -> list[tuple[str, bool]]:
-    """A text that reads from above, in runs: single characters that stand upright (True), and texts
-    that are turned to the right.
+    """Splits a vertical text into runs (text, upright). An upright run is a single character; the
+    others are rotated to the right.
 
-    Characters of East Asian width stand upright, except brackets, dashes and the long-vowel sign
+    Characters of East Asian width are upright, except brackets, dashes and the long-vowel sign
     (Unicode Standard Annex 50).
     """
     runs: list[tuple[str, bool]] = []
-    for stands, group in groupby(split_characters(text), key=_stands_upright):
+    for upright, group in groupby(split_characters(text), key=_is_upright):
         characters = list(group)
-        runs += [(each, True) for each in characters] if stands else [("".join(characters), False)]
+        runs += [(each, True) for each in characters] if upright else [("".join(characters), False)]
     return runs
 
 
-def _stands_upright(character: str) -> bool:
+def _is_upright(character: str) -> bool:
     base = character[0]
-    turned = unicodedata.category(base) in ("Ps", "Pe", "Pd") or base == "ー"
-    return reads_down(base) and not turned
+    rotated = unicodedata.category(base) in ("Ps", "Pe", "Pd") or base == "ー"
+    return reads_down(base) and not rotated
 
 
 def code_point(character: str) -> str:
-    """A character by its number in Unicode, as U+4E2D."""
+    """The character's Unicode code point, such as U+4E2D."""
     return f"U+{ord(character):04X}"
 
 
 def _is_mark(character: str) -> bool:
-    """Whether it modifies the character before it."""
+    """Whether this is a combining mark, which modifies the character before it."""
     return len(character) == 1 and unicodedata.category(character).startswith("M")
 
 
 def _is_symbol(character: str) -> bool:
-    """Whether it is a pictogram or the tone of its skin."""
+    """Whether this is a pictogram or a skin tone modifier."""
     return len(character) == 1 and unicodedata.category(character) in ("So", "Sk")

@@ -1,4 +1,4 @@
-"""The Lightning data module: a token store as batches for training and windows for validation."""
+"""The Lightning data module: training and validation batches from a token store."""
 
 import math
 from collections.abc import Iterable
@@ -9,23 +9,25 @@ from headscope.data.batches import Batch, TrainingBatches, ValidationWindows, pr
 from headscope.data.store import TokenStore
 
 VALIDATION_SHARE = 0.1
-"""Validation between may cost this share of the training time."""
+"""Validation during training may take at most this fraction of the training time."""
 
 FORWARD_SHARE = 1 / 3
-"""What a token costs when it is only predicted, as a share of what it costs to train on it."""
+"""Cost of a forward pass relative to a training step (forward and backward), per token."""
 
-HELD_BYTES = 256 * 2**20
-"""The largest corpus, as stored, that a GPU keeps a copy of."""
+MAX_BYTES_ON_GPU = 256 * 2**20
+"""Training tokens up to this size are copied to the GPU."""
 
 
 class TokenDataModule(LightningDataModule):
     """Batches for `Trainer.fit` and `Trainer.validate`.
 
-    While it fits, validation sees each `validation_every`-th window; afterwards, all of them.
-    `accumulate` batches make one optimizer step; training starts at the trainer's own step, so a
-    resumed run needs no loader state. On a CPU a batch is one copy out of the mapped file. A GPU
-    holds a corpus of up to `HELD_BYTES` itself; batches of a larger one are made ahead by another
-    process. All ways give the same batches.
+    During `fit`, validation uses every `validation_every`-th window; `Trainer.validate` uses all.
+    `accumulate` batches make one optimizer step. The first batch follows from the trainer's current
+    step, so a resumed run needs no saved loader state.
+
+    On a CPU, batches are copied from the memory-mapped file. On a GPU, up to `MAX_BYTES_ON_GPU` of
+    tokens are kept in GPU memory; for more, a worker process prefetches the batches. All three ways
+    give the same batches.
 
     Raises UserError when a split is too short.
     """
@@ -49,7 +51,7 @@ class TokenDataModule(LightningDataModule):
         self.validation_batch_size = validation_batch_size
         self.validation_every = validation_every
         self.seed = seed
-        # A text that is too short is told before anything is set up.
+        # Fail now, before training is set up, if a split is too short.
         TrainingBatches(store.train, block_size=block_size, batch_size=batch_size, seed=seed)
         ValidationWindows(store.validation, block_size=block_size, batch_size=1)
 
@@ -57,7 +59,7 @@ class TokenDataModule(LightningDataModule):
         assert self.trainer is not None
         device = self.trainer.strategy.root_device
         gpu = device.type == "cuda"
-        held = gpu and self.store.train.nbytes <= HELD_BYTES
+        fits_on_gpu = gpu and self.store.train.nbytes <= MAX_BYTES_ON_GPU
         batches = TrainingBatches(
             self.store.train,
             block_size=self.block_size,
@@ -66,9 +68,9 @@ class TokenDataModule(LightningDataModule):
             start=self.trainer.global_step * self.accumulate,
             rank=self.trainer.global_rank,
             world_size=self.trainer.world_size,
-            device=device if held else None,
+            device=device if fits_on_gpu else None,
         )
-        return prefetched(batches) if gpu and not held else batches
+        return prefetched(batches) if gpu and not fits_on_gpu else batches
 
     def val_dataloader(self) -> ValidationWindows:
         assert self.trainer is not None
@@ -83,7 +85,7 @@ class TokenDataModule(LightningDataModule):
 
 
 def validation_stride(*, validation_tokens: int, training_tokens: int) -> int:
-    """Take each n-th validation window, so that a validation after every `training_tokens` costs at
-    most a tenth of training; 1 means the whole split."""
+    """The n for which validating on every n-th window, after every `training_tokens`, takes at most
+    `VALIDATION_SHARE` of the training time. 1 means the whole split."""
     affordable = training_tokens * VALIDATION_SHARE / FORWARD_SHARE
     return max(1, math.ceil(validation_tokens / affordable))

@@ -1,26 +1,27 @@
-"""A shuffle that is never written down."""
+"""A random permutation that needs no memory."""
 
 import math
 
 import numpy as np
 
 ROUNDS = 4
-"""Each moves rows and columns. Two would do if `scramble` were all chance (Luby & Rackoff 1988)."""
+"""Each round moves rows and columns. If `hash_with_key` were perfectly random, two rounds would be
+enough (Luby & Rackoff 1988)."""
 
 FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # SplitMix64's
 HALF = np.uint64(32)
 
 
 class Shuffle:
-    """A permutation of range(size) that is computed place by place: one of a thousand million takes
-    no more memory, and no more time before its first place, than one of ten.
+    """A random permutation of range(size). Each element is computed on demand, so memory and set-up
+    time do not depend on `size`.
 
-    The numbers are laid out as a table of about sqrt(size) rows and columns. A round moves every
-    cell up or down by what its column and a key say, then sideways by what its row and another key
-    say; each can be undone, so no two cells meet. This is a Feistel network (Luby & Rackoff 1988)
-    over a table of any size. A cell beyond the last number is moved on until it is none (cycle
-    walking); both are from Black & Rogaway 2002, "Ciphers with Arbitrary Finite Domains". `random`
-    draws the keys.
+    This is a Feistel network (Luby & Rackoff 1988). The numbers form a table of about sqrt(size)
+    rows and columns. Each round shifts every cell along its column, by a hash of the column, and
+    then along its row, by a hash of the new row. Both shifts are invertible, so the result is a
+    permutation of the table. The table can have more cells than `size`: a result outside the range
+    is permuted again until it is inside (cycle walking). Both ideas are in Black & Rogaway 2002,
+    "Ciphers with Arbitrary Finite Domains". `random` draws the keys of the hash.
     """
 
     def __init__(self, size: int, random: np.random.Generator) -> None:
@@ -30,23 +31,23 @@ class Shuffle:
         self.columns = np.uint64(-(-size // rows))
         self.keys = random.integers(2**64, size=(ROUNDS, 2), dtype=np.uint64)
 
-    def __call__(self, places: np.ndarray) -> np.ndarray:
-        """The numbers at some places, int64 as they are."""
-        found = self._moved(places.astype(np.uint64))
-        while (beyond := found >= self.size).any():
-            found[beyond] = self._moved(found[beyond])
-        return found.astype(np.int64)
+    def __call__(self, indices: np.ndarray) -> np.ndarray:
+        """The elements of the permutation at `indices`; both are int64 of any shape."""
+        result = self._permute_table(indices.astype(np.uint64))
+        while (outside := result >= self.size).any():
+            result[outside] = self._permute_table(result[outside])
+        return result.astype(np.int64)
 
-    def _moved(self, cells: np.ndarray) -> np.ndarray:
+    def _permute_table(self, cells: np.ndarray) -> np.ndarray:
         row, column = np.divmod(cells, self.columns)
-        for by_column, by_row in self.keys:
-            row = (row + scramble(column, by_column)) % self.rows
-            column = (column + scramble(row, by_row)) % self.columns
+        for column_key, row_key in self.keys:
+            row = (row + hash_with_key(column, column_key)) % self.rows
+            column = (column + hash_with_key(row, row_key)) % self.columns
         return row * self.columns + column
 
 
-def scramble(numbers: np.ndarray, key: np.uint64) -> np.ndarray:
-    """32 bits for each number that look like chance, and others for every key."""
+def hash_with_key(numbers: np.ndarray, key: np.uint64) -> np.ndarray:
+    """A pseudo-random 32-bit hash of each number; each key gives a different hash."""
     bits = (numbers + key) * FACTORS[0]
     bits ^= bits >> HALF
     return (bits * FACTORS[1]) >> HALF

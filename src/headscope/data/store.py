@@ -1,10 +1,12 @@
-"""The token store: a corpus, encoded once and memory-mapped ever after.
+"""The token store: an encoded corpus on disk. A corpus is encoded once; later runs memory-map it.
 
-A store is a folder: `train.bin` and `validation.bin`, bare arrays of tokens (uint16, or uint32
-where the vocabulary needs it), `tokenizer.json`, and `store.json`, which says what made it. Its
-name ends in a fingerprint of text and tokenizer. It is written in a folder `.preparing-<name>` and
-moved when it is complete, so a folder of the right name is always a complete store. Of two
-processes that need the same one, the second waits for the first.
+A store is a folder with four files. `train.bin` and `validation.bin` are raw arrays of tokens
+(uint16, or uint32 for a large vocabulary). `tokenizer.json` is the tokenizer. `store.json`
+describes the rest. The folder's name ends in a fingerprint of the text and the tokenizer.
+
+A store is written in a temporary folder `.preparing-<name>`, which is renamed when it is complete.
+So a folder without that prefix is always complete. If two processes need the same store, the second
+waits for the first.
 """
 
 import hashlib
@@ -25,7 +27,7 @@ from filelock import FileLock, Timeout
 from headscope.data.corpus import Corpus
 from headscope.data.tokenizer import Tokenizer, tokenizer_from_state
 from headscope.errors import UserError
-from headscope.files import cannot_write, parsed, write_atomically
+from headscope.files import cannot_write, parse_json, write_atomically
 from headscope.stop import on_stop
 
 FORMAT = 1
@@ -34,15 +36,15 @@ SPLITS = ("train", "validation")
 PREPARING = ".preparing-"
 
 CHUNK = 2**24
-"""Tokens that are compared with the vocabulary at once."""
+"""Number of tokens that are compared with the vocabulary size at a time, to limit memory."""
 
 Track = Callable[[Iterable[Any], str, int], Iterable[Any]]
-"""Passes an iterable of known length through, showing how far it is."""
+"""Shows progress: maps (items, description, total) to the same items."""
 
 
 @dataclass(frozen=True)
 class TokenStore:
-    """An encoded corpus: tokens of both splits (memory-mapped), and the tokenizer they are in."""
+    """An encoded corpus: the memory-mapped tokens of both splits, and their tokenizer."""
 
     folder: Path
     tokenizer: Tokenizer
@@ -62,14 +64,15 @@ def prepare_store(
     track: Track = lambda items, description, total: items,
     say: Callable[[str], None] = lambda line: None,
 ) -> TokenStore:
-    """Open the store of this text and tokenizer under `root`, and make it first if it is not there.
+    """Opens the store of this corpus and tokenizer in the folder `root`. Creates it if it does not
+    exist.
 
-    `make_tokenizer` gets the training documents. `say` prints a line while another process is
-    preparing the same store.
+    `make_tokenizer` is called with the training documents. `say` is called with a line to print
+    when another process is preparing the same store.
 
-    Raises UserError when the text cannot be read, changes meanwhile, or is too short for the
-    tokenizer, or the store that is there is not of this text and tokenizer; OSError when `root`
-    cannot be written.
+    Raises UserError when the text cannot be read, changes while it is read, or is too short for the
+    tokenizer, or when an existing store does not belong to this corpus and tokenizer. Raises
+    OSError when `root` cannot be written.
     """
     fingerprint = corpus.fingerprint()
     key = _fingerprint(fingerprint, make_tokenizer)
@@ -79,13 +82,13 @@ def prepare_store(
     if not folder.exists():
         root.mkdir(parents=True, exist_ok=True)
         with _locked(folder, say) as scratch:
-            if not folder.exists():  # or it was waited for
+            if not folder.exists():  # another process may have created it meanwhile
                 with on_stop(partial(_discard, scratch)):
                     scratch.mkdir()
-                    _write(scratch, corpus, fingerprint, make_tokenizer, track)
+                    _write_store(scratch, corpus, fingerprint, make_tokenizer, track)
                     scratch.rename(folder)
-    store = open_store(folder, of={"corpus": corpus.name, "corpus_fingerprint": fingerprint})
-    name, options = _recipe(make_tokenizer)
+    store = open_store(folder, expect={"corpus": corpus.name, "corpus_fingerprint": fingerprint})
+    name, options = _name_and_options(make_tokenizer)
     tokenizer = store.tokenizer
     if "state" in options:
         same = tokenizer.state() == options["state"]
@@ -93,31 +96,32 @@ def prepare_store(
         size = options.get("vocab_size", tokenizer.vocab_size)
         same = (tokenizer.name, tokenizer.vocab_size) == (name, size)
     if not same:
-        raise UserError(f"{folder} has another tokenizer than its name says: delete it")
+        raise UserError(f"{folder} contains another tokenizer than this run needs: delete it")
     return store
 
 
-def open_store(folder: Path, *, of: dict[str, Any] | None = None) -> TokenStore:
-    """The store in `folder`. `of` are entries that its store.json must have.
+def open_store(folder: Path, *, expect: dict[str, Any] | None = None) -> TokenStore:
+    """Opens the store in `folder`. Its store.json must contain the entries of `expect`.
 
-    Raises UserError when it is not a complete store, or not as its store.json says.
+    Raises UserError when the store is not complete, or does not match its store.json.
     """
     try:
         for name in ("store.json", "tokenizer.json", *(f"{split}.bin" for split in SPLITS)):
-            if not stat.S_ISREG((folder / name).lstat().st_mode):  # a link may lead anywhere
+            # A symbolic link is refused too, as it could point to any file.
+            if not stat.S_ISREG((folder / name).lstat().st_mode):
                 raise ValueError(f"{name} is not a regular file")
-        description = parsed(folder / "store.json")
+        description = parse_json(folder / "store.json")
         if not isinstance(description, dict):
-            raise ValueError("store.json is not a description")
-        tokenizer = tokenizer_from_state(parsed(folder / "tokenizer.json"))
+            raise ValueError("store.json is not a JSON object")
+        tokenizer = tokenizer_from_state(parse_json(folder / "tokenizer.json"))
         dtype = np.dtype(token_dtype(tokenizer.vocab_size))
         expected = {"format": FORMAT, "vocab_size": tokenizer.vocab_size, "dtype": dtype.name}
-        for key, value in (expected | (of or {})).items():
+        for key, value in (expected | (expect or {})).items():
             found = description.get(key)
             if type(found) is not type(value) or found != value:
                 raise ValueError(f"store.json says {key}={str(found)[:80]!r}, not {value!r}")
         tokens = {
-            split: _tokens(folder / f"{split}.bin", dtype, description.get(f"{split}_tokens"))
+            split: _map_tokens(folder / f"{split}.bin", dtype, description.get(f"{split}_tokens"))
             for split in SPLITS
         }
         for split, array in tokens.items():
@@ -130,8 +134,8 @@ def open_store(folder: Path, *, of: dict[str, Any] | None = None) -> TokenStore:
     return TokenStore(folder=folder, tokenizer=tokenizer, **tokens)
 
 
-def _tokens(file: Path, dtype: np.dtype, count: Any) -> np.ndarray:
-    """A file of tokens, memory-mapped. Raises ValueError unless it has `count` of them."""
+def _map_tokens(file: Path, dtype: np.dtype, count: Any) -> np.ndarray:
+    """Memory-maps a file of `count` tokens. Raises ValueError when it has another size."""
     size = file.stat().st_size
     if type(count) is not int or count < 1 or size != count * dtype.itemsize:
         raise ValueError(
@@ -142,20 +146,21 @@ def _tokens(file: Path, dtype: np.dtype, count: Any) -> np.ndarray:
 
 @contextmanager
 def _locked(folder: Path, say: Callable[[str], None]) -> Iterator[Path]:
-    """Lock the making of the store `folder`; gives the folder to make it in, and removes it."""
+    """Holds the lock for creating the store `folder`, and gives the path of the temporary folder to
+    create it in. Removes the temporary folder at the end."""
     scratch = folder.with_name(f"{PREPARING}{folder.name}")
-    lock = FileLock(_lock_of(scratch))
+    lock = FileLock(_lock_file(scratch))
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        if not _lock_of(scratch).exists():
+        if not _lock_file(scratch).exists():
             raise UserError(
                 f"store_dir={scratch.parent} cannot be written: name another folder"
             ) from None
         say(f"Another process is preparing {folder}: waiting for it.")
         lock.acquire()
     try:
-        shutil.rmtree(scratch, ignore_errors=True)  # of a process that was killed
+        shutil.rmtree(scratch, ignore_errors=True)  # left by a process that was killed
         yield scratch
     finally:
         _discard(scratch)
@@ -163,29 +168,29 @@ def _locked(folder: Path, say: Callable[[str], None]) -> Iterator[Path]:
 
 
 def _remove_abandoned(root: Path) -> None:
-    """Remove what killed processes were preparing."""
+    """Removes temporary folders that were left by killed processes."""
     for scratch in root.glob(f"{PREPARING}*"):
         if scratch.suffix == ".lock":
             scratch = scratch.with_suffix("")
         try:
-            with FileLock(_lock_of(scratch), timeout=0):
+            with FileLock(_lock_file(scratch), timeout=0):
                 _discard(scratch)
         except (Timeout, OSError):
-            continue  # its process is alive, or it is another user's
+            continue  # its process is still running, or it belongs to another user
 
 
 def _discard(scratch: Path) -> None:
-    """Remove a folder that is locked, and its lock. Processes that wait for it make a new one."""
+    """Removes a temporary folder and its lock file. Waiting processes create a new lock file."""
     shutil.rmtree(scratch, ignore_errors=True)
-    _lock_of(scratch).unlink(missing_ok=True)
+    _lock_file(scratch).unlink(missing_ok=True)
 
 
-def _lock_of(scratch: Path) -> Path:
+def _lock_file(scratch: Path) -> Path:
     return scratch.with_name(f"{scratch.name}.lock")
 
 
 def encode_documents(texts: Iterable[str], tokenizer: Tokenizer) -> Iterable[np.ndarray]:
-    """Each document's tokens, the end of text standing before it."""
+    """The tokens of each document, preceded by the end-of-text token."""
     for text in texts:
         yield np.concatenate([[tokenizer.end_of_text], tokenizer.encode(text)])
 
@@ -194,19 +199,19 @@ def token_dtype(vocab_size: int) -> type[np.unsignedinteger]:
     return np.uint16 if vocab_size <= 2**16 else np.uint32
 
 
-def _recipe(make_tokenizer: Callable[..., Tokenizer]) -> tuple[str, dict[str, Any]]:
-    """The name of a tokenizer's function, and its options."""
+def _name_and_options(make_tokenizer: Callable[..., Tokenizer]) -> tuple[str, dict[str, Any]]:
+    """The function's name, and the options that a `functools.partial` binds."""
     if isinstance(make_tokenizer, partial):
         return make_tokenizer.func.__name__, make_tokenizer.keywords
     return make_tokenizer.__name__, {}
 
 
-def _fingerprint(of_corpus: str, make_tokenizer: Callable[..., Tokenizer]) -> str:
-    made_of = [FORMAT, of_corpus, [*_recipe(make_tokenizer)]]
-    return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
+def _fingerprint(corpus_fingerprint: str, make_tokenizer: Callable[..., Tokenizer]) -> str:
+    parts = [FORMAT, corpus_fingerprint, [*_name_and_options(make_tokenizer)]]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def _write(
+def _write_store(
     folder: Path,
     corpus: Corpus,
     fingerprint: str,
@@ -215,7 +220,7 @@ def _write(
 ) -> None:
     documents = dict(zip(SPLITS, corpus.splits(), strict=True))
     if corpus.fingerprint() != fingerprint:
-        raise UserError(f"the text of data={corpus.name} has changed while it was read: try again")
+        raise UserError(f"the text of data={corpus.name} changed while it was read: try again")
     tokenizer = make_tokenizer(row["text"] for row in documents["train"])
     dtype = token_dtype(tokenizer.vocab_size)
     description: dict[str, Any] = {

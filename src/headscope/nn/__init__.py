@@ -1,4 +1,4 @@
-"""The model: attention, position encodings, blocks and the GPT made of them. Imports torch only."""
+"""The model: attention, position encodings, blocks and the GPT. Imports only torch."""
 
 from headscope.nn.attention import (
     AdditiveAttention,

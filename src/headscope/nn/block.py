@@ -1,4 +1,4 @@
-"""One transformer block: attention, then a feed-forward network, each on a residual branch.
+"""A transformer block: attention and a feed-forward network, each on a residual branch.
 
 Shapes: B batch, T tokens, C embed_dim.
 """
@@ -13,10 +13,10 @@ from headscope.nn.position import Position
 
 
 class Block(nn.Module):
-    """Pre-norm (Xiong 2020): x + attention(norm(x)), then x + feed_forward(norm(x)).
+    """Pre-norm block (Xiong 2020): x + attention(norm(x)), then x + feed_forward(norm(x)).
 
-    Maps (B, T, C) to (B, T, C). `norm` makes the two normalizations; `dropout` acts on what is
-    added to the residual stream.
+    Maps (B, T, C) to (B, T, C). `norm` is called to create each of the two normalizations.
+    `dropout` applies to both branches before they are added to the residual stream.
     """
 
     def __init__(

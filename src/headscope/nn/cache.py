@@ -1,6 +1,6 @@
-"""A key-value cache: what attention needs again of the tokens that were read.
+"""The key-value cache, which avoids recomputing keys and values of earlier tokens.
 
-Shapes: B batch, T new tokens, S all tokens, L layers, K kv heads, D head_dim.
+Shapes: B batch, T new tokens, S all tokens (cached and new), L layers, K kv heads, D head_dim.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,15 +15,16 @@ if TYPE_CHECKING:
 
 
 class Past(NamedTuple):
-    """The room for one layer's keys and values, (B, K, S and more, D) each, of which the first
-    `length` places are taken."""
+    """The cached keys and values of one layer, (B, K, block_size + 1, D) each. The first `length`
+    slots of the third axis are in use."""
 
     keys: Tensor
     values: Tensor
     length: int
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Put k and v (B, K, T, D) after what is there; returns all there is now, (B, K, S, D)."""
+        """Writes k and v (B, K, T, D) to the next slots. Returns all keys and values, (B, K, S, D)
+        each."""
         end = self.length + k.size(2)
         self.keys[:, :, self.length : end] = k
         self.values[:, :, self.length : end] = v
@@ -31,10 +32,12 @@ class Past(NamedTuple):
 
 
 class Cache:
-    """Room for the keys and values of B texts of one length, taken once and for all:
-    2 L B K D (block_size + 1) numbers, and for the tokens. `length` tokens of each were read.
+    """The keys, values and tokens of B sequences of equal length.
 
-    It is filled in place, so it is for use without gradients.
+    All memory is allocated at the start: 2 L B K D (block_size + 1) numbers, and the tokens. The
+    first `length` tokens of each sequence are cached.
+
+    The cache is written in place, so it works only without gradients.
     """
 
     def __init__(
@@ -48,22 +51,23 @@ class Cache:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        # A place more than is used: what was read is never all there is, which would be another
-        # layout in memory, and a compiled reading is compiled for one.
-        places = block_size + 1
-        shape = (batch, kv_heads, places, head_dim)
+        # One spare slot, so that the slice of used slots is never contiguous: the compiled step
+        # then needs no second variant.
+        slots = block_size + 1
+        shape = (batch, kv_heads, slots, head_dim)
         self.layers = [
             tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in ("keys", "values"))
             for _ in range(layers)
         ]
-        self.tokens = torch.zeros(batch, places, dtype=torch.long, device=device)
+        self.tokens = torch.zeros(batch, slots, dtype=torch.long, device=device)
         self.block_size = block_size
         self.length = 0
 
     def append(self, tokens: Tensor) -> Tensor:
-        """Put `tokens` (B, T) after those that were read; returns all, (B, length + T).
+        """Writes `tokens` (B, T) to the next slots. Returns all tokens, (B, length + T).
 
-        Raises UserError when there is no room for them.
+        The caller increases `length` after the forward pass. Raises UserError when the sequence
+        becomes longer than `block_size`.
         """
         end = self.length + tokens.size(1)
         if end > self.block_size:
@@ -72,12 +76,12 @@ class Cache:
         return self.tokens[:, :end]
 
     def pasts(self) -> list[Past]:
-        """What every layer has."""
+        """The cached keys and values of every layer."""
         return [Past(keys, values, self.length) for keys, values in self.layers]
 
 
 def make_cache(model: "GPT", batch: int) -> Cache:
-    """An empty cache for `batch` texts, in the dtype of the weights."""
+    """An empty cache for `batch` sequences, in the dtype of the model's weights."""
     attention = model.attentions[0]
     return Cache(
         layers=len(model.blocks),
@@ -91,6 +95,6 @@ def make_cache(model: "GPT", batch: int) -> Cache:
 
 
 def cache_bytes_per_token(model: "GPT") -> int:
-    """The size of a key-value cache for each token: 2 K D numbers in every layer."""
+    """The size of the key-value cache per token: 2 K D numbers in every layer."""
     numbers = sum(2 * part.kv_heads * part.head_dim for part in model.attentions)
     return numbers * model.embedding.weight.element_size()

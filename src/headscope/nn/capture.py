@@ -1,4 +1,4 @@
-"""Reading the attention weights of a model that runs on the fused path.
+"""Captures attention weights, which the fused kernels do not return.
 
 Shapes: B batch, L layers, H heads, T tokens.
 """
@@ -15,60 +15,59 @@ from headscope.nn.gpt import GPT
 
 
 @contextmanager
-def explained_attention(model: nn.Module, look: Callable[[HeadOutputs], None]) -> Iterator[None]:
-    """Inside, `look` gets outputs, weights and scores of every attention of `model`, layer by layer
-    and call by call, without gradients.
+def observed_attention(model: nn.Module, observe: Callable[[HeadOutputs], None]) -> Iterator[None]:
+    """In this context, every call of an attention layer also calls `observe` with its outputs,
+    weights and scores.
 
-    A forward hook computes them a second time, explicitly, from what the layer was called with. The
-    model itself runs as it always does: its outputs are the same bit for bit.
+    A forward hook computes them a second time on the explicit path, from the same inputs and
+    without gradients. The model's own outputs stay bit-identical.
     """
 
     @torch.no_grad()
-    def explain(layer: MultiHeadAttention, args: Any, options: dict[str, Any], output: Any) -> None:
-        look(layer.compute_heads(*args, **{k: v for k, v in options.items() if k != "weights"}))
+    def hook(layer: MultiHeadAttention, args: Any, options: dict[str, Any], output: Any) -> None:
+        observe(layer.compute_heads(*args, **{k: v for k, v in options.items() if k != "weights"}))
 
     layers = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
-    hooks = [layer.register_forward_hook(explain, with_kwargs=True) for layer in layers]
+    handles = [layer.register_forward_hook(hook, with_kwargs=True) for layer in layers]
     try:
         yield
     finally:
-        for hook in hooks:
-            hook.remove()
+        for handle in handles:
+            handle.remove()
 
 
 @contextmanager
 def captured_attention(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Inside, the weights (B, H, T, T) of every attention of `model` are appended to the list,
-    layer by layer and call by call."""
+    """In this context, every call of an attention layer appends its weights (B, H, T, T) to the
+    list."""
     captured: list[Tensor] = []
 
-    def keep_weights(computed: HeadOutputs) -> None:
-        assert computed.weights is not None  # the explicit path has them
+    def append_weights(computed: HeadOutputs) -> None:
+        assert computed.weights is not None  # the explicit path returns them
         captured.append(computed.weights)
 
-    with explained_attention(model, keep_weights):
+    with observed_attention(model, append_weights):
         yield captured
 
 
 @torch.no_grad()
 def attention_weights(model: GPT, tokens: Tensor) -> Tensor:
-    """The weights (L, B, H, T, T) with which `model` reads `tokens` (B, T), without dropout."""
+    """The attention weights (L, B, H, T, T) of `model` on `tokens` (B, T), without dropout."""
     with evaluating(model), captured_attention(model) as captured:
-        # Past a compiled graph, which calls no hooks.
+        # Not `model(tokens)`: a compiled forward pass does not call hooks.
         model.hidden(tokens)
     return torch.stack(captured)
 
 
 @torch.no_grad()
 def attention_weights_and_scores(model: GPT, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights and raw scores, (L, B, H, T, T) each, with which `model` reads `tokens` (B, T).
+    """Attention weights and raw scores of `model` on `tokens` (B, T), (L, B, H, T, T) each.
 
-    Scores are scaled and have the position's bias; they are those before the causal mask, so that
-    they also say how well a query fits the keys that come later. Softmax of the masked scores is
-    the weights.
+    Scores are scaled and include the position's bias, but not the causal mask. So they also show
+    how well a query matches later keys. The softmax of the masked scores is the weights.
     """
     captured: list[HeadOutputs] = []
-    with evaluating(model), explained_attention(model, captured.append):
+    with evaluating(model), observed_attention(model, captured.append):
         model.hidden(tokens)
     _, weights, scores = zip(*captured, strict=True)
     return torch.stack(weights), torch.stack(scores)
@@ -76,7 +75,7 @@ def attention_weights_and_scores(model: GPT, tokens: Tensor) -> tuple[Tensor, Te
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Inside, the model is in evaluation mode; afterwards in the mode it was in."""
+    """In this context, the model is in evaluation mode. Afterwards its old mode is restored."""
     training = model.training
     model.eval()
     try:

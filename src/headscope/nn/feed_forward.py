@@ -13,18 +13,18 @@ from torch.autograd.function import once_differentiable
 
 
 def gelu(x: Tensor) -> Tensor:
-    """x times the share of a normal distribution that is below it (Hendrycks 2016), as in GPT-2."""
+    """x times the standard normal distribution function of x (Hendrycks 2016), as in GPT-2."""
     return F.gelu(x)
 
 
 def relu_squared(x: Tensor) -> Tensor:
-    """0 below 0, x^2 above (So 2021: Primer)."""
+    """max(0, x)^2 (So 2021: Primer)."""
     return ReluSquared.apply(x)
 
 
 class ReluSquared(torch.autograd.Function):
-    """Saves only max(0, x) for the backward pass, as its derivative is 2 max(0, x). The widest
-    tensors of a model are read and written half as often as with two separate steps."""
+    """Saves only max(0, x) for the backward pass: the derivative is 2 max(0, x). Compared with two
+    separate operations, this halves the reads and writes of the model's widest tensors."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -40,9 +40,9 @@ class ReluSquared(torch.autograd.Function):
 
 
 class FeedForward(nn.Module):
-    """activation(x up_proj) down_proj, four times as wide inside; each token by itself.
+    """down_proj(activation(up_proj(x))), with 4 C hidden units. Each token is processed separately.
 
-    Parameters: 8 C^2 weights, and 5 C biases with `bias`.
+    Parameters: 8 C^2 weights; with `bias` 5 C biases.
     """
 
     def __init__(

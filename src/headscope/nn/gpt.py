@@ -1,4 +1,4 @@
-"""A decoder-only transformer (Radford 2019), from tokens to the logits of the next token.
+"""A decoder-only transformer (Radford 2019) that predicts the next token.
 
 Shapes: B batch, T tokens, C embed_dim, V vocab_size.
 """
@@ -23,27 +23,27 @@ from headscope.nn.precision import padded_linear, upcast_to_float32
 
 
 class GPT(nn.Module):
-    """Embed tokens, add positions, run `layers` blocks, normalize, and score every token.
+    """Embeds tokens, adds positions, applies `layers` blocks and a norm, and computes the logits.
 
-    `attention`, such as `partial(multi_head, heads=4)`, makes the attention of each block from the
-    sizes; `position` makes the one position encoding, `norm` and `feed_forward` the other parts.
+    Four arguments are functions that create parts: `attention`, such as `partial(multi_head,
+    heads=4)`, and `feed_forward` are called for each block, `norm` for each norm, `position` once.
 
-    - `dropout` acts on attention weights, on the residual branches, and on the embeddings;
-    - `tied_head` shares one matrix between embedding and output head (Press 2017);
-    - `scale_embedding` multiplies embeddings by sqrt(C) (Vaswani 2017, 3.4), and initializes them
-      as N(0, 1/sqrt(C)), so that fixed position encodings are not larger than the tokens;
-    - `previous_tokens` n adds to each token n embeddings of the n tokens before it, from one table
-      for each distance, initialized to zero;
-    - `norm_embedding` normalizes the input of the first block;
-    - `zero_init` initializes projections that write to the residual stream to zero (Zhang 2019:
-      Fixup). Otherwise they are N(0, 0.02 / sqrt(2 layers)), as in GPT-2, other weights N(0, 0.02);
-    - `logit_cap` c maps logits to c tanh(logit / c) (Gemma 2, 2024), in float32.
+    - `dropout` applies to attention weights, residual branches and embeddings.
+    - `tied_head` uses one matrix for the embedding and the output head (Press 2017).
+    - `scale_embedding` multiplies embeddings by sqrt(C) (Vaswani 2017, 3.4) and initializes them as
+      N(0, 1/sqrt(C)). So fixed position encodings are not larger than the embeddings.
+    - `previous_tokens`: how many previous tokens add an embedding to each token. Each distance has
+      its own table, initialized to zero.
+    - `norm_embedding` normalizes the input of the first block.
+    - `zero_init` zero-initializes the projections that write to the residual stream (Zhang 2019:
+      Fixup). Otherwise they are N(0, 0.02 / sqrt(2 layers)), as in GPT-2; other weights N(0, 0.02).
+    - `logit_cap` c soft-caps logits in float32: c tanh(logit / c) (Gemma 2, 2024).
 
     Raises UserError when the sizes, or attention and position, do not fit together.
     """
 
     checkpoint_activations = False
-    """Keep each block's input only, and recompute the rest in the backward pass (Chen 2016)."""
+    """Keep only each block's input, and recompute the rest in the backward pass (Chen 2016)."""
 
     def __init__(
         self,
@@ -116,12 +116,12 @@ class GPT(nn.Module):
                     nn.init.zeros_(module.bias)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits (B, T, V) of the token that follows each of `tokens` (B, T). Raises UserError when
-        tokens are not integers, when there are none, or when T is more than `block_size`."""
+        """Logits (B, T, V) of the token after each of `tokens` (B, T). Raises UserError when tokens
+        are empty or not integers, or when T is larger than `block_size`."""
         return self.unembed(self.hidden(tokens))
 
     def hidden(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
-        """The last block's output (B, T, C). `tokens` follow those in `cache`, which takes them."""
+        """The last block's output (B, T, C). `tokens` continue those in `cache`, which is updated."""
         if cache is None:
             return self.through_blocks(self.embed(tokens))
         all_tokens = cache.append(tokens)
@@ -130,7 +130,7 @@ class GPT(nn.Module):
         return x
 
     def embed(self, tokens: Tensor, start: int = 0) -> Tensor:
-        """The first block's input (B, T - start, C) for `tokens` (B, T), from token `start` on."""
+        """The first block's input (B, T - start, C): `tokens` (B, T) from index `start` on."""
         integers = tokens.dtype in (torch.int64, torch.int32)
         if tokens.dim() != 2 or tokens.numel() == 0 or not integers:
             raise UserError(
@@ -146,7 +146,7 @@ class GPT(nn.Module):
         return self.dropout(self.embedding_norm(self.position(x, start)))
 
     def through_blocks(self, x: Tensor, pasts: Sequence[Past] | None = None) -> Tensor:
-        """The last block's output (B, T, C). `pasts` holds the cached keys and values by layer."""
+        """The last block's output (B, T, C). `pasts` are each layer's cached keys and values."""
         recompute = self.checkpoint_activations and self.training and torch.is_grad_enabled()
         for layer, block in enumerate(self.blocks):
             inputs = (x, self.position, pasts[layer] if pasts else None)
@@ -162,16 +162,16 @@ class GPT(nn.Module):
         return self.logit_cap * torch.tanh(upcast_to_float32(logits) / self.logit_cap)
 
     def next_logits(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
-        """Logits (B, V) of the token after the last of `tokens` (B, T); `cache` as in `hidden`."""
+        """Logits (B, V) of the token after the last of `tokens` (B, T). `cache`: see `hidden`."""
         return self.unembed(self.hidden(tokens, cache)[:, -1:])[:, 0]
 
     def parameter_count(self) -> int:
-        """Number of trainable weights; a tied matrix counts once."""
+        """Number of trainable parameters. A tied matrix counts once."""
         return sum(p.numel() for p in self.parameters() if p.requires_grad)
 
     @property
     def attentions(self) -> list[MultiHeadAttention]:
-        """The attention of every layer."""
+        """The attention layers, in order."""
         return [part for part in self.modules() if isinstance(part, MultiHeadAttention)]
 
     @property

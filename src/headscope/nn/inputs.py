@@ -1,4 +1,4 @@
-"""Tokens that a caller gives, checked."""
+"""Checks tokens that come from the user."""
 
 import operator
 from collections.abc import Iterable
@@ -8,8 +8,11 @@ from headscope.errors import UserError
 
 
 def token_ids(tokens: Any, vocab_size: int) -> list[int]:
-    """A sequence of tokens as plain integers. Raises UserError when it is none, or when one is no
-    integer in the vocabulary."""
+    """Converts a sequence of tokens to a list of integers.
+
+    Raises UserError when `tokens` is not a sequence, or a token is not an integer in the
+    vocabulary.
+    """
     if not isinstance(tokens, Iterable):
         raise UserError(f"tokens are {tokens!r}: give a sequence of integers")
     ids = []

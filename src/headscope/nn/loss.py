@@ -1,6 +1,6 @@
-"""What a language model is measured by.
+"""Losses of a language model.
 
-Shapes: B batch, T tokens, C embed_dim, V vocab_size, N tokens of a chunk.
+Shapes: B batch, T tokens, C embed_dim, V vocab_size, N tokens in a chunk.
 """
 
 import math
@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 
 def next_token_loss(logits: Tensor, targets: Tensor, *, reduction: str = "mean") -> Tensor:
-    """Cross-entropy in nats of logits (B, T, V) at the tokens (B, T) that did follow."""
+    """Cross-entropy in nats between logits (B, T, V) and the next tokens `targets` (B, T)."""
     return F.cross_entropy(
         logits.reshape(-1, logits.size(-1)).float(), targets.reshape(-1), reduction=reduction
     )
@@ -22,25 +22,28 @@ def next_token_loss(logits: Tensor, targets: Tensor, *, reduction: str = "mean")
 def chunked_loss_sum(
     x: Tensor, targets: Tensor, unembed_loss_sum: Callable[[Tensor, Tensor], Tensor], *, rows: int
 ) -> Tensor:
-    """All nats of what the last block wrote, x (B, T, C), at the tokens (B, T) that did follow,
-    without all logits being there at once.
+    """Summed cross-entropy in nats from the final hidden states x (B, T, C) and the next tokens
+    `targets` (B, T), computed in chunks to save memory.
 
-    `unembed_loss_sum` computes the logits of a chunk x (N, C) and sums the loss at its tokens (N,),
-    at most `rows` of them. The backward pass recomputes them, so that only one chunk is held.
+    `unembed_loss_sum` computes the logits of a chunk (N, C) and their summed loss at its targets
+    (N,); N is at most `rows`. The backward pass recomputes the logits, so that only one chunk of
+    logits is in memory at a time.
     """
     chunks = math.ceil(targets.numel() / rows)
-    nats = [
+    loss_sums = [
         checkpoint(unembed_loss_sum, *chunk, use_reentrant=False)
         for chunk in zip(
             x.flatten(0, 1).chunk(chunks), targets.flatten().chunk(chunks), strict=True
         )
     ]
-    return torch.stack(nats).sum()
+    return torch.stack(loss_sums).sum()
 
 
 def bits_per_byte(nats: float, size: float) -> float:
-    """All nats of a text over ln 2 and its size in bytes; nan for a text without bytes.
+    """Converts the summed loss of a text (in nats) to bits per byte. `size` is the text's size in
+    bytes; the result is NaN if it is 0.
 
-    Unlike the loss per token, it compares across tokenizers.
+    Unlike the loss per token, this can be compared across tokenizers. A high value means a text
+    that is hard to predict.
     """
     return nats / math.log(2) / size if size else math.nan

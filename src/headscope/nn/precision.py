@@ -1,4 +1,4 @@
-"""Number formats, and products in the sizes that a GPU is fast at."""
+"""Number formats, and matrix sizes that are fast on GPUs."""
 
 import copy
 import warnings
@@ -16,13 +16,13 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def upcast_to_float32(x: Tensor) -> Tensor:
-    """x in float32, or in float64 where it is that already: bf16 keeps between two and three
-    digits, too few for scores and angles."""
+    """x in float32; float64 stays float64. The two to three digits of bf16 are too few for scores
+    and angles."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def no_autocast(x: Tensor) -> torch.autocast:
-    """Inside, autocast does not round what is multiplied on the device of x."""
+    """A context without autocast on the device of x, so that products keep the inputs' dtype."""
     return torch.autocast(x.device.type, enabled=False)
 
 
@@ -79,13 +79,12 @@ class RowLinear(nn.Linear):
 
 
 def in_precision(model: Model, precision: str) -> Model:
-    """`model` itself for `fp32`; for `bf16` and `int8` a copy in that precision, so that the
-    caller's model stays as it is.
+    """`model` itself for `fp32`; for `bf16` and `int8` a converted copy.
 
-    `int8` stores the weights of linear layers in int8, with one scale for each matrix, and rounds
-    their inputs to int8 as they come (PyTorch's dynamic quantization, on a CPU).
+    `int8` is PyTorch's dynamic quantization, for CPUs only. Weights of linear layers are stored in
+    int8 with one scale per matrix, and their inputs are rounded to int8 in every call.
 
-    Raises UserError when there is no such precision, or not on the model's device.
+    Raises UserError when `precision` is unknown, or is not supported on the model's device.
     """
     if precision == "fp32":
         return model
@@ -99,15 +98,16 @@ def in_precision(model: Model, precision: str) -> Model:
                 part.__class__ = RowLinear
         return model
     if device != "cpu":
-        raise UserError(f"precision=int8 is for device=cpu, not {device}")
+        raise UserError(f"precision=int8 works only with device=cpu, not {device}: use bf16")
     with warnings.catch_warnings():
-        # Its successor is a package of its own, torchao; in PyTorch up to 2.13 it is here.
+        # PyTorch warns that torchao replaces this function. PyTorch 2.13 still has it.
         warnings.simplefilter("ignore")
         return torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
 
 
 def padded_linear(x: Tensor, weight: Tensor) -> Tensor:
-    """x (..., C) times the transpose of weight (V, C), (..., V). Pads V to a multiple of 64 for the
-    product, as GPUs multiply other sizes several times slower. The padding is in no result."""
+    """x (..., C) times the transpose of weight (V, C), giving (..., V). For the product, V is padded
+    to a multiple of 64, because other sizes are several times slower on GPUs. The result is not
+    padded."""
     padding = -weight.size(0) % 64
     return F.linear(x, F.pad(weight, (0, 0, 0, padding)))[..., : weight.size(0)]

@@ -1,5 +1,4 @@
-"""Attention in all its variants. The ways in: `MultiHeadAttention` and its named variants,
-`StackedHeads`, `AdditiveAttention`; masks for them."""
+"""All attention variants, and functions that create masks for them."""
 
 from headscope.nn.attention.additive import AdditiveAttention
 from headscope.nn.attention.dot_product import HeadOutputs, scaled_dot_product

@@ -1,4 +1,4 @@
-"""Additive attention, the score function that came before the dot product.
+"""Additive attention, the score function used before the dot product.
 
 Shapes: B batch, T queries, S keys, H heads, K kv heads (divides H), D head_dim.
 """
@@ -15,23 +15,22 @@ from headscope.nn.attention.dot_product import (
     weighted_sum,
     with_bias,
 )
-from headscope.nn.attention.masks import combine
+from headscope.nn.attention.masks import combine_masks
 from headscope.nn.attention.multi_head import MultiHeadAttention
 from headscope.nn.position import Position
 from headscope.nn.precision import no_autocast, upcast_to_float32
 
 
 class AdditiveAttention(MultiHeadAttention):
-    """Scores a query and a key by a small network, w . tanh(q + k), instead of their dot product
-    (Bahdanau 2014, appendix A.1.2), with a vector w of its own in every head.
+    """The score of a query and a key is w . tanh(q + k) instead of their dot product (Bahdanau
+    2014, appendix A.1.2). Every head learns a vector w.
 
-    The projections into q, k and v, and the way out, are those of `MultiHeadAttention`. There is no
-    fused kernel, and tanh makes H T S D numbers where the dot product makes H T S: it is slow, and
-    here for reading and comparison.
+    The projections are those of `MultiHeadAttention`. This variant is for reading and comparison:
+    it is slow, because there is no fused kernel and tanh has H T S D results instead of H T S.
 
-    The options are those of `MultiHeadAttention`; `scale` is 1 unless given, as the paper has none.
+    The options are those of `MultiHeadAttention`. `scale` defaults to 1, as the paper has no scale.
 
-    Parameters: those of `MultiHeadAttention`, and H D more of w.
+    Parameters: those of `MultiHeadAttention`, and H D for w.
     """
 
     def __init__(self, *, scale: float | None = None, **options: Any) -> None:
@@ -50,21 +49,21 @@ class AdditiveAttention(MultiHeadAttention):
         dropout: float,
         explicit: bool,
     ) -> HeadOutputs:
-        """As in `MultiHeadAttention`. There is no fused kernel: weights and scores are computed
-        also without `explicit`."""
+        """Like `MultiHeadAttention.attend`, but always returns weights and scores, because there is
+        no fused kernel."""
         k, v = one_per_query_head(k, self.heads), one_per_query_head(v, self.heads)
         q32, k32 = upcast_to_float32(q), upcast_to_float32(k)
         hidden = torch.tanh(q32[:, :, :, None] + k32[:, :, None])  # (B, H, T, S, D)
         with no_autocast(q):
             scores = torch.einsum("bhtsd,hd->bhts", hidden, upcast_to_float32(self.w))
         scores = with_bias(self.scale * scores, bias, q.dtype)
-        visible = combine(self.causal_rows(q.size(2), k.size(2)), mask)
+        visible = combine_masks(self.causal_rows(q.size(2), k.size(2)), mask)
         outputs, weights = weighted_sum(scores, v, mask=visible, dropout=dropout)
         return HeadOutputs(outputs, weights, scores)
 
     def check_position(self, position: Position) -> None:
         if position.rotates:
             raise UserError(
-                "model/position=rotary turns queries and keys so that their dot product tells "
-                "their distance; model/attention=additive takes no dot product"
+                "model/position=rotary does not work with model/attention=additive: it needs the "
+                "dot product of queries and keys; choose another model/position"
             )

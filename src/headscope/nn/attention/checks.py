@@ -1,4 +1,4 @@
-"""What an attention is made with and called with, checked.
+"""Checks the arguments of attention layers.
 
 Shapes: B batch, T queries, S keys, C embed_dim, H heads, K kv heads.
 """
@@ -14,10 +14,10 @@ from headscope.nn.cache import Past
 from headscope.nn.position import Position
 
 
-def head_width(*, embed_dim: int, heads: int, head_dim: int | None) -> int:
-    """Width of one head: `head_dim`, or an equal share of `embed_dim`.
+def resolve_head_dim(*, embed_dim: int, heads: int, head_dim: int | None) -> int:
+    """`head_dim`, or `embed_dim` / `heads` if it is None.
 
-    Raises UserError when it is below 1, or when `heads` does not divide `embed_dim`.
+    Raises UserError when a size is below 1, or when `heads` does not divide `embed_dim`.
     """
     for name, size in (("embed_dim", embed_dim), ("heads", heads)):
         if size < 1:
@@ -28,8 +28,8 @@ def head_width(*, embed_dim: int, heads: int, head_dim: int | None) -> int:
         return head_dim
     if embed_dim % heads:
         raise UserError(
-            f"embed_dim={embed_dim} must be a multiple of heads={heads}, or head_dim be given: "
-            "every head takes an equal share of the width"
+            f"embed_dim={embed_dim} must be a multiple of heads={heads}, because every head gets "
+            "an equal part of it: change one of them, or set head_dim"
         )
     return embed_dim // heads
 
@@ -44,18 +44,18 @@ def check_sizes(attention: Any, *, block_size: int | None, causal: bool) -> None
     heads, kv_heads = attention.heads, attention.kv_heads
     if kv_heads < 1 or heads % kv_heads:
         raise UserError(
-            f"heads={heads} must be a multiple of kv_heads={kv_heads}: every key head serves as "
-            "many query heads"
+            f"heads={heads} must be a multiple of kv_heads={kv_heads}: every key head serves the "
+            "same number of query heads"
         )
     if not 0 < attention.scale < math.inf:
         raise UserError(f"scale={attention.scale} must be above 0 and finite")
     if not attention.has_out_proj and heads * attention.head_dim != attention.out_dim:
         raise UserError(
-            f"without out_proj the output is heads={heads} times head_dim={attention.head_dim} "
-            f"wide, not {attention.out_dim}"
+            f"out_proj=false needs heads={heads} times head_dim={attention.head_dim} equal to the "
+            f"output width {attention.out_dim}"
         )
     if causal and block_size is None:
-        raise UserError("causal attention needs block_size, the longest text it may see")
+        raise UserError("causal attention needs block_size, the maximum sequence length")
 
 
 def check_inputs(
@@ -68,8 +68,8 @@ def check_inputs(
     position: Position | None,
     past: Past | None,
 ) -> None:
-    """Raises UserError when the inputs are not floating-point numbers (B, T, C), (B, S, C) and
-    (B, S, C), or all without B, when one is empty, or when `mask` does not fit them."""
+    """Raises UserError when the inputs are not non-empty floating-point tensors (B, T, C),
+    (B, S, C) and (B, S, C), or all without B, or when `mask` does not fit them."""
     width = attention.embed_dim
     fits = (
         query.dim() in (2, 3)
@@ -88,9 +88,9 @@ def check_inputs(
         shapes = ", ".join(str(tuple(part.shape)) for part in parts)
         dtypes = ", ".join(str(part.dtype) for part in parts)
         raise UserError(
-            f"queries, keys and values of shapes {shapes} and {dtypes} must be floating-point "
-            f"numbers (B, T, {width}), (B, S, {width}) and (B, S, {width}), or all without the "
-            "batch axis B, and none of them empty"
+            f"queries, keys and values have shapes {shapes} and dtypes {dtypes}: give non-empty "
+            f"floating-point tensors (B, T, {width}), (B, S, {width}) and (B, S, {width}), or all "
+            "without the batch axis B"
         )
     queries, keys = query.size(-2), key.size(-2) + (0 if past is None else past.length)
     if mask is not None:

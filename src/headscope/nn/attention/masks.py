@@ -1,10 +1,10 @@
-"""Boolean masks: True where a query may look at a key.
+"""Boolean attention masks: True where a query may look at a key.
 
 Shapes: B batch, T queries, S keys, H heads.
 
-A mask is (T, S), the same for all, or (B, H, T, S), where each of the first three may be 1 for all
-alike. Three axes are refused, since both (B, T, S) and (H, T, S) are meant by them elsewhere:
-`mask_from_padding` and `mask_per_sequence` make the right shape.
+A mask has shape (T, S) or (B, H, T, S). In the second, B, H and T may each be 1, which broadcasts.
+A mask with three axes is refused, because it could mean (B, T, S) or (H, T, S).
+`mask_from_padding` and `mask_per_sequence` create masks of the right shape.
 """
 
 import torch
@@ -14,40 +14,45 @@ from headscope.errors import UserError
 
 
 def mask_from_padding(real: Tensor) -> Tensor:
-    """The mask (B, 1, 1, S) that hides padding; `real` (B, S) is True, or 1, at real tokens.
+    """The mask (B, 1, 1, S) that hides padding. `real` (B, S) is True or 1 for real tokens, and
+    False or 0 for padding.
 
-    Raises UserError when `real` has other axes, or floating-point numbers.
+    Raises UserError when `real` has another number of axes, or contains floating-point numbers.
     """
     if real.dim() != 2:
-        raise UserError(f"padding of shape {tuple(real.shape)} must be (batch, keys)")
+        raise UserError(f"padding has shape {tuple(real.shape)}: it must be (batch, keys)")
     return _boolean(real)[:, None, None, :]
 
 
 def mask_per_sequence(mask: Tensor) -> Tensor:
-    """The mask (B, 1, T, S) in which every sequence has its own (T, S), the same for all heads.
+    """The mask (B, 1, T, S) from one mask per sequence (B, T, S), the same for all heads.
 
-    Raises UserError when `mask` is not (B, T, S), or of floating-point numbers.
+    Raises UserError when `mask` has another number of axes, or contains floating-point numbers.
     """
     if mask.dim() != 3:
-        raise UserError(f"a mask of shape {tuple(mask.shape)} must be (batch, queries, keys)")
+        raise UserError(
+            f"the mask has shape {tuple(mask.shape)}: it must be (batch, queries, keys)"
+        )
     return _boolean(mask)[:, None]
 
 
 def _boolean(mask: Tensor) -> Tensor:
-    if mask.is_floating_point():  # 0 and -inf would mean the contrary of 0 and 1
-        raise UserError(f"a mask of {mask.dtype} must be boolean, or of whole numbers 0 and 1")
+    if mask.is_floating_point():  # may be an additive mask, in which 0 means "may look"
+        raise UserError(f"the mask is {mask.dtype}: it must be boolean, or integers 0 and 1")
     return mask.bool()
 
 
 def check_mask(mask: Tensor, *, batch: int, heads: int, queries: int, keys: int) -> None:
-    """Raises UserError when `mask` is not boolean, or of no shape that says what it means."""
+    """Raises UserError when `mask` is not boolean, or its shape does not fit."""
     if mask.dtype != torch.bool:
-        raise UserError(f"a mask of {mask.dtype} must be torch.bool, True where a query may look")
+        raise UserError(
+            f"the mask is {mask.dtype}: it must be torch.bool, True where a query may look"
+        )
     shape = tuple(mask.shape)
     if mask.dim() == 3:
         raise UserError(
-            f"a mask of shape {shape} could be (batch, queries, keys) or (heads, queries, keys): "
-            "give it four axes, by mask_per_sequence(mask) or mask[None]"
+            f"the mask has shape {shape}, which could mean (batch, queries, keys) or (heads, "
+            "queries, keys): give it four axes, with mask_per_sequence(mask) or mask[None]"
         )
     fits = shape == (queries, keys) or (
         mask.dim() == 4
@@ -58,13 +63,13 @@ def check_mask(mask: Tensor, *, batch: int, heads: int, queries: int, keys: int)
     )
     if not fits:
         raise UserError(
-            f"a mask of shape {shape} must be (queries, keys) = {(queries, keys)} or (batch, 1 or "
-            f"heads, queries, keys) = {(batch, heads, queries, keys)}"
+            f"the mask has shape {shape}: it must be (queries, keys) = {(queries, keys)} or "
+            f"(batch, heads, queries, keys) = {(batch, heads, queries, keys)}, where 1 broadcasts"
         )
 
 
-def combine(causal: Tensor | None, mask: Tensor | None) -> Tensor | None:
-    """Where both allow it; None allows everything."""
+def combine_masks(causal: Tensor | None, mask: Tensor | None) -> Tensor | None:
+    """True where both masks are True. None hides nothing."""
     if causal is None or mask is None:
         return mask if causal is None else causal
     return causal & mask

@@ -1,4 +1,4 @@
-"""Multi-head attention, and its variants with fewer key heads, in one class.
+"""Multi-head, multi-query, grouped-query and single-head attention, in one class.
 
 Shapes: B batch, T queries, S keys, C embed_dim, H heads, K kv heads (divides H), D head_dim,
 O out_dim.
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headscope.errors import UserError
-from headscope.nn.attention.checks import check_inputs, check_sizes, head_width
+from headscope.nn.attention.checks import check_inputs, check_sizes, resolve_head_dim
 from headscope.nn.attention.dot_product import HeadOutputs, attend_explicit, attend_masked
 from headscope.nn.cache import Past
 from headscope.nn.norm import HeadNorm
@@ -20,19 +20,19 @@ from headscope.nn.position import Position
 
 
 class MultiHeadAttention(nn.Module):
-    """Project, split into heads, attend, merge, project back (Vaswani 2017, 3.2.2).
+    """Each query returns a weighted sum of the values, in every head (Vaswani 2017, 3.2.2).
 
-    One head is single-head attention. `kv_heads` = `heads` is multi-head, 1 is multi-query (Shazeer
-    2019), between is grouped-query attention (Ainslie 2023).
+    `heads` = 1 is single-head attention. `kv_heads` = `heads` is multi-head attention, 1 is
+    multi-query (Shazeer 2019), and a number between is grouped-query (Ainslie 2023).
 
-    - `embed_dim`, width of the input; `out_dim`, width of the output, `embed_dim` unless given;
-    - `heads`; `kv_heads`, `heads` unless given; `head_dim`, `embed_dim` / `heads` unless given;
-    - `causal`: a query sees its own token and earlier ones, of at most `block_size` tokens;
-    - `dropout` of weights in training; `scale` of scores, 1 / sqrt(head_dim) unless given;
-    - `qkv_bias`, `out_bias`; `qk_norm`, RMSNorm of every query and key (Henry 2020);
-    - `out_proj`: without it the output is the heads side by side, and `out_dim` their width.
+    - `embed_dim` is the input width, `out_dim` the output width (default: `embed_dim`).
+    - `kv_heads` defaults to `heads`, and `head_dim` to `embed_dim` / `heads`.
+    - `causal`: a query sees its own and earlier tokens. Sequences have at most `block_size` tokens.
+    - `dropout` applies to weights in training; `scale` multiplies scores (default 1 / sqrt(D)).
+    - `qkv_bias`, `out_bias`: biases. `qk_norm`: RMSNorm of every query and key (Henry 2020).
+    - `out_proj`: if false, the output is the concatenated heads, and `out_dim` must be H D.
 
-    Parameters: (H + 2 K) D C of queries, keys and values, and H D O of `out_proj`; (H + 2 K) D more
+    Parameters: (H + 2 K) D C for queries, keys and values, H D O for `out_proj`; (H + 2 K) D more
     with `qkv_bias`, O with `out_bias`, 2 D with `qk_norm`.
 
     Raises UserError when the sizes do not fit together.
@@ -60,7 +60,7 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         self.embed_dim, self.heads = embed_dim, heads
         self.kv_heads = heads if kv_heads is None else kv_heads
-        self.head_dim = head_width(embed_dim=embed_dim, heads=heads, head_dim=head_dim)
+        self.head_dim = resolve_head_dim(embed_dim=embed_dim, heads=heads, head_dim=head_dim)
         self.out_dim = embed_dim if out_dim is None else out_dim
         self.dropout = dropout
         self.scale = self.head_dim**-0.5 if scale is None else scale
@@ -75,15 +75,15 @@ class MultiHeadAttention(nn.Module):
             self.out_proj = nn.Linear(heads * self.head_dim, self.out_dim, bias=out_bias)
 
     def make_projections(self) -> None:
-        """Create what `project` uses."""
+        """Creates the modules that `project` uses."""
         self.widths = [n * self.head_dim for n in (self.heads, self.kv_heads, self.kv_heads)]
         self.qkv = nn.Linear(self.embed_dim, sum(self.widths), bias=self.qkv_bias)
         norm = partial(HeadNorm, self.head_dim) if self.qk_norm else nn.Identity
         self.q_norm, self.k_norm = norm(), norm()
 
     def forward(self, *inputs: Tensor, weights: bool = False, **options: Any) -> Any:
-        """query (B, T, C) to (B, T, O); with `weights` also the weights (B, H, T, S) after softmax,
-        before dropout. Arguments and errors are those of `compute_heads`."""
+        """Maps query (B, T, C) to (B, T, O); with `weights`, also returns the weights (B, H, T, S)
+        after softmax, before dropout. Arguments and errors: see `compute_heads`."""
         dropout = self.dropout if self.training else 0.0
         computed = self.compute_heads(*inputs, dropout=dropout, explicit=weights, **options)
         out = self.out_proj(computed.outputs)
@@ -101,22 +101,22 @@ class MultiHeadAttention(nn.Module):
         dropout: float = 0.0,
         explicit: bool = True,
     ) -> HeadOutputs:
-        """The heads' outputs side by side (B, T, H D) and, with `explicit`, weights and raw scores
-        (B, H, T, S) in at least float32. All shapes may lack the batch axis.
+        """The concatenated outputs of the heads (B, T, H D). With `explicit`, also the weights and
+        raw scores (B, H, T, S), in at least float32. The batch axis is optional in all shapes.
 
-        `key` (B, S, C) is `query` unless given, and `value` (B, S, C) is `key`: one tensor is
-        self-attention, two or three are cross-attention. `mask` is True where a query may look; see
-        `headscope.nn.attention.masks` for its shapes. `position` rotates queries and keys, or
-        biases the scores. `past` holds keys and values of earlier tokens: new ones are appended,
-        and S counts all. Queries are aligned to the last keys.
+        `key` (B, S, C) defaults to `query`, `value` (B, S, C) to `key`: one tensor is
+        self-attention, more are cross-attention. `mask` is True where a query may look (shapes:
+        `headscope.nn.attention.masks`). `position` rotates queries and keys, or biases the scores.
+        `past` holds keys and values of earlier tokens: the new ones are appended, and S counts
+        both. Queries are aligned to the last keys.
 
-        Raises UserError when a text is longer than `block_size`, or shapes or dtypes do not fit.
+        Raises UserError if a sequence is longer than `block_size`, or shapes or dtypes do not fit.
         """
         batched = query.dim() == 3
-        plain = batched and key is None and value is None and mask is None and query.numel()
+        simple = batched and key is None and value is None and mask is None and query.numel()
         key = query if key is None else key
         value = key if value is None else value
-        if not plain or query.size(-1) != self.embed_dim or not query.is_floating_point():
+        if not simple or query.size(-1) != self.embed_dim or not query.is_floating_point():
             check_inputs(self, query, key, value, mask=mask, position=position, past=past)
         if not batched:
             query, key, value = query[None], key[None], value[None]
@@ -144,7 +144,7 @@ class MultiHeadAttention(nn.Module):
         return self.q_norm(q), self.k_norm(k), v
 
     def split(self, x: Tensor) -> Tensor:
-        """Heads side by side (B, T, H D) as (B, H, T, D)."""
+        """Splits concatenated heads (B, T, H D) into (B, H, T, D)."""
         return x.view(x.size(0), x.size(1), -1, self.head_dim).transpose(1, 2)
 
     def attend(
@@ -158,9 +158,9 @@ class MultiHeadAttention(nn.Module):
         dropout: float,
         explicit: bool,
     ) -> HeadOutputs:
-        """softmax(scale q k^T + bias) v, (B, H, T, D); with `explicit` also weights and scores."""
+        """softmax(scale q k^T + bias) v, (B, H, T, D); if `explicit`, also weights and scores."""
         causal = self.causal_rows(q.size(2), k.size(2))
-        aligned = causal is None or q.size(2) == k.size(2)  # as `is_causal` of the kernel wants it
+        aligned = causal is None or q.size(2) == k.size(2)  # the kernel's `is_causal` needs T = S
         if explicit or mask is not None or bias is not None or not aligned:
             compute = attend_explicit if explicit else attend_masked
             return compute(q, k, v, causal, mask, bias, scale=self.scale, dropout=dropout)
@@ -169,7 +169,7 @@ class MultiHeadAttention(nn.Module):
         return HeadOutputs(sdpa(q, k, v, is_causal=is_causal, scale=self.scale, dropout_p=dropout))
 
     def causal_rows(self, queries: int, keys: int) -> Tensor | None:
-        """The rows (T, S) of the causal mask for queries that are the last of the keys."""
+        """The last T of the S rows of the causal mask, (T, S), or None if it hides nothing."""
         if self.mask is None:
             return None
         if keys > self.mask.size(0):

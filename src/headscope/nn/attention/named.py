@@ -1,4 +1,4 @@
-"""The variants of `MultiHeadAttention` by name, each held to the heads that its name promises."""
+"""Named variants of `MultiHeadAttention`. Each checks that the numbers of heads fit its name."""
 
 from typing import Any
 
@@ -7,23 +7,24 @@ from headscope.nn.attention.multi_head import MultiHeadAttention
 
 
 def single_head(*, heads: int, **options: Any) -> MultiHeadAttention:
-    """One head, as wide as the embedding unless `head_dim` is given.
+    """One head. Its width is `embed_dim` by default.
 
     Raises UserError when `heads` is not 1.
     """
     if heads != 1:
         raise UserError(
-            f"heads={heads}: single_head has one: model.heads=1, or model/attention=multi_head"
+            f"heads={heads}: single_head has one head; set model.heads=1, or "
+            "model/attention=multi_head"
         )
     return multi_head(heads=heads, **options)
 
 
 def multi_head(*, heads: int, kv_heads: int | None = None, **options: Any) -> MultiHeadAttention:
-    """A key head for every query head. Raises UserError when `kv_heads` says otherwise."""
+    """One key head per query head. Raises UserError when `kv_heads` is not `heads`."""
     if kv_heads not in (None, heads):
         raise UserError(
-            f"kv_heads={kv_heads}: here every one of heads={heads} has keys of its own; "
-            "model/attention=grouped_query shares them"
+            f"kv_heads={kv_heads}: in multi_head it must equal heads={heads}; remove it, or set "
+            "model/attention=grouped_query, where query heads share keys"
         )
     return MultiHeadAttention(heads=heads, **options)
 
@@ -32,13 +33,14 @@ def multi_query(*, kv_heads: int | None = None, **options: Any) -> MultiHeadAtte
     """One key head for all query heads. Raises UserError when `kv_heads` is not 1."""
     if kv_heads not in (None, 1):
         raise UserError(
-            f"kv_heads={kv_heads}: multi_query has one; model/attention=grouped_query takes more"
+            f"kv_heads={kv_heads}: multi_query has one key head; remove it, or set "
+            "model/attention=grouped_query"
         )
     return MultiHeadAttention(kv_heads=1, **options)
 
 
 def grouped_query(*, kv_heads: int | None = None, **options: Any) -> MultiHeadAttention:
-    """`kv_heads` key heads, each for a group of query heads. Raises UserError without them."""
+    """`kv_heads` key heads, each for a group of query heads. Raises UserError when it is None."""
     if kv_heads is None:
-        raise UserError("grouped_query needs kv_heads=: give a number that divides heads")
+        raise UserError("grouped_query needs kv_heads: give a number that divides heads")
     return MultiHeadAttention(kv_heads=kv_heads, **options)

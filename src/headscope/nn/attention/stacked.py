@@ -1,4 +1,4 @@
-"""Multi-head attention by the book: single heads side by side.
+"""Multi-head attention as independent single heads, as in textbooks.
 
 Shapes: B batch, T queries, S keys, C embed_dim, H heads, D head_dim.
 """
@@ -15,24 +15,24 @@ from headscope.nn.norm import HeadNorm
 
 
 class StackedHeads(MultiHeadAttention):
-    """Independent single heads, each with matrices of its own, concatenated, then `out_proj`.
+    """Independent single heads, each with separate matrices, concatenated, then `out_proj`.
 
-    It equals `MultiHeadAttention` when the weights are copied, and is slower, since the heads are
-    computed one after the other. For reading, and to test by.
+    With the same weights, the result equals that of `MultiHeadAttention`. It is slower, because the
+    heads are computed one after another. It is for reading and for tests.
 
-    The options are those of `MultiHeadAttention`; each head has gains of its own with `qk_norm`.
+    The options are those of `MultiHeadAttention`. With `qk_norm`, each head has separate gains.
 
-    Parameters: 3 H D C of the heads and H D O of `out_proj`; 3 H D more with `qkv_bias`, O with
+    Parameters: 3 H D C for the heads and H D O for `out_proj`; 3 H D more with `qkv_bias`, O with
     `out_bias`, 2 H D with `qk_norm`.
 
-    Raises UserError when `kv_heads` is not `heads`: these heads share no keys.
+    Raises UserError when `kv_heads` is not `heads`, because these heads do not share keys.
     """
 
     def make_projections(self) -> None:
         if self.kv_heads != self.heads:
             raise UserError(
-                f"kv_heads={self.kv_heads}: stacked heads, here heads={self.heads}, share no keys; "
-                "model/attention=grouped_query does"
+                f"kv_heads={self.kv_heads}: in stacked_heads it must equal heads={self.heads}; "
+                "remove it, or set model/attention=grouped_query, where query heads share keys"
             )
         self.stack = nn.ModuleList(
             Head(self.embed_dim, self.head_dim, bias=self.qkv_bias, qk_norm=self.qk_norm)
@@ -40,7 +40,7 @@ class StackedHeads(MultiHeadAttention):
         )
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of every head, (B, H, T or S, D) each."""
+        """Queries (B, H, T, D), keys and values (B, H, S, D)."""
         projected = [head(query, key, value) for head in self.stack]
         q, k, v = (torch.stack(parts, dim=1) for parts in zip(*projected, strict=True))
         return q, k, v
@@ -55,14 +55,14 @@ class StackedHeads(MultiHeadAttention):
         bias: Tensor | None,
         **options: Any,
     ) -> HeadOutputs:
-        """As in `MultiHeadAttention`, head by head."""
+        """Like `MultiHeadAttention.attend`, one head at a time."""
         heads = [
             super(StackedHeads, self).attend(
                 q[:, [head]],
                 k[:, [head]],
                 v[:, [head]],
-                mask=mask if mask is None or mask.dim() == 2 else of_head(mask, 1, head),
-                bias=None if bias is None else of_head(bias, 0, head),
+                mask=mask if mask is None or mask.dim() == 2 else slice_head(mask, 1, head),
+                bias=None if bias is None else slice_head(bias, 0, head),
                 **options,
             )
             for head in range(self.heads)
@@ -73,13 +73,13 @@ class StackedHeads(MultiHeadAttention):
         return HeadOutputs(*(torch.cat(parts, dim=1) for parts in (outputs, weights, scores)))
 
 
-def of_head(x: Tensor, axis: int, head: int) -> Tensor:
-    """The part of x that is for one head; an axis of size 1 serves all heads."""
+def slice_head(x: Tensor, axis: int, head: int) -> Tensor:
+    """The slice of x for one head. If the axis has size 1, all heads share it."""
     return x if x.size(axis) == 1 else x.narrow(axis, head, 1)
 
 
 class Head(nn.Module):
-    """The query, key and value matrices of one head, and its norms with `qk_norm`."""
+    """The query, key and value projections of one head; with `qk_norm`, also its norms."""
 
     def __init__(self, embed_dim: int, head_dim: int, *, bias: bool, qk_norm: bool) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""Position encodings: added to the embeddings (`absolute`, `historical`), turning queries and keys
-(`rotary`), or added to the scores (`biases`)."""
+"""Position encodings. They are added to the embeddings (`absolute`, `historical`), rotate queries
+and keys (`rotary`), or are added to the scores (`biases`)."""
 
 from headscope.nn.position.absolute import Sinusoidal
 from headscope.nn.position.base import Learned, NoPosition, Position

@@ -1,4 +1,4 @@
-"""Encodings that are added to the embeddings.
+"""Fixed position encodings that are added to the embeddings.
 
 Shapes: B batch, T tokens, C embed_dim.
 """
@@ -13,21 +13,21 @@ from headscope.nn.position.base import Position
 
 
 class FixedTable(Position):
-    """A `table` (block_size, C) that is computed, not learned, added to the embeddings."""
+    """Adds a fixed `table` (block_size, C), which is not learned, to the embeddings."""
 
     table: Tensor
 
     def forward(self, embeddings: Tensor, start: int = 0) -> Tensor:
-        end = self.end_of(embeddings, start)
+        end = self.checked_end(embeddings, start)
         return embeddings + self.table[start:end].to(embeddings.dtype)
 
 
 class Sinusoidal(FixedTable):
-    """Fixed sines and cosines of falling frequency, added to the embeddings (Vaswani 2017, 3.5).
+    """Sines and cosines of decreasing frequency, added to the embeddings (Vaswani 2017, 3.5).
 
-    Dimension 2i of position t is sin(t / base^(2i / C)), dimension 2i + 1 the cosine of the same
-    angle. A shift of the text turns each such pair by an angle of its own, the same wherever it
-    stands.
+    At position t, dimension 2i is sin(t / base^(2i / C)), and dimension 2i + 1 is the cosine of the
+    same angle. Moving n positions rotates every such pair by an angle that depends on n and i, but
+    not on t.
 
     Parameters: none. Raises UserError when `base` is not above 0 and finite.
     """
@@ -40,26 +40,24 @@ class Sinusoidal(FixedTable):
 
 
 def check_base(base: float) -> None:
-    """Raises UserError when no frequencies can be made of `base`."""
+    """Raises UserError when `base` is not above 0 and finite."""
     if not 0 < base < math.inf:
         raise UserError(f"base={base} must be above 0 and finite")
 
 
 def angles(length: int, width: int, base: float) -> Tensor:
-    """Position t times base^(-2i / width), for i up to half the width, rounded up, in float64.
+    """The angles t base^(-2i / width), float64 (length, width / 2 rounded up).
 
-    In float32 the angles of far positions would be wrong by a thousandth.
+    In float32, the angles of late positions would have errors of about 0.001.
     """
     position = torch.arange(length, dtype=torch.float64)[:, None]
-    half = torch.arange(0, width, 2, dtype=torch.float64)
-    return position * torch.exp(half * (-math.log(base) / width))
+    even_dimension = torch.arange(0, width, 2, dtype=torch.float64)
+    return position * torch.exp(even_dimension * (-math.log(base) / width))
 
 
 def sinusoidal_table(length: int, width: int, base: float = 10000.0) -> Tensor:
-    """The table (length, width) of `Sinusoidal`, in float32.
-
-    An odd width ends on a sine without its cosine.
-    """
+    """The table of `Sinusoidal`, float32 (length, width). If the width is odd, the last sine has no
+    cosine."""
     angle = angles(length, width, base)
     table = torch.empty(length, width, dtype=torch.float64)
     table[:, 0::2] = torch.sin(angle)

@@ -1,4 +1,4 @@
-"""Encodings that are added to the scores.
+"""Position encodings that are added to the scores.
 
 Shapes: T queries, S keys, H heads.
 """
@@ -13,12 +13,13 @@ from headscope.nn.position.base import Position, distances
 
 
 class Alibi(Position):
-    """Scores fall in a straight line with distance, in every head at another slope (Press 2022).
+    """Scores decrease linearly with distance, with a different slope in every head (Press 2022).
 
-    The bias is in float32. Attention rounds it to the dtype of its queries: in bf16 distances above
-    256 are multiples of 2, above 512 of 4, and so on, in both paths.
+    The bias is float32. Attention rounds it to the dtype of the queries, on both paths. In bf16, it
+    keeps 8 significant bits, so that distances above 256 are rounded to multiples of 2, above 512
+    to multiples of 4, and so on.
 
-    Parameters: none; the slopes are those of `alibi_slopes`.
+    Parameters: none; see `alibi_slopes`.
     """
 
     slopes: Tensor
@@ -35,8 +36,9 @@ class Alibi(Position):
 
 
 def alibi_slopes(heads: int) -> list[float]:
-    """2^(-8/n), 2^(-16/n), ... for n heads when n is a power of two. Otherwise those of the next
-    smaller power, and after them every second of the next larger one's (the authors' code)."""
+    """2^(-8/n), 2^(-16/n), ... for n heads, if n is a power of two. Otherwise, as in the authors'
+    code, the slopes for the next smaller power of two, then every second slope for the next larger
+    one."""
     power = 2 ** math.floor(math.log2(heads))
     slopes = [2 ** (-8 * (head + 1) / power) for head in range(power)]
     if power < heads:
@@ -45,15 +47,16 @@ def alibi_slopes(heads: int) -> list[float]:
 
 
 class Relative(Position):
-    """A learned number for every head and every bucket of distances, shared by all layers
-    (Raffel 2020, 2.1: T5; its decoder's buckets).
+    """One learned number per head and bucket of distances, shared by all layers (T5's decoder:
+    Raffel 2020, 2.1).
 
-    Half of the `buckets` are one distance each, the others grow with it, up to `max_distance`;
-    beyond it all share the last. Keys that come later, which a causal mask hides, are in bucket 0.
-    T5 does not scale its scores; `model.attention.scale=1` does as it did.
+    In the first half of the `buckets`, each bucket is one distance. The other buckets cover ranges
+    that grow logarithmically up to `max_distance`. All larger distances share the last bucket. Keys
+    after the query, which a causal mask hides, are in bucket 0. T5 does not scale its scores: to do
+    the same, set `model.attention.scale=1`.
 
-    Parameters: buckets * H. Raises UserError when `buckets` is odd or below 2, or `max_distance`
-    not above half of them.
+    Parameters: buckets * H. Raises UserError when `buckets` is odd or below 2, or `max_distance` is
+    not larger than half of `buckets`.
     """
 
     bucket: Tensor
@@ -62,8 +65,8 @@ class Relative(Position):
         super().__init__(**sizes)
         if buckets < 2 or buckets % 2 or max_distance <= buckets // 2:
             raise UserError(
-                f"buckets={buckets} must be an even number, and max_distance={max_distance} more "
-                "than half of it"
+                f"buckets={buckets} must be even and at least 2, and max_distance={max_distance} "
+                "must be more than half of it"
             )
         self.table = nn.Embedding(buckets, self.heads)
         bucket = t5_buckets(torch.arange(self.block_size), buckets, max_distance)
@@ -76,23 +79,23 @@ class Relative(Position):
 
 
 def t5_buckets(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
-    """The bucket of each distance, of any shape and 0 or more."""
+    """The bucket of each distance. `distance` has any shape and no negative values."""
     exact = buckets // 2
-    share = torch.log(distance.clamp(min=1) / exact) / math.log(max_distance / exact)  # 0 to 1
-    far = exact + (share * (buckets - exact)).long()
+    log_ratio = torch.log(distance.clamp(min=1) / exact) / math.log(max_distance / exact)  # 0 to 1
+    far = exact + (log_ratio * (buckets - exact)).long()
     return torch.where(distance < exact, distance, far.clamp(max=buckets - 1))
 
 
 class HeadBias(Position):
-    """A learned table in every head, a number for each pair of a query's and a key's position.
+    """One learned number per head, query position and key position. Initialized to zero.
 
-    The most that a bias can say, at the greatest cost, and of nothing beyond `block_size`. It
-    starts at zero.
+    This is the most general bias, but it has the most parameters, and none for positions beyond
+    `block_size`.
 
     Parameters: H * block_size^2.
     """
 
-    limit = "its tables have a learned number for every pair of positions up to there, none beyond"
+    limit = "its learned tables have no entries for later positions"
 
     def __init__(self, **sizes: int) -> None:
         super().__init__(**sizes)

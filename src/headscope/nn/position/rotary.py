@@ -1,4 +1,4 @@
-"""Rotary position encoding: queries and keys are turned, so that scores know distances.
+"""Rotary position encoding (RoPE): rotates queries and keys, so that scores depend on distances.
 
 Shapes: B batch, T queries, S keys, H heads, K kv heads, D head_dim.
 """
@@ -13,14 +13,14 @@ from headscope.nn.precision import upcast_to_float32
 
 
 class Rotary(Position):
-    """RoPE (Su 2021): pair i of a query or key at position t is turned by t / base^(2i / D).
+    """RoPE (Su 2021): in a query or key at position t, rotates the pair of dimensions number i by
+    the angle t / base^(2i / D).
 
-    The dot product of a turned query and a turned key depends on their distance alone. Pairs are
-    (i, i + D / 2), as in Llama, or with `interleaved` (2i, 2i + 1), as in the paper: with the rows
-    of the projections permuted the two are the same.
+    The position enters the dot product of a query and a key only through their distance. Pairs are
+    the dimensions (i, i + D / 2), as in Llama, or with `interleaved` (2i, 2i + 1), as in the paper.
+    Both are equivalent up to a permutation of the rows of the projections.
 
-    Parameters: none; the angles are computed. Raises UserError when D is odd, or `base` is not
-    above 0 and finite.
+    Parameters: none. Raises UserError when D is odd, or `base` is not above 0 and finite.
     """
 
     rotates = True
@@ -32,9 +32,10 @@ class Rotary(Position):
         check_base(base)
         if self.head_dim % 2:
             raise UserError(
-                f"head_dim={self.head_dim} must be even: rotary turns a head's numbers in pairs"
+                f"head_dim={self.head_dim} must be even, because model/position=rotary rotates "
+                "pairs of dimensions"
             )
-        self.turn = turn_interleaved if interleaved else turn_halves
+        self.rotate_pairs = rotate_interleaved if interleaved else rotate_halves
         angle = angles(self.block_size, self.head_dim, base)  # (block_size, D / 2)
         self.register_buffer("cos", angle.cos().float(), persistent=False)
         self.register_buffer("sin", angle.sin().float(), persistent=False)
@@ -50,17 +51,17 @@ class Rotary(Position):
         end, first = start + k.size(2), k.size(2) - q.size(2)
         self.check_length(end)
         cos, sin = self.cos[start:end], self.sin[start:end]
-        return self.turn(q, cos[first:], sin[first:]), self.turn(k, cos, sin)
+        return self.rotate_pairs(q, cos[first:], sin[first:]), self.rotate_pairs(k, cos, sin)
 
 
-def turn_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x (..., T, D) with each pair (i, i + D / 2) turned by the angle whose cos and sin (T, D / 2)
-    are given."""
+def rotate_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotates each pair (i, i + D / 2) of x (..., T, D). `cos` and `sin` of the angles are
+    (T, D / 2)."""
     a, b = upcast_to_float32(x).chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x.dtype)
 
 
-def turn_interleaved(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """The same with pairs (2i, 2i + 1)."""
+def rotate_interleaved(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Like `rotate_halves`, with pairs (2i, 2i + 1)."""
     a, b = upcast_to_float32(x).unflatten(-1, (-1, 2)).unbind(dim=-1)
     return torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2).to(x.dtype)

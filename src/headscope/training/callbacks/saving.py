@@ -70,7 +70,7 @@ class CheckpointSaver(Callback):
             return
         if self.deferring is None:
             self.deferring = ExitStack()
-            self.deferring.enter_context(stop.deferred(self.say))
+            self.deferring.enter_context(stop.defer_stop(self.say))
         if trainer.global_step >= trainer.max_steps:
             trainer.should_stop = True  # Lightning then validates, whatever the schedule says
         if trainer.should_stop or self._validates_now(trainer):

@@ -1,0 +1,124 @@
+"""Reads UTF-8 text files, and says what a file is if it is not UTF-8 text.
+
+CRLF and CR line ends become LF, and a byte order mark is removed. Sizes in bytes are counted
+afterwards.
+"""
+
+import codecs
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedIOBase, BytesIO
+from pathlib import Path
+
+from headscope.errors import UserError
+
+
+def read_text(file: Path) -> str:
+    """The text of a UTF-8 file, with LF line ends. Raises UserError when it is not UTF-8 text."""
+    with _opened(file) as stream:
+        data = stream.read()
+    problem = _other_format(data)
+    if problem:
+        raise UserError(f"{file} {problem}")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{file} is not UTF-8: byte {data[error.start]:#04x} at offset {error.start}; "
+            f"{_decoding_advice(data, error)}"
+        ) from None
+    if "\0" in text:
+        raise UserError(
+            f"{file} has NUL bytes, the first at offset {data.index(0)}: it is not text, or it is "
+            "damaged; to remove them: tr -d '\\000' < old > new"
+        )
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+CONTAINERS = {
+    b"\x1f\x8b": "gzip-compressed: unpack it with gunzip",
+    b"PK\x03\x04": "a zip archive (or an Office document): unpack it, or save it as plain text",
+    b"\xfd7zXZ\0": "xz-compressed: unpack it with unxz",
+    b"BZh": "bzip2-compressed: unpack it with bunzip2",
+    b"\x28\xb5\x2f\xfd": "zstd-compressed: unpack it with unzstd",
+    b"%PDF-": "a PDF: convert it to text, for example with pdftotext",
+}
+"""First bytes of other file formats: what the file is, and what to do."""
+
+BYTE_ORDER_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+"""Longer marks come first, because a UTF-32 mark begins with a UTF-16 mark."""
+
+
+def _other_format(data: bytes) -> str | None:
+    """What the file is and what to do, if the bytes are clearly another format than UTF-8 text."""
+    for magic, what in CONTAINERS.items():
+        if data.startswith(magic):
+            return f"is {what}"
+    for mark, encoding in BYTE_ORDER_MARKS.items():
+        if data.startswith(mark):
+            return f"is {encoding.upper()}: convert it with iconv -f {encoding} -t utf-8 old > new"
+    start = data[: 2**16]
+    # UTF-16 without a mark: spaces and line ends have NUL as their high byte, never as their low.
+    for encoding, high, low in (("utf-16le", 1, 0), ("utf-16be", 0, 1)):
+        high_zeros, low_zeros = start[high::2].count(0), start[low::2].count(0)
+        enough_zeros = high_zeros > max(10 * low_zeros, len(start) / 100)
+        if enough_zeros and _fraction_readable(start, encoding) > 0.95:
+            return (
+                f"looks like {encoding.upper()} without a byte order mark: convert it with "
+                f"iconv -f {encoding} -t utf-8 old > new"
+            )
+    return None
+
+
+def _fraction_readable(data: bytes, encoding: str) -> float:
+    """Fraction of the decoded characters that are printable or white space."""
+    text = data.decode(encoding, errors="ignore")
+    return sum(char.isprintable() or char.isspace() for char in text) / max(1, len(text))
+
+
+def _decoding_advice(data: bytes, error: UnicodeDecodeError) -> str:
+    """What to do with bytes that are not UTF-8: a guess from their content."""
+    if error.reason == "unexpected end of data":
+        return "the file ends inside a character, so it is incomplete: get it again"
+    if not data[: error.start].isascii():
+        return (
+            "the file is UTF-8 up to there, so it is damaged: get it again, or remove the damaged "
+            "bytes with iconv -c -f utf-8 -t utf-8 old > new"
+        )
+    encoding = "windows-1252"
+    try:
+        non_ascii = [char for char in data.decode("gb18030") if not char.isascii()]
+    except UnicodeDecodeError:
+        non_ascii = []
+    chinese = sum("\u3000" <= char <= "\u9fff" for char in non_ascii)
+    if non_ascii and chinese > len(non_ascii) * 0.8:
+        encoding = "gb18030"
+    return (
+        f"it may be {encoding}: convert it with iconv -f {encoding} -t utf-8 old > new, check the "
+        "result, and try another encoding if it is wrong"
+    )
+
+
+def file_sha256(file: Path) -> str:
+    """Raises UserError when the file cannot be read."""
+    with _opened(file) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[BufferedIOBase]:
+    """Opens a regular file. Raises UserError when it cannot be read."""
+    try:
+        if file.exists() and not file.is_file():  # reading a pipe could wait forever
+            raise UserError(f"{file} is not a regular file")
+        # Files in /proc have size 0, and reading some of them waits forever.
+        with file.open("rb") if file.stat().st_size else BytesIO() as stream:
+            yield stream
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}") from None
