@@ -64,15 +64,8 @@ class TrainingBatches(IterableDataset[Batch]):
                 f"{batch_size * world_size} x {block_size}: take more text, or a smaller "
                 "trainer.batch_size or model.block_size"
             )
-<<<<<<< HEAD
         self.tokens = tokens
         self.device = device
-=======
-        length = block_size + 1
-        self.gather = (
-            gather_on_device(tokens, length, device) if device else gather_on_cpu(tokens, length)
-        )
->>>>>>> lang2
         self.block_size = block_size
         self.batch_size = batch_size
         self.seed = seed
@@ -83,13 +76,15 @@ class TrainingBatches(IterableDataset[Batch]):
     def __iter__(self) -> Iterator[Batch]:
         length = self.block_size + 1
         device = self.device
-        cut = cut_on(device, self.tokens, length) if device else cut_here(self.tokens, length)
+        if device:
+            gather = gather_on_device(self.tokens, length, device)
+        else:
+            gather = gather_on_cpu(self.tokens, length)
         for starts in self.starts():
-<<<<<<< HEAD
-            yield inputs_and_targets(cut(starts))
+            yield inputs_and_targets(gather(starts))
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process: a memory-mapped file goes there by its path, not with its bytes."""
+        """For another process: a memory-mapped file is sent as its path, not as its bytes."""
         tokens = self.tokens
         # The base of a slice is the whole map: a slice would be another part of the file.
         if isinstance(tokens, np.memmap) and isinstance(tokens.base, mmap.mmap):
@@ -100,9 +95,6 @@ class TrainingBatches(IterableDataset[Batch]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         tokens = state["tokens"]
         self.__dict__ = state | {"tokens": tokens() if isinstance(tokens, partial) else tokens}
-=======
-            yield inputs_and_targets(self.gather(starts))
->>>>>>> lang2
 
     def starts(self) -> Iterator[np.ndarray]:
         """The start positions (B,) of the windows, batch by batch."""
@@ -146,13 +138,8 @@ def gather_on_device(tokens: np.ndarray, length: int, device: torch.device) -> G
 
 
 def prefetched(batches: TrainingBatches) -> DataLoader[Batch]:
-<<<<<<< HEAD
-    """The same batches in the same order, made ahead by one process, in memory that a GPU reads
-    without waiting. The process is spawned: CUDA does not survive a fork."""
-=======
     """The same batches in the same order, prefetched by one worker process into pinned memory. The
-    process is forked, so that it shares the tokens."""
->>>>>>> lang2
+    process is spawned, as CUDA does not survive a fork."""
     return DataLoader(
         batches,
         batch_size=None,
@@ -160,13 +147,8 @@ def prefetched(batches: TrainingBatches) -> DataLoader[Batch]:
         persistent_workers=True,  # else Lightning warns; there is one epoch without end
         pin_memory=True,
         worker_init_fn=ignore_interrupts,
-<<<<<<< HEAD
         multiprocessing_context="spawn",
-        generator=torch.Generator(),  # else it draws a global random number
-=======
-        multiprocessing_context="fork",
         generator=torch.Generator(),  # otherwise DataLoader draws from the global generator
->>>>>>> lang2
     )
 
 

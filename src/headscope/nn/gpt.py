@@ -121,7 +121,7 @@ class GPT(nn.Module):
         return self.unembed(self.hidden(tokens))
 
     def hidden(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
-        """The last block's output (B, T, C). `tokens` continue those in `cache`, which is updated."""
+        """The last block's output (B, T, C). `tokens` continue those in `cache`, which grows."""
         if cache is None:
             return self.through_blocks(self.embed(tokens))
         all_tokens = cache.append(tokens)
