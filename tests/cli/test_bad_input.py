@@ -137,11 +137,12 @@ def test_a_folder_that_is_not_a_run_loses_nothing(script: Script) -> None:
 def test_a_wrong_key_in_a_file(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     import shutil
 
-    from headscope.cli import command_line
+    from headscope.cli import command_line, words
 
-    shutil.copytree(command_line.CONF, "conf")
+    shutil.copytree(words.CONF, "conf")
     Path("conf/experiment/bad.yaml").write_text("# @package _global_\nmodel:\n  haeds: 8\n")
-    monkeypatch.setattr(command_line, "CONF", Path("conf").resolve())
+    for module in (command_line, words):
+        monkeypatch.setattr(module, "CONF", Path("conf").resolve())
     assert_one_line(script("train", "experiment=bad"), "haeds", "heads")
 
 

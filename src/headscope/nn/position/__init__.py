@@ -1,28 +1,7 @@
 """Position encodings: added to the embeddings (`absolute`, `historical`), turning queries and keys
-(`rotary`), or added to the scores (`biases`)."""
+(`rotary`), or added to the scores (`biases`). `headscope.nn` exports all of them."""
 
-from headscope.nn.position.absolute import Learned, Sinusoidal
-from headscope.nn.position.base import NoPosition, Position
-from headscope.nn.position.biases import Alibi, HeadBias, Relative
-from headscope.nn.position.historical import (
-    Digits,
-    Index,
-    Normalized,
-    add_position_over_length,
-)
-from headscope.nn.position.rotary import Rotary
+from headscope.nn.position.absolute import Learned
+from headscope.nn.position.base import Position
 
-__all__ = [
-    "Alibi",
-    "Digits",
-    "HeadBias",
-    "Index",
-    "Learned",
-    "NoPosition",
-    "Normalized",
-    "Position",
-    "Relative",
-    "Rotary",
-    "Sinusoidal",
-    "add_position_over_length",
-]
+__all__ = ["Learned", "Position"]
