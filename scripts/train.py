@@ -12,7 +12,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from headscope import stop
 from headscope.cli import command_line, words
-from headscope.cli.resume import changed_keys
 from headscope.errors import UserError
 from headscope.terminal import printable
 from headscope.training import run_folder
@@ -78,6 +77,7 @@ def train_in(folder: Path, composed: DictConfig, *, named: bool, sweep: bool) ->
     # Heavy, and not needed for --help or a misspelt key.
     from rich.console import Console
 
+    from headscope.cli.resume import changed_keys
     from headscope.config import from_hydra
     from headscope.config.training import TrainConfig
     from headscope.training import build, report, run

@@ -14,6 +14,8 @@ import torch
 from hypothesis import settings
 from running import ROOT, Said, Script
 
+pytest_plugins = ["leftovers"]
+
 settings.register_profile("untimed", deadline=None)  # machines are busy
 settings.load_profile("untimed")
 

@@ -1,6 +1,5 @@
 """The laws of conf/: all of it composes and builds, and no mistake in it goes unnoticed."""
 
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,14 +109,6 @@ def test_every_schema_has_its_file_and_every_file_its_schema():
     assert files == {(group, option) for group, named in SCHEMAS.items() for option in named}
 
 
-def test_a_person_is_told_of_every_choice():
-    for group, option in CHOICES:
-        text = (CONF / f"{ROOT_OF.get(group, 'train')}.yaml").read_text()
-        listed = text[text.index("Groups (choose") : text.index("Keys (set")]
-        assert f" {group} " in listed
-        assert re.search(rf"\b{option}\b", listed), option
-
-
 @pytest.mark.parametrize(("option", "group"), [("attention",) * 2, ("positions", "position")])
 def test_a_comparison_of_all_choices_leaves_none_out(option, group):
     compared = " ".join(chosen("compare", option).compare.choices).split()
@@ -140,6 +131,8 @@ def test_every_value_of_another_type_is_refused(group, option):
     config, key = chosen(group, option), group.replace("/", ".")
     for name in leaves(OmegaConf.select(config, key), f"{key}."):
         if name in ("trainer.devices", "trainer.compile", "trainer.loss_chunk_tokens"):
+            continue
+        if name == "compare.choices":  # interpolated: checked by `parse`
             continue
         value = OmegaConf.select(config, name)
         wrong = [{"a": 1}, 3 if OmegaConf.is_list(value) else [1]]

@@ -139,7 +139,7 @@ def test_a_wrong_key_in_a_file(script: Script, monkeypatch: pytest.MonkeyPatch) 
 
     from headscope.cli import command_line, words
 
-    shutil.copytree(command_line.CONF, "conf")
+    shutil.copytree(words.CONF, "conf")
     Path("conf/experiment/bad.yaml").write_text("# @package _global_\nmodel:\n  haeds: 8\n")
     for module in (command_line, words):
         monkeypatch.setattr(module, "CONF", Path("conf").resolve())

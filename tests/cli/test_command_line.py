@@ -1,6 +1,5 @@
 """Words on the command line mean what a person means by them."""
 
-import re
 import shlex
 from pathlib import Path
 
@@ -9,10 +8,9 @@ from composing import composed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig
-from running import ROOT, Script
+from running import ROOT
 
 from headscope.cli.words import (
-    CONF,
     check_name,
     flags_first,
     implied_data,
@@ -123,26 +121,3 @@ def test_every_command_in_readme_composes(words: list[str]) -> None:
     script, *arguments = (word for word in words if word not in ("-m", "--help"))
     arguments = [word for word in arguments if "," not in word or not word.startswith("model.")]
     typed(Path(script).stem, *arguments, *implied_data(arguments))
-
-
-@pytest.mark.parametrize("name", ["train", "sample", "evaluate", "benchmark"])
-def test_help_shows_how_to_use_it(script: Script, name: str) -> None:
-    said = script(name, "--help")
-    assert said.code == 0
-    assert f"python scripts/{name}.py" in said.out
-    assert not any(Path().iterdir())
-
-
-HELP_OF = {"suite": "benchmark", "compare": "compare"}  # the other groups are in that of train
-
-
-@pytest.mark.parametrize("name", ["train", "benchmark", "compare"])
-def test_help_names_every_choice(script: Script, name: str) -> None:
-    said = script(name, "--help")
-    listed = said.out.partition("Groups (choose")[2].partition("Keys (set")[0]
-    listed = re.sub(r",\s+", " ", listed)  # long lists go on in the next line
-    lines = dict(line.split(None, 1) for line in listed.splitlines()[1:] if line.strip())
-    for file in CONF.glob("*/**/*.yaml"):
-        group = str(file.parent.relative_to(CONF))
-        if HELP_OF.get(group, "train") == name:
-            assert file.stem in lines[group].split()

@@ -18,8 +18,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
 from headscope.cli.error_messages import MISTAKES, errors_told, one_line
+from headscope.cli.help import help_text
 from headscope.cli.words import (
     CONF,
+    HELP,
     MULTIRUN,
     check_encoding,
     check_groups,
@@ -91,6 +93,9 @@ def run(
         check_encoding(typed)
         check_groups(typed)
         quoted = literal_arguments(with_words(typed, implied_data(typed)))
+        if HELP & set(typed):
+            print(help_text(config_name, [word for word in quoted if not word.startswith("-")]))
+            return
         sys.argv[1:] = prepare(typed, quoted)
         hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(guarded)()
     if failures:

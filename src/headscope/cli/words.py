@@ -59,6 +59,7 @@ HYDRA_KEYS = frozenset({"hydra.run.dir", "hydra.sweep.dir"})
 
 GROUP = re.compile(r"[a-z_/]+")
 MULTIRUN = {"-m", "--multirun"}
+HELP = {"-h", "--help"}
 NAME = re.compile(r"[^\W_][\w .+=@-]*")
 LONGEST_NAME = 200
 """Bytes: a folder's name has at most 255, and the date and time follow."""
@@ -203,6 +204,11 @@ def check_name(typed: Sequence[str]) -> None:
         )
 
 
+def choices_of(group: str) -> list[str]:
+    """The names of the files in a group of conf/, such as model/attention."""
+    return sorted(file.stem for file in (CONF / group).glob("*.yaml"))
+
+
 def check_groups(typed: Sequence[str]) -> None:
     """Raises UserError when `model=`, `model/attention=` or another group of conf/ is set to what
     is no choice of it."""
@@ -216,7 +222,7 @@ def check_groups(typed: Sequence[str]) -> None:
             )
         if not equals or not GROUP.fullmatch(group) or not (CONF / group).is_dir():
             continue
-        options = sorted(file.stem for file in (CONF / group).glob("*.yaml"))
+        options = choices_of(group)
         for option in value.split(",") if sweep else [value]:
             if option not in options:
                 none = f"; leave it out by ~{group}" if group == "logger" else ""

@@ -161,3 +161,30 @@ class ModelConfig:
     position: PositionConfig = MISSING
     norm: NormConfig = MISSING
     activation: ActivationConfig = MISSING
+
+
+SCHEMAS: dict[str, dict[str, type]] = {
+    "model": {"gpt": ModelConfig, "modern": ModelConfig},
+    "attention": {
+        "single_head": SingleHeadConfig,
+        "multi_head": MultiHeadConfig,
+        "multi_query": MultiQueryConfig,
+        "grouped_query": GroupedQueryConfig,
+        "stacked_heads": StackedHeadsConfig,
+        "additive": AdditiveConfig,
+    },
+    "position": {
+        "none": NoPositionConfig,
+        "learned": LearnedConfig,
+        "sinusoidal": SinusoidalConfig,
+        "rotary": RotaryConfig,
+        "alibi": AlibiConfig,
+        "relative": RelativeConfig,
+        "head_bias": HeadBiasConfig,
+        "index": IndexConfig,
+        "normalized": NormalizedConfig,
+        "digits": DigitsConfig,
+    },
+    "norm": {"layer": LayerNormConfig, "rms": RmsNormConfig},
+    "activation": {"gelu": GeluConfig, "relu_squared": ReluSquaredConfig},
+}

@@ -153,3 +153,30 @@ class AnalyzeConfig:
     checkpoints: list[str] | None = MISSING
     thresholds: ThresholdsConfig = field(default_factory=ThresholdsConfig)
     device: str = MISSING
+
+
+SCHEMAS: dict[str, dict[str, type]] = {
+    "script": {
+        "train": TrainConfig,
+        "sample": SampleConfig,
+        "evaluate": EvaluateConfig,
+        "analyze": AnalyzeConfig,
+        "benchmark": BenchmarkConfig,
+        "compare": CompareConfig,
+    },
+    "suite": {
+        "training": TrainingSuiteConfig,
+        "attention": AttentionSuiteConfig,
+        "watching": WatchingSuiteConfig,
+        "sampling": SamplingSuiteConfig,
+        "race": RaceSuiteConfig,
+        "data": DataSuiteConfig,
+        "memory": MemorySuiteConfig,
+        "scaling": ScalingSuiteConfig,
+    },
+    "compare": {
+        "attention": ChoicesConfig,
+        "positions": ChoicesConfig,
+        "own": ChoicesConfig,
+    },
+}

@@ -64,3 +64,19 @@ class HubConfig(CorpusConfig):
     train_split: str = MISSING
     validation_split: str | None = MISSING
     revision: str | None = MISSING
+
+
+SCHEMAS: dict[str, dict[str, type]] = {
+    "tokenizer": {
+        "bpe": BpeConfig,
+        "byte": ByteConfig,
+        "char": CharConfig,
+        "gpt2": Gpt2Config,
+    },
+    "data": {
+        "sotu": SotuConfig,
+        "tinyshakespeare": TinyShakespeareConfig,
+        "text": TextFilesConfig,
+        "hub": HubConfig,
+    },
+}

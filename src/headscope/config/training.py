@@ -155,3 +155,12 @@ class TrainConfig:
     trainer: TrainerConfig = MISSING
     logger: LoggerConfig | None = None
     callbacks: CallbacksConfig = MISSING
+
+
+SCHEMAS: dict[str, dict[str, type]] = {
+    "optimizer": {"adamw": AdamWConfig, "muon": MuonConfig},
+    "schedule": {"cosine": WarmupCosineConfig, "linear": WarmupLinearConfig},
+    "trainer": {"default": TrainerConfig},
+    "logger": {"tensorboard": TensorBoardConfig},
+    "callbacks": {"default": CallbacksConfig, "plain": CallbacksConfig},
+}

@@ -1,0 +1,76 @@
+"""The files of conf/ as documentation: groups, choices, keys, and the comments behind keys."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from headscope.cli.words import CONF
+from headscope.config import SCHEMAS
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of conf/ with its comment; the value of a key that holds other keys is a dictionary."""
+
+    name: str
+    value: Any
+    comment: str
+
+    @property
+    def shown(self) -> str:
+        """The value as on a command line."""
+        plain = isinstance(self.value, str) and self.value.isprintable() and self.value
+        return self.value if plain else json.dumps(self.value)
+
+
+def in_order(groups: Iterable[str]) -> list[str]:
+    """Groups such as model/attention, in the order of SCHEMAS."""
+    order = list(SCHEMAS)
+    names = {group: group.split("/")[-1] for group in sorted(groups)}
+    return sorted(
+        names, key=lambda group: order.index(names[group]) if names[group] in order else 99
+    )
+
+
+def heading(file: Path) -> str:
+    """The comment with which a file of conf/ begins."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    comment = takewhile(lambda line: line.startswith("#"), lines)
+    return " ".join(line.lstrip("# ") for line in comment if not line.startswith("# @package"))
+
+
+def keys_in(file: Path) -> Iterator[Key]:
+    """The keys that a file of conf/ sets below its package, which is its group unless it says
+    otherwise. Nothing of a schema, or of a file of Hydra."""
+    if not file.is_file():
+        return
+    text = file.read_text(encoding="utf-8")
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    root.value = [pair for pair in root.value if pair[0].value not in ("defaults", "hydra")]
+    package = re.match(r"# @package (\S+)", text)
+    group = file.parent.relative_to(CONF).as_posix().replace("/", ".")
+    name = package[1] if package else group
+    prefix = "" if name in (".", "_global_") else f"{name}."
+    yield from _below(root, prefix, text.splitlines())
+
+
+def _below(node: yaml.MappingNode, prefix: str, lines: list[str]) -> Iterator[Key]:
+    for name, value in node.value:
+        inner = isinstance(value, yaml.MappingNode)
+        end = name.end_mark if inner else value.end_mark
+        comment = re.match(r":?\s*#\s*(.*)", lines[end.line][end.column :])
+        found = [comment[1]] if comment else []
+        for line in lines[end.line + 1 :] if comment else []:
+            if not line.strip().startswith("#"):
+                break
+            found.append(line.strip("# "))
+        plain = {} if inner else yaml.SafeLoader("").construct_document(value)
+        yield Key(f"{prefix}{name.value}", plain, " ".join(found))
+        if inner:
+            yield from _below(value, f"{prefix}{name.value}.", lines)

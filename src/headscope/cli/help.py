@@ -1,0 +1,127 @@
+"""The text of --help: how to use a script, then every key with its comment in conf/."""
+
+import shutil
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import OmegaConf
+
+from headscope.cli.conf_files import Key, heading, in_order, keys_in
+from headscope.cli.words import CONF, choices_of
+from headscope.config.parse import HYDRA_KEYS
+
+WIDEST = 100
+"""Columns of a line, where the terminal has as many."""
+
+LONGEST_SETTING = 42
+"""Columns of `key=value`; the comment of a longer one starts on the next line."""
+
+SHARED = "head_types"
+"""A file of conf/ whose keys stand in callbacks.heads.thresholds of train.yaml, too."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A group with the choice that was made and its keys; the keys of the script have no group."""
+
+    group: str
+    choice: str | None
+    keys: list[Key]
+
+
+def help_text(root: str, words: Sequence[str]) -> str:
+    """What scripts/<root>.py --help prints, given the overrides `words`."""
+    usage, sections = sections_of(root, words)
+    width = min(shutil.get_terminal_size((WIDEST, 24)).columns, WIDEST)
+    return "\n".join(
+        [usage, INTRODUCTION, *(line for one in sections for line in shown(one, width))]
+    )
+
+
+def sections_of(root: str, words: Sequence[str]) -> tuple[str, list[Section]]:
+    """How to use a script, and all of its keys as composed with the overrides `words`."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        composed = compose(root, list(words), return_hydra_config=True)
+        loader = GlobalHydra.instance().config_loader()
+        files = loader.compute_defaults_list(root, list(words), RunMode.RUN).defaults
+    HydraConfig.instance().set_config(composed)  # conf/ interpolates from it
+    chosen = composed.hydra.runtime.choices
+    # A script's own groups come before those of train.yaml, on which it is built.
+    own = {str(file.config_path).split("/")[0] for file in files if file.parent == root}
+    groups = in_order(group for group in {*chosen, *map(str, composed)} if (CONF / group).is_dir())
+    groups.sort(key=lambda group: group.split("/")[0] not in own)
+    # The comment of the script's own file, else of the first file that has one.
+    comments: dict[str, str] = {}
+    for file in sorted(files, key=lambda file: file.config_path != root):
+        path = CONF / f"{file.config_path}.yaml"
+        prefix = ""
+        if file.config_path == SHARED:
+            comments[str(file.package)] = heading(path)
+            prefix = f"{file.package}."
+        for key in keys_in(path):
+            if key.comment:
+                comments.setdefault(prefix + key.name, key.comment)
+    values = {key: composed[key] for key in composed if key != "hydra"}
+    plain: Any = OmegaConf.to_container(OmegaConf.create(values), resolve=True)
+    sections = {group: Section(group, chosen.get(group), []) for group in ["", *groups]}
+    for name, value in nested(plain):
+        if name not in groups and (value != {} or name in comments):
+            keys = sections[group_of(name, groups)].keys
+            keys.append(Key(name, value, comments.get(name, "")))
+    return composed.hydra.help.template, list(sections.values())
+
+
+INTRODUCTION = """\
+Keys (set with key=value) and groups (choose with group=choice), as composed from this command line:
+"""
+
+
+def shown(section: Section, width: int) -> Iterator[str]:
+    """A group and its keys in lines of `width`."""
+    group, choice, keys = section.group, section.choice, section.keys
+    if group:
+        others = [name for name in choices_of(group) if name != choice]
+        others += ["~logger for none"] if group == "logger" else []
+        line = f"{group}={choice or 'null'}" + (f", or {', '.join(others)}" if others else "")
+        yield from textwrap.wrap(line, width, subsequent_indent="    ", break_on_hyphens=False)
+        if choice:
+            yield from textwrap.wrap(heading(CONF / group / f"{choice}.yaml"), width)
+    settings = [f"{key.name}.*" if key.value == {} else f"{key.name}={key.shown}" for key in keys]
+    fitting = [len(setting) for setting in settings if len(setting) <= LONGEST_SETTING]
+    column = max(fitting, default=LONGEST_SETTING) + 4
+    for setting, key in zip(settings, keys, strict=True):
+        yield from described(setting, key.comment, column, width)
+    yield ""
+
+
+def described(setting: str, comment: str, column: int, width: int) -> list[str]:
+    """`key=value` and its comment from `column` on, in lines of `width`."""
+    right = [" " * column + line for line in textwrap.wrap(comment, max(width - column, 20))]
+    if right and len(setting) <= LONGEST_SETTING:
+        return [f"  {setting}".ljust(column) + right[0].strip(), *right[1:]]
+    left = textwrap.wrap(
+        setting, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
+    )
+    return [*left, *right]
+
+
+def nested(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key with its value, at all depths; of a key that holds keys, {}."""
+    for name, value in values.items():
+        if name not in HYDRA_KEYS:
+            inner = isinstance(value, dict)
+            yield prefix + name, {} if inner else value
+            if inner:
+                yield from nested(value, f"{prefix}{name}.")
+
+
+def group_of(name: str, groups: Sequence[str]) -> str:
+    """The group, such as model/attention, that a key belongs to; "" for a key of the script."""
+    holders = [group for group in groups if name.startswith(group.replace("/", ".") + ".")]
+    return max(holders, key=len, default="")

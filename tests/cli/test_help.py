@@ -1,0 +1,119 @@
+"""The laws of --help and of docs/configuration.md: all of conf/ is in them, with its comments."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from running import ROOT, Script
+
+from headscope.cli.conf_files import Key, heading, keys_in
+from headscope.cli.configuration_page import comment_elsewhere, page
+from headscope.cli.help import help_text, sections_of
+from headscope.cli.words import CONF
+from headscope.config import SCHEMAS, register_schemas
+
+SCRIPT_OF = {"suite": "benchmark", "compare": "compare"}  # the other groups are train.yaml's
+CHOICES = sorted(
+    (file.parent.relative_to(CONF).as_posix(), file.stem) for file in CONF.glob("*/**/*.yaml")
+)
+
+
+@pytest.mark.parametrize("name", SCHEMAS["script"])
+def test_help_shows_how_to_use_a_script(script: Script, name: str) -> None:
+    said = script(name, "--help")
+    assert said.code == 0
+    assert f"python scripts/{name}.py" in said.out
+    assert not any(Path().iterdir())
+
+
+@pytest.mark.parametrize("name", ["train", "benchmark", "compare"])
+def test_help_names_every_choice(name: str) -> None:
+    register_schemas()
+    _, _, text = help_text(name, []).partition("as composed from")
+    for group, option in CHOICES:
+        if SCRIPT_OF.get(group, name) == name:
+            [line] = re.findall(rf"^{group}=.*(?:\n    .*)*", text, re.MULTILINE)
+            assert option in re.split(r"[\s,=]+", line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *SCHEMAS["script"],
+        "train data=text",
+        "train data=hub",
+        "compare compare=own",
+        "train ~logger",
+    ],
+)
+def test_every_key_has_a_comment(line: str) -> None:
+    name, *words = line.split()
+    register_schemas()
+    for section in sections_of(name, words)[1]:
+        for key in section.keys:
+            assert key.comment, key.name
+
+
+@pytest.mark.parametrize(("group", "option"), CHOICES)
+def test_every_choice_and_its_keys_have_comments(group: str, option: str) -> None:
+    file = CONF / group / f"{option}.yaml"
+    assert heading(file)
+    for key in keys_in(file) if group != "experiment" else []:
+        assert key.value == {} or key.comment or comment_elsewhere(key.name), key.name
+
+
+def test_help_follows_the_choices_of_the_command_line() -> None:
+    register_schemas()
+    text = help_text("train", ["model=modern", "model/attention=grouped_query", "model.layers=7"])
+    for line in (
+        r"model=modern, or gpt\nThe GPT with rotary positions, .*",
+        r"  model\.layers=7 +transformer blocks",
+        r"  model\.kv_heads=2 +key/value heads, .*",
+        r"model/position=rotary, or alibi, .*(\n    .*)?\nRoPE: .*",
+        r"  model\.attention\.qk_norm=true +apply RMSNorm to .*",
+    ):
+        assert re.search(f"^{line}$", text, re.MULTILINE), line
+
+
+def test_no_line_is_longer_than_the_terminal_is_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    register_schemas()
+    _, _, keys = help_text("compare", ["compare=positions"]).partition("command line:\n")
+    assert max(map(len, keys.splitlines())) <= 80
+
+
+def test_a_comment_belongs_to_the_key_before_it(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("headscope.cli.conf_files.CONF", tmp_path)
+    (tmp_path / "ours.yaml").write_text(
+        "# What it is,\n# in two lines.\ndefaults: [a]  # of Hydra\n\n"
+        'text: "a # b"   # one\n'
+        "                # and two\n"
+        "bare: 1\n"
+        "  # of nothing\n"
+        "below:   # of keys\n"
+        "  list: [1, 2]   # 1 or 2\n"
+    )
+    assert heading(tmp_path / "ours.yaml") == "What it is, in two lines."
+    assert list(keys_in(tmp_path / "ours.yaml")) == [
+        Key("text", "a # b", "one and two"),
+        Key("bare", 1, ""),
+        Key("below", {}, "of keys"),
+        Key("below.list", [1, 2], "1 or 2"),
+    ]
+
+
+def test_help_needs_no_torch() -> None:
+    """It would take most of the time."""
+    code = (
+        "import runpy, sys; sys.argv = ['train.py', '--help']\n"
+        f"runpy.run_path({str(ROOT / 'scripts' / 'train.py')!r}, run_name='__main__')\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_the_page_about_conf_is_up_to_date() -> None:
+    """`python -m headscope.cli.configuration_page > docs/configuration.md` makes it."""
+    assert (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8") == f"{page()}\n"

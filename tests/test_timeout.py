@@ -1,0 +1,39 @@
+"""A hung test fails, and nothing that it started goes on."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+from running import ROOT
+
+HANGS = """
+import subprocess
+from pathlib import Path
+
+def test_it():
+    child = subprocess.Popen(["sh", "-c", "sleep 1000 & echo $! > grandchild; wait"])
+    Path("child").write_text(str(child.pid))
+    child.wait()
+"""
+
+
+def test_children_of_a_hung_test_are_killed(tmp_path: Path) -> None:
+    (tmp_path / "test_hangs.py").write_text(HANGS)
+    ours = [str(ROOT / "tests"), str(ROOT / "src")]
+    said = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "leftovers", "-o", "timeout=1", "test_hangs.py"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(ours)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert said.returncode == 1
+    assert re.search(r"Timeout \(?>1\.0s", said.stdout)
+    for name in ("child", "grandchild"):
+        pid = int((tmp_path / name).read_text())
+        assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
