@@ -50,12 +50,12 @@ def measure(request: Request) -> Result:
         pair = {name: measured[f"{name}, {size:,}"] for name in data_side.SIDES}
         groups[f"{size:,} tokens"] = summarize(pair, reference="nanoGPT")
     times, memory = [], [Line("the corpus itself", sizes, [size * 2 / 2**20 for size in sizes])]
-    for number, (name, colour) in enumerate(zip(data_side.SIDES, (ORANGE, BLUE), strict=True)):
+    for number, (name, colour) in enumerate(zip(data_side.SIDES, (BLUE, ORANGE), strict=True)):
         found = [rows[number]["microseconds"] for rows in groups.values()]
         medians = [each["median"] for each in found]
-        times.append(Line(name, sizes, medians, colour, "os"[number], ranges=found))
+        times.append(Line(name, sizes, medians, colour, "so"[number], ranges=found))
         largest = [rows[number]["memory_mib"]["max"] for rows in groups.values()]
-        memory.append(Line(name, sizes, largest, colour, "os"[number]))
+        memory.append(Line(name, sizes, largest, colour, "so"[number]))
     batch = f"a training batch of {batch_size} x {length} tokens"
     how = f"medians of {plan.rounds} rounds of {plan.batches:,} batches"
     return Result(

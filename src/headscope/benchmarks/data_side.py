@@ -36,7 +36,7 @@ def nanogpt(path: str, length: int, batch_size: int, seed: int, start: int) -> I
         yield torch.stack(inputs), torch.stack(targets)
 
 
-SIDES: dict[str, Side] = {"headscope": ours, "nanoGPT": nanogpt}
+SIDES: dict[str, Side] = {"nanoGPT": nanogpt, "headscope": ours}
 
 
 def turn(

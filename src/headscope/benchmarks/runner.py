@@ -111,7 +111,7 @@ def run_suite(name: str, request: Request, output: Path) -> None:
         "groups": [{"title": title, "rows": rows} for title, rows in result.groups.items()],
     }
     text = json_text(figures, indent=2) + "\n"
-    console = Console(highlight=False, soft_wrap=True, width=120)
+    console = Console(highlight=False, soft_wrap=True, width=130)
     for title, rows in result.groups.items():
         console.print(table(rows, result.columns, title), "")
     console.print(result.note, markup=False)

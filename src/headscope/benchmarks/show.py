@@ -13,24 +13,26 @@ from rich.text import Text
 from headscope.analysis.pictures.style import BLUE, COLOURS, GREY, ORANGE, plain_axes
 
 Row = Mapping[str, Any]
+NUMBER = ",.5g"
 
 
 def table(rows: Sequence[Row], keys: Sequence[str], title: str) -> Table:
-    """The figures `keys` of each row: a number, or median, min to max, and the median ratio."""
+    """The figures `keys` of each row: numbers, or the medians of spreads, with their range over the
+    rounds and the median of their ratio."""
     columns = [("", "{side}")]
     for key in keys:
-        heading = key.replace("_", "\n")
-        if any(isinstance(row.get(key), Mapping) for row in rows):
-            columns.append((heading, f"{{{key}[median]:,.5g}}"))
-            columns.append(("min to max", f"{{{key}[min]:,.3g}} to {{{key}[max]:,.3g}}"))
-            columns.append(("ratio", f"{{{key}[ratio][median]:.4g}}"))
-        else:
-            whole = any(isinstance(row.get(key), int) for row in rows)
-            columns.append((heading, f"{{{key}:{',' if whole else ',.5g'}}}"))
+        spreads = [row[key] for row in rows if isinstance(row.get(key), Mapping)]
+        whole = any(isinstance(row.get(key), int) for row in rows)
+        form = f"[median]:{NUMBER}" if spreads else ":," if whole else f":{NUMBER}"
+        columns.append((key.replace("_", "\n"), f"{{{key}{form}}}"))
+        if any(spread["min"] < spread["max"] for spread in spreads):
+            columns.append(("range", f"{{{key}[min]:,.3g}} to {{{key}[max]:,.3g}}"))
+        if spreads:
+            columns.append(("ratio", f"{{{key}[ratio][median]:.3f}}"))
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title_justify="left")
     made.title = Text(title, style="bold")
-    for number, (heading, _) in enumerate(columns):
-        made.add_column(heading, justify="right" if number else "left", no_wrap=True)
+    for heading, _ in columns:
+        made.add_column(heading, justify="right" if heading else "left", no_wrap=True)
     for row in rows:
         made.add_row(*(Text(cell(form, row)) for _, form in columns))
     return made
@@ -118,7 +120,8 @@ class Lines:
         for line in self.lines:
             style = "-" if line.marker else ":"
             shape = {"color": line.colour, "linestyle": style, "marker": line.marker}
-            axes.plot(line.x, line.y, label=line.label, **shape)  # type: ignore[arg-type]
+            size = 9 if line.marker == "s" else 5  # where two are in one place, both show
+            axes.plot(line.x, line.y, label=line.label, ms=size, **shape)  # type: ignore[arg-type]
             for x, row in zip(line.x, line.ranges, strict=False):
                 axes.vlines(x, row["min"], row["max"], color=line.colour)
         axes.set_xlabel(self.axis)
@@ -127,7 +130,7 @@ class Lines:
             axes.set_xscale("log", base=self.base)
             axes.set_yscale("log", base=self.base)
         for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter("{x:,g}")
+            axis.set_major_formatter("{x:,.10g}")
             axis.set_minor_formatter("")
 
 
