@@ -20,6 +20,7 @@ from headscope.nn.precision import in_precision
 
 OURS, THEIRS = "headscope", "transformers"
 WORDS = "{tokens_per_second[median]:,.1f} tokens/s, {tokens_per_second[ratio][median]:.2f}x"
+AXIS = "tokens per second (higher is faster)"
 CASE = (
     "{layers} layers, {embed_dim} wide, vocabulary {vocab_size:,}, context {block_size:,}: "
     "{tokens:,} tokens after {prompt:,}"
@@ -71,7 +72,14 @@ def measure(request: Request) -> Result:
         f"Tokens sampled per second, one text at a time, medians of {plan.rounds} rounds\n"
         "x: speed-up over the first bar of each group",
         [
-            Bars(title, "higher is faster", rows, {"tokens_per_second": "speed"}, WORDS, ours)
+            Bars(
+                title,
+                "tokens per second (higher is faster)",
+                rows,
+                {"tokens_per_second": "speed"},
+                WORDS,
+                ours,
+            )
             for title, rows in groups.items()
         ],
         figures={"read_bytes_per_second": bandwidth},
