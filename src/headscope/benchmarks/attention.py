@@ -26,7 +26,7 @@ OF_MODEL = ("model.attention.", "model.dropout=", "model.bias=", "model.qkv_bias
 PARTS = {"milliseconds": "forward and backward", "forward_milliseconds": "forward alone"}
 WORDS = (
     "{milliseconds[median]:,.2f} ms, {milliseconds[ratio][median]:.2f}x; "
-    "forward {forward_milliseconds[median]:,.2f} ms"
+    "forward {forward_milliseconds[median]:,.2f} ms; {parameters:,} parameters"
 )
 
 
@@ -46,8 +46,8 @@ def measure(request: Request) -> Result:
             )
         if (needed := gib_needed(shape, plan.batch_size)) > plan.memory_gib:
             raise UserError(
-                f"suite.shapes={plan.shapes}: {shape} with suite.batch_size={plan.batch_size} needs"
-                f" about {needed:.1f} GiB, more than suite.memory_gib={plan.memory_gib}"
+                f"suite.memory_gib={plan.memory_gib}: {shape} of suite.shapes needs about "
+                f"{needed:.1f} GiB with suite.batch_size={plan.batch_size}; choose smaller ones"
             )
     groups: dict[str, list[dict[str, Any]]] = {}
     panels, skipped = [], ""
@@ -57,8 +57,6 @@ def measure(request: Request) -> Result:
         timed = [row for row in rows if "skipped" not in row]
         skipped += "".join(f"{row['side']}: {row['skipped']}\n" for row in rows if row not in timed)
         panels.append(Bars(title, "ms", timed, PARTS, WORDS, [REFERENCE], nested=True))
-        size = {"parameters": "parameters"}
-        panels.append(Bars("", "parameters", timed, size, "{parameters:,}", [REFERENCE]))
     how = f"medians of {plan.rounds} rounds; ratio (x): to {REFERENCE} in the same round"
     explicit = "explicit: the path that returns the weights, without the fused kernel"
     overrides = [word for word in request.words if word.startswith("model.")]
@@ -70,7 +68,6 @@ def measure(request: Request) -> Result:
         f"Time and parameters of one attention layer, {plan.batch_size} sequences, float32\n"
         f"{how}; {', '.join([explicit, *overrides])}",
         panels,
-        panel_columns=2,
     )
 
 
@@ -105,20 +102,15 @@ def time_shape(
         here = 1 if name == "single_head" else heads
         kv_heads = model.kv_heads and math.gcd(model.kv_heads, here)
         with request.device:
-            layer = build_part(model.attention)(
-                embed_dim=embed_dim,
-                heads=here,
-                kv_heads=kv_heads,
-                block_size=tokens,
-                dropout=model.dropout,
-                qkv_bias=model.qkv_bias,
-                out_bias=model.bias,
-            )
+            sizes = {"heads": here, "kv_heads": kv_heads, "block_size": tokens}
+            biases = {"qkv_bias": model.qkv_bias, "out_bias": model.bias}
+            make = build_part(model.attention, dropout=model.dropout, **biases)
+            layer = make(embed_dim=embed_dim, **sizes)
         name += f", kv_heads={layer.kv_heads}" if kv_heads else ""
         name += ", explicit" if explicit else ""
         parameters = sum(parameter.numel() for parameter in layer.parameters())
         row = {"side": name, "parameters": parameters, "cache_numbers": layer.cache_width}
-        needed = gib_needed(shape, plan.batch_size, numbers_per_pair(layer, explicit))
+        needed = gib_needed(shape, plan.batch_size, layer, explicit)
         if needed > plan.memory_gib:
             row["skipped"] = f"needs about {needed:.0f} GiB; suite.memory_gib={plan.memory_gib}"
         else:
@@ -147,15 +139,13 @@ def turn(layer: Attention, x: Tensor, gradient: Tensor, *, explicit: bool) -> Fi
     return {"milliseconds": milliseconds, "forward_milliseconds": forward}
 
 
-def numbers_per_pair(layer: Attention, explicit: bool) -> int:
-    """About how many numbers exist at once for each pair of tokens, (B, T, T); measured."""
-    if isinstance(layer, AdditiveAttention):
-        return 4 * layer.heads * layer.head_dim
-    return 6 * layer.heads if explicit else 0  # the fused kernel keeps none
-
-
-def gib_needed(shape: list[int], batch_size: int, per_pair: int = 0) -> float:
-    """About the peak: weights and masks of all attentions, activations of one."""
-    tokens, width, _ = shape
+def gib_needed(
+    shape: list[int], batch_size: int, layer: Attention | None = None, explicit: bool = False
+) -> float:
+    """About the peak: weights and masks of all attentions, activations of `layer`. Measured; the
+    fused kernel keeps no number for each pair of tokens, (B, T, T)."""
+    tokens, width, heads = shape
+    additive = 4 * width if isinstance(layer, AdditiveAttention) else 0
+    per_pair = additive or (6 * heads if explicit else 0)
     numbers = 32 * width**2 + 2 * tokens**2 + 16 * batch_size * tokens * width
     return 4 * (numbers + per_pair * batch_size * tokens**2) / 2**30

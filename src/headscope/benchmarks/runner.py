@@ -97,15 +97,14 @@ def run_suite(name: str, request: Request, output: Path) -> None:
     Raises UserError when a number of the suite is out of range, or a file that this function did
     not write would be replaced.
     """
-    picture = output.with_suffix(".png")
-    check_output(output, picture)
+    check_output(output)
     check_positive(request.suite)
     result: Result = import_module(f"headscope.benchmarks.{name}").measure(request)
+    place = f"{device_name(request.device)}, PyTorch {torch.__version__}"
     figures = {
         "suite": name,
         "command": shlex.join(["python", "scripts/benchmark.py", *request.words]),
-        "device": place(request.device),
-        "torch": torch.__version__,
+        "place": place,
         "settings": asdict(request.suite),
         **result.figures,
         "groups": [{"title": title, "rows": rows} for title, rows in result.groups.items()],
@@ -116,20 +115,19 @@ def run_suite(name: str, request: Request, output: Path) -> None:
         console.print(table(rows, result.columns, title), "")
     console.print(result.note, markup=False)
     write_atomically(output, text)
-    title = f"{result.title}\n{place(request.device)}, PyTorch {torch.__version__}"
-    with replacing(picture) as file:
-        chart(title, result.panels, columns=result.panel_columns).savefig(file, format="png")
-    print(f"{output} and {picture}", file=sys.stderr)
+    with replacing(output.with_suffix(".png")) as file:
+        chart(f"{result.title}\n{place}", result.panels, result.panel_columns).savefig(file)
+    print(f"{output} and {output.with_suffix('.png')}", file=sys.stderr)
 
 
-def check_output(output: Path, picture: Path) -> None:
+def check_output(output: Path) -> None:
     if not output.parent.is_dir():
         raise UserError(f"output={output}: there is no folder {output.parent}; create it first")
-    if output.is_dir() or output == picture:
+    if output.is_dir() or output.suffix == ".png":
         raise UserError(f"output={output} is a folder or a picture: name a .json file")
     earlier = read_json(output)
     ours = isinstance(earlier, dict) and earlier.get("suite") in list(SCHEMAS["suite"])
-    for file in (output, picture):
+    for file in (output, output.with_suffix(".png")):
         if file.exists() and not ours:
             raise UserError(
                 f"output={output}: {file} exists and is no result of a benchmark: choose another "
@@ -211,8 +209,7 @@ def trained(config: TrainConfig, *callbacks: Callback, validate_all: bool = Fals
     return run
 
 
-def place(device: torch.device) -> str:
-    """Where the figures were measured, in words."""
+def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{device.type.upper()}, threads: {torch.get_num_threads()}"

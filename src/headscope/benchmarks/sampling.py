@@ -19,6 +19,7 @@ from headscope.nn import GPT
 from headscope.nn.precision import in_precision
 
 OURS, THEIRS = "headscope", "transformers"
+AXIS, PARTS = "tokens per second (higher is faster)", {"tokens_per_second": "speed"}
 WORDS = "{tokens_per_second[median]:,.1f} tokens/s, {tokens_per_second[ratio][median]:.2f}x"
 AXIS = "tokens per second (higher is faster)"
 CASE = (
@@ -53,7 +54,8 @@ def measure(request: Request) -> Result:
         prompt = torch.randint(case.vocab_size, (case.prompt,), generator=drawn).tolist()
         ways, seconds = ways_of(model, prompt)
         compiling.append(f"{seconds:.0f} s")
-        texts = {name: way(min(case.tokens, 64)) for name, way in ways.items()}  # also warms up
+        count = 8 if case is large else case.tokens
+        texts = {name: way(count) for name, way in ways.items()}  # also warms up
         require_same({name: texts[name] for name in texts if not name.endswith(("bf16", "int8"))})
         sides = {name: partial(turn, way, case.tokens, request) for name, way in ways.items()}
         rows = summarize(request.alternate(sides, plan.rounds), reference=next(iter(ways)))
@@ -71,17 +73,7 @@ def measure(request: Request) -> Result:
         f"took {' and '.join(compiling)}, not included. Memory reads {bandwidth / 1e9:.1f} GB/s.",
         f"Tokens sampled per second, one text at a time, medians of {plan.rounds} rounds\n"
         "x: speed-up over the first bar of each group",
-        [
-            Bars(
-                title,
-                "tokens per second (higher is faster)",
-                rows,
-                {"tokens_per_second": "speed"},
-                WORDS,
-                ours,
-            )
-            for title, rows in groups.items()
-        ],
+        [Bars(title, AXIS, rows, PARTS, WORDS, ours) for title, rows in groups.items()],
         figures={"read_bytes_per_second": bandwidth},
     )
 

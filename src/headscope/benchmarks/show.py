@@ -41,7 +41,8 @@ def table(rows: Sequence[Row], keys: Sequence[str], title: str) -> Table:
 def cell(form: str, row: Row) -> str:
     """The figures of a row as `form` says; "-" where the row lacks one."""
     try:
-        return form.format_map(row)
+        text = form.format_map(row)
+        return "-" if text == "nan" else text
     except (KeyError, TypeError):
         return "-"
 
@@ -81,9 +82,8 @@ class Bars:
             ends = [end + width for end, width in zip(ends, widths, strict=True)]
         axes.set_xlim(0, 1.02 * max(ends))
         if self.nested:  # from milliseconds to seconds
-            axes.set_xscale("log")
             shortest = min(middle(row, key) for row in self.rows for key in self.parts)
-            axes.set_xlim(shortest / 1.5, 1.02 * max(ends))
+            axes.set(xscale="log", xlim=(shortest / 1.5, 1.02 * max(ends)))
             axes.xaxis.set_minor_formatter("")
         axes.xaxis.set_major_formatter("{x:,g}")
         axes.set_xlabel(self.axis)
@@ -126,9 +126,8 @@ class Lines:
                 axes.vlines(x, row["min"], row["max"], color=line.colour)
         axes.set_xlabel(self.axis)
         axes.grid(axis="y", color="#e0e0e0", linewidth=0.8)
-        if self.base:
-            axes.set_xscale("log", base=self.base)
-            axes.set_yscale("log", base=self.base)
+        for set_scale in (axes.set_xscale, axes.set_yscale) if self.base else ():
+            set_scale("log", base=self.base)
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter("{x:,.10g}")
             axis.set_minor_formatter("")
@@ -137,7 +136,7 @@ class Lines:
 Panel = Bars | Lines
 
 
-def chart(title: str, panels: Sequence[Panel], *, columns: int = 1) -> Figure:
+def chart(title: str, panels: Sequence[Panel], columns: int = 1) -> Figure:
     """The panels in rows of `columns` under one title, with one legend for all of them."""
     rows = math.ceil(len(panels) / columns)
     height = max(1 + 0.28 * len(panel.rows) if isinstance(panel, Bars) else 3.6 for panel in panels)
