@@ -45,7 +45,7 @@ class StepPlan:
     rounds: int
     device: torch.device
     threads: int
-    corpus: int = 100_000
+    corpus: int
     peer: bool = False
 
     def changed(self, trainer: Mapping[str, Any] | None = None, **model: Any) -> "StepPlan":
@@ -63,8 +63,9 @@ def step_plan(request: Request) -> StepPlan:
             f"experiment={experiment}: this suite has its own model; give its sizes as model.*"
         )
     check(request.run)
+    corpus = max(100_000, 4 * request.run.trainer.batch_size * request.run.model.block_size)
     threads = torch.get_num_threads()
-    return StepPlan(request.run, suite.vocab_size, suite.rounds, request.device, threads)
+    return StepPlan(request.run, suite.vocab_size, suite.rounds, request.device, threads, corpus)
 
 
 def measure_isolated(plan: StepPlan) -> Figures:
@@ -91,8 +92,12 @@ def measure_step(plan: StepPlan, path: Path) -> Figures:
     gradients need exist at the peak, so activations may be more than `rest_mib`."""
     torch.set_num_threads(plan.threads)
     prepare_process()
-    tiny = plan.changed(embed_dim=8 * plan.run.model.heads, layers=1, block_size=8)
-    Step(tiny, path)()  # loads libraries
+    # Loads libraries, and is too small to leave freed memory that the real step could reuse.
+    tiny = plan.changed(
+        {"batch_size": 1}, embed_dim=8 * plan.run.model.heads, layers=1, block_size=8
+    )
+    write_tokens(path.with_name("tiny"), 1000, vocab_size=16, seed=1)
+    Step(replace(tiny, vocab_size=16), path.with_name("tiny"))()
     on_gpu = plan.device.type == "cuda"
     before = torch.cuda.memory_allocated() / 2**20 if on_gpu else process_mib("VmRSS")
     step = Step(plan, path)
