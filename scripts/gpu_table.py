@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from headscope import checkpoint
-from headscope.benchmarks.limits import matrix_rate, training_flops
+from headscope.benchmarks.roofline import matrix_rate, training_flops
 from headscope.checkpoint import Checkpoint
 from headscope.errors import UserError
 from headscope.evaluation import choose_precision

@@ -1,207 +1,84 @@
-"""What a batch costs, of small corpora and large: ours, and as nanoGPT makes them."""
+"""The cost of making a batch from small and large corpora: ours, and nanoGPT's way."""
 
-import json
-import shutil
-import subprocess
-import sys
+import itertools
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from rich.console import Console
-from rich.table import Table
 
+from headscope.analysis.pictures.style import BLUE, ORANGE
 from headscope.benchmarks import data_side
-from headscope.benchmarks.data_side import DTYPE, OURS, PEER, SIDES, Task, ours
-from headscope.benchmarks.timing import in_turn, machine, ratios, spread
+from headscope.benchmarks.runner import Figures, Request, Result, fresh_process, summarize
+from headscope.benchmarks.show import Line, Lines
 from headscope.data.batches import TrainingBatches
+from headscope.data.store import token_dtype
 from headscope.errors import UserError
-
-CHUNK = 10_000_000
-"""Tokens that are drawn and written at once."""
+from headscope.training.check import check
 
 
-def compare_batches(
-    *,
-    tokens: Sequence[int],
-    block_size: int,
-    batch_size: int,
-    batches: int,
-    rounds: int,
-    seed: int,
-    console: Console,
-) -> dict[str, Any]:
-    """For corpora of so many `tokens`, made of random ones in a temporary folder: microseconds of a
-    batch, milliseconds from opening the file to the first batch, and MiB of memory that are no
-    pages of the file, before the first batch and after the last.
-
-    Every size and side has a process of its own; they take turns, `batches` batches at a time. The
-    files have just been written, so as a rule they are read from memory, not from the disk.
-
-    Raises UserError for sizes that give no batch or find no room on the disk, RuntimeError when a
-    batch is not what stands in the file.
-    """
-    sizes = sorted(set(tokens))
+def measure(request: Request) -> Result:
+    """On corpora of random tokens in a temporary folder: microseconds per batch, milliseconds from
+    opening the file to the first batch, and the memory that is no page of the file. The files were
+    just written, so they are usually read from memory, not from the disk."""
+    run, plan = request.run, request.suite
+    check(run)
+    sizes = sorted(set(plan.tokens))
     if not sizes or sizes[0] < 1:
-        raise UserError(f"suite.tokens={list(tokens)} must hold sizes of at least 1")
-    # Of as many tokens as the smallest has, which take no memory: raises before anything is made.
-    nothing = np.broadcast_to(DTYPE(0), sizes[0])
-    TrainingBatches(nothing, block_size=block_size, batch_size=batch_size, seed=seed)
+        raise UserError(f"suite.tokens={plan.tokens} must hold at least one size, each at least 1")
+    length, batch_size = run.model.block_size, run.trainer.batch_size
+    smallest = np.broadcast_to(np.uint16(0), sizes[0])  # takes no memory
+    TrainingBatches(smallest, block_size=length, batch_size=batch_size, seed=run.seed)  # may refuse
+    sides = {}
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headscope-")))
-        require_room(folder, sizes)
-        sides: dict[tuple[int, str], Side] = {}
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="headscope-"))
         for size in sizes:
-            console.print(f"making {size:,} tokens")
-            path = folder / f"{size}.bin"
-            write_tokens(path, size, seed=seed)
-            for name in SIDES:
-                task = Task(name, str(path), block_size, batch_size, seed, batches)
-                require_plain_slices(task)
-                sides[size, name] = stack.enter_context(started(task))
-        microseconds = in_turn(
-            {f"{name} of {size:,}": side for (size, name), side in sides.items()},
-            rounds=rounds,
-            tell=console.print,
-            unit="us",
-        )
-    return {
-        **machine(torch.device("cpu")),
-        "block_size": block_size,
-        "batch_size": batch_size,
-        "batches": batches,
-        "rounds": rounds,
-        "sizes": [
-            {
-                "tokens": size,
-                "sides": {name: sides[size, name].figures() for name in SIDES},
-                "ratio": ratios(*(microseconds[f"{name} of {size:,}"] for name in (OURS, PEER))),
-            }
-            for size in sizes
+            path = f"{folder}/{size}.bin"
+            write_tokens(Path(path), size, vocab_size=2**16, seed=run.seed)
+            for name in data_side.SIDES:
+                process = stack.enter_context(fresh_process(data_side.__name__))
+                what = (name, path, length, batch_size, run.seed)
+                process.submit(data_side.turn, *what, 0, 1).result()  # loads libraries, not counted
+                starts = itertools.count(0, plan.batches)
+                sides[f"{name}, {size:,}"] = partial(turn, process, what, starts, plan.batches)
+        measured = request.alternate(sides, plan.rounds)
+    groups: dict[str, list[Any]] = {}
+    for size in sizes:
+        pair = {name: measured[f"{name}, {size:,}"] for name in data_side.SIDES}
+        groups[f"{size:,} tokens"] = summarize(pair, reference="nanoGPT")
+    times, memory = [], [Line("the corpus itself", sizes, [size * 2 / 2**20 for size in sizes])]
+    for number, (name, colour) in enumerate(zip(data_side.SIDES, (BLUE, ORANGE), strict=True)):
+        found = [rows[number]["microseconds"] for rows in groups.values()]
+        medians = [each["median"] for each in found]
+        times.append(Line(name, sizes, medians, colour, "so"[number], ranges=found))
+        largest = [rows[number]["memory_mib"]["max"] for rows in groups.values()]
+        memory.append(Line(name, sizes, largest, colour, "so"[number]))
+    batch = f"a training batch of {batch_size} x {length} tokens"
+    how = f"medians of {plan.rounds} rounds of {plan.batches:,} batches"
+    return Result(
+        groups,
+        ["microseconds", "first_batch_ms", "memory_mib"],
+        f"microseconds to make {batch}, {how}. memory: of the process, without file pages. "
+        "ratio: to nanoGPT.",
+        f"Making {batch}\n{how}; vertical bars: min to max",
+        [
+            Lines("microseconds per batch (lower is faster)", "tokens in the corpus", times, 10),
+            Lines("memory of the process, MiB", "tokens in the corpus", memory, 10),
         ],
-    }
-
-
-class Side:
-    """A process of `data_side` and what it has measured; a call is a round."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        self.memory_before = self._answer()["memory_mib"]
-        self.rounds: list[dict[str, Any]] = []
-
-    def __call__(self) -> float:
-        """Microseconds of a batch."""
-        assert self.process.stdin is not None
-        print(len(self.rounds), file=self.process.stdin, flush=True)
-        self.rounds.append(self._answer())
-        return self.rounds[-1]["microseconds"]
-
-    def figures(self) -> dict[str, Any]:
-        """Of all rounds."""
-        return {
-            **{
-                name: spread(found[name] for found in self.rounds)
-                for name in ("microseconds", "first_batch_milliseconds")
-            },
-            "memory_mib": {"before": self.memory_before, "after": self.rounds[-1]["memory_mib"]},
-        }
-
-    def _answer(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError("a process that made batches ended; what it said stands above")
-        return json.loads(line)
-
-
-@contextmanager
-def started(task: Task) -> Iterator[Side]:
-    """The process of a task, until the end of the context."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", data_side.__name__, json.dumps(asdict(task))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,  # Ctrl-C is for this process, which then ends the others
+        panel_columns=2,
     )
-    with process:
-        try:
-            yield Side(process)
-        finally:
-            process.kill()
 
 
-def write_tokens(path: Path, size: int, *, seed: int) -> None:
-    """So many random tokens, every value as likely."""
-    random = np.random.default_rng(seed)
+def turn(process: Any, what: tuple[Any, ...], starts: Iterator[int], count: int) -> Figures:
+    return process.submit(data_side.turn, *what, next(starts), count).result()
+
+
+def write_tokens(path: Path, size: int, *, vocab_size: int, seed: int) -> None:
+    """Write uniformly random tokens, ten million at a time."""
+    random, dtype = np.random.default_rng(seed), token_dtype(vocab_size)
     with path.open("wb") as file:
-        for first in range(0, size, CHUNK):
-            random.integers(
-                np.iinfo(DTYPE).max, size=min(CHUNK, size - first), dtype=DTYPE, endpoint=True
-            ).tofile(file)
-
-
-def require_room(folder: Path, sizes: Sequence[int]) -> None:
-    """Raises UserError when the disk cannot hold corpora of these sizes."""
-    needed = sum(sizes) * np.dtype(DTYPE).itemsize
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise UserError(
-            f"suite.tokens={list(sizes)} need {needed / 2**30:,.1f} GiB in {folder.parent}, which "
-            f"has {free / 2**30:,.1f} GiB free: take fewer, or set TMPDIR to a larger disk"
-        )
-
-
-def require_plain_slices(task: Task) -> None:
-    """Raises RuntimeError when a batch of ours, at the beginning, the end or the turn of an epoch,
-    is not what stands in the file where it starts."""
-    epoch = ours(task, 0).batches_per_epoch
-    for start in (0, epoch - 1, epoch):
-        batches = ours(task, start)
-        inputs, targets = (half.numpy() for half in next(iter(batches)))
-        for row, first in enumerate(next(batches.starts())):
-            there = np.fromfile(
-                task.path,
-                dtype=DTYPE,
-                count=task.block_size + 1,
-                offset=first * np.dtype(DTYPE).itemsize,
-            )
-            same = np.array_equal(inputs[row], there[:-1]) and np.array_equal(
-                targets[row], there[1:]
-            )
-            if not same:
-                raise RuntimeError(f"sequence {row} of batch {start} is not what is at {first}")
-
-
-def report(figures: dict[str, Any], console: Console) -> None:
-    """A row for each size and side."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("tokens", justify="right", no_wrap=True)
-    table.add_column("side", no_wrap=True)
-    for name in ("us", "least", "most", "first ms", "before", "after"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for size in figures["sizes"]:
-        for name, side in size["sides"].items():
-            times, memory = side["microseconds"], side["memory_mib"]
-            table.add_row(
-                f"{size['tokens']:,}" if name == OURS else "",
-                name,
-                *(f"{times[key]:,.1f}" for key in ("median", "min", "max")),
-                f"{side['first_batch_milliseconds']['median']:,.2f}",
-                *("-" if mib is None else f"{mib:,.1f}" for mib in memory.values()),
-            )
-    console.print(table)
-    console.print(
-        f"\nus: of a batch of {figures['batch_size']} x {figures['block_size']} tokens; median, "
-        f"least and most of {figures['rounds']} rounds of {figures['batches']:,} batches. first "
-        "ms: from opening the file to the first batch, median. before, after: MiB of memory of a "
-        "process before its first batch and after its last, without pages of the file.",
-        highlight=False,
-        soft_wrap=True,
-    )
+        for first in range(0, size, 10**7):
+            random.integers(vocab_size, size=min(10**7, size - first), dtype=dtype).tofile(file)

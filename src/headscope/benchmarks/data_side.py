@@ -1,17 +1,9 @@
-"""One side of suite=data, in a process that does nothing else, so that its memory is its own.
+"""One side of suite=data, for a process of its own. Imports little: imports count as memory."""
 
-`python -m headscope.benchmarks.data_side TASK` takes a `Task` as JSON, and answers with a line of
-JSON at once, and then with one for every line it reads, which is the number of a round.
-
-Shapes: B batch, T block_size.
-"""
-
-import json
+import math
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -20,89 +12,54 @@ import torch
 
 from headscope.data.batches import Batch, TrainingBatches
 
-DTYPE = np.uint16
-OURS, PEER = "headscope", "nanoGPT"
+Side = Callable[[str, int, int, int, int], Iterator[Batch]]
+"""Takes the path of uint16 tokens, block size, batch size, seed, and the first batch's number."""
 
 
-@dataclass(frozen=True)
-class Task:
-    """Which side makes `batches` batches a round, out of which file of tokens."""
-
-    side: str
-    path: str
-    block_size: int
-    batch_size: int
-    seed: int
-    batches: int
-
-
-def ours(task: Task, start: int) -> TrainingBatches:
-    """As a run makes them on a CPU, from batch `start` on."""
-    return TrainingBatches(
-        np.memmap(task.path, dtype=DTYPE, mode="r"),
-        block_size=task.block_size,
-        batch_size=task.batch_size,
-        seed=task.seed,
-        start=start,
+def ours(path: str, length: int, batch_size: int, seed: int, start: int) -> Iterator[Batch]:
+    """As a run makes them on a CPU."""
+    tokens = np.memmap(path, dtype=np.uint16, mode="r")
+    return iter(
+        TrainingBatches(tokens, block_size=length, batch_size=batch_size, seed=seed, start=start)
     )
 
 
-def nanogpt(task: Task, start: int) -> Iterator[Batch]:
-    """As `get_batch` in nanoGPT's train.py makes them: the file is opened anew for every batch, and
-    each sequence is cut out, at random and with replacement, by itself."""
-    generator = torch.Generator().manual_seed(task.seed + start)
-    length = task.block_size
+def nanogpt(path: str, length: int, batch_size: int, seed: int, start: int) -> Iterator[Batch]:
+    """As `get_batch` of nanoGPT's train.py: it opens the file for every batch, and copies each
+    sequence separately from a random place."""
+    generator = torch.Generator().manual_seed(seed + start)
     while True:
-        data = np.memmap(task.path, dtype=DTYPE, mode="r")
-        starts = torch.randint(len(data) - length, (task.batch_size,), generator=generator)
-        yield (
-            torch.stack([torch.from_numpy(data[i : i + length].astype(np.int64)) for i in starts]),
-            torch.stack(
-                [torch.from_numpy(data[i + 1 : i + 1 + length].astype(np.int64)) for i in starts]
-            ),
-        )
+        data = np.memmap(path, dtype=np.uint16, mode="r")
+        starts = torch.randint(len(data) - length, (batch_size,), generator=generator)
+        inputs = [torch.from_numpy(data[i : i + length].astype(np.int64)) for i in starts]
+        targets = [torch.from_numpy(data[i + 1 : i + 1 + length].astype(np.int64)) for i in starts]
+        yield torch.stack(inputs), torch.stack(targets)
 
 
-SIDES: dict[str, Callable[[Task, int], Iterator[Batch]]] = {
-    OURS: lambda task, start: iter(ours(task, start)),
-    PEER: nanogpt,
-}
+SIDES: dict[str, Side] = {"nanoGPT": nanogpt, "headscope": ours}
 
 
-def measured(task: Task, number: int) -> dict[str, float | None]:
-    """A round: the milliseconds from opening the file to the first batch, the microseconds of each
-    that follows, and the memory while they are made."""
+def turn(
+    name: str, path: str, length: int, batch_size: int, seed: int, start: int, count: int
+) -> dict[str, float]:
+    """Make `count` batches after the first one."""
     started = time.perf_counter()
-    batches = SIDES[task.side](task, number * task.batches)
+    batches = SIDES[name](path, length, batch_size, seed, start)
     next(batches)
     first = time.perf_counter()
-    for _ in islice(batches, task.batches):
+    for _ in islice(batches, count):
         pass
-    ended = time.perf_counter()
     return {
-        "first_batch_milliseconds": 1e3 * (first - started),
-        "microseconds": 1e6 * (ended - first) / task.batches,
-        "memory_mib": memory_mib(),
+        "microseconds": 1e6 * (time.perf_counter() - first) / count,
+        "first_batch_ms": 1e3 * (first - started),
+        "memory_mib": process_mib("RssAnon"),
     }
 
 
-def memory_mib() -> float | None:
-    """What this process holds that is no page of a file, which the system may drop at any time;
-    None where the system does not say (Linux does)."""
+def process_mib(field: str) -> float:
+    """A field of /proc/self/status (man 5 proc) in MiB: VmRSS is resident memory, VmHWM its peak,
+    RssAnon the part that is no page of a file. NaN on systems other than Linux."""
     status = Path("/proc/self/status")
-    found = (
-        re.search(r"^RssAnon:\s+(\d+) kB", status.read_text(), re.M) if status.exists() else None
-    )
-    return round(int(found[1]) / 2**10, 2) if found else None
-
-
-def main() -> None:
-    task = Task(**json.loads(sys.argv[1]))
-    print(json.dumps({"memory_mib": memory_mib()}), flush=True)
-    next(SIDES[task.side](task, 0))  # what is loaded at the first call is not timed
-    for line in sys.stdin:
-        print(json.dumps(measured(task, int(line))), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+    lines = status.read_text(encoding="utf-8") if status.exists() else ""
+    found = re.search(rf"^{field}:\s+(\d+) kB", lines, re.M)
+    return int(found[1]) / 2**10 if found else math.nan

@@ -106,7 +106,7 @@ def in_precision(model: Model, precision: str) -> Model:
 
 
 def padded_linear(x: Tensor, weight: Tensor) -> Tensor:
-    """x (..., C) times the transpose of weight (V, C), giving (..., V). V is padded to a multiple of
-    64 for the product, because other sizes are several times slower on GPUs."""
+    """x (..., C) times the transpose of weight (V, C), (..., V). Pads V to a multiple of 64 for the
+    product, because other sizes are several times slower on GPUs."""
     padding = -weight.size(0) % 64
     return F.linear(x, F.pad(weight, (0, 0, 0, padding)))[..., : weight.size(0)]

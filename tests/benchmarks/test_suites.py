@@ -1,0 +1,288 @@
+"""The laws of every suite: all sides are measured, files and tables hold the figures, and mistakes
+are told in one line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from matplotlib.image import imread
+from running import SMALL, Script
+
+from headscope.benchmarks import sampling
+from headscope.config import SCHEMAS
+from headscope.training.callbacks.heads import HeadFigures
+from headscope.training.module import LanguageModel
+
+SAMPLED = {"vocab_size": 19, "block_size": 12, "embed_dim": 16, "layers": 2, "heads": 2}
+SAMPLING = [
+    *("suite=sampling", "suite.rounds=2"),
+    *(f"suite.{case}.{key}={size}" for case in ("small", "large") for key, size in SAMPLED.items()),
+    *("suite.small.tokens=30", "suite.large.prompt=3", "suite.large.tokens=8"),
+]
+MEMORY = [
+    *("suite=memory", "suite.rounds=1", "suite.vocab_size=16000", "trainer.batch_size=8"),
+    *("model.block_size=128", "model.embed_dim=128", "model.layers=12", "model.heads=4"),
+    *("trainer.loss_chunk_tokens=64", "trainer.accelerator=cpu"),
+]
+SCALING = [
+    *("suite=scaling", "suite.rounds=1", "suite.tokens_per_step=64", "suite.vocab_size=64"),
+    *("suite.contexts=[16,32]", "suite.widths=[16,32]", "suite.layers=[1,2]"),
+    *("suite.vocabularies=[64,4096]", "suite.corpora=[1000,3000]", "trainer.accelerator=cpu"),
+    *("model.block_size=16", "model.embed_dim=16", "model.layers=1", "model.heads=2"),
+]
+
+
+@pytest.fixture
+def training(speeches: Path) -> list[str]:
+    short = ["suite.rounds=2", "suite.steps=3", "suite.warmup_steps=2", "suite.peers=true"]
+    return ["suite=training", *short, *SMALL, f"data.path={speeches}", "optimizer=adamw"]
+
+
+@pytest.fixture
+def racing(speeches: Path) -> list[str]:
+    short = ["suite.max_steps=6", "suite.every_steps=2", "callbacks=plain", "data=text"]
+    return ["suite=race", "experiment=speedrun_cpu", f"data.path={speeches}", *short]
+
+
+def measured(script: Script, *words: str) -> dict[str, Any]:
+    """The figures of a benchmark, after what holds for every suite."""
+    said = script("benchmark", *words, "output=made.json")
+    assert said.code == 0, said.err
+    assert {path.name for path in Path().iterdir()} - {"data"} == {"made.json", "made.png"}
+    assert imread("made.png").std() > 0.05
+    figures = json.loads(Path("made.json").read_text())
+    for word in words:
+        assert word.partition("=")[2] in figures["command"]
+    for group in figures["groups"]:
+        assert group["title"] in said.out
+        for row in group["rows"]:
+            assert f"\n{row['side']} " in said.out
+            for spread in (value for value in row.values() if isinstance(value, dict)):
+                assert spread["min"] <= spread["median"] <= spread["max"]
+    return figures
+
+
+def rows_of(figures: dict[str, Any], number: int = 0) -> dict[str, Any]:
+    return {row["side"]: row for row in figures["groups"][number]["rows"]}
+
+
+def test_scaling_measures_every_axis(script: Script) -> None:
+    figures = measured(script, *SCALING)
+    sides = [[row["side"] for row in group["rows"]] for group in figures["groups"]]
+    sizes = [["16", "32"], ["16", "32"], ["1", "2"], ["64", "4,096"]]
+    assert sides == [["1,000", "3,000"], *sizes]
+    assert len(figures["exponents"]) == 2 * 5
+    small, large = (row["peak_mib"]["median"] for row in figures["groups"][4]["rows"])
+    assert large > small + 2 * (4 * 64 * 4096 / 2**20)  # twice the logits
+    bases = [figures["groups"][axis]["rows"][0]["milliseconds"] for axis in range(5)]
+    assert bases == [bases[0]] * 5  # what stands on every axis is measured once
+
+
+def test_data_measures_every_size_and_side(script: Script) -> None:
+    words = ["suite=data", "suite.rounds=2", "suite.batches=5", "model.block_size=16"]
+    figures = measured(script, *words, "suite.tokens=[20000,3000]")
+    assert [group["title"] for group in figures["groups"]] == ["3,000 tokens", "20,000 tokens"]
+    assert list(rows_of(figures, 0)) == list(rows_of(figures, 1)) == ["nanoGPT", "headscope"]
+
+
+def test_attention_measures_every_choice(script: Script) -> None:
+    figures = measured(
+        script, "suite=attention", "suite.rounds=2", "suite.shapes=[[5,24,6],[2,15,3]]"
+    )
+    even, odd = rows_of(figures, 0), rows_of(figures, 1)
+    assert {name.partition(",")[0] for name in even} == set(SCHEMAS["attention"])
+    assert "multi_head, explicit" in even
+    assert list(odd) == [name.replace("kv_heads=2", "kv_heads=1") for name in even]  # divides 3
+    assert even["multi_head"]["milliseconds"]["ratio"] == {"median": 1, "min": 1, "max": 1}
+    assert even["multi_head"]["parameters"] == even["single_head"]["parameters"] == 4 * 24**2
+    assert even["multi_query, kv_heads=1"]["cache_numbers"] == 2 * 24 // 6
+
+
+def test_an_attention_that_needs_too_much_memory_is_skipped(script: Script) -> None:
+    words = ["suite=attention", "suite.rounds=1", "suite.shapes=[[64,64,2]]"]
+    figures = measured(script, *words, "suite.memory_gib=0.01")
+    skipped = [row for row in rows_of(figures).values() if "skipped" in row]
+    assert [row["side"] for row in skipped] == ["additive"]
+    assert "memory_gib=0.01" in skipped[0]["skipped"]
+
+
+def test_all_sides_train_alike(script: Script, training: list[str]) -> None:
+    figures = measured(script, *training)
+    rows = rows_of(figures)
+    assert list(rows) == ["headscope", "bare loop", "transformers"]
+    for row in rows.values():
+        tokens = row["tokens_per_second"] * row["milliseconds"]["median"] / 1e3
+        assert tokens == pytest.approx(figures["tokens_per_step"], rel=0.01)
+        assert 0 < row["mfu"] < 1
+    first, last = ([row[key] for row in rows.values()] for key in ("first_loss", "last_loss"))
+    assert first[0] == first[1] == pytest.approx(first[2], 1e-4)
+    assert last[0] == last[1] == pytest.approx(last[2], 0.02)
+    assert last[0] < first[0]
+
+
+def test_sides_that_do_not_train_alike_are_found_out(
+    script: Script, training: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = LanguageModel.training_step
+    monkeypatch.setattr(LanguageModel, "training_step", lambda *given: 1.01 * step(*given))
+    said = script("benchmark", *training)
+    assert said.code == 1
+    assert "began at loss" in said.err
+    assert "This is a bug in headscope" in said.err
+
+
+def test_every_side_takes_the_same_step_and_what_saves_memory_does(script: Script) -> None:
+    rows = list(rows_of(measured(script, *MEMORY)).values())
+    for row in rows:
+        figures = {key: value["median"] for key, value in row.items() if key != "side"}
+        weights = 4 * figures["parameters"] / 2**20
+        assert figures["first_loss"] == pytest.approx(rows[0]["first_loss"]["median"], rel=1e-5)
+        assert figures["weights_mib"] == pytest.approx(weights, abs=1e-3)
+        assert figures["optimizer_mib"] == pytest.approx(2 * weights, abs=1e-3)
+        parts = [figures[f"{part}_mib"] for part in ("weights", "gradients", "optimizer", "rest")]
+        assert sum(parts) == pytest.approx(figures["peak_mib"], abs=0.01)
+    peer, plain, chunked, recomputed, both = (row["peak_mib"]["median"] for row in rows)
+    logits_mib = 4 * 8 * 128 * 16000 / 2**20
+    assert min(peer, plain) > 3 * logits_mib
+    # Half of what is saved at least: an allocator does not give all of it back.
+    assert chunked < plain - logits_mib / 2
+    assert recomputed < plain - 25
+    assert both < min(chunked - 25, recomputed - logits_mib / 2)
+
+
+def test_the_clock_stops_where_the_target_is_reached(script: Script, racing: list[str]) -> None:
+    figures = measured(script, *racing, "suite.target=3.6", "suite.seeds=[1,2]")
+    runs = figures["groups"][0]["rows"]
+    first, second = runs[:2], runs[2:]
+    assert [run["side"] for run in runs] == ["speedrun_cpu"] * 2 + ["nanogpt_cpu"] * 2
+    assert [run["seed"] for run in runs] == [1, 2, 1, 2]
+    for run in runs:
+        assert [mark["step"] for mark in run["marks"]] == [2, 4, 6]
+        below = [mark["seconds"] for mark in run["marks"] if mark["loss"] <= 3.6]
+        assert run["target_seconds"] == (below[0] if below else None)
+        assert run["train_seconds"] == run["marks"][-1]["seconds"]
+    assert all(run["target_seconds"] for run in first)
+    assert not any(run["target_seconds"] for run in second)  # warms up for longer than 6 steps
+    assert first[0]["marks"] != first[1]["marks"]
+    faster = [b["train_seconds"] / a["target_seconds"] for a, b in zip(first, second, strict=True)]
+    assert figures["times_faster"]["min"] == pytest.approx(min(faster), abs=1e-3)
+
+
+def test_without_a_target_whole_trainings_are_compared(script: Script, racing: list[str]) -> None:
+    figures = measured(script, *racing, "suite.target=null", "suite.seeds=[1]")
+    first, second = figures["groups"][0]["rows"]
+    assert first["target_seconds"] is second["target_seconds"] is None
+    faster = second["train_seconds"] / first["train_seconds"]
+    assert figures["times_faster"]["median"] == pytest.approx(faster, abs=1e-3)
+
+
+def test_every_way_to_sample_is_timed(script: Script) -> None:
+    figures = measured(script, *SAMPLING)
+    assert list(rows_of(figures, 0)) == ["no cache", "headscope", "headscope, compiled"]
+    large = rows_of(figures, 1)
+    assert list(large) == [
+        *("transformers fp32", "transformers bf16"),
+        *("headscope fp32", "headscope bf16", "headscope int8"),
+        *("headscope, compiled, fp32", "headscope, compiled, bf16"),
+    ]
+    assert all(row["of_bandwidth"] > 0 for row in large.values())
+
+
+def test_ways_that_write_another_text_are_found_out(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        sampling, "compile_reading", lambda model: lambda *given: -model.next_logits(*given)
+    )
+    said = script("benchmark", *SAMPLING)
+    assert said.code == 1
+    assert "compiled writes another text" in said.err
+
+
+@pytest.mark.parametrize("touched", [False, True])
+def test_watching_tells_its_share_and_whether_it_changed_the_weights(
+    script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch, touched: bool
+) -> None:
+    def touch(self, model, step, writers) -> None:
+        with torch.no_grad():
+            model.embedding.weight[0, 0] += 1e-3
+
+    if touched:
+        monkeypatch.setattr(HeadFigures, "look", touch)
+    watched = ["callbacks.heads.every_steps=2", "callbacks.heads.images=2", "trainer.max_steps=4"]
+    figures = measured(script, "suite=watching", *SMALL, *watched, f"data.path={speeches}")
+    assert figures["same_weights"] is not touched
+    row = rows_of(figures)["watched"]
+    share = row["watching"]["median"] / row["wall"]["median"]
+    assert figures["share"]["median"] == pytest.approx(share, abs=1e-5)
+    assert not Path("outputs").exists()
+
+
+def test_only_an_earlier_result_is_replaced(script: Script) -> None:
+    words = ["benchmark", "suite=attention", "suite.rounds=1", "suite.shapes=[[8,8,2]]"]
+    mine = {"notes.md": "mine", "list.json": "[]", "other.json": '{"suite": 1}', "chart.png": "x"}
+    for name, text in mine.items():
+        Path(name).write_text(text)
+    for output in ("notes.md", "list.json", "other.json", "chart.json"):
+        said = script(*words, f"output={output}")
+        assert said.code == 1
+        assert f"output={output}" in said.err
+        assert "no result of a benchmark" in said.err
+    assert {name: Path(name).read_text() for name in mine} == mine
+    assert script(*words, "output=made.json").code == 0
+    assert script(*words, "output=made.json").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("suite=attention suite.rounds=0", "suite.rounds=0"),
+        ("suite=attention suite.shapes=[]", "suite.shapes=[]"),
+        ("suite=attention suite.shapes=[[8,8]]", "[8, 8] embed_dim"),
+        ("suite=attention suite.shapes=[8,8,2]", "suite.shapes=[8,8,2] list"),
+        ("suite=attention suite.shapes=[[8,8,2],[8,10,4]]", "[8, 10, 4] heads"),
+        ("suite=attention suite.shapes=[[8,8,-2]]", "[8, 8, -2]"),
+        ("suite=attention suite.batch_size=1000000000", "suite.batch_size=1000000000 GiB"),
+        ("suite=attention suite.device=tpu", "device=tpu"),
+        ("suite=attention suite.steps=3", "suite.steps rounds"),
+        ("suite=attention model.dropout=1", "dropout=1"),
+        ("suite=attention model.heads=8", "model.heads=8 suite.shapes"),
+        ("suite=attention output=chart.png", "chart.png .json"),
+        ("suite=attention output=nowhere/figures.json", "nowhere"),
+        ("suite=attention output=.", "output=. folder"),
+        ("suite=unknown", "suite/unknown attention"),
+        ("suite=training suite.steps=0", "suite.steps=0"),
+        ("suite=training model.dropout=0.1", "model.dropout=0.1 model.dropout=0"),
+        ("suite=data suite.tokens=[]", "suite.tokens=[]"),
+        ("suite=data suite.tokens=[-5,20000]", "suite.tokens=[-5, 20000] 1"),
+        ("suite=data model.block_size=16 suite.tokens=[200]", "200 12 x 16"),
+        ("suite=data trainer.batch_size=0", "trainer.batch_size=0"),
+        ("suite=memory suite.vocab_size=0", "suite.vocab_size=0"),
+        ("suite=memory trainer.loss_chunk_tokens=null", "trainer.loss_chunk_tokens=None auto"),
+        ("suite=memory experiment=nanogpt_cpu", "experiment=nanogpt_cpu model.*"),
+        ("suite=memory model.heads=5", "heads=5"),
+        ("suite=memory model/position=rotary", "suite.peers=false"),
+        ("suite=scaling suite.contexts=[16,24]", "suite.tokens_per_step=2048 24"),
+        ("suite=scaling suite.widths=[16]", "suite.widths=[16] two"),
+        ("suite=scaling suite.layers=[2,1]", "suite.layers=[2, 1] rising"),
+        ("suite=scaling suite.widths=[128,129]", "129"),
+        ("suite=scaling suite.corpora=[10,1000]", "10 training tokens"),
+        ("suite=sampling suite.large.tokens=1000", "suite.large.tokens=1000 1024"),
+        ("suite=sampling suite.small.tokens=0", "suite.small.tokens=0"),
+        ("suite=watching callbacks=plain", "callbacks.heads.every_steps=0"),
+        ("suite=race experiment=speedrun_cpu suite.against=speedrun_cpu", "suite.against"),
+        ("suite=race experiment=speedrun_cpu suite.seeds=[]", "suite.seeds"),
+        ("suite=race experiment=speedrun_cpu suite.every_steps=0", "suite.every_steps=0"),
+        ("suite=race data=tinyshakespeare", "differ tokenizer"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(script: Script, arguments: str, words: str) -> None:
+    said = script("benchmark", *arguments.split())
+    assert (said.code, said.out) == (1, "")
+    assert said.err.startswith("Error: ")
+    assert said.err.count("\n") == 1
+    for word in words.split():
+        assert word in said.err
+    assert not list(Path().iterdir())
