@@ -58,7 +58,8 @@ def attention_page(
         )
     if len(figures) != layers * heads:
         raise UserError(
-            f"figures of {len(figures)} heads do not match weights of {layers * heads}: give one entry per head"
+            f"figures of {len(figures)} heads do not match weights of {layers * heads}: give "
+            "one entry per head"
         )
     for index, figure in enumerate(figures):
         given, expected = (figure.get("layer"), figure.get("head")), divmod(index, heads)

@@ -38,7 +38,9 @@ def build_model(config: ModelConfig, *, vocab_size: int) -> GPT:
         return make_model(config, vocab_size=vocab_size)
     except RuntimeError as error:  # out of memory, or a size that overflows an integer
         reason = str(error).splitlines()[0]
-        raise UserError(f"a model of these sizes cannot be built: {reason}; choose smaller sizes") from error
+        raise UserError(
+            f"a model of these sizes cannot be built: {reason}; choose smaller sizes"
+        ) from error
 
 
 def make_model(config: ModelConfig, *, vocab_size: int) -> GPT:
@@ -101,8 +103,8 @@ def check_limits(settings: ModelConfig) -> None:
         raise UserError(
             f"model.block_size={size} with model.embed_dim={settings.embed_dim} and "
             f"model.layers={settings.layers} needs {in_gib(needed)} for masks and position "
-            f"tables. The limit is {in_gib(allowed)}, 1/{TABLE_SHARE} of this machine's memory: lower "
-            "model.block_size"
+            f"tables. The limit is {in_gib(allowed)}, 1/{TABLE_SHARE} of this machine's memory: "
+            "lower model.block_size"
         )
 
 
@@ -159,7 +161,9 @@ def no_larger_than(weights: Mapping[str, Tensor], *, name: str) -> Iterator[None
         if parameter is not None and threading.get_ident() == this_thread:
             number, size = number - 1, size - parameter.numel()
             if number < 0 or size < 0:
-                raise UserError(f"{name} describes a larger model than its weights: the file is damaged or was changed")
+                raise UserError(
+                    f"{name} describes a larger model than its weights: the file is damaged"
+                )
 
     handle = register_module_parameter_registration_hook(count)
     try:

@@ -36,7 +36,7 @@ GLOBALS = re.compile(
 
 
 def read(path: Path, *, mmap: bool = True) -> dict[str, Any]:
-    """Read the content of a checkpoint file: nested dictionaries and lists of plain data and tensors.
+    """Read a checkpoint file: nested dictionaries and lists of plain data and tensors.
 
     All checksums are verified first. With `mmap`, the tensors are mapped from the file, not copied.
 
@@ -131,8 +131,8 @@ def check_same_archive(path: Path, entries: list[zipfile.ZipInfo]) -> None:
 
 
 def check_pickle(data: bytes) -> int:
-    """Returns the size of the pickle in bytes. Raises Damaged if it uses a class or function that is
-    not in GLOBALS: some that torch allows, such as `bytearray`, can allocate any amount of memory."""
+    """Returns the size of the pickle in bytes. Raises Damaged if it uses a class or function that
+    is not in GLOBALS: torch allows some that can allocate any amount of memory (`bytearray`)."""
     try:
         for opcode, argument, _ in pickletools.genops(data):
             if "GLOBAL" in opcode.name and not GLOBALS.fullmatch(str(argument)):
@@ -146,7 +146,7 @@ def check_pickle(data: bytes) -> int:
 
 
 def check_content(content: Any, *, nodes: int, size: int) -> None:
-    """Raises Damaged unless `content` is plain data with dense tensors and has all required entries.
+    """Raises Damaged unless `content` is plain data with dense tensors and the required entries.
 
     `nodes` is the maximum number of values. A value that two dictionaries share counts twice.
     `size` is the file size in bytes.
@@ -213,8 +213,8 @@ def collect_tensors(content: Any, *, limit: int) -> list[torch.Tensor]:
 
 
 def check_tensor(tensor: torch.Tensor) -> None:
-    """Raises Damaged unless the tensor is dense, is on the CPU, and its storage has all its elements:
-    an expanded tensor (stride 0) would need more memory than the file."""
+    """Raises Damaged unless the tensor is dense, on the CPU, and all its elements are stored: a copy
+    of an expanded tensor (stride 0) could need far more memory than the file."""
     if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
         raise Damaged("it has a tensor that is not dense")
     needed = math.prod(tensor.shape) * tensor.element_size()

@@ -24,8 +24,8 @@ def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("ou
         latest = outputs / "latest"
         if not latest.is_file():
             raise UserError(
-                f"there is no run in {outputs}/ yet: train one with python scripts/train.py, or give "
-                "checkpoint="
+                f"there is no run in {outputs}/ yet: train one with python scripts/train.py, or "
+                "give checkpoint="
             )
         name = latest.read_text(encoding="utf-8", errors="replace").strip()
         path = outputs / name
@@ -77,4 +77,6 @@ def pick_device(name: str) -> torch.device:
     try:
         return torch.device(name)
     except RuntimeError:
-        raise UserError(f"device={name} is not a device: choose auto, cpu, cuda, cuda:0 or mps") from None
+        raise UserError(
+            f"device={name} is not a device: choose auto, cpu, cuda, cuda:0 or mps"
+        ) from None

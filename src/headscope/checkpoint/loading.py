@@ -42,8 +42,7 @@ class Checkpoint:
     step: int
 
     def attention(self, text: str | Sequence[int]) -> "AttentionReading":
-        """The attention of the model on a text, or on tokens. Only the first `block_size` tokens are
-        used.
+        """The attention of the model on a text or on tokens, up to `block_size` tokens.
 
         Raises UserError if there are no tokens, if the vocabulary cannot encode the text, or if a
         token is not an integer in the vocabulary.
@@ -81,7 +80,7 @@ class AttentionReading:
     scores: torch.Tensor
 
     def first(self, length: int) -> "AttentionReading":
-        """The part for the first `length` tokens. Attention is causal, so cutting changes no weight."""
+        """The part for the first `length` tokens. Cutting changes no weight: attention is causal."""
         return AttentionReading(
             tokens=self.tokens[:length],
             labels=self.labels[:length],
@@ -173,7 +172,9 @@ def load_weights(model: GPT, content: dict[str, Any], *, name: str) -> None:
         model.load_state_dict(model_weights(content))
     except RuntimeError as error:
         first = str(error).splitlines()[1].strip()
-        raise UserError(f"init_from={name} is a model of another shape: {first}; use its model settings") from error
+        raise UserError(
+            f"init_from={name} is a model of another shape: {first}; use its model settings"
+        ) from error
 
 
 def with_block_size(loaded: Checkpoint, block_size: int) -> GPT:
