@@ -38,7 +38,7 @@ def arguments(typed: list[str], quoted: list[str]) -> list[str]:
     for word in typed:
         if _sets(word, RUN_KEYS):
             raise UserError(
-                f"{word} is a key of a single run: in a comparison, set seeds=[1,2,3] for the seeds "
+                f"{word} is a key of a single run: in a comparison, set seeds=[1,2,3], "
                 "and name= for the folder"
             )
     if words.value_of(typed, "experiment") and not words.value_of(typed, "trainer.max_steps"):

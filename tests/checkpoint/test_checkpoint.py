@@ -55,7 +55,7 @@ def test_weights_of_another_pair_are_refused(tmp_path):
     for word in ("model/position=rotary", "model/attention=grouped_query", "model.qkv_bias=true"):
         saved["headscope"]["config"] = configuration(word)
         torch.save(saved, tmp_path / "other.ckpt")
-        refused(tmp_path / "other.ckpt", "does not fit")
+        refused(tmp_path / "other.ckpt", "does not match")
 
 
 def test_a_loaded_model_outlives_its_file(tmp_path, whole):

@@ -213,8 +213,8 @@ def collect_tensors(content: Any, *, limit: int) -> list[torch.Tensor]:
 
 
 def check_tensor(tensor: torch.Tensor) -> None:
-    """Raises Damaged unless the tensor is dense, on the CPU, and all its elements are stored: a copy
-    of an expanded tensor (stride 0) could need far more memory than the file."""
+    """Raises Damaged unless the tensor is dense, on the CPU, and all its elements are stored: an
+    expanded tensor (stride 0) could need far more memory than the file."""
     if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
         raise Damaged("it has a tensor that is not dense")
     needed = math.prod(tensor.shape) * tensor.element_size()

@@ -80,7 +80,7 @@ class AttentionReading:
     scores: torch.Tensor
 
     def first(self, length: int) -> "AttentionReading":
-        """The part for the first `length` tokens. Cutting changes no weight: attention is causal."""
+        """The part for the first `length` tokens. Attention is causal, so no weight changes."""
         return AttentionReading(
             tokens=self.tokens[:length],
             labels=self.labels[:length],
