@@ -1,4 +1,4 @@
-"""Train several choices alike and compare them: python scripts/compare.py compare=attention."""
+"""Train several choices with the same settings and compare them: python scripts/compare.py."""
 
 import shlex
 import shutil
@@ -24,25 +24,26 @@ from headscope.training.run_folder import locked
 if TYPE_CHECKING:
     from headscope.comparison.runs import PlannedRun
 
-OWN = ("compare", "seeds", "speed_rounds", "name")
-"""Keys that are about the comparison, not about a run."""
+COMPARISON_KEYS = ("compare", "seeds", "speed_rounds", "name")
+"""Keys of the comparison, which are not keys of a run."""
 
 CONTINUE = "The same command continues the comparison."
 
-OF_ONE_RUN = ("seed", "resume", "init_from", "hydra")
-"""Keys that no comparison takes."""
+RUN_KEYS = ("seed", "resume", "init_from", "hydra")
+"""Keys of a single run, which a comparison does not accept."""
 
 
 def arguments(typed: list[str], quoted: list[str]) -> list[str]:
-    """What to compose from: a list of choices without a choice of `compare` is the user's own."""
+    """The words for Hydra. `compare.choices=` without `compare=` selects `compare=own`."""
     for word in typed:
-        if _begins(word, OF_ONE_RUN):
+        if _sets(word, RUN_KEYS):
             raise UserError(
-                f"{word} is of one run: a comparison takes seeds=[1,2,3], and name= for its folder"
+                f"{word} is a key of a single run: in a comparison, set seeds=[1,2,3], "
+                "and name= for the folder"
             )
     if words.value_of(typed, "experiment") and not words.value_of(typed, "trainer.max_steps"):
         raise UserError(
-            "experiment= has a length of its own, and so has a comparison: say which, by "
+            "experiment= and the comparison set different numbers of steps: choose with "
             "trainer.max_steps= and trainer.val_every_steps="
         )
     words.check_name(typed)
@@ -53,28 +54,28 @@ def arguments(typed: list[str], quoted: list[str]) -> list[str]:
 
 
 def compare(composed: DictConfig) -> None:
-    """Train, evaluate and time every choice; print the table and write it to the folder."""
+    """Train, evaluate and time all choices. Print the table and write it to the folder."""
     from rich.console import Console
 
     from headscope.comparison.compare import compare_runs
 
     hydra = HydraConfig.get()
     folder = command_line.run_folder()
-    shared = [word for word in hydra.overrides.task if not _begins(word, OWN)]
-    with locked(folder), on_stop(partial(_leave, folder)), ExitStack() as at_end:
-        at_end.callback(_remove_empty, folder)
+    shared = [word for word in hydra.overrides.task if not _sets(word, COMPARISON_KEYS)]
+    with locked(folder), on_stop(partial(_clean_up, folder)), ExitStack() as stack:
+        stack.callback(_remove_if_empty, folder)
         config = from_hydra(CompareConfig, composed)
         choices, seeds = config.compare.choices, config.seeds
         if not choices or not seeds:
-            raise UserError("compare.choices= and seeds= must each name at least one")
-        named: dict[str, list[Any]] = {"compare.choices": choices, "seeds": seeds}
-        for key, values in named.items():
+            raise UserError("compare.choices= and seeds= must each have at least one entry")
+        lists: dict[str, list[Any]] = {"compare.choices": choices, "seeds": seeds}
+        for key, values in lists.items():
             for value in values:
                 if values.count(value) > 1:
-                    raise UserError(f"{key}= names {value} twice")
+                    raise UserError(f"{key}= has {value} twice: remove one")
         try:
             compare_runs(
-                [run for choice in choices for run in _planned(shared, choice, seeds, folder)],
+                [run for choice in choices for run in _planned_runs(shared, choice, seeds, folder)],
                 folder=folder,
                 block_sizes=config.compare.block_sizes,
                 speed_rounds=config.speed_rounds,
@@ -85,21 +86,21 @@ def compare(composed: DictConfig) -> None:
             raise
 
 
-def _leave(folder: Path) -> str:
-    _remove_empty(folder)
+def _clean_up(folder: Path) -> str:
+    _remove_if_empty(folder)
     return CONTINUE
 
 
-def _remove_empty(folder: Path) -> None:
-    """Remove a comparison in which nothing was made."""
+def _remove_if_empty(folder: Path) -> None:
+    """Remove the folder if the comparison has written nothing into it."""
     if not [entry for entry in folder.iterdir() if entry.name != ".lock"]:
         shutil.rmtree(folder)
 
 
-def _planned(
+def _planned_runs(
     shared: list[str], choice: str, seeds: list[int], folder: Path
 ) -> "Iterator[PlannedRun]":
-    """A run of `choice` for each seed."""
+    """One run of `choice` per seed."""
     from headscope.comparison.runs import PlannedRun
 
     try:
@@ -107,17 +108,19 @@ def _planned(
     except ValueError as error:
         raise UserError(f"compare.choices= {choice}: {error}") from error
     for word in typed:
-        if _begins(word, (*OWN, *OF_ONE_RUN)):
-            raise UserError(f"compare.choices= {choice}: {word} is not of one choice")
-    own = words.literal_arguments([*typed, *words.implied_data(typed)])
-    composed: Any = OmegaConf.to_container(compose("compare", [*shared, *own]), resolve=True)
-    of_a_run = {key: composed[key] for key in TrainConfig.__dataclass_fields__}
+        if _sets(word, (*COMPARISON_KEYS, *RUN_KEYS)):
+            raise UserError(f"compare.choices= {choice}: {word} is not a key of a choice")
+    choice_words = words.literal_arguments([*typed, *words.implied_data(typed)])
+    composed: Any = OmegaConf.to_container(
+        compose("compare", [*shared, *choice_words]), resolve=True
+    )
+    train_config = {key: composed[key] for key in TrainConfig.__dataclass_fields__}
     for seed in seeds:
-        yield PlannedRun(choice, seed, parse(TrainConfig, of_a_run | {"seed": seed}), folder)
+        yield PlannedRun(choice, seed, parse(TrainConfig, train_config | {"seed": seed}), folder)
 
 
-def _begins(word: str, keys: tuple[str, ...]) -> bool:
-    """Whether `key=value` sets one of `keys`, or a key below it."""
+def _sets(word: str, keys: tuple[str, ...]) -> bool:
+    """Whether the word `key=value` sets one of `keys`, or a key nested in one of them."""
     return "=" in word and word.partition("=")[0].lstrip("+~").partition(".")[0] in keys
 
 

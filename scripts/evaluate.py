@@ -1,4 +1,4 @@
-"""Loss of a checkpoint on a whole validation split: python scripts/evaluate.py."""
+"""Evaluate a checkpoint on a whole validation split: python scripts/evaluate.py."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from headscope.files import json_text
 
 
 def evaluate(composed: DictConfig) -> None:
-    """Print the figures as JSON on standard output: one object, or a list for several lengths."""
+    """Print the figures as JSON on standard output: an object or, with `block_size`, a list."""
     from headscope import checkpoint, evaluation
     from headscope.config import build_part, from_hydra
     from headscope.config.scripts import EvaluateConfig
@@ -22,8 +22,10 @@ def evaluate(composed: DictConfig) -> None:
         checkpoint.find(config.checkpoint), device=checkpoint.pick_device(config.device)
     )
     precision = evaluation.choose_precision(config.precision, loaded)
-    stored = config.data is None
-    corpus = checkpoint.stored_corpus(loaded.config) if stored else build_part(config.data)
+    if config.data is None:
+        corpus = checkpoint.stored_corpus(loaded.config)
+    else:
+        corpus = build_part(config.data)
     text = evaluation.validation_text(corpus, loaded.tokenizer)
     figures: dict[str, Any] | list[dict[str, Any]]
     if config.block_size is None:

@@ -341,7 +341,7 @@ def test_a_report_replaces_no_file_that_is_not_of_a_report(script: Script, run: 
 def test_a_page_holds_as_many_tokens_as_a_browser_can(
     script: Script, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headscope.analysis.page.MOST_WEIGHTS", 8 * 5**2)
+    monkeypatch.setattr("headscope.analysis.page.MAX_WEIGHTS", 8 * 5**2)
     said = script("analyze", f"checkpoint={run}", "text=abcdefgh")
     assert said.code == 0, said.err
     assert "attention.html has the first 5 of 8 tokens" in said.err

@@ -1,4 +1,4 @@
-"""The loss of a checkpoint on a whole validation split."""
+"""Evaluation of a model on a whole validation split."""
 
 import math
 from collections.abc import Sequence
@@ -22,14 +22,14 @@ from headscope.nn.precision import in_precision, supports_bf16, tf32
 
 @dataclass(frozen=True)
 class ValidationText:
-    """A validation split as tokens (N,), and the bytes that each token of the vocabulary makes."""
+    """The tokens of a validation split (N,), and the bytes of each token in the vocabulary (V,)."""
 
     tokens: np.ndarray
     byte_lengths: np.ndarray
 
 
 def validation_text(corpus: Corpus, tokenizer: Tokenizer) -> ValidationText:
-    """The whole validation split of `corpus`."""
+    """The validation split of `corpus`, encoded by `tokenizer`."""
     _, documents = corpus.splits()
     texts = (row["text"] for row in documents)
     tokens = np.concatenate(list(encode_documents(texts, tokenizer)))
@@ -63,13 +63,13 @@ def evaluate(
     block_size: int | None = None,
     precision: str = "fp32",
 ) -> dict[str, Any]:
-    """Loss, perplexity and bits per byte of `model` on `text`, in windows of `block_size` tokens,
-    the model's own unless given, in order without overlap, as training reports them.
+    """Loss, perplexity and bits per byte of `model` on `text`, computed as in training.
 
+    The text is cut into consecutive windows of `block_size` tokens, by default that of the model.
     `precision` is one that `in_precision` makes, or bf16-mixed: float32 weights, products in
     bfloat16 (autocast). As in training, fp32 computes products in TF32 on a CUDA device.
 
-    Raises UserError when the text is too short.
+    Raises UserError if the text is too short.
     """
     size = model.block_size if block_size is None else block_size
     mixed = precision == "bf16-mixed"
@@ -100,11 +100,12 @@ def evaluate_lengths(
     block_sizes: Sequence[int],
     precision: str = "fp32",
 ) -> list[dict[str, Any]]:
-    """`evaluate` at each of `block_sizes`, also beyond the one of training.
+    """Run `evaluate` at each of `block_sizes`, in `precision`.
 
-    Where the position encoding does not reach, the entry says why, as `not_possible`.
+    A size may be larger than in training. If the position encoding does not support it, the result
+    has the reason, `not_possible`, instead of figures.
 
-    Raises UserError when a size is below 1.
+    Raises UserError if a size is below 1.
     """
     results = []
     for size in block_sizes:

@@ -70,7 +70,7 @@ def test_zero_is_the_model_whose_projection_does_not_read_the_head(attention):
 def test_mean_adds_what_the_head_says_on_average(attention):
     model = gpt(**parts(attention, "learned"))
     found = ablate_heads(model, INPUTS, TARGETS, replace_by="mean")["nats_per_token"]
-    means = mean_outputs(model, INPUTS, at_once=3)
+    means = mean_outputs(model, INPUTS, max_batch=3)
     for layer, part in enumerate(model.attentions):
         torch.testing.assert_close(means[layer].flatten(), heard(model, part).mean(dim=(0, 1)))
         for head in range(part.heads):
@@ -87,8 +87,8 @@ def test_mean_adds_what_the_head_says_on_average(attention):
 def test_how_much_goes_through_at_once_changes_nothing():
     model = gpt()
     whole = ablate_heads(model, INPUTS, TARGETS)
-    for at_once in (1, 3, 8):
-        some = ablate_heads(model, INPUTS, TARGETS, at_once=at_once)
+    for max_batch in (1, 3, 8):
+        some = ablate_heads(model, INPUTS, TARGETS, max_batch=max_batch)
         torch.testing.assert_close(some, whole, rtol=1e-4, atol=1e-6)
 
 
@@ -105,5 +105,7 @@ def test_the_model_is_left_as_it_was():
 
 def test_progress_is_shown_batch_by_batch():
     seen = []
-    ablate_heads(gpt(), INPUTS, TARGETS, at_once=8, track=lambda parts: seen.extend(parts) or seen)
+    ablate_heads(
+        gpt(), INPUTS, TARGETS, max_batch=8, track=lambda parts: seen.extend(parts) or seen
+    )
     assert torch.equal(torch.cat(seen), torch.arange(7))

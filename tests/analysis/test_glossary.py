@@ -9,11 +9,11 @@ from small_gpt import gpt, some_tokens
 
 from headscope.analysis import diversity, metrics
 from headscope.analysis.glossary import FIGURES, HEAD_NAMES, as_markdown
+from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.head_types import BROAD, GLOBAL, MIXED, NARROW, NONE
-from headscope.analysis.report.subject import Ablation
+from headscope.analysis.report.inputs import Ablation
 from headscope.analysis.report.tables import between_heads, head_rows
-from headscope.analysis.study import study_heads
-from headscope.analysis.tokens import token_kinds
+from headscope.analysis.tokens import classify_tokens
 
 WRITE = (
     'python -c "from headscope.analysis.glossary import as_markdown as page; '
@@ -25,8 +25,8 @@ def figures_of_the_report() -> set[str]:
     """The columns of heads.csv with an ablation, and what is said of pairs of heads."""
     model = gpt(block_size=12)
     windows = some_tokens(length=13, batch=2)
-    kinds = token_kinds([",", *"abcdefghij"], torch.ones(11))
-    study = study_heads(model, windows[:, :-1], kinds=kinds)
+    kinds = classify_tokens([",", *"abcdefghij"], torch.ones(11))
+    study = measure_heads(model, windows[:, :-1], kinds=kinds)
     loaded: Any = SimpleNamespace(model=model)
     worth = Ablation("zero", windows, bytes_per_token=1.0).run(loaded, iter)
     columns = set(head_rows(study, worth.figures)[0]) - {"layer", "head", "type"}
@@ -36,7 +36,9 @@ def figures_of_the_report() -> set[str]:
 
 
 def test_every_figure_has_an_entry_and_every_entry_a_figure():
-    assert set(FIGURES) == figures_of_the_report() | set(metrics.METRICS) | set(metrics.BOTH_WAYS)
+    assert set(FIGURES) == figures_of_the_report() | set(metrics.METRICS) | set(
+        metrics.NON_CAUSAL_METRICS
+    )
 
 
 def test_every_head_name_has_an_entry_in_the_order_of_naming():

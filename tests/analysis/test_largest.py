@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from headscope.analysis.largest import largest_weight
+from headscope.analysis.largest import find_largest_weight
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -16,7 +16,7 @@ def test_no_visible_weight_is_larger_and_it_stands_where_it_says(causal, queries
         visible = visible.tril(first)
         if first == 0:
             visible[0] = False  # it sees itself alone
-    largest = largest_weight(weights, causal=causal)
+    largest = find_largest_weight(weights, causal=causal)
     for place in [(layer, head) for layer in range(2) for head in range(3)]:
         weight, query, key = (part[place] for part in largest)
         assert weight == weights[place][visible].max()
@@ -29,11 +29,11 @@ def test_a_known_map_has_a_known_largest_weight():
     weights[0, 3] = torch.tensor([0.1, 0.6, 0.2, 0.1])
     weights[0, 1] = torch.tensor([0.4, 0.6, 0.0, 0.0])
     weights[0, 2] = torch.tensor([0.05, 0.9, 0.05, 0.0])
-    largest = largest_weight(weights)
+    largest = find_largest_weight(weights)
     assert largest.weight.tolist() == pytest.approx([0.9, 1.0])
     assert largest.query.tolist() == [2, 1]  # the first query, which sees itself alone, is left out
     assert largest.key.tolist() == [1, 1]
 
 
 def test_a_text_of_one_token_has_its_only_weight():
-    assert [part.item() for part in largest_weight(torch.ones(1, 1))] == [1.0, 0, 0]
+    assert [part.item() for part in find_largest_weight(torch.ones(1, 1))] == [1.0, 0, 0]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from headscope.analysis import metrics
-from headscope.analysis.metrics import BOTH_WAYS, METRICS, head_figures, uniform
+from headscope.analysis.metrics import METRICS, NON_CAUSAL_METRICS, head_figures, uniform
 
 sizes = st.integers(1, 12)
 directions = st.booleans()
@@ -189,7 +189,7 @@ def reckoned(weights: Tensor, *, causal: bool) -> dict[str, float]:
                 row_of["next"] = row[t + 1]
         for name, value in row_of.items():
             rows.setdefault(name, []).append(value)
-    names = [*METRICS, *([] if causal else BOTH_WAYS)]
+    names = [*METRICS, *([] if causal else NON_CAUSAL_METRICS)]
     found = {name: mean(rows.get(name, [0])) for name in names if name != "single_key"}
     return found | {"single_key": reckoned_single_key(weights, causal=causal)}
 

@@ -141,7 +141,7 @@ def test_pointing_at_a_token_says_what_it_looks_at_and_colours_that(page):
     assert len(set(at_rest)) == 1
     hint = says(page)
     hover(page, words(page)[2])
-    assert says(page) == "token 2 '·of' looks at: 1 '·state' 0.90, 2 '·of' 0.10"
+    assert says(page) == "token 2 '·of' attends to: 1 '·state' 0.90, 2 '·of' 0.10"
     coloured = backgrounds(page)
     assert coloured[3:] == at_rest[3:]  # the future
     assert len(set(coloured)) == 4  # that, 0, 0.1 and 0.9
@@ -156,7 +156,7 @@ def test_a_token_that_is_clicked_stays_while_heads_change_until_escape(page):
     words(page)[2].click()
     hover(page, find_one(page, "#title"))
     press(page, Keys.ARROW_DOWN)  # the fourth head looks evenly over what there is
-    assert says(page).startswith("token 2 '·of' looks at: 0 'The' 0.33, 1 '·state' 0.33")
+    assert says(page).startswith("token 2 '·of' attends to: 0 'The' 0.33, 1 '·state' 0.33")
     press(page, Keys.ESCAPE)
     assert says(page).startswith("Point at")
 
@@ -164,14 +164,14 @@ def test_a_token_that_is_clicked_stays_while_heads_change_until_escape(page):
 def test_the_keyboard_alone_reaches_a_token(page):
     page.execute_script("document.querySelector('#text [data-token=\"1\"]').focus()")
     press(page, Keys.TAB)
-    assert says(page).startswith("token 2 '·of' looks at: 1 '·state' 0.90")
+    assert says(page).startswith("token 2 '·of' attends to: 1 '·state' 0.90")
 
 
 def test_pointing_at_the_columns_of_the_lines_says_both_ways(page):
     hover(page, find_one(page, ".queries [data-token='2']"))
-    assert says(page) == "token 2 '·of' looks at: 1 '·state' 0.90, 2 '·of' 0.10"
+    assert says(page) == "token 2 '·of' attends to: 1 '·state' 0.90, 2 '·of' 0.10"
     hover(page, find_one(page, ".keys-column [data-token='2']"))
-    assert says(page) == "token 2 '·of' is looked at by: 3 '⏎' 0.90, 2 '·of' 0.10"
+    assert says(page) == "token 2 '·of' is attended to by: 3 '⏎' 0.90, 2 '·of' 0.10"
 
 
 def test_pointing_at_a_cell_of_the_map_says_query_key_and_weight(page):
@@ -183,7 +183,7 @@ def test_pointing_at_a_cell_of_the_map_says_query_key_and_weight(page):
         hover(page, canvas, round((key - middle) * cell), round((query - middle) * cell))
 
     cell_of(query=2, key=1)
-    assert says(page) == "query 2 '·of' looks at key 1 '·state' with weight 0.900"
+    assert says(page) == "query 2 '·of' attends to key 1 '·state' with weight 0.900"
     cell_of(query=2, key=5)
     assert says(page) == f"query 2 '·of' cannot see key 5 '{SHOWN[5]}', which comes later"
 

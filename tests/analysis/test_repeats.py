@@ -170,7 +170,7 @@ def test_a_fresh_model_looks_at_all_alike():
 
 
 def test_a_passage_comes_twice_and_nowhere_else():
-    texts = texts_of(texts=16, leave_out=[3, 59])
+    texts = texts_of(texts=16, excluded=[3, 59])
     periods, starts = texts.periods.tolist(), texts.starts.tolist()
     assert len(set(periods)) == 5
     assert min(periods) >= 2
@@ -183,12 +183,12 @@ def test_a_passage_comes_twice_and_nowhere_else():
         assert first == second
         assert len(set(first)) == period
         assert not set(first) & set(tokens[: start - period] + tokens[start + period :])
-    assert torch.equal(texts_of(texts=16, leave_out=[3, 59]).tokens, texts.tokens)
+    assert torch.equal(texts_of(texts=16, excluded=[3, 59]).tokens, texts.tokens)
     assert not torch.equal(texts_of(texts=16, seed=1).tokens, texts_of(texts=16).tokens)
 
 
 def test_a_small_vocabulary_repeats_tokens_but_leaves_out_what_it_must():
-    texts = repeated_texts(vocab_size=4, length=16, texts=8, seed=0, leave_out=[3])
+    texts = repeated_texts(vocab_size=4, length=16, texts=8, seed=0, excluded=[3])
     assert texts.tokens.max() == 2
 
 

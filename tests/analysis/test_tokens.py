@@ -11,18 +11,18 @@ from torch import Tensor
 
 from headscope.analysis.metrics import uniform
 from headscope.analysis.tokens import (
+    classify_tokens,
     earlier_copies,
     is_punctuation,
     keys_of_kind,
     mass_on,
     most_frequent,
     targets_in,
-    token_kinds,
 )
 
 TEXTS = ["the", " of", ",", "\n", "", " cat", "."]
 THE, OF, COMMA, NEWLINE, END, CAT, STOP = range(7)
-KINDS = token_kinds(TEXTS, torch.tensor([30, 20, 10, 5, 5, 10, 10]))
+KINDS = classify_tokens(TEXTS, torch.tensor([30, 20, 10, 5, 5, 10, 10]))
 
 
 def looking(*keys: int) -> Tensor:
@@ -40,7 +40,7 @@ def test_kinds_by_hand():
     assert KINDS.punctuation.tolist() == [text in {",", "\n", "."} for text in TEXTS]
     # 30 + 20 of 90 are more than half.
     assert KINDS.frequent.nonzero().flatten().tolist() == [THE, OF]
-    assert token_kinds(TEXTS).frequent is None
+    assert classify_tokens(TEXTS).frequent is None
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_weights_of_another_pair_are_refused(tmp_path):
     for word in ("model/position=rotary", "model/attention=grouped_query", "model.qkv_bias=true"):
         saved["headscope"]["config"] = configuration(word)
         torch.save(saved, tmp_path / "other.ckpt")
-        refused(tmp_path / "other.ckpt", "does not fit")
+        refused(tmp_path / "other.ckpt", "does not match")
 
 
 def test_a_loaded_model_outlives_its_file(tmp_path, whole):
@@ -186,14 +186,14 @@ def test_find_takes_a_file_a_run_or_the_newest_run(tmp_path):
         with pytest.raises(ValueError, match=f"{missing} does not exist"):
             checkpoint.find(str(tmp_path / missing), **outputs)
     (tmp_path / "latest").write_text("gone\n")
-    with pytest.raises(ValueError, match=r"names 'gone', which is no run"):
+    with pytest.raises(ValueError, match=r"names 'gone', which is not a run"):
         checkpoint.find(None, **outputs)
 
 
 def test_a_device_that_is_not_here_is_refused():
     assert checkpoint.pick_device("cpu") == torch.device("cpu")
     assert checkpoint.pick_device("auto").type in ("cpu", "cuda", "mps")
-    with pytest.raises(ValueError, match="device=tpu is not here"):
+    with pytest.raises(ValueError, match="device=tpu is not available"):
         checkpoint.pick_device("tpu")
-    with pytest.raises(ValueError, match="device=cpu:banana is no device"):
+    with pytest.raises(ValueError, match="device=cpu:banana is not a device"):
         checkpoint.pick_device("cpu:banana")

@@ -69,7 +69,7 @@ def test_the_figures_are_those_of_the_runs(compare, script: Script, monkeypatch)
     monkeypatch.setattr(figures, "evaluate_lengths", None)
     again = compare()
     assert again.code == 0, again.err
-    assert "4 of 4 runs are there already" in again.out
+    assert "4 of 4 runs are already finished" in again.out
     assert (FOLDER / "comparison.csv").read_bytes() == before
 
 
@@ -91,7 +91,7 @@ def test_a_stopped_comparison_goes_on_and_ends_alike(compare, monkeypatch) -> No
     monkeypatch.setattr(runs, "fit", fit)
     said = compare(*brief)
     assert said.code == 0, said.err
-    assert "1 of 2 runs are there already" in said.out
+    assert "1 of 2 runs are already finished" in said.out
     whole = Path("outputs/compare_whole/comparison.csv").read_bytes()
     assert (FOLDER / "comparison.csv").read_bytes() == whole
 
@@ -101,7 +101,7 @@ def test_more_seeds_are_added_and_another_recipe_is_refused(compare) -> None:
     before = summary("rotary", 1)
     said = compare("speed_rounds=0")
     assert said.code == 0, said.err
-    assert "2 of 4 runs are there already" in said.out
+    assert "2 of 4 runs are already finished" in said.out
     assert summary("rotary", 1) == before
     said = compare("trainer.max_steps=4")
     assert said.code == 1
@@ -141,7 +141,7 @@ def test_two_comparisons_do_not_work_in_one_folder(compare) -> None:
         ),
         (["compare=atention"], ["atention", "attention"]),
         (["compare.block_sizes=[0]", "compare=attention"], ["compare.block_sizes", "0"]),
-        (["seeds=[1,1]", "compare=attention"], ["seeds= names 1 twice"]),
+        (["seeds=[1,1]", "compare=attention"], ["seeds= has 1 twice"]),
         (['compare.choices=["model.heads=2", "seed=4"]'], ["seed=4"]),
         (['compare.choices=["model.heads=\'2"]'], ["model.heads='2", "quotation"]),
         (["++seed=3", "compare=attention"], ["seeds=[1,2,3]"]),
@@ -171,6 +171,6 @@ def test_a_damaged_file_of_figures_counts_as_absent(compare) -> None:
         file.write_text('{"steps": 3, "speed": {"rotary": {}}}')
     said = compare(*brief)
     assert said.code == 0, said.err
-    assert "runs are there already" not in said.out
+    assert "runs are already finished" not in said.out
     for key in ("bits_per_byte", "bits_per_byte_at_32", "seed_1"):
         assert rows()["rotary"][key] == before["rotary"][key]

@@ -1,8 +1,8 @@
-"""What a head is worth: the loss without it.
+"""Ablation of heads: the change of the loss when one head is removed (Michel 2019).
 
 Shapes: L layers, H heads, D head_dim, N texts, T tokens, C embed_dim.
 
-A head's output is what it adds before `out_proj`: its D numbers of every token.
+The output of a head is its part of the input of `out_proj`: D numbers for each token.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +16,7 @@ from headscope.nn import GPT, MultiHeadAttention
 from headscope.nn.loss import next_token_loss
 
 Replacement = Literal["zero", "mean"]
-AT_ONCE = 64
+MAX_BATCH = 64
 
 
 @torch.no_grad()
@@ -26,91 +26,95 @@ def ablate_heads(
     targets: Tensor,
     *,
     replace_by: Replacement = "zero",
-    at_once: int = AT_ONCE,
+    max_batch: int = MAX_BATCH,
     track: Callable[[Iterable[Tensor]], Iterable[Tensor]] = iter,
 ) -> dict[str, Tensor]:
-    """What the loss on inputs (N, T) changes by when one head's output is replaced by zero, or by
-    its mean over all these tokens (Michel 2019): `nats_per_token` and its `standard_error`, (L, H)
-    each, and `loss`, that with all heads.
+    """Measure the change of the loss on inputs (N, T) when the output of one head is replaced by
+    zero, or by its mean over all these tokens.
 
-    A head that is worth something has a change above 0. The error is that of the mean of N texts,
-    each with and without the head; of one text alone it is NaN. At most about `at_once` texts go
-    through the model at a time: all heads of a layer together where they fit. `track` is given the
-    batches, to show how far it is.
+    Returns `nats_per_token` (L, H), the loss without each head minus the loss with all heads, its
+    `standard_error` (L, H), and `loss` (), the loss with all heads. A positive change means that
+    the head lowers the loss. The standard error is over the N texts; for a single text it is NaN.
+
+    The batches have about `max_batch` texts, counting a text once for each head that is removed in
+    it. `track` wraps the iterable of batches, for example to show progress.
     """
     was_training = model.training
     model.eval()
     try:
-        means = mean_outputs(model, inputs, at_once) if replace_by == "mean" else None
-        rows = max(1, at_once // model.attentions[0].heads)
-        parts = [
-            _changes(model, inputs[part], targets[part], means, at_once)
-            for part in track(torch.arange(len(inputs)).split(rows))
+        means = mean_outputs(model, inputs, max_batch) if replace_by == "mean" else None
+        texts = max(1, max_batch // model.attentions[0].heads)
+        results = [
+            _loss_changes(model, inputs[batch], targets[batch], means, max_batch)
+            for batch in track(torch.arange(len(inputs)).split(texts))
         ]
     finally:
         model.train(was_training)
-    change = torch.cat([change for change, _ in parts], dim=-1)  # (L, H, N)
+    change = torch.cat([change for change, _ in results], dim=-1)  # (L, H, N)
     return {
-        "loss": torch.cat([whole for _, whole in parts]).mean(),
+        "loss": torch.cat([losses for _, losses in results]).mean(),
         "nats_per_token": change.mean(dim=-1),
         "standard_error": change.std(dim=-1) / change.size(-1) ** 0.5,
     }
 
 
-def _changes(
-    model: GPT, inputs: Tensor, targets: Tensor, means: list[Tensor] | None, at_once: int
+def _loss_changes(
+    model: GPT, inputs: Tensor, targets: Tensor, means: list[Tensor] | None, max_batch: int
 ) -> tuple[Tensor, Tensor]:
-    """The change of every text's mean loss (L, H, N), in nats per token, and that loss (N,)."""
+    """The change of the mean loss of each text without each head (L, H, N), and the loss of each
+    text with all heads (N,), in nats per token."""
     inputs, targets = inputs.to(model.device), targets.to(model.device)
     x = model.embed(inputs)
-    before = []  # what every block reads, (N, T, C)
+    block_inputs = []  # (N, T, C) each
     for block in model.blocks:
-        before.append(x)
+        block_inputs.append(x)
         x = block(x, model.position)
-    whole = _losses(model, x, targets)  # (N,)
-    layers = []
-    for layer, (attention, x) in enumerate(zip(model.attentions, before, strict=True)):
-        heads = torch.arange(attention.heads, device=x.device)
-        losses = []
-        for some in heads.split(max(1, at_once // len(x))):
-            y = x.repeat(len(some), 1, 1)  # the texts once for each head
-            replacement = None if means is None else means[layer]
-            with replaced(attention, some.repeat_interleave(len(x)), replacement):
+    losses = _losses(model, x, targets)  # (N,)
+    changes = []
+    for layer, (attention, x) in enumerate(zip(model.attentions, block_inputs, strict=True)):
+        all_heads = torch.arange(attention.heads, device=x.device)
+        ablated = []
+        for heads in all_heads.split(max(1, max_batch // len(x))):
+            y = x.repeat(len(heads), 1, 1)  # the texts once for each head
+            layer_means = None if means is None else means[layer]
+            with replaced_heads(attention, heads.repeat_interleave(len(x)), layer_means):
                 y = model.blocks[layer](y, model.position)
             for block in model.blocks[layer + 1 :]:
                 y = block(y, model.position)
-            without = _losses(model, y, targets.repeat(len(some), 1))
-            losses.append(without.unflatten(0, (len(some), len(x))))
-        layers.append(torch.cat(losses) - whole)
-    return torch.stack(layers).cpu(), whole.cpu()
+            without = _losses(model, y, targets.repeat(len(heads), 1))
+            ablated.append(without.unflatten(0, (len(heads), len(x))))
+        changes.append(torch.cat(ablated) - losses)
+    return torch.stack(changes).cpu(), losses.cpu()
 
 
 def _losses(model: GPT, x: Tensor, targets: Tensor) -> Tensor:
-    """The mean loss of every text, (N,), from what the last block wrote (N, T, C)."""
+    """The mean loss of each text (N,), from the hidden states after the last block (N, T, C)."""
     losses = next_token_loss(model.unembed(x), targets, reduction="none")
     return losses.view_as(targets).mean(dim=-1)
 
 
 @contextmanager
-def replaced(attention: MultiHeadAttention, heads: Tensor, means: Tensor | None) -> Iterator[None]:
-    """Inside, text n is read without the head `heads`[n] (N,): its output is zero, or its part of
-    `means` (H, D)."""
+def replaced_heads(
+    attention: MultiHeadAttention, heads: Tensor, means: Tensor | None
+) -> Iterator[None]:
+    """While the context is active, replace the output of head `heads[n]` in text n, for heads (N,):
+    by zero, or by the mean output of the head in `means` (H, D)."""
 
-    def without(module: torch.nn.Module, arguments: tuple[Tensor]) -> Tensor:
-        mixed = arguments[0].unflatten(-1, (attention.heads, -1)).clone()  # (N, T, H, D)
-        texts = torch.arange(len(mixed), device=mixed.device)
-        mixed[texts, :, heads] = 0.0 if means is None else means[heads][:, None]
-        return mixed.flatten(-2)
+    def replace(module: torch.nn.Module, arguments: tuple[Tensor]) -> Tensor:
+        outputs = arguments[0].unflatten(-1, (attention.heads, -1)).clone()  # (N, T, H, D)
+        texts = torch.arange(len(outputs), device=outputs.device)
+        outputs[texts, :, heads] = 0.0 if means is None else means[heads][:, None]
+        return outputs.flatten(-2)
 
-    handle = attention.out_proj.register_forward_pre_hook(without)
+    handle = attention.out_proj.register_forward_pre_hook(replace)
     try:
         yield
     finally:
         handle.remove()
 
 
-def mean_outputs(model: GPT, inputs: Tensor, at_once: int) -> list[Tensor]:
-    """The mean output of every head over all tokens of inputs (N, T): (H, D) for each layer."""
+def mean_outputs(model: GPT, inputs: Tensor, max_batch: int) -> list[Tensor]:
+    """The mean output of each head over all tokens of inputs (N, T): (H, D) for each layer."""
     sums = [torch.zeros(()) for _ in model.attentions]
     handles = []
     for layer, attention in enumerate(model.attentions):
@@ -120,8 +124,8 @@ def mean_outputs(model: GPT, inputs: Tensor, at_once: int) -> list[Tensor]:
 
         handles.append(attention.out_proj.register_forward_pre_hook(add))
     try:
-        for some in inputs.split(at_once):
-            model.hidden(some.to(model.device))
+        for batch in inputs.split(max_batch):
+            model.hidden(batch.to(model.device))
     finally:
         for handle in handles:
             handle.remove()

@@ -64,7 +64,7 @@ SINGLE_HEAD: Mapping[str, str] = {
     ),
 }
 
-BOTH_WAYS: Mapping[str, str] = {
+NON_CAUSAL_METRICS: Mapping[str, str] = {
     "next": (
         "Weight on the token just after the query, from 0 to 1: a high value means that the head "
         "looks one token ahead."
@@ -150,7 +150,7 @@ ABLATION: Mapping[str, str] = {
 
 SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Figures of one head": SINGLE_HEAD,
-    "Figures of a head without a causal mask": BOTH_WAYS,
+    "Figures of a head without a causal mask": NON_CAUSAL_METRICS,
     "Figures that depend on the tokens": TOKENS,
     "Figures on repeated random texts": REPEATS,
     "Figures that compare heads": BETWEEN_HEADS,

@@ -1,9 +1,11 @@
-"""What a head is called: a word for what it does, from its figures.
+"""Names of heads, such as `previous-token`, derived from their figures.
 
-A figure counts by its excess over uniform attention: 0 for a head that looks at all it sees alike,
-as an untrained one nearly does, and 1 at the most that is possible. The thresholds are ours. The
-kinds are those of Voita 2019 (positional, rare tokens), Clark 2019 (punctuation), Xiao 2023 (first
-token, other sinks), Olsson 2022 (induction), Wang 2022 (duplicate token) and Vig 2019 (distance).
+Figures are compared by their excess over uniform attention, (figure - u) / (1 - u), where u is the
+value of uniform attention. The excess is about 0 in an untrained model, and at most 1.
+
+The names follow Voita 2019 (positional heads, rare tokens), Clark 2019 (punctuation), Xiao 2023
+(first token, other sinks), Olsson 2022 (induction), Wang 2022 (duplicate token) and Vig 2019
+(distance). The thresholds are our own choice.
 """
 
 from collections.abc import Mapping
@@ -17,11 +19,13 @@ from headscope.errors import UserError
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The least excess that gives a head its name, from 0 to 1; of `spread`, the least
-    `global_strength` itself. A head whose `unevenness` is below `even` has no name.
+    """The minimum excess for each name, from 0 to 1.
 
-    `frequent` and `rare` are a third: with half of the text frequent, such a head puts two thirds
-    of its weight on that half, or on the other.
+    `spread` and `even` are compared with a figure itself: a `global` head has a figure `global` of
+    at least `spread`, and a head whose `unevenness` is below `even` has no name.
+
+    `frequent` and `rare` are about 1/3: uniform attention gives 1/2 of the weight to the frequent
+    half of the text, so an excess of 1/3 means that 2/3 of the weight is on one half.
     """
 
     self: float = 0.4
@@ -59,7 +63,8 @@ NARROW = {
     "single_key": "single-key",
     "adjacent": "adjacent",
 }
-"""Names of heads that look at few keys: the one furthest above its threshold is taken."""
+"""Names of heads that attend to few keys, by figure. If several fit, the one with the largest ratio
+of excess to threshold is used."""
 
 BROAD = {
     "local": "local",
@@ -69,7 +74,8 @@ BROAD = {
     "rare": "rare-token",
     "short_range": "short-range",
 }
-"""Names for where most of the weight lies: the first one above its threshold is taken."""
+"""Names for the part of the text that gets most of the weight, by figure. If several fit, the first
+is used."""
 
 GLOBAL, MIXED, NONE = "global", "mixed", "-"
 
@@ -81,64 +87,65 @@ def head_types(
     causal: bool = True,
     thresholds: Thresholds | None = None,
 ) -> list[str]:
-    """A word for every head, in the order of the figures' numbers.
+    """The name of each head, in the order of the flattened figures.
 
-    `figures` are those of `head_figures` and perhaps of `targets_in` and `repeat_figures`;
-    `uniform` has the value that each takes for uniform attention. In this order:
+    `figures` are those of `head_figures` and, optionally, those of `targets_in` and
+    `repeat_figures`. `uniform` has the value of each figure for uniform attention. A head gets the
+    first name that fits:
 
-    - "-": the weights are nearly uniform (`unevenness` below `even`);
-    - a narrow name: self, previous-token, next-token, first-token, induction, same-token,
-      punctuation, single-key (a sink other than the first token) or adjacent (previous and next
-      alike), whichever is furthest above its threshold;
-    - local (at most `LOCAL_WIDTH` tokens away), backward, forward;
-    - frequent-token, rare-token: the weight is on the frequent half of the text, or on the other;
-    - short-range: the mean distance is at most half of that of uniform attention;
-    - global: nearly everywhere (`global` at least `spread`); otherwise mixed.
+    1. "-" if its `unevenness` is below `even`: its attention is nearly uniform.
+    2. A name in NARROW: the one with the largest ratio of excess to threshold.
+    3. The first name in BROAD.
+    4. "global" if its figure `global` is at least `spread`, otherwise "mixed".
 
-    Next, adjacent, backward and forward are only of heads that see both ways.
+    next-token, adjacent, backward and forward are only used without a causal mask. docs/glossary.md
+    explains all names.
     """
     thresholds = thresholds or Thresholds()
-    found = {name: value.flatten() for name, value in figures.items()}
+    flat = {figure: values.flatten() for figure, values in figures.items()}
     excesses = {
-        name: excess(found[name], uniform[name])
-        for name in (*NARROW, *BROAD)
-        if name in found and name in uniform
+        figure: excess(flat[figure], uniform[figure])
+        for figure in (*NARROW, *BROAD)
+        if figure in flat and figure in uniform
     }
-    excesses["short_range"] = 1 - found["distance"] / max(uniform["distance"], 1e-6)
-    if "frequent" in found:
-        excesses["rare"] = excess(1 - found["frequent"], 1 - uniform["frequent"])
-    if causal:  # all that is not itself is backward
+    excesses["short_range"] = 1 - flat["distance"] / max(uniform["distance"], 1e-6)
+    if "frequent" in flat:
+        excesses["rare"] = excess(1 - flat["frequent"], 1 - uniform["frequent"])
+    if causal:  # `backward` would be everything but the query's own token
         excesses.pop("backward", None)
-    else:  # on both alike
-        both, even = (2 * least(of["previous"], of["next"]) for of in (found, uniform))
-        excesses["adjacent"] = excess(both, even)
-    margins = {name: value / getattr(thresholds, name) for name, value in excesses.items()}
-    return [
-        _name(
-            {name: float(margin[head]) for name, margin in margins.items()},
-            uneven=float(found["unevenness"][head]) >= thresholds.even,
-            spread=float(found["global"][head]) >= thresholds.spread,
+    else:
+        adjacent, uniform_adjacent = (
+            2 * minimum(values["previous"], values["next"]) for values in (flat, uniform)
         )
-        for head in range(len(found["unevenness"]))
+        excesses["adjacent"] = excess(adjacent, uniform_adjacent)
+    ratios = {figure: value / getattr(thresholds, figure) for figure, value in excesses.items()}
+    return [
+        _head_type(
+            {figure: float(ratio[head]) for figure, ratio in ratios.items()},
+            is_uneven=float(flat["unevenness"][head]) >= thresholds.even,
+            is_global=float(flat["global"][head]) >= thresholds.spread,
+        )
+        for head in range(len(flat["unevenness"]))
     ]
 
 
-def least(first: Tensor | float, second: Tensor | float) -> Tensor:
+def minimum(first: Tensor | float, second: Tensor | float) -> Tensor:
     return torch.minimum(torch.as_tensor(first), torch.as_tensor(second))
 
 
 def excess(figure: Tensor, uniform: Tensor | float) -> Tensor:
-    """How far a share is above that of uniform attention: 0 there, 1 where it is everything."""
+    """Rescale a figure between 0 and 1: 0 is the value of uniform attention, 1 the maximum."""
     return (figure - uniform) / max(1 - float(uniform), 1e-6)
 
 
-def _name(margins: Mapping[str, float], *, uneven: bool, spread: bool) -> str:
-    if not uneven:
+def _head_type(ratios: Mapping[str, float], *, is_uneven: bool, is_global: bool) -> str:
+    """The name of one head. `ratios` are excess / threshold by figure: a name fits from 1 on."""
+    if not is_uneven:
         return NONE
-    narrow = max((name for name in NARROW if name in margins), key=lambda name: margins[name])
-    if margins[narrow] >= 1:
+    narrow = max((figure for figure in NARROW if figure in ratios), key=lambda name: ratios[name])
+    if ratios[narrow] >= 1:
         return NARROW[narrow]
-    for name, word in BROAD.items():
-        if margins.get(name, 0.0) >= 1:
-            return word
-    return GLOBAL if spread else MIXED
+    for figure, name in BROAD.items():
+        if ratios.get(figure, 0.0) >= 1:
+            return name
+    return GLOBAL if is_global else MIXED

@@ -1,6 +1,6 @@
-"""The largest weight of a map, and where it stands.
+"""The position of the largest weight in an attention map.
 
-Shapes: T queries, S keys, and any axes before them, such as layers and heads.
+Shapes: T queries, S keys, and any leading axes, such as layers and heads.
 """
 
 from typing import NamedTuple
@@ -8,31 +8,32 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from headscope.analysis.metrics import choosing, visible_keys
+from headscope.analysis.metrics import counted_queries, visible_keys
 
 
 class LargestWeight(NamedTuple):
-    """The largest weight of each map, with its query and key (int64), (...) each."""
+    """The largest weight of each map, and its query and key (int64). Each has shape (...)."""
 
     weight: Tensor
     query: Tensor
     key: Tensor
 
 
-def largest_weight(weights: Tensor, *, causal: bool = True) -> LargestWeight:
-    """Which query puts its largest weight on which key, in weights (..., T, S).
+def find_largest_weight(weights: Tensor, *, causal: bool = True) -> LargestWeight:
+    """Find the largest weight of each map in weights (..., T, S).
 
-    Queries are the last T of the S positions; `query` counts from the first of the T, `key` from
-    the first of the S. As in the figures of heads, a query that sees a single key is left out,
-    unless all are such: its weight is always 1. Of equal weights the first is taken, row by row.
+    The queries are the last T of the S positions. `query` counts from the first of the T queries,
+    `key` from the first of the S keys. Queries that see a single key are excluded, since their
+    weight is always 1, unless no query sees more. Of equal weights, the first in row-major order is
+    returned.
     """
     visible = visible_keys(weights, causal=causal)
-    candidates = visible & choosing(visible)[:, None]
-    ranked = torch.where(candidates, weights, -1.0).flatten(-2)
-    place = ranked.argmax(dim=-1)
+    candidates = visible & counted_queries(visible)[:, None]
+    flat = torch.where(candidates, weights, -1.0).flatten(-2)
+    index = flat.argmax(dim=-1)
     keys = weights.size(-1)
     return LargestWeight(
-        ranked.gather(-1, place[..., None])[..., 0],
-        torch.div(place, keys, rounding_mode="floor"),
-        place % keys,
+        flat.gather(-1, index[..., None])[..., 0],
+        torch.div(index, keys, rounding_mode="floor"),
+        index % keys,
     )

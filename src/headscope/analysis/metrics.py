@@ -1,13 +1,17 @@
-"""What one head does, in numbers: pure functions of its attention weights.
+"""Figures of one head: pure functions of its attention weights.
 
-Shapes: T queries, S keys, and any axes before them, such as layers, texts and heads.
+Shapes: T queries, S keys, and any leading axes, such as layers, texts and heads.
 
-Every function takes weights (..., T, S) whose rows sum to one over the keys that a query may see,
-and returns (...), the mean over the queries. The queries are the last T of the S positions. With
-`causal`, the default, a query sees itself and all before it; otherwise all. What it cannot see is
-not read. A query that sees one key alone has no choice and is left out, unless all are such.
+Every metric takes weights (..., T, S) and returns (...), the mean over the queries. Each row of
+weights sums to one over the visible keys. The queries are the last T of the S positions. With
+`causal=True`, the default, a query sees its own token and all tokens before it. With
+`causal=False`, it sees all tokens. The weights on invisible keys are ignored. A query that sees a
+single key always gives it the weight 1. It is excluded from the mean, unless no query sees more
+than one key.
 
-All have gradients, and none is NaN or infinite, in value or in gradient.
+The mass of a set of keys is the sum of the weights on them, from 0 to 1.
+
+All metrics are differentiable. Their values and gradients are always finite.
 """
 
 import math
@@ -23,178 +27,179 @@ LOCAL_WIDTH = 2
 
 
 def visible_keys(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """The mask (T, S): True where a query may look."""
+    """The mask (T, S): True where the query sees the key."""
     return offsets(weights) <= 0 if causal else torch.ones_like(offsets(weights), dtype=torch.bool)
 
 
 def offsets(weights: Tensor) -> Tensor:
-    """How far after the query each key stands, (T, S): 0 on the diagonal, -1 for the one before."""
+    """Position of each key minus position of the query, (T, S): 0 on the diagonal."""
     queries, keys = weights.shape[-2:]
     if queries > keys:
-        raise UserError(f"{queries} queries are more than {keys} keys: which stand where?")
-    place = torch.arange(keys, device=weights.device)
-    return place - place[keys - queries :, None]
+        raise UserError(
+            f"weights have {queries} queries and {keys} keys: there must be a key for each query"
+        )
+    positions = torch.arange(keys, device=weights.device)
+    return positions - positions[keys - queries :, None]
 
 
 def uniform(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """The weights (T, S) of a head that looks at all that it sees alike: what figures are compared
-    with."""
+    """The weights (T, S) of uniform attention: the same weight on every visible key."""
     visible = visible_keys(weights, causal=causal).to(weights.dtype)
     return visible / visible.sum(dim=-1, keepdim=True)
 
 
-def choosing(visible: Tensor) -> Tensor:
-    """The queries (T,) that see more than one key; all where none does."""
+def counted_queries(visible: Tensor) -> Tensor:
+    """The mask (T,) of queries that see more than one key. If no query does, all are counted."""
     several = visible.sum(dim=-1) > 1
     return several | ~several.any()
 
 
 def mean_over(values: Tensor, queries: Tensor) -> Tensor:
-    """The mean of values (..., T) over those `queries` (T,) that count; 0 where none does."""
+    """The mean of values (..., T) over the queries in the mask `queries` (T,); 0 if it is empty."""
     count = queries.sum().clamp(min=1)
     return torch.where(queries, values, 0.0).sum(dim=-1) / count
 
 
 def mass_where(weights: Tensor, where: Tensor, *, causal: bool) -> Tensor:
-    """The weight on the keys of `where` (T, S), from 0 to 1."""
+    """Mass of the keys in the mask `where` (T, S), from 0 to 1."""
     visible = visible_keys(weights, causal=causal)
     mass = torch.where(where & visible, weights, 0.0).sum(dim=-1)
-    return mean_over(mass, choosing(visible))
+    return mean_over(mass, counted_queries(visible))
 
 
 def neighbour_mass(weights: Tensor, offset: int, *, causal: bool) -> Tensor:
-    """The weight on the key `offset` after a query, from 0 to 1, over the queries that have it."""
+    """Weight on the key at `offset` from the query, from 0 to 1: the mean over the queries that
+    have such a key."""
     visible = visible_keys(weights, causal=causal)
     where = visible & (offsets(weights) == offset)
     mass = torch.where(where, weights, 0.0).sum(dim=-1)
-    return mean_over(mass, choosing(visible) & where.any(dim=-1))
+    return mean_over(mass, counted_queries(visible) & where.any(dim=-1))
 
 
 def self_mass(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """The weight on the token itself, from 0 to 1: the diagonal."""
+    """Weight on the query's own token, from 0 to 1: the diagonal."""
     return mass_where(weights, offsets(weights) == 0, causal=causal)
 
 
 def previous_mass(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """The weight on the token before, from 0 to 1 (Voita 2019: positional heads)."""
+    """Weight on the token just before the query, from 0 to 1 (positional heads, Voita 2019)."""
     return neighbour_mass(weights, -1, causal=causal)
 
 
 def next_mass(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """The weight on the token after, from 0 to 1; with `causal` it is 0."""
+    """Weight on the token just after the query, from 0 to 1; 0 if `causal`."""
     return neighbour_mass(weights, 1, causal=causal)
 
 
 def local_mass(weights: Tensor, *, width: int = LOCAL_WIDTH, causal: bool = True) -> Tensor:
-    """The weight on tokens at most `width` away, the token itself included, from 0 to 1."""
+    """Mass of the query's own token and the tokens at most `width` away, from 0 to 1."""
     return mass_where(weights, offsets(weights).abs() <= width, causal=causal)
 
 
 def first_mass(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """The weight on the first token, from 0 to 1: the "sink" (Xiao 2023)."""
+    """Weight on the first token, from 0 to 1: high for an attention sink (Xiao 2023)."""
     first = torch.zeros_like(offsets(weights), dtype=torch.bool)
     first[:, 0] = True
     return mass_where(weights, first, causal=causal)
 
 
 def backward_mass(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """The weight on all tokens before, from 0 to 1."""
+    """Mass of all tokens before the query, from 0 to 1."""
     return mass_where(weights, offsets(weights) < 0, causal=causal)
 
 
 def forward_mass(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """The weight on all tokens after, from 0 to 1; with `causal` it is 0."""
+    """Mass of all tokens after the query, from 0 to 1; 0 if `causal`."""
     return mass_where(weights, offsets(weights) > 0, causal=causal)
 
 
 def mean_distance(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """How far away a head looks, in tokens, from 0 to S - 1: the mean of |query - key| under its
-    weights (Vig 2019)."""
+    """Mean distance |query - key| in tokens, weighted by attention, from 0 to S - 1 (Vig 2019)."""
     visible = visible_keys(weights, causal=causal)
-    far = torch.where(visible, weights * offsets(weights).abs(), 0.0).sum(dim=-1)
-    return mean_over(far, choosing(visible))
+    distance = torch.where(visible, weights * offsets(weights).abs(), 0.0).sum(dim=-1)
+    return mean_over(distance, counted_queries(visible))
 
 
 def global_strength(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """How evenly a head looks at all but the token itself, from 0 to 1.
+    """How many of the other tokens get attention, from 0 to 1.
 
-    Of the m keys that a query sees, the m - 1 others would each get 1/m if it looked at all alike:
-    sum over them of min(weight, 1/m), over (m - 1)/m. 1: each gets that or more; 0: the token
-    itself gets all; a single other key that gets all: 1 / (m - 1).
+    For a query that sees m keys, it is the sum of min(weight, 1/m) over all visible keys but its
+    own token, divided by the maximum (m - 1)/m. It is 1 if every other key gets at least 1/m, 0 if
+    the query's own token gets all weight, and 1 / (m - 1) if one other key gets all weight.
     """
     visible = visible_keys(weights, causal=causal)
     keys = visible.sum(dim=-1, keepdim=True)  # m, (T, 1)
     others = visible & (offsets(weights) != 0)
     share = torch.where(others, torch.minimum(weights, 1 / keys), 0.0).sum(dim=-1)
     most = others.sum(dim=-1) / keys[:, 0]
-    return mean_over(share / most.clamp(min=1e-9), choosing(visible) & (most > 0))
+    return mean_over(share / most.clamp(min=1e-9), counted_queries(visible) & (most > 0))
 
 
 def single_key_mass(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """The mean weight that one key gets from the other queries that see it, from 0 to 1: of all
-    keys but the first the one with the most (a "sink" that is not the first token, Xiao 2023).
+    """The mean weight that one key gets from the other queries that see it, for the key with the
+    highest mean, from 0 to 1: high for an attention sink that is not the first token (Xiao 2023).
 
-    Only keys count that at least half of the queries see: the last ones are read by few. Not the
-    mean over queries; 0 where no key qualifies.
+    The first key is excluded, and so are the keys that fewer than half of the queries see. The
+    result is 0 if no key remains. Unlike the other metrics, it is not a mean over all queries.
     """
     others = visible_keys(weights, causal=causal) & (offsets(weights) != 0)
-    readers = others.sum(dim=-2)  # of every key, (S,)
-    qualifies = 2 * readers >= weights.size(-2)
-    qualifies[0] = False
-    received = torch.where(others, weights, 0.0).sum(dim=-2) / readers.clamp(min=1)
-    return torch.where(qualifies, received, 0.0).amax(dim=-1)
+    queries = others.sum(dim=-2)  # queries that see each key, (S,)
+    considered = 2 * queries >= weights.size(-2)
+    considered[0] = False
+    received = torch.where(others, weights, 0.0).sum(dim=-2) / queries.clamp(min=1)
+    return torch.where(considered, received, 0.0).amax(dim=-1)
 
 
 def largest_weight(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """The largest weight of a query, from 1/S to 1."""
+    """The largest weight of each query, from 1/S to 1."""
     visible = visible_keys(weights, causal=causal)
-    return mean_over(torch.where(visible, weights, 0.0).amax(dim=-1), choosing(visible))
+    return mean_over(torch.where(visible, weights, 0.0).amax(dim=-1), counted_queries(visible))
 
 
 def entropy(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """- sum w ln w, in nats, from 0 (one key has all) to ln S (Shannon 1948)."""
+    """-sum(w ln w) in nats, from 0 (one key gets all weight) to ln S (Shannon 1948)."""
     visible = visible_keys(weights, causal=causal)
-    return mean_over(row_entropy(weights, visible), choosing(visible))
+    return mean_over(row_entropy(weights, visible), counted_queries(visible))
 
 
 def entropy_share(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """Entropy over the most that is possible, the log of how many keys a query sees: from 0 (one
-    key has all) to 1 (all have the same)."""
+    """Entropy divided by its maximum, the logarithm of the number of visible keys: from 0 (one key
+    gets all weight) to 1 (uniform attention)."""
     visible = visible_keys(weights, causal=causal)
-    most = visible.sum(dim=-1).clamp(min=2).log()  # of one key alone: 0 over ln 2
-    return mean_over(row_entropy(weights, visible) / most, choosing(visible))
+    maximum = visible.sum(dim=-1).clamp(min=2).log()  # not 0 for a query that sees a single key
+    return mean_over(row_entropy(weights, visible) / maximum, counted_queries(visible))
 
 
 def effective_keys(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """How many keys a head would look at, each alike, for the same entropy: exp(entropy) of every
-    query, from 1 to S (perplexity; Hill 1973)."""
+    """exp(entropy): the number of keys that uniform attention of the same entropy would cover, from
+    1 to S (perplexity; Hill 1973)."""
     visible = visible_keys(weights, causal=causal)
-    return mean_over(row_entropy(weights, visible).exp(), choosing(visible))
+    return mean_over(row_entropy(weights, visible).exp(), counted_queries(visible))
 
 
 def unevenness(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """How far a head is from looking at all alike, from 0 to 1: the total variation distance,
-    sum |weight - 1/m| / 2, of the m keys that a query sees."""
+    """Total variation distance from uniform attention, from 0 to 1: sum |weight - 1/m| / 2 over the
+    m keys that a query sees."""
     visible = visible_keys(weights, causal=causal)
-    apart = torch.where(visible, (weights - uniform(weights, causal=causal)).abs(), 0.0)
-    return mean_over(apart.sum(dim=-1) / 2, choosing(visible))
+    deviation = torch.where(visible, (weights - uniform(weights, causal=causal)).abs(), 0.0)
+    return mean_over(deviation.sum(dim=-1) / 2, counted_queries(visible))
 
 
 def row_entropy(weights: Tensor, visible: Tensor) -> Tensor:
-    """Entropy of every query, (..., T), in nats."""
+    """Entropy of each query, (..., T), in nats."""
     weights = torch.where(visible, weights, 0.0)
-    tiny = torch.finfo(weights.dtype).tiny  # the slope of w ln w at 0 would be infinite
+    tiny = torch.finfo(weights.dtype).tiny  # the gradient of w ln w is infinite at 0
     return -(weights * weights.clamp(min=tiny).log()).sum(dim=-1)
 
 
 Metric = Callable[..., Tensor]
 
-BOTH_WAYS: Mapping[str, Metric] = {
+NON_CAUSAL_METRICS: Mapping[str, Metric] = {
     "next": next_mass,
     "backward": backward_mass,
     "forward": forward_mass,
 }
-"""Figures that tell something only where a token sees what comes after it."""
+"""Metrics that make sense only without a causal mask, by name."""
 
 METRICS: Mapping[str, Metric] = {
     "self": self_mass,
@@ -210,35 +215,36 @@ METRICS: Mapping[str, Metric] = {
     "effective_keys": effective_keys,
     "unevenness": unevenness,
 }
-"""Figures of a head by name, for any attention."""
+"""Metrics for any attention, by name."""
 
 
 def head_figures(
     weights: Tensor, *, causal: bool = True, local_width: int = LOCAL_WIDTH
 ) -> dict[str, Tensor]:
-    """All figures of weights (..., T, S) by name, (...) each."""
+    """All figures of weights (..., T, S), by name. Each has shape (...)."""
     metrics: dict[str, Metric] = {**METRICS, "local": partial(local_mass, width=local_width)}
     if not causal:
-        metrics |= BOTH_WAYS
+        metrics |= NON_CAUSAL_METRICS
     return {name: metric(weights, causal=causal) for name, metric in metrics.items()}
 
 
 def uniform_figures(tokens: int, *, causal: bool = True) -> dict[str, float]:
-    """All figures by name of a head that looks at all it sees alike, in a text of so many tokens:
-    the baseline that a head's figures are compared with."""
-    even = uniform(torch.ones(tokens, tokens), causal=causal)
-    return {name: float(value) for name, value in head_figures(even, causal=causal).items()}
+    """All figures of uniform attention on a text of `tokens` tokens, by name: the baseline that the
+    figures of a head are compared with."""
+    weights = uniform(torch.ones(tokens, tokens), causal=causal)
+    return {name: float(value) for name, value in head_figures(weights, causal=causal).items()}
 
 
 def colour_ends(figure: str, tokens: int) -> tuple[float, float]:
-    """The ends of a figure's colour scale, in every picture alike.
+    """The first and last value of a figure's colour scale, the same in every picture.
 
-    0 to 1 for a share. Otherwise from the least possible value to about that of uniform attention
-    over `tokens` tokens or, of distance, of a head that looks at the first token.
+    The scale is 0 to 1, except for `distance`, `entropy` and `effective_keys`. Theirs begins at the
+    smallest possible value. It ends near the value of uniform attention on `tokens` tokens or, for
+    `distance`, of a head that attends only to the first token.
     """
-    greatest = {
+    last = {
         "distance": tokens / 2,
         "entropy": math.log(max(tokens, 2)),
         "effective_keys": max((tokens + 2) / 2, 2),
     }
-    return (1.0 if figure == "effective_keys" else 0.0), greatest.get(figure, 1.0)
+    return (1.0 if figure == "effective_keys" else 0.0), last.get(figure, 1.0)

@@ -1,6 +1,7 @@
-"""Every attention head of a model reading one text, as one HTML file that needs no network.
+"""An interactive page of the attention maps of all heads on one text: a single HTML file that works
+offline.
 
-Shapes: L layers, H heads, T tokens, each a query (down) and a key (across).
+Shapes: L layers, H heads, T tokens. A map has a row per query and a column per key.
 """
 
 import base64
@@ -17,14 +18,14 @@ from headscope.data.labels import runs_down, visible
 from headscope.errors import UserError
 
 TEMPLATE = Path(__file__).with_name("page.html")
-PLACE = '"the data of the page"'  # where it stands in the template
-LEVELS = 65535  # a weight is stored as a whole number of these parts, in two bytes
-MOST_WEIGHTS = 10 * 2**20  # of which half are seen, two bytes each, in base64
+PLACEHOLDER = '"the data of the page"'  # the template has this text in place of the data
+LEVELS = 65535  # weights are stored as multiples of 1 / LEVELS, in two bytes each
+MAX_WEIGHTS = 10 * 2**20  # L H T^2, which takes about 4/3 bytes per weight
 
 
-def most_tokens(layers: int, heads: int) -> int:
-    """As many tokens as keep a page of so many heads below about 15 MB."""
-    return math.isqrt(MOST_WEIGHTS // (layers * heads))
+def max_tokens(layers: int, heads: int) -> int:
+    """The largest number of tokens for which the page stays below about 15 MB."""
+    return math.isqrt(MAX_WEIGHTS // (layers * heads))
 
 
 def attention_page(
@@ -34,28 +35,39 @@ def attention_page(
     figures: Sequence[Mapping[str, Any]],
     title: str,
 ) -> str:
-    """A whole HTML page that shows the weights (L, H, T, T) of every head.
+    """The HTML text of a page that shows the attention weights (L, H, T, T) of all heads.
 
-    Weights are causal and their rows sum to one; the page holds them to within 1 / LEVELS, in about
-    4/3 L H T^2 bytes. labels are those of `token_labels`, or texts, which are made `visible`.
-    figures has a mapping for every head, in order of layer, then head: its "layer", "head" and
-    "type", and more numbers by name. Any text is shown as text: it can neither end the page's
-    script nor add to its HTML.
+    The weights must be causal, and each row must sum to one. The page stores them with a resolution
+    of 1 / LEVELS, in about 4/3 L H T^2 bytes. `labels` come from `token_labels`, or are any texts:
+    `visible` replaces their invisible characters. `figures` has one mapping per head, ordered by
+    layer, then head, with the keys "layer", "head" and "type" and any further figures. All texts
+    are escaped: none can end the script of the page or add HTML.
 
-    Raises UserError when these do not fit one another or a weight is not one of causal attention.
+    Raises UserError if the sizes do not match, or if the weights are not causal attention weights.
     """
     shape = tuple(weights.shape)
     if len(shape) != 4 or shape[2] != shape[3] or 0 in shape:
-        raise UserError(f"weights are {shape}, not (layers, heads, tokens, tokens), 1 or more each")
+        raise UserError(
+            f"weights have the shape {shape}: it must be (layers, heads, tokens, tokens), each at "
+            "least 1"
+        )
     layers, heads, tokens, _ = shape
     if len(labels) != tokens:
-        raise UserError(f"{len(labels)} labels do not fit weights of {tokens} tokens")
+        raise UserError(
+            f"{len(labels)} labels do not match weights of {tokens} tokens: give one per token"
+        )
     if len(figures) != layers * heads:
-        raise UserError(f"figures of {len(figures)} heads do not fit weights of {layers * heads}")
+        raise UserError(
+            f"figures of {len(figures)} heads do not match weights of {layers * heads}: give "
+            "one entry per head"
+        )
     for index, figure in enumerate(figures):
-        given, due = (figure.get("layer"), figure.get("head")), divmod(index, heads)
-        if given != due:
-            raise UserError(f"figures[{index}] is of (layer, head) {given}, its place is {due}'s")
+        given, expected = (figure.get("layer"), figure.get("head")), divmod(index, heads)
+        if given != expected:
+            raise UserError(
+                f"figures[{index}] has (layer, head) {given}, expected {expected}: order the "
+                "figures by layer, then head"
+            )
 
     shown = [visible(text) for text in labels]
     data = {
@@ -64,28 +76,28 @@ def attention_page(
         "heads": heads,
         "labels": shown,
         "runs": [runs_down(label) for label in shown],
-        "figures": [{name: _plain(value) for name, value in one.items()} for one in figures],
+        "figures": [{name: _plain(value) for name, value in row.items()} for row in figures],
         "levels": LEVELS,
         "weights": _packed(weights),
     }
-    return TEMPLATE.read_text("utf-8").replace(PLACE, _script_safe(data), 1)
+    return TEMPLATE.read_text("utf-8").replace(PLACEHOLDER, _script_safe(data), 1)
 
 
 def _packed(weights: Tensor) -> str:
-    """What each query sees, row after row without its future, as little-endian uint16 in base64."""
+    """The lower triangle of each map, row by row, as little-endian uint16 in base64."""
     values = weights.detach().float().cpu().numpy()
     low, high = values.min(), values.max()
-    if not (low >= 0 and high <= 1 + 1e-3):  # NaN fails too; a row in bf16 may sum to a bit more
-        raise UserError(f"weights are from {low:g} to {high:g}, not from 0 to 1")
+    if not (low >= 0 and high <= 1 + 1e-3):  # false for NaN; bf16 may round above 1
+        raise UserError(f"weights range from {low:g} to {high:g}: they must be from 0 to 1")
     if np.triu(values, k=1).any():
-        raise UserError("weights look at the future: above the diagonal all must be 0")
+        raise UserError("weights attend to future tokens: they must be 0 above the diagonal")
     rows, columns = np.tril_indices(values.shape[-1])
     levels = np.rint(values[..., rows, columns].clip(max=1) * LEVELS)
     return base64.b64encode(levels.astype("<u2").tobytes()).decode("ascii")
 
 
 def _plain(value: Any) -> str | float | None:
-    """A figure as JSON can say it, which knows no NaN and no infinity."""
+    """A figure as a JSON value: NaN and infinity, which JSON does not have, become None."""
     if value is None or isinstance(value, str | int):
         return value
     number = float(value)
@@ -93,7 +105,7 @@ def _plain(value: Any) -> str | float | None:
 
 
 def _script_safe(data: Mapping[str, Any]) -> str:
-    """JSON, all ASCII, that no HTML parser finds a tag, an entity or a comment in."""
+    """ASCII JSON in which an HTML parser finds no tag, no entity and no comment."""
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")

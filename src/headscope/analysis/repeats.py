@@ -1,13 +1,15 @@
-"""What heads do when a text repeats itself: induction, and what it is made of (Olsson 2022).
+"""Figures on repeated random texts: induction heads and related heads (Olsson 2022).
 
-Shapes: L layers, B texts, H heads, P period, T tokens, each a query and a key.
+Shapes: L layers, B texts, H heads, P period, T tokens (both queries and keys).
 
-A passage of P random tokens that comes twice holds nothing to learn but that it repeats: whoever
-looks from a token of the second copy at the one that followed it in the first knows what comes
-next. The target of induction is thus P - 1 tokens back, and a head that always looks so far back
-would hit it without knowing of any repeat. So every text has a period and a place of its own, and
-what is scored is a difference: the weight on the target, less the weight that the texts of other
-periods put on the same place. What depends on the position alone scores 0, uniform attention too.
+Each text contains a passage of P random tokens twice in a row. The tokens of the second copy can
+only be predicted from the first copy. An induction head attends from a token of the second copy to
+the token that followed it in the first copy: this target is P - 1 tokens back.
+
+A head that always attends P - 1 tokens back would also find the target. So the texts have different
+periods, and a score is a difference: the weight on the target, minus the weight at the same
+position in the texts of other periods. Uniform attention, and any attention that depends only on
+positions, scores 0.
 """
 
 from collections.abc import Sequence
@@ -21,19 +23,19 @@ from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.capture import attention_weights
 
-TEXTS, AT_ONCE = 64, 8
-"""Texts that a report scores, and those that go through the model together."""
-PERIODS = 8
-"""As many different periods at most."""
+TEXTS, BATCH_SIZE = 64, 8
+"""Number of texts in a report, and in a batch."""
+MAX_PERIODS = 8
+"""Largest number of different periods."""
 REPEAT_FIGURES = ("induction", "duplicate", "repeat_previous")
-SHORTEST, LONGEST = 8, 128
-"""Tokens of a text: two periods that do not follow one another, 2 and 4, need 8."""
+MIN_LENGTH, MAX_LENGTH = 8, 128
+"""Tokens of a text. 8 is the shortest length with two periods that are not consecutive: 2 and 4."""
 
 
 @dataclass(frozen=True)
 class RepeatedTexts:
-    """`tokens` (B, T), in each a passage of `periods` (B,) tokens that comes twice in a row; the
-    second copy begins at `starts` (B,)."""
+    """Texts `tokens` (B, T) that each contain a passage twice in a row. `periods` (B,) are the
+    lengths of the passages, `starts` (B,) the positions where the second copies begin."""
 
     tokens: Tensor
     periods: Tensor
@@ -41,17 +43,17 @@ class RepeatedTexts:
 
 
 def repeated_texts(
-    *, vocab_size: int, length: int, texts: int, seed: int, leave_out: Sequence[int] = ()
+    *, vocab_size: int, length: int, texts: int, seed: int, excluded: Sequence[int] = ()
 ) -> RepeatedTexts:
-    """Texts (B, T) of random tokens with a passage that comes twice, at a random place, with
-    the periods of `periods_in` in turn.
+    """Random texts that contain a passage twice in a row, at a random position. The periods cycle
+    through `periods_in(length)`.
 
-    The tokens `leave_out` do not occur. A token of the passage is nowhere else in the text, nor
-    twice in the passage, where the vocabulary has enough of them.
+    The tokens in `excluded` are not used. If the vocabulary is large enough, the tokens of a
+    passage are all different and occur nowhere else in the text.
     """
     generator = torch.Generator().manual_seed(seed)
     allowed = torch.ones(vocab_size, dtype=torch.bool)
-    allowed[list(leave_out)] = False
+    allowed[list(excluded)] = False
     vocabulary = allowed.nonzero()[:, 0]
     periods = torch.tensor(periods_in(length)).repeat(texts)[:texts]
     rows, starts = [], []
@@ -62,23 +64,23 @@ def repeated_texts(
         else:
             drawn = torch.randint(len(vocabulary), (period,), generator=generator)
             passage, others = vocabulary[drawn], vocabulary
-        around = length - 2 * period
-        rest = others[torch.randint(len(others), (around,), generator=generator)]
-        before = int(torch.randint(around + 1, (), generator=generator))
+        rest_length = length - 2 * period
+        rest = others[torch.randint(len(others), (rest_length,), generator=generator)]
+        before = int(torch.randint(rest_length + 1, (), generator=generator))
         rows.append(torch.cat([rest[:before], passage, passage, rest[before:]]))
         starts.append(before + period)
     return RepeatedTexts(torch.stack(rows), periods, torch.tensor(starts))
 
 
 def periods_in(length: int) -> list[int]:
-    """Periods for texts of `length` tokens, from an eighth to half of it, each about as many times
-    the one before: induction is learned over short distances first.
+    """Periods for texts of `length` tokens, from an eighth to half of the length. They are spaced
+    geometrically, because a model learns induction over short distances first.
 
-    No two follow one another: the target of induction in one text would be that of duplicate
-    tokens in another.
+    No two periods differ by 1. Otherwise the induction target of one text would be at the same
+    distance as the duplicate-token target of another.
     """
     period, longest = max(2, length // 8), length // 2
-    ratio = (longest / period) ** (1 / (PERIODS - 1))
+    ratio = (longest / period) ** (1 / (MAX_PERIODS - 1))
     periods = [period]
     while longest - period >= 2:
         period = min(max(period + 2, round(period * ratio)), longest)
@@ -87,11 +89,12 @@ def periods_in(length: int) -> list[int]:
 
 
 def contrast(texts: RepeatedTexts, *, skip: int) -> Tensor:
-    """What to multiply the weights of every text with, (B, T, T), so that their sum over queries,
-    keys and texts, over B, is the score of a head.
+    """Factors (B, T, T) for the attention weights: the score of a head is the sum of factor times
+    weight over texts, queries and keys, divided by B.
 
-    A query of the second copy has its target `skip` after its own token in the first copy. There
-    the factor is 1 / P, and in the texts of other periods, together, -1 / P.
+    The target of a query in the second copy is the key `skip` tokens after the query's own token in
+    the first copy. The factor of the target is 1 / P. At the same position in the texts of other
+    periods, the factors sum to -1 / P.
     """
     count, length = texts.tokens.shape
     query = torch.arange(length)[:, None]
@@ -99,74 +102,74 @@ def contrast(texts: RepeatedTexts, *, skip: int) -> Tensor:
     period, start = texts.periods[:, None, None], texts.starts[:, None, None]
     second = (query >= start) & (query < start + period)
     target = (second & (key == query - period + skip)) / period  # (B, T, T)
-    other = (texts.periods[:, None] != texts.periods).float()  # (B, B)
-    other = other / other.sum(dim=0).clamp(min=1)
-    return target - (other @ target.flatten(1)).view(count, length, length)
+    others = (texts.periods[:, None] != texts.periods).float()  # (B, B)
+    others = others / others.sum(dim=0).clamp(min=1)
+    return target - (others @ target.flatten(1)).view(count, length, length)
 
 
 def induction_contrast(texts: RepeatedTexts) -> Tensor:
-    """The target is the token that followed the query's own the first time (Olsson 2022)."""
+    """The target is the token that followed the query's token in the first copy (Olsson 2022)."""
     return contrast(texts, skip=1)
 
 
 def duplicate_contrast(texts: RepeatedTexts) -> Tensor:
-    """The target is the query's own token the first time (duplicate-token heads, Wang 2022)."""
+    """The target is the query's own token in the first copy (duplicate-token heads, Wang 2022)."""
     return contrast(texts, skip=0)
 
 
 def score(weights: Tensor, factors: Tensor) -> Tensor:
-    """The sum over texts of weights (..., B, H, T, T) times the `contrast` (B, T, T): (..., H)."""
-    each = weights.flatten(-2) @ factors.to(weights).flatten(1)[..., None]  # (..., B, H, 1)
-    return each[..., 0].sum(dim=-2)
+    """The sum of weights (..., B, H, T, T) times factors (B, T, T) from `contrast`: (..., H)."""
+    per_text = weights.flatten(-2) @ factors.to(weights).flatten(1)[..., None]  # (..., B, H, 1)
+    return per_text[..., 0].sum(dim=-2)
 
 
 def text_length(model: GPT) -> int:
-    """Tokens of a repeated text: the model's `block_size`, LONGEST at most."""
-    return min(model.block_size, LONGEST)
+    """Tokens in a repeated text: the model's `block_size`, limited to MAX_LENGTH."""
+    return min(model.block_size, MAX_LENGTH)
 
 
 @torch.no_grad()
 def repeat_figures(
-    model: GPT, *, leave_out: Sequence[int] = (), texts: int = TEXTS, seed: int = 0
+    model: GPT, *, excluded: Sequence[int] = (), texts: int = TEXTS, seed: int = 0
 ) -> dict[str, Tensor]:
-    """Figures of every head on `texts` repeated random texts, without the tokens `leave_out`,
-    (L, H) each:
+    """Figures (L, H) of all heads on `texts` repeated random texts without the tokens `excluded`.
 
-    - `induction` and `duplicate`: the weight of the second copy's queries on the target, less that
-      at the same place in texts of other periods. From -1 to 1; 1: all weight, and only where the
-      text repeats; 0: uniform attention, or one that depends on the position alone;
-    - `repeat_previous`: the weight on the token before, from 0 to 1.
+    - `induction` and `duplicate`, from -1 to 1: the mean weight on the target of the queries in the
+      second copy, minus the weight at the same positions in texts of other periods. 1 means that
+      all weight is on the target, and only where the text repeats. 0 is the value of attention that
+      depends only on positions, such as uniform attention.
+    - `repeat_previous`, from 0 to 1: the weight on the token just before the query.
 
-    Raises UserError when `block_size` is below SHORTEST or there are fewer than 2 texts.
+    Raises UserError if `block_size` is below MIN_LENGTH, or if `texts` is below 2.
     """
     length = text_length(model)
-    if length < SHORTEST or texts < 2:
+    if length < MIN_LENGTH or texts < 2:
         raise UserError(
-            f"induction needs block_size={model.block_size} to be at least {SHORTEST} and "
-            f"texts={texts} at least 2"
+            f"block_size={model.block_size} and texts={texts}: the induction figures need a "
+            f"block_size of at least {MIN_LENGTH} and at least 2 texts"
         )
     repeated = repeated_texts(
         vocab_size=model.embedding.num_embeddings,
         length=length,
         texts=texts,
         seed=seed,
-        leave_out=leave_out,
+        excluded=excluded,
     )
     induction, duplicate = induction_contrast(repeated), duplicate_contrast(repeated)
     sums: dict[str, Tensor] = {}
-    for some in torch.arange(texts).split(AT_ONCE):
-        weights = attention_weights(model, repeated.tokens[some].to(model.device))
-        parts = {
-            "induction": score(weights, induction[some]),
-            "duplicate": score(weights, duplicate[some]),
+    for batch in torch.arange(texts).split(BATCH_SIZE):
+        weights = attention_weights(model, repeated.tokens[batch].to(model.device))
+        batch_sums = {
+            "induction": score(weights, induction[batch]),
+            "duplicate": score(weights, duplicate[batch]),
             "repeat_previous": previous_mass(weights).sum(dim=1),
         }
-        for name, part in parts.items():
-            sums[name] = sums.get(name, 0) + part
+        for name, batch_sum in batch_sums.items():
+            sums[name] = sums.get(name, 0) + batch_sum
     return {name: total / texts for name, total in sums.items()}
 
 
 def uniform_repeat_figures(length: int) -> dict[str, float]:
-    """`repeat_figures` of a head that looks at all it sees alike, on texts of this length."""
+    """The values of `repeat_figures` for uniform attention on texts of `length` tokens."""
     previous = previous_mass(uniform(torch.ones(length, length)))
     return {"induction": 0.0, "duplicate": 0.0, "repeat_previous": float(previous)}

@@ -1,4 +1,5 @@
-"""Checkpoint files: found, opened without running any of their code, and rebuilt as models."""
+"""Finding and reading checkpoint files, and building models from them. Reading a file runs none of
+its code."""
 
 from headscope.checkpoint.building import build_model, check_model
 from headscope.checkpoint.file import read

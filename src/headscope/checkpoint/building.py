@@ -1,5 +1,8 @@
-"""Models built from their configuration; sizes that are too large are refused before anything is
-allocated, as they may come from a stranger or be a typo."""
+"""Building models from their configuration.
+
+A configuration may have a typo or come from an untrusted file. So sizes that are too large are
+refused before any memory is allocated.
+"""
 
 import os
 import threading
@@ -18,27 +21,30 @@ from headscope.errors import UserError
 from headscope.nn import GPT, FeedForward, cache_bytes_per_token
 
 LIMITS = {"layers": 10_000, "heads": 4_096, "previous_tokens": 4_096}
-"""Each of these makes Python objects, which take time and memory whatever their width is."""
+"""Maximum values of the keys that set the number of Python objects, which cost time and memory even
+if their tensors are small."""
 
 TABLE_SHARE = 16
-"""Masks and position tables may take one part in so many of the machine's memory."""
+"""Masks and position tables may use 1 / TABLE_SHARE of this machine's memory."""
 
 
 def build_model(config: ModelConfig, *, vocab_size: int) -> GPT:
-    """The model that the `model` part of a configuration describes, with fresh weights.
+    """Build a model with untrained weights from the `model` part of a configuration.
 
-    Raises UserError when its sizes do not fit.
+    Raises UserError if its sizes are too large or do not match.
     """
     check_limits(config)
     try:
         return make_model(config, vocab_size=vocab_size)
-    except RuntimeError as error:  # more memory than there is, or than can be counted
+    except RuntimeError as error:  # out of memory, or a size that overflows an integer
         reason = str(error).splitlines()[0]
-        raise UserError(f"a model of these sizes cannot be made: {reason}") from error
+        raise UserError(
+            f"a model of these sizes cannot be built: {reason}; choose smaller sizes"
+        ) from error
 
 
 def make_model(config: ModelConfig, *, vocab_size: int) -> GPT:
-    """The parts of a model, each built with the keys that concern it."""
+    """Build the model without the checks of `build_model`."""
     return GPT(
         vocab_size=vocab_size,
         block_size=config.block_size,
@@ -68,8 +74,10 @@ def make_model(config: ModelConfig, *, vocab_size: int) -> GPT:
 
 
 def check_model(config: ModelConfig, *, vocab_size: int) -> None:
-    """Raises UserError when a model cannot be built, or not be trained in this machine's memory.
-    Quick, and of little memory, whatever the sizes are."""
+    """Raises UserError if the model cannot be built, or cannot be trained in this machine's memory.
+
+    The check itself is fast and needs little memory, also for a model that is too large.
+    """
     check_memory(
         lambda layers: build_model(replace(config, layers=layers), vocab_size=vocab_size),
         config,
@@ -78,83 +86,84 @@ def check_model(config: ModelConfig, *, vocab_size: int) -> None:
 
 
 def check_limits(settings: ModelConfig) -> None:
-    """Raises UserError when one of the model's `settings` is beyond `LIMITS`, or its block_size
-    makes masks and position tables larger than a `TABLE_SHARE`th of this machine's memory.
+    """Raises UserError if a value in `settings` is above its limit in LIMITS, or if the masks and
+    position tables for its block_size need more than 1 / TABLE_SHARE of this machine's memory.
 
-    No weight grows with these, so that a checkpoint's own weights do not bound them.
+    The number of weights of a checkpoint does not limit these values, so they are checked here.
     """
     for key, limit in LIMITS.items():
         value = getattr(settings, key)
         if value > limit:
             raise UserError(f"model.{key}={value} must be at most {limit:,}")
     size, width = settings.block_size, max(settings.embed_dim, settings.head_dim or 0)
-    # A boolean mask in every layer, and a table of positions, while it is computed in float64.
-    needed, allowed = (
-        size * (settings.layers * size + 32 * width),
-        machine_memory() / TABLE_SHARE,
-    )
+    # A boolean mask in each layer, and a position table, which is computed in float64.
+    needed = size * (settings.layers * size + 32 * width)
+    allowed = machine_memory() / TABLE_SHARE
     if needed > allowed:
         raise UserError(
             f"model.block_size={size} with model.embed_dim={settings.embed_dim} and "
             f"model.layers={settings.layers} needs {in_gib(needed)} for masks and position "
-            f"tables; at most {in_gib(allowed)}, a {TABLE_SHARE}th of this machine's memory, is "
-            "allowed"
+            f"tables. The limit is {in_gib(allowed)}, 1/{TABLE_SHARE} of this machine's memory: "
+            "lower model.block_size"
         )
 
 
 def check_memory(make: Callable[[int], GPT], settings: ModelConfig, *, copies: int) -> None:
-    """Raises UserError when the model that `make` builds, called with the number of layers, cannot
-    be in this machine's memory.
+    """Raises UserError if a model does not fit into this machine's memory.
 
-    `copies` is the number of tensors of each parameter's size: training has at least three (weight,
-    gradient, momentum). A model of one layer is built on PyTorch's meta device, where tensors have
-    shapes and no memory, and multiplied.
+    `make` builds the model with a given number of layers. `copies` is the number of tensors of the
+    size of each parameter: at least three in training (weight, gradient, momentum). The memory is
+    computed from a model with a single layer on PyTorch's meta device, where tensors use no memory.
     """
     check_limits(settings)
     layers = settings.layers
     with torch.device("meta"):
-        model = make(min(layers, 1))  # `make` refuses those below 1
+        model = make(min(layers, 1))  # `make` refuses a number below 1
     needed = copies * (
         _bytes(model.parameters()) + (layers - 1) * _bytes(model.blocks[0].parameters())
     )
     memory = machine_memory()
     if needed > memory:
         raise UserError(
-            f"a model of these sizes needs at least {in_gib(needed)}, and this machine has "
+            f"a model of these sizes needs at least {in_gib(needed)}, but this machine has "
             f"{in_gib(memory)} of memory: lower model.layers, model.embed_dim or the vocabulary"
         )
 
 
 def check_samples(model: GPT, count: int) -> None:
-    """Raises UserError when the keys, values and probabilities of `count` texts that are sampled at
-    once cannot be in this machine's memory."""
+    """Raises UserError if the keys, values and probabilities of `count` texts, sampled together, do
+    not fit into this machine's memory."""
     vocab_size = model.embedding.num_embeddings
     needed = count * (cache_bytes_per_token(model) * model.block_size + 32 * vocab_size)
     if needed > machine_memory():
         raise UserError(
-            f"num_samples={count} needs {in_gib(needed)}, and this machine has "
+            f"num_samples={count} needs {in_gib(needed)}, but this machine has "
             f"{in_gib(machine_memory())} of memory: lower num_samples"
         )
 
 
 @contextmanager
 def no_larger_than(weights: Mapping[str, Tensor], *, name: str) -> Iterator[None]:
-    """Inside, a model of at most twice the parameters of `weights` can be built.
+    """While the context is active, a model with more than twice the parameters of `weights` cannot
+    be built.
 
-    Twice, since a tied output head is created and then replaced; `load_state_dict` compares the
-    exact shapes. `name` is what the error calls their file.
+    The factor is two because a tied output head is first created and then replaced.
+    `load_state_dict` checks the exact shapes later. `name` describes the source of the
+    configuration in the error message.
 
-    Raises UserError before memory is used for more.
+    Raises UserError before the memory for more parameters is allocated.
     """
     number, size = 2 * len(weights), 2 * sum(weight.numel() for weight in weights.values())
-    owner = threading.get_ident()
+    this_thread = threading.get_ident()
 
     def count(module: nn.Module, key: str, parameter: nn.Parameter | None) -> None:
         nonlocal number, size
-        if parameter is not None and threading.get_ident() == owner:
+        if parameter is not None and threading.get_ident() == this_thread:
             number, size = number - 1, size - parameter.numel()
             if number < 0 or size < 0:
-                raise UserError(f"{name} describes a larger model than it has weights for")
+                raise UserError(
+                    f"{name} describes a larger model than its weights: the file is damaged"
+                )
 
     handle = register_module_parameter_registration_hook(count)
     try:

@@ -1,4 +1,4 @@
-"""Which checkpoint, and which device, a person means."""
+"""Finding the checkpoint file and the device that the keys of a script select."""
 
 import sys
 from pathlib import Path
@@ -11,23 +11,26 @@ from headscope.terminal import printable
 
 
 def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("outputs")) -> Path:
-    """The checkpoint that a person means: a file, a run folder (its best), or, for None, the best
-    of the newest run, which `outputs/latest` names. `key` is where they named it.
+    """The path of the checkpoint that `given` selects: a file, the best checkpoint of a run folder
+    or, for None, the best checkpoint of the newest run, which `outputs/latest` names.
 
-    When a run's best.ckpt is damaged, it is its last.ckpt, and standard error says so. A file that
-    is named is never replaced by another. Raises UserError when there is none.
+    If best.ckpt of a run is damaged, its last.ckpt is returned, with a message on standard error.
+    If `given` is a file, no other file is used instead. `key` is the configuration key of `given`,
+    for the messages.
+
+    Raises UserError if there is no such checkpoint.
     """
     if given is None:
         latest = outputs / "latest"
         if not latest.is_file():
             raise UserError(
-                f"there is no run in {outputs}/ yet: python scripts/train.py makes one, or give "
-                "checkpoint="
+                f"there is no run in {outputs}/ yet: train one with python scripts/train.py, or "
+                "give checkpoint="
             )
         name = latest.read_text(encoding="utf-8", errors="replace").strip()
         path = outputs / name
         if not name or not path.is_dir():
-            raise UserError(f"{latest} names {name!r}, which is no run: give checkpoint=")
+            raise UserError(f"{latest} names {name!r}, which is not a run: give checkpoint=")
     else:
         path = Path(given)
     if path.is_dir():
@@ -37,11 +40,11 @@ def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("ou
         if last.is_file():
             return last
         raise UserError(
-            f"{path} has no checkpoints/best.ckpt: it is no run that got that far; {key}= may also "
-            "name a file"
+            f"{key}={path} has no checkpoints/best.ckpt: it is not a run, or it has not saved a "
+            f"checkpoint yet; name another run or a file with {key}="
         )
     if not path.exists():
-        raise UserError(f"{key}={path} does not exist")
+        raise UserError(f"{key}={path} does not exist: name a file or a run folder")
     return path
 
 
@@ -56,23 +59,24 @@ def _last_if_damaged(best: Path, last: Path) -> Path:
 
 
 def pick_device(name: str) -> torch.device:
-    """The device that `auto`, `cpu`, `cuda` or `mps` means here.
+    """The device with this name: `cpu`, `cuda`, `mps`, or `auto` for the first available of `cuda`,
+    `mps` and `cpu`.
 
-    Raises UserError when this machine does not have it.
+    Raises UserError if this machine does not have the device.
     """
-    present = {
+    available = {
         "cuda": torch.cuda.is_available(),
         "mps": torch.backends.mps.is_available(),
         "cpu": True,
     }
     if name == "auto":
-        name = next(kind for kind, there in present.items() if there)
-    if not present.get(name.partition(":")[0], False):
-        raise UserError(
-            f"device={name} is not here; there is: auto, "
-            f"{', '.join(kind for kind, there in present.items() if there)}"
-        )
+        name = next(kind for kind, found in available.items() if found)
+    if not available.get(name.partition(":")[0], False):
+        choices = ", ".join(["auto", *(kind for kind, found in available.items() if found)])
+        raise UserError(f"device={name} is not available on this machine: choose one of {choices}")
     try:
         return torch.device(name)
     except RuntimeError:
-        raise UserError(f"device={name} is no device: auto, cpu, cuda, cuda:0, mps") from None
+        raise UserError(
+            f"device={name} is not a device: choose auto, cpu, cuda, cuda:0 or mps"
+        ) from None

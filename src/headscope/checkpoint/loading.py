@@ -1,9 +1,9 @@
-"""A checkpoint file, opened: model, tokenizer and configuration. Knows nothing of Lightning.
+"""Loading the model, the tokenizer and the configuration from a checkpoint file.
 
-A checkpoint is Lightning's own, with one more entry, `headscope`: the resolved configuration and
-the tokenizer's own data, all plain data. It is opened with `weights_only=True`, and the
-configuration is checked against the schemas of `headscope.config`, which name all that can be
-built from it: a file from a stranger runs no code.
+A checkpoint is a Lightning checkpoint with an additional entry, `headscope`: the resolved
+configuration and the state of the tokenizer, as plain data. Loading needs no Lightning. A file from
+an untrusted source runs no code: it is read with `weights_only=True`, and only the parts in the
+schemas of `headscope.config` can be built from its configuration.
 """
 
 import re
@@ -33,8 +33,8 @@ from headscope.terminal import printable
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint file holds. `step` is the step it was saved at, `precision` one of
-    `PRECISIONS`, in which the run computed."""
+    """The content of a checkpoint file, which was saved at step `step`. `precision`, one of
+    `PRECISIONS`, is the one that the run trained in."""
 
     path: Path
     model: GPT
@@ -44,10 +44,10 @@ class Checkpoint:
     precision: str
 
     def attention(self, text: str | Sequence[int]) -> "AttentionReading":
-        """How the model reads a text, or tokens; of a longer one the first `block_size` tokens.
+        """The attention of the model on a text or on tokens, up to `block_size` tokens.
 
-        Raises UserError when there is none, when the vocabulary cannot say the text, or when a
-        token is no integer in the vocabulary.
+        Raises UserError if there are no tokens, if the vocabulary cannot encode the text, or if a
+        token is not an integer in the vocabulary.
         """
         if isinstance(text, str):
             tokens = self.tokenizer.encode_prompt(text)
@@ -55,7 +55,7 @@ class Checkpoint:
             tokens = token_ids(text, self.tokenizer.vocab_size)
         tokens = tokens[: self.model.block_size]
         if not tokens:
-            raise UserError("the text is empty: there is nothing to look at")
+            raise UserError("the text is empty: give at least one token")
         weights, scores = attention_weights_and_scores(
             self.model, torch.tensor([tokens], device=self.model.device)
         )
@@ -69,10 +69,11 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class AttentionReading:
-    """A text as a model reads it: T tokens, the label of each (see `token_labels`), and weights and
-    raw scores (L, H, T, T).
+    """The attention of a model on a text of T tokens.
 
-    `scores` are those before the causal mask and softmax: scaled, with the position's bias.
+    `labels` are printable texts of the tokens (see `token_labels`). `weights` (L, H, T, T) are the
+    attention weights. `scores` (L, H, T, T) are the attention scores before the causal mask and the
+    softmax: scaled, and with the bias of the position encoding.
     """
 
     tokens: list[int]
@@ -81,7 +82,7 @@ class AttentionReading:
     scores: torch.Tensor
 
     def first(self, length: int) -> "AttentionReading":
-        """The first `length` tokens; what they see does not depend on those after them."""
+        """The part for the first `length` tokens. Attention is causal, so no weight changes."""
         return AttentionReading(
             tokens=self.tokens[:length],
             labels=self.labels[:length],
@@ -91,10 +92,10 @@ class AttentionReading:
 
 
 def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
-    """Open a checkpoint and rebuild its model, in evaluation mode on `device`.
+    """Load a checkpoint. The model is on `device`, in evaluation mode.
 
-    Raises UserError when the file is missing, damaged, or no checkpoint of headscope, when its
-    weights are not finite, or when this machine does not have the device.
+    Raises UserError if the file is missing, damaged, or not a checkpoint of headscope, if its
+    weights are not finite, or if this machine does not have the device.
     """
     path = Path(path)
     device = pick_device(str(device))
@@ -112,7 +113,7 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
             raise UserError(f"precision={precision[:80]} is unknown")
     except (UserError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:300]
-        raise UserError(f"{path} does not fit this version of headscope: {reason}") from error
+        raise UserError(f"{path} does not match this version of headscope: {reason}") from error
     return Checkpoint(
         path=path,
         model=model.to(device).eval(),
@@ -124,9 +125,9 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
 
 
 def config_of(content: dict[str, Any]) -> TrainConfig:
-    """The configuration in a checkpoint's raw content, checked.
+    """The configuration in the content of a checkpoint, checked against the schemas.
 
-    Raises UserError when a key is missing, unknown or of another type, or names a part that
+    Raises UserError if a key is missing, unknown or has the wrong type, or if it names a part that
     headscope does not have.
     """
     return parse(TrainConfig, content["headscope"].get("config"))
@@ -135,8 +136,8 @@ def config_of(content: dict[str, Any]) -> TrainConfig:
 def contents(
     *, config: TrainConfig, tokenizer: Tokenizer, store: str, precision: str
 ) -> dict[str, Any]:
-    """What headscope adds to a checkpoint: `store` is the name of the token store, which tells one
-    text from another, `precision` the one of `PRECISIONS` in which the run computes."""
+    """The entry `headscope` of a checkpoint. `store` is the name of the token store, which
+    identifies the training text. `precision` is one of `PRECISIONS`."""
     return {
         "format": FORMAT,
         "config": asdict(config),
@@ -147,7 +148,7 @@ def contents(
 
 
 def model_weights(content: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """The state dict of the model alone, out of a checkpoint's raw content."""
+    """The state dict of the model, from the content of a checkpoint."""
     prefix = "model."
     return {
         name.removeprefix(prefix): weight
@@ -157,37 +158,38 @@ def model_weights(content: dict[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def check_same_tokenizer(given: str, words: Sequence[str]) -> None:
-    """Raises UserError when `words` of the command line ask for another tokenizer than that of the
-    checkpoint `given` as init_from: its weights mean nothing without its own."""
+    """Raises UserError if `words` of the command line select another tokenizer than that of the
+    checkpoint `given` as init_from: its weights can only be used with its own tokenizer."""
     split = [word.lstrip("+").partition("=") for word in words]
-    asked = {key: value for key, _, value in split if re.fullmatch(r"tokenizer(\.\w+)?", key)}
-    if not asked:
+    selected = {key: value for key, _, value in split if re.fullmatch(r"tokenizer(\.\w+)?", key)}
+    if not selected:
         return
-    own = config_of(read(find(given, key="init_from"))).tokenizer
-    name = own._target_.rpartition(".")[2]
-    for key, value in asked.items():
-        kept = name if key == "tokenizer" else getattr(own, key.partition(".")[2], None)
-        if value != str(kept):
+    stored = config_of(read(find(given, key="init_from"))).tokenizer
+    name = stored._target_.rpartition(".")[2]
+    for key, value in selected.items():
+        stored_value = name if key == "tokenizer" else getattr(stored, key.partition(".")[2], None)
+        if value != str(stored_value):
             raise UserError(
-                f"{key}={value}: init_from={given} keeps the tokenizer of its weights, "
-                f"{key}={kept}; leave {key}= out"
+                f"{key}={value}: the weights of init_from={given} need their own tokenizer, "
+                f"{key}={stored_value}; leave {key}= out"
             )
 
 
 def load_weights(model: GPT, content: dict[str, Any], *, name: str) -> None:
-    """Put a checkpoint's weights into `model`. Raises UserError when they do not fit."""
+    """Load the weights of a checkpoint into `model`. Raises UserError if their shapes differ."""
     try:
         model.load_state_dict(model_weights(content))
     except RuntimeError as error:
         first = str(error).splitlines()[1].strip()
-        raise UserError(f"init_from={name} is of another shape: {first}") from error
+        raise UserError(
+            f"init_from={name} is a model of another shape: {first}; use its model settings"
+        ) from error
 
 
 def with_block_size(loaded: Checkpoint, block_size: int) -> GPT:
-    """The model of a checkpoint with another longest context. Masks and tables that are computed
-    grow with it; learned ones do not.
+    """The model of a checkpoint with another maximum context length.
 
-    Raises UserError when the position encoding has learned ones.
+    Raises UserError if the position encoding has a learned table, which cannot be extended.
     """
     if block_size == loaded.model.block_size:
         return loaded.model
@@ -203,17 +205,17 @@ def with_block_size(loaded: Checkpoint, block_size: int) -> GPT:
 
 
 def stored_corpus(config: TrainConfig) -> Corpus:
-    """The corpus that a checkpoint's configuration names. What it reads is written to standard
-    error first, since it is the checkpoint that chose it."""
+    """The corpus in the configuration of a checkpoint. Because the checkpoint chooses the files to
+    read, their names are printed on standard error."""
     for line in sources(config.data, "data"):
         print(printable(line), file=sys.stderr)
     return build_part(config.data)
 
 
 def sources(config: CorpusConfig | TokenizerConfig, group: str) -> list[str]:
-    """A line for each file, folder or dataset that a part of a checkpoint's configuration names."""
+    """One line per file, folder or dataset named in a part of a checkpoint's configuration."""
     return [
-        f"Reading {group}.{key}={value}, which the checkpoint names"
+        f"Reading {group}.{key}={value}, as the checkpoint says"
         for key in ("path", "name")
         if (value := getattr(config, key, None)) is not None
     ]

@@ -1,1 +1,1 @@
-"""Several choices, trained alike from the same seeds: what each learns, weighs and costs."""
+"""Comparing choices that are trained with the same settings and seeds: quality, size and speed."""

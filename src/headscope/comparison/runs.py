@@ -1,6 +1,6 @@
-"""The runs of a comparison: what is planned, what is there already, and the training of the rest.
+"""The runs of a comparison: planning them, and training those that are not finished.
 
-A run is written as soon as it is known: it has its summary.json, or a checkpoint to resume from.
+A finished run has a summary.json. A stopped run is resumed from its newest checkpoint.
 """
 
 import json
@@ -26,7 +26,7 @@ from headscope.training.run_folder import is_run, leave, remove_leftovers
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run of `choice`, some words of the command line."""
+    """A run of the words `choice` of the command line, in the folder `comparison`."""
 
     choice: str
     seed: int
@@ -35,7 +35,7 @@ class PlannedRun:
 
     @property
     def name(self) -> str:
-        """The choice in few words: `model/position=rotary model.heads=8` is `rotary heads=8`."""
+        """A short name: `rotary heads=8` for `model/position=rotary model.heads=8`."""
         return re.sub(r"\bmodel(/\w+=|\.)", "", self.choice)
 
     @property
@@ -51,17 +51,20 @@ class PlannedRun:
         return read_summary(self.folder) is not None and self.last.is_file()
 
     def summary(self) -> dict[str, Any]:
-        """What a finished run learned."""
-        found = read_summary(self.folder)
-        assert found is not None
-        return found
+        """The summary.json of a finished run."""
+        summary = read_summary(self.folder)
+        assert summary is not None
+        return summary
 
 
 def check_plan(runs: Sequence[PlannedRun]) -> None:
-    """Raises UserError when a run cannot be made, two would share a folder, or a folder holds a
-    run of another configuration."""
+    """Raises UserError if the configuration of a run is invalid, if two runs have the same folder,
+    or if a folder has a run with another configuration."""
     if len({run.folder for run in runs}) < len(runs):
-        raise UserError("two of compare.choices= have the same name, without its odd characters")
+        raise UserError(
+            "compare.choices=: the folders of two choices have the same name, in which special "
+            "characters are replaced by _; change or remove one of them"
+        )
     for run in runs:
         try:
             check(run.config)
@@ -72,38 +75,39 @@ def check_plan(runs: Sequence[PlannedRun]) -> None:
 
 
 def check_same_text(runs: Sequence[PlannedRun]) -> None:
-    """Raises UserError when a file has changed between runs that name the same text."""
+    """Raises UserError if runs with the same text and tokenizer were trained on different tokens: a
+    file has changed between them."""
     stores: dict[str, str] = {}
     for run in runs:
-        own = checkpoint.read(run.last)["headscope"]
-        text = json.dumps([own["config"]["data"], own["config"]["tokenizer"]])
-        if stores.setdefault(text, own["store"]) != own["store"]:
+        entry = checkpoint.read(run.last)["headscope"]
+        text = json.dumps([entry["config"]["data"], entry["config"]["tokenizer"]])
+        if stores.setdefault(text, entry["store"]) != entry["store"]:
             raise UserError(
-                f"{run.folder} was trained on another text than those before it, of the same name: "
-                "name= gives this comparison a folder of its own"
+                f"{run.folder} was trained on another text than the runs before it: a file of the "
+                "text has changed; start a new comparison with another name="
             )
 
 
 def train_all(runs: Sequence[PlannedRun], console: Console) -> None:
-    """Make every run that is not finished, one after the other."""
-    waiting = [run for run in runs if not run.finished]
-    if len(waiting) < len(runs):
-        console.print(f"{len(runs) - len(waiting)} of {len(runs)} runs are there already")
+    """Train the runs that are not finished, one after the other."""
+    unfinished = [run for run in runs if not run.finished]
+    if len(unfinished) < len(runs):
+        console.print(f"{len(runs) - len(unfinished)} of {len(runs)} runs are already finished")
     started = time.monotonic()
-    for number, run in enumerate(waiting):
+    for number, run in enumerate(unfinished):
         summary = train(run, console)
-        left = (time.monotonic() - started) / (number + 1) * (len(waiting) - number - 1)
+        seconds_left = (time.monotonic() - started) / (number + 1) * (len(unfinished) - number - 1)
         console.print(
-            f"{len(runs) - len(waiting) + number + 1} of {len(runs)}: {run.name}, seed "
+            f"{len(runs) - len(unfinished) + number + 1} of {len(runs)}: {run.name}, seed "
             f"{run.seed}: {summary['val_bits_per_byte']:.4f} bits per byte after "
-            f"{summary['train_seconds']:.0f} s of training; about {left / 60:.0f} min left",
+            f"{summary['train_seconds']:.0f} s of training; about {seconds_left / 60:.0f} min left",
             highlight=False,
             soft_wrap=True,
         )
 
 
 def train(run: PlannedRun, console: Console) -> dict[str, Any]:
-    """One run, from where it was."""
+    """Train one run, or resume it from its newest checkpoint. Returns its summary."""
     try:
         with stop.on_stop(partial(leave, run.folder, keep=False)):
             built = build(
@@ -112,7 +116,7 @@ def train(run: PlannedRun, console: Console) -> dict[str, Any]:
                 console=console if console.is_terminal else Console(quiet=True),
                 found=newest_checkpoint(run.folder) if is_run(run.folder) else None,
             )
-            remove_leftovers(run.folder)  # of a process that was killed before it saved
+            remove_leftovers(run.folder)  # from a process that was killed while saving
             return fit(built)
     except UserError as error:
         raise UserError(f"{run.choice}, seed {run.seed}: {error}") from error

@@ -1,8 +1,8 @@
-"""What came of a comparison: rows as tables, as a CSV file and as pictures.
+"""The results of a comparison as tables, a CSV file and charts.
 
-A row has `choice`, `parameters`, `cache_bytes_per_token`, `bits_per_byte` and its `deviation` over
-the seeds, `seed_<n>` of each, and where they were measured `step_ms`, `sampled_tokens_per_second`
-and `bits_per_byte_at_<length>`.
+A row has the keys `choice`, `parameters`, `cache_bytes_per_token`, `bits_per_byte` (the mean over
+the seeds) and `seed_<n>` for each seed. It has `deviation` if there are several seeds, and
+`step_ms`, `sampled_tokens_per_second` and `bits_per_byte_at_<length>` if they were measured.
 """
 
 import csv
@@ -16,11 +16,12 @@ from rich.table import Table
 
 from headscope.comparison.charts import choice_chart, length_chart
 
-WIDTH = 100
+MIN_WIDTH = 100
+"""Minimum width of the tables in characters, so that a file or a pipe gets whole lines."""
 
 
 def write_files(rows: list[dict[str, Any]], folder: Path, block_sizes: Sequence[int]) -> None:
-    """comparison.csv, comparison.png and, with lengths, lengths.png."""
+    """Write comparison.csv, comparison.png and, if there are `block_sizes`, lengths.png."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     with (folder / "comparison.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns)
@@ -32,42 +33,45 @@ def write_files(rows: list[dict[str, Any]], folder: Path, block_sizes: Sequence[
 
 
 def print_tables(rows: list[dict[str, Any]], folder: Path, console: Console) -> None:
-    """The rows as tables, the best first."""
+    """Print the rows as tables, the best first."""
     rows = sorted(rows, key=lambda row: row["bits_per_byte"])
     columns = {
-        "bits per byte": partial(cell, key="bits_per_byte", form=".4f"),
-        "±": partial(cell, key="deviation", form=".4f"),
+        "bits per byte": partial(cell, key="bits_per_byte", spec=".4f"),
+        "±": partial(cell, key="deviation", spec=".4f"),
         "parameters": partial(cell, key="parameters"),
         "cache bytes per token": partial(cell, key="cache_bytes_per_token"),
-        "step ms": partial(cell, key="step_ms", form=".1f"),
-        "sampled tokens/s": partial(cell, key="sampled_tokens_per_second", form=".0f"),
+        "step ms": partial(cell, key="step_ms", spec=".1f"),
+        "sampled tokens/s": partial(cell, key="sampled_tokens_per_second", spec=".0f"),
     }
-    console = Console(file=console.file, width=max(console.width, WIDTH), quiet=console.quiet)
+    console = Console(file=console.file, width=max(console.width, MIN_WIDTH), quiet=console.quiet)
     console.print()
     console.print(table(rows, columns))
-    at = sorted({key for row in rows for key in row if "_at_" in key}, key=length_of)
-    if at:
-        console.print("\nbits per byte of the first seed at contexts of so many tokens")
-        lengths = {f"{length_of(key):,}": partial(cell, key=key, form=".4f") for key in at}
+    length_keys = sorted({key for row in rows for key in row if "_at_" in key}, key=length_of)
+    if length_keys:
+        console.print("\nbits per byte of the first seed by context length in tokens")
+        lengths = {f"{length_of(key):,}": partial(cell, key=key, spec=".4f") for key in length_keys}
         console.print(table(rows, lengths))
-    console.print(f"\n{folder}/comparison.csv and .png", highlight=False, soft_wrap=True)
+    console.print(
+        f"\nWritten: {folder}/comparison.csv and comparison.png", highlight=False, soft_wrap=True
+    )
 
 
 def table(
     rows: list[dict[str, Any]], columns: Mapping[str, Callable[[dict[str, Any]], str]]
 ) -> Table:
-    made = Table(box=None, pad_edge=False)
-    made.add_column("choice", no_wrap=True)
+    """A table with a row per choice. Each column is a function from a row to the cell's text."""
+    result = Table(box=None, pad_edge=False)
+    result.add_column("choice", no_wrap=True)
     for name in columns:
-        made.add_column(name, justify="right")
+        result.add_column(name, justify="right")
     for row in rows:
-        made.add_row(row["choice"], *(cell_of(row) for cell_of in columns.values()))
-    return made
+        result.add_row(row["choice"], *(cell_text(row) for cell_text in columns.values()))
+    return result
 
 
 def length_of(key: str) -> int:
     return int(key.rpartition("_")[2])
 
 
-def cell(row: dict[str, Any], key: str, form: str = ",") -> str:
-    return format(row[key], form) if key in row else "-"
+def cell(row: dict[str, Any], key: str, spec: str = ",") -> str:
+    return format(row[key], spec) if key in row else "-"

@@ -11,10 +11,10 @@ from checkpoint_files import configuration, content
 from matplotlib.figure import Figure
 
 import headscope
+from headscope.analysis.head_statistics import HeadStatistics, measure_heads
 from headscope.analysis.metrics import colour_ends
 from headscope.analysis.report import drawing
-from headscope.analysis.report.subject import AblationResult
-from headscope.analysis.study import HeadStatistics, study_heads
+from headscope.analysis.report.inputs import AblationResult
 from headscope.checkpoint import Checkpoint
 from headscope.files import json_text
 
@@ -105,8 +105,8 @@ def test_every_step_of_a_history_is_drawn_where_it_belongs() -> None:
 @pytest.mark.parametrize(("replace_by", "word"), [("zero", "zero"), ("mean", "its mean")])
 def test_worth_is_drawn_in_the_unit_it_names(replace_by, word) -> None:
     change = torch.tensor([[0.0125, -0.002]])
-    worth = AblationResult(replace_by, windows=3, loss=2.0, figures={"loss_change": change})
-    [(_, figure)] = drawing.worth(worth)
+    result = AblationResult(replace_by, windows=3, loss=2.0, figures={"loss_change": change})
+    [(_, figure)] = drawing.ablation(result)
     np.testing.assert_allclose(maps_of(figure)[0], [[0.0125, -0.002]], rtol=1e-5)
     words = figure.axes[0].get_title("left").replace("\n", " ")
     assert "in nats per token" in words
@@ -125,7 +125,7 @@ def test_the_most_important_heads_are_those_without_which_the_loss_rises_most() 
 
 def test_figures_are_drawn_with_the_ends_of_tensorboards_heatmaps(tmp_path: Path) -> None:
     loaded = load(tmp_path)
-    study = study_heads(loaded.model, torch.randint(256, (2, 8)))
+    study = measure_heads(loaded.model, torch.randint(256, (2, 8)))
     [(name, figure), *_] = drawing.figures(study)
     assert name == "figures"
     panels = [panel for panel in figure.axes if panel.images]

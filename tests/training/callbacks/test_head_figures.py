@@ -16,7 +16,7 @@ from headscope import checkpoint
 from headscope.analysis.diversity import cosine_similarity, diversity
 from headscope.analysis.metrics import METRICS, head_figures
 from headscope.analysis.repeats import REPEAT_FIGURES, repeat_figures
-from headscope.analysis.report.subject import kinds_of
+from headscope.analysis.report.inputs import classify_vocabulary
 from headscope.analysis.tokens import mass_on, targets_in
 from headscope.data.batches import spread_windows
 from headscope.data.store import open_store
@@ -63,11 +63,11 @@ def test_all_figures_of_all_heads_are_logged(watched) -> None:
     assert windows.shape == (3, 32)
     weights = attention_weights(model, windows)
     expected = {name: value.mean(dim=1) for name, value in head_figures(weights).items()}
-    for name, targets in targets_in(windows, kinds_of(tokenizer, validation)).items():
+    for name, targets in targets_in(windows, classify_vocabulary(tokenizer, validation)).items():
         mass, queries = mass_on(weights, targets)
         expected[name] = mass / queries
-    leave_out = [tokenizer.end_of_text]
-    expected |= repeat_figures(model, texts=REPEATED_TEXTS, leave_out=leave_out)
+    excluded = [tokenizer.end_of_text]
+    expected |= repeat_figures(model, texts=REPEATED_TEXTS, excluded=excluded)
     assert expected.keys() == FIGURES
     for name, figure in expected.items():
         for layer, head in np.ndindex(2, 2):

@@ -1,1 +1,1 @@
-"""The report of a checkpoint's heads: what scripts/analyze.py writes."""
+"""The report on the heads of a checkpoint, which scripts/analyze.py writes."""

@@ -1,6 +1,6 @@
-"""The pictures of a report, each by the name of its file.
+"""The pictures of a report, each with its file name.
 
-Shapes: L layers, H heads of a layer, T tokens.
+Shapes: L layers, H heads per layer, T tokens.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,65 +10,69 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from headscope.analysis import pictures
+from headscope.analysis.head_statistics import HeadStatistics
 from headscope.analysis.metrics import colour_ends
-from headscope.analysis.report.chosen import Head
-from headscope.analysis.report.subject import AblationResult
-from headscope.analysis.study import HeadStatistics
+from headscope.analysis.report.inputs import AblationResult
+from headscope.analysis.report.selection import Head
 from headscope.checkpoint import AttentionReading, Checkpoint
 
 Pictures = Iterator[tuple[str, Figure]]
+"""File names without extension, and pictures."""
 
 
 def maps(reading: AttentionReading) -> Pictures:
-    """All heads of every layer, and their mean."""
+    """For each layer, the attention maps of all heads, and their mean."""
     for layer, weights in enumerate(reading.weights):
-        each = pictures.attention_maps(weights, reading.labels, title=f"Layer {layer}")
-        yield f"attention_layer_{layer}", each
-        title = f"Layer {layer}, the mean over its heads"
+        heads = pictures.attention_maps(weights, reading.labels, title=f"Layer {layer}")
+        yield f"attention_layer_{layer}", heads
+        title = f"Layer {layer}, mean over its heads"
         yield f"attention_mean_{layer}", pictures.mean_map(weights, reading.labels, title=title)
 
 
 def difference_of_heads(reading: AttentionReading, first: Head, second: Head) -> Pictures:
-    """The map of one head less that of another."""
-    ours, theirs = (f"L{layer}H{head}" for layer, head in (first, second))
+    """The map of the first head minus the map of the second."""
+    names = (f"L{first[0]}H{first[1]}", f"L{second[0]}H{second[1]}")
     difference = pictures.difference_map(
         reading.weights[first],
         reading.weights[second],
         reading.labels,
-        title=f"{ours} less {theirs}",
-        names=(ours, theirs),
+        title=f"{names[0]} minus {names[1]}",
+        names=names,
     )
-    yield f"difference_{ours}_{theirs}", difference
+    yield f"difference_{names[0]}_{names[1]}", difference
 
 
 def difference_of_checkpoints(
-    reading: AttentionReading, ours: Checkpoint, theirs: Checkpoint
+    reading: AttentionReading, loaded: Checkpoint, other: Checkpoint
 ) -> Pictures:
-    """The maps of `ours`, which are the `reading`, less those of `theirs`, of the layers that both
-    have: of the means over heads and, where both have as many, of every head. Where one of them has
-    a single head and the other several, also a sheet that compares the two."""
-    other = theirs.attention(reading.tokens)
-    # Its block_size may be shorter; what a token sees does not depend on those after it.
-    length = len(other.tokens)
+    """The maps of `loaded`, given as `reading`, minus those of `other`, for the layers that both
+    have: the mean over heads and, if both have equally many heads, each head. If one of the two has
+    a single head and the other several, also a picture of both side by side."""
+    other_reading = other.attention(reading.tokens)
+    # The other model may have a shorter block_size. Causal maps can be cut to it.
+    length = len(other_reading.tokens)
     labels = reading.labels[:length]
-    names = (label_of(ours), label_of(theirs))
-    for layer, (weights, others) in enumerate(zip(reading.weights, other.weights, strict=False)):
-        seen = weights[:, :length, :length]
+    names = (label_of(loaded), label_of(other))
+    layers = zip(reading.weights, other_reading.weights, strict=False)
+    for layer, (weights, other_weights) in enumerate(layers):
+        weights = weights[:, :length, :length]
         mean = pictures.difference_map(
-            seen.mean(dim=0),
-            others.mean(dim=0),
+            weights.mean(dim=0),
+            other_weights.mean(dim=0),
             labels,
-            title=f"Layer {layer} of two models, the means over heads, one less the other",
+            title=f"Layer {layer} of two models: difference of the means over heads",
             names=names,
         )
         yield f"difference_mean_{layer}", mean
-        if len(seen) == len(others):
-            title = f"Layer {layer} of two models, one less the other"
-            each = pictures.difference_map(seen, others, labels, title=title, names=names)
-            yield f"difference_layer_{layer}", each
-        elif 1 in (len(seen), len(others)):
-            swapped = len(others) == 1
-            single, multi = (others, seen) if swapped else (seen, others)
+        if len(weights) == len(other_weights):
+            title = f"Layer {layer} of two models: difference of each head"
+            heads = pictures.difference_map(
+                weights, other_weights, labels, title=title, names=names
+            )
+            yield f"difference_layer_{layer}", heads
+        elif 1 in (len(weights), len(other_weights)):
+            swapped = len(other_weights) == 1
+            single, multi = (other_weights, weights) if swapped else (weights, other_weights)
             sheet = pictures.single_and_multi_head(
                 single[0],
                 multi,
@@ -80,58 +84,59 @@ def difference_of_checkpoints(
 
 
 def label_of(loaded: Checkpoint) -> str:
-    """What tells a checkpoint from others: its run's folder and the one around it, its file, its
-    step and its heads."""
+    """A label that identifies a checkpoint: the last two folders of the run, the file, the step and
+    the number of heads."""
     path, heads = loaded.path.resolve(), loaded.model.attentions[0].heads
     run = path.parents[1] if path.parent.name == "checkpoints" else path.parent
     file = "/".join([*run.parts[-2:], path.stem])
     return f"{file}, step {loaded.step:,}, {heads} head{'s' if heads > 1 else ''}"
 
 
-def figures(study: HeadStatistics) -> Pictures:
-    """What every head does, and how alike any two are."""
-    ends = {name: colour_ends(name, study.tokens) for name in study.figures}
-    title = "What every head does"
+def figures(statistics: HeadStatistics) -> Pictures:
+    """Heatmaps of all figures, and the cosine similarity of each pair of heads."""
+    ends = {name: colour_ends(name, statistics.tokens) for name in statistics.figures}
     yield (
         "figures",
-        pictures.heatmaps_of(study.figures, title=title, ends=ends, marks=study.uniform),
+        pictures.heatmaps_of(
+            statistics.figures, title="Figures of all heads", ends=ends, marks=statistics.uniform
+        ),
     )
-    words = {"title": "How alike heads are", "label": "cosine similarity of two heads"}
-    yield "similarity", pictures.similarity_matrix(study.similarity, study.names, **words)
-    yield "similarity_histogram", pictures.similarity_histogram(study.similarity, **words)
+    texts = {"title": "Similarity of heads", "label": "cosine similarity of two heads"}
+    matrix = pictures.similarity_matrix(statistics.similarity, statistics.names, **texts)
+    yield "similarity", matrix
+    yield "similarity_histogram", pictures.similarity_histogram(statistics.similarity, **texts)
 
 
-def distance(distances: Tensor, names: Sequence[str]) -> Pictures:
-    """The Jensen-Shannon distances between all heads (L H, L H), on the text of the page."""
-    title, label = "How far apart heads are", "Jensen-Shannon distance on the text of the maps"
-    yield "jensen_shannon", pictures.similarity_matrix(distances, names, title=title, label=label)
+def distances(matrix: Tensor, names: Sequence[str]) -> Pictures:
+    """The Jensen-Shannon distance of each pair of heads (L H, L H), on the text of the page."""
+    title, label = "Distance of heads", "Jensen-Shannon distance on the text of the maps"
+    yield "jensen_shannon", pictures.similarity_matrix(matrix, names, title=title, label=label)
 
 
-def worth(found: AblationResult) -> Pictures:
-    """How much the loss rises without each head."""
+def ablation(result: AblationResult) -> Pictures:
+    """The change of the loss without each head."""
+    replacement = "its mean" if result.replace_by == "mean" else "zero"
     label = (
-        "change of the loss, in nats per token, when a head is replaced by "
-        f"{'its mean' if found.replace_by == 'mean' else 'zero'}; above 0 the head helps"
+        f"change of the loss in nats per token when a head is replaced by {replacement}; above 0, "
+        "the head helps"
     )
-    change = found.figures["loss_change"]
-    yield (
-        "ablation",
-        pictures.changes_of_heads(change, title="What every head is worth", label=label),
-    )
+    change = result.figures["loss_change"]
+    title = "Change of the loss without each head"
+    yield "ablation", pictures.changes_of_heads(change, title=title, label=label)
 
 
-def history(studies: Sequence[tuple[int, HeadStatistics]]) -> Pictures:
-    """How every figure moved over the steps of training."""
-    moved = {
-        name: torch.stack([study.figures[name] for _, study in studies])
-        for name in studies[0][1].figures
+def history(statistics: Sequence[tuple[int, HeadStatistics]]) -> Pictures:
+    """Each figure of each head over the steps of training."""
+    steps = [step for step, _ in statistics]
+    values = {
+        name: torch.stack([at_step.figures[name] for _, at_step in statistics])
+        for name in statistics[0][1].figures
     }
-    steps = [step for step, _ in studies]
-    yield "history", pictures.history(steps, moved, title="How every head became what it is")
+    yield "history", pictures.history(steps, values, title="Figures of all heads during training")
 
 
 def position(loaded: Checkpoint) -> Pictures:
-    """The position encoding's own picture, where it has one."""
-    drawn = pictures.position_picture(loaded.model.position)
-    if drawn is not None:
-        yield "position", drawn
+    """The picture of the position encoding, if there is one for its type."""
+    picture = pictures.position_picture(loaded.model.position)
+    if picture is not None:
+        yield "position", picture

@@ -1,6 +1,6 @@
 """The tables of a report, as plain data and as CSV.
 
-Shapes: L layers, H heads of a layer, N = L H.
+Shapes: L layers, H heads per layer, N = L H.
 """
 
 import csv
@@ -12,62 +12,63 @@ import numpy as np
 from torch import Tensor
 
 from headscope.analysis.diversity import diversity, pairs_by_similarity, uniqueness
-from headscope.analysis.largest import largest_weight
-from headscope.analysis.study import HeadStatistics
+from headscope.analysis.head_statistics import HeadStatistics
+from headscope.analysis.largest import find_largest_weight
 from headscope.checkpoint import AttentionReading
 
 PAIRS = 5
-"""As many of the most and of the least alike pairs."""
+"""Number of pairs listed as most similar, and as least similar."""
 
 UNIFORM = "uniform_"
-"""Begins the columns that hold, in every row alike, what uniform attention gives."""
+"""Prefix of the columns with the values of uniform attention, which are the same in all rows."""
 
 
 def head_rows(
-    study: HeadStatistics, worth: Mapping[str, Tensor] | None = None
+    statistics: HeadStatistics, more_figures: Mapping[str, Tensor] | None = None
 ) -> list[dict[str, Any]]:
-    """The figures of each head; `worth` holds more of them, (L, H) each, by name."""
-    layers, heads = study.figures["self"].shape
-    unique = uniqueness(study.similarity).view(layers, heads)
-    numbers = {**study.figures, "uniqueness": unique, **(worth or {})}
+    """One row per head with all its figures, and those of `more_figures`, (L, H) each, by name."""
+    layers, heads = statistics.figures["self"].shape
+    unique = uniqueness(statistics.similarity).view(layers, heads)
+    figures = {**statistics.figures, "uniqueness": unique, **(more_figures or {})}
     rows = []
-    for number, (layer, head) in enumerate(np.ndindex(layers, heads)):
-        values = {name: float(each[layer, head]) for name, each in numbers.items()}
-        rows.append({"layer": layer, "head": head, "type": study.types[number], **values})
+    for index, (layer, head) in enumerate(np.ndindex(layers, heads)):
+        values = {name: float(figure[layer, head]) for name, figure in figures.items()}
+        rows.append({"layer": layer, "head": head, "type": statistics.types[index], **values})
     return rows
 
 
-def with_uniform(rows: Sequence[Mapping[str, Any]], study: HeadStatistics) -> list[dict[str, Any]]:
-    """Rows of heads with one more column, `uniform_<figure>`, for every figure of the study: the
-    value of a head that looks at all it sees alike."""
-    uniform = {f"{UNIFORM}{name}": study.uniform[name] for name in study.figures}
+def with_uniform(
+    rows: Sequence[Mapping[str, Any]], statistics: HeadStatistics
+) -> list[dict[str, Any]]:
+    """The rows with a column `uniform_<figure>` for each figure: the value of uniform attention."""
+    uniform = {f"{UNIFORM}{name}": statistics.uniform[name] for name in statistics.figures}
     return [{**row, **uniform} for row in rows]
 
 
-def column_rows(study: HeadStatistics, measured_on: Mapping[str, str]) -> list[dict[str, Any]]:
-    """A row for each figure in the table of heads: the text it was `measured_on`, in words, and the
-    value of uniform attention, where the figure has one."""
+def column_rows(statistics: HeadStatistics, measured_on: Mapping[str, str]) -> list[dict[str, Any]]:
+    """One row per figure of the table of heads: a description of the text it was `measured_on`, and
+    the value of uniform attention, or None if there is none."""
     return [
-        {"figure": name, "measured_on": text, "uniform": study.uniform.get(name)}
+        {"figure": name, "measured_on": text, "uniform": statistics.uniform.get(name)}
         for name, text in measured_on.items()
     ]
 
 
-def between_heads(study: HeadStatistics) -> dict[str, Any]:
-    """How much the heads differ: `diversity`, and pairs with their cosine similarity."""
+def between_heads(statistics: HeadStatistics) -> dict[str, Any]:
+    """The `diversity` of the heads, and the most and least similar pairs (cosine similarity)."""
     pairs = [
-        {"heads": [study.names[first], study.names[second]], "similarity": value}
-        for first, second, value in pairs_by_similarity(study.similarity)
+        {"heads": [statistics.names[first], statistics.names[second]], "similarity": value}
+        for first, second, value in pairs_by_similarity(statistics.similarity)
     ]
     return {
-        "diversity": float(diversity(study.similarity)),
+        "diversity": float(diversity(statistics.similarity)),
         "most_alike": pairs[:PAIRS],
         "least_alike": pairs[::-1][:PAIRS],
     }
 
 
 def matrix_rows(matrix: Tensor, names: Sequence[str]) -> list[dict[str, Any]]:
-    """A row for each head of a matrix (N, N), whose columns are the heads."""
+    """One row per head of a matrix (N, N), with a column per head."""
     return [
         {"head": name, **dict(zip(names, row, strict=True))}
         for name, row in zip(names, matrix.tolist(), strict=True)
@@ -75,16 +76,16 @@ def matrix_rows(matrix: Tensor, names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def largest_weight_rows(reading: AttentionReading) -> list[dict[str, Any]]:
-    """The largest weight of every head's map, and the query and key it stands between."""
-    largest = largest_weight(reading.weights)
+    """One row per head: the largest weight of its map, with the query and the key."""
+    largest = find_largest_weight(reading.weights)
     rows = []
-    for place in np.ndindex(*largest.weight.shape):
-        query, key = int(largest.query[place]), int(largest.key[place])
+    for layer, head in np.ndindex(*largest.weight.shape):
+        query, key = int(largest.query[layer, head]), int(largest.key[layer, head])
         rows.append(
             {
-                "layer": place[0],
-                "head": place[1],
-                "weight": float(largest.weight[place]),
+                "layer": layer,
+                "head": head,
+                "weight": float(largest.weight[layer, head]),
                 "query": query,
                 "query_token": reading.labels[query],
                 "key": key,
@@ -95,11 +96,11 @@ def largest_weight_rows(reading: AttentionReading) -> list[dict[str, Any]]:
 
 
 def history_rows(history: Sequence[tuple[int, HeadStatistics]]) -> list[dict[str, Any]]:
-    """The table of heads after each of some steps."""
+    """The table of heads at each step of `history`."""
     return [
         {"step": step, **row}
-        for step, study in history
-        for row in with_uniform(head_rows(study), study)
+        for step, statistics in history
+        for row in with_uniform(head_rows(statistics), statistics)
     ]
 
 

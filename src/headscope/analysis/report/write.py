@@ -1,6 +1,6 @@
-"""The report of a checkpoint's heads: tables, pictures and a page to explore, as files in a folder.
+"""Writes the report on the heads of a checkpoint: a folder of tables, pictures and a page.
 
-Shapes: L layers, H heads of a layer, T tokens.
+Shapes: L layers, H heads per layer, T tokens.
 """
 
 import re
@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from headscope.analysis.diversity import jensen_shannon
+from headscope.analysis.head_statistics import HeadStatistics, measure_heads
 from headscope.analysis.head_types import Thresholds
 from headscope.analysis.page import attention_page
 from headscope.analysis.repeats import REPEAT_FIGURES
 from headscope.analysis.report import drawing
-from headscope.analysis.report.chosen import Head
-from headscope.analysis.report.subject import Ablation, AblationResult, Subject, Track
+from headscope.analysis.report.inputs import Ablation, AblationResult, ReportInput, Track
+from headscope.analysis.report.selection import Head
 from headscope.analysis.report.tables import (
     between_heads,
     column_rows,
@@ -27,7 +28,6 @@ from headscope.analysis.report.tables import (
     matrix_rows,
     with_uniform,
 )
-from headscope.analysis.study import HeadStatistics, study_heads
 from headscope.checkpoint import Checkpoint
 from headscope.errors import UserError
 from headscope.files import json_text, read_json, replacing, write_atomically
@@ -37,50 +37,51 @@ REPORT_FILE = re.compile(
     r"|(attention|single_and_multi|difference|figures|similarity|jensen_shannon|ablation|position"
     r"|history)(_\w+)?\.(png|svg)"
 )
-"""Names of the files that a report can have."""
+"""File names that a report can have."""
 
 
 def write_report(
-    subject: Subject,
+    report: ReportInput,
     folder: Path,
     *,
     thresholds: Thresholds,
     ablation: Ablation | None = None,
     pair: tuple[Head, Head] | None = None,
     other: Checkpoint | None = None,
-    moments: Sequence[Checkpoint] = (),
+    history: Sequence[Checkpoint] = (),
     track: Track = iter,
 ) -> tuple[HeadStatistics, AblationResult | None]:
-    """Write heads.csv, heads.json, columns.csv, similarity.csv, jensen_shannon.csv,
-    largest_weights.csv, pictures (PNG and SVG) and attention.html. Returns what was found about the
-    heads and, with an `ablation`, what the loss is without each.
+    """Measure the heads and write the tables, the pictures (PNG and SVG) and attention.html.
 
-    Also the difference of a `pair` of heads, that to an `other` checkpoint and, over `moments` of
-    the run, history.csv and its picture. The page, and the distances of heads, are of as much of
-    the text as the page can hold. What an earlier report left there and this one does not write is
-    removed.
+    Optional parts of the report: an `ablation` of each head, the difference of a `pair` of heads,
+    the difference to an `other` checkpoint, and the figures over the checkpoints in `history`.
+    attention.html and the Jensen-Shannon distances use only the first tokens of the text if the
+    page cannot hold all. Files of an earlier report that this one does not write are removed.
+
+    Returns the statistics of the heads and, with `ablation`, its result.
     """
-    loaded = subject.loaded
-    folder.mkdir(parents=True, exist_ok=True)  # told now, if it cannot be made
-    before = files_of(folder)
-    study_of = partial(
-        study_heads, windows=subject.windows, kinds=subject.kinds, thresholds=thresholds
+    loaded = report.loaded
+    folder.mkdir(parents=True, exist_ok=True)  # before the measurements, in case it fails
+    old_files = files_of(folder)
+    measure = partial(
+        measure_heads, windows=report.windows, kinds=report.kinds, thresholds=thresholds
     )
-    study = study_of(loaded.model, track=track)
-    worth = ablation.run(loaded, track) if ablation else None
-    history = [
-        (one.step, study_of(one.model)) for one in track(sorted(moments, key=lambda one: one.step))
+    statistics = measure(loaded.model, track=track)
+    ablation_result = ablation.run(loaded, track) if ablation else None
+    statistics_over_steps = [
+        (stored.step, measure(stored.model))
+        for stored in track(sorted(history, key=lambda stored: stored.step))
     ]
-    shown = subject.reading.first(subject.shown_tokens)
+    shown = report.reading.first(report.shown_tokens)
     distances = jensen_shannon(shown.weights.flatten(0, 1))
-    rows = head_rows(study, worth.figures if worth else {})
-    columns = column_rows(study, measured_on(subject, study, worth))
+    rows = head_rows(statistics, ablation_result.figures if ablation_result else {})
+    columns = column_rows(statistics, measured_on(report, statistics, ablation_result))
     texts = {
-        "heads.csv": csv_text(with_uniform(rows, study)),
+        "heads.csv": csv_text(with_uniform(rows, statistics)),
         "columns.csv": csv_text(columns),
-        "similarity.csv": csv_text(matrix_rows(study.similarity, study.names)),
-        "jensen_shannon.csv": csv_text(matrix_rows(distances, study.names)),
-        "largest_weights.csv": csv_text(largest_weight_rows(subject.reading)),
+        "similarity.csv": csv_text(matrix_rows(statistics.similarity, statistics.names)),
+        "jensen_shannon.csv": csv_text(matrix_rows(distances, statistics.names)),
+        "largest_weights.csv": csv_text(largest_weight_rows(report.reading)),
         "attention.html": attention_page(
             weights=shown.weights,
             labels=shown.labels,
@@ -88,92 +89,94 @@ def write_report(
             title=f"{loaded.config.name}, step {loaded.step:,}",
         ),
     }
-    if history:
-        texts["history.csv"] = csv_text(history_rows(history))
-    drawn = [
-        drawing.maps(subject.reading),
-        drawing.figures(study),
-        drawing.distance(distances, study.names),
-        drawing.worth(worth) if worth else (),
+    if statistics_over_steps:
+        texts["history.csv"] = csv_text(history_rows(statistics_over_steps))
+    pictures = [
+        drawing.maps(report.reading),
+        drawing.figures(statistics),
+        drawing.distances(distances, statistics.names),
+        drawing.ablation(ablation_result) if ablation_result else (),
         drawing.position(loaded),
-        drawing.difference_of_heads(subject.reading, *pair) if pair else (),
-        drawing.difference_of_checkpoints(subject.reading, loaded, other) if other else (),
-        drawing.history(history) if history else (),
+        drawing.difference_of_heads(report.reading, *pair) if pair else (),
+        drawing.difference_of_checkpoints(report.reading, loaded, other) if other else (),
+        drawing.history(statistics_over_steps) if statistics_over_steps else (),
     ]
     files = ["heads.json", *texts]
-    about = summary(subject, study, worth) | {"figures": columns, "heads": rows}
-    note_files = partial(_note_files, folder / "heads.json", about)
-    note_files([*files, *before])
+    content = summary(report, statistics, ablation_result) | {"figures": columns, "heads": rows}
+    list_files = partial(_write_json, folder / "heads.json", content)
+    list_files([*files, *old_files])
     for name, text in texts.items():
         write_atomically(folder / name, text)
-    for name, figure in track(chain(*drawn)):
+    for name, picture in track(chain(*pictures)):
         files += [f"{name}.png", f"{name}.svg"]
-        note_files([*files, *before])
+        list_files([*files, *old_files])
         for file in files[-2:]:
             with replacing(folder / file) as stream:
-                figure.savefig(stream, format=file.rpartition(".")[2])
-    note_files(files)
-    for name in set(before) - set(files):
+                picture.savefig(stream, format=file.rpartition(".")[2])
+    list_files(files)
+    for name in set(old_files) - set(files):
         (folder / name).unlink(missing_ok=True)
-    return study, worth
+    return statistics, ablation_result
 
 
-def _note_files(file: Path, about: dict[str, Any], files: Sequence[str]) -> None:
-    """Write heads.json with the names of the report's files: before each is written, so that after
-    a kill the next report recognizes them."""
+def _write_json(file: Path, content: dict[str, Any], files: Sequence[str]) -> None:
+    """Write heads.json with a list of the report's files. It lists each file before the file is
+    written. So the next report recognizes all files, even if this process is killed."""
     names = list(dict.fromkeys(files))
-    write_atomically(file, json_text(about | {"files": names}, indent=2))
+    write_atomically(file, json_text(content | {"files": names}, indent=2))
 
 
 def measured_on(
-    subject: Subject, study: HeadStatistics, worth: AblationResult | None
+    report: ReportInput, statistics: HeadStatistics, ablation_result: AblationResult | None
 ) -> dict[str, str]:
-    """The text that each figure in the table of heads was measured on."""
-    texts = dict.fromkeys([*study.figures, "uniqueness"], subject.source)
-    texts |= {name: "repeated random texts" for name in REPEAT_FIGURES if name in study.figures}
-    return texts | dict.fromkeys(worth.figures if worth else [], "validation windows")
+    """A description of the text that each figure in the table of heads was measured on."""
+    texts = dict.fromkeys([*statistics.figures, "uniqueness"], report.source)
+    texts |= {
+        name: "repeated random texts" for name in REPEAT_FIGURES if name in statistics.figures
+    }
+    ablation_figures = ablation_result.figures if ablation_result else []
+    return texts | dict.fromkeys(ablation_figures, "validation windows")
 
 
 def summary(
-    subject: Subject, study: HeadStatistics, worth: AblationResult | None
+    report: ReportInput, statistics: HeadStatistics, ablation_result: AblationResult | None
 ) -> dict[str, Any]:
-    """What the report is of, and what holds for all heads together."""
-    about = {
-        "checkpoint": str(subject.loaded.path),
-        "step": subject.loaded.step,
-        "windows": len(subject.windows),
-        "tokens": subject.windows.size(1),
-        "text": subject.loaded.tokenizer.decode(subject.reading.tokens),
+    """The part of heads.json that describes the report and all heads together."""
+    content = {
+        "checkpoint": str(report.loaded.path),
+        "step": report.loaded.step,
+        "windows": len(report.windows),
+        "tokens": report.windows.size(1),
+        "text": report.loaded.tokenizer.decode(report.reading.tokens),
         "measured_on": {
-            "similarity.csv": subject.source,
+            "similarity.csv": report.source,
             "jensen_shannon.csv": "the text of attention.html",
             "attention.html": "the beginning of `text`",
         },
-        **between_heads(study),
+        **between_heads(statistics),
     }
-    if worth:
-        about["ablation"] = {
-            "replace_by": worth.replace_by,
-            "windows": worth.windows,
-            "loss": worth.loss,
+    if ablation_result:
+        content["ablation"] = {
+            "replace_by": ablation_result.replace_by,
+            "windows": ablation_result.windows,
+            "loss": ablation_result.loss,
         }
-    return about
+    return content
 
 
 def files_of(folder: Path) -> list[str]:
-    """What an earlier report wrote into the folder, by its own account.
+    """The files of an earlier report in the folder, as its heads.json lists them.
 
-    Raises UserError when a file there has the name of one of a report and is not of one: it would
-    be replaced.
+    Raises UserError if another file has a name that this report could overwrite.
     """
-    before = read_json(folder / "heads.json")
-    listed = before.get("files", []) if isinstance(before, Mapping) else []
-    # Names of a report alone, so that a foreign heads.json cannot have other files removed.
+    content = read_json(folder / "heads.json")
+    listed = content.get("files", []) if isinstance(content, Mapping) else []
+    # The listed files may be removed, so a foreign heads.json must not name any other file.
     names = [name for name in listed if isinstance(name, str) and REPORT_FILE.fullmatch(name)]
     for file in folder.iterdir():
         if REPORT_FILE.fullmatch(file.name) and file.name not in names:
             raise UserError(
-                f"output_dir={folder}: {file.name} is there and not of an earlier report: name "
-                "another folder, or move it away"
+                f"output_dir={folder}: {file.name} is not from an earlier report and would be "
+                "overwritten: choose another folder, or move the file away"
             )
     return names

@@ -5,7 +5,7 @@ from pathlib import Path
 from lightning.pytorch import Callback
 
 from headscope.analysis.head_types import Thresholds
-from headscope.analysis.report.subject import kinds_of
+from headscope.analysis.report.inputs import classify_vocabulary
 from headscope.config.training import TrainConfig
 from headscope.data.batches import first_passage, spread_windows
 from headscope.data.labels import token_labels
@@ -46,7 +46,7 @@ def watchers(
             every_steps=callbacks.heads.every_steps,
             images=callbacks.heads.images,
             max_steps=max_steps,
-            kinds=kinds_of(store.tokenizer, store.validation),
+            kinds=classify_vocabulary(store.tokenizer, store.validation),
             thresholds=Thresholds(**vars(callbacks.heads.thresholds)),
         )
         found.append(figures)

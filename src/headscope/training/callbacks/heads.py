@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
 from headscope.analysis.diversity import diversity
+from headscope.analysis.head_statistics import HeadStatistics, measure_heads
 from headscope.analysis.head_types import Thresholds
 from headscope.analysis.metrics import colour_ends
 from headscope.analysis.pictures import figures_of_heads, similarity_matrix
 from headscope.analysis.pictures.live import LivePicture
-from headscope.analysis.study import HeadStatistics, study_heads
 from headscope.analysis.tokens import TokenKinds
 from headscope.nn import GPT
 from headscope.training.callbacks.watching import HeadProbe, spread_steps
@@ -68,7 +68,7 @@ class HeadFigures(HeadProbe):
         return step % self.every_steps == 0 or step in self.picture_steps | {self.max_steps}
 
     def look(self, model: GPT, step: int, writers: list[SummaryWriter]) -> None:
-        study = study_heads(
+        study = measure_heads(
             model,
             self.windows,
             kinds=self.kinds,

@@ -1,6 +1,6 @@
-"""All that is known of a model's heads at once: figures, names, and how alike they are.
+"""All figures, names and similarities of the heads of a model.
 
-Shapes: L layers, H heads of a layer, N windows, T tokens.
+Shapes: L layers, H heads per layer, N windows, T tokens.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,7 +13,7 @@ from headscope.analysis.diversity import cosine_similarity
 from headscope.analysis.head_types import Thresholds, head_types
 from headscope.analysis.metrics import head_figures, uniform, uniform_figures
 from headscope.analysis.repeats import (
-    SHORTEST,
+    MIN_LENGTH,
     TEXTS,
     repeat_figures,
     text_length,
@@ -23,15 +23,18 @@ from headscope.analysis.tokens import TokenKinds, mass_on, targets_in
 from headscope.nn import GPT
 from headscope.nn.capture import attention_weights
 
-NUMBERS_AT_ONCE = 2**22
-"""Weights of one head at once, over all windows that are read together."""
+MAX_WEIGHTS_PER_HEAD = 2**22
+"""Attention weights of one head in a batch of windows, which limits the memory of a batch."""
 
 
 @dataclass(frozen=True)
 class HeadStatistics:
-    """`figures` by name, (L, H) each; `uniform`, the value that each takes for a head that looks at
-    all it sees alike; `types`, a word for each head, and `similarity`, the cosine of any two
-    (L H, L H), layer by layer. `tokens` is the length T of the windows."""
+    """Statistics of all heads of a model.
+
+    `figures` (L, H) each, by name. `uniform`: the value of each figure for uniform attention.
+    `types`: the name of each head, layer by layer. `similarity` (L H, L H): the cosine similarity
+    of each pair of heads. `tokens`: the length T of the windows.
+    """
 
     figures: dict[str, Tensor]
     uniform: dict[str, float]
@@ -46,7 +49,7 @@ class HeadStatistics:
         return [f"L{layer}H{head}" for layer in range(layers) for head in range(heads)]
 
 
-def study_heads(
+def measure_heads(
     model: GPT,
     windows: Tensor,
     *,
@@ -55,42 +58,45 @@ def study_heads(
     texts: int = TEXTS,
     track: Callable[[Iterable[Tensor]], Iterable[Tensor]] = iter,
 ) -> HeadStatistics:
-    """Figures of every head, means over `windows` (N, T) of tokens and, of induction, over
-    `texts` repeated random texts; none of induction where `block_size` is too short to repeat, and
-    none of punctuation and frequent tokens without the `kinds` of tokens.
-    `track` is given the windows, some at a time, to show how far it is."""
+    """Measure all figures of all heads, as means over `windows` (N, T) of tokens.
+
+    The induction figures are means over `texts` repeated random texts. They are omitted if
+    `block_size` is too short. The figures `punctuation` and `frequent` are omitted without `kinds`.
+    `track` wraps the iterable of batches of windows, for example to show progress.
+    """
     length = windows.size(1)
-    even = uniform(torch.ones(length, length, device=model.device))
+    uniform_weights = uniform(torch.ones(length, length, device=model.device))
     sums: dict[str, Tensor] = {}
-    even_sums: dict[str, Tensor] = {}  # of uniform attention, where that depends on the text
+    uniform_sums: dict[str, Tensor] = {}  # for figures whose uniform value depends on the text
     queries: dict[str, int] = {}
-    alike = torch.zeros(())
-    for some in track(windows.to(model.device).split(max(1, NUMBERS_AT_ONCE // length**2))):
-        weights = attention_weights(model, some)  # (L, N, H, T, T)
+    similarity = torch.zeros(())
+    batch_size = max(1, MAX_WEIGHTS_PER_HEAD // length**2)
+    for batch in track(windows.to(model.device).split(batch_size)):
+        weights = attention_weights(model, batch)  # (L, N, H, T, T)
         for name, figure in head_figures(weights).items():
             sums[name] = sums.get(name, 0) + figure.sum(dim=1).cpu()
-        for name, targets in targets_in(some, kinds).items():
+        for name, targets in targets_in(batch, kinds).items():
             mass, count = mass_on(weights, targets)
-            even_mass, _ = mass_on(even.expand(len(some), 1, -1, -1), targets)
+            uniform_mass, _ = mass_on(uniform_weights.expand(len(batch), 1, -1, -1), targets)
             sums[name] = sums.get(name, 0) + mass.cpu()
-            even_sums[name] = even_sums.get(name, 0) + even_mass.cpu()
+            uniform_sums[name] = uniform_sums.get(name, 0) + uniform_mass.cpu()
             queries[name] = queries.get(name, 0) + int(count)
         heads = weights.transpose(0, 1).flatten(1, 2)  # (N, L H, T, T)
-        alike = alike + cosine_similarity(heads).sum(dim=0).cpu()
+        similarity = similarity + cosine_similarity(heads).sum(dim=0).cpu()
     figures = {
         name: total / max(1, queries.get(name, len(windows))) for name, total in sums.items()
     }
     baseline = uniform_figures(length)
-    baseline |= {name: float(total) / max(1, queries[name]) for name, total in even_sums.items()}
-    if text_length(model) >= SHORTEST:
-        leave_out = [] if kinds is None else kinds.special.nonzero()[:, 0].tolist()
-        repeats = repeat_figures(model, leave_out=leave_out, texts=texts)
+    baseline |= {name: float(total) / max(1, queries[name]) for name, total in uniform_sums.items()}
+    if text_length(model) >= MIN_LENGTH:
+        excluded = [] if kinds is None else kinds.special.nonzero()[:, 0].tolist()
+        repeats = repeat_figures(model, excluded=excluded, texts=texts)
         figures |= {name: figure.cpu() for name, figure in repeats.items()}
         baseline |= uniform_repeat_figures(text_length(model))
     return HeadStatistics(
         figures=figures,
         uniform=baseline,
         types=head_types(figures, baseline, thresholds=thresholds),
-        similarity=(alike / len(windows)).clamp(0, 1),
+        similarity=(similarity / len(windows)).clamp(0, 1),
         tokens=length,
     )

@@ -1,6 +1,6 @@
-"""What a report is of.
+"""The inputs of a report: a checkpoint, its texts, and the ablation to run.
 
-Shapes: N windows, T tokens, L layers, H heads of a layer.
+Shapes: N windows, T tokens, L layers, H heads per layer.
 """
 
 import math
@@ -13,23 +13,28 @@ import torch
 from torch import Tensor
 
 from headscope.analysis.ablation import Replacement, ablate_heads
-from headscope.analysis.page import most_tokens
-from headscope.analysis.tokens import TokenKinds, token_kinds
+from headscope.analysis.page import max_tokens
+from headscope.analysis.tokens import TokenKinds, classify_tokens
 from headscope.checkpoint import AttentionReading, Checkpoint
 from headscope.data.batches import first_passage, spread_windows
 from headscope.data.tokenizer import Tokenizer
 from headscope.evaluation import ValidationText
 
-COUNTED = 2**20
-"""Tokens of a corpus that are counted, so that a large one costs no more."""
+MAX_COUNTED_TOKENS = 2**20
+"""Tokens of a corpus that are counted to find the frequent tokens, which limits the time."""
 
 Track = Callable[[Iterable[Any]], Iterable[Any]]
+"""Wraps an iterable, for example to show progress."""
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A checkpoint, the text that maps are drawn of, the windows (N, T) of tokens that figures are
-    means over, the kinds of tokens, and in words where the windows are from."""
+class ReportInput:
+    """What a report is about.
+
+    `loaded`: the checkpoint. `reading`: the attention on the text of the maps. `windows` (N, T):
+    the tokens that the figures are averaged over. `kinds`: the kinds of tokens in the vocabulary.
+    `source`: a description of the windows, for the report.
+    """
 
     loaded: Checkpoint
     reading: AttentionReading
@@ -38,50 +43,51 @@ class Subject:
     source: str
 
     @classmethod
-    def of_validation(cls, loaded: Checkpoint, text: ValidationText, windows: int) -> "Subject":
-        """The beginning of a validation split, and windows that are spread over it."""
+    def of_validation(cls, loaded: Checkpoint, text: ValidationText, windows: int) -> "ReportInput":
+        """Maps of the beginning of a validation split, and figures of windows spread over it."""
         length = loaded.model.block_size
         return cls(
             loaded,
             reading=loaded.attention(first_passage(text.tokens, length)),
             windows=spread_windows(text.tokens, windows=windows, length=length),
-            kinds=kinds_of(loaded.tokenizer, text.tokens),
+            kinds=classify_vocabulary(loaded.tokenizer, text.tokens),
             source="validation windows",
         )
 
     @classmethod
-    def of_text(cls, loaded: Checkpoint, text: str) -> "Subject":
-        """A text alone, as much of it as the model can read. It is too short to tell which tokens
-        are frequent: no head is called frequent-token or rare-token."""
+    def of_text(cls, loaded: Checkpoint, text: str) -> "ReportInput":
+        """Maps and figures of one text, up to the model's `block_size`. It is too short to tell
+        which tokens are frequent, so no head is named frequent-token or rare-token."""
         reading = loaded.attention(text)
         return cls(
             loaded,
             reading=reading,
             windows=torch.tensor([reading.tokens]),
-            kinds=kinds_of(loaded.tokenizer),
+            kinds=classify_vocabulary(loaded.tokenizer),
             source="the given text",
         )
 
     @property
     def shown_tokens(self) -> int:
-        """As many of the text's tokens as its page can hold."""
+        """The number of tokens on the page: those of the text, up to the limit of the page."""
         layers, heads, tokens, _ = self.reading.weights.shape
-        return min(tokens, most_tokens(layers, heads))
+        return min(tokens, max_tokens(layers, heads))
 
 
-def kinds_of(tokenizer: Tokenizer, tokens: np.ndarray | None = None) -> TokenKinds:
-    """The kinds of a tokenizer's tokens; frequent ones are those of `tokens` (N,), of which the
-    first COUNTED are counted."""
+def classify_vocabulary(tokenizer: Tokenizer, tokens: np.ndarray | None = None) -> TokenKinds:
+    """Classify the vocabulary of a tokenizer. The frequent tokens are those in the first
+    MAX_COUNTED_TOKENS of `tokens` (N,), the tokens of a corpus."""
     size = tokenizer.vocab_size
     counts = None
     if tokens is not None:
-        counts = torch.from_numpy(np.bincount(tokens[:COUNTED], minlength=size))
-    return token_kinds([tokenizer.decode([token]) for token in range(size)], counts)
+        counts = torch.from_numpy(np.bincount(tokens[:MAX_COUNTED_TOKENS], minlength=size))
+    return classify_tokens([tokenizer.decode([token]) for token in range(size)], counts)
 
 
 @dataclass(frozen=True)
 class Ablation:
-    """What to replace a head by, and the windows (N, T + 1) of tokens that the loss is taken on."""
+    """How to remove a head, by `replace_by`, and the windows (N, T + 1) of tokens on which the loss
+    is measured."""
 
     replace_by: Replacement
     windows: Tensor
@@ -91,27 +97,27 @@ class Ablation:
     def on(
         cls, text: ValidationText, replace_by: Replacement, *, windows: int, length: int
     ) -> "Ablation":
-        """On so many windows of `text`, each of `length` tokens and the one after."""
+        """Use `windows` windows of `text`, each of `length` tokens and their targets."""
         chosen = spread_windows(text.tokens, windows=windows, length=length + 1)
         return cls(replace_by, chosen, text.byte_lengths[chosen[:, 1:].numpy()].mean())
 
     def run(self, loaded: Checkpoint, track: Track) -> "AblationResult":
-        """Remove every head in turn; `track` is given the batches."""
-        change = ablate_heads(
+        """Remove one head at a time. `track` wraps the iterable of batches."""
+        ablated = ablate_heads(
             loaded.model,
             self.windows[:, :-1],
             self.windows[:, 1:],
             replace_by=self.replace_by,
             track=track,
         )
-        nats = change["nats_per_token"]
+        nats = ablated["nats_per_token"]
         return AblationResult(
             replace_by=self.replace_by,
             windows=len(self.windows),
-            loss=float(change["loss"]),
+            loss=float(ablated["loss"]),
             figures={
                 "loss_change": nats,
-                "loss_change_error": change["standard_error"],
+                "loss_change_error": ablated["standard_error"],
                 "bits_per_byte_change": nats / math.log(2) / self.bytes_per_token,
             },
         )
@@ -119,9 +125,13 @@ class Ablation:
 
 @dataclass(frozen=True)
 class AblationResult:
-    """The loss without each head less the loss with all heads, (L, H) each, by name: `loss_change`
-    in nats per token, `loss_change_error`, its standard error, and `bits_per_byte_change`. Above 0
-    the head helps. `loss` is that with all heads, in nats per token."""
+    """The effect of removing each head.
+
+    `loss` is the loss with all heads, in nats per token. `figures` (L, H) each, by name:
+    `loss_change` is the loss without the head minus the loss with all heads, in nats per token;
+    `loss_change_error` is its standard error; `bits_per_byte_change` is the same change in bits per
+    byte. A positive change means that the head lowers the loss.
+    """
 
     replace_by: Replacement
     windows: int
@@ -129,7 +139,7 @@ class AblationResult:
     figures: dict[str, Tensor]
 
     def most_important(self, count: int) -> list[tuple[str, float, float]]:
-        """The heads without which the loss rises most, as L0H1, with that change and its error."""
+        """Name (such as L0H1), change and error of the heads with the largest loss change."""
         change, error = (self.figures[name] for name in ("loss_change", "loss_change_error"))
         heads = change.size(1)
         return [

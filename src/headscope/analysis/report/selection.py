@@ -1,0 +1,86 @@
+"""The heads and checkpoints that the keys `difference`, `other` and `checkpoints` select."""
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from headscope.checkpoint import Checkpoint
+from headscope.errors import UserError
+
+Head = tuple[int, int]
+"""Layer and head."""
+
+FIXED_KEYS = ("model", "data", "seed", "init_from")
+"""Parts of the configuration that are the same in all checkpoints of a run."""
+
+
+def parse_head_pair(names: Sequence[str], loaded: Checkpoint) -> tuple[Head, Head]:
+    """Two heads of a model from their names. Raises UserError if they are not two of its heads."""
+    if len(set(map(str, names))) != 2 or len(names) != 2:
+        raise UserError(f"difference={names} must name two heads, such as [L3H2,L0H1]")
+    return parse_head(str(names[0]), loaded), parse_head(str(names[1]), loaded)
+
+
+def parse_head(name: str, loaded: Checkpoint) -> Head:
+    """Layer and head from a name such as L0H1. Raises UserError if the model has no such head."""
+    layers, heads = len(loaded.model.attentions), loaded.model.attentions[0].heads
+    match = re.fullmatch(r"L(\d+)H(\d+)", name)
+    if not match or int(match[1]) >= layers or int(match[2]) >= heads:
+        raise UserError(
+            f"difference={name}: this model has no such head; name one of L0H0 to "
+            f"L{layers - 1}H{heads - 1}"
+        )
+    return int(match[1]), int(match[2])
+
+
+def check_other(loaded: Checkpoint, other: Checkpoint) -> None:
+    """Raises UserError if the two checkpoints encode a text as different tokens."""
+    if other.tokenizer.state() != loaded.tokenizer.state():
+        raise UserError(
+            f"other={other.path} has another vocabulary, so its maps are of other tokens: choose a "
+            "checkpoint with the same tokenizer"
+        )
+
+
+def check_one_run(checkpoints: Sequence[Checkpoint], loaded: Checkpoint) -> None:
+    """Raises UserError if the checkpoints are not from different steps of the run of `loaded`."""
+    for one in checkpoints:
+        same = all(getattr(one.config, key) == getattr(loaded.config, key) for key in FIXED_KEYS)
+        if not same or one.tokenizer.state() != loaded.tokenizer.state():
+            raise UserError(
+                f"checkpoints= and checkpoint=: {one.path} and {loaded.path} are not from one run; "
+                "choose checkpoints of the same run"
+            )
+    steps = [one.step for one in checkpoints]
+    for one in checkpoints:
+        if steps.count(one.step) > 1:
+            raise UserError(
+                f"checkpoints=: two files are from step {one.step:,}; leave out {one.path} or the "
+                "other"
+            )
+
+
+def checkpoint_files(paths: Iterable[str]) -> list[Path]:
+    """The checkpoint files at `paths`: a file itself, and for a run folder or its `checkpoints`
+    folder all stored steps, `step_*.ckpt`.
+
+    Raises UserError if a path does not exist, or if a folder has no stored steps.
+    """
+    files: list[Path] = []
+    for name in paths:
+        path = Path(name)
+        if not name:
+            raise UserError("checkpoints=: one of the paths is empty; name a file or a run folder")
+        if not path.exists():
+            raise UserError(f"checkpoints={path} does not exist: name a file or a run folder")
+        if path.is_dir():
+            steps = sorted([*path.glob("checkpoints/step_*.ckpt"), *path.glob("step_*.ckpt")])
+            if not steps:
+                raise UserError(
+                    f"checkpoints={path} has no stored steps (step_*.ckpt): train with "
+                    "callbacks.keep_steps=[0,100,300,850]"
+                )
+            files += steps
+        else:
+            files.append(path)
+    return files
