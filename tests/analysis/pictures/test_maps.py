@@ -6,7 +6,7 @@ import torch
 from drawn import AWKWARD, assert_readable, assert_saved, data, images, words_of
 
 from headscope.analysis.pictures import attention_maps, difference_map, mean_map
-from headscope.analysis.pictures.labels import picture_label
+from headscope.analysis.pictures.fonts import picture_label
 from headscope.analysis.pictures.maps import FEW
 
 
