@@ -33,6 +33,13 @@ def test_every_head_is_drawn_as_given_and_the_future_is_blank(heads, tokens):
         np.testing.assert_array_equal(data(panel), np.where(past(tokens), head, np.nan))
 
 
+@pytest.mark.parametrize("tokens", [1, 6, 40])
+def test_a_cell_is_a_square(tokens):
+    figure = mean_map(causal_weights(2, tokens), words(tokens), title="mean")
+    width, height = images(figure)[0].get_window_extent().size
+    assert width == pytest.approx(height, rel=0.01)
+
+
 def test_full_attention_has_a_future():
     weights = torch.rand(2, 5, 5)
     panels = images(attention_maps(weights, words(5), title="full", causal=False))

@@ -43,7 +43,7 @@ def changes_of_heads(values: Tensor, *, title: str, label: str) -> Figure:
     texts = numbers(cells, "z.2g")
     sheet = Sheet(1, 1, *size_of(texts, 280), title)
     sheet.name(sheet.panels[0], label)
-    sheet.bar(table(sheet, 0, cells, norm, texts))
+    sheet.bar(table(sheet, 0, cells, norm, texts), "log scale", ticks=[-most, 0, most])
     return sheet.finish()
 
 
@@ -161,6 +161,7 @@ def similarity_histogram(similarity: Tensor, *, title: str, label: str = "") -> 
         note = f"orange line: mean, {pairs.mean():.3g} (number of pairs: {pairs.size})"
     sheet.name(panel, f"{label}\n{note}")
     sheet.ticked(panel, "similarity", "pairs of heads", whole="y")
+    panel.axis("on" if pairs.size else "off")
     return sheet.finish()
 
 

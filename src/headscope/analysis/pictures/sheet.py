@@ -17,6 +17,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.textpath import text_to_path
 from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import Affine2D, ScaledTranslation, blended_transform_factory
 from torch import Tensor
 
 from headscope.analysis.pictures.fonts import font_properties, readable
@@ -28,10 +29,7 @@ EDGE, NARROWEST = 8, 300
 
 
 class Sheet:
-    """A figure with a title and `count` panels of `width` by `height`, `columns` in a row.
-
-    Draw into `panels`, then call `finish`.
-    """
+    """A figure of `count` panels, `width` by `height`: draw into `panels`, then call `finish`."""
 
     def __init__(self, count: int, columns: int, width: float, height: float, title: str) -> None:
         self.panel_size, self.title = np.array([width, height]), title
@@ -54,9 +52,10 @@ class Sheet:
 
     def bar(self, image: AxesImage, label: str = "", ticks: Sequence[float] | None = None) -> Axes:
         """Draw the colour scale of `image` on the right of its panel."""
-        width, height = self.panel_size
-        share = min(1.0, 360 / height)
-        bar = image.axes.inset_axes((1 + 14 / width, 1 - share, 11 / width, share))
+        edge, share = image.axes.transAxes, min(1.0, 360 / self.panel_size[1])
+        points = Affine2D().scale(1 / 72) + self.figure.dpi_scale_trans
+        place = blended_transform_factory(points + ScaledTranslation(1, 0, edge), edge)
+        bar = image.axes.inset_axes((14, 1 - share, 11, share), transform=place)
         scale = self.figure.colorbar(image, cax=bar, ticks=ticks, format="%.4g")
         scale.outline.set_visible(False)
         bar.minorticks_off()
