@@ -52,7 +52,8 @@ class Sheet:
 
     def bar(self, image: AxesImage, label: str = "", ticks: Sequence[float] | None = None) -> Axes:
         """Draw the colour scale of `image` on the right of its panel."""
-        edge, share = image.axes.transAxes, min(1.0, 360 / self.panel_size[1])
+        edge: Any = image.axes.transAxes  # is affine, which its type does not say
+        share = min(1.0, 360 / self.panel_size[1])
         points = Affine2D().scale(1 / 72) + self.figure.dpi_scale_trans
         place = blended_transform_factory(points + ScaledTranslation(1, 0, edge), edge)
         bar = image.axes.inset_axes((14, 1 - share, 11, share), transform=place)
