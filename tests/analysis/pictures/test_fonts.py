@@ -14,11 +14,14 @@ from matplotlib.font_manager import FontProperties, findfont, fontManager, get_f
 from headscope.analysis.pictures import attention_maps
 from headscope.analysis.pictures.fonts import (
     FIRST,
+    LABEL_LENGTH,
+    MOST_MARKS,
     fallbacks,
     family_for,
     font_properties,
+    picture_label,
+    readable,
 )
-from headscope.analysis.pictures.labels import LABEL_LENGTH, MOST_MARKS, picture_label, readable
 from headscope.analysis.pictures.sheet import DPI, font_for, text_width
 from headscope.data.labels import split_characters
 

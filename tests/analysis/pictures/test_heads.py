@@ -170,7 +170,7 @@ def test_the_histogram_of_heads_that_agree_but_for_rounding_can_be_drawn(value):
 @pytest.mark.parametrize("heads", [1, 2])
 def test_the_histogram_of_hardly_any_heads_can_be_read(heads):
     figure = similarity_histogram(torch.ones(heads, heads), title=TITLE)
-    assert ("one pair" if heads == 2 else "no two heads") in words_of(figure)
+    assert ("number of pairs: 1" if heads == 2 else "no two heads") in words_of(figure)
     assert_readable(figure)
 
 

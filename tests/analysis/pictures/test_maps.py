@@ -6,7 +6,7 @@ import torch
 from drawn import AWKWARD, assert_readable, assert_saved, data, images, words_of
 
 from headscope.analysis.pictures import attention_maps, difference_map, mean_map
-from headscope.analysis.pictures.labels import picture_label
+from headscope.analysis.pictures.fonts import picture_label
 from headscope.analysis.pictures.maps import FEW
 
 
@@ -31,6 +31,13 @@ def test_every_head_is_drawn_as_given_and_the_future_is_blank(heads, tokens):
     assert len(images(figure)) == heads
     for panel, head in zip(images(figure), weights.numpy(), strict=True):
         np.testing.assert_array_equal(data(panel), np.where(past(tokens), head, np.nan))
+
+
+@pytest.mark.parametrize("tokens", [1, 6, 40])
+def test_a_cell_is_a_square(tokens):
+    figure = mean_map(causal_weights(2, tokens), words(tokens), title="mean")
+    width, height = images(figure)[0].get_window_extent().size
+    assert width == pytest.approx(height, rel=0.01)
 
 
 def test_full_attention_has_a_future():

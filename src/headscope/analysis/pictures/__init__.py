@@ -1,14 +1,13 @@
-"""The pictures of a report about attention heads: tensors and plain values in, a matplotlib Figure
-out, which the caller saves as PNG or SVG."""
+"""Pictures of attention heads: functions from tensors and plain values to a matplotlib Figure."""
 
 from headscope.analysis.pictures.heads import (
     changes_of_heads,
     figures_of_heads,
     heatmaps_of,
+    history,
     similarity_histogram,
     similarity_matrix,
 )
-from headscope.analysis.pictures.history import history
 from headscope.analysis.pictures.maps import (
     attention_maps,
     difference_map,

@@ -1,6 +1,6 @@
-"""Figures of heads: one number for each, and how alike two heads are.
+"""Charts of figures of heads, of the similarity of heads, and of their change during training.
 
-Shapes: L layers, H heads of a layer, N = L * H heads of a model.
+Shapes: S checkpoints, L layers, H heads of a layer, N = L * H heads of a model.
 """
 
 import math
@@ -8,31 +8,19 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.colors import Normalize, SymLogNorm
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
+from matplotlib.ticker import NullFormatter
 from torch import Tensor
 
-from headscope.analysis.pictures.labels import readable
-from headscope.analysis.pictures.sheet import (
-    SMALL,
-    Sheet,
-    array,
-    font_for,
-    heatmap,
-    limits,
-    numbers,
-    ticked,
-    write,
-)
-from headscope.analysis.pictures.style import BLUE, ORANGE
+from headscope.analysis.pictures.fonts import readable
+from headscope.analysis.pictures.sheet import SMALL, Sheet, array, font_for, limits, numbers
+from headscope.analysis.pictures.style import BLUE, ORANGE, line_style
 from headscope.errors import UserError
 
 Names = Sequence[str]
-NARROWEST = 0.01
-"""The least width of a histogram: similarities may differ by rounding alone."""
 
 
 def arrays(figures: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
@@ -42,25 +30,20 @@ def arrays(figures: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
 
 
 def changes_of_heads(values: Tensor, *, title: str, label: str) -> Figure:
-    """A change that each head makes, (L, H), above or below zero, written on its colour; `label`
-    says what it is, and its unit.
+    """The change (L, H) that each head causes; `label` names the quantity and its unit.
 
-    Zero is the middle of the colours, which are linear up to the median size of the changes and
-    logarithmic beyond: one head that changes far more than the others does not hide them.
+    The diverging colours are linear up to the median absolute change and logarithmic above it, so
+    that one very large change does not hide the others.
     """
     cells = array(values)
     sizes = np.abs(cells[np.isfinite(cells)])
     most = float(sizes.max(initial=0)) or 1.0
-    linear = min(max(float(np.median(sizes)) if sizes.size else most, most / 1000), most)
+    linear = max(float(np.median(sizes)), most / 1000) if sizes.size else most
     norm = SymLogNorm(linthresh=linear, vmin=-most, vmax=most, base=10)
     texts = numbers(cells, "z.2g")
     sheet = Sheet(1, 1, *size_of(texts, 280), title)
-    image = table(sheet.panels[0], cells, norm, texts)
     sheet.name(sheet.panels[0], label)
-    first, last = math.ceil(math.log10(linear)), math.floor(math.log10(most))
-    powers = [10.0**power for power in range(first, last + 1)][-4:]
-    ticks = [*(-power for power in reversed(powers)), 0.0, *powers]
-    sheet.bar(image, ticks=ticks if powers else None)
+    sheet.bar(table(sheet, 0, cells, norm, texts), "log scale", ticks=[-most, 0, most])
     return sheet.finish()
 
 
@@ -71,56 +54,56 @@ def heatmaps_of(
     ends: Mapping[str, tuple[float, float]] | None = None,
     marks: Mapping[str, float] | None = None,
 ) -> Figure:
-    """A heatmap of every named figure (L, H), each with its own colour scale.
+    """One heatmap for each named figure (L, H), with its own colour scale.
 
-    `ends` are the two ends of a figure's scale, its least and greatest value unless given; beyond
-    them the colour is that of the end. `marks` is the value of uniform attention, which a line on
-    the scale and a number beside the name show.
+    `ends` are the limits of a figure's colour scale, by default its minimum and maximum. `marks`
+    are the values for uniform attention, shown as a line on the scale and a number after the name.
     """
     every, ends, marks = arrays(figures), ends or {}, marks or {}
     texts = {name: numbers(cells) for name, cells in every.items()}
     width, height = np.max([size_of(each, 150) for each in texts.values()], axis=0)
     columns = max(1, round(math.sqrt(len(every) * (height + 70) / (width + 90) * 1.5)))
     sheet = Sheet(len(every), columns, width, height, title)
-    for panel, (name, cells) in zip(sheet.panels, every.items(), strict=True):
+    for number, (name, cells) in enumerate(every.items()):
         norm = Normalize(*ends.get(name, limits(cells)))
-        bar = sheet.bar(table(panel, cells, norm, texts[name]))
-        sheet.name(panel, f"{name}  ({marks[name]:.3g})" if name in marks else name)
+        bar = sheet.bar(table(sheet, number, cells, norm, texts[name]))
+        caption = f"{name}  ({marks[name]:.3g})" if name in marks else name
+        sheet.name(sheet.panels[number], caption)
         if name in marks:
             bar.axhline(marks[name], color=ORANGE, linewidth=2)
     if marks:
         line = Line2D([], [], color=ORANGE, linewidth=2, label="uniform attention (in brackets)")
-        sheet.figure.legend(handles=[line], loc="outside lower left", frameon=False)
+        sheet.legend([line])
     return sheet.finish()
 
 
 def size_of(texts: np.ndarray, narrowest: float) -> tuple[float, float]:
-    """Points that a table of texts (L, H) takes, wide enough for the longest."""
+    """The size in points of a table of texts (L, H), wide enough for the longest text."""
     if texts.ndim != 2 or not texts.size:
         raise UserError(f"a figure of shape {texts.shape} must be (layers, heads), not empty")
     wide = max(38, 0.65 * SMALL * max(map(len, texts.flat)) + 10)
     return max(narrowest, wide * texts.shape[1]), max(60, 26 * texts.shape[0])
 
 
-def table(panel: Axes, cells: np.ndarray, norm: Normalize, texts: np.ndarray) -> AxesImage:
-    """Cells (L, H) with their texts, layers down and heads across."""
-    layers, heads = map(range, cells.shape)
+def table(
+    sheet: Sheet, number: int, cells: np.ndarray, norm: Normalize, texts: np.ndarray
+) -> AxesImage:
+    """A heatmap of cells (L, H) with their texts, one row per layer, one column per head."""
+    panel, (layers, heads) = sheet.panels[number], map(range, cells.shape)
     panel.set_xticks(heads, map(str, heads))
     panel.set_yticks(layers, map(str, layers))
     panel.set_xlabel("head", fontsize=SMALL)
     panel.set_ylabel("layer", fontsize=SMALL)
-    image = heatmap(panel, cells, norm)
-    write(image, texts)
+    image = sheet.heatmap(panel, cells, norm)
+    sheet.write(image, texts)
     return image
 
 
-def similarity_matrix(
-    similarity: Tensor, names: Names, *, title: str, label: str = "similarity"
-) -> Figure:
-    """How alike any two of N heads are, (N, N).
+def similarity_matrix(similarity: Tensor, names: Names, *, title: str, label: str = "") -> Figure:
+    """The similarities (N, N) of all pairs of heads; `names` are like L0H1.
 
-    `names` are as L0H1; a line separates the layers. Up to 16 heads have their numbers written. The
-    scale is from 0 to 1, or from -1 to 1 when any number is below 0, and wider when they are.
+    Lines separate the layers. With up to 16 heads the cells show their numbers. The scale goes from
+    0 to 1, from -1 if any number is negative, and further if any number is larger.
     """
     cells, count = array(similarity), len(names)
     if cells.shape != (count, count) or not count:
@@ -132,8 +115,8 @@ def similarity_matrix(
 
 
 def figures_of_heads(values: Tensor, rows: Names, names: Names, *, title: str) -> Figure:
-    """Figures (R, N) from 0 to 1, called `rows`, of N heads; `names` as in `similarity_matrix`."""
-    label = "from the first number in brackets (dark) to the second (bright)"
+    """R figures of N heads, (R, N), scaled to 0 to 1; `names` as in `similarity_matrix`."""
+    label = "colours run from the first number (dark) to the second (bright)"
     return _matrix(array(values), rows, names, Normalize(0, 1), title, label)
 
 
@@ -149,9 +132,9 @@ def _matrix(
         texts = [readable(name) for name in every[::step]]
         axis.set_ticks(range(0, len(every), step), texts, **font_for(SMALL, *texts))
     panel.tick_params(axis="x", rotation=90)
-    image = heatmap(panel, cells, norm)
+    image = sheet.heatmap(panel, cells, norm)
     if len(names) <= 16:
-        write(image, numbers(cells), cell)
+        sheet.write(image, numbers(cells), cell)
     for number, (before, name) in enumerate(pairwise(names)):
         if before.partition("H")[0] != name.partition("H")[0]:
             for line in [panel.axvline] + [panel.axhline] * (rows is names):
@@ -161,26 +144,47 @@ def _matrix(
     return sheet.finish()
 
 
-def similarity_histogram(
-    similarity: Tensor, *, title: str, label: str = "similarity of two heads"
-) -> Figure:
-    """How often two of N heads are so alike, of a symmetric (N, N); the mean is marked."""
+def similarity_histogram(similarity: Tensor, *, title: str, label: str = "") -> Figure:
+    """A histogram of the similarities of all pairs of heads, from a symmetric matrix (N, N)."""
     cells = array(similarity)
     pairs = cells[np.triu_indices(len(cells), k=1)].astype(np.float64)
     pairs = pairs[np.isfinite(pairs)]
-    sheet = Sheet(1, 1, 424, 220 if pairs.size else 20, title)
+    sheet = Sheet(1, 1, 424, 220, title)
     [panel] = sheet.panels
-    if not pairs.size:
-        panel.set_axis_off()
-        sheet.name(panel, "There are no two heads to compare.")
-        return sheet.finish()
-    middle, spread = np.mean(limits(pairs)), np.ptp(limits(pairs))
-    ends = middle + max(spread, NARROWEST) * np.array([-0.5, 0.5])
-    bins = max(5, min(40, round(2 * math.sqrt(pairs.size))))
-    panel.hist(pairs, bins=bins, range=tuple(ends), color=BLUE, edgecolor="white", linewidth=0.5)
-    mean = float(pairs.mean())
-    panel.axvline(mean, color=ORANGE, linewidth=2)
-    what = f"mean of {pairs.size} pairs" if pairs.size > 1 else "one pair"
-    sheet.name(panel, f"{label}\norange line: {what}, {mean:.3g}")
-    ticked(panel, "similarity", "pairs of heads", whole="y")
+    low, high = limits(pairs)
+    ends = low, max(high, low + 0.01)  # similarities may differ only by rounding
+    bins = min(40, 5 + math.isqrt(pairs.size))
+    panel.hist(pairs, bins=bins, range=ends, color=BLUE, edgecolor="white", linewidth=0.5)
+    note = "there are no two heads to compare"
+    if pairs.size:
+        panel.axvline(pairs.mean(), color=ORANGE, linewidth=2)
+        note = f"orange line: mean, {pairs.mean():.3g} (number of pairs: {pairs.size})"
+    sheet.name(panel, f"{label}\n{note}")
+    sheet.ticked(panel, "similarity", "pairs of heads", whole="y")
+    panel.axis("on" if pairs.size else "off")
+    return sheet.finish()
+
+
+def history(steps: Sequence[int], figures: Mapping[str, Tensor], *, title: str) -> Figure:
+    """Every named figure (S, L, H) over S training steps: one line per head, one colour per layer.
+
+    The step axis is logarithmic if at least half of the checkpoints lie in its first quarter.
+    """
+    every = arrays(figures)
+    sheet = Sheet(len(every), 2 if len(every) < 5 else 3, 300, 190, title)
+    positive = [step for step in steps if step > 0]
+    early = len(positive) > 2 and np.median(positive) < max(positive) / 4
+    for panel, (name, values) in zip(sheet.panels, every.items(), strict=True):
+        for layer, head in np.ndindex(values.shape[1:]):
+            panel.plot(steps, values[:, layer, head], **line_style(layer, len(steps)))
+        sheet.ticked(panel, "training step (logarithmic)" if early else "training step", "")
+        if early:
+            panel.set_xscale("symlog", linthresh=min(positive), linscale=0.4)  # has room for step 0
+            panel.xaxis.set_major_formatter("{x:g}")
+            panel.xaxis.set_minor_formatter(NullFormatter())
+        sheet.name(panel, name)
+    layers = max(values.shape[1] for values in every.values())
+    looks = [(f"layer {layer}", line_style(layer, len(steps))) for layer in range(layers)]
+    lines = [Line2D([], [], label=name, **look) for name, look in looks]
+    sheet.legend(lines, "one line per head")
     return sheet.finish()

@@ -1,11 +1,10 @@
-"""A figure that is laid out once and coloured often, for logging while a model trains.
+"""A figure whose layout is computed once and whose heatmaps are redrawn often, during training.
 
-matplotlib takes most of its time for layout and text, which stay. A PNG takes most of its time for
-three bytes a pixel: here a pixel is one byte, a grey or a place on the colour scale.
+matplotlib spends most of its time on layout and text, which do not change. Images have one byte per
+pixel, a grey or a shade of the colour scale, because a PNG of three bytes takes longer to compress.
 """
 
 from collections.abc import Sequence
-from typing import cast
 
 import matplotlib
 import numpy as np
@@ -17,21 +16,20 @@ from torch import Tensor
 from headscope.analysis.pictures.sheet import array
 from headscope.errors import UserError
 
-GREYS, SHADES = 64, 192
-"""Of the 256 colours: black to white, then the colour scale."""
+GREYS, SHADES = 64, 192  # the palette: black to white, then the colour scale
 WHITE = GREYS - 1
-TITLE_ROWS = 60  # of pixels, at full size
+TITLE_ROWS = 60  # rows of pixels that hold the title, at full size
 
 
 class LivePicture:
-    """A finished figure whose heatmaps get new values, at half its size and without numbers.
+    """Draws new values into the heatmaps of a finished figure, at half its size, without numbers.
 
-    Cells that are NaN in `figure` stay white whatever they get, as the future in causal maps.
+    Cells that are NaN in `figure` stay white, as the future in causal maps.
     """
 
     def __init__(self, figure: Figure) -> None:
         self.panels = [panel for panel in figure.axes if panel.images]
-        first = [cast(np.ndarray, panel.images[0].get_array()) for panel in self.panels]
+        first = (np.asanyarray(panel.images[0].get_array()) for panel in self.panels)
         self._blank = [np.ma.getmaskarray(values) for values in first]
         for panel in self.panels:
             for hidden in (*panel.images, *panel.texts):
@@ -50,7 +48,7 @@ class LivePicture:
         self._page[(np.asarray(page) == 255).all(axis=-1)] = WHITE
 
     def places(self) -> list[tuple[slice, slice]]:
-        """The rows and columns of pixels that each heatmap has."""
+        """The rows and columns of pixels of each heatmap."""
         edges = [(panel.bbox.get_points() / 2).round().astype(int) for panel in self.panels]
         height = len(self._page)
         return [
@@ -59,25 +57,24 @@ class LivePicture:
         ]
 
     def draw(self, values: Sequence[Tensor], title: str) -> Image.Image:
-        """A picture with a `title` of one line and these values, a matrix for each heatmap.
+        """An image with a `title` of one line and `values`, one matrix for each heatmap.
 
-        Raises UserError when the shapes are not those of the figure's heatmaps.
+        Raises UserError when a shape differs from that of its heatmap.
         """
         given, shapes = [array(each) for each in values], [each.shape for each in self._blank]
         if [each.shape for each in given] != shapes:
             raise UserError(f"values of shapes {[each.shape for each in given]} must be {shapes}")
         pixels = self._page.copy()
-        for panel, blank, each, place in zip(
-            self.panels, self._blank, given, self.places(), strict=True
-        ):
+        cells = zip(self.panels, self._blank, given, self.places(), strict=True)
+        for panel, blank, each, place in cells:
             shares = np.nan_to_num(panel.images[0].norm(each)).clip(0, 1)
             shades = GREYS + (shares * (SHADES - 1)).round()
             codes = np.where(blank | np.isnan(each), WHITE, shades).astype(np.uint8)
             part = pixels[place]
-            rows, columns = (
-                np.arange(n) * of // n for n, of in zip(part.shape, each.shape, strict=True)
-            )
-            np.copyto(part, codes[rows[:, None], columns], where=part == WHITE)  # lines stay
+            sizes = zip(part.shape, each.shape, strict=True)
+            down, across = (np.arange(n) * of // n for n, of in sizes)
+            # Only white pixels get a colour: lines and marks stay on top.
+            np.copyto(part, codes[down[:, None], across], where=part == WHITE)
         self._renderer.clear()
         self.title.set_text(title)
         self.title.draw(self._renderer)

@@ -1,4 +1,4 @@
-"""What a position encoding is, drawn: its table, its biases, or the rotation it gives.
+"""Pictures of position encodings: a table, biases, or rotations.
 
 Shapes: P block_size, C embed_dim, H heads, D head_dim.
 """
@@ -9,21 +9,20 @@ import numpy as np
 import torch
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from torch.nn.functional import normalize
 
 from headscope import nn
 from headscope.analysis.pictures.maps import draw_maps, of_heads
-from headscope.analysis.pictures.sheet import SMALL, Sheet, array, heatmap, limits, ticked
+from headscope.analysis.pictures.sheet import SMALL, Sheet, array, limits
 from headscope.analysis.pictures.style import line_style
 from headscope.errors import UserError
 
 
 @singledispatch
 def position_picture(position: nn.Position) -> Figure | None:
-    """What `position` is; None for an encoding that adds nothing.
+    """A picture of `position`; None for `NoPosition`.
 
-    A table that is added: the table, and how alike two positions are. A bias: what each head adds
-    to the score of a key. Raises TypeError for an encoding without a picture here.
+    Tables: the table, and the cosine similarity of two positions. Biases: the bias of each head by
+    distance. Raises TypeError for an encoding that has no picture.
     """
     raise TypeError(f"{type(position).__name__} has no picture: register one for position_picture")
 
@@ -41,14 +40,13 @@ def _table(
     table = array(position(torch.zeros(1, position.block_size, position.embed_dim))[0])  # (P, C)
     used = table[:, : max(1, int(np.count_nonzero(table.any(axis=0))))]
     rest = f" (0 from dimension {used.shape[1]} on)" if used.shape < table.shape else ""
-    sheet = new_sheet(2, f"{type(position).__name__} positions: what is added to the embeddings")
+    sheet = Sheet(2, 2, 300, 230, f"{type(position).__name__} positions, added to embeddings")
     image(sheet, 0, f"Table added to the embeddings{rest}", used.T, "dimension")
-    vectors = normalize(torch.from_numpy(table), dim=-1)
-    cosine = (vectors @ vectors.T).numpy()
-    blank = ~table.any(axis=1)  # a vector of zeros has no direction
-    cosine[blank], cosine[:, blank] = np.nan, np.nan
-    note = "; position 0 is zero and has none" if blank.any() else ""
-    image(sheet, 1, f"Cosine of two positions{note}", cosine, "position")
+    with np.errstate(invalid="ignore"):  # a vector of zeros has no direction: NaN
+        vectors = table / np.linalg.norm(table, axis=1, keepdims=True)
+    cosine = vectors @ vectors.T
+    note = "; none for position 0, which is zero" if np.isnan(cosine).any() else ""
+    image(sheet, 1, f"Cosine similarity of two positions{note}", cosine, "position")
     return sheet.finish()
 
 
@@ -56,9 +54,9 @@ def _table(
 @torch.no_grad()
 def _bias(position: nn.Alibi | nn.Relative) -> Figure:
     size = position.block_size
-    added = position.bias(size, size)[:, -1].flip(-1)  # (H, P): the last query's, by distance
-    sheet = new_sheet(2, f"{type(position).__name__}: each head's bias depends on the distance")
-    curves(sheet, 0, "Added to the score of a key", array(added), "bias")
+    added = position.bias(size, size)[:, -1].flip(-1)  # (H, P): the last query, by distance
+    sheet = Sheet(2, 2, 300, 230, f"{type(position).__name__}: biases of heads by distance")
+    curves(sheet, 0, "Bias added to the score of a key", array(added), "bias")
     caption, weights = "Attention weights if all scores were equal", array(added.softmax(-1))
     curves(sheet, 1, caption, weights, "attention weight")
     return sheet.finish()
@@ -71,18 +69,17 @@ def _head_bias(position: nn.HeadBias) -> Figure:
 
 @torch.no_grad()
 def bias_map(position: nn.Position, tokens: int, *, causal: bool = False) -> Figure:
-    """What `position` adds to the score of every pair of `tokens` positions, one map per head.
+    """The bias that `position` adds to the scores of `tokens` positions, one map per head.
 
-    Above the diagonal stand keys that come after the query, as attention with `causal=False` uses
-    them; `causal` leaves those blank. Raises UserError when the encoding adds nothing to scores, or
-    when `tokens` are more than its `block_size`.
+    `causal` leaves the future, above the diagonal, blank. Raises UserError when the encoding has no
+    bias, or when `tokens` exceeds its `block_size`.
     """
     bias = position.bias(tokens, tokens)  # (1 or H, T, T)
     name = type(position).__name__
     if bias is None:
         raise UserError(f"{name} adds no bias to scores: bias_map draws Alibi, Relative, HeadBias")
-    title = f"{name}: added to the scores, keys before {'' if causal else 'and after '}the query"
-    maps = of_heads(array(bias), "added to the score")
+    title = f"{name}: bias of the scores, keys before {'' if causal else 'and after '}the query"
+    maps = of_heads(array(bias), "bias")
     return draw_maps(maps, list(map(str, range(tokens))), title, causal=causal).finish()
 
 
@@ -90,7 +87,7 @@ def bias_map(position: nn.Position, tokens: int, *, causal: bool = False) -> Fig
 @torch.no_grad()
 def _rotary(position: nn.Rotary) -> Figure:
     size, width = position.block_size, position.head_dim
-    sheet = new_sheet(2, "Rotary: the position rotates pairs of dimensions of queries and keys")
+    sheet = Sheet(2, 2, 300, 230, "Rotary: rotates pairs of dimensions of queries and keys")
     image(sheet, 0, "Cosine of a pair's angle", array(position.cos).T, "pair of dimensions")
     ones = torch.ones(1, 1, size, width, device=position.cos.device)
     q, k = position.rotate(ones[:, :, -1:], ones)
@@ -100,25 +97,21 @@ def _rotary(position: nn.Rotary) -> Figure:
     return sheet.finish()
 
 
-def new_sheet(panels: int, title: str) -> Sheet:
-    return Sheet(panels, panels, 300, 230, title)
-
-
 def image(sheet: Sheet, number: int, caption: str, values: np.ndarray, down: str) -> None:
-    """Draw values (down, position) in panel `number`; those below zero have diverging colours."""
+    """Draw values (down, position) in panel `number`, in diverging colours if any is negative."""
     panel = sheet.panels[number]
-    ticked(panel, "position", down, whole="xy")
-    below = np.nanmin(values, initial=0) < -1e-6  # a cosine may be below zero by rounding
-    sheet.bar(heatmap(panel, values, Normalize(*limits(values, diverging=bool(below)))))
+    sheet.ticked(panel, "position", down, whole="xy")
+    below = np.nanmin(values, initial=0) < -1e-6  # not for rounding errors of a cosine
+    sheet.bar(sheet.heatmap(panel, values, Normalize(*limits(values, diverging=bool(below)))))
     sheet.name(panel, caption)
 
 
 def curves(sheet: Sheet, number: int, caption: str, values: np.ndarray, down: str) -> None:
-    """Draw values (heads, distances) in panel `number`, a line for each head."""
+    """Draw values (heads, distances) in panel `number`, one line per head."""
     panel = sheet.panels[number]
     for head, line in enumerate(values):
         panel.plot(line, label=f"head {head}", **line_style(head, len(line)))
-    ticked(panel, "distance, in tokens (key before query)", down)
+    sheet.ticked(panel, "distance, in tokens (key before query)", down)
     sheet.name(panel, caption)
     if len(values) > 1:
         size = min(SMALL, sheet.panel_size[1] / len(values) / 1.6)

@@ -1,6 +1,6 @@
-"""What all pictures share: a grid of panels, heatmaps with numbers, colour bars, wrapped text.
+"""Shared by all pictures: a grid of panels, heatmaps with numbers, colour bars, wrapped text.
 
-matplotlib's constrained layout finds room for every label. Sizes are in points.
+matplotlib's constrained layout makes room for all labels. Sizes are in points.
 """
 
 import math
@@ -14,12 +14,13 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
 from matplotlib.textpath import text_to_path
 from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import Affine2D, ScaledTranslation, blended_transform_factory
 from torch import Tensor
 
-from headscope.analysis.pictures.fonts import font_properties
-from headscope.analysis.pictures.labels import readable
+from headscope.analysis.pictures.fonts import font_properties, readable
 from headscope.analysis.pictures.style import plain_axes
 
 DPI = 144
@@ -28,15 +29,12 @@ EDGE, NARROWEST = 8, 300
 
 
 class Sheet:
-    """A figure with a title and `count` panels of `width` by `height` in rows of `columns`.
-
-    Draw into `panels`, then call `finish`.
-    """
+    """A figure of `count` panels, `width` by `height`: draw into `panels`, then call `finish`."""
 
     def __init__(self, count: int, columns: int, width: float, height: float, title: str) -> None:
         self.panel_size, self.title = np.array([width, height]), title
         self.shape = np.array([min(columns, count), math.ceil(count / columns)])
-        size = self.shape * self.panel_size + 1000  # for labels, until `finish` measures them
+        size = self.shape * self.panel_size + 1000  # room for labels, until `finish` measures it
         pad = EDGE / 72
         self.layout = ConstrainedLayoutEngine(w_pad=pad, h_pad=pad, wspace=0, hspace=0)
         self.figure = Figure(size / 72, dpi=DPI, facecolor="w", layout=self.layout)
@@ -50,13 +48,15 @@ class Sheet:
     def name(self, panel: Axes, text: str) -> None:
         """Write `text` above a panel, in lines that are no wider than the panel."""
         text = wrapped(text, self.panel_size[0], TEXT)
-        panel.set_title(text, loc="left", **font_for(TEXT, text))
+        panel.set_title(text, loc="left", y=1, **font_for(TEXT, text))  # a fixed y saves time
 
     def bar(self, image: AxesImage, label: str = "", ticks: Sequence[float] | None = None) -> Axes:
         """Draw the colour scale of `image` on the right of its panel."""
-        width, height = self.panel_size
-        share = min(1.0, 360 / height)
-        bar = image.axes.inset_axes((1 + 14 / width, 1 - share, 11 / width, share))
+        edge: Any = image.axes.transAxes  # is affine, which its type does not say
+        share = min(1.0, 360 / self.panel_size[1])
+        points = Affine2D().scale(1 / 72) + self.figure.dpi_scale_trans
+        place = blended_transform_factory(points + ScaledTranslation(1, 0, edge), edge)
+        bar = image.axes.inset_axes((14, 1 - share, 11, share), transform=place)
         scale = self.figure.colorbar(image, cax=bar, ticks=ticks, format="%.4g")
         scale.outline.set_visible(False)
         bar.minorticks_off()
@@ -64,8 +64,43 @@ class Sheet:
         bar.set_ylabel(label, fontsize=SMALL)
         return bar
 
+    def legend(self, lines: Sequence[Line2D], title: str = "") -> None:
+        looks: dict[str, Any] = {"title": title, "frameon": False, "ncols": 4}
+        self.figure.legend(handles=lines, loc="outside lower left", **looks)
+
+    def heatmap(self, panel: Axes, values: np.ndarray, norm: Normalize) -> AxesImage:
+        """Draw values (rows, columns), NaN as white. A scale symmetric about zero diverges."""
+        cmap = "RdBu_r" if norm.vmin == -(norm.vmax or 0) else "viridis"
+        image = panel.imshow(values, cmap, norm, aspect="auto", interpolation="nearest")
+        image.set_interpolation_stage("rgba")  # compute colours per cell, not per pixel
+        panel.spines[:].set_visible(False)
+        panel.grid(visible=False)
+        return image
+
+    def write(self, image: AxesImage, texts: np.ndarray, cell: float = math.inf) -> None:
+        """Write texts into cells: black on light, white on dark, no wider than `cell` points."""
+        colours = image.to_rgba(np.ma.asarray(image.get_array()))
+        linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
+        luminance = linear[..., :3] @ np.array([0.2126, 0.7152, 0.0722])
+        light = (luminance > 0.18) | (colours[..., 3] == 0)  # equal contrast at 0.18
+        font = font_properties(min(SMALL, cell / (0.72 * max(map(len, texts.flat)))))
+        for (row, column), text in ((at, text) for at, text in np.ndenumerate(texts) if text):
+            ink = "black" if light[row, column] else "white"
+            written = image.axes.text(column, row, text, color=ink, fontproperties=font)
+            written.set(ha="center", va="center_baseline", in_layout=False)
+
+    def ticked(self, panel: Axes, across: str, down: str, whole: str = "x") -> None:
+        """Name both axes and set their ticks; the axes in `whole` get integers only."""
+        plain_axes(panel)
+        for name, axis in {"x": panel.xaxis, "y": panel.yaxis}.items():
+            axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=name in whole))
+            axis.set_major_formatter("{x:.4g}")  # without a common factor above the axis
+        panel.tick_params(length=3)
+        panel.set_xlabel(across, fontsize=SMALL)
+        panel.set_ylabel(down, fontsize=SMALL)
+
     def finish(self) -> Figure:
-        """The figure, as large as its panels, labels and title need. Its layout is final."""
+        """Fit the figure to its panels, labels and title, and fix the layout."""
         heading = self.figure.suptitle(" ", ha="left", **font_for(TITLE, readable(self.title)))
         self.layout.execute(self.figure)
         size, line = self.figure.get_size_inches() * 72, heading.get_window_extent().height
@@ -75,13 +110,13 @@ class Sheet:
         heading.set_x(EDGE / size[0])
         size[1] += (heading.get_window_extent().height - line) * 72 / DPI
         self.figure.set_size_inches(*size / 72)
-        self.layout.execute(self.figure)  # for the size that it found to be right
+        self.layout.execute(self.figure)  # again, for the final size
         self.figure.set_layout_engine("none")
         return self.figure
 
 
 def array(tensor: Tensor) -> np.ndarray:
-    """Numbers to draw, of a tensor of any type, on any device."""
+    """A float array of a tensor of any type on any device."""
     return tensor.detach().float().cpu().numpy()
 
 
@@ -90,18 +125,18 @@ def font_for(size: float, *texts: str) -> dict[str, Any]:
 
 
 def text_width(text: str, size: float) -> float:
-    """Points that one line of text takes."""
+    """The width of one line of text."""
     font = font_properties(size, [text])
     return text_to_path.get_text_width_height_descent(text, font, ismath=False)[0]
 
 
 def wrapped(text: str, width: float, size: float) -> str:
-    """`text` in lines of at most `width` points, broken between words and inside very long ones."""
+    """`text` in lines of at most `width`, broken between words and inside very long words."""
     lines = []
     for paragraph in readable(text).split("\n"):
         lines.append("")
         for piece in re.findall(r"\S{0,10} *", paragraph):
-            # Rounding to whole pixels makes drawn letters up to 5 percent wider.
+            # Letters are drawn up to 5 percent wider, as they are rounded to whole pixels.
             if lines[-1] and text_width(lines[-1] + piece.rstrip(), size) > 0.95 * width:
                 lines.append("")
             lines[-1] += piece
@@ -109,8 +144,10 @@ def wrapped(text: str, width: float, size: float) -> str:
 
 
 def numbers(values: np.ndarray, form: str = "") -> np.ndarray:
-    """Values of any shape as texts, unless `form` is given with equally many decimals, so that the
-    largest has about three digits. What is not finite is a dash."""
+    """Values as texts in an array of the same shape; a dash for values that are not finite.
+
+    By default all have the same number of decimals, and the largest has about three digits.
+    """
     largest = float(np.abs(values[np.isfinite(values)]).max(initial=0)) or 1.0
     power = math.floor(math.log10(2 * largest))
     decimals = max(0, 2 - max(0, power - 1) - min(0, power))
@@ -120,46 +157,10 @@ def numbers(values: np.ndarray, form: str = "") -> np.ndarray:
 
 
 def limits(values: np.ndarray, *, diverging: bool = False) -> tuple[float, float]:
-    """Both ends of a colour scale: least and greatest, or symmetric about zero. Never equal."""
+    """The two ends of a scale, never equal: minimum and maximum, or symmetric about zero."""
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     if diverging:
         low, high = min(low, -high), max(-low, high)
     pad = 0.0 if low < high else 0.1 * abs(low) or 0.1
     return low - pad, high + pad
-
-
-def heatmap(panel: Axes, values: np.ndarray, norm: Normalize) -> AxesImage:
-    """Values (rows, columns) as colours, diverging where the scale is symmetric about zero; NaN
-    stays white."""
-    cmap = "RdBu_r" if norm.vmin == -(norm.vmax or 0) else "viridis"
-    image = panel.imshow(values, cmap, norm, aspect="auto", interpolation="nearest")
-    image.set_interpolation_stage("rgba")  # colours the values, not every pixel
-    panel.spines[:].set_visible(False)
-    panel.grid(visible=False)
-    return image
-
-
-def write(image: AxesImage, texts: np.ndarray, cell: float = math.inf) -> None:
-    """Write texts on a heatmap, black on light colours and white on dark ones, smaller where a cell
-    is only `cell` points wide."""
-    colours = image.to_rgba(np.ma.asarray(image.get_array()))
-    linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
-    luminance = linear[..., :3] @ np.array([0.2126, 0.7152, 0.0722])
-    light = (luminance > 0.18) | (colours[..., 3] == 0)  # at 0.18 black and white contrast equally
-    font = font_properties(min(SMALL, cell / (0.72 * max(map(len, texts.flat)))))
-    for (row, column), text in ((at, text) for at, text in np.ndenumerate(texts) if text):
-        ink = "black" if light[row, column] else "white"
-        written = image.axes.text(column, row, text, color=ink, fontproperties=font)
-        written.set(ha="center", va="center_baseline", in_layout=False)
-
-
-def ticked(panel: Axes, across: str, down: str, whole: str = "x") -> None:
-    """Name both axes and give them numbers; those of the axes in `whole` are whole numbers."""
-    plain_axes(panel)
-    for name, axis in {"x": panel.xaxis, "y": panel.yaxis}.items():
-        axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=name in whole))
-        axis.set_major_formatter("{x:.4g}")  # not one that adds x10 above
-    panel.tick_params(length=3)
-    panel.set_xlabel(across, fontsize=SMALL)
-    panel.set_ylabel(down, fontsize=SMALL)

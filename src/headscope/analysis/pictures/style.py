@@ -1,23 +1,23 @@
-"""What all pictures and charts have in common: colours, lines, and axes without ornament."""
+"""Colours, lines and axes that all pictures and charts share."""
 
 from typing import Any
 
 from matplotlib.axes import Axes
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#000000")
-"""Okabe and Ito's, which the colour-blind can tell apart, without their yellow."""
+"""The palette of Okabe and Ito for colour-blind readers, without its yellow."""
 BLUE, ORANGE, GREY = COLOURS[0], COLOURS[3], "#666666"
 
 
 def plain_axes(panel: Axes) -> None:
-    """No frame, and quiet lines to read values off the x axis."""
+    """Remove the frame on two sides and add light grid lines across the x axis."""
     panel.spines[["top", "right"]].set_visible(False)
     panel.grid(axis="x", color="#e0e0e0", linewidth=0.8)
     panel.set_axisbelow(True)
 
 
 def line_style(number: int, points: int) -> dict[str, Any]:
-    """The look of line `number` among many, with a mark at every point when these are few."""
+    """Keywords for `plot` that distinguish line `number`; up to 12 points get markers."""
     return {
         "color": COLOURS[number % len(COLOURS)],
         "linestyle": ["-", "--", ":"][number // len(COLOURS) % 3],
