@@ -22,7 +22,7 @@ import headscope
 from headscope.analysis.head_types import Thresholds
 from headscope.analysis.metrics import head_figures
 from headscope.analysis.pictures import attention_maps
-from headscope.analysis.report.subject import Subject
+from headscope.analysis.report.inputs import ReportInput
 from headscope.analysis.report.write import write_report
 
 for module in pkgutil.walk_packages(headscope.__path__, "headscope."):
