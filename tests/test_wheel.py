@@ -33,7 +33,7 @@ reading = loaded.attention("To be, or")
 assert head_figures(reading.weights)["entropy"].shape == (2, 4)
 attention_maps(reading.weights[0], reading.labels, title="Layer 0").savefig("layer_0.png")
 write_report(
-    Subject.of_text(loaded, "To be, or"), Path("report"), thresholds=Thresholds(), track=iter
+    ReportInput.of_text(loaded, "To be, or"), Path("report"), thresholds=Thresholds(), track=iter
 )
 print(Path(headscope.__file__).parents[1])
 """

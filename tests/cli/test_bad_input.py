@@ -73,7 +73,7 @@ def assert_one_line(said: Said, *words: str) -> None:
         (["trainer=[1]"], ["trainer=[1]", "default"]),
         (["trainer=5"], ["trainer=5", "default"]),
         (["model.attention=null"], ["model.attention"]),
-        (["model.attention._target_=os.system"], ["os.system", "no part of headscope"]),
+        (["model.attention._target_=os.system"], ["os.system", "is not allowed there"]),
         (["trainer.devices=[5]"], ["trainer.devices=[5]", "auto or 1"]),
         (["-m", "resume=nowhere"], ["resume=nowhere", "-m"]),
         (["callbacks.samples.max_new_tokens=1099511627776"], ["max_new_tokens", "100,000"]),

@@ -9,7 +9,8 @@ import shutil
 import pytest
 from datasets import Dataset
 
-from headscope.data.corpus import Hub, Sotu, TextFiles, TinyShakespeare, read_text
+from headscope.data.corpus import Hub, Sotu, TextFiles, TinyShakespeare
+from headscope.data.text_file import read_text
 from headscope.errors import UserError
 
 
@@ -105,7 +106,7 @@ ADVICE = {
     "and Chinese": (CHINESE.encode("utf-16-le"), "looks like UTF-16LE"),
     "GB 18030": (CHINESE.encode("gb18030"), "not UTF-8: byte 0xb6 at offset 0; .*gb18030"),
     "Western European": ("un café crème".encode("latin1"), "offset 6; .*windows-1252"),
-    "a cut character": ("café".encode()[:-1], "offset 3; .*cut off"),
+    "a cut character": ("café".encode()[:-1], "offset 3; .*incomplete"),
     "damage": ("café".encode() + b"\xff and more", "offset 5; .*damaged: .*iconv -c"),
     "NUL": (b"some text \0" + b"and more" * 50, "NUL bytes, the first at offset 10"),
     "gzip": (b"\x1f\x8b\x08\0\0", "gunzip"),
@@ -159,7 +160,7 @@ def test_no_text_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="folder is empty"):
         TextFiles(path=folder).splits()
     blank = write(tmp_path / "blank", {"a.txt": " \n\t ", "b.txt": "\u3000\n"})
-    with pytest.raises(UserError, match="nothing but white space"):
+    with pytest.raises(UserError, match="only white space"):
         TextFiles(path=str(blank)).splits()
     with pytest.raises(ValueError, match="missing is no file, folder or glob"):
         TextFiles(path=f"{folder}/missing")
@@ -238,11 +239,11 @@ def test_a_row_without_text_is_no_document(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"column": "words"}, "no column 'words'.*text, story, number"),
+        ({"column": "words"}, "column=words: .*no such column.*text, story, number"),
         ({"column": "number"}, "number is .*int64.*not text"),
         ({"train_split": "test"}, 'could not be loaded: Unknown split "test"'),
         ({"train_split": "train[:1%]"}, "could not be loaded: .*no data"),
-        ({"train_split": "train[:1]"}, "1 document: none can be held out"),
+        ({"train_split": "train[:1]"}, "1 document, so none can be held out: .*validation_split"),
         ({"subset": "other"}, "could not be loaded: .*'other' not found"),
     ],
 )

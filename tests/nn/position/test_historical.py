@@ -71,7 +71,7 @@ def test_digits_that_do_not_fit_are_refused_with_all_numbers(base, width, most):
     sizes = {"base": base, "embed_dim": width}
     table = position_of("digits", block_size=most, **sizes)(torch.zeros(1, most, width))
     assert (table[0, -1] == base - 1).all()
-    said = rf"embed_dim={width} .*base={base} .*block_size={most + 1}$"
+    said = rf"embed_dim={width} .*base={base} .*block_size={most + 1}:"
     with pytest.raises(ValueError, match=said):
         position_of("digits", block_size=most + 1, **sizes)
 
