@@ -1,9 +1,9 @@
 """Multi-head, multi-query, grouped-query and single-head attention, in one class.
 
-Shapes: B batch, T queries, S keys, C embed_dim, H heads, K kv heads (divides H), D head_dim,
-O out_dim.
+Shapes: B batch, T queries, S keys, C embed_dim, O out_dim, H heads, K kv heads, D head_dim.
 """
 
+import math
 from functools import partial
 from typing import Any
 
@@ -63,7 +63,7 @@ class MultiHeadAttention(nn.Module):
         self.head_dim = resolve_head_dim(embed_dim=embed_dim, heads=heads, head_dim=head_dim)
         self.out_dim = embed_dim if out_dim is None else out_dim
         self.dropout = dropout
-        self.scale = self.head_dim**-0.5 if scale is None else scale
+        self.scale = 1 / math.sqrt(self.head_dim) if scale is None else scale
         self.qkv_bias, self.qk_norm, self.out_bias = qkv_bias, qk_norm, out_bias
         self.has_out_proj = out_proj
         check_sizes(self, block_size=block_size, causal=causal)

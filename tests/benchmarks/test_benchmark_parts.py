@@ -13,6 +13,7 @@ from composing import training_config
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from small_gpt import make_gpt
 from torch.utils.flop_counter import FlopCounterMode
 
 from headscope.benchmarks import data_side, roofline, show
@@ -22,7 +23,7 @@ from headscope.benchmarks.runner import Request, fresh_process, require_equal_lo
 from headscope.benchmarks.scaling import at, exponent
 from headscope.benchmarks.step import StepPlan, measure_isolated, measure_step
 from headscope.benchmarks.transformers import gpt2_of
-from headscope.nn import GPT, Rotary, attention
+from headscope.nn import Rotary, attention
 
 SIZES = {"vocab_size": 19, "block_size": 12, "embed_dim": 16, "layers": 2, "heads": 2}
 CPU = torch.device("cpu")
@@ -205,15 +206,15 @@ def test_every_weight_of_a_product_counts_and_no_table() -> None:
     matrices = 2 * 12 * 16 * 16 + 19 * 16  # of two layers, and the head
     biased = {"bias": True, "qkv_bias": True}
     for other in ({}, {"tied_head": False}, biased, {"previous_tokens": 2}):
-        assert roofline.weights_in_products(GPT(**SIZES, **other)) == matrices
+        assert roofline.weights_in_products(make_gpt(**SIZES, **other)) == matrices
     cache = 2 * 2 * 16 * 5  # keys and values of two layers and five tokens
     sizes = {"fp32": 4 * (matrices + cache), "bf16": 2 * (matrices + cache)}
     for kind, size in {**sizes, "int8": matrices + 4 * cache}.items():
-        assert roofline.bytes_per_token(GPT(**SIZES), kind, 5) == size
+        assert roofline.bytes_per_token(make_gpt(**SIZES), kind, 5) == size
 
 
 def test_a_step_takes_what_pytorch_counts() -> None:
-    model = GPT(**SIZES)
+    model = make_gpt(**SIZES)
     with FlopCounterMode(display=False) as counter:
         model(torch.zeros(3, 12, dtype=torch.long)).sum().backward()
     counted = counter.get_total_flops()
@@ -231,7 +232,7 @@ def test_rates_are_those_of_a_machine() -> None:
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_model_of_transformers_gives_our_logits(bias: bool) -> None:
     torch.manual_seed(0)
-    model = GPT(**SIZES, bias=bias, qkv_bias=bias).eval()
+    model = make_gpt(**SIZES, bias=bias, qkv_bias=bias).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.3 * torch.randn_like(parameter)
@@ -245,4 +246,4 @@ def test_the_model_of_transformers_gives_our_logits(bias: bool) -> None:
 )
 def test_a_model_that_is_no_gpt_2_is_not_compared(other: dict) -> None:
     with pytest.raises(ValueError, match=r"suite\.peers=false"):
-        gpt2_of(GPT(**SIZES, **other))
+        gpt2_of(make_gpt(**SIZES, **other))
