@@ -36,24 +36,24 @@ SIGHT = (
 BF16 = "nn/position/test_rotary.py::test_in_bf16_only_the_result_is_rounded_however_far_out"
 
 BREAKS = [
-    # --- nn/attention/base.py ---
+    # --- nn/attention ---
     Break(
         name="the causal mask lets a query see one token more",
-        file="nn/attention/base.py",
+        file="nn/attention/multi_head.py",
         old="dtype=torch.bool).tril()",
         new="dtype=torch.bool).tril(1)",
         test=SIGHT,
     ),
     Break(
         name="the causal mask hides a token from itself",
-        file="nn/attention/base.py",
+        file="nn/attention/multi_head.py",
         old="dtype=torch.bool).tril()",
         new="dtype=torch.bool).tril(-1)",
         test=SIGHT,
     ),
     Break(
         name="fewer queries than keys take the first rows of the mask",
-        file="nn/attention/base.py",
+        file="nn/attention/multi_head.py",
         old="self.mask[keys - queries : keys, :keys]",
         new="self.mask[:queries, :keys]",
         test="nn/attention/test_sight.py"
@@ -61,12 +61,11 @@ BREAKS = [
     ),
     Break(
         name="the mask is stored in checkpoints",
-        file="nn/attention/base.py",
+        file="nn/attention/multi_head.py",
         old="mask if causal else None, persistent=False",
         new="mask if causal else None",
         test="nn/attention/test_sizes.py::test_a_state_dict_holds_parameters_alone",
     ),
-    # --- nn/attention/multi_head.py, stacked.py ---
     Break(
         name="qk_norm forgets the keys",
         file="nn/attention/multi_head.py",
@@ -78,12 +77,11 @@ BREAKS = [
     Break(
         name="stacked heads all use the mask of the first",
         file="nn/attention/stacked.py",
-        old="own_part(mask, 1, number)",
-        new="own_part(mask, 1, 0)",
+        old="slice_head(mask, 1, head)",
+        new="slice_head(mask, 1, 0)",
         test="nn/attention/test_masks.py"
         "::test_weights_under_a_mask_are_those_without_it_shared_among_what_it_shows",
     ),
-    # --- nn/attention/dot_product.py ---
     Break(
         name="key heads are repeated in turn, not group by group",
         file="nn/attention/dot_product.py",
@@ -95,7 +93,7 @@ BREAKS = [
     Break(
         name="a fully masked query keeps what it looked at instead",
         file="nn/attention/dot_product.py",
-        old="outputs if blind is None else outputs.masked_fill(blind, 0.0)",
+        old="outputs if fully_masked is None else outputs.masked_fill(fully_masked, 0.0)",
         new="outputs",
         test="nn/attention/test_masks.py"
         "::test_a_query_that_may_look_nowhere_gets_zeros_and_disturbs_no_other",
@@ -103,8 +101,8 @@ BREAKS = [
     Break(
         name="the fused path forgets scale",
         file="nn/attention/dot_product.py",
-        old="dropout_p=dropout, scale=scale, enable_gqa=grouped",
-        new="dropout_p=dropout, enable_gqa=grouped",
+        old="        scale=scale,\n        enable_gqa",
+        new="        enable_gqa",
         test="nn/attention/test_dot_product.py"
         "::test_fused_equals_explicit_in_outputs_and_gradients",
     ),
@@ -126,7 +124,7 @@ BREAKS = [
     Break(
         name="RoPE's tables are rounded by .bfloat16()",
         file="nn/position/base.py",
-        old="and after.dtype != buffer.dtype",
+        old="and new.dtype != old.dtype",
         new="and False",
         test=BF16,
     ),
@@ -141,15 +139,15 @@ BREAKS = [
     Break(
         name="RoPE gives the last queries the first positions",
         file="nn/position/rotary.py",
-        old="self.turn(q, cos[first:], sin[first:])",
-        new="self.turn(q, cos[: q.size(2)], sin[: q.size(2)])",
+        old="self.rotate_pairs(q, cos[first:], sin[first:])",
+        new="self.rotate_pairs(q, cos[: q.size(2)], sin[: q.size(2)])",
         test="nn/position/test_rotary.py::test_the_last_queries_are_turned_by_their_own_places",
     ),
     Break(
         name="angles are computed in float32",
         file="nn/position/absolute.py",
-        old="position * torch.exp(half * ",
-        new="position.float() * torch.exp(half.float() * ",
+        old="position * torch.exp(even_dimension * ",
+        new="position.float() * torch.exp(even_dimension.float() * ",
         test="nn/position/test_sinusoidal.py::test_the_table_is_exact_far_from_its_beginning",
     ),
     Break(
