@@ -154,6 +154,10 @@ def wait(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()} if folder.exists() else set()
+
+
 def interrupted(words: list[str], ways: list[str], folder: Path, log: Path, seconds: float) -> dict:
     """Train one run with these interruptions, then to its end; says what was wrong on the way.
 
@@ -180,6 +184,7 @@ def interrupted(words: list[str], ways: list[str], folder: Path, log: Path, seco
             expected = {-9, 0}
             done.append(f"{place} {count}")
         else:
+            before = names(folder)  # a killed process may have left something
             pid = session(given, log)
             time.sleep(rng.uniform(0.05, 0.7 * seconds))
             number = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "int": signal.SIGINT}[way]
@@ -191,7 +196,7 @@ def interrupted(words: list[str], ways: list[str], folder: Path, log: Path, seco
         if code not in expected:
             wrong.append(f"{way}: exit code {code}")
         if way in ("term", "int") and code == 128 + number:  # it cleaned up after itself
-            left = {path.name for path in folder.iterdir()} if folder.exists() else set()
+            left = names(folder) - before
             if left and not is_run(folder):
                 wrong.append(f"{way}: left {sorted(left)} without a checkpoint")
     finished += [str(folder)] if folder.exists() else []
