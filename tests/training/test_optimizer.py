@@ -75,15 +75,16 @@ def trained(gpt: GPT, optimizer: torch.optim.Optimizer, steps: int) -> None:
 
 def test_muon_has_the_matrices_of_the_blocks_and_adamw_all_else():
     gpt = model(tied_head=False)
-    hidden, *rest = muon(gpt, **MUON).param_groups
-    matrices = [p for p in gpt.blocks.parameters() if p.dim() == 2]
-    assert [id(p) for p in hidden["params"]] == [id(p) for p in matrices]
-    assert hidden["lr"] == 0.02
-    others = [id(p) for group in rest for p in group["params"]]
-    left = [id(p) for p in gpt.parameters() if id(p) not in {id(m) for m in matrices}]
-    assert sorted(others) == sorted(left)
+    fused, hidden, *rest = muon(gpt, **MUON).param_groups
+    assert fused["params"] == [block.attention.qkv.weight for block in gpt.blocks]
+    assert fused["rows"] == (4, 4, 4)
+    matrices = {p for p in gpt.blocks.parameters() if p.dim() == 2}
+    assert {*fused["params"], *hidden["params"]} == matrices
+    assert hidden["rows"] is None
+    assert fused["lr"] == hidden["lr"] == 0.02
+    assert {p for group in rest for p in group["params"]} == set(gpt.parameters()) - matrices
     assert {group["lr"] for group in rest} == {0.01}
-    assert [group["weight_decay"] for group in (hidden, *rest)] == [0.1, 0.1, 0.0]
+    assert [group["weight_decay"] for group in (fused, hidden, *rest)] == [0.1, 0.1, 0.1, 0.0]
 
 
 def test_together_is_each_alone():
@@ -92,9 +93,14 @@ def test_together_is_each_alone():
     other = copy.deepcopy(one)
     optimizer = muon(one, **MUON)
     trained(one, optimizer, 3)
-    matrices = [p for p in other.blocks.parameters() if p.dim() == 2]
-    rest = [p for p in other.parameters() if id(p) not in {id(m) for m in matrices}]
-    first = Muon(matrices, lr=0.02, momentum=0.9, weight_decay=0.1)
+    matrices = {p for p in other.blocks.parameters() if p.dim() == 2}
+    fused = [block.attention.qkv.weight for block in other.blocks]
+    rest = [p for p in other.parameters() if p not in matrices]
+    groups = [
+        {"params": fused, "rows": (4, 4, 4)},
+        {"params": [p for p in other.blocks.parameters() if p in matrices - {*fused}]},
+    ]
+    first = Muon(groups, lr=0.02, momentum=0.9, weight_decay=0.1)
     second = torch.optim.AdamW(by_decay(rest, 0.1), lr=0.01, betas=(0.8, 0.95), fused=True)
     tokens = torch.randint(0, 7, (3, 5), generator=torch.Generator().manual_seed(1))
     for _ in range(3):
@@ -191,9 +197,31 @@ def test_a_matrix_without_a_gradient_stays():
 
 def test_muon_leaves_the_vectors_of_additive_attention_to_adamw():
     gpt = model(attention=AdditiveAttention)
-    hidden, *rest = muon(gpt, **MUON).param_groups
-    vectors = {id(block.attention.w) for block in gpt.blocks}
-    assert not vectors & {id(parameter) for parameter in hidden["params"]}
-    assert vectors <= {id(parameter) for group in rest for parameter in group["params"]}
-    linear = [part.weight for part in gpt.blocks.modules() if isinstance(part, nn.Linear)]
-    assert [id(weight) for weight in linear] == [id(parameter) for parameter in hidden["params"]]
+    fused, hidden, *rest = muon(gpt, **MUON).param_groups
+    vectors = {block.attention.w for block in gpt.blocks}
+    assert vectors <= {parameter for group in rest for parameter in group["params"]}
+    linear = {part.weight for part in gpt.blocks.modules() if isinstance(part, nn.Linear)}
+    assert {*fused["params"], *hidden["params"]} == linear
+
+
+def test_each_block_of_rows_moves_like_a_matrix_on_its_own():
+    generator = torch.Generator().manual_seed(0)
+    fused = nn.Parameter(torch.randn(16, 8, generator=generator))
+    blocks = [nn.Parameter(block.clone()) for block in fused.detach().split([8, 4, 4])]
+    settings = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.3}
+    together = Muon([{"params": [fused], "rows": (8, 4, 4)}], **settings)
+    alone = torch.optim.Muon(blocks, **settings)
+    for _ in range(3):
+        fused.grad = torch.randn(16, 8, generator=generator) * torch.linspace(1, 100, 16)[:, None]
+        for block, gradient in zip(blocks, fused.grad.split([8, 4, 4]), strict=True):
+            block.grad = gradient.clone()
+        together.step()
+        alone.step()
+    torch.testing.assert_close(fused.detach(), torch.cat(blocks).detach(), rtol=0, atol=5e-3)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_the_blocks_of_a_fused_projection_are_queries_keys_and_values(kv_heads):
+    gpt = model(kv_heads=kv_heads)
+    fused = muon(gpt, **MUON).param_groups[0]
+    assert fused["rows"] == (4, 2 * kv_heads, 2 * kv_heads)

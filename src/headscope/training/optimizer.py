@@ -1,4 +1,4 @@
-"""Optimizers, as functions from a model to a `torch.optim.Optimizer`."""
+"""Functions that create the optimizer of a model."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from headscope.errors import UserError
+from headscope.nn import MultiHeadAttention
 from headscope.training.muon import Muon
 
 
@@ -19,8 +20,8 @@ def adamw(
     beta2: float,
     eps: float = 1e-8,
 ) -> torch.optim.AdamW:
-    """AdamW (Loshchilov 2019) in one fused kernel, with decay on matrices only: vectors (norms,
-    biases) have no size to keep small.
+    """AdamW (Loshchilov 2019) as one fused kernel. Weight decay applies to matrices, not to vectors
+    (the gains of norms, and biases).
 
     Raises UserError when a beta is out of range.
     """
@@ -41,32 +42,41 @@ def muon(
     beta2: float,
     eps: float = 1e-8,
 ) -> "CombinedOptimizer":
-    """Muon (Jordan 2024) at the rate `matrix_lr` on the matrices of the blocks' linear layers. It
-    makes their updates orthogonal. AdamW at `lr` on everything else: embeddings, head, vectors, and
-    stacks of vectors such as `AdditiveAttention.w`. Decay is on all with two axes or more.
+    """Muon (Jordan 2024) at the learning rate `matrix_lr` for the matrices of the blocks' linear
+    layers, and AdamW at `lr` for all other parameters: embeddings, output head, vectors, and stacks
+    of vectors such as `AdditiveAttention.w`. Weight decay applies to parameters with at least two
+    axes.
+
+    Fused projections to queries, keys and values are orthogonalized as three matrices.
 
     Raises UserError when a beta or the momentum is out of range, or the model has no blocks.
     """
     betas = checked(beta1, beta2)
     if not 0 <= momentum < 1:
         raise UserError(f"momentum={momentum} must be at least 0 and below 1")
-    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    linear = {
-        f"{name}.weight"
-        for name, part in model.named_modules()
-        if name.startswith("blocks.") and isinstance(part, nn.Linear)
+    rows = {
+        part.qkv.weight: tuple(part.widths)
+        for part in model.modules()
+        if isinstance(part, MultiHeadAttention) and hasattr(part, "qkv")
     }
-    matrices = {name: p for name, p in trained.items() if name in linear}
-    if not matrices:
+    groups: dict[tuple[int, ...] | None, list[Tensor]] = {}
+    for name, part in model.named_modules():
+        if name.startswith("blocks.") and isinstance(part, nn.Linear) and part.weight.requires_grad:
+            groups.setdefault(rows.get(part.weight), []).append(part.weight)
+    if not groups:
         raise UserError(
-            "optimizer=muon is for headscope's own models, whose blocks have matrices to train: "
-            "take optimizer=adamw"
+            "optimizer=muon needs a model of headscope, whose blocks have matrices to train: "
+            "use optimizer=adamw"
         )
-    rest = [p for name, p in trained.items() if name not in matrices]
+    matrices = {matrix for group in groups.values() for matrix in group}
+    rest = [p for p in model.parameters() if p.requires_grad and p not in matrices]
     return CombinedOptimizer(
         [
             Muon(
-                list(matrices.values()), lr=matrix_lr, momentum=momentum, weight_decay=weight_decay
+                [{"params": group, "rows": rows} for rows, group in groups.items()],
+                lr=matrix_lr,
+                momentum=momentum,
+                weight_decay=weight_decay,
             ),
             torch.optim.AdamW(
                 by_decay(rest, weight_decay), lr=lr, betas=betas, eps=eps, fused=True
@@ -76,15 +86,17 @@ def muon(
 
 
 class CombinedOptimizer(torch.optim.Optimizer):
-    """Several optimizers, each of its own parameters, as the one that Lightning steps, saves and
-    loads. Its groups are theirs, in order: a rate that is set here holds there."""
+    """Several optimizers for separate parameters, combined into one that Lightning steps, saves and
+    loads. Its parameter groups are the groups of all optimizers, in order. They are shared: a
+    learning rate set here also changes it there."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self.optimizers = list(optimizers)
         super().__init__([group for each in optimizers for group in each.param_groups], {})
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step of each. `closure`, which computes the gradients, is called once."""
+        """Make one step with each optimizer. `closure` computes the gradients and is called
+        once."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -99,7 +111,7 @@ class CombinedOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         for optimizer, state in zip(self.optimizers, state_dict["optimizers"], strict=True):
             optimizer.load_state_dict(state)
-        # Loading makes new groups.
+        # load_state_dict creates new groups.
         self.param_groups = [group for each in self.optimizers for group in each.param_groups]
 
 
@@ -110,7 +122,7 @@ def checked(beta1: float, beta2: float) -> tuple[float, float]:
 
 
 def by_decay(parameters: Iterable[Tensor], weight_decay: float) -> list[dict[str, Any]]:
-    """Two groups, of which matrices alone decay."""
+    """Two parameter groups: weight decay applies to matrices, not to vectors."""
     parameters = list(parameters)
     return [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": weight_decay},
