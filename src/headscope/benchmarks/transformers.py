@@ -81,7 +81,7 @@ def check_form(model: GPT) -> None:
         and getattr(activation, "func", activation) is gelu
         and model.head.weight is model.embedding.weight
         and model.logit_cap is None
-        and not len(model.previous_token_embeddings)
+        and model.ngrams == 1
         and isinstance(model.embedding_norm, nn.Identity)
         and model.embedding_scale == 1
     )

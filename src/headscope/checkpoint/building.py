@@ -20,7 +20,7 @@ from headscope.config.model import ModelConfig
 from headscope.errors import UserError
 from headscope.nn import GPT, FeedForward, cache_bytes_per_token
 
-LIMITS = {"layers": 10_000, "heads": 4_096, "previous_tokens": 4_096}
+LIMITS = {"layers": 10_000, "heads": 4_096, "ngrams": 64}
 """Maximum values of the keys that set the number of Python objects, which cost time and memory even
 if their tensors are small."""
 
@@ -66,7 +66,8 @@ def make_model(config: ModelConfig, *, vocab_size: int) -> GPT:
         dropout=config.dropout,
         tied_head=config.tied_head,
         scale_embedding=config.scale_embedding,
-        previous_tokens=config.previous_tokens,
+        ngrams=config.ngrams,
+        ngram_buckets=config.ngram_buckets,
         norm_embedding=config.norm_embedding,
         zero_init=config.zero_init,
         logit_cap=config.logit_cap,

@@ -153,7 +153,8 @@ class ModelConfig:
     qkv_bias: bool = MISSING
     tied_head: bool = MISSING
     scale_embedding: bool = MISSING
-    previous_tokens: int = MISSING
+    ngrams: int = MISSING
+    ngram_buckets: int = MISSING
     norm_embedding: bool = MISSING
     zero_init: bool = MISSING
     logit_cap: float | None = MISSING

@@ -31,7 +31,7 @@ def compile_reading(model: GPT, *, batch: int = 1) -> Read:
     if any(isinstance(part, torch.ao.nn.quantized.dynamic.Linear) for part in model.modules()):
         raise UserError("compile=true takes precision=fp32 or bf16: int8 cannot be compiled")
     # Before it, to look back is to look past the beginning, which would be another step.
-    first = 1 + max(1, len(model.previous_token_embeddings))
+    first = max(2, model.ngrams)
     if first + 2 > model.block_size:
         return model.next_logits
     compile_step = compile_ahead if model.device.type == "cpu" else compile_at_call

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -17,6 +16,7 @@ from headscope.nn.attention import MultiHeadAttention
 from headscope.nn.block import Block
 from headscope.nn.cache import Cache, Past
 from headscope.nn.feed_forward import FeedForward
+from headscope.nn.ngrams import NGramEmbedding
 from headscope.nn.norm import layer_norm
 from headscope.nn.position import Learned, Position
 from headscope.nn.precision import padded_linear, upcast_to_float32
@@ -32,8 +32,8 @@ class GPT(nn.Module):
     - `tied_head` uses one matrix for the embedding and the output head (Press 2017).
     - `scale_embedding` multiplies embeddings by sqrt(C) (Vaswani 2017, 3.4) and initializes them as
       N(0, 1/sqrt(C)). So fixed position encodings are not larger than the embeddings.
-    - `previous_tokens`: how many previous tokens add an embedding to each token. Each distance has
-      its own table, initialized to zero.
+    - `ngrams` above 1 adds embeddings of the last 2, 3, ..., `ngrams` tokens together; each n has
+      a table of `ngram_buckets` embeddings (`NGramEmbedding`).
     - `norm_embedding` normalizes the input of the first block.
     - `zero_init` zero-initializes the projections that write to the residual stream (Zhang 2019:
       Fixup). Otherwise they are N(0, 0.02 / sqrt(2 layers)), as in GPT-2; other weights N(0, 0.02).
@@ -59,17 +59,17 @@ class GPT(nn.Module):
         dropout: float = 0.0,
         tied_head: bool = True,
         scale_embedding: bool = False,
-        previous_tokens: int = 0,
+        ngrams: int = 1,
+        ngram_buckets: int = 8192,
         norm_embedding: bool = False,
         zero_init: bool = False,
         logit_cap: float | None = None,
     ) -> None:
         super().__init__()
-        for name, size in (("vocab_size", vocab_size), ("layers", layers)):
+        counts = {"vocab_size": vocab_size, "layers": layers, "ngrams": ngrams}
+        for name, size in {**counts, "ngram_buckets": ngram_buckets}.items():
             if size < 1:
                 raise UserError(f"{name}={size} must be at least 1")
-        if previous_tokens < 0:
-            raise UserError(f"previous_tokens={previous_tokens} must be 0 or more")
         if logit_cap is not None and not 0 < logit_cap < math.inf:
             raise UserError(f"logit_cap={logit_cap} must be above 0, or null for none")
         sizes = {"embed_dim": embed_dim, "block_size": block_size}
@@ -79,8 +79,9 @@ class GPT(nn.Module):
         self.block_size = block_size
         self.embedding_scale = math.sqrt(embed_dim) if scale_embedding else 1.0
         self.embedding = nn.Embedding(vocab_size, embed_dim)
-        self.previous_token_embeddings = nn.ModuleList(
-            nn.Embedding(vocab_size, embed_dim) for _ in range(previous_tokens)
+        self.ngrams = ngrams
+        self.ngram_embedding = NGramEmbedding(
+            ngrams=ngrams, buckets=ngram_buckets, embed_dim=embed_dim
         )
         self.position = position(**sizes, heads=heads, head_dim=head_dim)
         self.embedding_norm = norm(embed_dim=embed_dim) if norm_embedding else nn.Identity()
@@ -100,8 +101,7 @@ class GPT(nn.Module):
         self.head = nn.Linear(embed_dim, vocab_size, bias=False)
         self.logit_cap = logit_cap
         self._initialize(residual_std=0.0 if zero_init else 0.02 / math.sqrt(2 * layers))
-        for table in self.previous_token_embeddings.parameters():
-            nn.init.zeros_(table)
+        self.ngram_embedding.reset()
         if scale_embedding:
             nn.init.normal_(self.embedding.weight, std=1 / math.sqrt(embed_dim))
         if tied_head:
@@ -140,9 +140,8 @@ class GPT(nn.Module):
         if tokens.size(1) > self.block_size:
             raise UserError(f"{tokens.size(1)} tokens are more than block_size={self.block_size}")
         x = self.embedding(tokens[:, start:]) * self.embedding_scale
-        for distance, table in enumerate(self.previous_token_embeddings, start=1):
-            previous = table(tokens[:, max(0, start - distance) : -distance])
-            x = x + F.pad(previous, (0, 0, x.size(1) - previous.size(1), 0))
+        if self.ngrams > 1:
+            x = x + self.ngram_embedding(tokens, start)
         return self.dropout(self.embedding_norm(self.position(x, start)))
 
     def through_blocks(self, x: Tensor, pasts: Sequence[Past] | None = None) -> Tensor:

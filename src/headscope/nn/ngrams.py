@@ -1,0 +1,44 @@
+"""Embeddings of n-grams: of the last 2, 3, ... tokens together.
+
+Shapes: B batch, T tokens, C embed_dim.
+"""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+MULTIPLIER, PRIME = 1_640_531_513, 2**31 - 1
+"""Constants of the hash. Both are below 2^31, so no product overflows a 64-bit integer."""
+
+
+class NGramEmbedding(nn.Module):
+    """The sum of the embeddings of the last 2, 3, ..., `ngrams` tokens at each position.
+
+    Each n has its own table of `buckets` embeddings, initialized to zero. An n-gram is hashed to
+    one of them, so n-grams may collide (Svenstrup 2017: Hash Embeddings). At the beginning of a
+    sequence, longer n-grams than the tokens so far are left out.
+
+    Parameters: (`ngrams` - 1) `buckets` C.
+    """
+
+    def __init__(self, *, ngrams: int, buckets: int, embed_dim: int) -> None:
+        super().__init__()
+        self.ngrams = ngrams
+        self.buckets = buckets
+        self.tables = nn.ModuleList(nn.Embedding(buckets, embed_dim) for _ in range(ngrams - 1))
+
+    def reset(self) -> None:
+        """Set all embeddings to zero."""
+        for table in self.tables.parameters():
+            nn.init.zeros_(table)
+
+    def forward(self, tokens: Tensor, start: int = 0) -> Tensor:
+        """(B, T - start, C): the sums at the positions of `tokens` (B, T) from `start` on."""
+        count = tokens.size(1) - start
+        tokens = tokens[:, max(0, start - self.ngrams + 1) :]
+        total, key = None, tokens  # key: hashes of the n-grams that end at the last T - n + 1 tokens
+        for n, table in enumerate(self.tables, start=2):
+            key = (key[:, 1:] * MULTIPLIER + tokens[:, : 1 - n]) % PRIME
+            embedded = table(key[:, -count:] % self.buckets)
+            embedded = F.pad(embedded, (0, 0, count - embedded.size(1), 0))
+            total = embedded if total is None else total + embedded
+        return total
