@@ -44,7 +44,8 @@ KEYS = {
         *(
             "model.head_dim",
             "model.dropout",
-            "model.previous_tokens",
+            "model.ngrams",
+            "model.ngram_buckets",
             "model.logit_cap",
             "model.bias",
         ),

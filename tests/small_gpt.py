@@ -10,14 +10,14 @@ from headscope.nn import GPT, FeedForward, MultiHeadAttention, gelu, layer_norm
 from headscope.nn.loss import next_token_loss
 
 SMALL = {"vocab_size": 11, "block_size": 10, "embed_dim": 16, "layers": 2, "heads": 4}
-SWITCHES = ("bias", "qkv_bias", "scale_embedding", "tied_head", "previous_tokens", "norm_embedding")
+SWITCHES = ("bias", "qkv_bias", "scale_embedding", "tied_head", "zero_init")
 
 
 def variant(pair: tuple[str, str]) -> dict:
     """The two parts, and switches that differ from pair to pair."""
     number = PAIRS.index(pair)
     switches: dict = {name: bool(number >> place & 1) for place, name in enumerate(SWITCHES)}
-    switches["previous_tokens"] *= 2
+    switches |= {"ngrams": 1 + number % 4, "ngram_buckets": 29}
     return parts(*pair, qk_norm=number % 3 == 0) | switches
 
 

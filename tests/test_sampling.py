@@ -169,7 +169,7 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 def test_a_compiled_step_has_the_logits_of_the_plain_one(
     batch: int, position: type[Position]
 ) -> None:
-    model = gpt(position=position, previous_tokens=2, norm_embedding=True)
+    model = gpt(position=position, ngrams=3)
     plain = read_others(model.next_logits, cache_of_three(model, batch))
     read = compile_reading(model, batch=batch)
     other = 3 - batch  # is read as it is
@@ -198,7 +198,7 @@ def test_a_step_that_would_be_compiled_has_the_logits_of_the_plain_one(
     pair: tuple[str, str],
 ) -> None:
     model = gpt(**variant(pair))
-    first = 1 + max(1, len(model.previous_token_embeddings))
+    first = max(2, model.ngrams)
     step = export(OneToken(model), make_cache(model, 1), first=first).module()
     cache = cache_of_three(model, 1)
     for number in range(3, 10):
@@ -223,7 +223,7 @@ def test_what_is_compiled_writes_the_same(script: Script, checkpoint: str) -> No
 @torch.no_grad()
 def test_a_step_for_a_gpu_has_the_logits_of_the_plain_one() -> None:
     torch._dynamo.reset()
-    model = gpt(position=Rotary, previous_tokens=2)
+    model = gpt(position=Rotary, ngrams=3)
     step = compile_at_call(OneToken(model), make_cache(model, 2), first=3)
     frames = torch._dynamo.utils.counters["frames"]["ok"]
 

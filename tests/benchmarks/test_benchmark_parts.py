@@ -205,7 +205,7 @@ def test_the_time_of_forward_alone_is_that_of_a_pass_without_gradients() -> None
 def test_every_weight_of_a_product_counts_and_no_table() -> None:
     matrices = 2 * 12 * 16 * 16 + 19 * 16  # of two layers, and the head
     biased = {"bias": True, "qkv_bias": True}
-    for other in ({}, {"tied_head": False}, biased, {"previous_tokens": 2}):
+    for other in ({}, {"tied_head": False}, biased, {"ngrams": 3}):
         assert roofline.weights_in_products(make_gpt(**SIZES, **other)) == matrices
     cache = 2 * 2 * 16 * 5  # keys and values of two layers and five tokens
     sizes = {"fp32": 4 * (matrices + cache), "bf16": 2 * (matrices + cache)}
@@ -242,7 +242,7 @@ def test_the_model_of_transformers_gives_our_logits(bias: bool) -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [{"position": Rotary}, {"tied_head": False}, {"previous_tokens": 1}, {"logit_cap": 15.0}],
+    [{"position": Rotary}, {"tied_head": False}, {"ngrams": 2}, {"logit_cap": 15.0}],
 )
 def test_a_model_that_is_no_gpt_2_is_not_compared(other: dict) -> None:
     with pytest.raises(ValueError, match=r"suite\.peers=false"):

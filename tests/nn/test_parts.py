@@ -1,6 +1,5 @@
 """The laws of the parts that stand on their own: norms, activations, the cap, the start at zero."""
 
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from running import SMALL, Script
 from small_gpt import fresh, gpt
-from torch import nn
 
 import headscope
 from headscope.errors import UserError
 from headscope.nn import NoPosition, gelu, layer_norm, relu_squared, rms_norm
+from headscope.nn.ngrams import MULTIPLIER, PRIME, NGramEmbedding
 
 TOKENS = torch.randint(0, 11, (2, 6), generator=torch.Generator().manual_seed(0))
 
@@ -60,29 +59,50 @@ def test_the_square_of_relu_has_the_gradient_of_its_steps():
     torch.testing.assert_close(ours, plain)
 
 
-@pytest.mark.parametrize("previous_tokens", [1, 3, 8])
-def test_a_token_knows_who_stood_before_it_before_any_attention(previous_tokens):
-    model = gpt(previous_tokens=previous_tokens, norm_embedding=True, position=NoPosition)
+@pytest.mark.parametrize("ngrams", [1, 2, 4, 9])
+def test_an_embedding_depends_on_the_last_ngrams_tokens(ngrams):
+    model = gpt(ngrams=ngrams, position=NoPosition)
     changed = TOKENS.clone()
     changed[:, 1] = (changed[:, 1] + 1) % 11
     moved = (model.embed(changed) - model.embed(TOKENS)).abs().amax(dim=(0, 2)) > 1e-4
-    assert moved.tolist() == [1 <= place <= 1 + previous_tokens for place in range(6)]
-    bare = TOKENS[:, :1]  # nothing stood before it, whatever stands behind
-    torch.testing.assert_close(model.embed(TOKENS)[:, :1], model.embed(bare))
+    assert moved.tolist() == [1 <= place < 1 + ngrams for place in range(6)]
+    for start in range(6):  # as in sampling, where earlier tokens are in the cache
+        torch.testing.assert_close(model.embed(TOKENS, start), model.embed(TOKENS)[:, start:])
+        torch.testing.assert_close(
+            model.embed(TOKENS[:, : start + 1]), model.embed(TOKENS)[:, : start + 1]
+        )
 
 
-def test_looking_back_starts_as_nothing():
-    model = fresh(previous_tokens=2)
+def test_each_ngram_adds_the_embedding_of_its_hash():
+    layer = gpt(ngrams=4, ngram_buckets=64).ngram_embedding
+    embedded = layer(torch.zeros(2, 6, 16), TOKENS)
+    for row, tokens in enumerate(TOKENS.tolist()):
+        for last in range(len(tokens)):
+            expected, key = torch.zeros(16), tokens[last]
+            for before, table in zip(reversed(tokens[:last]), layer.tables, strict=False):
+                key = (key * MULTIPLIER + before) % PRIME
+                expected = expected + table.weight[key % 64]
+            torch.testing.assert_close(embedded[row, last], expected)
+
+
+def test_ngrams_of_tokens_spread_over_all_buckets():
+    count = 1024
+    layer = NGramEmbedding(ngrams=2, buckets=count, embed_dim=1)
+    pairs = torch.cartesian_prod(torch.arange(64), torch.arange(64))
+    with torch.no_grad():
+        layer.tables[0].weight[:] = torch.arange(count)[:, None].float()
+    used = layer(torch.zeros(len(pairs), 2, 1), pairs)[:, 1, 0].long().bincount(minlength=count)
+    assert used.max() <= 4 * pairs.size(0) / count
+
+
+def test_a_new_model_ignores_ngrams():
+    model = fresh(ngrams=3)
     embedded = model.embed(TOKENS)
-    model.previous_token_embeddings = nn.ModuleList()
+    model.ngrams = 1
     assert torch.equal(embedded, model.embed(TOKENS))
-    with pytest.raises(ValueError, match="previous_tokens=-1"):
-        fresh(previous_tokens=-1)
-
-
-def test_normalized_embeddings_are_of_one_size():
-    size = gpt(norm_embedding=True, norm=partial(rms_norm, gain=False)).embed(TOKENS)
-    torch.testing.assert_close(size.square().mean(-1), torch.ones(2, 6), rtol=1e-3, atol=1e-3)
+    for wrong in ({"ngrams": 0}, {"ngram_buckets": 0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            fresh(**wrong)
 
 
 @pytest.mark.parametrize("norm", [layer_norm, rms_norm])

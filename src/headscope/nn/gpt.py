@@ -34,7 +34,6 @@ class GPT(nn.Module):
       N(0, 1/sqrt(C)). So fixed position encodings are not larger than the embeddings.
     - `ngrams` above 1 adds embeddings of the last 2, 3, ..., `ngrams` tokens together; each n has
       a table of `ngram_buckets` embeddings (`NGramEmbedding`).
-    - `norm_embedding` normalizes the input of the first block.
     - `zero_init` zero-initializes the projections that write to the residual stream (Zhang 2019:
       Fixup). Otherwise they are N(0, 0.02 / sqrt(2 layers)), as in GPT-2; other weights N(0, 0.02).
     - `logit_cap` c soft-caps logits in float32: c tanh(logit / c) (Gemma 2, 2024).
@@ -61,7 +60,6 @@ class GPT(nn.Module):
         scale_embedding: bool = False,
         ngrams: int = 1,
         ngram_buckets: int = 8192,
-        norm_embedding: bool = False,
         zero_init: bool = False,
         logit_cap: float | None = None,
     ) -> None:
@@ -84,7 +82,6 @@ class GPT(nn.Module):
             ngrams=ngrams, buckets=ngram_buckets, embed_dim=embed_dim
         )
         self.position = position(**sizes, heads=heads, head_dim=head_dim)
-        self.embedding_norm = norm(embed_dim=embed_dim) if norm_embedding else nn.Identity()
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         for layer in attentions:
             layer.check_position(self.position)
@@ -141,8 +138,8 @@ class GPT(nn.Module):
             raise UserError(f"{tokens.size(1)} tokens are more than block_size={self.block_size}")
         x = self.embedding(tokens[:, start:]) * self.embedding_scale
         if self.ngrams > 1:
-            x = x + self.ngram_embedding(tokens, start)
-        return self.dropout(self.embedding_norm(self.position(x, start)))
+            x = self.ngram_embedding(x, tokens)
+        return self.dropout(self.position(x, start))
 
     def through_blocks(self, x: Tensor, pasts: Sequence[Past] | None = None) -> Tensor:
         """The last block's output (B, T, C). `pasts` are each layer's cached keys and values."""

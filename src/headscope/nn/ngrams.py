@@ -1,6 +1,6 @@
 """Embeddings of n-grams: of the last 2, 3, ... tokens together.
 
-Shapes: B batch, T tokens, C embed_dim.
+Shapes: B batch, T tokens, N newest tokens, C embed_dim.
 """
 
 import torch.nn.functional as F
@@ -31,14 +31,13 @@ class NGramEmbedding(nn.Module):
         for table in self.tables.parameters():
             nn.init.zeros_(table)
 
-    def forward(self, tokens: Tensor, start: int = 0) -> Tensor:
-        """(B, T - start, C): the sums at the positions of `tokens` (B, T) from `start` on."""
-        count = tokens.size(1) - start
-        tokens = tokens[:, max(0, start - self.ngrams + 1) :]
-        total, key = None, tokens  # key: hashes of the n-grams that end at the last T - n + 1 tokens
+    def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
+        """x (B, N, C) plus the embeddings of the n-grams at the last N of `tokens` (B, T)."""
+        count = x.size(1)
+        tokens = tokens[:, -(count + self.ngrams - 1) :]
+        key = tokens
         for n, table in enumerate(self.tables, start=2):
-            key = (key[:, 1:] * MULTIPLIER + tokens[:, : 1 - n]) % PRIME
+            key = (key[:, 1:] * MULTIPLIER + tokens[:, : 1 - n]) % PRIME  # (B, T - n + 1)
             embedded = table(key[:, -count:] % self.buckets)
-            embedded = F.pad(embedded, (0, 0, count - embedded.size(1), 0))
-            total = embedded if total is None else total + embedded
-        return total
+            x = x + F.pad(embedded, (0, 0, count - embedded.size(1), 0))
+        return x
