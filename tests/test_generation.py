@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from small_gpt import make_gpt
 
 from headscope.data.tokenizer import CharTokenizer, bpe, byte
-from headscope.generation import generate_text, generate_tokens, pick
-from headscope.generation.picking import draw, exact_dtype
+from headscope.generation import choose_tokens, generate_text, generate_tokens
+from headscope.generation.choose_token import most_precise_dtype, uniform_numbers
 from headscope.nn import GPT, Learned, multi_head
 
 BYTES = byte([])
@@ -62,7 +62,9 @@ def said(script, *, tokenizer=BYTES, stop=(), **options) -> tuple[list[str], Scr
 
 def support(logits, *, draws=400, **options) -> Counter:
     chance = torch.rand(draws, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    return Counter(pick(torch.tensor([logits] * draws), chance=chance, **options).tolist())
+    return Counter(
+        choose_tokens(torch.tensor([logits] * draws), uniform=chance, **options).tolist()
+    )
 
 
 # --- what is drawn ---
@@ -165,21 +167,21 @@ def test_picking_stays_on_the_device(options):
     device = torch.device("meta")
     logits = torch.zeros(2, 9, device=device)
     chance = torch.zeros(2, device=device, dtype=torch.float64)
-    assert pick(logits, chance=chance, **options).device == device
+    assert choose_tokens(logits, uniform=chance, **options).device == device
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"top_p": 0.8}, {"temperature": 0.0}])
 def test_picking_never_waits_for_the_gpu_and_picks_as_the_cpu_does(options):
     logits = torch.randn(64, 500, generator=torch.Generator().manual_seed(0))
-    here, there = (next(draw(range(64), torch.device(name))) for name in ("cpu", "cuda"))
+    here, there = (next(uniform_numbers(range(64), torch.device(name))) for name in ("cpu", "cuda"))
     on_gpu = logits.cuda()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        tokens = pick(on_gpu, chance=there, **options)
+        tokens = choose_tokens(on_gpu, uniform=there, **options)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert tokens.tolist() == pick(logits, chance=here, **options).tolist()
+    assert tokens.tolist() == choose_tokens(logits, uniform=here, **options).tolist()
 
 
 def test_every_step_copies_the_new_tokens_alone_from_the_device(model, monkeypatch):
@@ -199,8 +201,8 @@ def test_every_step_copies_the_new_tokens_alone_from_the_device(model, monkeypat
 
 @pytest.mark.parametrize(("name", "dtype"), [("cpu", "float64"), ("mps", "float32")])
 def test_a_seed_draws_the_same_numbers_for_every_device(name, dtype):
-    assert exact_dtype(torch.device(name)) == getattr(torch, dtype)
-    numbers = draw([3, 4], torch.device("cpu"))
+    assert most_precise_dtype(torch.device(name)) == getattr(torch, dtype)
+    numbers = uniform_numbers([3, 4], torch.device("cpu"))
     for _ in range(300):  # past those drawn at once
         last = next(numbers)
     expected = [

@@ -203,7 +203,7 @@ def test_training_that_diverges_names_the_command_that_continues(
     said = script("train", *words, "hydra.run.dir=outputs/later")
     assert said.code == 1
     assert said.err.count("\n") == 1
-    assert "the newest checkpoint is of step 4" in said.err
+    assert "from the newest checkpoint, at step 4" in said.err
     assert checkpoint.load("outputs/later/checkpoints/last.ckpt").step == 4
     monkeypatch.undo()
     monkeypatch.chdir(Path.cwd())

@@ -11,7 +11,7 @@ from running import SMALL, Script
 
 from headscope.errors import UserError
 from headscope.training import build
-from headscope.training.restoring import check_training_state
+from headscope.training.training_state import check_training_state
 
 
 def replace(place: str, value: Any):

@@ -15,7 +15,7 @@ from running import SMALL, Script, events
 
 from headscope.errors import UserError
 from headscope.files import write_atomically
-from headscope.training.checkpoints import AtomicCheckpointIO, copy_checkpoint
+from headscope.training.checkpoint_io import AtomicCheckpointIO, copy_checkpoint
 from headscope.training.module import LanguageModel
 
 RUN = [*SMALL, "callbacks.heads.windows=1", "trainer.val_batch_size=2", "trainer.batch_size=2"]
@@ -119,7 +119,7 @@ def test_a_run_that_died_before_its_first_checkpoint_starts_again(
         said = script("train", "resume=outputs/run", "trainer.max_steps=4")
     assert said.code == 1
     assert said.err.count("\n") == 1
-    assert "another process is at work" in said.err
+    assert "is used by another process" in said.err
 
     # Another number of threads.
     torch.set_num_threads(2)
@@ -162,7 +162,7 @@ def test_a_sweep_survives_a_bad_value_and_the_same_command_continues_it(
     before = (sweep / "0/checkpoints/last.ckpt").stat().st_mtime_ns
     said = script("train", *words)
     assert said.code == 1
-    assert f"{sweep}/0 is finished already" in said.out
+    assert f"{sweep}/0 is already finished" in said.out
     assert "resuming    at step 2 of 2" in said.out
     assert (sweep / "2/summary.json").exists()
     assert (sweep / "0/checkpoints/last.ckpt").stat().st_mtime_ns == before

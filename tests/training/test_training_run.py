@@ -153,7 +153,7 @@ def test_a_run_goes_on_with_its_own_text_alone(script: Script, speeches: Path) -
         file.write("One more sentence.")
     said = script("train", "resume=outputs/run", "trainer.max_steps=4")
     assert said.code == 1
-    assert "the text is not the one this run began with" in said.err
+    assert "the text has changed since this run started" in said.err
 
     # A new run may take the weights to the new text; it keeps the tokens they were trained on.
     init = "init_from=outputs/run/checkpoints/last.ckpt"

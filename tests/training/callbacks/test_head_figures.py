@@ -21,8 +21,8 @@ from headscope.analysis.tokens import mass_on, targets_in
 from headscope.data.batches import spread_windows
 from headscope.data.store import open_store
 from headscope.nn.capture import attention_weights
-from headscope.training.callbacks.heads import REPEATED_TEXTS, table
-from headscope.training.callbacks.watching import spread_steps
+from headscope.training.callbacks.head_figures import REPEATED_TEXTS, type_table
+from headscope.training.callbacks.step_callback import spread_steps
 
 RUN = "outputs/run"
 FIGURES = {*METRICS, "same_token", "punctuation", "frequent", *REPEAT_FIGURES}
@@ -130,7 +130,7 @@ def test_watching_changes_no_weight(script: Script, speeches: Path) -> None:
 
 
 def test_what_heads_are_called_is_a_table_of_layers() -> None:
-    assert table(["self", "-", "mixed", "induction"], heads=2).splitlines()[2:] == [
+    assert type_table(["self", "-", "mixed", "induction"], heads=2).splitlines()[2:] == [
         "| 0 | self | - |",
         "| 1 | mixed | induction |",
     ]

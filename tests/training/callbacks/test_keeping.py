@@ -10,7 +10,7 @@ from running import SMALL, Script
 
 import headscope
 from headscope import checkpoint
-from headscope.training.callbacks.keeping import SnapshotSaver
+from headscope.training.callbacks.snapshot_saver import SnapshotSaver
 
 
 @pytest.fixture
