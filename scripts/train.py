@@ -18,7 +18,8 @@ from headscope.training import run_folder
 
 
 def arguments(stack: ExitStack, typed: list[str], quoted: list[str]) -> list[str]:
-    """The words for Hydra. With `resume=`, these include choices of the resumed run.
+    """The words of the command line for Hydra. With `resume=`, these also contain the choices of
+    the resumed run, such as its optimizer.
 
     If the command line names a run folder, locks it until `stack` closes. This must happen before
     Hydra writes to the folder.

@@ -1,7 +1,4 @@
-"""Generates the list of all configuration keys:
-
-python -m headscope.cli.configuration_page > docs/configuration.md
-"""
+"""Makes the page with all keys: python -m headscope.cli.configuration_page > docs/configuration.md"""
 
 import html
 from collections.abc import Iterator

@@ -33,8 +33,8 @@ def exit_on_error(full_error: bool) -> Iterator[None]:
     """Ends the process if the code inside the `with` block raises an error.
 
     An error that the user can fix is printed in one line, and the exit code is 1. With
-    `full_error`, it is raised instead. Ctrl-C gives exit code 130. Any other error is a bug: its
-    traceback is printed, and where to report it.
+    `full_error`, it is raised instead. Ctrl-C gives exit code 130. Any other error is a
+    bug: prints its traceback and how to report it.
     """
     try:
         yield

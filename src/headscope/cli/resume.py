@@ -29,7 +29,7 @@ FIXED = (
 """Keys and groups that cannot change when a run is resumed."""
 
 CHOICES_FROM_RUN = ("optimizer", "schedule")
-"""Groups that are composed with the choice of the run, because their keys depend on it."""
+"""Groups for which Hydra gets the choice of the resumed run, because their keys depend on it."""
 
 FIXED_CHOICES = ("optimizer",)
 """Groups whose choice cannot change, because the checkpoint contains their state. Their keys can
@@ -37,8 +37,8 @@ change."""
 
 
 def resume_arguments(typed: list[str], quoted: list[str]) -> list[str]:
-    """The words for Hydra. With `resume=`, they add the run's choices and set its folder as Hydra's
-    run folder.
+    """The words of the command line for Hydra. With `resume=`, these also contain the choices of
+    the resumed run, and its folder as `hydra.run.dir`.
 
     Raises UserError when there is nothing to resume, a word changes a fixed key, or
     `hydra.run.dir=` names a folder that already holds a run.

@@ -42,8 +42,8 @@ def choose_tokens(
     only the most likely tokens whose probabilities add up to top_p (Holtzman 2020).
 
     The same seed gives the same text on the same device. On another device, the logits differ in
-    their last digits, so the texts may differ from some token on. To make this rare, probabilities
-    are computed in float64 (on mps in float32).
+    their last digits. Rarely, this changes a token, and then the rest of the text. Probabilities
+    are computed in float64 (on mps in float32) to make this less likely.
     """
     logits = logits.to(most_precise_dtype(logits.device))
     if temperature == 0:

@@ -83,7 +83,7 @@ class LanguageModel(LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.require_finite_weights()
         checkpoint["headscope"] = self.contents
-        # The next logged `train/loss` is a mean that includes steps before this checkpoint.
+        # The next logged `train/loss` is a mean that also includes steps before this checkpoint.
         checkpoint["running_loss"] = {"sum": float(self.loss_sum), "count": self.loss_count}
         checkpoint["threads"] = torch.get_num_threads()
 

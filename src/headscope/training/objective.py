@@ -16,7 +16,7 @@ LOGIT_BYTES = 64 << 20
 times this memory: for logits, log probabilities and gradients."""
 
 MEMORY_SHARE = 64
-"""On a GPU, the logits of a chunk may take 1/64 of its memory. Larger chunks use a GPU better."""
+"""On a GPU, the logits of a chunk may take 1/64 of its memory. Larger chunks are faster there."""
 
 
 def logit_bytes(device: torch.device) -> int:

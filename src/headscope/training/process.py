@@ -7,7 +7,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 def prepare_process() -> None:
-    """Lets glibc keep up to 256 MiB of freed memory in this process. Without glibc, does nothing.
+    """Lets glibc keep up to 256 MiB of freed memory in this process. Does nothing without glibc.
 
     By default, glibc returns large blocks to the operating system and requests them again, which
     costs about a thousand page faults per training step on a CPU (docs/performance.md).

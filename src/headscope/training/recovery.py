@@ -34,7 +34,7 @@ class ResumeCheckpoint:
 
 
 def newest_checkpoint(folder: Path) -> ResumeCheckpoint:
-    """The run's last.ckpt. If that is damaged or missing, its best.ckpt.
+    """The run's last.ckpt, or its best.ckpt if last.ckpt is damaged or missing.
 
     Raises UserError when `folder` is not a run folder, or neither checkpoint can be resumed.
     """

@@ -73,9 +73,9 @@ def _fit(run: Run) -> dict[str, Any]:
         summary["peak_memory_mib"] = torch.cuda.max_memory_allocated(device) >> 20
     for logger in run.trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
-            # Logged at `steps + 1`: if the process is killed before it writes the summary, the
-            # resumed run logs them again, and TensorBoard hides entries after the checkpoint's
-            # step.
+            # If the process is killed before it writes the summary, the resumed run logs this
+            # again. With `steps + 1`, TensorBoard hides the first entry, because it was logged
+            # after the step of the checkpoint.
             logger.log_hyperparams(
                 flat(asdict(run.config)),
                 {f"final/{name}": summary[name] for name in ("val_loss", "val_bits_per_byte")},

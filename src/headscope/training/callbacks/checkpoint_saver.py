@@ -21,8 +21,8 @@ class CheckpointSaver(Callback):
     """Saves `last.ckpt`, and `best.ckpt` with the lowest validation loss, in `folder`.
 
     `last.ckpt` is saved after every validation, `minutes` after the last save, and after a signal
-    to stop (see `headscope.stop`). A signal takes effect at the end of the current training step or
-    validation batch: training is saved and raises `Interrupted`. If a validation was interrupted,
+    to stop (see `headscope.stop`). After a signal, the current training step or validation batch is
+    finished, then this callback saves and raises `Interrupted`. If a validation was interrupted,
     the resumed run repeats the whole validation. A signal during the first step ends the process
     without saving.
 

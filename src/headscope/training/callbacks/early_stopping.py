@@ -9,8 +9,8 @@ from lightning.pytorch.callbacks import EarlyStopping
 class ResumableEarlyStopping(EarlyStopping):
     """Stops training after `patience` validations without a new best loss.
 
-    It differs from Lightning's `EarlyStopping` in two ways. A run that stopped early stops again
-    when it is resumed. And a new value of `patience` replaces the one in the checkpoint.
+    It differs from Lightning's `EarlyStopping` in two ways: a run that stopped early stops again
+    when it is resumed, and a new value of `patience` replaces the one in the checkpoint.
     """
 
     def __init__(self, *, patience: int) -> None:

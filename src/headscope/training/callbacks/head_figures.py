@@ -98,7 +98,7 @@ class HeadFigures(HeadProbe):
     def _pictures(self, statistics: HeadStatistics, step: int) -> dict[str, Image.Image]:
         """Heatmaps of the figures and of the similarities, by tag."""
         ends = {name: colour_ends(name, statistics.tokens) for name in statistics.figures}
-        # Rescaled to [0, 1] per figure, so that all figures share one colour scale.
+        # Each figure is rescaled to [0, 1], so that all figures share one colour scale.
         rescaled = torch.stack(
             [
                 (statistics.figures[name].flatten() - low) / (high - low)

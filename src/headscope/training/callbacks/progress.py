@@ -28,7 +28,7 @@ class ProgressReport(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.first_step = trainer.global_step
         self.first_seconds = clock_of(trainer).seconds()
-        # A multiple of log_every_steps, so that a line shows the same loss as TensorBoard.
+        # This is a multiple of log_every_steps, so that a line shows the same loss as TensorBoard.
         assert isinstance(pl_module, LanguageModel)
         log_every_steps = pl_module.log_every_steps
         steps_per_line = trainer.max_steps / LINES

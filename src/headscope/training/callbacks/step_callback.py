@@ -13,8 +13,8 @@ from headscope.training.callbacks.tensorboard_log import tensorboard_writers
 
 
 class StepCallback(Callback, ABC):
-    """Calls `on_due_step` after every step for which `due` is true, and before the first step if
-    `due(0)` is true.
+    """Calls `on_due_step` after every training step for which `due(step)` is true, and before
+    training if `due(0)` is true.
 
     The training timer is paused during the call. `on_due_step` must not change the model or use
     the global random number generators, so that training is the same with and without it.
@@ -73,7 +73,7 @@ class HeadProbe(StepCallback):
             self.measure(pl_module.model, trainer.global_step, writers)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # Not in `on_train_end`: everything must be logged before the last checkpoint is saved.
+        # `on_train_end` would be too late: the last checkpoint is saved before it.
         stopped_early = trainer.should_stop and trainer.global_step < trainer.max_steps
         if trainer.state.fn == "fit" and stopped_early and not self.due(trainer.global_step):
             self._call(trainer, pl_module)

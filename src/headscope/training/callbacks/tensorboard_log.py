@@ -18,7 +18,7 @@ from headscope.files import FULL
 
 
 def tensorboard_writers(trainer: Trainer) -> list[SummaryWriter]:
-    """The TensorBoard writers of a run. An empty list, unless this is the process that logs."""
+    """The TensorBoard writers of a run, or an empty list if another process logs this run."""
     if not trainer.is_global_zero:
         return []
     experiments = (getattr(logger, "experiment", None) for logger in trainer.loggers)
@@ -31,8 +31,8 @@ def report_full_disk(folder: Path) -> Iterator[None]:
     is full.
 
     TensorBoard writes in a separate thread. When that thread fails, the next call of the writer
-    raises the same error in this thread, without the file's name. Here, the other thread's own
-    traceback is not printed.
+    raises the same error in this thread, without the file's name. This context also hides the
+    traceback that the failed thread would print.
     """
     previous_hook = threading.excepthook
 
