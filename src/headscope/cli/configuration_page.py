@@ -1,4 +1,4 @@
-"""Makes the page with all keys: python -m headscope.cli.configuration_page > docs/configuration.md"""
+"""Makes the list of keys: python -m headscope.cli.configuration_page > docs/configuration.md"""
 
 import html
 from collections.abc import Iterator

@@ -22,9 +22,9 @@ class Context:
     """The context of B texts of equal length (B, T), which grow by one token at a time.
 
     When it is longer than `block_size`, only its last `block_size // 2` tokens are kept, and the
-    model computes these again. With `cached`, a key/value cache is used: most steps compute only the
-    new token, with `read_one` or else `model.next_logits`. The logits are the same with and without
-    the cache.
+    model computes these again. With `cached`, a key/value cache is used, and most steps compute
+    only the new token, with `read_one` or else `model.next_logits`. The logits are the same with
+    and without the cache.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Checks the training state in a checkpoint before Lightning restores it.
 
 Lightning restores the states of loops, callbacks and optimizers without checks. A wrong type would
-raise an exception far from its cause, or make training continue at a wrong step. So the state must have the same
-structure as the state that this run would save.
+raise an exception far from its cause, or make training continue at a wrong step. So the state must
+have the same structure as the state that this run would save.
 """
 
 import math
