@@ -216,11 +216,11 @@ def test_a_failed_compilation_leaves_the_objective_uncompiled(monkeypatch):
     assert objective.model._compiled_call_impl is None
 
 
-def test_a_missing_c_compiler_is_a_failed_compilation(monkeypatch):
+def test_a_missing_c_compiler_is_a_failed_compilation():
     torch._dynamo.reset()
-    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
     objective = Objective(gpt().train(), chunk_tokens=None)
-    with torch._inductor.utils.fresh_cache():
+    no_compiler = torch._inductor.config.patch({"cpp.cxx": ("no-such-compiler",)})
+    with no_compiler, torch._inductor.utils.fresh_cache():
         assert compile_in_place(objective, BATCH, nullcontext()) is not None
 
 
