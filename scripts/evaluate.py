@@ -1,4 +1,4 @@
-"""Evaluate a checkpoint on a whole validation split: python scripts/evaluate.py."""
+"""Evaluates a checkpoint on the whole validation split: python scripts/evaluate.py."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from headscope.files import json_text
 
 
 def evaluate(composed: DictConfig) -> None:
-    """Print the figures as JSON on standard output: an object or, with `block_size`, a list."""
+    """Prints the losses as JSON on standard output: an object, or with `block_size` a list."""
     from headscope import checkpoint, evaluation
     from headscope.config import build_part, from_hydra
     from headscope.config.scripts import EvaluateConfig

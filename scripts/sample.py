@@ -1,4 +1,4 @@
-"""Sample text from a checkpoint: python scripts/sample.py prompt="My fellow citizens"."""
+"""Samples text from a checkpoint: python scripts/sample.py prompt="My fellow citizens"."""
 
 import itertools
 import sys
@@ -11,17 +11,12 @@ from headscope.terminal import printable
 
 
 def sample(composed: DictConfig) -> None:
-    """Write what the model says after the prompt to standard output, as it is made."""
+    """Writes the prompt and its continuation to standard output while it is generated."""
     from headscope import checkpoint
     from headscope.checkpoint.building import check_samples
     from headscope.config import from_hydra
     from headscope.config.scripts import SampleConfig
-    from headscope.generation import (
-        check_sampling,
-        check_stop,
-        compile_reading,
-        generate_texts,
-    )
+    from headscope.generation import check_sampling, check_stop, compile_reading, generate_texts
     from headscope.nn.precision import faster_precision, in_precision
     from headscope.seeds import mixed_seed
 
@@ -47,9 +42,9 @@ def sample(composed: DictConfig) -> None:
         printable(f"Sampling from {loaded.path}, step {loaded.step:,}, in {precision}"),
         file=sys.stderr,
     )
-    loaded.tokenizer.encode_prompt(prompt)  # raises now rather than after compiling
+    loaded.tokenizer.encode_prompt(prompt)  # raises now, not after compilation
     read_one = compile_reading(model, batch=config.num_samples) if config.compile else None
-    made = generate_texts(
+    generated = generate_texts(
         model,
         loaded.tokenizer,
         prompt,
@@ -62,16 +57,15 @@ def sample(composed: DictConfig) -> None:
         read_one=read_one,
     )
     texts = [prompt] * config.num_samples
-    first = next(
-        made, [""] * config.num_samples
-    )  # a wrong setting is told before anything is written
+    # Get the first pieces before writing, so that an error comes before any output.
+    first = next(generated, [""] * config.num_samples)
     announce(1, config.num_samples)
     write(prompt)
-    for pieces in itertools.chain([first], made):
+    for pieces in itertools.chain([first], generated):
         write(pieces[0])
         texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]
     write("\n")
-    for number, text in enumerate(texts[1:], start=2):  # written at the same time
+    for number, text in enumerate(texts[1:], start=2):  # generated together with the first
         announce(number, config.num_samples)
         write(text + "\n")
 

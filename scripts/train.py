@@ -1,4 +1,4 @@
-"""Train a GPT: python scripts/train.py [key=value ...]; --help shows the keys."""
+"""Trains a GPT: python scripts/train.py [key=value ...]; --help shows the keys."""
 
 import sys
 from contextlib import ExitStack
@@ -17,10 +17,12 @@ from headscope.terminal import printable
 from headscope.training import run_folder
 
 
-def arguments(held: ExitStack, typed: list[str], quoted: list[str]) -> list[str]:
-    """What to compose from: of a resumed run, its choices first.
+def arguments(stack: ExitStack, typed: list[str], quoted: list[str]) -> list[str]:
+    """The words of the command line for Hydra. With `resume=`, these also contain the choices of
+    the resumed run, such as its optimizer.
 
-    A folder that the command line names is locked until `held` closes, before Hydra writes there.
+    If the command line names a run folder, locks it until `stack` closes. This must happen before
+    Hydra writes to the folder.
     """
     from headscope.checkpoint import check_same_tokenizer
     from headscope.cli.resume import resume_arguments
@@ -29,42 +31,42 @@ def arguments(held: ExitStack, typed: list[str], quoted: list[str]) -> list[str]
     weights = words.value_of(typed, "init_from")
     if weights and not words.value_of(typed, "resume"):
         check_same_tokenizer(weights, [*words.tokenizer_of_experiment(typed), *typed])
-    given = resume_arguments(typed, quoted)
+    hydra_words = resume_arguments(typed, quoted)
     for key in ("resume", "hydra.run.dir"):
         folder = words.value_of(typed, key)
         if folder and "${" not in folder:
-            claim(held, Path(folder))
-    return given
+            make_and_lock(stack, Path(folder))
+    return hydra_words
 
 
-def claim(held: ExitStack, folder: Path) -> None:
-    """Make and lock a run's folder until `held` closes; a new one that is not used is removed."""
+def make_and_lock(stack: ExitStack, folder: Path) -> None:
+    """Makes and locks a run folder until `stack` closes, and then removes it if it is unused."""
     existed = folder.exists()
-    unused = partial(run_folder.remove_unused, folder, keep=existed)
-    held.enter_context(stop.on_stop(unused))
+    remove_unused = partial(run_folder.remove_unused, folder, keep=existed)
+    stack.enter_context(stop.on_stop(remove_unused))
     folder.mkdir(parents=True, exist_ok=True)
-    held.enter_context(run_folder.locked(folder))
-    # Only with the lock: these may be the files of another process.
-    held.enter_context(stop.on_stop(partial(run_folder.leave, folder, keep=existed)))
-    held.callback(unused)
+    stack.enter_context(run_folder.locked(folder))
+    # After locking, because without the lock the files may belong to another process.
+    stack.enter_context(stop.on_stop(partial(run_folder.clean_up, folder, keep=existed)))
+    stack.callback(remove_unused)
 
 
 def train(composed: DictConfig) -> float:
-    """Train what `composed` describes in Hydra's run folder; returns the final validation loss."""
+    """Trains the run that `composed` describes. Returns the final validation loss."""
     hydra = HydraConfig.get()
     resume = composed.resume is not None
     folder = Path(composed.resume) if resume else command_line.run_folder()
     named = any("run.dir=" in word for word in hydra.overrides.hydra)
     sweep = hydra.mode == RunMode.MULTIRUN
-    stopped = partial(leave, folder, keep=named, sweep=sweep)
-    with run_folder.locked(folder), stop.on_stop(stopped):
+    clean_up_on_stop = partial(clean_up, folder, keep=named, sweep=sweep)
+    with run_folder.locked(folder), stop.on_stop(clean_up_on_stop):
         run_folder.check_writable(folder)
         return train_in(folder, composed, named=named, sweep=sweep)
 
 
-def leave(folder: Path, *, keep: bool, sweep: bool) -> str | None:
-    """Leave nothing half-made; returns how to continue, where there is a checkpoint."""
-    run_folder.leave(folder, keep=keep)
+def clean_up(folder: Path, *, keep: bool, sweep: bool) -> str | None:
+    """Removes partial files. Returns a message on how to continue, if there is a checkpoint."""
+    run_folder.clean_up(folder, keep=keep)
     return f"To continue: {how_to_continue(folder, sweep)}" if run_folder.is_run(folder) else None
 
 
@@ -73,60 +75,62 @@ def how_to_continue(folder: Path, sweep: bool) -> str:
 
 
 def train_in(folder: Path, composed: DictConfig, *, named: bool, sweep: bool) -> float:
-    """Train in `folder`, which is locked."""
-    # Heavy, and not needed for --help or a misspelt key.
+    """Trains in `folder`, which must be locked. `named`: the user has named this folder."""
+    # Imported here, because these are slow to import and not needed for --help or a wrong key.
     from rich.console import Console
 
     from headscope.cli.resume import changed_keys
     from headscope.config import from_hydra
     from headscope.config.training import TrainConfig
-    from headscope.training import build, report, run
-    from headscope.training.recovery import Recovered, newest_checkpoint, read_summary
+    from headscope.training import console_output
+    from headscope.training.build import build
+    from headscope.training.recovery import ResumeCheckpoint, newest_checkpoint, read_summary
     from headscope.training.resume import resumed_config, sources
+    from headscope.training.run import check_same_config, fit
 
     console = Console()
     say = partial(console.print, soft_wrap=True, markup=False, highlight=False)
     changes: list[str] = []
-    found: Recovered | None
-    with ExitStack() as unless_built:
-        unless_built.callback(run_folder.remove_unused, folder, keep=named)
+    resume: ResumeCheckpoint | None
+    with ExitStack() as on_failure:
+        on_failure.callback(run_folder.remove_unused, folder, keep=named)
         if composed.resume is not None:
             plain: Any = OmegaConf.to_container(composed, resolve=True)
-            found = newest_checkpoint(folder)
+            resume = newest_checkpoint(folder)
             keys = changed_keys(list(HydraConfig.get().overrides.task))
-            config, changes = resumed_config(plain, found, keys)
+            config, changes = resumed_config(plain, resume, keys)
             for line in sources(config):
                 print(printable(line), file=sys.stderr)
         else:
             config = from_hydra(TrainConfig, composed)
-            found = newest_checkpoint(folder) if run_folder.is_run(folder) else None
-        if found and not sweep and composed.resume is None:
+            resume = newest_checkpoint(folder) if run_folder.is_run(folder) else None
+        if resume and not sweep and composed.resume is None:
             raise UserError(
-                f"hydra.run.dir={folder} is a run already; continue it with resume={folder}, or "
+                f"hydra.run.dir={folder} already holds a run: continue it with resume={folder}, or "
                 "name another folder"
             )
-        if found and sweep:
-            run.check_same_recipe(found, config)
+        if resume and sweep:
+            check_same_config(resume, config)
             summary = read_summary(folder)
             if summary:
-                say(f"{run_folder.shown(folder)} is finished already")
+                say(f"{run_folder.shown(folder)} is already finished")
                 return summary["val_loss"]
-        this = build.build(config, folder=folder, console=console, found=found)
-        unless_built.pop_all()
+        run = build(config, folder=folder, console=console, resume=resume)
+        on_failure.pop_all()
     run_folder.remove_leftovers(folder)
-    report.describe(this)
-    if this.resumed_step is not None:
-        report.describe_resume(this, changes)
+    console_output.print_plan(run)
+    if run.resumed_step is not None:
+        console_output.print_resume(run, changes)
     try:
-        summary = run.fit(this)
+        summary = fit(run)
     except stop.Interrupted:
-        step = this.trainer.global_step
+        step = run.trainer.global_step
         say(f"Saved at step {step:,}. To continue: {how_to_continue(folder, sweep)}")
         raise
-    report.conclude(this, summary)
+    console_output.print_results(run, summary)
     return summary["val_loss"]
 
 
 if __name__ == "__main__":
-    with stop.stop_on_signal(), ExitStack() as held:
-        command_line.run(train, "train", prepare=partial(arguments, held))
+    with stop.stop_on_signal(), ExitStack() as stack:
+        command_line.run(train, "train", prepare=partial(arguments, stack))

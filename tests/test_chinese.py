@@ -15,8 +15,8 @@ from headscope.analysis.page import attention_page
 from headscope.data.corpus import TextFiles
 from headscope.data.store import prepare_store
 from headscope.data.tokenizer import Tokenizer, bpe, byte, char
-from headscope.training.callbacks.attention import AttentionMaps
-from headscope.training.callbacks.choosing import watchers
+from headscope.training.callbacks.attention_maps import AttentionMaps
+from headscope.training.callbacks.from_config import optional_callbacks
 from headscope.training.callbacks.samples import Samples, as_markdown
 
 MAKERS = {"char": char, "byte": byte, "bpe": partial(bpe, vocab_size=400)}
@@ -41,7 +41,7 @@ def test_labels_while_training(kind, tmp_path):
     samples = Samples(tokenizer=store.tokenizer, prompt="", **options)
     [maps] = [
         each
-        for each in watchers(training_config(), store, samples, tmp_path)
+        for each in optional_callbacks(training_config(), store, samples, tmp_path)
         if isinstance(each, AttentionMaps)
     ]
     assert len(maps.labels) == len(maps.tokens)

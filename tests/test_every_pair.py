@@ -68,7 +68,7 @@ def start(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             config.logger, config.callbacks.attention.images = None, 0
         console = Console(quiet=True)
         found = newest_checkpoint(Path(folder)) if resume else None
-        return build(config, folder=Path(folder), console=console, found=found)
+        return build(config, folder=Path(folder), console=console, resume=found)
 
     return build_run
 

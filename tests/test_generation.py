@@ -1,4 +1,4 @@
-"""The laws of sampling: what is drawn, what the model reads, and what a person gets to see."""
+"""Generation: the choice of tokens, the tokens that the model reads, and the decoded text."""
 
 import math
 from collections import Counter
@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from small_gpt import make_gpt
 
 from headscope.data.tokenizer import CharTokenizer, bpe, byte
-from headscope.generation import generate_text, generate_tokens, pick
-from headscope.generation.picking import draw, exact_dtype
+from headscope.generation import choose_tokens, generate_text, generate_tokens
+from headscope.generation.choose_token import most_precise_dtype, uniform_numbers
 from headscope.nn import GPT, Learned, multi_head
 
 BYTES = byte([])
@@ -20,7 +20,7 @@ WORDS = bpe(["the cat sat on the mat, the hat sat on the cat\n\n"], vocab_size=2
 
 
 class Scripted(GPT):
-    """Says the tokens of a script one after the other, and notes what it was given to read."""
+    """A model that generates the tokens of `script` in order, and records the tokens it reads."""
 
     def __init__(self, script, *, vocab_size: int = 257, block_size: int = 1000) -> None:
         attention = partial(multi_head, heads=1)
@@ -44,28 +44,31 @@ def model() -> GPT:
     ).eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter *= 8  # far from even odds
+            parameter *= 8  # makes some tokens much more likely than others
     return model
 
 
 def tokens_of(model, prompt=(5, 6), *, seed=0, count=40, **options) -> list[int]:
-    made = generate_tokens(model, [list(prompt)], max_new_tokens=count, seeds=[seed], **options)
-    return [token for (token,) in made]
+    steps = generate_tokens(model, [list(prompt)], max_new_tokens=count, seeds=[seed], **options)
+    return [token for (token,) in steps]
 
 
-def said(script, *, tokenizer=BYTES, stop=(), **options) -> tuple[list[str], Scripted]:
-    """The pieces of text that come of a script, and the model that said it."""
+def generated(script, *, tokenizer=BYTES, stop=(), **options) -> tuple[list[str], Scripted]:
+    """The pieces of text that a `Scripted` model generates, and the model."""
     model = Scripted(script, vocab_size=tokenizer.vocab_size)
     options = {"max_new_tokens": len(script), "seed": 0, "temperature": 0.0} | options
     return list(generate_text(model, tokenizer, "", stop=stop, **options)), model
 
 
-def support(logits, *, draws=400, **options) -> Counter:
-    chance = torch.rand(draws, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    return Counter(pick(torch.tensor([logits] * draws), chance=chance, **options).tolist())
+def token_counts(logits, *, draws=400, **options) -> Counter:
+    """How often each token is sampled in `draws` draws."""
+    uniform = torch.rand(draws, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return Counter(
+        choose_tokens(torch.tensor([logits] * draws), uniform=uniform, **options).tolist()
+    )
 
 
-# --- what is drawn ---
+# --- the choice of tokens ---
 
 
 def test_greedy_is_a_loop_of_argmax(model):
@@ -76,11 +79,11 @@ def test_greedy_is_a_loop_of_argmax(model):
 
 
 @pytest.mark.parametrize("options", [{"top_k": 1}, {"top_p": 1e-9}, {"top_k": 1, "top_p": 0.5}])
-def test_keeping_one_token_is_greedy(model, options):
+def test_sampling_from_one_token_is_greedy(model, options):
     assert tokens_of(model, **options) == tokens_of(model, temperature=0.0)
 
 
-def test_a_seed_is_a_text(model):
+def test_the_same_seed_gives_the_same_text(model):
     options = {"max_new_tokens": 40, "temperature": 1.5}
     texts = [
         "".join(generate_text(model, BYTES, "Go", seed=seed, **options)) for seed in (1, 1, 2, 3)
@@ -89,7 +92,7 @@ def test_a_seed_is_a_text(model):
     assert len(set(texts)) == 3
 
 
-def test_global_random_numbers_are_left_alone(model):
+def test_generation_does_not_change_the_global_random_state(model):
     before = torch.get_rng_state()
     tokens_of(model)
     assert torch.equal(torch.get_rng_state(), before)
@@ -99,7 +102,7 @@ LOGITS = [math.log(p) for p in (0.15, 0.5, 0.1, 0.25)]
 
 
 @pytest.mark.parametrize(
-    ("top_k", "top_p", "kept"),
+    ("top_k", "top_p", "expected"),
     [
         (None, None, {0, 1, 2, 3}),
         (None, 1.0, {0, 1, 2, 3}),
@@ -112,37 +115,37 @@ LOGITS = [math.log(p) for p in (0.15, 0.5, 0.1, 0.25)]
         (None, 0.76, {0, 1, 3}),
         (None, 0.89, {0, 1, 3}),
         (None, 0.91, {0, 1, 2, 3}),
-        (3, 0.82, {1, 3}),  # of the three that are left, two are 5/6
+        (3, 0.82, {1, 3}),  # of the three most likely tokens, these two have probability 5/6
         (3, 0.85, {0, 1, 3}),
     ],
 )
-def test_the_fewest_tokens_are_kept(top_k, top_p, kept):
-    assert set(support(LOGITS, top_k=top_k, top_p=top_p)) == kept
+def test_top_k_and_top_p_keep_the_fewest_tokens(top_k, top_p, expected):
+    assert set(token_counts(LOGITS, top_k=top_k, top_p=top_p)) == expected
 
 
-def test_of_equally_likely_tokens_no_more_are_kept():
-    assert len(support([0.0] * 6, top_k=2)) == 2
-    assert len(support([0.0] * 6, top_p=0.4)) == 3
+def test_top_k_and_top_p_do_not_keep_additional_equally_likely_tokens():
+    assert len(token_counts([0.0] * 6, top_k=2)) == 2
+    assert len(token_counts([0.0] * 6, top_p=0.4)) == 3
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize("keep", [{}, {"top_k": 3}, {"top_p": 0.8}])
-def test_tokens_come_as_often_as_softmax_says(temperature, keep):
+@pytest.mark.parametrize("limit", [{}, {"top_k": 3}, {"top_p": 0.8}])
+def test_token_frequencies_follow_softmax(temperature, limit):
     logits = torch.tensor(LOGITS) / temperature
-    drawn = support(LOGITS, temperature=temperature, draws=4000, **keep)
+    drawn = token_counts(LOGITS, temperature=temperature, draws=4000, **limit)
     logits[[token for token in range(4) if token not in drawn]] = -math.inf
     for token, probability in enumerate(logits.softmax(0).tolist()):
         assert drawn[token] / 4000 == pytest.approx(probability, abs=0.03)  # four sigma
 
 
 @pytest.mark.parametrize("temperature", [1e-308, 5e-324, 1e308])
-def test_no_temperature_makes_a_probability_infinite(temperature):
-    tokens = support([1.0, 3.0, 2.0, -50.0], temperature=temperature)
+def test_extreme_temperatures_give_finite_probabilities(temperature):
+    tokens = token_counts([1.0, 3.0, 2.0, -50.0], temperature=temperature)
     if temperature < 1:
         assert set(tokens) == {1}
     else:
         assert set(tokens) == {0, 1, 2, 3}
-    assert support([1.0, 3.0], temperature=temperature, top_k=1) == {1: 400}
+    assert token_counts([1.0, 3.0], temperature=temperature, top_k=1) == {1: 400}
 
 
 @pytest.mark.parametrize(
@@ -153,55 +156,57 @@ def test_no_temperature_makes_a_probability_infinite(temperature):
         *({"top_p": 0.0}, {"top_p": 1.1}, {"top_p": -1.0}, {"top_p": math.nan}),
     ],
 )
-def test_settings_out_of_range_are_refused_by_name(model, setting):
+def test_settings_out_of_range_are_refused(model, setting):
     ((name, value),) = setting.items()
     with pytest.raises(ValueError, match=f"{name}={value}"):
         list(generate_text(model, BYTES, "Go", **({"max_new_tokens": 1, "seed": 0} | setting)))
 
 
 @pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"top_p": 0.8}, {"temperature": 0.0}])
-def test_picking_stays_on_the_device(options):
+def test_choosing_tokens_stays_on_the_device(options):
     """Tensors on the meta device have no values: a copy to the CPU raises."""
     device = torch.device("meta")
     logits = torch.zeros(2, 9, device=device)
-    chance = torch.zeros(2, device=device, dtype=torch.float64)
-    assert pick(logits, chance=chance, **options).device == device
+    uniform = torch.zeros(2, device=device, dtype=torch.float64)
+    assert choose_tokens(logits, uniform=uniform, **options).device == device
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"top_p": 0.8}, {"temperature": 0.0}])
-def test_picking_never_waits_for_the_gpu_and_picks_as_the_cpu_does(options):
+def test_choosing_tokens_needs_no_gpu_synchronization_and_equals_the_cpu(options):
     logits = torch.randn(64, 500, generator=torch.Generator().manual_seed(0))
-    here, there = (next(draw(range(64), torch.device(name))) for name in ("cpu", "cuda"))
-    on_gpu = logits.cuda()
+    on_cpu, on_gpu = (
+        next(uniform_numbers(range(64), torch.device(name))) for name in ("cpu", "cuda")
+    )
+    gpu_logits = logits.cuda()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        tokens = pick(on_gpu, chance=there, **options)
+        tokens = choose_tokens(gpu_logits, uniform=on_gpu, **options)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert tokens.tolist() == pick(logits, chance=here, **options).tolist()
+    assert tokens.tolist() == choose_tokens(logits, uniform=on_cpu, **options).tolist()
 
 
-def test_every_step_copies_the_new_tokens_alone_from_the_device(model, monkeypatch):
+def test_each_step_copies_only_the_new_tokens_from_the_device(model, monkeypatch):
     copied = []
     for name in ("tolist", "item", "cpu", "numpy", "__float__", "__int__", "__bool__"):
-        kept = getattr(torch.Tensor, name)
+        original = getattr(torch.Tensor, name)
 
-        def copy(tensor, *given, name=name, kept=kept):
+        def copy(tensor, *args, name=name, original=original):
             copied.append((name, tuple(tensor.shape)))
-            return kept(tensor, *given)
+            return original(tensor, *args)
 
         monkeypatch.setattr(torch.Tensor, name, copy)
-    made = generate_tokens(model, [[5], [6], [7, 8]], max_new_tokens=30, seeds=[1, 2, 3], top_p=0.9)
-    assert len(list(made)) == 30
+    options = {"max_new_tokens": 30, "seeds": [1, 2, 3], "top_p": 0.9}
+    assert len(list(generate_tokens(model, [[5], [6], [7, 8]], **options))) == 30
     assert copied == 30 * [("tolist", (2,)), ("tolist", (1,))]
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("cpu", "float64"), ("mps", "float32")])
-def test_a_seed_draws_the_same_numbers_for_every_device(name, dtype):
-    assert exact_dtype(torch.device(name)) == getattr(torch, dtype)
-    numbers = draw([3, 4], torch.device("cpu"))
-    for _ in range(300):  # past those drawn at once
+def test_a_seed_gives_the_same_random_numbers_for_every_device(name, dtype):
+    assert most_precise_dtype(torch.device(name)) == getattr(torch, dtype)
+    numbers = uniform_numbers([3, 4], torch.device("cpu"))
+    for _ in range(300):  # more than are generated at a time
         last = next(numbers)
     expected = [
         torch.rand(512, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))[299]
@@ -210,12 +215,12 @@ def test_a_seed_draws_the_same_numbers_for_every_device(name, dtype):
     assert torch.equal(last, torch.stack(expected))
 
 
-# --- what the model reads ---
+# --- the tokens that the model reads ---
 
 
 @pytest.mark.parametrize("prompt", [1, 5, 8, 9, 30])
 @pytest.mark.parametrize("block", [8, 7, 2, 1])
-def test_a_full_context_goes_on_from_its_newer_half(block, prompt):
+def test_a_full_context_continues_with_its_last_half(block, prompt):
     script = [100 + step for step in range(25)]
     model, first = Scripted(script, block_size=block), list(range(prompt))
     assert tokens_of(model, first, count=25, temperature=0.0, cached=False) == script
@@ -226,14 +231,14 @@ def test_a_full_context_goes_on_from_its_newer_half(block, prompt):
         assert read == (first + script[:step])[-length:]
 
 
-def test_a_prompt_is_read_and_an_empty_one_begins_a_document():
+def test_an_empty_prompt_starts_a_document():
     for prompt, tokens in (("Hé", [0x48, 0xC3, 0xA9]), ("", [BYTES.end_of_text])):
         model = Scripted([65])
         list(generate_text(model, BYTES, prompt, max_new_tokens=1, seed=0))
         assert model.read == [tokens]
 
 
-def test_a_character_that_the_vocabulary_lacks_is_refused():
+def test_a_character_outside_of_the_vocabulary_is_refused():
     tokenizer = CharTokenizer("abc")
     model = Scripted([0], vocab_size=tokenizer.vocab_size)
     with pytest.raises(ValueError, match="'z'"):
@@ -241,31 +246,31 @@ def test_a_character_that_the_vocabulary_lacks_is_refused():
     assert model.read == []
 
 
-# --- what a person sees ---
+# --- the decoded text ---
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("🦜é中"), max_size=12))
-def test_pieces_join_to_the_text_and_none_is_half_a_character(text):
-    pieces, _ = said(text.encode())
-    assert "".join(pieces) == text  # half a character would come as U+FFFD
-    assert len(pieces) >= len(text)  # one by one, as they are made
+def test_pieces_join_to_the_text_and_consist_of_whole_characters(text):
+    pieces, _ = generated(text.encode())
+    assert "".join(pieces) == text  # an incomplete character would become U+FFFD
+    assert len(pieces) >= len(text)  # each character is a separate piece
 
 
-def test_half_a_character_at_the_end_and_bytes_that_are_no_utf_8_are_replaced():
-    assert "".join(said("a🦜".encode()[:-1])[0]) == "a\ufffd"
-    assert "".join(said(b"a\xffb\xf0\x9fc")[0]) == "a\ufffdb\ufffdc"
+def test_incomplete_characters_and_invalid_utf_8_are_replaced():
+    assert "".join(generated("a🦜".encode()[:-1])[0]) == "a\ufffd"
+    assert "".join(generated(b"a\xffb\xf0\x9fc")[0]) == "a\ufffdb\ufffdc"
 
 
-def test_the_end_of_text_ends_it():
-    pieces, model = said([*b"so", BYTES.end_of_text, *b"never"])
+def test_the_end_of_text_token_ends_the_text():
+    pieces, model = generated([*b"so", BYTES.end_of_text, *b"never"])
     assert "".join(pieces) == "so"
     assert len(model.read) == 3
 
 
-def test_no_more_tokens_than_asked_for():
+def test_max_new_tokens_limits_the_text():
     for count in range(4):
-        pieces, model = said(b"abcd", max_new_tokens=count)
+        pieces, model = generated(b"abcd", max_new_tokens=count)
         assert "".join(pieces) == "abcd"[:count]
         assert len(model.read) == count
 
@@ -276,32 +281,32 @@ def test_no_more_tokens_than_asked_for():
     st.text("the cas🦜\n", max_size=20),
     st.lists(st.text("the cas🦜\n", min_size=2, max_size=2), max_size=3),
 )
-def test_nothing_of_a_stop_text_or_after_it_leaks(tokenizer, text, stop):
-    pieces, _ = said(tokenizer.encode(text), tokenizer=tokenizer, stop=stop)
+def test_text_ends_before_the_first_stop_text(tokenizer, text, stop):
+    pieces, _ = generated(tokenizer.encode(text), tokenizer=tokenizer, stop=stop)
     ends = [text.find(end) for end in stop if end in text]
     assert "".join(pieces) == text[: min(ends, default=len(text))]
 
 
 @pytest.mark.parametrize(
-    ("text", "stop", "seen"),
+    ("text", "stop", "expected"),
     [
-        ("the cat sat", ["at s"], "the c"),  # from the middle of a token into another
-        ("the cat sat", ["cat sat on"], "the cat sat"),  # begun and never finished
-        ("aaab", ["aab"], "a"),  # a false beginning
-        ("the mat, the hat", ["hat", ", "], "the mat"),  # the first to come, of any length
-        ("on the mat", ["e", "h"], "on t"),  # both in one token
+        ("the cat sat", ["at s"], "the c"),  # starts in one token and ends in another
+        ("the cat sat", ["cat sat on"], "the cat sat"),  # incomplete at the end of the text
+        ("aaab", ["aab"], "a"),  # its first characters also occur before it
+        ("the mat, the hat", ["hat", ", "], "the mat"),  # the earlier of two stop texts
+        ("on the mat", ["e", "h"], "on t"),  # two stop texts in one token
     ],
 )
 @pytest.mark.parametrize("tokenizer", [BYTES, WORDS])
-def test_stop_texts_are_cut_before(tokenizer, text, stop, seen):
+def test_stop_texts_across_token_boundaries(tokenizer, text, stop, expected):
     script = tokenizer.encode(text)
-    pieces, model = said(script, tokenizer=tokenizer, stop=stop)
-    assert "".join(pieces) == seen
+    pieces, model = generated(script, tokenizer=tokenizer, stop=stop)
+    assert "".join(pieces) == expected
     assert len(model.read) <= len(script)
 
 
-def test_a_stop_text_ends_the_work_too():
-    _, model = said(b"one\n\ntwo", stop=["\n\n"])
+def test_a_stop_text_ends_the_computation():
+    _, model = generated(b"one\n\ntwo", stop=["\n\n"])
     assert len(model.read) == len("one\n\n")
 
 

@@ -1,5 +1,4 @@
-"""The laws of scripts/sample.py: several texts at once are those that each would be alone, and
-weights in fewer bits are a choice."""
+"""scripts/sample.py: several texts at once, precisions, and compiled steps."""
 
 from pathlib import Path
 
@@ -25,13 +24,13 @@ PROMPT = "My fellow"
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> str:
     saved, _ = content(configuration())
-    for name, weight in saved["state_dict"].items():  # far from even odds
+    for name, weight in saved["state_dict"].items():  # makes some tokens much more likely
         saved["state_dict"][name] = 6 * weight
     torch.save(saved, tmp_path / "some.ckpt")
     return f"checkpoint={tmp_path / 'some.ckpt'}"
 
 
-def test_several_samples_are_each_what_it_would_be_alone(script: Script, checkpoint: str) -> None:
+def test_several_samples_equal_single_samples(script: Script, checkpoint: str) -> None:
     words = ["sample", checkpoint, f"prompt={PROMPT}", "max_new_tokens=12", "top_p=null"]
     several = script(*words, "num_samples=3", "seed=5")
     assert several.code == 0, several.err
@@ -58,14 +57,14 @@ def test_several_samples_are_each_what_it_would_be_alone(script: Script, checkpo
     assert places == sorted(places)
 
 
-def test_no_sample_of_a_seed_is_a_sample_of_the_next(script: Script, checkpoint: str) -> None:
+def test_samples_of_consecutive_seeds_are_different(script: Script, checkpoint: str) -> None:
     words = ["sample", checkpoint, "prompt=", "max_new_tokens=40", "num_samples=3"]
     first, second = (script(*words, f"seed={seed}") for seed in (5, 6))
     assert first.code == second.code == 0, first.err
     assert not set(first.out.splitlines()) & set(second.out.splitlines()) - {""}
 
 
-def test_texts_that_end_early_wait_for_the_others(tmp_path: Path, checkpoint: str) -> None:
+def test_texts_of_different_lengths_equal_single_texts(tmp_path: Path, checkpoint: str) -> None:
     loaded = headscope.load(checkpoint.partition("=")[2])
     options = {"max_new_tokens": 40, "stop": ["e", "the"]}
     seeds = list(range(8))

@@ -11,10 +11,11 @@ __version__ = "0.1.0"
 
 
 def load(path: "str | Path | None" = None, *, device: str = "cpu") -> "Checkpoint":
-    """A checkpoint, from its file, from a run's folder (the best then) or, of None, from the newest
-    run in outputs/: its model and tokenizer.
+    """Loads a checkpoint with its model and tokenizer.
 
-    Raises UserError when there is none, or it is no checkpoint of headscope.
+    `path` is a .ckpt file, or a run folder, from which best.ckpt is loaded. None means the newest
+    run in outputs/. Raises UserError when there is no checkpoint, or the file is not a checkpoint
+    of headscope.
     """
     from headscope import checkpoint
 

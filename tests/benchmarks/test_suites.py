@@ -12,7 +12,7 @@ from running import SMALL, Script
 
 from headscope.benchmarks import sampling
 from headscope.config import SCHEMAS
-from headscope.training.callbacks.heads import HeadFigures
+from headscope.training.callbacks.head_figures import HeadFigures
 from headscope.training.module import LanguageModel
 
 SAMPLED = {"vocab_size": 19, "block_size": 12, "embed_dim": 16, "layers": 2, "heads": 2}

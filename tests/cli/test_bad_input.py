@@ -1,4 +1,4 @@
-"""A user's mistake gets one line with the value and the way out, and leaves nothing behind."""
+"""A user's mistake gives one line with the value and what to do, and leaves no files behind."""
 
 import os
 from pathlib import Path
@@ -58,8 +58,8 @@ def assert_one_line(said: Said, *words: str) -> None:
         (["name=a/b"], ["name=a/b"]),
         (["name=../x"], ["name=../x", "letters"]),
         (["name=${oc.env:HOME}"], ["name=${oc.env:HOME}"]),
-        (["optimizer.lr=" + "9" * 400], ["optimizer.lr=9999", "too long"]),
-        (["optimizer.lr=" + "9" * 5000], ["optimizer.lr=9999", "too long"]),
+        (["optimizer.lr=" + "9" * 400], ["optimizer.lr=9999", "too many digits"]),
+        (["optimizer.lr=" + "9" * 5000], ["optimizer.lr=9999", "too many digits"]),
         (["hydra=-inf"], ["hydra=-inf", "hydra.KEY="]),
         (["~model.heads"], ["model.heads", "--help"]),
         (["callbacks.samples=5"], ["callbacks.samples.KEY="]),
@@ -117,7 +117,7 @@ def test_training(script: Script, arguments: list[str], words: list[str]) -> Non
     assert not list(Path().glob("data/.*"))
 
 
-def test_a_folder_that_is_not_a_run_loses_nothing(script: Script) -> None:
+def test_the_users_files_in_a_run_folder_are_kept(script: Script) -> None:
     Path("short.txt").write_text("Too short to train on. " * 30)
     mine = ["runs/exp1/events.out.tfevents.123.host", "runs/exp1/hparams.yaml"]
     mine += [
@@ -134,7 +134,7 @@ def test_a_folder_that_is_not_a_run_loses_nothing(script: Script) -> None:
     assert [Path(file).read_text() for file in mine] == ["mine"] * len(mine)
 
 
-def test_a_wrong_key_in_a_file(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_key_in_a_conf_file(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     import shutil
 
     from headscope.cli import command_line, words
@@ -188,25 +188,25 @@ def test_checkpoints_and_sampling(script: Script, checkpoint: Path, speeches: Pa
     assert checkpoint.read_bytes() == whole
 
 
-def test_a_folder_that_is_not_utf8(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_current_folder_that_is_not_utf8(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     Path(os.fsdecode(b"caf\xe9")).mkdir()
     monkeypatch.chdir(os.fsdecode(b"caf\xe9"))
     assert_one_line(script("train"), "not valid UTF-8", "rename")
 
 
 @pytest.mark.parametrize("place", ["outputs/latest", "outputs/r/checkpoints/last.ckpt"])
-def test_a_folder_in_the_place_of_a_file(script: Script, speeches: Path, place: str) -> None:
+def test_a_folder_with_the_name_of_a_file(script: Script, speeches: Path, place: str) -> None:
     Path(place).mkdir(parents=True)
     words = [*SMALL, f"data.path={speeches}", "hydra.run.dir=outputs/r"]
     assert_one_line(script("train", *words), place, "is a folder")
 
 
-def test_a_lock_that_is_a_link(script: Script) -> None:
+def test_a_lock_file_that_is_a_symbolic_link(script: Script) -> None:
     Path("run").mkdir()
     Path("run/.lock").symlink_to("elsewhere")
     assert_one_line(script("train", "hydra.run.dir=run"), "run/.lock")
     assert not Path("elsewhere").exists()
 
 
-def test_there_is_no_run_yet(script: Script) -> None:
+def test_sampling_without_any_run(script: Script) -> None:
     assert_one_line(script("sample"), "no run", "scripts/train.py")

@@ -1,4 +1,4 @@
-"""Words on the command line mean what a person means by them."""
+"""Words of the command line have the meaning that a user expects."""
 
 import shlex
 from pathlib import Path
@@ -56,7 +56,7 @@ def test_any_text_is_taken_literally(text: str) -> None:
 
 @settings(max_examples=60)
 @given(st.text(alphabet="\\'\"${}[]a", max_size=8))
-def test_so_is_what_hydra_and_omegaconf_escape(text: str) -> None:
+def test_escape_characters_of_hydra_and_omegaconf_are_taken_literally(text: str) -> None:
     assert typed("sample", f"prompt={text}").prompt == text
 
 
@@ -75,7 +75,7 @@ def test_stop_is_one_text_or_a_json_list() -> None:
     assert typed("sample", r'stop=["\n", "a, b"]').stop == ["\n", "a, b"]
     assert typed("sample", "stop=The end, or not").stop == ["The end, or not"]
     assert typed("sample", "stop=[]").stop == []
-    # As bash hands on stop=["\n", "END"], and what is no list at all.
+    # bash turns stop=["\n", "END"] into the first of these. The second is a text, not a list.
     assert typed("sample", r"stop=[\n, END]").stop == ["\n", "END"]
     assert typed("sample", "stop=[sic").stop == ["[sic"]
     with pytest.raises(ValueError, match=r"stop=\[1\]"):
@@ -87,7 +87,7 @@ def test_flags_may_stand_between_keys() -> None:
     assert flags_first(["a=b", "c=1"]) == ["a=b", "c=1"]
 
 
-def test_a_name_in_any_script_begins_a_folder() -> None:
+def test_names_in_any_script_can_start_a_folder_name() -> None:
     for name in ("名", "a b.c-1", "é", "x=1"):
         check_name([f"name={name}"])
     for name in ("", ".", "..", "../x", "a/b", "a\\b", "${x}", "-m", "a" * 201, "名" * 70, "a\nb"):
@@ -100,7 +100,7 @@ def test_null_stays_null() -> None:
     assert typed("sample", "prompt=null").prompt == "null"
 
 
-def test_a_path_implies_the_choice_of_data() -> None:
+def test_a_data_path_implies_the_choice_of_data() -> None:
     assert implied_data(["data.path=my.txt"]) == ["data=text"]
     assert implied_data(["data.name=a/b"]) == ["data=hub"]
     assert implied_data(["data=tinyshakespeare", "data.path=my.txt"]) == []
@@ -110,7 +110,7 @@ def test_a_path_implies_the_choice_of_data() -> None:
 
 
 def readme_commands() -> list[list[str]]:
-    """The words of every command in README that starts one of our scripts."""
+    """The words of every command in README that runs a script in scripts/."""
     lines = (ROOT / "README.md").read_text().replace("&& ", "\n").splitlines()
     lines = [line.partition("| python ")[2] or line.removeprefix("python ") for line in lines]
     return [shlex.split(line, comments=True) for line in lines if line.startswith("scripts/")]

@@ -1,4 +1,4 @@
-"""The laws of --help and of docs/configuration.md: all of conf/ is in them, with its comments."""
+"""--help and docs/configuration.md show all choices, keys and comments in conf/."""
 
 import re
 import subprocess
@@ -14,14 +14,14 @@ from headscope.cli.help import help_text, sections_of
 from headscope.cli.words import CONF
 from headscope.config import SCHEMAS, register_schemas
 
-SCRIPT_OF = {"suite": "benchmark", "compare": "compare"}  # the other groups are train.yaml's
+SCRIPT_OF = {"suite": "benchmark", "compare": "compare"}  # all other groups belong to train
 CHOICES = sorted(
     (file.parent.relative_to(CONF).as_posix(), file.stem) for file in CONF.glob("*/**/*.yaml")
 )
 
 
 @pytest.mark.parametrize("name", SCHEMAS["script"])
-def test_help_shows_how_to_use_a_script(script: Script, name: str) -> None:
+def test_help_shows_the_usage_of_a_script(script: Script, name: str) -> None:
     said = script(name, "--help")
     assert said.code == 0
     assert f"python scripts/{name}.py" in said.out
@@ -29,7 +29,7 @@ def test_help_shows_how_to_use_a_script(script: Script, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["train", "benchmark", "compare"])
-def test_help_names_every_choice(name: str) -> None:
+def test_help_lists_every_choice(name: str) -> None:
     register_schemas()
     _, _, text = help_text(name, []).partition("as composed from")
     for group, option in CHOICES:
@@ -77,7 +77,7 @@ def test_help_follows_the_choices_of_the_command_line() -> None:
         assert re.search(f"^{line}$", text, re.MULTILINE), line
 
 
-def test_no_line_is_longer_than_the_terminal_is_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_lines_fit_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     register_schemas()
     _, _, keys = help_text("compare", ["compare=positions"]).partition("command line:\n")
@@ -104,8 +104,8 @@ def test_a_comment_belongs_to_the_key_before_it(tmp_path: Path, monkeypatch) -> 
     ]
 
 
-def test_help_needs_no_torch() -> None:
-    """It would take most of the time."""
+def test_help_does_not_import_torch() -> None:
+    """Importing torch takes longer than all the rest of --help."""
     code = (
         "import runpy, sys; sys.argv = ['train.py', '--help']\n"
         f"runpy.run_path({str(ROOT / 'scripts' / 'train.py')!r}, run_name='__main__')\n"
@@ -114,6 +114,6 @@ def test_help_needs_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
-def test_the_page_about_conf_is_up_to_date() -> None:
-    """`python -m headscope.cli.configuration_page > docs/configuration.md` makes it."""
+def test_the_configuration_page_is_up_to_date() -> None:
+    """To update it: python -m headscope.cli.configuration_page > docs/configuration.md"""
     assert (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8") == f"{page()}\n"

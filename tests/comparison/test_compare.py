@@ -121,7 +121,7 @@ def test_two_comparisons_do_not_work_in_one_folder(compare) -> None:
     with FileLock(FOLDER / ".lock"):
         said = compare()
     assert said.code == 1
-    assert "another process is at work" in said.err
+    assert "is used by another process" in said.err
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The laws of a run's device: what counts as training time, and in which numbers it computes."""
+"""Training time, compilation, precision and TF32 on a run's device."""
 
 import json
 import time
@@ -22,45 +22,45 @@ def summary() -> dict:
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiling without a compiler: Dynamo's part of it."""
+    """torch.compile with the backend "eager", which needs no C compiler."""
     torch._dynamo.reset()
     monkeypatch.setattr("torch.compile", partial(torch.compile, backend="eager"))
 
 
 @pytest.mark.parametrize("chunk", ["null", "100"])
-def test_compiling_is_not_training_and_happens_once(
+def test_compilation_is_not_training_time_and_happens_once(
     script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch, compiled: None, chunk: str
 ) -> None:
-    """Validation, samples and the pictures of heads make the compiled step no second variant."""
+    """Validation, samples and pictures of heads do not compile the training step again."""
     compile_in_place, frames = compiling.compile_in_place, torch._dynamo.utils.counters["frames"]
     batch_start = module.LanguageModel.on_train_batch_start
-    after_first, counted = [], []
+    compiled_frames, training_seconds = [], []
 
-    def slowly(*given: object) -> str | None:
-        problem = compile_in_place(*given)  # type: ignore[arg-type]
+    def compile_slowly(*args: object) -> str | None:
+        problem = compile_in_place(*args)  # type: ignore[arg-type]
         time.sleep(1)
-        after_first.append(frames["total"])
+        compiled_frames.append(frames["total"])
         return problem
 
-    def timed(self: module.LanguageModel, *given: object) -> None:
+    def timed_batch_start(self: module.LanguageModel, *args: object) -> None:
         clock = clock_of(self.trainer)
         before = clock.seconds()
-        batch_start(self, *given)  # type: ignore[arg-type]
-        counted.append(clock.seconds() - before)
+        batch_start(self, *args)  # type: ignore[arg-type]
+        training_seconds.append(clock.seconds() - before)
         assert clock.running_since is not None
 
-    monkeypatch.setattr(module, "compile_in_place", slowly)
-    monkeypatch.setattr(module.LanguageModel, "on_train_batch_start", timed)
+    monkeypatch.setattr(module, "compile_in_place", compile_slowly)
+    monkeypatch.setattr(module.LanguageModel, "on_train_batch_start", timed_batch_start)
     words = [f"data.path={speeches}", "trainer.compile=true", f"trainer.loss_chunk_tokens={chunk}"]
     said = script("train", *SHORT, *words)
     assert (said.code, said.err) == (0, "")
     assert "not compiled" not in said.out
-    assert after_first[0] > 0
-    assert [frames["total"]] == after_first
-    assert counted[0] < 1
+    assert compiled_frames[0] > 0
+    assert [frames["total"]] == compiled_frames
+    assert training_seconds[0] < 1
 
 
-def test_out_of_memory_while_compiling_is_told_as_such(
+def test_out_of_memory_during_compilation_is_reported_as_such(
     script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*given: object) -> None:
@@ -74,7 +74,7 @@ def test_out_of_memory_while_compiling_is_told_as_such(
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "bf16-true"])
-def test_evaluation_computes_as_training_reported(
+def test_evaluation_uses_the_precision_of_training(
     script: Script, speeches: Path, precision: str
 ) -> None:
     words = [f"data.path={speeches}", f"trainer.precision={precision}"]
@@ -94,7 +94,7 @@ def test_evaluation_computes_as_training_reported(
     assert loss("precision=bf16" if own == "fp32" else "precision=fp32") != loss()
 
 
-def test_tf32_is_for_the_runs_own_device_alone(
+def test_tf32_is_enabled_only_for_the_device_of_the_run(
     script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = torch.get_float32_matmul_precision()
@@ -103,33 +103,33 @@ def test_tf32_is_for_the_runs_own_device_alone(
     with tf32(torch.device("cpu")):
         assert torch.get_float32_matmul_precision() == before
     assert torch.get_float32_matmul_precision() == before == "highest"
-    # A run on the CPU of a machine with a GPU.
-    seen = []
+    # TF32 also stays off in a run on the CPU of a machine with a GPU.
+    settings = []
     step = module.LanguageModel.training_step
     monkeypatch.setattr(
         module.LanguageModel,
         "training_step",
-        lambda *given: seen.append(torch.get_float32_matmul_precision()) or step(*given),
+        lambda *args: settings.append(torch.get_float32_matmul_precision()) or step(*args),
     )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     words = ["trainer.accelerator=cpu", f"data.path={speeches}"]
     said = script("train", *SHORT, *words)
     assert said.code == 0, said.err
-    assert set(seen) == {"highest"}
+    assert set(settings) == {"highest"}
 
 
 @pytest.mark.parametrize(("device", "bf16"), [("cpu", True), ("mps", False), ("cuda", None)])
-def test_which_devices_compute_in_bf16(
+def test_which_devices_support_bf16(
     monkeypatch: pytest.MonkeyPatch, device: str, bf16: bool | None
 ) -> None:
-    for here in (True, False):
-        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda here=here, **options: here)
-        assert supports_bf16(torch.device(device)) == (here if bf16 is None else bf16)
+    for on_gpu in (True, False):
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda on_gpu=on_gpu, **_: on_gpu)
+        assert supports_bf16(torch.device(device)) == (on_gpu if bf16 is None else bf16)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "bf16-true"])
-def test_on_a_gpu_a_compiled_run_reports_what_evaluation_finds(
+def test_on_a_gpu_a_compiled_run_and_evaluation_report_the_same_loss(
     script: Script, speeches: Path, precision: str
 ) -> None:
     words = [f"data.path={speeches}", f"trainer.precision={precision}", "trainer.compile=true"]
@@ -142,7 +142,7 @@ def test_on_a_gpu_a_compiled_run_reports_what_evaluation_finds(
 
 
 @pytest.mark.gpu
-def test_tf32_changes_products_on_a_gpu_inside_alone() -> None:
+def test_tf32_changes_matrix_products_on_a_gpu_only_inside_the_context() -> None:
     a, b = torch.randn(2, 512, 512, device="cuda", generator=torch.Generator("cuda").manual_seed(0))
     exact = a @ b
     with tf32(a.device):

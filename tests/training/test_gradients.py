@@ -1,4 +1,4 @@
-"""The laws of when gradients are there."""
+"""Gradients exist only between the first backward pass and the end of an optimizer step."""
 
 from pathlib import Path
 
@@ -14,23 +14,23 @@ from headscope.training.module import LanguageModel
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_a_step_begins_without_gradients_and_adds_up_those_of_its_batches(
+def test_a_step_starts_without_gradients_and_accumulates_those_of_its_batches(
     speeches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accumulate: int
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = ["data=text", f"data.path='{speeches}'", f"trainer.accumulate={accumulate}"]
     config = training_config(*SMALL, *words, "callbacks=plain", "trainer.max_steps=3", "~logger")
     run = build(config, folder=Path("run"), console=Console(quiet=True))
-    step, seen = LanguageModel.training_step, []
+    step, had_gradients = LanguageModel.training_step, []
 
-    def watched(self: LanguageModel, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        there = {parameter.grad is not None for parameter in self.model.parameters()}
-        assert len(there) == 1
-        seen.append(there.pop())
+    def recorded(self: LanguageModel, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        has_gradient = {parameter.grad is not None for parameter in self.model.parameters()}
+        assert len(has_gradient) == 1
+        had_gradients.append(has_gradient.pop())
         return step(self, batch, batch_idx)
 
-    monkeypatch.setattr(LanguageModel, "training_step", watched)
+    monkeypatch.setattr(LanguageModel, "training_step", recorded)
     run.trainer.fit(run.module, datamodule=run.data)
-    assert seen == [False, *[True] * (accumulate - 1)] * 3
+    assert had_gradients == [False, *[True] * (accumulate - 1)] * 3
     assert all(parameter.grad is None for parameter in run.model.parameters())
     assert torch.isfinite(run.module.grad_norm)

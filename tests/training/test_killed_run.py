@@ -1,4 +1,4 @@
-"""A run that is killed or stopped goes on as if it never was."""
+"""A run that was killed or stopped continues as if it had not been interrupted."""
 
 import json
 import subprocess
@@ -38,7 +38,7 @@ if where == "training_step" or where == "validation_step":
         return step(self, batch, batch_idx)
     setattr(LanguageModel, where, killed)
 else:
-    from headscope.training import checkpoints
+    from headscope.training import checkpoint_io
     calls = []
     save = torch.save
     def half(content, file):
@@ -48,13 +48,15 @@ else:
             file.flush()
             die()
         save(content, file)
-    checkpoints.torch.save = half
+    checkpoint_io.torch.save = half
 sys.argv = [script, *arguments]
 runpy.run_path(script, run_name="__main__")
 """
 
 
-def test_a_run_killed_four_times_ends_as_one_that_never_was(script: Script, speeches: Path) -> None:
+def test_a_run_killed_four_times_equals_an_uninterrupted_one(
+    script: Script, speeches: Path
+) -> None:
     arguments = [
         *SMALL,
         f"data.path={speeches}",
@@ -86,7 +88,7 @@ def test_a_run_killed_four_times_ends_as_one_that_never_was(script: Script, spee
         words = ["resume=outputs/killed"]
     hydra = Path("outputs/killed/.hydra")
     before = {file.name: file.read_bytes() for file in hydra.iterdir()}
-    # TensorBoard reads event files in order of their second, and this process is quick to start.
+    # TensorBoard orders event files by the second in which they were created.
     time.sleep(1)
     said = script("train", "resume=outputs/killed")
     assert said.code == 0, said.err
@@ -99,19 +101,19 @@ def test_a_run_killed_four_times_ends_as_one_that_never_was(script: Script, spee
         assert whole[same] == resumed[same]
     assert resumed["wall_seconds"] > resumed["train_seconds"]
 
-    # One event stream: every validation once, in order, as TensorBoard shows it.
+    # TensorBoard shows every validation once and in order.
     steps = [event.step for event in events("outputs/killed").Scalars("val/loss")]
     assert steps == [10, 20, 30, 40]
 
-    # More steps: the new length's schedule, and said so.
+    # A larger max_steps also changes the schedule, and a message says so.
     more = script("train", "resume=outputs/killed", "trainer.max_steps=60")
     assert more.code == 0, more.err
     assert "trainer.max_steps from 40 to 60" in more.out
-    assert "schedule of the new length" in more.out
+    assert "the learning rate schedule now covers the new number of steps" in more.out
     assert json.loads(Path("outputs/killed/summary.json").read_text())["steps"] == 60
 
 
-def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(
+def test_ctrl_c_finishes_the_step_saves_and_prints_how_to_continue(
     speeches: Path, tmp_path: Path
 ) -> None:
     script = str(ROOT / "scripts" / "train.py")
@@ -137,7 +139,7 @@ def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(
     assert not (tmp_path / "outputs/run/summary.json").exists()
 
 
-def test_early_stopping_outlives_a_kill_and_a_new_patience_holds(
+def test_early_stopping_survives_a_kill_and_accepts_a_new_patience(
     script: Script, speeches: Path
 ) -> None:
     words = [*SMALL, f"data.path={speeches}", "trainer.val_every_steps=2", "optimizer.lr=0"]
@@ -153,7 +155,7 @@ def test_early_stopping_outlives_a_kill_and_a_new_patience_holds(
     again = script("train", "resume=outputs/run")
     assert again.code == 1
     assert "finished, at 6 steps" in again.err
-    summary.unlink()  # as if it had been killed before the end was written
+    summary.unlink()  # as if the process had been killed before it wrote the summary
     assert script("train", "resume=outputs/run").code == 0
     assert json.loads(summary.read_text())["steps"] == 6
     more = script("train", "resume=outputs/run", "callbacks.early_stopping_patience=4")

@@ -1,4 +1,4 @@
-"""The laws of a run whose files are damaged: it continues from what is whole, and says so."""
+"""A run with damaged files continues from an undamaged checkpoint and reports the damage."""
 
 import json
 import re
@@ -20,7 +20,7 @@ from headscope.training.recovery import how_to_continue, newest_checkpoint, read
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run whose best.ckpt is of step 30 and whose last.ckpt is of step 40."""
+    """A run with best.ckpt of step 30 and last.ckpt of step 40."""
     folder = tmp_path / "run"
     (folder / "checkpoints").mkdir(parents=True)
     for name, step in (("best", 30), ("last", 40)):
@@ -45,46 +45,46 @@ def zero(file: Path) -> None:
 DAMAGES = [cut, empty, zero]
 
 
-def test_a_whole_run_continues_from_its_last(run):
+def test_an_undamaged_run_continues_from_last(run):
     found = newest_checkpoint(run)
     assert (found.path.name, found.step, found.notice) == ("last.ckpt", 40, None)
 
 
 @pytest.mark.parametrize("damage", [*DAMAGES, Path.unlink])
-def test_a_run_without_a_good_last_continues_from_its_best(run, damage):
+def test_a_run_with_a_damaged_last_continues_from_best(run, damage):
     last = run / "checkpoints" / "last.ckpt"
     damage(last)
     found = newest_checkpoint(run)
     assert (found.path.name, found.step) == ("best.ckpt", 30)
     assert str(last) in found.notice
-    assert "best.ckpt at step 30: how many steps are lost is not known" in found.notice
+    assert "best.ckpt at step 30: the number of lost steps is unknown" in found.notice
     assert "\n" not in found.notice
 
 
 @pytest.mark.parametrize(
-    ("logged", "words"), [(47, "reaches step 47; 17 steps are lost"), (30, "no later step")]
+    ("logged", "words"), [(47, "ends at step 47; 17 steps are lost"), (30, "no later step")]
 )
-def test_the_log_says_how_many_steps_are_lost(run, logged, words):
+def test_the_number_of_lost_steps_comes_from_the_tensorboard_log(run, logged, words):
     with SummaryWriter(run / "tensorboard") as writer:
         for step in (10, logged):
             writer.add_scalar("train/loss", 1.0, step)
     cut(run / "checkpoints" / "last.ckpt")
     assert words in newest_checkpoint(run).notice
     [log] = (run / "tensorboard").iterdir()
-    log.write_bytes(log.read_bytes()[:-3] + b"abc")  # what is whole of it still counts
+    log.write_bytes(log.read_bytes()[:-3] + b"abc")  # the undamaged part still counts
     assert "step 10" in newest_checkpoint(run).notice or "no later" in newest_checkpoint(run).notice
 
 
-def test_a_kept_step_is_not_continued_from(run):
+def test_a_checkpoint_with_only_weights_is_not_resumed(run):
     (run / "checkpoints" / "best.ckpt").unlink()
     stored, _ = content(step=40)
     del stored["optimizer_states"]
     torch.save(stored, run / "checkpoints" / "last.ckpt")
-    with pytest.raises(UserError, match=r"weights alone.*init_from="):
+    with pytest.raises(UserError, match=r"only weights.*init_from="):
         newest_checkpoint(run)
 
 
-def test_a_run_with_nothing_good_is_refused_with_both_reasons(run):
+def test_a_run_with_two_damaged_checkpoints_is_refused_with_both_reasons(run):
     for name in ("last", "best"):
         empty(run / "checkpoints" / f"{name}.ckpt")
     with pytest.raises(UserError, match=r"resume=.*last\.ckpt.*damaged.*best\.ckpt.*damaged"):
@@ -94,7 +94,7 @@ def test_a_run_with_nothing_good_is_refused_with_both_reasons(run):
         newest_checkpoint(run)
 
 
-def test_what_to_do_after_divergence_is_true(run):
+def test_advice_after_divergence_names_a_valid_checkpoint(run):
     rates = {"optimizer.lr": 0.01, "optimizer.matrix_lr": 0.02}
 
     def command() -> list[str]:
@@ -112,7 +112,7 @@ def test_what_to_do_after_divergence_is_true(run):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"steps": "3"}', "null", "[" * 10**5])
-def test_a_damaged_summary_counts_as_absent(run, text):
+def test_a_damaged_summary_counts_as_missing(run, text):
     assert read_summary(run) is None
     (run / "summary.json").write_text(text)
     assert read_summary(run) is None
@@ -122,9 +122,7 @@ def test_a_damaged_summary_counts_as_absent(run, text):
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_best_is_replaced_where_a_run_is_named_and_refused_where_it_is_named(
-    run, damage, capsys
-):
+def test_a_damaged_best_is_replaced_by_last_unless_best_was_requested(run, damage, capsys):
     best, last = (run / "checkpoints" / f"{name}.ckpt" for name in ("best", "last"))
     (run.parent / "latest").write_text("run\n")
     assert checkpoint.find(str(run)) == best
@@ -144,7 +142,7 @@ def test_a_damaged_best_is_replaced_where_a_run_is_named_and_refused_where_it_is
         checkpoint.load(checkpoint.find(str(run)))
 
 
-def test_a_run_continued_from_its_best_ends_with_the_same_weights(
+def test_a_run_that_continues_from_best_ends_with_the_same_weights(
     script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=8", "trainer.val_every_steps=4"]
@@ -161,7 +159,7 @@ def test_a_run_continued_from_its_best_ends_with_the_same_weights(
         patch.setattr(LanguageModel, "training_step", killed)
         assert "killed" in script("train", *words, "hydra.run.dir=outputs/r").err
     cut(Path("outputs/r/checkpoints/last.ckpt"))
-    Path("outputs/r/summary.json").write_text('{"steps": ')  # damaged: counts as absent
+    Path("outputs/r/summary.json").write_text('{"steps": ')  # damaged, so it counts as missing
     said = script("train", "resume=outputs/r")
     assert said.code == 0, said.err
     assert re.search(r"last\.ckpt is .*damaged.*Continuing from .*best\.ckpt at step 4", said.out)
@@ -181,7 +179,7 @@ def test_a_run_continued_from_its_best_ends_with_the_same_weights(
     assert said.code == 0, said.err
 
 
-def test_training_that_diverges_names_the_command_that_continues(
+def test_diverged_training_prints_a_command_that_continues(
     script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=8", "trainer.val_every_steps=4"]
@@ -203,11 +201,11 @@ def test_training_that_diverges_names_the_command_that_continues(
     said = script("train", *words, "hydra.run.dir=outputs/later")
     assert said.code == 1
     assert said.err.count("\n") == 1
-    assert "the newest checkpoint is of step 4" in said.err
+    assert "from the newest checkpoint, at step 4" in said.err
     assert checkpoint.load("outputs/later/checkpoints/last.ckpt").step == 4
     monkeypatch.undo()
     monkeypatch.chdir(Path.cwd())
-    command = shlex.split(said.err.partition("to continue from it: ")[2])
+    command = shlex.split(said.err.partition(", at step 4: ")[2])
     assert command[:2] == ["python", "scripts/train.py"]
     said = script("train", *command[2:])
     assert said.code == 0, said.err
@@ -222,7 +220,7 @@ def test_weights_that_are_not_finite_are_never_saved(
     step = LanguageModel.training_step
 
     def spoiled(self, batch, batch_idx):
-        if self.global_step == 1:  # of a token that no text has: the loss stays finite
+        if self.global_step == 1:  # the loss stays finite, because no text contains this token
             with torch.no_grad():
                 self.model.embedding.weight[-1] = torch.inf
         return step(self, batch, batch_idx)

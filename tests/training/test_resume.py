@@ -1,4 +1,4 @@
-"""Going on with a run: its own configuration, ours on top, and nothing of a stranger's."""
+"""A resumed run uses the configuration in its checkpoint, with the changes of the command line."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -37,7 +37,7 @@ def resumed(run: Path, *words: str):
     return resumed_config(plain, newest_checkpoint(run), changed_keys(task))
 
 
-def test_a_run_keeps_its_own_configuration(run: Path) -> None:
+def test_a_resumed_run_has_the_configuration_of_its_checkpoint(run: Path) -> None:
     own = configuration("optimizer=adamw", "schedule=cosine", "callbacks.attention.text='a b'")
     own["callbacks"]["attention"]["text"] = "a ${name} \\${b} c"
     save(run, config=own)
@@ -46,7 +46,7 @@ def test_a_run_keeps_its_own_configuration(run: Path) -> None:
     assert changes == []
 
 
-def test_the_command_line_applies_on_top_and_is_printed(run: Path) -> None:
+def test_the_command_line_changes_the_configuration(run: Path) -> None:
     save(run, config=configuration("optimizer.lr=0.123", "trainer.max_steps=7"))
     config, changes = resumed(run, "trainer.max_steps=9", "optimizer.beta1=0.5")
     assert config.trainer.max_steps == 9
@@ -55,7 +55,7 @@ def test_the_command_line_applies_on_top_and_is_printed(run: Path) -> None:
     assert changes == ["trainer.max_steps from 7 to 9", "optimizer.beta1 from 0.9 to 0.5"]
 
 
-def test_keys_of_the_runs_own_choice_can_be_changed(run: Path) -> None:
+def test_keys_of_the_optimizer_and_the_schedule_can_change(run: Path) -> None:
     save(run, config=configuration("optimizer=adamw", "schedule=cosine"))
     config, _ = resumed(run, "optimizer.beta1=0.5", "schedule.final_fraction=0.5", "~logger")
     assert asdict(config.optimizer) == configuration("optimizer=adamw")["optimizer"] | {
@@ -70,13 +70,13 @@ def test_keys_of_the_runs_own_choice_can_be_changed(run: Path) -> None:
 @pytest.mark.parametrize(
     "word", ["model.heads=1", "model/position=none", "data=sotu", "seed=3", "optimizer=adamw"]
 )
-def test_what_a_run_is_cannot_be_changed(run: Path, word: str) -> None:
+def test_fixed_keys_cannot_change(run: Path, word: str) -> None:
     save(run)
     with pytest.raises(UserError, match="init_from"):
         resumed(run, word)
 
 
-def test_a_checkpoint_does_not_choose_where_files_are_written(run: Path) -> None:
+def test_a_checkpoint_does_not_decide_where_files_are_written(run: Path) -> None:
     save(run, config=configuration() | {"store_dir": "../elsewhere"})
     assert resumed(run)[0].store_dir == "data"
     assert resumed(run, "store_dir=mine")[0].store_dir == "mine"

@@ -1,4 +1,4 @@
-"""The laws of learning rate schedules: pure functions of the step."""
+"""The shapes of the learning rate schedules."""
 
 import math
 from itertools import pairwise
@@ -11,7 +11,7 @@ from headscope.training.schedule import warmup_cosine, warmup_linear
 
 
 def nanogpt(step: int, *, max_steps: int, warmup_steps: int, final_fraction: float) -> float:
-    """`get_lr` of nanoGPT's train.py, with a rate of 1."""
+    """`get_lr` in nanoGPT's train.py, for a learning rate of 1."""
     if step < warmup_steps:
         return (step + 1) / (warmup_steps + 1)
     if step > max_steps:
@@ -20,30 +20,34 @@ def nanogpt(step: int, *, max_steps: int, warmup_steps: int, final_fraction: flo
     return final_fraction + 0.5 * (1.0 + math.cos(math.pi * ratio)) * (1 - final_fraction)
 
 
-PLANS = [
+SETTINGS = [
     {"max_steps": max_steps, "warmup_steps": warmup, "final_fraction": final}
     for max_steps, warmup in [(2000, 100), (50, 0), (50, 49), (7, 3), (1, 0)]
     for final in (0.0, 0.1, 1.0)
 ]
 
 
-@pytest.mark.parametrize("plan", PLANS)
-def test_the_schedule_is_nanogpts(plan):
-    for step in range(plan["max_steps"] + 10):
-        assert warmup_cosine(step, **plan) == pytest.approx(nanogpt(step, **plan), abs=1e-12)
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_warmup_cosine_equals_nanogpts_schedule(settings):
+    for step in range(settings["max_steps"] + 10):
+        assert warmup_cosine(step, **settings) == pytest.approx(
+            nanogpt(step, **settings), abs=1e-12
+        )
 
 
-@pytest.mark.parametrize("plan", PLANS)
-def test_it_starts_low_peaks_after_the_warm_up_and_ends_at_the_final_fraction(plan):
-    last, peak = plan["max_steps"], plan["warmup_steps"]
-    assert warmup_cosine(0, **plan) == 1 / (peak + 1)
-    assert warmup_cosine(peak, **plan) == 1.0
-    assert warmup_cosine(last, **plan) == pytest.approx(plan["final_fraction"], abs=1e-12)
-    assert warmup_cosine(10 * last, **plan) == pytest.approx(plan["final_fraction"], abs=1e-12)
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_warmup_cosine_at_its_start_peak_and_end(settings):
+    last, peak = settings["max_steps"], settings["warmup_steps"]
+    assert warmup_cosine(0, **settings) == 1 / (peak + 1)
+    assert warmup_cosine(peak, **settings) == 1.0
+    assert warmup_cosine(last, **settings) == pytest.approx(settings["final_fraction"], abs=1e-12)
+    assert warmup_cosine(10 * last, **settings) == pytest.approx(
+        settings["final_fraction"], abs=1e-12
+    )
 
 
 @given(st.integers(1, 300), st.integers(0, 400), st.floats(0, 1))
-def test_it_rises_then_falls_and_stays_within_bounds(max_steps, warmup_steps, final):
+def test_warmup_cosine_rises_then_falls_within_bounds(max_steps, warmup_steps, final):
     rates = [
         warmup_cosine(step, max_steps=max_steps, warmup_steps=warmup_steps, final_fraction=final)
         for step in range(max_steps + 3)
@@ -57,9 +61,9 @@ def test_it_rises_then_falls_and_stays_within_bounds(max_steps, warmup_steps, fi
 
 
 @given(st.integers(1, 300), st.integers(0, 40), st.floats(0, 1), st.floats(0, 1))
-def test_the_linear_schedule_rises_stays_and_falls(max_steps, warmup_steps, cooldown, final):
-    plan = {"warmup_steps": warmup_steps, "cooldown": cooldown, "final_fraction": final}
-    rates = [warmup_linear(step, max_steps=max_steps, **plan) for step in range(max_steps + 3)]
+def test_warmup_linear_rises_stays_constant_and_falls(max_steps, warmup_steps, cooldown, final):
+    settings = {"warmup_steps": warmup_steps, "cooldown": cooldown, "final_fraction": final}
+    rates = [warmup_linear(step, max_steps=max_steps, **settings) for step in range(max_steps + 3)]
     top = rates.index(max(rates))
     assert all(a <= b + 1e-12 for a, b in pairwise(rates[: top + 1]))
     assert all(a >= b - 1e-12 for a, b in pairwise(rates[top:]))
@@ -72,13 +76,13 @@ def test_the_linear_schedule_rises_stays_and_falls(max_steps, warmup_steps, cool
         assert rates[max_steps] == pytest.approx(final)
 
 
-def test_the_linear_schedule_by_hand():
-    plan = {"max_steps": 10, "warmup_steps": 1, "cooldown": 0.5, "final_fraction": 0.2}
-    rates = [warmup_linear(step, **plan) for step in (0, 1, 5, 6, 10, 12)]
+def test_warmup_linear_equals_values_computed_by_hand():
+    settings = {"max_steps": 10, "warmup_steps": 1, "cooldown": 0.5, "final_fraction": 0.2}
+    rates = [warmup_linear(step, **settings) for step in (0, 1, 5, 6, 10, 12)]
     assert rates == pytest.approx([0.5, 1, 1, 0.84, 0.2, 0.2])
 
 
 @pytest.mark.parametrize("cooldown", [-0.1, 1.1])
-def test_a_cooldown_that_is_no_share_is_refused(cooldown):
+def test_a_cooldown_outside_of_0_to_1_is_refused(cooldown):
     with pytest.raises(ValueError, match="cooldown"):
         warmup_linear(0, max_steps=9, warmup_steps=0, cooldown=cooldown, final_fraction=0)

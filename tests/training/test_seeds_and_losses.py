@@ -1,4 +1,4 @@
-"""The laws of what a step draws and of how losses are counted."""
+"""Seeds of training steps, and the computation of losses."""
 
 import math
 
@@ -14,7 +14,7 @@ from headscope.training.module import seed
 # --- seeds ---
 
 
-def test_every_seed_step_and_rank_draws_its_own_numbers():
+def test_every_seed_step_and_rank_gets_different_random_numbers():
     seeds = {
         mixed_seed(seed, step, rank)
         for seed in (0, 1, 2, 1337, 2**31)
@@ -23,21 +23,21 @@ def test_every_seed_step_and_rank_draws_its_own_numbers():
     }
     assert len(seeds) == 5 * 502 * 8
     draws = {float(torch.rand((), generator=torch.Generator().manual_seed(s))) for s in seeds}
-    assert len(draws) > 0.99 * len(seeds)  # 24 bits each: a few meet by chance
+    assert len(draws) > 0.99 * len(seeds)  # some 24-bit numbers are equal by chance
 
 
 @given(st.integers(-(2**63), 2**63), st.integers(0, 2**63), st.integers(0, 2**63))
-def test_a_mixed_seed_is_one_that_torch_takes(number, step, rank):
+def test_torch_accepts_every_mixed_seed(number, step, rank):
     torch.Generator().manual_seed(mixed_seed(number, step, rank))
 
 
-def test_the_numbers_of_seeds_in_a_row_do_not_overlap():
-    """Sample k of seed s is not sample k - 1 of seed s + 1."""
+def test_samples_of_consecutive_seeds_do_not_overlap():
+    """For example, sample 1 of seed 5 and sample 0 of seed 6 have different seeds."""
     seeds = {mixed_seed(seed, number) for seed in range(100) for number in range(100)}
     assert len(seeds) == 100 * 100
 
 
-def test_what_is_drawn_after_seeding_is_what_torch_says():
+def test_seed_gives_the_same_numbers_as_torch_manual_seed():
     seed(torch.device("cpu"), 7)
     ours = torch.rand(3)
     torch.manual_seed(7)
@@ -47,18 +47,18 @@ def test_what_is_drawn_after_seeding_is_what_torch_says():
 # --- loss ---
 
 
-def test_the_loss_is_the_mean_surprise_in_nats():
+def test_the_loss_is_the_mean_cross_entropy_in_nats():
     logits = torch.log(torch.tensor([[[0.5, 0.25, 0.25], [0.1, 0.2, 0.7]]]))
     targets = torch.tensor([[1, 2]])
-    surprises = [-math.log(0.25), -math.log(0.7)]
-    assert next_token_loss(logits, targets).item() == pytest.approx(sum(surprises) / 2)
+    losses = [-math.log(0.25), -math.log(0.7)]
+    assert next_token_loss(logits, targets).item() == pytest.approx(sum(losses) / 2)
     total = next_token_loss(logits, targets, reduction="sum")
-    assert total.item() == pytest.approx(sum(surprises))
+    assert total.item() == pytest.approx(sum(losses))
     assert next_token_loss(logits.bfloat16(), targets).dtype == torch.float32
 
 
-def test_even_odds_over_all_bytes_are_eight_bits_per_byte():
+def test_a_uniform_distribution_over_bytes_has_eight_bits_per_byte():
     assert bits_per_byte(1000 * math.log(256), 1000) == pytest.approx(8)
-    # The same text in tokens of two bytes each: twice the nats a token, the same bits a byte.
+    # With two bytes per token, the loss per token doubles and bits per byte stay the same.
     assert bits_per_byte(500 * math.log(256**2), 1000) == pytest.approx(8)
     assert math.isnan(bits_per_byte(3.0, 0))

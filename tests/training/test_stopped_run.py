@@ -1,4 +1,4 @@
-"""Runs that end early in any way: stopped, killed before they saved, out of memory, disk full."""
+"""Runs that end early: by a signal, without a checkpoint, out of memory, or with a full disk."""
 
 import re
 import resource
@@ -15,20 +15,20 @@ from running import SMALL, Script, events
 
 from headscope.errors import UserError
 from headscope.files import write_atomically
-from headscope.training.checkpoints import AtomicCheckpointIO, copy_checkpoint
+from headscope.training.checkpoint_io import AtomicCheckpointIO, copy_checkpoint
 from headscope.training.module import LanguageModel
 
 RUN = [*SMALL, "callbacks.heads.windows=1", "trainer.val_batch_size=2", "trainer.batch_size=2"]
 
 
-def acting(method: str, step: int, act: Callable[[], object]) -> Callable:
-    """A method of `LanguageModel` that calls `act` once, at the second batch of a step."""
-    own, acted = getattr(LanguageModel, method), []
+def with_action(method: str, step: int, action: Callable[[], object]) -> Callable:
+    """A method of `LanguageModel` that calls `action` once, at the second batch of a step."""
+    original, results = getattr(LanguageModel, method), []
 
     def wrapped(module: LanguageModel, batch: tuple, batch_idx: int) -> torch.Tensor:
-        if module.global_step == step and batch_idx > 0 and not acted:
-            acted.append(act())
-        return own(module, batch, batch_idx)
+        if module.global_step == step and batch_idx > 0 and not results:
+            results.append(action())
+        return original(module, batch, batch_idx)
 
     return wrapped
 
@@ -50,14 +50,14 @@ def test_a_stopped_run_equals_an_uninterrupted_one(
     given = [*words, "hydra.run.dir=outputs/run"]
     stops = [
         ("training_step", 3, signal.SIGTERM),  # saved at a logged step
-        ("validation_step", 6, signal.SIGHUP),  # validated again by the next session
+        ("validation_step", 6, signal.SIGHUP),  # the next session repeats the validation
         ("training_step", 8, signal.SIGINT),
         ("validation_step", 13, signal.SIGTERM),  # after the last step
     ]
     for method, step, number in stops:
         with monkeypatch.context() as patch:
-            stopping = acting(method, step, lambda number=number: signal.raise_signal(number))
-            patch.setattr(LanguageModel, method, stopping)
+            stopped = with_action(method, step, lambda number=number: signal.raise_signal(number))
+            patch.setattr(LanguageModel, method, stopped)
             said = script("train", *given)
         assert said.code == 128 + number, said.err
         assert f"{signal.Signals(number).name}: finishing the current step" in said.out
@@ -94,9 +94,7 @@ def test_the_console_prints_the_loss_of_the_step_it_names(script: Script, speech
     }
 
 
-def test_a_run_that_died_before_its_first_checkpoint_starts_again(
-    script: Script, speeches: Path
-) -> None:
+def test_a_run_without_a_checkpoint_starts_again(script: Script, speeches: Path) -> None:
     words = [*RUN, f"data.path={speeches}", "trainer.max_steps=2", "hydra.run.dir=outputs/run"]
     assert script("train", *words).code == 0
     for file in ("last", "best"):
@@ -110,18 +108,18 @@ def test_a_run_that_died_before_its_first_checkpoint_starts_again(
     said = script("train", *words)
     assert said.code == 0, said.err
     assert not before & set(Path("outputs/run/tensorboard").iterdir())
-    assert Path("outputs/run/checkpoints/step_000000.ckpt").exists()  # kept steps are the user's
+    assert Path("outputs/run/checkpoints/step_000000.ckpt").exists()  # snapshots belong to the user
     assert Path("outputs/run/mine.txt").exists()
     assert [event.step for event in events("outputs/run").Scalars("val/loss")] == [2]
 
-    # Two processes do not train it at once.
+    # Another process cannot train the same run at the same time.
     with FileLock("outputs/run/.lock"):
         said = script("train", "resume=outputs/run", "trainer.max_steps=4")
     assert said.code == 1
     assert said.err.count("\n") == 1
-    assert "another process is at work" in said.err
+    assert "is used by another process" in said.err
 
-    # Another number of threads.
+    # A different number of threads causes a warning.
     torch.set_num_threads(2)
     try:
         said = script("train", "resume=outputs/run", "trainer.max_steps=4")
@@ -131,12 +129,12 @@ def test_a_run_that_died_before_its_first_checkpoint_starts_again(
     assert "1 before, 2 now: the weights will differ in their last bits" in said.out
 
 
-def test_out_of_memory_is_told_in_a_line(
+def test_out_of_memory_is_reported_in_one_line(
     script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = [*RUN, f"data.path={speeches}", "trainer.max_steps=6", "trainer.val_every_steps=2"]
     with monkeypatch.context() as patch:
-        too_much = acting("training_step", 4, lambda: torch.empty(2**48))
+        too_much = with_action("training_step", 4, lambda: torch.empty(2**48))
         patch.setattr(LanguageModel, "training_step", too_much)
         said = script("train", *words, "hydra.run.dir=outputs/run")
     assert said.code == 1
@@ -145,7 +143,7 @@ def test_out_of_memory_is_told_in_a_line(
     assert script("train", "resume=outputs/run").code == 0
 
 
-def test_a_sweep_survives_a_bad_value_and_the_same_command_continues_it(
+def test_a_sweep_skips_bad_values_and_the_same_command_continues_it(
     script: Script, speeches: Path
 ) -> None:
     words = ["-m", *RUN, f"data.path={speeches}", "trainer.max_steps=2", "model.heads=2,3,4,two"]
@@ -153,16 +151,16 @@ def test_a_sweep_survives_a_bad_value_and_the_same_command_continues_it(
     assert said.code == 1
     assert "Traceback" not in said.err
     last = said.err.splitlines()[-1]
-    assert "model.heads=two" in said.err.splitlines()[-2]  # not composed
-    assert "model.heads=3" in last  # not built
+    assert "model.heads=two" in said.err.splitlines()[-2]  # Hydra cannot compose this run
+    assert "model.heads=3" in last  # this run composes, but its model cannot be built
     assert "embed_dim=32 must be a multiple of heads=3" in last
     [sweep] = Path("outputs").glob("gpt_multirun_*")
     assert {path.name for path in sweep.iterdir()} == {"0", "2", "multirun.yaml"}
-    (sweep / "2/summary.json").unlink()  # as if it had been killed
+    (sweep / "2/summary.json").unlink()  # as if the process had been killed
     before = (sweep / "0/checkpoints/last.ckpt").stat().st_mtime_ns
     said = script("train", *words)
     assert said.code == 1
-    assert f"{sweep}/0 is finished already" in said.out
+    assert f"{sweep}/0 is already finished" in said.out
     assert "resuming    at step 2 of 2" in said.out
     assert (sweep / "2/summary.json").exists()
     assert (sweep / "0/checkpoints/last.ckpt").stat().st_mtime_ns == before
@@ -170,7 +168,7 @@ def test_a_sweep_survives_a_bad_value_and_the_same_command_continues_it(
 
 @pytest.fixture
 def small_files() -> object:
-    """No file can be written beyond 4 kB."""
+    """Limits the size of new files to 4 kB."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     yield
@@ -178,7 +176,7 @@ def small_files() -> object:
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_failed_write_leaves_no_file_and_names_the_space(
+def test_a_failed_write_leaves_no_partial_file_and_reports_the_free_space(
     small_files: None, before: bool, tmp_path: Path
 ) -> None:
     target = tmp_path / "target"
@@ -201,7 +199,7 @@ def test_a_failed_write_leaves_no_file_and_names_the_space(
     fails(lambda: AtomicCheckpointIO().save_checkpoint(content, target), "40,000 bytes")
 
 
-def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:
+def test_the_error_names_an_unwritable_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     target = tmp_path / "file" / "last.ckpt"
     with pytest.raises(UserError, match=re.escape(f"{target} could not be written")):

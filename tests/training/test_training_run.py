@@ -1,4 +1,4 @@
-"""The whole of it on real text: train, sample, evaluate, start anew."""
+"""Training, evaluation, sampling and starting from a checkpoint, end to end on real text."""
 
 import json
 import math
@@ -19,7 +19,7 @@ def figures(said: Said) -> dict[str, float]:
     return json.loads(said.out)
 
 
-def test_it_learns_and_tells_what_it_learned(script: Script, speeches: Path) -> None:
+def test_train_evaluate_sample_and_start_from_its_weights(script: Script, speeches: Path) -> None:
     said = script(
         "train",
         *SMALL,
@@ -35,7 +35,7 @@ def test_it_learns_and_tells_what_it_learned(script: Script, speeches: Path) -> 
     run = Path("outputs") / Path("outputs/latest").read_text().strip()
     summary = json.loads((run / "summary.json").read_text())
 
-    # It learned more than how often each token comes.
+    # The model learned more than token frequencies.
     [store] = [path for path in Path("data").iterdir() if path.is_dir()]
     tokens = open_store(store).validation[1:].tolist()
     counts = Counter(tokens)
@@ -48,7 +48,7 @@ def test_it_learns_and_tells_what_it_learned(script: Script, speeches: Path) -> 
     assert f"{run}/checkpoints/best.ckpt" in said.out
     assert "--samples_per_plugin images=" in said.out
 
-    # What is in TensorBoard.
+    # All expected entries are in TensorBoard.
     log = events(str(run))
     logged = log.Tags()
     assert {
@@ -68,7 +68,7 @@ def test_it_learns_and_tells_what_it_learned(script: Script, speeches: Path) -> 
     assert len(spread_steps) <= 10
     assert [event.step for event in log.Tensors("samples/text_summary")] == [100, 200, 300]
 
-    # Evaluation is the summary's own figure, to the last bits of a different batch size.
+    # Evaluation equals the summary up to rounding, because the batch size differs.
     last = figures(script("evaluate", f"checkpoint={run}/checkpoints/last.ckpt"))
     assert last["loss_nats_per_token"] == pytest.approx(summary["val_loss"], rel=1e-5)
     assert last["bits_per_byte"] == pytest.approx(summary["val_bits_per_byte"], rel=1e-5)
@@ -78,7 +78,7 @@ def test_it_learns_and_tells_what_it_learned(script: Script, speeches: Path) -> 
     other = figures(script("evaluate", f"data.path={sorted(speeches.glob('*.txt'))[0]}"))
     assert other["bytes"] != last["bytes"]
 
-    # Sampling: the newest run without being told; text alone on standard output.
+    # By default, sampling uses the newest run, and prints only text to standard output.
     words = ("max_new_tokens=60", "prompt=My fellow citizens, ")
     one, again = script("sample", *words), script("sample", *words)
     assert one.code == 0, one.err
@@ -86,7 +86,7 @@ def test_it_learns_and_tells_what_it_learned(script: Script, speeches: Path) -> 
     assert one.out == again.out != script("sample", *words, "seed=2").out
     assert script("sample", "temperature=0", "seed=3").out == script("sample", "temperature=0").out
 
-    # Its weights start a new run, which is another run.
+    # A new run can start from these weights.
     new = script(
         "train",
         *SMALL,
@@ -104,7 +104,7 @@ def test_it_learns_and_tells_what_it_learned(script: Script, speeches: Path) -> 
     assert copied["steps"] == 1
 
 
-def test_a_sweep_has_a_numbered_folder_for_each_run(script: Script, speeches: Path) -> None:
+def test_each_run_of_a_sweep_has_a_numbered_folder(script: Script, speeches: Path) -> None:
     said = script(
         "train",
         "-m",
@@ -121,9 +121,7 @@ def test_a_sweep_has_a_numbered_folder_for_each_run(script: Script, speeches: Pa
     assert Path("outputs/latest").read_text().strip() == "sweep/1"
 
 
-def test_a_loss_that_is_no_number_ends_it_and_spoils_no_checkpoint(
-    script: Script, speeches: Path
-) -> None:
+def test_a_nan_loss_ends_training_and_is_in_no_checkpoint(script: Script, speeches: Path) -> None:
     words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=20", "optimizer.lr=1e30"]
     said = script(
         "train",
@@ -142,7 +140,7 @@ def test_a_loss_that_is_no_number_ends_it_and_spoils_no_checkpoint(
         assert all(weight.isfinite().all() for weight in content["state_dict"].values())
 
 
-def test_a_run_goes_on_with_its_own_text_alone(script: Script, speeches: Path) -> None:
+def test_a_run_is_resumed_only_with_the_same_text(script: Script, speeches: Path) -> None:
     texts = Path("texts")
     texts.mkdir()
     for file in speeches.iterdir():
@@ -153,9 +151,9 @@ def test_a_run_goes_on_with_its_own_text_alone(script: Script, speeches: Path) -
         file.write("One more sentence.")
     said = script("train", "resume=outputs/run", "trainer.max_steps=4")
     assert said.code == 1
-    assert "the text is not the one this run began with" in said.err
+    assert "the text has changed since this run started" in said.err
 
-    # A new run may take the weights to the new text; it keeps the tokens they were trained on.
+    # A new run can continue from the weights with another text, but keeps the old tokenizer.
     init = "init_from=outputs/run/checkpoints/last.ckpt"
     words = [word for word in words if not word.startswith("tokenizer.")]
     said = script("train", *words, init, "hydra.run.dir=outputs/new")
@@ -170,7 +168,7 @@ def test_a_run_goes_on_with_its_own_text_alone(script: Script, speeches: Path) -
     assert old["store"] != new["store"]
 
 
-def test_a_prepared_token_store_is_trained_on_without_datasets_and_pyarrow(
+def test_training_on_a_prepared_store_needs_no_datasets_or_pyarrow(
     script: Script, speeches: Path
 ) -> None:
     words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=2", "trainer.val_every_steps=2"]

@@ -11,7 +11,7 @@ from headscope.benchmarks.show import Bars
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.training.callbacks.clock import clock_of
-from headscope.training.callbacks.watching import watching_seconds
+from headscope.training.callbacks.step_callback import watching_seconds
 
 PARTS = {
     "training": "training",

@@ -1,1 +1,1 @@
-"""The command line: its words, its errors."""
+"""The command line of the scripts: arguments, --help, and error messages."""

@@ -1,4 +1,4 @@
-"""Run a script: compose conf/ with the command line by Hydra, and tell errors in one line."""
+"""Runs a script: Hydra composes the configuration, and errors are printed in one line."""
 
 import functools
 import hashlib
@@ -17,7 +17,7 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
-from headscope.cli.error_messages import MISTAKES, errors_told, one_line
+from headscope.cli.error_messages import USER_ERRORS, exit_on_error, one_line
 from headscope.cli.help import help_text
 from headscope.cli.words import (
     CONF,
@@ -38,14 +38,14 @@ from headscope.training.run_folder import make_new
 
 
 def run_folder() -> Path:
-    """The folder that Hydra gave this run, as a literal path: OmegaConf would interpolate a `${` in
-    its name."""
+    """The run folder that Hydra chose. It is read without interpolation, because its name may
+    contain a literal `${`."""
     runtime: Any = OmegaConf.to_container(HydraConfig.get().runtime, resolve=False)
     return Path(runtime["output_dir"])
 
 
 def read_standard_input() -> str:
-    """All of standard input. Raises UserError when it is not UTF-8."""
+    """Reads all of standard input. Raises UserError when it is not UTF-8."""
     try:
         return sys.stdin.buffer.read().decode()
     except UnicodeDecodeError as error:
@@ -57,25 +57,26 @@ def run(
     config_name: str,
     prepare: Callable[[list[str], list[str]], list[str]] = lambda typed, quoted: quoted,
 ) -> None:
-    """Compose conf/<config_name>.yaml with this process's command line and call `task` with it.
+    """Composes conf/<config_name>.yaml with the command line of this process, and calls `task` with
+    the result.
 
-    `prepare` gets the arguments as typed and as quoted for Hydra, and may change the latter. An
-    error that the user can fix is printed in one line and ends the process with 1, Ctrl-C with 130;
-    HYDRA_FULL_ERROR=1 shows the whole traceback. Such an error in one run of a sweep (`-m`) does
-    not end the sweep: it is printed once more at the end.
+    `prepare` takes the arguments as typed and as quoted for Hydra, and returns the arguments for
+    Hydra. An error that the user can fix is printed in one line, and the process ends with exit
+    code 1. Ctrl-C ends the process with 130. HYDRA_FULL_ERROR=1 shows the full traceback. If a run
+    of a sweep (`-m`) fails in this way, the sweep continues and lists the error again at the end.
     """
     full_error = os.environ.get("HYDRA_FULL_ERROR", "0") not in ("", "0")
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then leaves errors to us
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise errors instead of printing them
     register_schemas()
     OmegaConf.register_new_resolver("command_line_id", _command_line_id, replace=True)
     failures: list[str] = []
 
     @functools.wraps(task)
     def guarded(config: Any) -> Any:
-        with errors_told(full_error):  # before Hydra adds lines of its own
+        with exit_on_error(full_error):  # inside Hydra, which would print additional lines
             try:
                 return task(config)
-            except MISTAKES as error:
+            except USER_ERRORS as error:
                 sweep = HydraConfig.get().mode == RunMode.MULTIRUN
                 if full_error or not sweep or isinstance(error, BrokenPipeError):
                     raise
@@ -88,7 +89,7 @@ def run(
 
     if not full_error:
         skip_bad_runs(note_failure)
-    with errors_told(full_error):
+    with exit_on_error(full_error):
         typed = [plain_word(word) for word in flags_first(sys.argv[1:])]
         check_encoding(typed)
         check_groups(typed)
@@ -99,33 +100,33 @@ def run(
         sys.argv[1:] = prepare(typed, quoted)
         hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(guarded)()
     if failures:
-        print("\nThese runs failed; the same command tries them again:", file=sys.stderr)
+        print("\nThese runs failed. The same command runs them again:", file=sys.stderr)
         for failure in failures:
             print(f"  {failure}", file=sys.stderr)
         sys.exit(1)
 
 
 def skip_bad_runs(note_failure: Callable[[Sequence[str], BaseException], None]) -> None:
-    """Let a sweep leave out the runs that Hydra cannot compose, where its sweeper would end;
-    `note_failure` is called with the words of each and the error."""
+    """Makes a sweep skip runs whose configuration Hydra cannot compose. By default, one such run
+    ends the sweep. `note_failure` is called with the words of each skipped run and the error."""
 
-    def keep_legal(self: Sweeper, batch: Any) -> None:
+    def remove_bad_runs(self: Sweeper, batch: Any) -> None:
         for words in list(batch):
             try:
                 Sweeper.validate_batch_is_legal(self, [words])
-            except MISTAKES as error:
+            except USER_ERRORS as error:
                 note_failure(words, error)
                 batch.remove(words)
 
-    # The class that Hydra's plugin loader made, which is not the one that an import gives.
+    # An import would give another class object than the one that Hydra's plugin loader uses.
     plugins = Plugins.instance().class_name_to_class
-    basic: Any = plugins["hydra._internal.core_plugins.basic_sweeper.BasicSweeper"]
-    basic.validate_batch_is_legal = keep_legal
+    sweeper: Any = plugins["hydra._internal.core_plugins.basic_sweeper.BasicSweeper"]
+    sweeper.validate_batch_is_legal = remove_bad_runs
 
 
 class NewFolder(Callback):
-    """Makes a new folder for a run before Hydra writes there, so that of two runs that start in the
-    same second each gets its own. A folder that the command line names stays as it is."""
+    """Creates a new run folder before Hydra writes to it. So two runs that start in the same second
+    get different folders. A folder that the command line names is used unchanged."""
 
     def __init__(self, enabled: bool) -> None:
         self.enabled = enabled
@@ -138,6 +139,6 @@ class NewFolder(Callback):
 
 
 def _command_line_id() -> str:
-    """Eight digits that are the same whenever the same words are given to the script."""
+    """Eight hexadecimal digits that depend only on the words of the command line."""
     words = [word for word in sys.argv[1:] if word not in MULTIRUN]
     return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:8]

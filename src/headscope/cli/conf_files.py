@@ -1,4 +1,4 @@
-"""The files of conf/ as documentation: groups, choices, keys, and the comments behind keys."""
+"""Reads the keys and comments in conf/, for --help and docs/configuration.md."""
 
 import json
 import re
@@ -16,7 +16,8 @@ from headscope.config import SCHEMAS
 
 @dataclass(frozen=True)
 class Key:
-    """A key of conf/ with its comment; the value of a key that holds other keys is a dictionary."""
+    """A key of conf/ with its default value and its comment. A key that contains other keys has the
+    value {}."""
 
     name: str
     value: Any
@@ -24,13 +25,13 @@ class Key:
 
     @property
     def shown(self) -> str:
-        """The value as on a command line."""
+        """The value as it is written on a command line."""
         plain = isinstance(self.value, str) and self.value.isprintable() and self.value
         return self.value if plain else json.dumps(self.value)
 
 
 def in_order(groups: Iterable[str]) -> list[str]:
-    """Groups such as model/attention, in the order of SCHEMAS."""
+    """Sorts groups, such as model/attention, in the order of SCHEMAS."""
     order = list(SCHEMAS)
     names = {group: group.split("/")[-1] for group in sorted(groups)}
     return sorted(
@@ -39,15 +40,15 @@ def in_order(groups: Iterable[str]) -> list[str]:
 
 
 def heading(file: Path) -> str:
-    """The comment with which a file of conf/ begins."""
+    """The comment at the beginning of a file in conf/."""
     lines = file.read_text(encoding="utf-8").splitlines()
     comment = takewhile(lambda line: line.startswith("#"), lines)
     return " ".join(line.lstrip("# ") for line in comment if not line.startswith("# @package"))
 
 
 def keys_in(file: Path) -> Iterator[Key]:
-    """The keys that a file of conf/ sets below its package, which is its group unless it says
-    otherwise. Nothing of a schema, or of a file of Hydra."""
+    """The keys that a file in conf/ sets, with their full names. Yields nothing if the file does
+    not exist, as for schemas and for Hydra's own files."""
     if not file.is_file():
         return
     text = file.read_text(encoding="utf-8")
@@ -62,15 +63,15 @@ def keys_in(file: Path) -> Iterator[Key]:
 
 def _below(node: yaml.MappingNode, prefix: str, lines: list[str]) -> Iterator[Key]:
     for name, value in node.value:
-        inner = isinstance(value, yaml.MappingNode)
-        end = name.end_mark if inner else value.end_mark
-        comment = re.match(r":?\s*#\s*(.*)", lines[end.line][end.column :])
-        found = [comment[1]] if comment else []
-        for line in lines[end.line + 1 :] if comment else []:
+        is_mapping = isinstance(value, yaml.MappingNode)
+        end = name.end_mark if is_mapping else value.end_mark
+        first = re.match(r":?\s*#\s*(.*)", lines[end.line][end.column :])
+        comment = [first[1]] if first else []
+        for line in lines[end.line + 1 :] if first else []:
             if not line.strip().startswith("#"):
                 break
-            found.append(line.strip("# "))
-        plain = {} if inner else yaml.SafeLoader("").construct_document(value)
-        yield Key(f"{prefix}{name.value}", plain, " ".join(found))
-        if inner:
+            comment.append(line.strip("# "))
+        plain = {} if is_mapping else yaml.SafeLoader("").construct_document(value)
+        yield Key(f"{prefix}{name.value}", plain, " ".join(comment))
+        if is_mapping:
             yield from _below(value, f"{prefix}{name.value}.", lines)

@@ -1,4 +1,4 @@
-"""docs/configuration.md: python -m headscope.cli.configuration_page > docs/configuration.md"""
+"""Makes the list of keys: python -m headscope.cli.configuration_page > docs/configuration.md"""
 
 import html
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ EXPERIMENTS = "experiment"
 
 
 def page() -> str:
-    """All of conf/ as Markdown."""
+    """The whole page as Markdown."""
     blocks = [PREFACE, "## Groups", table(["group", "choices"], group_rows())]
     for root in SCHEMAS["script"]:
         file = CONF / f"{root}.yaml"
@@ -50,7 +50,7 @@ def group_rows() -> Iterator[list[str]]:
 
 
 def key_table(files: dict[str, Path]) -> str:
-    """The keys that these choices set, each with its default and its comment."""
+    """A table of the keys that these choices set, with their defaults and comments."""
     choices: dict[tuple[str, str, str], list[str]] = {}
     for choice, file in files.items():
         for key in keys_in(file):
@@ -67,7 +67,8 @@ def key_table(files: dict[str, Path]) -> str:
 
 @cache
 def comment_elsewhere(name: str) -> str:
-    """The comment of a key in some file of conf/: a choice that only changes its value has none."""
+    """The comment of a key in any file of conf/, for a choice that sets the key without a
+    comment."""
     files = [CONF / group / f"{choice}.yaml" for group in GROUPS for choice in choices_of(group)]
     keys = [key for file in files for key in keys_in(file) if key.name == name]
     return next((key.comment for key in keys if key.comment), "")

@@ -1,4 +1,4 @@
-"""What stands between an error and the person: one line of what went wrong."""
+"""Prints errors as one line that says what went wrong."""
 
 import difflib
 import os
@@ -20,20 +20,21 @@ from yaml import YAMLError
 from headscope.errors import UserError, first_line, ran_out_of_memory
 from headscope.terminal import printable
 
-MISTAKES = (UserError, OSError, YAMLError, HydraException, OmegaConfBaseException)
-"""Errors that the user can fix. Any other one is a bug."""
+USER_ERRORS = (UserError, OSError, YAMLError, HydraException, OmegaConfBaseException)
+"""Errors that the user can fix. All other errors are bugs."""
 
 BUG = """
-This is a bug in headscope, not a mistake of yours. Please report it with the traceback above:
-CONTRIBUTING.md, section "Report a bug", says how."""
+This is a bug in headscope, not your mistake. Please report it with the traceback above. See
+CONTRIBUTING.md, section "Report a bug"."""
 
 
 @contextmanager
-def errors_told(full_error: bool) -> Iterator[None]:
-    """End the process when something in here fails.
+def exit_on_error(full_error: bool) -> Iterator[None]:
+    """Ends the process if the code inside the `with` block raises an error.
 
-    A mistake that the user can fix is printed as one line (with `full_error` as a traceback) and
-    exits with 1, Ctrl-C with 130. Anything else is a bug: its traceback and where to report it.
+    An error that the user can fix is printed in one line, and the exit code is 1. With
+    `full_error`, it is raised instead. Ctrl-C gives exit code 130. Any other error is a
+    bug: prints its traceback and how to report it.
     """
     try:
         yield
@@ -41,10 +42,11 @@ def errors_told(full_error: bool) -> Iterator[None]:
         print("\nInterrupted.", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
-        # The reader has gone, as `head` does. Python would complain when it flushes at exit.
+        # The reading program, such as `head`, has ended. Without this, Python would print another
+        # error when it flushes standard output at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except MISTAKES as error:
+    except USER_ERRORS as error:
         if full_error:
             raise
         print(f"Error: {printable(one_line(error))}", file=sys.stderr)
@@ -60,7 +62,7 @@ def errors_told(full_error: bool) -> Iterator[None]:
 
 
 def one_line(error: BaseException) -> str:
-    """What went wrong, without the libraries' frame around it."""
+    """The message of an error in one line, without what Hydra and OmegaConf add to it."""
     where = re.match(r"In '(.+?)': \w+ raised while composing", str(error))
     if where and error.__context__:
         return f"conf/{where[1]}.yaml: {one_line(error.__context__)}"
@@ -68,17 +70,17 @@ def one_line(error: BaseException) -> str:
     while isinstance(error, HydraException) and error.__cause__:
         error = error.__cause__
     if isinstance(error, OverrideParseException):
-        return f"{error.override}: this is not key=value as Hydra reads it; quote the value"
+        return f"{error.override}: Hydra cannot read this as key=value: put the value in quotes"
     if isinstance(error, MissingMandatoryValue):
         return f"{error.full_key}= must be given"
     if isinstance(error, ConfigKeyError | ConfigAttributeError) and error.full_key:
         return f"{error.full_key}: there is no such key{_suggestion(error)}"
-    if merging and isinstance(getattr(error, "full_key", None), int):  # a place in a list, no name
+    if merging and isinstance(getattr(error, "full_key", None), int):  # an index in a list
         return f"{merging[1]}: {str(error).splitlines()[0]}"
     if isinstance(error, OmegaConfBaseException) and error.full_key:
         return f"{error.full_key}: {_plain_reason(error)}"
     if isinstance(error, FileExistsError | NotADirectoryError) and error.filename:
-        return f"{error.filename}: a file is in the place of a folder; name another folder"
+        return f"{error.filename} is a file, but must be a folder: name another folder"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     text, _, _ = str(error).partition("Config search path")
@@ -86,12 +88,12 @@ def one_line(error: BaseException) -> str:
 
 
 def _plain_reason(error: OmegaConfBaseException) -> str:
-    """Why OmegaConf refuses a value, in words of the command line."""
+    """Why OmegaConf does not accept a value, in terms of the command line."""
     reason, key = str(error).splitlines()[0], error.full_key
     if "is not a ListConfig" in reason:
         return f"must be a list, in brackets: {key}=[...]"
     if "is not a subclass of" in reason:
-        return f"this is a group of keys; set one of them, {key}.KEY=value"
+        return f"this is a group of keys: set one of its keys with {key}.KEY=value"
     if "does not support deletion" in reason or "is not Optional" in reason:
         return f"it needs a value; --help shows the default of {key}"
     return reason

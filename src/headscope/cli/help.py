@@ -1,4 +1,4 @@
-"""The text of --help: how to use a script, then every key with its comment in conf/."""
+"""Makes the text of --help: the usage of a script, and all keys with their comments."""
 
 import shutil
 import textwrap
@@ -16,19 +16,20 @@ from headscope.cli.conf_files import Key, heading, in_order, keys_in
 from headscope.cli.words import CONF, choices_of
 from headscope.config.parse import HYDRA_KEYS
 
-WIDEST = 100
-"""Columns of a line, where the terminal has as many."""
+MAX_WIDTH = 100
+"""Largest number of columns in a line."""
 
-LONGEST_SETTING = 42
-"""Columns of `key=value`; the comment of a longer one starts on the next line."""
+MAX_SETTING_WIDTH = 42
+"""If `key=value` needs more columns than this, its comment starts on the next line."""
 
 SHARED = "head_types"
-"""A file of conf/ whose keys stand in callbacks.heads.thresholds of train.yaml, too."""
+"""A file in conf/ that sets keys at different places: callbacks.heads.thresholds of train.py, and
+thresholds of analyze.py."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """A group with the choice that was made and its keys; the keys of the script have no group."""
+    """A group with its chosen option and its keys. The script's own keys have the group ""."""
 
     group: str
     choice: str | None
@@ -36,27 +37,26 @@ class Section:
 
 
 def help_text(root: str, words: Sequence[str]) -> str:
-    """What scripts/<root>.py --help prints, given the overrides `words`."""
+    """The output of scripts/<root>.py --help with the overrides `words`."""
     usage, sections = sections_of(root, words)
-    width = min(shutil.get_terminal_size((WIDEST, 24)).columns, WIDEST)
-    return "\n".join(
-        [usage, INTRODUCTION, *(line for one in sections for line in shown(one, width))]
-    )
+    width = min(shutil.get_terminal_size((MAX_WIDTH, 24)).columns, MAX_WIDTH)
+    lines = [line for section in sections for line in section_lines(section, width)]
+    return "\n".join([usage, INTRODUCTION, *lines])
 
 
 def sections_of(root: str, words: Sequence[str]) -> tuple[str, list[Section]]:
-    """How to use a script, and all of its keys as composed with the overrides `words`."""
+    """The usage of a script, and all of its keys as composed with the overrides `words`."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
         composed = compose(root, list(words), return_hydra_config=True)
         loader = GlobalHydra.instance().config_loader()
         files = loader.compute_defaults_list(root, list(words), RunMode.RUN).defaults
-    HydraConfig.instance().set_config(composed)  # conf/ interpolates from it
+    HydraConfig.instance().set_config(composed)  # needed for interpolations in conf/
     chosen = composed.hydra.runtime.choices
-    # A script's own groups come before those of train.yaml, on which it is built.
+    # The script's own groups come before the groups that it includes from train.yaml.
     own = {str(file.config_path).split("/")[0] for file in files if file.parent == root}
     groups = in_order(group for group in {*chosen, *map(str, composed)} if (CONF / group).is_dir())
     groups.sort(key=lambda group: group.split("/")[0] not in own)
-    # The comment of the script's own file, else of the first file that has one.
+    # Comments in the script's own file take precedence over comments in other files.
     comments: dict[str, str] = {}
     for file in sorted(files, key=lambda file: file.config_path != root):
         path = CONF / f"{file.config_path}.yaml"
@@ -82,8 +82,8 @@ Keys (set with key=value) and groups (choose with group=choice), as composed fro
 """
 
 
-def shown(section: Section, width: int) -> Iterator[str]:
-    """A group and its keys in lines of `width`."""
+def section_lines(section: Section, width: int) -> Iterator[str]:
+    """A group and its keys in lines of up to `width` columns."""
     group, choice, keys = section.group, section.choice, section.keys
     if group:
         others = [name for name in choices_of(group) if name != choice]
@@ -93,17 +93,17 @@ def shown(section: Section, width: int) -> Iterator[str]:
         if choice:
             yield from textwrap.wrap(heading(CONF / group / f"{choice}.yaml"), width)
     settings = [f"{key.name}.*" if key.value == {} else f"{key.name}={key.shown}" for key in keys]
-    fitting = [len(setting) for setting in settings if len(setting) <= LONGEST_SETTING]
-    column = max(fitting, default=LONGEST_SETTING) + 4
+    fitting = [len(setting) for setting in settings if len(setting) <= MAX_SETTING_WIDTH]
+    column = max(fitting, default=MAX_SETTING_WIDTH) + 4
     for setting, key in zip(settings, keys, strict=True):
-        yield from described(setting, key.comment, column, width)
+        yield from setting_lines(setting, key.comment, column, width)
     yield ""
 
 
-def described(setting: str, comment: str, column: int, width: int) -> list[str]:
-    """`key=value` and its comment from `column` on, in lines of `width`."""
+def setting_lines(setting: str, comment: str, column: int, width: int) -> list[str]:
+    """`key=value`, and its comment starting at `column`, in lines of up to `width` columns."""
     right = [" " * column + line for line in textwrap.wrap(comment, max(width - column, 20))]
-    if right and len(setting) <= LONGEST_SETTING:
+    if right and len(setting) <= MAX_SETTING_WIDTH:
         return [f"  {setting}".ljust(column) + right[0].strip(), *right[1:]]
     left = textwrap.wrap(
         setting, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
@@ -112,16 +112,16 @@ def described(setting: str, comment: str, column: int, width: int) -> list[str]:
 
 
 def nested(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every key with its value, at all depths; of a key that holds keys, {}."""
+    """All keys at all depths with their values. A key that contains other keys has the value {}."""
     for name, value in values.items():
         if name not in HYDRA_KEYS:
-            inner = isinstance(value, dict)
-            yield prefix + name, {} if inner else value
-            if inner:
+            is_mapping = isinstance(value, dict)
+            yield prefix + name, {} if is_mapping else value
+            if is_mapping:
                 yield from nested(value, f"{prefix}{name}.")
 
 
 def group_of(name: str, groups: Sequence[str]) -> str:
-    """The group, such as model/attention, that a key belongs to; "" for a key of the script."""
-    holders = [group for group in groups if name.startswith(group.replace("/", ".") + ".")]
-    return max(holders, key=len, default="")
+    """The group of a key, such as model/attention, or "" for one of the script's own keys."""
+    matching = [group for group in groups if name.startswith(group.replace("/", ".") + ".")]
+    return max(matching, key=len, default="")

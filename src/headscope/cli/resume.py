@@ -1,8 +1,10 @@
-"""The command line of a resumed run. Hydra composes its words, and nothing that a checkpoint says
-but the names of choices."""
+"""The command line of a resumed run.
+
+Hydra composes the user's words and the names of the run's choices. Nothing else from the checkpoint
+goes through Hydra, because a checkpoint may come from a stranger.
+"""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from headscope import checkpoint
 from headscope.cli.words import MULTIRUN, quote, value_of
@@ -11,9 +13,6 @@ from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.training.recovery import newest_checkpoint
 from headscope.training.run_folder import is_run
-
-if TYPE_CHECKING:
-    pass
 
 FIXED = (
     "model",
@@ -27,65 +26,69 @@ FIXED = (
     "trainer.accumulate",
     "trainer.val_every_steps",
 )
-"""What a run is; a change of these makes another run."""
+"""Keys and groups that cannot change when a run is resumed."""
 
-KEPT_CHOICES = ("optimizer", "schedule")
-"""Groups whose keys depend on the choice: they are composed with the choice of the run."""
+CHOICES_FROM_RUN = ("optimizer", "schedule")
+"""Groups for which Hydra gets the choice of the resumed run, because their keys depend on it."""
 
 FIXED_CHOICES = ("optimizer",)
-"""Groups in which a run keeps its choice, since the checkpoint holds its state."""
+"""Groups whose choice cannot change, because the checkpoint contains their state. Their keys can
+change."""
 
 
 def resume_arguments(typed: list[str], quoted: list[str]) -> list[str]:
-    """The command line to compose with; with `resume=`, one that makes Hydra stay in that folder.
+    """The words of the command line for Hydra. With `resume=`, these also contain the choices of
+    the resumed run, and its folder as `hydra.run.dir`.
 
-    Raises UserError when there is nothing to resume, the words would change what the run is, or
-    `hydra.run.dir=` names a folder that is a run already.
+    Raises UserError when there is nothing to resume, a word changes a fixed key, or
+    `hydra.run.dir=` names a folder that already holds a run.
     """
-    given = value_of(typed, "resume")
-    if given is None:
+    resumed = value_of(typed, "resume")
+    if resumed is None:
         folder = value_of(typed, "hydra.run.dir")
         if folder and is_run(Path(folder)):
             raise UserError(
-                f"hydra.run.dir={folder} is a run already; continue it with resume={folder}, "
+                f"hydra.run.dir={folder} already holds a run: continue it with resume={folder}, "
                 "or name another folder"
             )
         return quoted
     if MULTIRUN & set(typed):
-        raise UserError(f"resume={given} continues one run: leave out -m")
+        raise UserError(f"resume={resumed} continues one run: leave out -m")
     if value_of(typed, "hydra.run.dir") is not None:
-        raise UserError(f"resume={given} goes on in its own folder: leave out hydra.run.dir=")
-    own = checkpoint.config_of(newest_checkpoint(Path(given)).content)
-    new = [argument for argument in quoted if not argument.startswith("resume=")]
-    for argument in new:
+        raise UserError(f"resume={resumed} continues in the run's folder: leave out hydra.run.dir=")
+    config = checkpoint.config_of(newest_checkpoint(Path(resumed)).content)
+    overrides = [argument for argument in quoted if not argument.startswith("resume=")]
+    for argument in overrides:
         key = key_of(argument)
-        kept = next((name for name in FIXED if key == name or key.startswith(f"{name}.")), None)
-        kept = key if key in FIXED_CHOICES else kept
-        if kept:
+        fixed = next((name for name in FIXED if key == name or key.startswith(f"{name}.")), None)
+        fixed = key if key in FIXED_CHOICES else fixed
+        if fixed:
             raise UserError(
-                f"{argument}: a resumed run keeps its {kept}; to change it, start a new run "
-                f"from these weights with init_from={given}"
+                f"{argument}: {fixed} cannot change in a resumed run; to change it, start a new "
+                f"run from these weights with init_from={resumed}"
             )
-    first = next((n for n, word in enumerate(new) if "=" in word or word[:1] == "~"), len(new))
+    is_override = ["=" in word or word[:1] == "~" for word in overrides]
+    first = is_override.index(True) if True in is_override else len(overrides)
     return [
-        *new[:first],  # flags
-        *kept_choices(own, new),
-        f"resume={quote(given)}",
-        *new[first:],
-        f"hydra.run.dir={quote(given)}",
+        *overrides[:first],  # flags
+        *choices_from_run(config, overrides),
+        f"resume={quote(resumed)}",
+        *overrides[first:],
+        f"hydra.run.dir={quote(resumed)}",
         "hydra.output_subdir=null",
     ]
 
 
-def kept_choices(config: TrainConfig, new: list[str]) -> list[str]:
-    """`schedule=linear` and the like: the run's choices in KEPT_CHOICES that `new` does not change.
+def choices_from_run(config: TrainConfig, overrides: list[str]) -> list[str]:
+    """The run's choices in CHOICES_FROM_RUN that `overrides` do not change, as words such as
+    `schedule=linear`.
 
-    Only names of SCHEMAS come out of here, whatever the configuration holds.
+    Returns only names from SCHEMAS, even if the configuration was manipulated.
     """
-    changed = {key_of(argument) for argument in new}
+    changed = {key_of(argument) for argument in overrides}
     return [
         f"{group}={name}"
-        for group in KEPT_CHOICES
+        for group in CHOICES_FROM_RUN
         if group not in changed
         for name, schema in SCHEMAS[group].items()
         if type(getattr(config, group)) is schema
@@ -93,12 +96,12 @@ def kept_choices(config: TrainConfig, new: list[str]) -> list[str]:
 
 
 def key_of(argument: str) -> str:
-    """The place in the configuration that `key=value` is about; a group's slashes are dots."""
+    """The key of a word `key=value`, with dots instead of a group's slashes."""
     return argument.partition("=")[0].lstrip("+~").replace("/", ".")
 
 
 def changed_keys(composed: list[str]) -> list[str]:
-    """The keys that the user changes, from the words that Hydra composed: those of
-    `resume_arguments`, where the user's stand after `resume=`."""
-    first = next(place for place, word in enumerate(composed) if word.startswith("resume="))
+    """The keys that the user changes. `composed` are the words from `resume_arguments`, in which
+    the user's words follow `resume=`."""
+    first = next(index for index, word in enumerate(composed) if word.startswith("resume="))
     return [key_of(word) for word in composed[first + 1 :]]

@@ -1,7 +1,7 @@
-"""The words of a command line, before Hydra reads them.
+"""Checks and quotes the words of a command line before Hydra parses them.
 
-Hydra's grammar gives commas, quotes, brackets, `=` and most of Unicode a meaning of their own.
-Paths and texts are meant literally, so they are quoted first.
+In Hydra's grammar, commas, quotes, brackets, `=` and most Unicode characters have special meanings.
+The user means paths and texts literally, so they are quoted for Hydra.
 """
 
 import json
@@ -43,44 +43,40 @@ LITERAL_KEYS = frozenset(
         "compare.choices",
     }
 )
-"""Keys whose value is a text, a path or, in `LIST_KEYS`, a list of texts."""
+"""Keys whose value is taken literally: a text, a path, or (see `LIST_KEYS`) a list of texts."""
 
 LIST_KEYS = frozenset({"stop", "compare.choices", "checkpoints"})
-"""Of `LITERAL_KEYS`, the ones whose value is one text, or a JSON list of texts."""
+"""Literal keys whose value is one text or a JSON list of texts."""
 
 TEXT_KEYS = frozenset(
     {"prompt", "stop", "text", "callbacks.attention.text", "callbacks.samples.prompt"}
 )
-"""Of `LITERAL_KEYS`, the ones that may be empty."""
+"""Literal keys whose value may be empty."""
 
 HYDRA_KEYS = frozenset({"hydra.run.dir", "hydra.sweep.dir"})
-"""Of `LITERAL_KEYS`, the ones in which an interpolation, ${...}, keeps its meaning."""
-
+"""Literal keys whose value may contain Hydra's interpolations, ${...}."""
 
 GROUP = re.compile(r"[a-z_/]+")
 MULTIRUN = {"-m", "--multirun"}
 HELP = {"-h", "--help"}
 NAME = re.compile(r"[^\W_][\w .+=@-]*")
-LONGEST_NAME = 200
-"""Bytes: a folder's name has at most 255, and the date and time follow."""
+MAX_NAME_BYTES = 200
+"""File systems allow 255 bytes in the name of a folder, which also contains the date and time."""
 
 
 def literal_arguments(arguments: Sequence[str]) -> list[str]:
-    """The same command line with the values of `LITERAL_KEYS` quoted for Hydra.
-
-    `null` stays what it means to Hydra, but for a prompt.
-    """
+    """Quotes the values of `LITERAL_KEYS` for Hydra. `null` is not quoted, except for a prompt."""
     return [_literal_argument(argument) for argument in arguments]
 
 
 def _literal_argument(argument: str) -> str:
     key, equals, value = argument.partition("=")
     if not equals or key.lstrip("+") not in LITERAL_KEYS:
-        if re.search(r"\d{300}", value):  # Python converts none with more than 308
-            raise UserError(f"{key}={value[:20]}...: this number is too long")
+        if re.search(r"\d{300}", value):  # more digits than a float can hold
+            raise UserError(f"{key}={value[:20]}...: this number has too many digits")
         return argument
     if not value and key not in TEXT_KEYS:
-        raise UserError(f"{argument} is empty: give it a value, or leave it out")
+        raise UserError(f"{argument} is empty: give a value, or leave out {key}=")
     if value == "null" and not key.endswith("prompt"):
         return argument
     if key in HYDRA_KEYS and "${" in value:
@@ -96,7 +92,7 @@ def _texts(key: str, value: str) -> list[str]:
     try:
         texts = json.loads(value)
     except ValueError:
-        # A shell has taken the quotes away: [\n, END]
+        # The shell has removed the quotes, as in [\n, END].
         texts = [_unescaped(text.strip()) for text in value[1:-1].split(",")]
     if not all(isinstance(text, str) for text in texts):
         raise UserError(f'{key}={value} must be a list of texts, such as {key}=\'["a", "b"]\'')
@@ -111,10 +107,10 @@ def _unescaped(text: str) -> str:
 
 
 def quote(text: str) -> str:
-    """A Hydra value that OmegaConf reads as exactly `text`.
+    """Quotes `text` so that Hydra and OmegaConf together return exactly `text`.
 
-    In quotes, Hydra unescapes a quote and the backslashes right before one; OmegaConf then
-    unescapes `${` and the backslashes right before it, and leaves all others alone.
+    Inside quotes, Hydra unescapes a quote and the backslashes directly before it. Then OmegaConf
+    unescapes `${` and the backslashes directly before it. Both keep all other backslashes.
     """
     text = re.sub(r"(\\*)'", lambda found: 2 * found[1] + r"\'", escape(text))
     text = re.sub(r"\\+\Z", lambda found: 2 * found[0], text)
@@ -122,12 +118,12 @@ def quote(text: str) -> str:
 
 
 def escape(text: str) -> str:
-    """What OmegaConf reads as exactly `text`, with no interpolation in it."""
+    """Escapes `text` so that OmegaConf returns exactly `text`, without interpolation."""
     return re.sub(r"(\\*)\$\{", lambda found: 2 * found[1] + r"\${", text)
 
 
 def value_of(arguments: Sequence[str], key: str) -> str | None:
-    """What the last `key=...` of a command line (not yet quoted) says, or None."""
+    """The value of the last `key=...` in unquoted words. None if it is `null` or does not occur."""
     values = [
         argument.partition("=")[2] for argument in arguments if argument.startswith(f"{key}=")
     ]
@@ -135,9 +131,9 @@ def value_of(arguments: Sequence[str], key: str) -> str | None:
 
 
 def implied_data(arguments: Sequence[str]) -> list[str]:
-    """`data=text` or `data=hub` where `data.path=` or `data.name=` stands without a choice of data.
+    """`data=text` if the words contain `data.path=`, or `data=hub` if they contain `data.name=`.
 
-    A recipe (`experiment=`) may have chosen; then the path is its local copy.
+    Returns nothing if the words or the experiment (`experiment=`) already choose `data`.
     """
     arguments = [argument.lstrip("+") for argument in arguments]
     if any(argument.startswith("data=") for argument in arguments):
@@ -152,7 +148,7 @@ def implied_data(arguments: Sequence[str]) -> list[str]:
 
 
 def tokenizer_of_experiment(arguments: Sequence[str]) -> list[str]:
-    """`tokenizer=char` and the like, where `experiment=` names a recipe that chooses one."""
+    """The tokenizer that `experiment=` chooses, as a word such as `tokenizer=char`, if any."""
     chosen = re.findall(
         r"override /tokenizer: (\w+)", _experiment(value_of(arguments, "experiment") or "")
     )
@@ -160,12 +156,12 @@ def tokenizer_of_experiment(arguments: Sequence[str]) -> list[str]:
 
 
 def with_words(arguments: Sequence[str], words: Sequence[str]) -> list[str]:
-    """`words` put before the first `key=value` of a command line: among its flags, or after a flag
-    that stands between, Hydra would not take them."""
+    """Inserts `words` before the first `key=value` of a command line. Hydra does not accept them
+    between flags, or after a flag that follows a `key=value`."""
     first = next(
         (
-            place
-            for place, argument in enumerate(arguments)
+            index
+            for index, argument in enumerate(arguments)
             if "=" in argument and not argument.startswith("-")
         ),
         len(arguments),
@@ -179,53 +175,54 @@ def _experiment(name: str) -> str:
 
 
 def check_encoding(arguments: Sequence[str]) -> None:
-    """Raises UserError when a word, or the current folder's path, cannot be kept in a file.
-
-    Configurations and checkpoints are UTF-8, and Hydra interpolates the path of the current folder.
-    """
-    for what, text in [*(("argument", word) for word in arguments), ("folder", os.getcwd())]:
+    """Raises UserError when a word or the path of the current folder is not valid UTF-8, which
+    configurations and checkpoints require, or when the path contains `${`."""
+    for kind, text in [*(("argument", word) for word in arguments), ("folder", os.getcwd())]:
         try:
             text.encode()
         except UnicodeEncodeError:
             raise UserError(
-                f"the {what} {os.fsencode(text)!r} is not valid UTF-8: rename the file or folder"
+                f"the {kind} {os.fsencode(text)!r} is not valid UTF-8: rename the file or folder"
             ) from None
     if "${" in os.getcwd():
-        raise UserError(f"{os.getcwd()}: the folder's name has ${{ in it, which Hydra interprets")
+        raise UserError(
+            f"{os.getcwd()}: the path contains ${{, which Hydra would interpolate: rename the "
+            "folder"
+        )
 
 
 def check_name(typed: Sequence[str]) -> None:
-    """Raises UserError when `name=` cannot begin the name of a folder in outputs/."""
+    """Raises UserError when `name=` cannot be the first part of the name of a run folder."""
     name = value_of(typed, "name")
-    if name is not None and not (NAME.fullmatch(name) and len(name.encode()) <= LONGEST_NAME):
+    if name is not None and not (NAME.fullmatch(name) and len(name.encode()) <= MAX_NAME_BYTES):
         raise UserError(
-            f"name={name} begins a folder's name: give up to {LONGEST_NAME} bytes of letters, "
-            "digits, spaces and . _ + = @ -, the first one a letter or digit"
+            f"name={name} must be usable in the name of a folder: use letters, digits, spaces and "
+            f". _ + = @ -, start with a letter or digit, and use up to {MAX_NAME_BYTES} bytes"
         )
 
 
 def choices_of(group: str) -> list[str]:
-    """The names of the files in a group of conf/, such as model/attention."""
+    """The choices in a group of conf/, such as model/attention: the names of its files."""
     return sorted(file.stem for file in (CONF / group).glob("*.yaml"))
 
 
 def check_groups(typed: Sequence[str]) -> None:
-    """Raises UserError when `model=`, `model/attention=` or another group of conf/ is set to what
-    is no choice of it."""
+    """Raises UserError when a group of conf/, such as `model/attention=`, is set to a choice that
+    does not exist."""
     sweep = any(flag in typed for flag in MULTIRUN)
     for argument in typed:
         key, equals, value = argument.partition("=")
         group = key.lstrip("+~")
         if group == "hydra" and not value.startswith("{"):
             raise UserError(
-                f"{argument}: this is a group of keys; set one of them, hydra.KEY=value"
+                f"{argument}: this is a group of keys: set one of its keys with hydra.KEY=value"
             )
         if not equals or not GROUP.fullmatch(group) or not (CONF / group).is_dir():
             continue
         options = choices_of(group)
         for option in value.split(",") if sweep else [value]:
             if option not in options:
-                none = f"; leave it out by ~{group}" if group == "logger" else ""
+                none = f", or ~{group} for none" if group == "logger" else ""
                 raise UserError(
                     f"{argument[:200]}: there is no {group}/{option[:80]} in conf/; choose one of "
                     f"{', '.join(options)}{none}"
@@ -233,8 +230,8 @@ def check_groups(typed: Sequence[str]) -> None:
 
 
 def plain_word(word: str) -> str:
-    """The usual form of a word: `+key=` and `++key=` of a literal key, which always exists, is
-    `key=`; `logger=null` is `~logger`."""
+    """Simplifies a word: `+key=` and `++key=` become `key=` for literal keys, which always exist,
+    and `logger=null` becomes `~logger`."""
     bare = word.lstrip("+")
     if bare.partition("=")[0] in LITERAL_KEYS:
         return bare
@@ -242,6 +239,6 @@ def plain_word(word: str) -> str:
 
 
 def flags_first(arguments: Sequence[str]) -> list[str]:
-    """The same command line with -m in front: between keys, Hydra does not know it."""
-    found = [argument for argument in arguments if argument in MULTIRUN]
-    return [*found[:1], *(argument for argument in arguments if argument not in MULTIRUN)]
+    """Moves -m to the front, because Hydra does not recognize it between keys."""
+    flags = [argument for argument in arguments if argument in MULTIRUN]
+    return [*flags[:1], *(argument for argument in arguments if argument not in MULTIRUN)]

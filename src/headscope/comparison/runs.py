@@ -20,8 +20,8 @@ from headscope.errors import UserError
 from headscope.training.build import build
 from headscope.training.check import check
 from headscope.training.recovery import newest_checkpoint, read_summary
-from headscope.training.run import check_same_recipe, fit
-from headscope.training.run_folder import is_run, leave, remove_leftovers
+from headscope.training.run import check_same_config, fit
+from headscope.training.run_folder import clean_up, is_run, remove_leftovers
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def check_plan(runs: Sequence[PlannedRun]) -> None:
         except UserError as error:
             raise UserError(f"{run.choice}: {error}") from error
         if is_run(run.folder):
-            check_same_recipe(newest_checkpoint(run.folder), run.config)
+            check_same_config(newest_checkpoint(run.folder), run.config)
 
 
 def check_same_text(runs: Sequence[PlannedRun]) -> None:
@@ -109,12 +109,12 @@ def train_all(runs: Sequence[PlannedRun], console: Console) -> None:
 def train(run: PlannedRun, console: Console) -> dict[str, Any]:
     """Train one run, or resume it from its newest checkpoint. Returns its summary."""
     try:
-        with stop.on_stop(partial(leave, run.folder, keep=False)):
+        with stop.on_stop(partial(clean_up, run.folder, keep=False)):
             built = build(
                 run.config,
                 folder=run.folder,
                 console=console if console.is_terminal else Console(quiet=True),
-                found=newest_checkpoint(run.folder) if is_run(run.folder) else None,
+                resume=newest_checkpoint(run.folder) if is_run(run.folder) else None,
             )
             remove_leftovers(run.folder)  # from a process that was killed while saving
             return fit(built)

@@ -1,7 +1,7 @@
-"""Sampling from a model: tokens, and text of them. Prints nothing, opens nothing."""
+"""Generates tokens and text from a model. Prints nothing and opens no files."""
 
+from headscope.generation.choose_token import check_sampling, check_stop, choose_tokens
 from headscope.generation.compiled import compile_reading
-from headscope.generation.picking import check_sampling, check_stop, pick
 from headscope.generation.texts import generate_text, generate_texts
 from headscope.generation.tokens import Read, generate_tokens
 
@@ -9,9 +9,9 @@ __all__ = [
     "Read",
     "check_sampling",
     "check_stop",
+    "choose_tokens",
     "compile_reading",
     "generate_text",
     "generate_texts",
     "generate_tokens",
-    "pick",
 ]

@@ -1,10 +1,10 @@
-"""Text from a model, as it comes."""
+"""Generates text from a model, piece by piece."""
 
 import codecs
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headscope.generation.picking import check_stop
+from headscope.generation.choose_token import check_stop
 from headscope.generation.tokens import Read, generate_tokens
 from headscope.nn import GPT
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def generate_text(
     model: GPT, tokenizer: "Tokenizer", prompt: str, *, seed: int, **options: Any
 ) -> Iterator[str]:
-    """The text that follows `prompt`: `generate_texts` of one."""
+    """Yields one continuation of `prompt` in pieces. See `generate_texts` for the options."""
     for (piece,) in generate_texts(model, tokenizer, prompt, seeds=[seed], **options):
         yield piece
 
@@ -33,13 +33,14 @@ def generate_texts(
     stop: Sequence[str] = (),
     read_one: Read | None = None,
 ) -> Iterator[list[str]]:
-    """The texts that follow `prompt`, one for each of `seeds`, in pieces that are never half a
-    character: what each has got more, every time that one has.
+    """Generates several continuations of `prompt`, one for each of `seeds`.
 
-    An empty prompt starts a document. A text ends at `max_new_tokens`, at the end of the document,
-    or before the first of the `stop` texts. Bytes that are not UTF-8 become U+FFFD.
+    Yields lists with the next piece of each text. A piece consists of whole characters, and it is
+    empty if the text has no new characters. An empty prompt starts a new document. A text ends
+    after `max_new_tokens` tokens, at the end of the document, or before the first of the `stop`
+    texts. Bytes that are not UTF-8 become U+FFFD.
 
-    Raises UserError when the vocabulary cannot say the prompt, a stop text is empty, or a setting
+    Raises UserError when the tokenizer cannot encode the prompt, a stop text is empty, or a setting
     is out of range.
     """
     check_stop(stop)
@@ -64,20 +65,20 @@ def generate_texts(
 
 
 class Text:
-    """Tokens as they come, as text that is never half a character, up to the end of the document or
-    to the first of the `stop` texts."""
+    """Decodes a stream of tokens to text in pieces of whole characters. The text ends at the end of
+    the document, or before the first of the `stop` texts."""
 
     def __init__(self, tokenizer: "Tokenizer", stop: Sequence[str]) -> None:
         self.tokenizer = tokenizer
         self.stop = stop
         self.decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        # What may turn out to be the beginning of a stop text is held back.
+        # The last characters could be the start of a stop text, so they are returned later.
         self.held = max((len(text) for text in stop), default=1) - 1
         self.pending = ""
         self.ended = False
 
     def take(self, token: int) -> str:
-        """What can be told now."""
+        """Decodes the next token and returns the text that is certain now."""
         if self.ended:
             return ""
         if token == self.tokenizer.end_of_text:
@@ -85,7 +86,7 @@ class Text:
         self.pending += self.decoder.decode(self.tokenizer.token_bytes(token))
         found = [(self.pending.find(text), text) for text in self.stop if text in self.pending]
         if found:
-            # The one that is complete first, however the text falls into tokens.
+            # The stop text that ends first, so that the result does not depend on the tokens.
             _, start = min((start + len(text), start) for start, text in found)
             self.ended = True
             return self.pending[:start]
@@ -94,7 +95,7 @@ class Text:
         return piece
 
     def rest(self) -> str:
-        """What was held back, and the end."""
+        """Ends the text and returns all characters that were not returned yet."""
         if self.ended:
             return ""
         self.ended = True

@@ -1,6 +1,6 @@
-"""Tokens from a model, one at a time for each text.
+"""Generates tokens for several texts at once, one token per text and step.
 
-Shapes: B texts at once, T tokens, V vocab_size.
+Shapes: B number of texts, T tokens, V vocab_size.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -9,20 +9,22 @@ import torch
 from torch import Tensor
 
 from headscope.errors import UserError
-from headscope.generation.picking import check_sampling, draw, pick
+from headscope.generation.choose_token import check_sampling, choose_tokens, uniform_numbers
 from headscope.nn import GPT, Cache, make_cache
 from headscope.nn.inputs import token_ids
 
 Read = Callable[[Tensor, Cache], Tensor]
-"""`GPT.next_logits` with a cache."""
+"""A function with the arguments and the result of `GPT.next_logits`: it takes tokens and a cache,
+and returns the logits of the next tokens."""
 
 
 class Context:
-    """What a model sees of B texts of one length, (B, T), while they grow token by token.
+    """The context of B texts of equal length (B, T), which grow by one token at a time.
 
-    When the context is full, its newest `block_size // 2` tokens are kept and read anew as the
-    context, and so on. With `cached`, keys and values of what was read are kept, and of most tokens
-    only the new one is read, by `read_one`; the logits are the same.
+    When it is longer than `block_size`, only its last `block_size // 2` tokens are kept, and the
+    model computes these again. With `cached`, a key/value cache is used, and most steps compute
+    only the new token, with `read_one` or else `model.next_logits`. The logits are the same with
+    and without the cache.
     """
 
     def __init__(
@@ -52,7 +54,7 @@ class Context:
         return read(self.parts[-1], self.cache)
 
     def append(self, tokens: Tensor) -> None:
-        """Let the texts go on with these tokens (B,)."""
+        """Appends one token to each text; `tokens` is (B,)."""
         self.parts.append(tokens[:, None])
         self.length += 1
 
@@ -70,22 +72,21 @@ def generate_tokens(
     cached: bool = True,
     read_one: Read | None = None,
 ) -> Iterator[list[int]]:
-    """New tokens after each of `prompts`, one for each at a time.
+    """Yields lists with one new token for each of `prompts`.
 
-    A text depends on its prompt and its seed alone, not on the others; `pick` says how far it
-    depends on the device. Texts of one length are read together, others apart. `Context` says what
-    is read of a long one, and what `cached` and `read_one` are. Of every step, only the new tokens
-    leave the device.
+    Each text depends only on its own prompt and seed, not on the other texts; `choose_tokens`
+    describes differences between devices. Prompts of equal length are processed as one batch. See
+    `Context` for `cached`, `read_one` and texts that are longer than `block_size`.
 
-    Raises UserError when a prompt is empty, has a token that is not in the vocabulary, or a setting
-    is out of range.
+    Raises UserError when a prompt is empty or has a token that is not in the vocabulary, or a
+    setting is out of range.
     """
     check_sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p)
     by_length: dict[int, list[int]] = {}
     prompts = [token_ids(prompt, model.vocab_size) for prompt in prompts]
     for number, prompt in enumerate(prompts):
         if not prompt:
-            raise UserError("the prompt must have at least one token, such as the end of text")
+            raise UserError("the prompt must have at least one token, such as end_of_text")
         by_length.setdefault(len(prompt), []).append(number)
     contexts = [
         Context(
@@ -96,20 +97,21 @@ def generate_tokens(
         )
         for numbers in by_length.values()
     ]
-    draws = [
-        draw([seeds[number] for number in numbers], model.device) for numbers in by_length.values()
+    streams = [
+        uniform_numbers([seeds[number] for number in numbers], model.device)
+        for numbers in by_length.values()
     ]
     for _ in range(max_new_tokens):
-        new = [0] * len(prompts)
-        for numbers, context, chances in zip(by_length.values(), contexts, draws, strict=True):
-            tokens = pick(
+        new_tokens = [0] * len(prompts)
+        for numbers, context, stream in zip(by_length.values(), contexts, streams, strict=True):
+            tokens = choose_tokens(
                 context.next_logits(),
-                chance=next(chances),
+                uniform=next(stream),
                 temperature=temperature,
                 top_k=top_k,
                 top_p=top_p,
             )
             for number, token in zip(numbers, tokens.tolist(), strict=True):
-                new[number] = token
+                new_tokens[number] = token
             context.append(tokens)
-        yield new
+        yield new_tokens

@@ -1,4 +1,4 @@
-"""The plainest PyTorch loop that does the work of a run, to time steps by."""
+"""A plain PyTorch training loop without Lightning or callbacks, for timing training steps."""
 
 import itertools
 import math
@@ -19,14 +19,18 @@ from headscope.training.build import Run, build
 
 
 def built(config: TrainConfig, folder: str) -> Run:
+    """The run that `config` describes, without console output."""
     return build(config, folder=Path(folder), console=Console(quiet=True))
 
 
 def bare_loop(
     config: TrainConfig, *, theirs: Callable[[GPT], nn.Module] | None = None
 ) -> "BareLoop":
-    """The loop that does what `config` describes, with our model or what `theirs` makes of it,
-    whose output has `logits`."""
+    """The plain loop of the run that `config` describes.
+
+    With `theirs`, the loop trains the model that `theirs` converts ours to. Its output must have an
+    attribute `logits`, as in transformers.
+    """
     with tempfile.TemporaryDirectory() as folder:
         run = built(config, folder)
     device = run.trainer.strategy.root_device
@@ -39,8 +43,8 @@ def bare_loop(
 
 
 class BareLoop:
-    """The plainest loop that does the work of a run: batches, forward, backward, clipping, a step
-    of the optimizer at the schedule's rate."""
+    """Trains `model` with the batches, optimizer, schedule, gradient clipping and precision of
+    `run`. `logits` computes the model's logits from a batch of tokens."""
 
     def __init__(self, run: Run, model: nn.Module, logits: Callable[[Tensor], Tensor]) -> None:
         self.device = run.trainer.strategy.root_device
@@ -64,7 +68,7 @@ class BareLoop:
             model.compile()
 
     def run(self, count: int) -> float:
-        """Milliseconds of each of the next `count` steps."""
+        """Runs `count` steps and returns the mean milliseconds per step."""
         wait_for(self.device)
         started = time.perf_counter()
         for step, (inputs, targets) in itertools.islice(self.steps, count):
@@ -79,12 +83,12 @@ class BareLoop:
             if step == 0:
                 self.losses.append(float(loss.detach()))
         wait_for(self.device)
-        passed = time.perf_counter() - started
+        seconds = time.perf_counter() - started
         self.losses.append(float(loss.detach()))
-        return 1e3 * passed / count
+        return 1e3 * seconds / count
 
 
 def wait_for(device: torch.device) -> None:
-    """A GPU takes orders and works on; its clock stops only when all is done."""
+    """Waits until a GPU has finished all launched kernels, which run asynchronously."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)

@@ -1,4 +1,4 @@
-"""Every part of a training run, built from its configuration."""
+"""Builds all parts of a training run from its configuration."""
 
 import logging
 import warnings
@@ -25,25 +25,25 @@ from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.precision import supports_bf16
 from headscope.terminal import printable
-from headscope.training.callbacks.choosing import watchers
+from headscope.training.callbacks.checkpoint_saver import CheckpointSaver
 from headscope.training.callbacks.clock import Clock
 from headscope.training.callbacks.end_of_step import EndOfStep
+from headscope.training.callbacks.from_config import optional_callbacks
 from headscope.training.callbacks.progress import ProgressReport
 from headscope.training.callbacks.samples import Samples
-from headscope.training.callbacks.saving import CheckpointSaver
 from headscope.training.check import check
-from headscope.training.checkpoints import AtomicCheckpointIO
+from headscope.training.checkpoint_io import AtomicCheckpointIO
 from headscope.training.console import track
 from headscope.training.module import LanguageModel
-from headscope.training.recovery import Recovered, how_to_continue
-from headscope.training.restoring import check_training_state
+from headscope.training.recovery import ResumeCheckpoint, how_to_continue
 from headscope.training.resume import check_same_text
-from headscope.training.run_folder import EVENTS
+from headscope.training.run_folder import EVENT_FILE_SUFFIX
+from headscope.training.training_state import check_training_state
 
 
 @dataclass(frozen=True)
 class Run:
-    """All parts of a training run, built and ready to fit."""
+    """All parts of a training run, ready for `headscope.training.run.fit`."""
 
     folder: Path
     config: TrainConfig
@@ -53,7 +53,7 @@ class Run:
     data: TokenDataModule
     trainer: Trainer
     samples: Samples
-    saving: CheckpointSaver
+    checkpoint_saver: CheckpointSaver
     console: Console
     resumed_step: int | None
     resumed_from: Path | None
@@ -65,29 +65,30 @@ def build(
     *,
     folder: Path,
     console: Console,
-    found: Recovered | None = None,
+    resume: ResumeCheckpoint | None = None,
 ) -> Run:
-    """Build the run that `config` describes, in `folder`. Nothing is written there yet.
+    """Builds the run that `config` describes. Writes nothing to the run folder `folder` yet.
 
-    With `found`, a checkpoint of the run in `folder`, it continues from there.
+    With `resume`, a checkpoint of the run in `folder`, the run continues from this checkpoint.
 
-    Raises UserError when the configuration does not fit itself, the text or this machine.
+    Raises UserError when the configuration is inconsistent, or does not fit the text or this
+    machine.
     """
     check(config)
-    plan = config.trainer
+    settings = config.trainer
 
     def warn(line: str) -> None:
         console.print(
             printable(line), style="yellow", highlight=False, soft_wrap=True, markup=False
         )
 
-    resumed = found.content if found else None
-    if found and found.notice:
-        warn(found.notice)
-    init_from = None if found else config.init_from
+    resumed = resume.content if resume else None
+    if resume and resume.notice:
+        warn(resume.notice)
+    init_from = None if resume else config.init_from
     source = checkpoint.read(checkpoint.find(init_from, key="init_from")) if init_from else None
-    # Weights mean nothing without the tokens they were trained on: a run that began with another
-    # run's weights has that run's tokenizer.
+    # Weights only fit the tokenizer that they were trained with. So a run that starts from the
+    # weights of another run also takes its tokenizer.
     origin = resumed or source
     if source:
         config = replace(config, tokenizer=checkpoint.config_of(source).tokenizer)
@@ -101,54 +102,57 @@ def build(
         say=warn,
     )
     tokenizer = store.tokenizer
-    if found:
-        check_same_text(found, store)
-    # The first weights are of the seed alone; every later draw is of (seed, step, rank).
+    if resume:
+        check_same_text(resume, store)
+    # The initial weights depend only on the seed, all later random numbers on (seed, step, rank).
     torch.manual_seed(config.seed)
-    with _within(found) if found else nullcontext():
+    with _size_limit(resume) if resume else nullcontext():
         model = checkpoint.build_model(config.model, vocab_size=tokenizer.vocab_size)
     if source and init_from:
         checkpoint.load_weights(model, source, name=init_from)
-    model.checkpoint_activations = plan.checkpoint_activations
+    model.checkpoint_activations = settings.checkpoint_activations
+    # Called here so that a wrong setting raises now, not when training begins.
     make_optimizer = build_part(config.optimizer)
-    optimizer = make_optimizer(model)  # raises now, rather than when training begins
-    schedule = build_part(config.schedule, max_steps=plan.max_steps)
+    optimizer = make_optimizer(model)
+    schedule = build_part(config.schedule, max_steps=settings.max_steps)
     schedule(0)
+    tokenizer.encode_prompt(config.callbacks.samples.prompt)
     module = LanguageModel(
         model=model,
         optimizer=make_optimizer,
         schedule=schedule,
         byte_lengths=torch.from_numpy(tokenizer.byte_lengths()),
         seed=config.seed,
-        gradient_clip=plan.gradient_clip,
-        log_every_steps=plan.log_every_steps,
-        compile_model=_on_gpu(plan.accelerator) if plan.compile == "auto" else plan.compile,
-        loss_chunk_tokens=plan.loss_chunk_tokens,
+        gradient_clip=settings.gradient_clip,
+        log_every_steps=settings.log_every_steps,
+        compile_model=_on_gpu(settings.accelerator)
+        if settings.compile == "auto"
+        else settings.compile,
+        loss_chunk_tokens=settings.loss_chunk_tokens,
         warn=warn,
         how_to_continue=partial(how_to_continue, folder, learning_rates(config.optimizer)),
         contents=checkpoint.contents(
-            config=config, tokenizer=tokenizer, store=store.name, precision=precision_of(plan)
+            config=config, tokenizer=tokenizer, store=store.name, precision=precision_of(settings)
         ),
     )
     resumed_step = resumed["global_step"] if resumed else None
-    tokens_per_step = plan.batch_size * plan.accumulate * config.model.block_size
+    tokens_per_step = settings.batch_size * settings.accumulate * config.model.block_size
     stride = validation_stride(
         validation_tokens=len(store.validation),
-        training_tokens=min(plan.val_every_steps, plan.max_steps) * tokens_per_step,
+        training_tokens=min(settings.val_every_steps, settings.max_steps) * tokens_per_step,
     )
     data = TokenDataModule(
         store,
         block_size=config.model.block_size,
-        batch_size=plan.batch_size,
-        accumulate=plan.accumulate,
-        validation_batch_size=plan.val_batch_size,
+        batch_size=settings.batch_size,
+        accumulate=settings.accumulate,
+        validation_batch_size=settings.val_batch_size,
         validation_every=stride,
         seed=config.seed,
     )
-    clock = Clock(tokens_per_step=tokens_per_step, log_every_steps=plan.log_every_steps)
-    tokenizer.encode_prompt(config.callbacks.samples.prompt)  # raises now rather than later
+    clock = Clock(tokens_per_step=tokens_per_step, log_every_steps=settings.log_every_steps)
     samples = Samples(tokenizer=tokenizer, seed=config.seed, **vars(config.callbacks.samples))
-    saving = CheckpointSaver(
+    checkpoint_saver = CheckpointSaver(
         folder=folder / "checkpoints",
         minutes=config.callbacks.save_every_minutes,
         say=warn,
@@ -158,13 +162,13 @@ def build(
         clock,
         EndOfStep(),
         progress,
-        *watchers(config, store, samples, folder),
-        saving,
+        *optional_callbacks(config, store, samples, folder),
+        checkpoint_saver,
     ]
-    trainer = _trainer(config, folder, callbacks, resumed_step=resumed_step)
-    if found:
+    trainer = _build_trainer(config, folder, callbacks, resumed_step=resumed_step)
+    if resume:
         check_training_state(
-            found.content, path=found.path, module=module, trainer=trainer, optimizer=optimizer
+            resume.content, path=resume.path, module=module, trainer=trainer, optimizer=optimizer
         )
     return Run(
         folder=folder,
@@ -175,34 +179,34 @@ def build(
         data=data,
         trainer=trainer,
         samples=samples,
-        saving=saving,
+        checkpoint_saver=checkpoint_saver,
         console=console,
         resumed_step=resumed_step,
-        resumed_from=found.path if found else None,
+        resumed_from=resume.path if resume else None,
         resumed_threads=resumed["threads"] if resumed else None,
     )
 
 
-def _within(found: Recovered) -> AbstractContextManager[None]:
-    """Stops building a model that is larger than the weights of the checkpoint."""
-    return no_larger_than(checkpoint.model_weights(found.content), name=str(found.path))
+def _size_limit(resume: ResumeCheckpoint) -> AbstractContextManager[None]:
+    """Raises UserError when the model is larger than the weights in the checkpoint."""
+    return no_larger_than(checkpoint.model_weights(resume.content), name=str(resume.path))
 
 
 def learning_rates(optimizer: OptimizerConfig) -> dict[str, float]:
-    """The keys of the optimizer's learning rates, and their values."""
+    """The optimizer's learning rates by their keys, such as `optimizer.lr`."""
     settings = vars(optimizer)
     return {f"optimizer.{key}": settings[key] for key in ("lr", "matrix_lr") if key in settings}
 
 
-def _trainer(
+def _build_trainer(
     config: TrainConfig, folder: Path, callbacks: list[Callback], resumed_step: int | None
 ) -> Trainer:
-    plan = config.trainer
-    quiet()
+    settings = config.trainer
+    silence_libraries()
     loggers: list[Logger] = []
     if config.logger:
-        # Starts a session: TensorBoard drops what an earlier session logged at these steps. It
-        # takes no notice of the first session that it finds, so a new run starts one as well.
+        # TensorBoard hides all entries from `purge_step` on that an earlier session has logged. It
+        # ignores the first `purge_step` in a folder, so a new run sets one, too.
         purge_step = 0 if resumed_step is None else resumed_step + 1
         logger = build_part(
             config.logger,
@@ -211,17 +215,17 @@ def _trainer(
             version="tensorboard",
             default_hp_metric=False,
             purge_step=purge_step,
-            filename_suffix=EVENTS,
+            filename_suffix=EVENT_FILE_SUFFIX,
         )
         loggers.append(logger)
     try:
         return Trainer(
-            accelerator=plan.accelerator,
-            devices=1 if plan.devices == "auto" else plan.devices,
-            precision=precision_of(plan),
-            max_steps=plan.max_steps,
-            accumulate_grad_batches=plan.accumulate,
-            val_check_interval=plan.val_every_steps * plan.accumulate,
+            accelerator=settings.accelerator,
+            devices=1 if settings.devices == "auto" else settings.devices,
+            precision=precision_of(settings),
+            max_steps=settings.max_steps,
+            accumulate_grad_batches=settings.accumulate,
+            val_check_interval=settings.val_every_steps * settings.accumulate,
             check_val_every_n_epoch=None,
             num_sanity_val_steps=0,
             logger=loggers,
@@ -234,28 +238,29 @@ def _trainer(
         )
     except MisconfigurationException as error:
         raise UserError(
-            f"trainer.accelerator={plan.accelerator}, trainer.devices={plan.devices}: {error}"
+            f"trainer.accelerator={settings.accelerator}, trainer.devices={settings.devices}: "
+            f"{error}"
         ) from error
 
 
-def quiet() -> None:
-    """Keep off the console what does not serve the user."""
-    # Lightning tells at INFO what hardware there is, what ended a fit, and of its services.
+def silence_libraries() -> None:
+    """Hides messages of Lightning that do not help the user."""
+    # Messages about the hardware, the end of training, and Lightning's other products.
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings(
-        # Lightning 2.6 on torch 2.13: a deprecation inside it, harmless and not the user's.
+        # Lightning 2.6 itself causes this warning with torch 2.13. It is harmless.
         "ignore",
         message="`isinstance\\(treespec, LeafSpec\\)` is deprecated",
     )
-    # One process makes batches faster than any GPU takes them.
+    # A single process already produces batches faster than any GPU trains on them.
     warnings.filterwarnings("ignore", message="The 'train_dataloader' does not have many workers")
 
 
-def precision_of(plan: TrainerConfig) -> Any:
-    """In which numbers the trainer of this configuration computes, in Lightning's words."""
-    if plan.precision != "auto":
-        return plan.precision
-    bf16 = _on_gpu(plan.accelerator) and supports_bf16(torch.device("cuda"))
+def precision_of(settings: TrainerConfig) -> Any:
+    """The precision of training, as Lightning names it, such as `bf16-mixed`."""
+    if settings.precision != "auto":
+        return settings.precision
+    bf16 = _on_gpu(settings.accelerator) and supports_bf16(torch.device("cuda"))
     return "bf16-mixed" if bf16 else "32-true"
 
 

@@ -1,4 +1,4 @@
-"""Settings that no run can have, told before anything is read or made."""
+"""Checks the settings of a training run before data is read or a model is built."""
 
 import torch
 
@@ -9,20 +9,20 @@ from headscope.errors import UserError
 from headscope.generation import check_sampling
 
 ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
-LONGEST_SAMPLE = 100_000
+MAX_SAMPLE_TOKENS = 100_000
 
 
 def check(config: TrainConfig) -> None:
-    """Raises UserError when a setting is out of range, or the model's sizes do not fit."""
-    plan, callbacks = config.trainer, config.callbacks
-    at_least = {
-        "trainer.max_steps": (plan.max_steps, 1),
-        "trainer.batch_size": (plan.batch_size, 1),
-        "trainer.accumulate": (plan.accumulate, 1),
-        "trainer.val_every_steps": (plan.val_every_steps, 1),
-        "trainer.val_batch_size": (plan.val_batch_size, 1),
-        "trainer.log_every_steps": (plan.log_every_steps, 1),
-        "trainer.gradient_clip": (plan.gradient_clip, 0),
+    """Raises UserError when a setting is out of range, or the model's sizes are inconsistent."""
+    settings, callbacks = config.trainer, config.callbacks
+    values_and_minima = {
+        "trainer.max_steps": (settings.max_steps, 1),
+        "trainer.batch_size": (settings.batch_size, 1),
+        "trainer.accumulate": (settings.accumulate, 1),
+        "trainer.val_every_steps": (settings.val_every_steps, 1),
+        "trainer.val_batch_size": (settings.val_batch_size, 1),
+        "trainer.log_every_steps": (settings.log_every_steps, 1),
+        "trainer.gradient_clip": (settings.gradient_clip, 0),
         "optimizer.lr": (config.optimizer.lr, 0),
         "callbacks.attention.images": (callbacks.attention.images, 0),
         "callbacks.attention.tokens": (callbacks.attention.tokens, 1),
@@ -39,27 +39,27 @@ def check(config: TrainConfig) -> None:
         "schedule.final_fraction",
     ):
         group, _, name = key.partition(".")
-        value = getattr(getattr(config, group), name, None)  # not every choice has it
+        value = getattr(getattr(config, group), name, None)  # some choices do not have this key
         if value is not None:
-            at_least[key] = (value, 0)
+            values_and_minima[key] = (value, 0)
     if callbacks.early_stopping_patience is not None:
         patience = callbacks.early_stopping_patience
-        at_least["callbacks.early_stopping_patience"] = (patience, 1)
-    for key, (value, least) in at_least.items():
-        if not value >= least:
-            raise UserError(f"{key}={value} must be at least {least}")
-    if callbacks.samples.max_new_tokens > LONGEST_SAMPLE:
+        values_and_minima["callbacks.early_stopping_patience"] = (patience, 1)
+    for key, (value, minimum) in values_and_minima.items():
+        if not value >= minimum:
+            raise UserError(f"{key}={value} must be at least {minimum}")
+    if callbacks.samples.max_new_tokens > MAX_SAMPLE_TOKENS:
         raise UserError(
             f"callbacks.samples.max_new_tokens={callbacks.samples.max_new_tokens} must be at most "
-            f"{LONGEST_SAMPLE:,}: a sample is drawn at every validation"
+            f"{MAX_SAMPLE_TOKENS:,}: every validation generates a sample of this length"
         )
     if config.seed >= 2**63:
         raise UserError(f"seed={config.seed} must be below 2**63")
     for step in callbacks.keep_steps:
-        if not isinstance(step, int) or not 0 <= step <= plan.max_steps:
+        if not isinstance(step, int) or not 0 <= step <= settings.max_steps:
             raise UserError(
-                f"callbacks.keep_steps={callbacks.keep_steps}: {step} is no step from 0 to "
-                f"trainer.max_steps={plan.max_steps}"
+                f"callbacks.keep_steps={callbacks.keep_steps}: {step} must be an integer from 0 to "
+                f"trainer.max_steps={settings.max_steps}"
             )
     check_choices(config)
     check_sampling(
@@ -72,37 +72,37 @@ def check(config: TrainConfig) -> None:
 
 
 def check_choices(config: TrainConfig) -> None:
-    """The same for settings that are words."""
-    plan = config.trainer
-    if plan.accelerator not in ACCELERATORS:
+    """Raises UserError when a setting of `trainer` is not one of its possible choices."""
+    settings = config.trainer
+    if settings.accelerator not in ACCELERATORS:
         raise UserError(
-            f"trainer.accelerator={plan.accelerator} must be one of {', '.join(ACCELERATORS)}"
+            f"trainer.accelerator={settings.accelerator} must be one of {', '.join(ACCELERATORS)}"
         )
     precisions = ("auto", *PRECISIONS)
-    if plan.precision not in precisions:
+    if settings.precision not in precisions:
         raise UserError(
-            f"trainer.precision={plan.precision} must be one of {', '.join(precisions)}"
+            f"trainer.precision={settings.precision} must be one of {', '.join(precisions)}"
         )
-    if plan.compile != "auto" and type(plan.compile) is not bool:
-        raise UserError(f"trainer.compile={short(plan.compile)} must be auto, true or false")
-    check_devices(plan)
-    rows = plan.loss_chunk_tokens
-    if rows not in ("auto", None) and (type(rows) is not int or rows < 0):
+    if settings.compile != "auto" and type(settings.compile) is not bool:
+        raise UserError(f"trainer.compile={short(settings.compile)} must be auto, true or false")
+    check_devices(settings)
+    tokens = settings.loss_chunk_tokens
+    if tokens not in ("auto", None) and (type(tokens) is not int or tokens < 0):
         raise UserError(
-            f"trainer.loss_chunk_tokens={short(rows)} must be auto, null, or a number of tokens"
+            f"trainer.loss_chunk_tokens={short(tokens)} must be auto, null, or a number of tokens"
         )
 
 
-def check_devices(plan: TrainerConfig) -> None:
-    """Raises UserError when `trainer.devices` is not one device that this machine has."""
-    devices = plan.devices
+def check_devices(settings: TrainerConfig) -> None:
+    """Raises UserError when `trainer.devices` is not one device of this machine."""
+    devices = settings.devices
     if devices == "auto" or (type(devices) is int and devices == 1):
         return
-    count = torch.cuda.device_count() if plan.accelerator != "cpu" else 0
-    there = [[number] for number in range(count)]
-    if devices not in there:
-        more = f", or the number of a GPU in brackets: {' or '.join(map(str, there))}"
+    count = torch.cuda.device_count() if settings.accelerator != "cpu" else 0
+    available = [[number] for number in range(count)]
+    if devices not in available:
+        more = f", or the number of a GPU in brackets: {' or '.join(map(str, available))}"
         raise UserError(
             f"trainer.devices={short(devices)}: headscope trains on one device; give auto or 1"
-            f"{more if there else ''}"
+            f"{more if available else ''}"
         )

@@ -1,4 +1,4 @@
-"""`torch.compile`, in place, where it works."""
+"""Compiles the training loss with `torch.compile`, or reports why this failed."""
 
 from contextlib import AbstractContextManager
 
@@ -12,18 +12,19 @@ from headscope.training.objective import Objective
 def compile_in_place(
     objective: Objective, batch: tuple[Tensor, Tensor], precision: AbstractContextManager[None]
 ) -> str | None:
-    """Compile the loss for training on batches like `batch`; returns None, or why that failed.
+    """Compiles `objective.loss` for batches of the shape of `batch`. Returns None, or the reason
+    why compilation failed.
 
-    One forward and backward pass runs at once, so that all compiling happens here. Only an error
-    of Dynamo or of its backend (no C compiler, say) means "not compiled", and leaves the model as
-    it was. Any other error of the two passes is raised: out of memory above all.
+    Runs one forward and backward pass, so that all compilation happens here. If Dynamo or its
+    backend fails, for example because there is no C compiler, the objective stays uncompiled. Any
+    other error, such as out of memory, is raised.
     """
     objective.compile()
     try:
         with precision:
             loss = objective.loss(*batch)
         loss.backward()
-    except TorchDynamoException as error:  # Inductor's errors are a kind of it
+    except TorchDynamoException as error:  # includes Inductor's errors
         if ran_out_of_memory(error):
             raise
         objective.undo_compile()
@@ -34,6 +35,7 @@ def compile_in_place(
 
 
 def reason(error: TorchDynamoException) -> str:
-    """Its message in one line. The first line of a backend's error only names the backend."""
+    """The error's message in one line. Skips the first line of a backend's error, which only names
+    the backend."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return next((line for line in lines if not line.endswith("raised:")), type(error).__name__)

@@ -1,4 +1,4 @@
-"""Progress of what is not training, on the console."""
+"""Shows the progress of preparing the data on the console."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,7 +8,8 @@ from rich.progress import Progress
 
 
 def track(items: Iterable[Any], description: str, total: int, *, console: Console) -> Iterable[Any]:
-    """Pass `items` through under a progress bar; in a file, say only what is begun."""
+    """Yields `items` and shows a progress bar. If the output is not a terminal, prints one line
+    instead."""
     if console.is_terminal:
         with Progress(console=console, transient=True) as progress:
             yield from progress.track(items, total=total, description=description)

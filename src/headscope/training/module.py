@@ -1,4 +1,4 @@
-"""The Lightning module: a step of training, a step of validation, and what is logged of them.
+"""The Lightning module: training steps, validation steps and the logged scalars.
 
 Shapes: B batch, T tokens.
 """
@@ -26,12 +26,15 @@ Schedule = Callable[[int], float]
 class LanguageModel(LightningModule):
     """Trains `model` to predict the next token.
 
-    The learning rate and the random draws of a step (dropout) are pure functions of (seed, step,
-    rank), so a resumed run needs no state of either. `contents` is what a checkpoint carries
-    besides weights and optimizer: plain data. With `compile_model` the model is compiled for
-    training; where that fails, `warn` is told and it trains as it is. `how_to_continue` says what
-    to do after the loss or the weights became NaN or infinite. `loss_chunk_tokens` are the
-    `chunk_tokens` of `Objective`.
+    The learning rate depends only on the step, and the random numbers of a step (for dropout) only
+    on (seed, step, rank). So resuming a run needs no state of a scheduler or random generator.
+
+    - `compile_model`: compile the model for training. If this fails, `warn` is called with the
+      reason, and training continues without compilation.
+    - `loss_chunk_tokens`: the `chunk_tokens` of `Objective`.
+    - `how_to_continue`: returns advice for the error message after the loss or the weights became
+      NaN or infinite.
+    - `contents`: plain data that is saved in every checkpoint, such as the configuration.
     """
 
     byte_lengths: Tensor
@@ -80,7 +83,7 @@ class LanguageModel(LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.require_finite_weights()
         checkpoint["headscope"] = self.contents
-        # The next `train/loss` is a mean that began before this checkpoint.
+        # The next logged `train/loss` is a mean that also includes steps before this checkpoint.
         checkpoint["running_loss"] = {"sum": float(self.loss_sum), "count": self.loss_count}
         checkpoint["threads"] = torch.get_num_threads()
 
@@ -128,14 +131,14 @@ class LanguageModel(LightningModule):
     def optimizer_zero_grad(
         self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer
     ) -> None:
-        """Nothing: Lightning calls it after the next forward pass, which would have to find room
-        beside the old gradients. `end_step` frees them."""
+        """Does nothing. Lightning calls this after the next forward pass, when the old gradients
+        would add to the peak memory. `end_step` frees them earlier."""
 
     def end_step(self) -> None:
-        """Free the gradients and log the scalars of the optimizer step that has just been made.
+        """Frees the gradients and logs the scalars of the optimizer step that just ended.
 
-        `EndOfStep` calls this. The module's own `on_train_batch_end` comes after those of all
-        callbacks: a checkpoint of this step would be saved before the step is logged.
+        The callback `EndOfStep` calls this. `on_train_batch_end` of this module would be too late:
+        Lightning calls it after the callbacks, one of which saves a checkpoint of this step.
         """
         self.trainer.optimizers[0].zero_grad()
         if self.global_step % self.log_every_steps == 0 or self.global_step == 1:
@@ -148,20 +151,21 @@ class LanguageModel(LightningModule):
             self.log_scalars(
                 {
                     "train/loss": loss,
-                    "train/lr": self._param_groups()[-1]["lr"],  # the one of optimizer.lr
+                    "train/lr": self._param_groups()[-1]["lr"],  # of optimizer.lr, not matrix_lr
                     "train/grad_norm": float(self.grad_norm),
                 }
             )
 
     def mean_loss(self) -> float | None:
-        """The mean training loss since the last logged step, that step's own right after it."""
+        """The mean training loss since the last logged step. Directly after a logged step, it is
+        the loss that was logged."""
         return float(self.loss_sum) / self.loss_count if self.loss_count else self.latest_loss
 
     # --- validation ---
 
     def on_validation_epoch_start(self) -> None:
-        exact = torch.float32 if self.device.type == "mps" else torch.float64  # mps has no float64
-        self.totals = torch.zeros(3, dtype=exact, device=self.device)  # nats, tokens, bytes
+        dtype = torch.float32 if self.device.type == "mps" else torch.float64  # mps has no float64
+        self.totals = torch.zeros(3, dtype=dtype, device=self.device)  # nats, tokens, bytes
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         inputs, targets = batch
@@ -173,7 +177,7 @@ class LanguageModel(LightningModule):
         nats, tokens, size = self.trainer.strategy.reduce(self.totals, reduce_op="sum").tolist()
         self.require_finite(nats / tokens, "validation")
         figures = {"val/loss": nats / tokens, "val/bits_per_byte": bits_per_byte(nats, size)}
-        # For early stopping, checkpoints and Trainer.validate.
+        # Early stopping, CheckpointSaver and Trainer.validate read these from the trainer.
         self.log_dict(figures, logger=False)
         if self.trainer.state.fn == "fit":
             self.log_scalars(figures)
@@ -189,10 +193,11 @@ class LanguageModel(LightningModule):
             if not is_finite(weight):
                 raise UserError(self.diverged(f"the weights of {name} are not finite"))
 
-    def diverged(self, what: str) -> str:
+    def diverged(self, symptom: str) -> str:
+        """The error message for training that has diverged."""
         return (
-            f"{what} at step {self.global_step}: a lower optimizer.lr (with Muon also "
-            "optimizer.matrix_lr) or a longer schedule.warmup_steps may help; "
+            f"{symptom} at step {self.global_step}: try a lower optimizer.lr (with Muon also "
+            "optimizer.matrix_lr) or a longer schedule.warmup_steps; "
             f"{self.how_to_continue()}"
         )
 
@@ -205,8 +210,8 @@ class LanguageModel(LightningModule):
 
 
 def seed(device: torch.device, number: int) -> None:
-    """Seed the global random numbers of the CPU and of `device`. `torch.manual_seed` seeds those of
-    every kind of device there may ever be, which takes a thousand times as long."""
+    """Seeds the global random generators of the CPU and of `device`. `torch.manual_seed` is a
+    thousand times slower, because it also seeds the generators of all other device types."""
     torch.default_generator.manual_seed(number)
     if device.type == "cuda":
         torch.cuda.manual_seed(number)

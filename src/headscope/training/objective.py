@@ -1,6 +1,6 @@
-"""The loss of a batch, with all logits at once or, where they would be many, chunk by chunk.
+"""The loss of a batch. If its logits need much memory, they are computed in chunks.
 
-Shapes: B batch, T tokens, C embed_dim, V vocab_size, N tokens of a chunk.
+Shapes: B batch, T tokens, C embed_dim, V vocab_size, N tokens in a chunk.
 """
 
 from typing import Literal
@@ -12,25 +12,25 @@ from headscope.nn import GPT
 from headscope.nn.loss import chunked_loss_sum, next_token_loss
 
 LOGIT_BYTES = 64 << 20
-"""Bytes of a chunk's logits, in float32, with `chunk_tokens=auto` on a CPU. A step holds them three
-times: the logits, the logarithms of the probabilities, and the gradients."""
+"""Size of a chunk's float32 logits for `chunk_tokens="auto"` on a CPU. A training step needs three
+times this memory: for logits, log probabilities and gradients."""
 
 MEMORY_SHARE = 64
-"""On a GPU a chunk's logits may take 1/64 of its memory: few chunks keep its cores busy."""
+"""On a GPU, the logits of a chunk may take 1/64 of its memory. Larger chunks are faster there."""
 
 
 def logit_bytes(device: torch.device) -> int:
-    """Bytes that the logits of a chunk may take on `device`."""
+    """The largest size of a chunk's logits on `device`, in bytes."""
     if device.type != "cuda":
         return LOGIT_BYTES
     return max(LOGIT_BYTES, torch.cuda.get_device_properties(device).total_memory // MEMORY_SHARE)
 
 
 class Objective:
-    """What training makes small: the mean loss of `model`.
+    """The training objective: the mean cross-entropy of `model`.
 
-    The logits of at most `chunk_tokens` tokens are there at once: a number, None for all of a
-    batch, or `auto` for as many as `logit_bytes` allows. A batch that fits is one chunk.
+    The logits of `chunk_tokens` tokens are in memory at a time. `None` means the whole batch,
+    `"auto"` as many tokens as fit into `logit_bytes`.
     """
 
     def __init__(self, model: GPT, *, chunk_tokens: int | Literal["auto"] | None) -> None:
@@ -39,16 +39,17 @@ class Objective:
         self.undo_compile()
 
     def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Nats per token, for training, of `targets` (B, T) after `inputs` (B, T)."""
+        """The mean loss for training, in nats per token, from `inputs` (B, T) and the next tokens
+        `targets` (B, T)."""
         rows = self.chunk_rows(targets)
         if rows is None:
             return next_token_loss(self.model(inputs), targets)
-        nats = chunked_loss_sum(self.hidden(inputs), targets, self.unembed_loss_sum, rows=rows)
-        return nats / targets.numel()
+        total = chunked_loss_sum(self.hidden(inputs), targets, self.unembed_loss_sum, rows=rows)
+        return total / targets.numel()
 
     def loss_sum(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """All nats, past what is compiled, which is for training: the last window of a validation
-        has a shape of its own."""
+        """The summed loss for validation, in nats. It is computed without `torch.compile`: the last
+        batch of a validation has a different shape, which would need another compilation."""
         rows = self.chunk_rows(targets)
         if rows is None:
             return next_token_loss(self.model.forward(inputs), targets, reduction="sum")
@@ -57,7 +58,7 @@ class Objective:
         )
 
     def chunk_rows(self, targets: Tensor) -> int | None:
-        """Tokens of a chunk, or None where the batch is one chunk."""
+        """The number of tokens per chunk, or None if the whole batch is one chunk."""
         rows = self.chunk_tokens
         if rows == "auto":
             rows = max(1, logit_bytes(targets.device) // (4 * self.model.head.out_features))
@@ -67,7 +68,8 @@ class Objective:
         return next_token_loss(self.model.unembed(x), targets, reduction="sum")
 
     def compile(self) -> None:
-        """Compile what `loss` calls, in place: names in checkpoints stay as they are."""
+        """Compiles the functions that `loss` calls. The model is compiled in place, so that
+        parameter names in checkpoints do not change."""
         self.model.compile()
         self.hidden = torch.compile(self.model.hidden)
         self.unembed_loss_sum = torch.compile(self._unembed_loss_sum)

@@ -1,4 +1,4 @@
-"""What training sets for its whole process."""
+"""Settings for the whole process of a training run."""
 
 import ctypes
 import sys
@@ -7,14 +7,14 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 def prepare_process() -> None:
-    """Let glibc keep up to 256 MiB of freed memory, in this process from now on.
+    """Lets glibc keep up to 256 MiB of freed memory in this process. Does nothing without glibc.
 
-    By itself it gives large blocks back to the system and fetches them anew: a thousand page faults
-    a step on a CPU (docs/performance.md). Where there is no glibc, nothing happens.
+    By default, glibc returns large blocks to the operating system and requests them again, which
+    costs about a thousand page faults per training step on a CPU (docs/performance.md).
     """
     if sys.platform != "linux":
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, 32 << 20)  # the most that is allowed
+        mallopt(M_MMAP_THRESHOLD, 32 << 20)  # the largest value that glibc accepts
         mallopt(M_TRIM_THRESHOLD, 256 << 20)

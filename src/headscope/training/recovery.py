@@ -1,4 +1,4 @@
-"""Which checkpoint a run continues from, when files of it are damaged or missing."""
+"""Finds the checkpoint from which a run can continue, even if some of its files are damaged."""
 
 import shlex
 from collections.abc import Iterator
@@ -11,13 +11,13 @@ from headscope.errors import UserError
 from headscope.files import read_json
 
 TRAINING_STATE = {"loops": dict, "callbacks": dict, "optimizer_states": list, "lr_schedulers": list}
-"""What Lightning writes for a resume, beside the weights."""
+"""The training state that Lightning saves in addition to the weights, with its types."""
 
 
 @dataclass(frozen=True)
-class Recovered:
-    """A checkpoint to resume from: its file and raw content. `notice` is a line for the user when
-    it is not the run's last.ckpt."""
+class ResumeCheckpoint:
+    """A checkpoint to resume from: its file and its raw content. If it is not last.ckpt, `notice`
+    explains to the user why."""
 
     path: Path
     content: dict[str, Any]
@@ -33,20 +33,20 @@ class Recovered:
         return self.content["global_step"]
 
 
-def newest_checkpoint(folder: Path) -> Recovered:
-    """The run's last.ckpt or, when that is damaged or missing, its best.ckpt.
+def newest_checkpoint(folder: Path) -> ResumeCheckpoint:
+    """The run's last.ckpt, or its best.ckpt if last.ckpt is damaged or missing.
 
-    Raises UserError when `folder` is not a run, or neither can be resumed from.
+    Raises UserError when `folder` is not a run folder, or neither checkpoint can be resumed.
     """
     last, best = (folder / "checkpoints" / f"{name}.ckpt" for name in ("last", "best"))
     if not last.exists() and not best.exists():
-        what = "is not a run" if folder.exists() else "does not exist"
+        reason = "is not a run folder" if folder.exists() else "does not exist"
         raise UserError(
-            f"resume={folder} {what}: there is no {last}; name the folder of a run, such as "
+            f"resume={folder} {reason}: there is no {last}; give the folder of a run, such as "
             "outputs/gpt_..."
         )
     try:
-        return Recovered(last, _resumable(last))
+        return ResumeCheckpoint(last, _resumable(last))
     except UserError as error:
         reason = str(error)
     try:
@@ -54,57 +54,61 @@ def newest_checkpoint(folder: Path) -> Recovered:
     except UserError as error:
         more = f"; {error}" if best.exists() else ""
         raise UserError(f"resume={folder}: {reason}{more}") from error
-    found = Recovered(best, content)
-    notice = f"{reason}. Continuing from {best} at step {found.step:,}: {_lost(folder, found.step)}"
-    return Recovered(best, content, notice)
+    step = content["global_step"]
+    notice = f"{reason}. Continuing from {best} at step {step:,}: {_lost_steps(folder, step)}"
+    return ResumeCheckpoint(best, content, notice)
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:
-    """The summary.json of a finished run. None when the file is missing or damaged: the run then
-    counts as not finished, and to resume it writes the file again."""
-    found = read_json(folder / "summary.json")
+    """The summary.json of a finished run. None if the file is missing or damaged. The run then
+    counts as unfinished, and resuming it writes the file again."""
+    summary = read_json(folder / "summary.json")
+    if not isinstance(summary, dict):
+        return None
     keys = ("val_loss", "val_bits_per_byte", "train_seconds", "steps")
-    whole = isinstance(found, dict) and all(type(found.get(key)) in (int, float) for key in keys)
-    return found if whole else None
+    return summary if all(type(summary.get(key)) in (int, float) for key in keys) else None
 
 
 def how_to_continue(folder: Path, rates: dict[str, float]) -> str:
-    """What to do after training diverged: a command that continues at half of the learning rates,
-    which are given by key.
+    """Advice after training has diverged: a command that continues with half the learning rates.
+    `rates` are the current learning rates by their keys.
 
-    The checkpoint that it names has been read and verified.
+    The command is only given if there is a valid checkpoint.
     """
     words = [f"{key}={rate / 2:g}" for key, rate in rates.items()]
-    lower = " ".join(words)
     try:
-        found = newest_checkpoint(folder)
+        newest = newest_checkpoint(folder)
     except UserError:
-        return f"there is no checkpoint to continue from; start again, for example with {lower}"
+        return "there is no checkpoint to continue from; start again, for example with " + " ".join(
+            words
+        )
     command = shlex.join(["python", "scripts/train.py", f"resume={folder}", *words])
-    return f"the newest checkpoint is of step {found.step:,}; to continue from it: {command}"
+    return f"to continue from the newest checkpoint, at step {newest.step:,}: {command}"
 
 
 def _resumable(path: Path) -> dict[str, Any]:
+    """The content of a checkpoint. Raises UserError when a run cannot be resumed from it."""
     content = read(path)
     if "optimizer_states" not in content:
         raise UserError(
-            f"{path} holds weights alone, as kept steps do; start a new run with init_from={path}"
+            f"{path} cannot be resumed: it contains only weights (it was saved by "
+            f"callbacks.keep_steps); start a new run with init_from={path}"
         )
-    for key, kind in TRAINING_STATE.items():
-        if not isinstance(content.get(key), kind):
-            raise UserError(f"{path} cannot be resumed: its {key} is missing, or of another type")
+    for key, expected_type in TRAINING_STATE.items():
+        if not isinstance(content.get(key), expected_type):
+            raise UserError(f"{path} cannot be resumed: its {key} is missing or has a wrong type")
     return content
 
 
-def _lost(folder: Path, step: int) -> str:
-    """How many steps are trained again. A damaged checkpoint cannot say at which step it was saved;
-    the run's TensorBoard log says which step was reached."""
-    logged = max(_logged_steps(folder / "tensorboard"), default=None)
-    if logged is None:
-        return "how many steps are lost is not known, as the run has no TensorBoard log"
-    if logged <= step:
+def _lost_steps(folder: Path, step: int) -> str:
+    """A message that says how many steps after `step` are lost. The last trained step is read from
+    the run's TensorBoard log, because the newer checkpoint is damaged."""
+    last = max(_logged_steps(folder / "tensorboard"), default=None)
+    if last is None:
+        return "the number of lost steps is unknown, because the run has no TensorBoard log"
+    if last <= step:
         return "the run's TensorBoard log has no later step"
-    return f"the run's TensorBoard log reaches step {logged:,}; {logged - step:,} steps are lost"
+    return f"the run's TensorBoard log ends at step {last:,}; {last - step:,} steps are lost"
 
 
 def _logged_steps(folder: Path) -> Iterator[int]:
@@ -118,4 +122,4 @@ def _logged_steps(folder: Path) -> Iterator[int]:
                     if any(value.tag == "train/loss" for value in event.summary.value):
                         yield event.step
             except DecodeError:
-                continue  # what comes before the damage counts
+                continue  # the file is damaged here; the steps before this are valid

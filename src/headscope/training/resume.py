@@ -1,6 +1,6 @@
-"""The configuration of a resumed run: that of its checkpoint, with what the user changes.
+"""The configuration of a resumed run: the one in its checkpoint, with the user's changes.
 
-It comes out of the checkpoint as plain data and is checked against the schemas.
+The checkpoint stores it as plain data, which is checked against the schemas.
 """
 
 from collections.abc import Iterator
@@ -12,25 +12,28 @@ from headscope.config import parse
 from headscope.config.training import TrainConfig
 from headscope.data.store import TokenStore
 from headscope.errors import UserError
-from headscope.training.recovery import Recovered, read_summary
+from headscope.training.recovery import ResumeCheckpoint, read_summary
 
 
 def resumed_config(
-    composed: dict[str, Any], found: Recovered, keys: list[str]
+    composed: dict[str, Any], resume: ResumeCheckpoint, keys: list[str]
 ) -> tuple[TrainConfig, list[str]]:
-    """The configuration of the run that `found` is of, with `keys` as in `composed`, and a line for
-    each change. `composed` is the configuration that Hydra made, as plain data."""
-    config = asdict(checkpoint.config_of(found.content))
+    """The configuration of the run to resume, and one line for each change.
+
+    `keys` are the keys that the user changes. Their values are taken from `composed`, the
+    configuration that Hydra composed from the command line, as plain data.
+    """
+    config = asdict(checkpoint.config_of(resume.content))
     changes = []
     for key in keys:
         before, after = value_at(config, key), value_at(composed, key)
         set_at(config, key, after)
         if before != after:
             changes.append(f"{key} from {before} to {after}")
-    # A checkpoint does not choose where files are written.
+    # For security, a checkpoint must not decide where files are written.
     config["store_dir"] = composed["store_dir"]
     resumed = parse(TrainConfig, config)
-    check_unfinished(found, resumed)
+    check_unfinished(resume, resumed)
     return resumed, changes
 
 
@@ -47,37 +50,38 @@ def set_at(config: dict[str, Any], key: str, value: Any) -> None:
     config[last] = value
 
 
-def check_unfinished(found: Recovered, config: TrainConfig) -> None:
-    """Raises UserError when a run has no steps left."""
-    step = found.step
-    summary = read_summary(found.folder)
+def check_unfinished(resume: ResumeCheckpoint, config: TrainConfig) -> None:
+    """Raises UserError when the run has no steps left to train."""
+    step = resume.step
+    summary = read_summary(resume.folder)
     if summary is None or summary["steps"] != step:
         return
     patience = config.callbacks.early_stopping_patience
-    stopping = found.content["callbacks"].get("patience")
-    waited = stopping.get("wait_count") if isinstance(stopping, dict) else None
+    early_stopping = resume.content["callbacks"].get("patience")
+    waited = early_stopping.get("wait_count") if isinstance(early_stopping, dict) else None
     if step >= config.trainer.max_steps:
-        more = "a larger trainer.max_steps="
+        advice = "a larger trainer.max_steps="
     elif patience is not None and type(waited) is int and waited >= patience:
-        more = "a larger callbacks.early_stopping_patience=, or null"
+        advice = "a larger callbacks.early_stopping_patience=, or null"
     else:
         return
     raise UserError(
-        f"resume={found.folder}: it is finished, at {step} steps; to give it more, add {more}"
+        f"resume={resume.folder}: this run is finished, at {step} steps; to train longer, add "
+        f"{advice}"
     )
 
 
-def check_same_text(found: Recovered, store: TokenStore) -> None:
-    """Raises UserError when the text of a run has changed since it began."""
-    own, folder = found.content["headscope"], found.folder
-    if own["store"] != store.name or own["tokenizer"] != store.tokenizer.state():
+def check_same_text(resume: ResumeCheckpoint, store: TokenStore) -> None:
+    """Raises UserError when the run's text or tokenizer has changed since the run started."""
+    saved, folder = resume.content["headscope"], resume.folder
+    if saved["store"] != store.name or saved["tokenizer"] != store.tokenizer.state():
         raise UserError(
-            f"resume={folder}: the text is not the one this run began with ({own['store']} then, "
-            f"{store.name} now); start a new run with init_from={folder}/checkpoints/last.ckpt"
+            f"resume={folder}: the text has changed since this run started (from {saved['store']} "
+            f"to {store.name}); start a new run with init_from={folder}/checkpoints/last.ckpt"
         )
 
 
 def sources(config: TrainConfig) -> Iterator[str]:
-    """A line for each file or dataset that a resumed run reads because its checkpoint names it."""
+    """One line for each file or dataset that the checkpoint names and the resumed run reads."""
     yield from checkpoint.sources(config.data, "data")
     yield from checkpoint.sources(config.tokenizer, "tokenizer")

@@ -1,4 +1,4 @@
-"""One training run, from its parts to its summary."""
+"""Runs the training and writes the summary."""
 
 from dataclasses import asdict
 from functools import partial
@@ -14,29 +14,30 @@ from headscope.files import json_text, write_atomically
 from headscope.nn.precision import tf32
 from headscope.training.build import Run
 from headscope.training.callbacks.clock import clock_of
-from headscope.training.callbacks.watching import watching_seconds
-from headscope.training.callbacks.writers import full_disk_told
+from headscope.training.callbacks.step_callback import watching_seconds
+from headscope.training.callbacks.tensorboard_log import report_full_disk
 from headscope.training.process import prepare_process
-from headscope.training.recovery import Recovered
+from headscope.training.recovery import ResumeCheckpoint
 from headscope.training.run_folder import how_to_resume, is_run
 
 
 def fit(run: Run) -> dict[str, Any]:
-    """Train to the end, evaluate the last weights on the whole validation split, and write
-    `summary.json`; returns what is in it.
+    """Trains the model, evaluates the final weights on the whole validation split, and writes
+    `summary.json`. Returns the content of `summary.json`.
 
-    Raises `headscope.stop.Interrupted` after a signal, UserError when memory or disk are full.
+    Raises `headscope.stop.Interrupted` after a signal, and UserError when memory or the disk is
+    full.
     """
     prepare_process()
-    run.saving.folder.mkdir(parents=True, exist_ok=True)
-    run.saving.after_first = partial(_note_latest, run.folder)
+    run.checkpoint_saver.folder.mkdir(parents=True, exist_ok=True)
+    run.checkpoint_saver.on_first_save = partial(_write_latest, run.folder)
     try:
-        with full_disk_told(run.folder), tf32(run.trainer.strategy.root_device):
+        with report_full_disk(run.folder), tf32(run.trainer.strategy.root_device):
             return _fit(run)
     except (RuntimeError, MemoryError) as error:
         if not ran_out_of_memory(error):
             raise
-        raise UserError(_what_to_lower(run, error)) from error
+        raise UserError(_out_of_memory_message(run, error)) from error
 
 
 def _fit(run: Run) -> dict[str, Any]:
@@ -56,7 +57,7 @@ def _fit(run: Run) -> dict[str, Any]:
     summary = {
         "val_loss": figures["val/loss"],
         "val_bits_per_byte": figures["val/bits_per_byte"],
-        "best_val_loss": run.saving.best_val_loss,
+        "best_val_loss": run.checkpoint_saver.best_val_loss,
         "steps": steps,
         "tokens": tokens,
         "parameters": run.model.parameter_count(),
@@ -72,8 +73,9 @@ def _fit(run: Run) -> dict[str, Any]:
         summary["peak_memory_mib"] = torch.cuda.max_memory_allocated(device) >> 20
     for logger in run.trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
-            # After the last step: a run that is killed before its summary is written logs these
-            # again, and TensorBoard drops what an earlier session logged after the checkpoint.
+            # If the process is killed before it writes the summary, the resumed run logs this
+            # again. With `steps + 1`, TensorBoard hides the first entry, because it was logged
+            # after the step of the checkpoint.
             logger.log_hyperparams(
                 flat(asdict(run.config)),
                 {f"final/{name}": summary[name] for name in ("val_loss", "val_bits_per_byte")},
@@ -85,36 +87,36 @@ def _fit(run: Run) -> dict[str, Any]:
     return summary
 
 
-def _what_to_lower(run: Run, error: BaseException) -> str:
-    """What to do when memory ran out, in one line."""
-    plan, step = run.config.trainer, run.trainer.global_step
+def _out_of_memory_message(run: Run, error: BaseException) -> str:
+    """One line that says how to reduce memory use, and how to continue from a checkpoint."""
+    settings, step = run.config.trainer, run.trainer.global_step
     lower = (
-        f"lower trainer.batch_size={plan.batch_size} and raise trainer.accumulate="
-        f"{plan.accumulate} by the same factor, or lower model.block_size="
+        f"lower trainer.batch_size={settings.batch_size} and raise trainer.accumulate="
+        f"{settings.accumulate} by the same factor, or lower model.block_size="
         f"{run.config.model.block_size} or the model's sizes"
     )
     saving = "trainer.checkpoint_activations=true and trainer.loss_chunk_tokens=auto save memory"
     line = f"out of memory after step {step}: {lower}; {saving} ({first_line(error)})"
     if is_run(run.folder):
-        line += f"; what was saved continues with: {how_to_resume(run.folder)}"
+        line += f"; to continue from the last checkpoint: {how_to_resume(run.folder)}"
     return line
 
 
-def check_same_recipe(found: Recovered, config: TrainConfig) -> None:
-    """Raises UserError when the run that `found` is of has another configuration than `config`."""
-    before = found.content["headscope"]["config"]
+def check_same_config(resume: ResumeCheckpoint, config: TrainConfig) -> None:
+    """Raises UserError when the configuration in the checkpoint differs from `config`."""
+    before = resume.content["headscope"]["config"]
     now = asdict(config)
-    keys = {*before, *now} - {"name"}  # that of the folder
+    keys = {*before, *now} - {"name"}  # only part of the folder's name
     changed = sorted(key for key in keys if before.get(key) != now.get(key))
     if changed:
         raise UserError(
-            f"{found.folder} holds a run with other settings of {', '.join(changed)}: move that "
-            "folder away, or name another (train.py -m: hydra.sweep.dir=, compare.py: name=)"
+            f"{resume.folder} holds a run with other settings of {', '.join(changed)}: move that "
+            "folder away, or use another (train.py -m: hydra.sweep.dir=, compare.py: name=)"
         )
 
 
 def flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"model": {"heads": 4}} as {"model.heads": 4}."""
+    """Flattens nested dictionaries: {"model": {"heads": 4}} becomes {"model.heads": 4}."""
     result: dict[str, Any] = {}
     for key, value in nested.items():
         if isinstance(value, dict):
@@ -125,14 +127,15 @@ def flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def device_name(device: torch.device) -> str:
+    """The device for `summary.json`: the GPU's model, or the CPU's number of threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{device.type} ({torch.get_num_threads()} threads)" if device.type == "cpu" else "mps"
 
 
-def _note_latest(folder: Path, outputs: Path = Path("outputs")) -> None:
-    """Name the newest run in `outputs/latest`: a plain file, as a link would show the run twice in
-    TensorBoard."""
+def _write_latest(folder: Path, outputs: Path = Path("outputs")) -> None:
+    """Writes the name of this run to the file `outputs/latest`. A symbolic link instead of a file
+    would make TensorBoard show the run twice."""
     outputs.mkdir(exist_ok=True)
     inside = folder.resolve().is_relative_to(outputs.resolve())
     name = folder.resolve().relative_to(outputs.resolve()) if inside else folder.resolve()

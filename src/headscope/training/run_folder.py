@@ -1,4 +1,4 @@
-"""The folder of a training run: made by one process, locked by one, and left without leftovers."""
+"""The folder of a training run: creating it, locking it, and removing partial files."""
 
 import shlex
 import shutil
@@ -12,19 +12,20 @@ from headscope.errors import UserError
 
 CHECKPOINTS = ("last.ckpt", "best.ckpt")
 LOCK = ".lock"
-EVENTS = ".headscope"
-"""The end of the names of our event files, by which they are recognized."""
+EVENT_FILE_SUFFIX = ".headscope"
+"""TensorBoard event files with this suffix were written by headscope."""
 
 
 def is_run(folder: Path) -> bool:
-    """Whether there is a checkpoint in `folder` that a run can go on from."""
+    """Whether `folder` contains last.ckpt or best.ckpt of a run."""
     return any((folder / "checkpoints" / name).is_file() for name in CHECKPOINTS)
 
 
 def make_new(path: str) -> str:
-    """Make the folder `path`, or `path_2`, `path_3`, ... where it exists already; returns which.
+    """Creates the folder `path`. If it exists, creates `path_2`, `path_3`, and so on, instead.
+    Returns the path of the new folder.
 
-    Two processes never get the same one.
+    Two processes never get the same folder.
     """
     number = 1
     while True:
@@ -41,18 +42,18 @@ def make_new(path: str) -> str:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of the folder of a run or a comparison. The system releases it when the process
-    ends, however it ends.
+    """Locks the folder of a run or a comparison. The operating system releases the lock when the
+    process ends, even if it is killed.
 
-    Raises UserError when another process holds it.
+    Raises UserError when another process has locked the folder.
     """
-    # A singleton: this process may lock a folder twice.
+    # A singleton, so that this process can lock the same folder twice.
     lock = FileLock(folder.resolve() / LOCK, timeout=0, is_singleton=True)
     try:
         lock.acquire()
     except Timeout:
         raise UserError(
-            f"{folder}: another process is at work here; wait for it, or stop it first"
+            f"{folder} is used by another process: wait until that ends, or stop it"
         ) from None
     except OSError as error:
         raise UserError(f"{folder / LOCK} cannot be locked: {error.strerror}") from error
@@ -63,35 +64,38 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def check_writable(folder: Path) -> None:
-    """Raises UserError when a folder is where a run writes a file, or when a link leads what it
-    writes out of its folder, which may come from a stranger."""
+    """Raises UserError when a folder has the name of a file that a run writes, or when a run would
+    write to a symbolic link. A run folder may come from a stranger, and the link may lead anywhere.
+    """
     for file in (*(folder / "checkpoints" / name for name in CHECKPOINTS), Path("outputs/latest")):
         if file.is_dir():
-            raise UserError(f"{file} is a folder, and a run writes a file there: move it away")
+            raise UserError(
+                f"{file} is a folder, but a run writes a file of this name: move the folder away"
+            )
     for name in ("checkpoints", "tensorboard", "tensorboard/hparams.yaml"):
         if (folder / name).is_symlink():
             raise UserError(
-                f"{folder / name} is a link, and a run writes only in its own folder: put what it "
-                "leads to in its place"
+                f"{folder / name} is a symbolic link, but a run writes only in its own folder: "
+                "replace the link by a copy of its target"
             )
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove partial files and, of a run that ended before its first checkpoint, its event files:
-    TensorBoard would show what that run logged beside what the next one logs.
+    """Removes partial files of killed processes. If the run ended before its first checkpoint, also
+    removes its event files. Otherwise, TensorBoard would show them together with the next run's.
 
-    Only files that headscope writes are removed; see `EVENTS`.
+    Removes only files that headscope has written (see `EVENT_FILE_SUFFIX`).
     """
     partial = [
         *folder.glob(".summary.json.*.part"),
         *(folder / "checkpoints").glob(".*.ckpt.*.part"),
     ]
     for file in partial:
-        file.unlink(missing_ok=True)  # a killed process was writing it
+        file.unlink(missing_ok=True)
     if is_run(folder):
         return
     logs, checkpoints = folder / "tensorboard", folder / "checkpoints"
-    events = list(logs.glob(f"events.out.tfevents.*{EVENTS}"))
+    events = list(logs.glob(f"events.out.tfevents.*{EVENT_FILE_SUFFIX}"))
     for file in events:
         file.unlink()
     if events:
@@ -102,8 +106,8 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def remove_unused(folder: Path, *, keep: bool) -> None:
-    """Remove the folder of a run that was not begun: one that holds Hydra's record alone. With
-    `keep`, only that record."""
+    """Removes the folder of a run that did not start, if the folder contains only Hydra's files.
+    With `keep`, removes only Hydra's files."""
     if folder.is_dir() and {entry.name for entry in folder.iterdir()} <= {".hydra", LOCK}:
         shutil.rmtree(folder / ".hydra", ignore_errors=True)
         (folder / LOCK).unlink(missing_ok=True)
@@ -111,17 +115,19 @@ def remove_unused(folder: Path, *, keep: bool) -> None:
             folder.rmdir()
 
 
-def leave(folder: Path, *, keep: bool) -> None:
-    """Remove what a stopped run was writing and, where it has no checkpoint, all that it wrote."""
+def clean_up(folder: Path, *, keep: bool) -> None:
+    """Removes the partial files of a stopped run. If the run has no checkpoint, also removes its
+    folder, or with `keep` only the files that headscope has written there."""
     remove_leftovers(folder)
     remove_unused(folder, keep=keep)
 
 
 def how_to_resume(folder: Path) -> str:
+    """The command that resumes the run in `folder`."""
     return f"python scripts/train.py {shlex.quote(f'resume={shown(folder)}')}"
 
 
 def shown(path: Path) -> Path:
-    """A path as short as it can be from here."""
-    here, path = Path.cwd(), path.resolve()
-    return path.relative_to(here) if path.is_relative_to(here) else path
+    """The path relative to the current folder if it is inside it, else the absolute path."""
+    current, path = Path.cwd(), path.resolve()
+    return path.relative_to(current) if path.is_relative_to(current) else path

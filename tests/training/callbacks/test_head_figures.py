@@ -1,4 +1,4 @@
-"""What is watched while it trains: read back with TensorBoard's own reader."""
+"""The figures of heads in TensorBoard, read with TensorBoard's own reader."""
 
 import json
 import math
@@ -21,16 +21,16 @@ from headscope.analysis.tokens import mass_on, targets_in
 from headscope.data.batches import spread_windows
 from headscope.data.store import open_store
 from headscope.nn.capture import attention_weights
-from headscope.training.callbacks.heads import REPEATED_TEXTS, table
-from headscope.training.callbacks.watching import spread_steps
+from headscope.training.callbacks.head_figures import REPEATED_TEXTS, type_table
+from headscope.training.callbacks.step_callback import spread_steps
 
 RUN = "outputs/run"
 FIGURES = {*METRICS, "same_token", "punctuation", "frequent", *REPEAT_FIGURES}
 
 
 @pytest.fixture
-def watched(script: Script, speeches: Path) -> None:
-    """A run of 5 steps whose heads are watched at 0, 2, 4 and 5, and drawn at 0, 1 and 5."""
+def measured(script: Script, speeches: Path) -> None:
+    """A run of 5 steps that measures heads every 2 steps and draws pictures at steps 0, 1 and 5."""
     said = script(
         "train",
         *SMALL,
@@ -45,7 +45,7 @@ def watched(script: Script, speeches: Path) -> None:
     assert said.code == 0, said.err
 
 
-def test_all_figures_of_all_heads_are_logged(watched) -> None:
+def test_all_figures_of_all_heads_are_logged(measured) -> None:
     log = events(RUN)
     heads = [f"L{layer}H{head}" for layer in range(2) for head in range(2)]
     tags = {f"heads/{name}/{head}" for name in FIGURES for head in heads}
@@ -54,7 +54,7 @@ def test_all_figures_of_all_heads_are_logged(watched) -> None:
     for tag in logged:
         assert [event.step for event in log.Scalars(tag)] == [0, 1, 2, 4, 5]
 
-    # The last are those of the weights that were saved, on the same windows.
+    # The last logged figures equal those of the saved weights on the same windows.
     loaded = checkpoint.load(f"{RUN}/checkpoints/last.ckpt")
     model, tokenizer = loaded.model, loaded.tokenizer
     [store] = [path for path in Path("data").iterdir() if path.is_dir()]
@@ -73,22 +73,22 @@ def test_all_figures_of_all_heads_are_logged(watched) -> None:
         for layer, head in np.ndindex(2, 2):
             last = log.Scalars(f"heads/{name}/L{layer}H{head}")[-1].value
             assert last == pytest.approx(figure[layer, head].item(), rel=1e-4, abs=1e-6)
-    alike = cosine_similarity(weights.transpose(0, 1).flatten(1, 2)).mean(dim=0)
+    similarity = cosine_similarity(weights.transpose(0, 1).flatten(1, 2)).mean(dim=0)
     last = log.Scalars("heads/diversity")[-1].value
-    assert last == pytest.approx(diversity(alike).item(), rel=1e-4)
+    assert last == pytest.approx(diversity(similarity).item(), rel=1e-4)
 
-    # Custom Scalars: a category for each figure, in it a chart for each layer.
-    arranged = layout_pb2.Layout()
+    # The tab Custom Scalars has one category per figure, with one chart per layer.
+    layout = layout_pb2.Layout()
     [event] = log.Tensors("custom_scalars__config__")
-    arranged.ParseFromString(event.tensor_proto.string_val[0])
-    assert {category.title for category in arranged.category} == FIGURES
-    for category in arranged.category:
+    layout.ParseFromString(event.tensor_proto.string_val[0])
+    assert {category.title for category in layout.category} == FIGURES
+    for category in layout.category:
         assert [chart.title for chart in category.chart] == ["layer 0", "layer 1"]
         for layer, chart in enumerate(category.chart):
-            of_layer = [f"heads/{category.title}/L{layer}H{head}" for head in range(2)]
-            assert list(chart.multiline.tag) == of_layer
+            tags_of_layer = [f"heads/{category.title}/L{layer}H{head}" for head in range(2)]
+            assert list(chart.multiline.tag) == tags_of_layer
 
-    # Pictures and words.
+    # Pictures and the table of head types.
     for tag in ("heads/figures", "heads/similarity"):
         pictures = log.Images(tag)
         assert [picture.step for picture in pictures] == [0, 1, 5]
@@ -105,39 +105,39 @@ def test_all_figures_of_all_heads_are_logged(watched) -> None:
     assert fresh == "| layer | head 0 | head 1 |\n| --- | --- | --- |\n| 0 | - | - |\n| 1 | - | - |"
 
 
-def test_watching_changes_no_weight(script: Script, speeches: Path) -> None:
+def test_measuring_heads_does_not_change_training(script: Script, speeches: Path) -> None:
     words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=6", "model.dropout=0.2"]
-    watching = ["callbacks.heads.every_steps=1", "callbacks.heads.images=10"]
-    for folder, more in (("plain", ["callbacks=plain"]), ("watched", watching)):
-        # SMALL sets keys of callbacks, so the choice comes first.
+    measuring = ["callbacks.heads.every_steps=1", "callbacks.heads.images=10"]
+    for folder, more in (("plain", ["callbacks=plain"]), ("measured", measuring)):
+        # SMALL sets keys of callbacks, so the choice of callbacks must come before it.
         said = script("train", *more, *words, f"hydra.run.dir=outputs/{folder}")
         assert said.code == 0, said.err
-    plain, seen = (
+    plain, measured = (
         torch.load(f"outputs/{folder}/checkpoints/last.ckpt", weights_only=True)
-        for folder in ("plain", "watched")
+        for folder in ("plain", "measured")
     )
-    assert plain["state_dict"].keys() == seen["state_dict"].keys()
+    assert plain["state_dict"].keys() == measured["state_dict"].keys()
     for name, weight in plain["state_dict"].items():
-        assert torch.equal(weight, seen["state_dict"][name]), name
+        assert torch.equal(weight, measured["state_dict"][name]), name
     losses = (
         json.loads(Path(f"outputs/{folder}/summary.json").read_text())["val_loss"]
-        for folder in ("plain", "watched")
+        for folder in ("plain", "measured")
     )
     assert len(set(losses)) == 1
     logged = events("outputs/plain").Tags()
     assert not [tag for tag in logged["scalars"] + logged["images"] if "head" in tag]
-    assert [tag for tag in events("outputs/watched").Tags()["scalars"] if "head" in tag]
+    assert [tag for tag in events("outputs/measured").Tags()["scalars"] if "head" in tag]
 
 
-def test_what_heads_are_called_is_a_table_of_layers() -> None:
-    assert table(["self", "-", "mixed", "induction"], heads=2).splitlines()[2:] == [
+def test_the_table_of_types_has_one_row_per_layer() -> None:
+    assert type_table(["self", "-", "mixed", "induction"], heads=2).splitlines()[2:] == [
         "| 0 | self | - |",
         "| 1 | mixed | induction |",
     ]
 
 
 @pytest.mark.parametrize("images", [0, 1, 2, 3, 10])
-def test_pictures_are_spread_over_the_run(images) -> None:
+def test_steps_with_pictures_are_evenly_spaced_in_log_time(images) -> None:
     steps = spread_steps(images, 900)
     assert len(steps) <= images
     assert steps == sorted(set(steps))

@@ -1,4 +1,4 @@
-"""What the module does at the end of an optimizer step, before any callback looks at it."""
+"""Runs the end of an optimizer step in the module, before other callbacks use the step."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from headscope.training.module import LanguageModel
 class EndOfStep(Callback):
     """Calls `LanguageModel.end_step` after every optimizer step.
 
-    Lightning calls the module's own hooks after those of all callbacks. `EndOfStep` stands before
-    every callback that shows, draws or saves a step.
+    Lightning calls a hook of the module after the same hook of all callbacks, which is too late.
+    So this callback must come before every callback that prints, draws or saves a step.
     """
 
     def on_train_batch_end(

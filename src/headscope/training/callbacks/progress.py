@@ -1,4 +1,4 @@
-"""How far the training is: a bar on a terminal, plain lines in a file."""
+"""Shows the progress of training: as a bar on a terminal, as plain lines in a file."""
 
 import time
 from typing import Any
@@ -12,11 +12,11 @@ from headscope.training.module import LanguageModel
 
 REFRESH_SECONDS = 0.25
 LINES = 20
-"""About how many plain lines a run prints, besides validations."""
+"""Approximate number of plain progress lines per run, not counting validations."""
 
 
 class ProgressReport(Callback):
-    """Shows step, training and validation loss, tokens per second and the time left."""
+    """Shows the step, the training and validation loss, tokens per second and the time left."""
 
     def __init__(self, *, console: Console, tokens_per_step: int) -> None:
         self.console = console
@@ -28,10 +28,11 @@ class ProgressReport(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.first_step = trainer.global_step
         self.first_seconds = clock_of(trainer).seconds()
-        # At logged steps, so that a line shows the same loss as TensorBoard at this step.
+        # This is a multiple of log_every_steps, so that a line shows the same loss as TensorBoard.
         assert isinstance(pl_module, LanguageModel)
-        logged = pl_module.log_every_steps
-        self.print_every_steps = logged * max(1, round(trainer.max_steps / LINES / logged))
+        log_every_steps = pl_module.log_every_steps
+        steps_per_line = trainer.max_steps / LINES
+        self.print_every_steps = log_every_steps * max(1, round(steps_per_line / log_every_steps))
         if self.console.is_terminal and trainer.is_global_zero:
             self.bar = Progress(
                 TextColumn("{task.description}"),

@@ -1,4 +1,4 @@
-"""Sampled text in TensorBoard, at every validation."""
+"""Logs sampled text to TensorBoard after every validation."""
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
@@ -6,11 +6,11 @@ from headscope.data.tokenizer import Tokenizer
 from headscope.generation import generate_text
 from headscope.nn import GPT
 from headscope.training.callbacks.clock import timer_paused
-from headscope.training.callbacks.writers import tensorboard_writers
+from headscope.training.callbacks.tensorboard_log import tensorboard_writers
 
 
 class Samples(Callback):
-    """Logs `samples`: what the model writes after `prompt`, with the same `seed` every time."""
+    """Logs a continuation of `prompt` by the model as `samples`, always with the same `seed`."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Samples(Callback):
         self.seed = seed
 
     def sample(self, model: GPT) -> str:
-        """The prompt and what `model` writes after it."""
+        """The prompt and its continuation by `model`."""
         training = model.training
         model.eval()
         try:
@@ -59,5 +59,5 @@ class Samples(Callback):
 
 
 def as_markdown(text: str) -> str:
-    """Text that TensorBoard's Markdown shows as it is: an indented code block."""
+    """`text` as an indented code block, which TensorBoard shows unchanged."""
     return "\n".join(f"    {line}" for line in text.splitlines())

@@ -1,4 +1,4 @@
-"""What a training run says on the console: what it is about to do, and what came of it."""
+"""Prints a training run's plan and results on the console."""
 
 import shlex
 from functools import partial
@@ -15,8 +15,8 @@ from headscope.training.build import Run
 from headscope.training.run_folder import shown
 
 
-def describe(run: Run) -> None:
-    """The text, the model and the plan, before the first step."""
+def print_plan(run: Run) -> None:
+    """Prints the run folder, the text, the model and the training plan, before the first step."""
     config, store = run.config, run.store
     say = partial(_say, run.console)
     say(f"run         {shown(run.folder)}")
@@ -25,14 +25,15 @@ def describe(run: Run) -> None:
         f"{len(store.validation):,} for validation, vocabulary {store.tokenizer.vocab_size:,}"
     )
     run.console.print(model_table(run.model))
-    plan = config.trainer
-    tokens = plan.batch_size * plan.accumulate * config.model.block_size
-    say(f"training    {plan.max_steps:,} steps of {tokens:,} tokens on {device_of(run)}")
+    settings = config.trainer
+    tokens = settings.batch_size * settings.accumulate * config.model.block_size
+    say(f"training    {settings.max_steps:,} steps of {tokens:,} tokens on {device_of(run)}")
     stride = run.data.validation_every
-    part = "the whole split" if stride == 1 else f"each {ordinal(stride)} window of the split"
-    say(f"validation  every {plan.val_every_steps:,} steps on {part}; at the end on all of it")
+    part = "the whole split" if stride == 1 else f"every {ordinal(stride)} window of the split"
+    at_end = "" if stride == 1 else "; at the end on the whole split"
+    say(f"validation  every {settings.val_every_steps:,} steps on {part}{at_end}")
     if config.logger:
-        say(f"watch it    {tensorboard_command(run.folder)}")
+        say(f"watch       {tensorboard_command(run.folder)}")
 
 
 def _say(console: Console, line: str) -> None:
@@ -40,24 +41,25 @@ def _say(console: Console, line: str) -> None:
 
 
 def model_table(model: Any) -> Table:
-    """Parameters of each part of a GPT; a tied head has none of its own."""
+    """A table with the number of parameters of each part of a GPT. A tied output head counts as
+    0."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("model", style="bold")
     table.add_column("parameters", justify="right")
     counted: set[int] = set()
     for name, part in model.named_children():
-        own = [p for p in part.parameters() if id(p) not in counted]
-        counted.update(map(id, own))
+        uncounted = [p for p in part.parameters() if id(p) not in counted]
+        counted.update(map(id, uncounted))
         label = f"{len(part)} {name}" if name == "blocks" else name
         if list(part.parameters()):
-            note = " (tied)" if not own else ""
-            table.add_row(label + note, f"{sum(p.numel() for p in own):,}")
+            note = " (tied)" if not uncounted else ""
+            table.add_row(label + note, f"{sum(p.numel() for p in uncounted):,}")
     table.add_row("all", f"{model.parameter_count():,}", style="bold")
     return table
 
 
-def conclude(run: Run, summary: dict[str, Any]) -> None:
-    """The figures, one sample, and what to do next."""
+def print_results(run: Run, summary: dict[str, Any]) -> None:
+    """Prints the summary, one sample, and the next commands to try."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for name, value in summary.items():
         table.add_row(name, f"{value:,.4f}" if isinstance(value, float) else str(value))
@@ -73,40 +75,42 @@ def conclude(run: Run, summary: dict[str, Any]) -> None:
         console.print(Text(printable(run.samples.sample(run.model), keep="\n\t")), soft_wrap=True)
         console.print()
     best = shown(run.folder / "checkpoints" / "best.ckpt")
-    say("Sample from it:")
+    say("Sample from the model:")
     words = [f"checkpoint={best}"]
     if run.samples.prompt:
         words.append(f"prompt={run.samples.prompt}")
     say(f"  python scripts/sample.py {shlex.join(words)}")
     if run.config.logger:
-        say("See its losses, samples and attention:")
+        say("See the losses, samples and attention maps:")
         say(f"  {tensorboard_command(run.folder)}")
 
 
-def describe_resume(run: Run, changes: list[str]) -> None:
-    """Where a resumed run continues, and what differs from before."""
+def print_resume(run: Run, changes: list[str]) -> None:
+    """Prints the step at which a resumed run continues, and the changed settings."""
     say = partial(_say, run.console)
     say(f"resuming    at step {run.resumed_step:,} of {run.config.trainer.max_steps:,}")
     for change in changes:
         say(f"changed     {change}")
     if any(change.startswith("trainer.max_steps ") for change in changes):
-        say("            the learning rate now follows the schedule of the new length")
+        say("            the learning rate schedule now covers the new number of steps")
     before, now = run.resumed_threads, torch.get_num_threads()
     on_cpu = run.trainer.strategy.root_device.type == "cpu"
     if on_cpu and before is not None and before != now:
         say(
             f"threads     {before} before, {now} now: the weights will differ in their last bits "
-            f"from those of an uninterrupted run; OMP_NUM_THREADS={before} avoids that"
+            f"from those of an uninterrupted run; set OMP_NUM_THREADS={before} to avoid this"
         )
 
 
 def tensorboard_command(folder: Path) -> str:
-    """TensorBoard keeps ten images and texts a tag unless it is told otherwise."""
+    """The command that shows the run in TensorBoard. It raises TensorBoard's limit of ten images
+    and ten texts per tag."""
     parent = shlex.quote(str(shown(folder.parent)))
     return f"tensorboard --logdir {parent} --samples_per_plugin images=100,text=100"
 
 
 def ordinal(number: int) -> str:
+    """A number such as 1st, 2nd, 3rd or 4th."""
     endings = {1: "st", 2: "nd", 3: "rd"}
     return f"{number}{'th' if number % 100 in (11, 12, 13) else endings.get(number % 10, 'th')}"
 

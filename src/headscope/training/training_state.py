@@ -1,8 +1,8 @@
-"""Checks of a checkpoint's training state, before Lightning restores it.
+"""Checks the training state in a checkpoint before Lightning restores it.
 
-Lightning takes loops, callbacks and optimizers as they are in the file: a wrong type shows as an
-exception far from its cause, or as a wrong step. What may be restored is what this run itself would
-save.
+Lightning restores the states of loops, callbacks and optimizers without checks. A wrong type would
+raise an exception far from its cause, or make training continue at a wrong step. So the state must
+have the same structure as the state that this run would save.
 """
 
 import math
@@ -19,13 +19,13 @@ from headscope.training.muon import Muon
 from headscope.training.optimizer import CombinedOptimizer
 
 VERSION = re.compile(r"[2-9]\.\d{1,3}\.\d{1,3}((\.dev|\.post|rc)\d{1,10})?")
-"""Of Lightning. Older ones never wrote a checkpoint of headscope."""
+"""Valid versions of Lightning. Older versions have never written a checkpoint of headscope."""
 
 STATE_KEYS: dict[type, set[str]] = {
     torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"},
     Muon: {"momentum_buffer"},
 }
-"""What an optimizer keeps for each parameter."""
+"""The state that each optimizer saves per parameter."""
 
 
 def check_training_state(
@@ -36,29 +36,27 @@ def check_training_state(
     trainer: Trainer,
     optimizer: torch.optim.Optimizer,
 ) -> None:
-    """Raises UserError when Lightning could not restore the run from `content`, or not rightly.
-
-    `module`, `trainer` and `optimizer` are those that it would be restored into; they stay as they
-    are.
+    """Raises UserError when the training state in `content`, a checkpoint from `path`, does not fit
+    this run's `module`, `trainer` and `optimizer`. Does not change them.
     """
     try:
         if not VERSION.fullmatch(str(content.get("pytorch-lightning_version"))):
             raise Mismatch("pytorch-lightning_version")
         check_weights(content["state_dict"], module.state_dict())
-        check_alike(content.get("loops"), {"fit_loop": trainer.fit_loop.state_dict()}, "loops")
+        check_structure(content.get("loops"), {"fit_loop": trainer.fit_loop.state_dict()}, "loops")
         steps = content["loops"]["fit_loop"]["epoch_loop.automatic_optimization.optim_progress"]
         if steps["optimizer"]["step"]["total"]["completed"] != content["global_step"]:
             raise Mismatch("global_step")
         callbacks = content.get("callbacks")
         if not isinstance(callbacks, dict):
             raise Mismatch("callbacks")
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set, but not declared
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]  # not declared by Lightning
             if callback.state_key in callbacks:
                 key = callback.state_key
-                check_alike(callbacks[key], callback.state_dict(), f"callbacks.{key}")
-        check_alike(content.get("lr_schedulers"), [], "lr_schedulers")
-        check_alike(content.get("running_loss"), {"sum": 0.0, "count": 0}, "running_loss")
-        check_alike(content.get("threads"), 1, "threads")
+                check_structure(callbacks[key], callback.state_dict(), f"callbacks.{key}")
+        check_structure(content.get("lr_schedulers"), [], "lr_schedulers")
+        check_structure(content.get("running_loss"), {"sum": 0.0, "count": 0}, "running_loss")
+        check_structure(content.get("threads"), 1, "threads")
         running = content["running_loss"]
         if type(running["sum"]) is not float or not math.isfinite(running["sum"]):
             raise Mismatch("running_loss.sum")
@@ -70,29 +68,33 @@ def check_training_state(
         check_optimizer(states[0], optimizer)
     except Mismatch as error:
         raise UserError(
-            f"{path} cannot be resumed: its {error} is not what this run would have saved"
+            f"{path} cannot be resumed: its {error} does not fit this run; the file may be damaged "
+            f"(a new run can start from its weights with init_from={path})"
         ) from error
 
 
 class Mismatch(Exception):
-    """The message is the place in the checkpoint."""
+    """An entry of the checkpoint does not fit. The message is the key of the entry."""
 
 
-def check_alike(value: Any, template: Any, where: str) -> None:
-    """Raises Mismatch unless `value` has the keys, lengths, types and shapes of `template`. More
-    keys are let through; where the template has None, anything that is no container is."""
+def check_structure(value: Any, template: Any, where: str) -> None:
+    """Raises Mismatch unless `value` has the keys, lengths, types and shapes of `template`.
+
+    Additional keys are allowed. Where the template is None, any number, text or None is allowed.
+    `where` is the key of `value`, for the message.
+    """
     if isinstance(template, dict):
         if not isinstance(value, dict):
             raise Mismatch(where)
         for key, part in template.items():
             if key not in value:
                 raise Mismatch(f"{where}.{key}")
-            check_alike(value[key], part, f"{where}.{key}")
+            check_structure(value[key], part, f"{where}.{key}")
     elif isinstance(template, list | tuple):
         if not isinstance(value, list | tuple) or len(value) != len(template):
             raise Mismatch(where)
         for number, part in enumerate(template):
-            check_alike(value[number], part, f"{where}.{number}")
+            check_structure(value[number], part, f"{where}.{number}")
     elif isinstance(template, torch.Tensor):
         if not isinstance(value, torch.Tensor) or value.shape != template.shape:
             raise Mismatch(where)
@@ -109,16 +111,17 @@ def check_alike(value: Any, template: Any, where: str) -> None:
         raise Mismatch(where)
 
 
-def check_weights(weights: dict[str, Any], own: dict[str, Any]) -> None:
-    for name in own.keys() ^ weights.keys():
+def check_weights(weights: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Raises Mismatch unless `weights` have the names and shapes of `expected`."""
+    for name in expected.keys() ^ weights.keys():
         raise Mismatch(f"state_dict.{name[:80]}")
-    for name, weight in own.items():
+    for name, weight in expected.items():
         if weights[name].shape != weight.shape or not weights[name].is_floating_point():
             raise Mismatch(f"state_dict.{name}")
 
 
 def check_optimizer(state: Any, optimizer: torch.optim.Optimizer) -> None:
-    """Raises Mismatch unless `state` is one that `optimizer` can load."""
+    """Raises Mismatch unless `optimizer` can load `state`."""
     if isinstance(optimizer, CombinedOptimizer):
         parts = state.get("optimizers") if isinstance(state, dict) else None
         if not isinstance(parts, list) or len(parts) != len(optimizer.optimizers):
@@ -126,24 +129,24 @@ def check_optimizer(state: Any, optimizer: torch.optim.Optimizer) -> None:
         for part, each in zip(parts, optimizer.optimizers, strict=True):
             check_optimizer(part, each)
         return
-    own = optimizer.state_dict()["param_groups"]
+    expected_groups = optimizer.state_dict()["param_groups"]
     groups = state.get("param_groups") if isinstance(state, dict) else None
-    if not isinstance(groups, list) or len(groups) != len(own):
+    if not isinstance(groups, list) or len(groups) != len(expected_groups):
         raise Mismatch("optimizer_states.param_groups")
-    for group, template in zip(groups, own, strict=True):
+    for group, template in zip(groups, expected_groups, strict=True):
         if not isinstance(group, dict) or group.get("params") != template["params"]:
             raise Mismatch("optimizer_states.param_groups")
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    of_parameters = state.get("state")
-    if not isinstance(of_parameters, dict):
+    parameter_states = state.get("state")
+    if not isinstance(parameter_states, dict):
         raise Mismatch("optimizer_states.state")
-    for number, kept in of_parameters.items():
+    for number, tensors in parameter_states.items():
         where = f"optimizer_states.state.{str(number)[:80]}"
         if type(number) is not int or not 0 <= number < len(parameters):
             raise Mismatch(where)
-        if not isinstance(kept, dict) or kept.keys() != STATE_KEYS[type(optimizer)]:
+        if not isinstance(tensors, dict) or tensors.keys() != STATE_KEYS[type(optimizer)]:
             raise Mismatch(where)
-        for key, tensor in kept.items():
+        for key, tensor in tensors.items():
             shape = () if key == "step" else parameters[number].shape
             if not isinstance(tensor, torch.Tensor) or tensor.shape != shape:
                 raise Mismatch(f"{where}.{key}")

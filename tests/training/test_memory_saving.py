@@ -1,4 +1,4 @@
-"""The laws of what saves memory: the same numbers, with less of them held at once."""
+"""Activation checkpointing, chunked losses and compilation give the same loss and gradients."""
 
 from contextlib import nullcontext
 from functools import partial
@@ -19,55 +19,57 @@ every_part = pytest.mark.parametrize("pair", EACH, ids="-".join)
 BATCH = (some_tokens()[:, :-1], some_tokens()[:, 1:])
 
 
-def step(model: GPT, *, chunk_tokens: int | None = None, anew: bool = False) -> list[Tensor]:
+def step(
+    model: GPT, *, chunk_tokens: int | None = None, checkpointing: bool = False
+) -> list[Tensor]:
     """The loss of `BATCH`, then the gradient of every parameter."""
     torch.manual_seed(2)
-    model.train().checkpoint_activations = anew
+    model.train().checkpoint_activations = checkpointing
     loss = Objective(model, chunk_tokens=chunk_tokens).loss(*BATCH)
     parameters = list(model.parameters())
     return [loss.detach(), *torch.autograd.grad(loss, parameters, materialize_grads=True)]
 
 
-def the_same_bits(one: list[Tensor], other: list[Tensor]) -> bool:
+def bit_identical(one: list[Tensor], other: list[Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-# --- activations computed anew ---
+# --- activation checkpointing ---
 
 
 @every_part
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_activations_computed_anew_are_the_same_bit_for_bit(pair, dropout):
+def test_activation_checkpointing_gives_bit_identical_gradients(pair, dropout):
     model = gpt(**variant(pair), dropout=dropout)
-    kept = step(model)
-    assert the_same_bits(kept, step(model, anew=True))
+    stored = step(model)
+    assert bit_identical(stored, step(model, checkpointing=True))
     if dropout:
         torch.manual_seed(3)
-        assert kept[0] != Objective(model, chunk_tokens=None).loss(*BATCH)
+        assert stored[0] != Objective(model, chunk_tokens=None).loss(*BATCH)
 
 
-def test_in_bf16_too():
+def test_activation_checkpointing_in_bf16_gives_bit_identical_gradients():
     model = gpt(dropout=0.3)
     with torch.autocast("cpu", torch.bfloat16):
-        kept = step(model)
-        assert the_same_bits(kept, step(model, anew=True))
+        stored = step(model)
+        assert bit_identical(stored, step(model, checkpointing=True))
     model.bfloat16()
-    assert the_same_bits(step(model), step(model, anew=True))
+    assert bit_identical(step(model), step(model, checkpointing=True))
 
 
 def calls(model: GPT, *, grad: bool) -> int:
-    """How often the first block runs, forward and back."""
-    seen = []
-    hook = model.blocks[0].attention.register_forward_hook(lambda *given: seen.append(1))
+    """How often the first block is computed in a forward pass and, with `grad`, a backward pass."""
+    computed = []
+    hook = model.blocks[0].attention.register_forward_hook(lambda *args: computed.append(1))
     with torch.set_grad_enabled(grad):
         loss = Objective(model, chunk_tokens=None).loss(*BATCH)
     if grad:
         loss.backward()
     hook.remove()
-    return len(seen)
+    return len(computed)
 
 
-def test_they_are_computed_anew_in_training_alone():
+def test_activations_are_recomputed_only_in_training():
     model = gpt()
     assert calls(model.train(), grad=True) == 1
     model.checkpoint_activations = True
@@ -76,24 +78,24 @@ def test_they_are_computed_anew_in_training_alone():
     assert calls(model.eval(), grad=True) == 1
 
 
-def test_a_block_keeps_what_it_reads_alone():
-    """What autograd holds on to between the way forward and the way back."""
+def test_activation_checkpointing_halves_the_memory_for_backward():
 
-    def held(anew: bool) -> int:
+    def saved_bytes(checkpointing: bool) -> int:
+        """Memory that autograd saves between the forward and the backward pass."""
         model = gpt(layers=6).train()
-        model.checkpoint_activations = anew
-        kept: dict[int, int] = {}
+        model.checkpoint_activations = checkpointing
+        sizes: dict[int, int] = {}
 
         def pack(tensor: Tensor) -> Tensor:
-            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             loss = Objective(model, chunk_tokens=None).loss(*BATCH)
         loss.backward()
-        return sum(kept.values())
+        return sum(sizes.values())
 
-    assert held(anew=True) < 0.5 * held(anew=False)
+    assert saved_bytes(checkpointing=True) < 0.5 * saved_bytes(checkpointing=False)
 
 
 # --- the loss in chunks ---
@@ -101,43 +103,46 @@ def test_a_block_keeps_what_it_reads_alone():
 
 @every_part
 @pytest.mark.parametrize("rows", [1, 5, 17])
-def test_a_loss_in_chunks_is_the_plain_one_and_so_are_its_gradients(pair, rows):
-    """`variant` has tied heads and others."""
+def test_a_chunked_loss_and_its_gradients_equal_the_plain_ones(pair, rows):
+    """Covers tied and untied output heads."""
     model = gpt(**variant(pair))
     torch.testing.assert_close(step(model, chunk_tokens=rows), step(model), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("tied_head", [True, False])
 @pytest.mark.parametrize("logit_cap", [None, 3.0])
-@pytest.mark.parametrize("anew", [True, False])
-def test_so_with_capped_logits_and_with_activations_computed_anew(tied_head, logit_cap, anew):
+@pytest.mark.parametrize("checkpointing", [True, False])
+def test_a_chunked_loss_with_logit_cap_and_activation_checkpointing(
+    tied_head, logit_cap, checkpointing
+):
     model = gpt(tied_head=tied_head, logit_cap=logit_cap, dropout=0.2)
-    chunked = step(model, chunk_tokens=4, anew=anew)
+    chunked = step(model, chunk_tokens=4, checkpointing=checkpointing)
     torch.testing.assert_close(chunked, step(model), rtol=1e-5, atol=1e-6)
 
 
-def logits_made(objective: Objective) -> tuple[int, int]:
-    """Rows of logits that are made at once, at most, and of all on the way there and back."""
-    seen = []
+def computed_logits(objective: Objective) -> tuple[int, int]:
+    """The largest number of rows of logits that are computed at once, and the number of all rows
+    that are computed in the forward and the backward pass."""
+    rows = []
     hook = objective.model.head.register_forward_hook(
-        lambda module, given, out: seen.append(out.numel() // out.size(-1))
+        lambda module, inputs, out: rows.append(out.numel() // out.size(-1))
     )
     objective.loss(*BATCH).backward()
     hook.remove()
-    return max(seen), sum(seen)
+    return max(rows), sum(rows)
 
 
 @pytest.mark.parametrize(("chunk_tokens", "rows"), [(4, 4), (17, 9)])
-def test_logits_are_made_in_chunks_that_are_not_kept(chunk_tokens, rows):
-    assert logits_made(Objective(gpt(), chunk_tokens=chunk_tokens)) == (rows, 2 * 18)
+def test_chunks_of_logits_are_computed_twice_and_not_stored(chunk_tokens, rows):
+    assert computed_logits(Objective(gpt(), chunk_tokens=chunk_tokens)) == (rows, 2 * 18)
 
 
 @pytest.mark.parametrize("chunk_tokens", [18, 0, None, "auto"])
-def test_logits_that_may_all_be_there_are_made_once(chunk_tokens):
-    assert logits_made(Objective(gpt(), chunk_tokens=chunk_tokens)) == (18, 18)
+def test_logits_of_a_single_chunk_are_computed_once(chunk_tokens):
+    assert computed_logits(Objective(gpt(), chunk_tokens=chunk_tokens)) == (18, 18)
 
 
-def test_auto_makes_chunks_of_64_mib_of_logits_and_leaves_small_ones_whole():
+def test_auto_chunks_have_64_mib_of_logits_and_a_small_batch_is_one_chunk():
     objective = Objective(gpt(), chunk_tokens="auto")
     assert objective.chunk_rows(torch.zeros(12, 64)) is None
     objective.model.head = nn.Linear(8, 50257)
@@ -146,7 +151,7 @@ def test_auto_makes_chunks_of_64_mib_of_logits_and_leaves_small_ones_whole():
 
 
 @pytest.mark.parametrize(("gib", "mib"), [(1, 64), (24, 384), (80, 1280)])
-def test_a_chunk_on_a_gpu_follows_its_memory(monkeypatch, gib, mib):
+def test_the_chunk_size_depends_on_gpu_memory(monkeypatch, gib, mib):
     device = SimpleNamespace(total_memory=gib * 2**30)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda which: device)
     assert logit_bytes(torch.device("cuda")) == mib * 2**20
@@ -154,7 +159,7 @@ def test_a_chunk_on_a_gpu_follows_its_memory(monkeypatch, gib, mib):
 
 
 @pytest.mark.gpu
-def test_a_chunk_on_this_gpu_follows_its_memory():
+def test_the_chunk_size_depends_on_the_memory_of_this_gpu():
     total = torch.cuda.get_device_properties(0).total_memory
     model = gpt().cuda()
     rows = Objective(model, chunk_tokens="auto").chunk_rows(torch.zeros(2**14, 2**14).cuda())
@@ -162,7 +167,7 @@ def test_a_chunk_on_this_gpu_follows_its_memory():
 
 
 @pytest.mark.parametrize("chunk_tokens", [None, 5])
-def test_validation_counts_all_nats(chunk_tokens):
+def test_loss_sum_is_the_mean_loss_times_the_tokens(chunk_tokens):
     objective = Objective(gpt(), chunk_tokens=chunk_tokens)
     torch.testing.assert_close(
         objective.loss_sum(*BATCH) / BATCH[1].numel(), objective.loss(*BATCH), rtol=1e-6, atol=0
@@ -172,12 +177,12 @@ def test_validation_counts_all_nats(chunk_tokens):
 # --- compiled ---
 
 
-@pytest.mark.parametrize(("chunk_tokens", "anew"), [(None, True), (9, False)])
-def test_what_is_called_is_compiled_and_gives_the_same(chunk_tokens, anew):
+@pytest.mark.parametrize(("chunk_tokens", "checkpointing"), [(None, True), (9, False)])
+def test_the_loss_is_compiled_once_and_gives_the_same_gradients(chunk_tokens, checkpointing):
     model = gpt(layers=1, activation=relu_squared).train()
-    model.checkpoint_activations = anew
+    model.checkpoint_activations = checkpointing
     objective = Objective(model, chunk_tokens=chunk_tokens)
-    plain = step(model, chunk_tokens=chunk_tokens, anew=anew)
+    plain = step(model, chunk_tokens=chunk_tokens, checkpointing=checkpointing)
     names = list(model.state_dict())
     torch._dynamo.reset()
     assert compile_in_place(objective, BATCH, nullcontext()) is None
@@ -185,7 +190,7 @@ def test_what_is_called_is_compiled_and_gives_the_same(chunk_tokens, anew):
     assert frames >= (1 if chunk_tokens is None else 2)
     loss = objective.loss(*BATCH)
     gradients = torch.autograd.grad(loss, list(model.parameters()))
-    assert torch._dynamo.utils.counters["frames"]["ok"] == frames  # compiled once and for all
+    assert torch._dynamo.utils.counters["frames"]["ok"] == frames  # not compiled again
     torch.testing.assert_close([loss.detach(), *gradients], plain, rtol=1e-4, atol=1e-5)
     assert list(model.state_dict()) == names
 
@@ -199,7 +204,7 @@ def failing_backend(error: Exception):
     return partial(torch.compile, backend=backend)
 
 
-def test_where_it_cannot_be_compiled_all_is_left_as_it_was(monkeypatch):
+def test_a_failed_compilation_leaves_the_objective_uncompiled(monkeypatch):
     objective = Objective(gpt().train(), chunk_tokens=9)
     plain = objective.loss(*BATCH)
     with monkeypatch.context() as broken:
@@ -211,18 +216,18 @@ def test_where_it_cannot_be_compiled_all_is_left_as_it_was(monkeypatch):
     assert objective.model._compiled_call_impl is None
 
 
-def test_a_missing_compiler_is_an_error_of_the_backend(monkeypatch):
+def test_a_missing_c_compiler_is_a_failed_compilation():
     torch._dynamo.reset()
-    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
     objective = Objective(gpt().train(), chunk_tokens=None)
-    with torch._inductor.utils.fresh_cache():
+    no_compiler = torch._inductor.config.patch({"cpp.cxx": ("no-such-compiler",)})
+    with no_compiler, torch._inductor.utils.fresh_cache():
         assert compile_in_place(objective, BATCH, nullcontext()) is not None
 
 
 OUT_OF_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
 
-def test_out_of_memory_while_compiling_is_not_called_not_compiled(monkeypatch):
+def test_out_of_memory_during_compilation_is_raised(monkeypatch):
     torch._dynamo.reset()
     objective = Objective(gpt().train(), chunk_tokens=None)
     monkeypatch.setattr("torch.compile", failing_backend(OUT_OF_MEMORY))
@@ -231,9 +236,9 @@ def test_out_of_memory_while_compiling_is_not_called_not_compiled(monkeypatch):
     assert ran_out_of_memory(raised.value)
 
 
-@pytest.mark.parametrize("error", [OUT_OF_MEMORY, RuntimeError("a mistake of ours")])
-def test_other_errors_of_the_first_step_are_raised(monkeypatch, error):
-    def fail(*given):
+@pytest.mark.parametrize("error", [OUT_OF_MEMORY, RuntimeError("a bug in the loss")])
+def test_other_errors_during_compilation_are_raised(monkeypatch, error):
+    def fail(*args):
         raise error
 
     objective = Objective(gpt().train(), chunk_tokens=None)

@@ -1,4 +1,4 @@
-"""Writing checkpoints so that a kill at any moment leaves a whole one."""
+"""Writes checkpoints atomically: killing the process at any moment leaves a complete checkpoint."""
 
 import shutil
 from collections.abc import Iterator
@@ -14,7 +14,8 @@ from headscope.files import cannot_write, replacing
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes a new file and renames it: the old checkpoint stays until the new one is whole.
+    """Writes a checkpoint to a temporary file, then renames it. The old checkpoint exists until the
+    new one is complete.
 
     Raises UserError when the file cannot be written.
     """
@@ -31,34 +32,35 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         except OSError as error:
             raise UserError(cannot_write(path, error, size=size)) from error
         except RuntimeError as error:
-            # torch raises its own error after the one of the file that it writes to.
+            # When writing fails, torch raises this error while it handles the file's OSError.
             if not isinstance(error.__context__, OSError):
                 raise
             reason = cannot_write(path, error.__context__, size=size)
-            raise UserError(reason + previous(path)) from error
+            raise UserError(reason + previous_unchanged(path)) from error
         except UserError as error:
-            raise UserError(f"{error}{previous(path)}") from error
+            raise UserError(f"{error}{previous_unchanged(path)}") from error
 
     def load_checkpoint(self, path: str | Path, *args: Any, **options: Any) -> dict[str, Any]:
-        """Lightning's own verifies no checksum."""
+        """Reads a checkpoint and verifies its checksums, which Lightning's own method does not."""
         return read(Path(path), mmap=False)
 
 
-def previous(path: Path) -> str:
-    """What an error message adds where a checkpoint of that name exists already."""
+def previous_unchanged(path: Path) -> str:
+    """The end of an error message if an older checkpoint exists at `path`, else an empty string."""
     return "; the previous checkpoint of that name is unchanged" if path.is_file() else ""
 
 
 def copy_checkpoint(source: Path, target: Path) -> None:
-    """Copy a checkpoint, as atomically. Raises UserError when the copy cannot be written."""
+    """Copies a checkpoint atomically. Raises UserError when the copy cannot be written."""
     try:
         with source.open("rb") as original, replacing(target, size=source.stat().st_size) as file:
             shutil.copyfileobj(original, file)
     except UserError as error:
-        raise UserError(f"{error}{previous(target)}") from error
+        raise UserError(f"{error}{previous_unchanged(target)}") from error
 
 
 def _tensors(node: Any) -> Iterator[torch.Tensor]:
+    """All tensors in nested dictionaries, lists and tuples."""
     if isinstance(node, torch.Tensor):
         yield node
     elif isinstance(node, dict):

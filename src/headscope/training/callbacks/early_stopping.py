@@ -1,4 +1,4 @@
-"""Early stopping that outlives a kill."""
+"""Early stopping that works across resumed runs."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping
 
 
-class Patience(EarlyStopping):
-    """Stops after `patience` validations without a new best loss.
+class ResumableEarlyStopping(EarlyStopping):
+    """Stops training after `patience` validations without a new best loss.
 
-    Lightning's own, but that a resumed run that had stopped stays stopped, and that a patience
-    given anew holds.
+    It differs from Lightning's `EarlyStopping` in two ways: a run that stopped early stops again
+    when it is resumed, and a new value of `patience` replaces the one in the checkpoint.
     """
 
     def __init__(self, *, patience: int) -> None:
@@ -20,12 +20,8 @@ class Patience(EarlyStopping):
     def state_key(self) -> str:
         return "patience"
 
-    @property
-    def exhausted(self) -> bool:
-        return self.wait_count >= self.patience
-
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.exhausted:
+        if self.wait_count >= self.patience:
             trainer.should_stop = True
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

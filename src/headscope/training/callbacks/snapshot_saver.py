@@ -1,18 +1,18 @@
-"""Checkpoints that are kept for good, to see later how the heads became what they are."""
+"""Saves the weights at chosen steps, for a later analysis of how the heads developed."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from lightning.pytorch import LightningModule, Trainer
 
-from headscope.training.callbacks.watching import StepCallback
+from headscope.training.callbacks.step_callback import StepCallback
 
 
 class SnapshotSaver(StepCallback):
-    """Writes the weights after each of `steps` to `folder`, as `step_000100.ckpt`.
+    """Saves the weights after each of `steps` in `folder`, for example as `step_000100.ckpt`.
 
-    Such a file is a checkpoint to sample from, to analyze or to start from (`init_from`); it has no
-    optimizer to resume with.
+    These checkpoints can be sampled, analyzed and used as `init_from`. They cannot be resumed,
+    because they contain no optimizer state.
     """
 
     def __init__(self, *, folder: Path, steps: Sequence[int]) -> None:
@@ -22,7 +22,7 @@ class SnapshotSaver(StepCallback):
     def due(self, step: int) -> bool:
         return step in self.steps
 
-    def act(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_due_step(self, trainer: Trainer, pl_module: LightningModule) -> None:
         trainer.save_checkpoint(
             self.folder / f"step_{trainer.global_step:06}.ckpt", weights_only=True
         )

@@ -1,4 +1,4 @@
-"""Attention maps in TensorBoard while it trains: one image per layer, of one fixed text."""
+"""Logs attention maps of one fixed text to TensorBoard during training, one image per layer."""
 
 import torch
 from torch.utils.tensorboard import SummaryWriter
@@ -7,16 +7,16 @@ from headscope.analysis.pictures import attention_maps
 from headscope.analysis.pictures.live import LivePicture
 from headscope.nn import GPT
 from headscope.nn.capture import attention_weights
-from headscope.training.callbacks.watching import HeadProbe, spread_steps
-from headscope.training.callbacks.writers import add_picture
+from headscope.training.callbacks.step_callback import HeadProbe, spread_steps
+from headscope.training.callbacks.tensorboard_log import add_picture
 
 
 class AttentionMaps(HeadProbe):
-    """Logs `attention/layer_0`, ...: how every head reads `tokens` (T,), at the steps of
-    `spread_steps`, the untrained model first.
+    """Logs the attention weights of every head on `tokens` (T,), as images `attention/layer_0`,
+    `attention/layer_1`, and so on, at the steps of `spread_steps`.
 
-    The maps are computed aside, on the explicit path: training stays on the fused one. `labels`
-    are the tokens as text.
+    `labels` are the tokens as text. Training itself uses fused attention, which returns no weights.
+    So an additional forward pass with explicit attention computes them.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class AttentionMaps(HeadProbe):
     def due(self, step: int) -> bool:
         return step in self.steps
 
-    def look(self, model: GPT, step: int, writers: list[SummaryWriter]) -> None:
+    def measure(self, model: GPT, step: int, writers: list[SummaryWriter]) -> None:
         tokens = torch.tensor([self.tokens], device=model.device)
         maps = attention_weights(model, tokens)[:, 0]  # (L, H, T, T)
         if self.picture is None:

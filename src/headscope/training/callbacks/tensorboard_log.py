@@ -1,4 +1,4 @@
-"""TensorBoard's own writers, for what Lightning's loggers do not know or are slow at."""
+"""Writes to TensorBoard directly, where Lightning's loggers lack a function or are slow."""
 
 import io
 import shutil
@@ -18,7 +18,7 @@ from headscope.files import FULL
 
 
 def tensorboard_writers(trainer: Trainer) -> list[SummaryWriter]:
-    """The TensorBoard writers of this process; none where another process writes."""
+    """The TensorBoard writers of a run, or an empty list if another process logs this run."""
     if not trainer.is_global_zero:
         return []
     experiments = (getattr(logger, "experiment", None) for logger in trainer.loggers)
@@ -26,17 +26,19 @@ def tensorboard_writers(trainer: Trainer) -> list[SummaryWriter]:
 
 
 @contextmanager
-def full_disk_told(folder: Path) -> Iterator[None]:
-    """Raises UserError when the disk is full of what TensorBoard's writers write to `folder`.
+def report_full_disk(folder: Path) -> Iterator[None]:
+    """In this context, raises UserError when TensorBoard cannot write to `folder` because the disk
+    is full.
 
-    They write in a thread of their own, which prints a traceback when it fails; the next call of
-    the writer raises the same error here, without the file's name.
+    TensorBoard writes in a separate thread. When that thread fails, the next call of the writer
+    raises the same error in this thread, without the file's name. This context also hides the
+    traceback that the failed thread would print.
     """
-    before = threading.excepthook
+    previous_hook = threading.excepthook
 
     def hook(failed: threading.ExceptHookArgs) -> None:
         if not type(failed.thread).__module__.startswith("tensorboard."):
-            before(failed)
+            previous_hook(failed)
 
     threading.excepthook = hook
     try:
@@ -45,32 +47,32 @@ def full_disk_told(folder: Path) -> Iterator[None]:
         if error.filename is not None or error.errno not in FULL:
             raise
         raise UserError(
-            f"{folder}: what TensorBoard shows could not be written: {error.strerror}; "
+            f"{folder}: the TensorBoard log could not be written: {error.strerror}; "
             f"{shutil.disk_usage(folder).free:,} bytes are free there"
         ) from error
     finally:
-        threading.excepthook = before
+        threading.excepthook = previous_hook
 
 
 def add_scalars(writer: SummaryWriter, values: Mapping[str, float], step: int) -> None:
-    """Many numbers by their tags as one record, which takes a tenth of the time of one by one."""
+    """Logs all `values` (by tag) in one record, ten times as fast as one record per value."""
     numbers = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
     _write(writer, Summary(value=numbers), step)
 
 
 def add_picture(writer: SummaryWriter, tag: str, picture: Image.Image, step: int) -> None:
-    """A picture as it is; `add_image` would make three bytes of each of its pixels."""
-    packed = io.BytesIO()
-    picture.save(packed, format="PNG", compress_level=1)
+    """Logs an image in its own pixel format. `SummaryWriter.add_image` would convert it to RGB."""
+    png = io.BytesIO()
+    picture.save(png, format="PNG", compress_level=1)
     image = Summary.Image(
         height=picture.height,
         width=picture.width,
         colorspace=3,
-        encoded_image_string=packed.getvalue(),
+        encoded_image_string=png.getvalue(),
     )
     _write(writer, Summary(value=[Summary.Value(tag=tag, image=image)]), step)
 
 
 def _write(writer: SummaryWriter, summary: Summary, step: int) -> None:
-    file_writer: Any = writer.file_writer  # typed as None, which it is only when closed
+    file_writer: Any = writer.file_writer  # declared as None, but None only after closing
     file_writer.add_summary(summary, step)

@@ -1,4 +1,4 @@
-"""Checkpoints during training, and stopping by a signal without losing anything."""
+"""Saves checkpoints during training, and before training stops because of a signal."""
 
 import math
 import time
@@ -12,21 +12,22 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from headscope import stop
 from headscope.stop import Interrupted
 from headscope.training.callbacks.clock import timer_paused
-from headscope.training.callbacks.writers import tensorboard_writers
-from headscope.training.checkpoints import copy_checkpoint
+from headscope.training.callbacks.tensorboard_log import tensorboard_writers
+from headscope.training.checkpoint_io import copy_checkpoint
 from headscope.training.module import LanguageModel
 
 
 class CheckpointSaver(Callback):
-    """Keeps `last.ckpt`, and `best.ckpt` of the lowest validation loss, in `folder`.
+    """Saves `last.ckpt`, and `best.ckpt` with the lowest validation loss, in `folder`.
 
-    `last` is written after every validation, in between when `minutes` have passed, and when a
-    signal asks to stop: at the end of the current step, or after the current batch of a validation,
-    which the resumed run then repeats. It comes last in the list of callbacks, so that everything
-    that the others log and know of a step is in the file.
+    `last.ckpt` is saved after every validation, `minutes` after the last save, and after a signal
+    to stop (see `headscope.stop`). After a signal, the current training step or validation batch is
+    finished, then this callback saves and raises `Interrupted`. If a validation was interrupted,
+    the resumed run repeats the whole validation. A signal during the first step ends the process
+    without saving.
 
-    From the end of the first step on, signals are deferred (`headscope.stop`); before, there is
-    nothing to save. Raises `Interrupted` from the training loop after a signal.
+    This must be the last callback in the list, so that checkpoints contain the state of all other
+    callbacks after the same step.
     """
 
     def __init__(
@@ -42,23 +43,24 @@ class CheckpointSaver(Callback):
         self.best_val_loss = math.inf
         self.validation_due = False
         self.saved_at = time.monotonic()
-        self.deferring: ExitStack | None = None
-        self.after_first: Callable[[], None] | None = None  # called once, after the first save
+        self.deferred_signals: ExitStack | None = None
+        self.on_first_save: Callable[[], None] | None = None
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        # Lightning skips a fit whose steps are all made, and so the validation that is due.
+        # Lightning does nothing in `fit` if no steps are left, and would skip the interrupted
+        # validation. So add one step here, and remove it again in `on_train_start`.
         self.max_steps = trainer.max_steps
-        own = checkpoint["callbacks"].get(self.state_key, {})
-        if own.get("validation_due") and checkpoint["global_step"] >= self.max_steps:
+        state = checkpoint["callbacks"].get(self.state_key, {})
+        if state.get("validation_due") and checkpoint["global_step"] >= self.max_steps:
             trainer.fit_loop.epoch_loop.max_steps = checkpoint["global_step"] + 1
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.validation_due:
             trainer.fit_loop.epoch_loop.max_steps = self.max_steps
             validation = trainer.fit_loop.epoch_loop.val_loop
-            validation.restarting = False  # from its first batch
+            validation.restarting = False  # start at the first batch
             trainer.validating = True
             validation.run()
             trainer.training = True
@@ -68,11 +70,11 @@ class CheckpointSaver(Callback):
     ) -> None:
         if (batch_idx + 1) % trainer.accumulate_grad_batches:
             return
-        if self.deferring is None:
-            self.deferring = ExitStack()
-            self.deferring.enter_context(stop.defer_stop(self.say))
+        if self.deferred_signals is None:
+            self.deferred_signals = ExitStack()
+            self.deferred_signals.enter_context(stop.defer_stop(self.say))
         if trainer.global_step >= trainer.max_steps:
-            trainer.should_stop = True  # Lightning then validates, whatever the schedule says
+            trainer.should_stop = True  # makes Lightning validate after the last step
         if trainer.should_stop or self._validates_now(trainer):
             return
         if stop.requested() or time.monotonic() - self.saved_at > 60 * self.minutes:
@@ -99,18 +101,18 @@ class CheckpointSaver(Callback):
         self._stop_if_requested()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._no_longer_defer()
+        self._stop_deferring()
         self._stop_if_requested()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        self._no_longer_defer()
+        self._stop_deferring()
 
-    def _no_longer_defer(self) -> None:
-        if self.deferring:
-            self.deferring.close()
-            self.deferring = None
+    def _stop_deferring(self) -> None:
+        if self.deferred_signals:
+            self.deferred_signals.close()
+            self.deferred_signals = None
 
     def _stop_if_requested(self) -> None:
         number = stop.requested()
@@ -118,25 +120,26 @@ class CheckpointSaver(Callback):
             raise Interrupted(number)
 
     def _validates_now(self, trainer: Trainer) -> bool:
-        """Whether this batch is followed by a validation, which saves by itself."""
+        """Whether a validation follows this batch. `on_validation_end` then saves."""
         every = trainer.val_check_batch
         return every is not None and (trainer.fit_loop.epoch_loop.total_batch_idx + 1) % every == 0
 
     def _save(self, trainer: Trainer, *, best: bool = False) -> None:
         with timer_paused(trainer):
             for writer in tensorboard_writers(trainer):
-                writer.flush()  # a resumed run does not log again what was logged before
+                writer.flush()  # a resumed run does not log these steps again
             if best:
-                # First: killed in between, a resumed run comes here again with the same weights.
+                # Save best.ckpt before last.ckpt. If the process is killed in between, a resumed
+                # run repeats these steps and saves the same best.ckpt again.
                 trainer.save_checkpoint(self.folder / "best.ckpt", weights_only=False)
                 if trainer.is_global_zero:
                     copy_checkpoint(self.folder / "best.ckpt", self.folder / "last.ckpt")
             else:
                 trainer.save_checkpoint(self.folder / "last.ckpt", weights_only=False)
         self.saved_at = time.monotonic()
-        if self.after_first:
-            self.after_first()
-            self.after_first = None
+        if self.on_first_save:
+            self.on_first_save()
+            self.on_first_save = None
 
     def state_dict(self) -> dict[str, Any]:
         return {"best_val_loss": self.best_val_loss, "validation_due": self.validation_due}

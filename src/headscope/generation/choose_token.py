@@ -1,0 +1,93 @@
+"""Chooses the next tokens from the model's logits.
+
+Shapes: B number of texts, V vocab_size.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from headscope.errors import UserError
+
+
+def uniform_numbers(seeds: Sequence[int], device: torch.device) -> Iterator[Tensor]:
+    """Yields tensors (B,) of random numbers in [0, 1) without end, one number for each of B seeds.
+
+    The generators are on the CPU, so that a seed gives the same numbers on every device.
+    """
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    while True:  # 256 at a time, to reduce calls and copies to the GPU
+        numbers = [torch.rand(256, dtype=torch.float64, generator=each) for each in generators]
+        yield from torch.stack(numbers, dim=1).to(most_precise_dtype(device)).to(device)
+
+
+def most_precise_dtype(device: torch.device) -> torch.dtype:
+    """float64, or float32 on mps, which has no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def choose_tokens(
+    logits: Tensor,
+    *,
+    uniform: Tensor,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+) -> Tensor:
+    """Samples a token (B,) from softmax(logits / temperature) for each row of logits (B, V).
+
+    Uses inverse-CDF sampling with the random numbers `uniform` (B,) in [0, 1). `temperature=0`
+    takes the most likely token. `top_k` keeps only the k most likely tokens. `top_p` then keeps
+    only the most likely tokens whose probabilities add up to top_p (Holtzman 2020).
+
+    The same seed gives the same text on the same device. On another device, the logits differ in
+    their last digits. Rarely, this changes a token, and then the rest of the text. Probabilities
+    are computed in float64 (on mps in float32) to make this less likely.
+    """
+    logits = logits.to(most_precise_dtype(logits.device))
+    if temperature == 0:
+        return logits.argmax(dim=-1)
+    if top_k is None and top_p is None:  # no need to sort
+        return inverse_cdf(uniform, probabilities_of(logits, temperature))[:, 0]
+    logits, tokens = logits.sort(dim=-1, descending=True, stable=True)
+    if top_k is not None:
+        logits = logits[:, :top_k]
+    probabilities = probabilities_of(logits, temperature)
+    if top_p is not None:
+        sum_before = probabilities.cumsum(dim=-1) - probabilities
+        probabilities = probabilities.masked_fill(sum_before >= top_p, 0.0)
+    return tokens.gather(1, inverse_cdf(uniform, probabilities))[:, 0]
+
+
+def probabilities_of(logits: Tensor, temperature: float) -> Tensor:
+    """softmax(logits / temperature) for each row (B, V). Subtracts the largest logit first, because
+    a temperature near 0 would make the quotient infinite."""
+    return ((logits - logits.amax(dim=-1, keepdim=True)) / temperature).softmax(dim=-1)
+
+
+def inverse_cdf(uniform: Tensor, probabilities: Tensor) -> Tensor:
+    """For each row of `probabilities` (B, V), the first index (B, 1) at which their cumulative sum
+    exceeds `uniform` (B,) times their total."""
+    cumulative = probabilities.cumsum(dim=-1)
+    return torch.searchsorted(cumulative, uniform[:, None] * cumulative[:, -1:], right=True)
+
+
+def check_stop(stop: Sequence[str]) -> None:
+    """Raises UserError when a stop text is empty."""
+    if "" in stop:
+        raise UserError("stop='' is empty: every generated text would be empty")
+
+
+def check_sampling(
+    *, max_new_tokens: int, temperature: float, top_k: int | None, top_p: float | None
+) -> None:
+    """Raises UserError when a sampling setting is out of range."""
+    if max_new_tokens < 0:
+        raise UserError(f"max_new_tokens={max_new_tokens} must be 0 or more")
+    if not 0 <= temperature < float("inf"):
+        raise UserError(f"temperature={temperature} must be a number of 0 (greedy) or more")
+    if top_k is not None and top_k < 1:
+        raise UserError(f"top_k={top_k} must be 1 or more, or null for all tokens")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise UserError(f"top_p={top_p} must be above 0 and at most 1, or null for all tokens")

@@ -1,0 +1,87 @@
+"""Snapshots contain the weights of their step, and saving them does not change training."""
+
+import shutil
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+from running import SMALL, Script
+
+import headscope
+from headscope import checkpoint
+from headscope.training.callbacks.snapshot_saver import SnapshotSaver
+
+
+@pytest.fixture
+def snapshots(script: Script, speeches: Path) -> Path:
+    """The checkpoints of a run of 5 steps with three snapshots."""
+    words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=5", "trainer.accumulate=2"]
+    for folder, steps in (("snapshots", "[0,2,5]"), ("plain", "[]")):
+        said = script(
+            *("train", *words, f"callbacks.keep_steps={steps}", f"hydra.run.dir=outputs/{folder}")
+        )
+        assert said.code == 0, said.err
+    return Path("outputs/snapshots/checkpoints")
+
+
+def test_a_snapshot_has_the_weights_of_its_step(
+    script: Script, snapshots: Path, speeches: Path
+) -> None:
+    names = {file.name for file in snapshots.glob("step_*")}
+    assert names == {f"step_{step:06}.ckpt" for step in (0, 2, 5)}
+    loaded = [headscope.load(snapshots / f"step_{step:06}.ckpt") for step in (0, 2, 5)]
+    assert [each.step for each in loaded] == [0, 2, 5]
+
+    fresh = checkpoint.read(snapshots / "step_000000.ckpt")
+    torch.manual_seed(1)
+    expected = checkpoint.build_model(loaded[0].config.model, vocab_size=320)
+    for name, weight in checkpoint.model_weights(fresh).items():
+        assert torch.equal(weight, expected.state_dict()[name]), name
+    assert "optimizer_states" not in fresh
+
+    last = checkpoint.model_weights(checkpoint.read(snapshots / "last.ckpt"))
+    plain = checkpoint.model_weights(checkpoint.read(Path("outputs/plain/checkpoints/last.ckpt")))
+    for name, weight in loaded[-1].model.state_dict().items():
+        assert torch.equal(weight, last[name]), name
+        assert torch.equal(weight, plain[name]), name
+    assert any(
+        not torch.equal(weight, last[name]) for name, weight in loaded[1].model.state_dict().items()
+    )
+
+    # A snapshot can be used for init_from and for sampling.
+    said = script(
+        *("train", *SMALL, f"data.path={speeches}", "trainer.max_steps=1"),
+        f"init_from={snapshots / 'step_000002.ckpt'}",
+    )
+    assert said.code == 0, said.err
+    said = script("sample", f"checkpoint={snapshots / 'step_000002.ckpt'}", "max_new_tokens=3")
+    assert said.code == 0, said.err
+
+
+def test_a_snapshot_cannot_be_resumed(script: Script, snapshots: Path) -> None:
+    shutil.copy(snapshots / "step_000002.ckpt", snapshots / "last.ckpt")
+    (snapshots / "best.ckpt").unlink()  # otherwise, the run would continue from it
+    said = script("train", "resume=outputs/snapshots", "trainer.max_steps=7")
+    assert said.code == 1
+    assert said.err.count("\n") == 1
+    assert "init_from=" in said.err
+
+
+def test_early_stopping_saves_no_additional_snapshot(tmp_path: Path) -> None:
+    saver = SnapshotSaver(folder=tmp_path, steps=[0, 100])
+    trainer = mock.Mock(global_step=57, max_steps=100)
+    saver.on_train_end(trainer, mock.Mock())
+    trainer.save_checkpoint.assert_not_called()
+
+
+@pytest.mark.parametrize("steps", ["[-1]", "[0,6]"])
+def test_snapshot_steps_outside_of_the_run_are_refused(
+    script: Script, speeches: Path, steps: str
+) -> None:
+    words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=5"]
+    said = script("train", *words, f"callbacks.keep_steps={steps}")
+    assert said.code == 1
+    assert said.err.count("\n") == 1
+    assert "callbacks.keep_steps" in said.err
+    assert "trainer.max_steps=5" in said.err
