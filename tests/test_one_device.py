@@ -7,6 +7,7 @@ which stands for a GPU. An operation that mixes it with a tensor on the CPU rais
 from collections.abc import Iterator
 from contextlib import nullcontext
 
+import numpy as np
 import pytest
 import torch
 from choices import EACH
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from headscope.analysis.metrics import head_figures
+from headscope.analysis.pictures import position as position_pictures
 from headscope.nn import GPT, make_cache
 from headscope.nn.attention import additive, dot_product
 from headscope.nn.capture import attention_weights_and_scores
@@ -72,3 +74,18 @@ def test_sampling_and_attention_figures_stay_on_their_device(pair: tuple[str, st
         assert model.next_logits(tokens_on_gpu(length), cache).device == GPU
     weights, _ = attention_weights_and_scores(model, tokens_on_gpu(7))
     assert {figure.device for figure in head_figures(weights).values()} == {GPU}
+
+
+@every_part
+def test_pictures_of_positions_are_computed_where_the_model_is(
+    pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+
+    def array(values: Tensor) -> np.ndarray:
+        drawn.append(values.shape)
+        return np.ones(values.shape)
+
+    monkeypatch.setattr(position_pictures, "array", array)
+    picture = position_pictures.position_picture(model_on_gpu(pair).position)
+    assert bool(drawn) == (picture is not None)
