@@ -12,7 +12,7 @@ PYTHON = """#!/usr/bin/env bash
 echo "$@" >> "$CALLS"
 case "$*" in *nanogpt_gpu*|*" transformers"|*" pytest "*) exit 1 ;; esac
 """
-"""Stands for Python: records how it is called. One run fails; transformers and pytest are missing."""
+"""Stands for Python: records its calls. One run fails; transformers and pytest are missing."""
 
 
 @pytest.fixture

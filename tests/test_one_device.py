@@ -15,6 +15,7 @@ from small_gpt import fresh, variant
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from headscope.analysis.ablation import ablate_heads
 from headscope.analysis.metrics import head_figures
 from headscope.analysis.pictures import position as position_pictures
 from headscope.nn import GPT, make_cache
@@ -74,6 +75,9 @@ def test_sampling_and_attention_figures_stay_on_their_device(pair: tuple[str, st
         assert model.next_logits(tokens_on_gpu(length), cache).device == GPU
     weights, _ = attention_weights_and_scores(model, tokens_on_gpu(7))
     assert {figure.device for figure in head_figures(weights).values()} == {GPU}
+    texts = torch.zeros(3, 7, dtype=torch.long)  # on the CPU, as a report has them
+    for replace_by in ("zero", "mean"):
+        ablate_heads(model, texts, texts, replace_by=replace_by)
 
 
 @every_part
