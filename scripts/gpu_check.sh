@@ -4,7 +4,8 @@
 # Parts (none means all): tests, runs, speedrun, steps, chunks, sampling, memory. Each should take less
 # than 8 minutes on an H100, all together less than 25. `out` adds to the folder of an earlier call.
 # Keys go to every run, for example store_dir=/mnt/data. Keys of one benchmark start with its name:
-# training.rounds=5, sampling.rounds=1, memory.rounds=1.
+# training.rounds=5, sampling.rounds=1, memory.rounds=1. Keys of GPT-2's shape, in steps and chunks,
+# start with gpt2: gpt2.tokenizer.vocab_size=320.
 # tiny-shakespeare is downloaded; SHAKESPEARE=input.txt takes a local copy. What needs a package that is
 # not installed is skipped in words: the comparisons need pip install -e '.[peers]', the tests '.[dev]'.
 # With prepared token stores, `datasets` is not needed.
@@ -12,11 +13,15 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 all=(tests runs speedrun steps chunks sampling memory)
+# GPT-2's smallest shape; its vocabulary is a little smaller.
+gpt2=(tokenizer.vocab_size=47744 model.block_size=1024 model.embed_dim=768 model.layers=12
+  model.heads=12 optimizer=adamw trainer.batch_size=32)
 parts=() keys=() training=() sampling=() memory=()
 out=outputs/gpu_check_$(date +%Y-%m-%d_%H-%M-%S)
 for word in "$@"; do
   case $word in
     out=*) out=${word#out=} ;;
+    gpt2.*) gpt2+=("${word#*.}") ;;
     training.*) training+=("suite.${word#*.}") ;;
     sampling.*) sampling+=("suite.${word#*.}") ;;
     memory.*) memory+=("suite.${word#*.}") ;;
@@ -35,9 +40,6 @@ peers=false
 if installed transformers; then peers=true; fi
 shakespeare=(data=tinyshakespeare)
 if [ -n "${SHAKESPEARE:-}" ]; then shakespeare+=("data.path=$SHAKESPEARE"); fi
-# GPT-2's smallest shape; its vocabulary is a little smaller.
-gpt2=(tokenizer.vocab_size=47744 model.block_size=1024 model.embed_dim=768 model.layers=12
-  model.heads=12 optimizer=adamw trainer.batch_size=32)
 
 train() { # train NAME [key=value ...]: a run in $out/NAME, which replaces one of an earlier call
   rm -rf "${out:?}/$1"

@@ -39,7 +39,7 @@ def gpu_check(tmp_path: Path):
 
 
 def test_it_goes_on_after_a_part_that_failed_and_ends_with_the_table(gpu_check, tmp_path) -> None:
-    done, calls = gpu_check("runs", "steps", "seed=7", "training.rounds=2")
+    done, calls = gpu_check("runs", "steps", "seed=7", "training.rounds=2", "gpt2.a=1")
     assert done.returncode == 1
     assert done.stderr == "failed: runs\n"
     run, failed, step, table = [call for call in calls if call.startswith("scripts/")]
@@ -47,6 +47,8 @@ def test_it_goes_on_after_a_part_that_failed_and_ends_with_the_table(gpu_check, 
     assert "experiment=nanogpt_gpu" in failed
     assert f"hydra.run.dir={tmp_path}/out/step_124m" in step
     assert step.endswith("seed=7")
+    assert " a=1 " in step
+    assert "a=1" not in run + failed
     assert table == f"scripts/gpu_table.py {tmp_path}/out"
     assert "not compared with transformers" in done.stdout
 
@@ -78,6 +80,6 @@ def test_the_table_has_a_row_for_each_run_and_each_side_of_a_benchmark(
     assert header == ["loss", "seconds", "tokens/s", "MFU", "peak", "MiB", "attention", "kernel"]
     summary = json.loads(Path("out/ours/summary.json").read_text())
     assert run[:2] == ["ours", f"{summary['val_loss']:.4f}"]
-    assert 0 < float(run[4].rstrip("%")) < 100
+    assert 0 <= float(run[4].removesuffix("%")) < 100  # 0.0 on a busy machine
     assert run[5:] == ["-", "flash_attention_for_cpu"]
     assert step == ["step:", "theirs", "-", "-", "1,234", "50.0%", "7", "-"]
