@@ -1,21 +1,27 @@
 #!/usr/bin/env bash
 # Check and measure headscope on a GPU, part by part, with one table at the end:
 #   bash scripts/gpu_check.sh [part ...] [out=folder] [key=value ...]
-# Parts (none means all): tests, runs, speedrun, steps, chunks, sampling, memory. Each takes less than
-# 8 minutes on an H100, all together less than 25. `out` adds to the folder of an earlier call.
+# Parts (none means all): tests, runs, speedrun, steps, chunks, sampling, memory. Each should take less
+# than 8 minutes on an H100, all together less than 25. `out` adds to the folder of an earlier call.
 # Keys go to every run, for example store_dir=/mnt/data. Keys of one benchmark start with its name:
-# training.rounds=5, sampling.rounds=1, memory.rounds=1.
-# tiny-shakespeare is downloaded; SHAKESPEARE=input.txt takes a local copy. The comparisons with
-# transformers need: pip install -e '.[peers]'
+# training.rounds=5, sampling.rounds=1, memory.rounds=1. Keys of GPT-2's shape, in steps and chunks,
+# start with gpt2: gpt2.tokenizer.vocab_size=320.
+# tiny-shakespeare is downloaded; SHAKESPEARE=input.txt takes a local copy. What needs a package that is
+# not installed is skipped in words: the comparisons need pip install -e '.[peers]', the tests '.[dev]'.
+# With prepared token stores, `datasets` is not needed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 all=(tests runs speedrun steps chunks sampling memory)
+# GPT-2's smallest shape; its vocabulary is a little smaller.
+gpt2=(tokenizer.vocab_size=47744 model.block_size=1024 model.embed_dim=768 model.layers=12
+  model.heads=12 optimizer=adamw trainer.batch_size=32)
 parts=() keys=() training=() sampling=() memory=()
 out=outputs/gpu_check_$(date +%Y-%m-%d_%H-%M-%S)
 for word in "$@"; do
   case $word in
     out=*) out=${word#out=} ;;
+    gpt2.*) gpt2+=("${word#*.}") ;;
     training.*) training+=("suite.${word#*.}") ;;
     sampling.*) sampling+=("suite.${word#*.}") ;;
     memory.*) memory+=("suite.${word#*.}") ;;
@@ -27,19 +33,25 @@ for word in "$@"; do
 done
 [ ${#parts[@]} -gt 0 ] || parts=("${all[@]}")
 mkdir -p "$out"
+installed() { # installed PACKAGE ...: whether Python finds all of them
+  python -c 'import sys, importlib.util as u; sys.exit(not all(map(u.find_spec, sys.argv[1:])))' "$@"
+}
 peers=false
-if python -c "import transformers" 2> /dev/null; then peers=true; fi
+if installed transformers; then peers=true; fi
 shakespeare=(data=tinyshakespeare)
 if [ -n "${SHAKESPEARE:-}" ]; then shakespeare+=("data.path=$SHAKESPEARE"); fi
-# GPT-2's smallest shape; its vocabulary is a little smaller.
-gpt2=(tokenizer.vocab_size=47744 model.block_size=1024 model.embed_dim=768 model.layers=12
-  model.heads=12 optimizer=adamw trainer.batch_size=32)
 
 train() { # train NAME [key=value ...]: a run in $out/NAME, which replaces one of an earlier call
   rm -rf "${out:?}/$1"
   python scripts/train.py "hydra.run.dir=$out/$1" "${@:2}" "${keys[@]}"
 }
-tests() { python -m pytest -m gpu --numprocesses=0 -rs; }
+tests() {
+  installed pytest xdist hypothesis psutil \
+    || { echo "skipped: it needs pytest, pytest-xdist, hypothesis and psutil"; return; }
+  # Only the files with such tests: the others need more packages.
+  grep -rl "mark\.gpu" tests --include='test_*.py' \
+    | xargs python -m pytest -m gpu --numprocesses=0 -rs
+}
 runs() {
   train default \
     && train nanogpt_gpu experiment=nanogpt_gpu "${shakespeare[@]}" \

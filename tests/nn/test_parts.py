@@ -132,6 +132,12 @@ def test_a_cap_bounds_logits_and_keeps_their_order():
     torch.testing.assert_close(bent, 2 * torch.tanh(plain / 2))
 
 
+def test_a_cap_is_computed_in_float32():
+    model, x = gpt(logit_cap=2.0).bfloat16(), torch.randn(2, 3, 16).bfloat16()
+    capped, model.logit_cap = model.unembed(x), None
+    assert torch.equal(capped, 2 * torch.tanh(model.unembed(x).float() / 2))
+
+
 @pytest.mark.parametrize("cap", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_cap_that_is_none_is_refused(cap):
     with pytest.raises(ValueError, match="logit_cap"):

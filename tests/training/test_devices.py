@@ -142,6 +142,71 @@ def test_on_a_gpu_a_compiled_run_and_evaluation_report_the_same_loss(
 
 
 @pytest.mark.gpu
+def test_on_a_gpu_compiling_is_not_training_and_happens_once(
+    script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_in_place, frames = compiling.compile_in_place, torch._dynamo.utils.counters["frames"]
+    torch._dynamo.reset()
+    seconds, after_first = [], []
+
+    def timed(*given: object) -> str | None:
+        started = time.perf_counter()
+        problem = compile_in_place(*given)  # type: ignore[arg-type]
+        seconds.append(time.perf_counter() - started)
+        after_first.append(frames["total"])
+        return problem
+
+    monkeypatch.setattr(module, "compile_in_place", timed)
+    words = ["trainer.accelerator=gpu", "trainer.compile=true", f"data.path={speeches}"]
+    said = script("train", *SHORT, *words)
+    assert said.code == 0, said.err
+    assert [frames["total"]] == after_first
+    found = summary()
+    assert found["train_seconds"] < found["wall_seconds"] - seconds[0]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiled", ["true", "false"])
+def test_on_a_gpu_out_of_memory_is_one_line(script: Script, speeches: Path, compiled: str) -> None:
+    torch.cuda.empty_cache()
+    free_bytes = torch.cuda.memory_reserved() + 2**25
+    torch.cuda.set_per_process_memory_fraction(free_bytes / torch.cuda.mem_get_info()[1])
+    words = ["trainer.accelerator=gpu", f"trainer.compile={compiled}", "trainer.batch_size=1024"]
+    try:
+        said = script("train", *SHORT, *words, f"data.path={speeches}")
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert said.code == 1
+    assert "Error: out of memory after step 0: lower trainer.batch_size=1024" in said.err
+    assert "not compiled" not in said.out
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.gpu
+def test_the_peak_memory_of_a_run_is_its_own(script: Script, speeches: Path) -> None:
+    torch.empty(2**30, dtype=torch.uint8, device="cuda")  # 1 GiB, freed at once
+    words = ["trainer.accelerator=gpu", "trainer.compile=false", f"data.path={speeches}"]
+    assert script("train", *SHORT, *words).code == 0
+    assert 0 < summary()["peak_memory_mib"] < 1024
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_seed_gives_the_same_text_again_compiled_too(
+    script: Script, speeches: Path
+) -> None:
+    words = ["trainer.accelerator=gpu", "trainer.compile=false", f"data.path={speeches}"]
+    assert script("train", *SHORT, *words).code == 0
+    options = ["checkpoint=outputs/run", "device=cuda", "max_new_tokens=40", "seed=3"]
+    texts = []
+    for more in ([], [], ["compile=true"]):
+        said = script("sample", *options, *more)
+        assert said.code == 0, said.err
+        assert "in fp32" in said.err  # auto: bf16 is faster for large models alone
+        texts.append(said.out)
+    assert len(set(texts)) == 1
+
+
+@pytest.mark.gpu
 def test_tf32_changes_matrix_products_on_a_gpu_only_inside_the_context() -> None:
     a, b = torch.randn(2, 512, 512, device="cuda", generator=torch.Generator("cuda").manual_seed(0))
     exact = a @ b

@@ -151,8 +151,8 @@ class GPT(nn.Module):
 
     def unembed(self, x: Tensor) -> Tensor:
         """Logits (B, T, V) from the last block's output (B, T, C)."""
-        x = self.norm(x)
-        logits = padded_linear(x, self.head.weight) if x.is_cuda else self.head(x)
+        x, weight = self.norm(x), self.head.weight
+        logits = padded_linear(x, weight) if x.is_cuda and x.size(-2) > 1 else self.head(x)
         if self.logit_cap is None:
             return logits
         return self.logit_cap * torch.tanh(upcast_to_float32(logits) / self.logit_cap)

@@ -106,7 +106,13 @@ def in_precision(model: Model, precision: str) -> Model:
 
 
 def padded_linear(x: Tensor, weight: Tensor) -> Tensor:
-    """x (..., C) times the transpose of weight (V, C), (..., V). Pads V to a multiple of 64 for the
-    product, because other sizes are several times slower on GPUs."""
+    """x (..., C) times the transpose of weight (V, C), (..., V).
+
+    Pads V with zeros to a multiple of 64 for the product, because other sizes are several times
+    slower on GPUs. For a single token, as in sampling, copying the matrix would take longer.
+    """
     padding = -weight.size(0) % 64
-    return F.linear(x, F.pad(weight, (0, 0, 0, padding)))[..., : weight.size(0)]
+    if padding:
+        weight = F.pad(weight, (0, 0, 0, padding))
+    logits = F.linear(x, weight)
+    return logits[..., :-padding] if padding else logits

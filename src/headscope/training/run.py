@@ -41,6 +41,10 @@ def fit(run: Run) -> dict[str, Any]:
 
 
 def _fit(run: Run) -> dict[str, Any]:
+    device = run.trainer.strategy.root_device
+    if device.type == "cuda":
+        torch.cuda.init()
+        torch.cuda.reset_peak_memory_stats(device)  # of an earlier run in this process
     run.trainer.fit(
         run.module,
         datamodule=run.data,
@@ -51,7 +55,6 @@ def _fit(run: Run) -> dict[str, Any]:
     run.console.print("Validating on the whole split.")
     run.trainer.validate(run.module, datamodule=run.data, verbose=False)
     figures = {name: float(value) for name, value in run.trainer.callback_metrics.items()}
-    device = run.trainer.strategy.root_device
     steps = run.trainer.global_step
     tokens = steps * clock.tokens_per_step
     summary = {

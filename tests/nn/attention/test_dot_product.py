@@ -2,18 +2,21 @@
 
 import doctest
 import math
+from unittest.mock import Mock
 
 import pytest
 import torch
+import torch.nn.functional as F
 from attention_layers import past
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from headscope.errors import UserError
-from headscope.nn import Alibi, scaled_dot_product
+from headscope.nn import Alibi, HeadBias, MultiHeadAttention, Relative, scaled_dot_product
 from headscope.nn.attention import dot_product
-from headscope.nn.attention.dot_product import attend_explicit, attend_masked
+from headscope.nn.attention.dot_product import attend_explicit, attend_fused, supports_grouped
 
-both = pytest.mark.parametrize("attend", [attend_masked, attend_explicit])
+both = pytest.mark.parametrize("attend", [attend_fused, attend_explicit])
 BF16_ROUNDING = torch.finfo(torch.bfloat16).eps / 2
 SHAPES = [  # B, H, K, T, S, D
     (1, 1, 1, 1, 1, 1),
@@ -55,7 +58,7 @@ def test_fused_equals_explicit_in_outputs_and_gradients(shape, causal, bias):
     weighting = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(2))
     for scale in (0.1, 1.0, 3.0):
         results = []
-        for attend in (attend_masked, attend_explicit):
+        for attend in (attend_fused, attend_explicit):
             mixed = attend(*inputs[:3], scale=scale, **options).outputs
             results.append((mixed, *torch.autograd.grad((mixed * weighting).sum(), inputs)))
         for fused, explicit in zip(*results, strict=True):
@@ -68,7 +71,7 @@ def test_of_bf16_both_are_within_a_rounding_of_fp64(shape, size):
     q, k, v = (part.detach() for part in qkv(shape, torch.bfloat16))
     options = {"causal": past(*shape[3:5]), "scale": size * shape[5] ** -0.5}
     exact = attend_explicit(q.double(), k.double(), v.double(), **options).outputs
-    for attend in (attend_masked, attend_explicit):
+    for attend in (attend_fused, attend_explicit):
         mixed = attend(q, k, v, **options).outputs
         assert mixed.dtype == torch.bfloat16
         assert (mixed - exact).norm() < BF16_ROUNDING * exact.norm()
@@ -119,11 +122,83 @@ def test_alibi_at_1024_tokens_in_bf16_is_equal_in_both_paths_within_the_rounding
     k[..., 0] = -alibi.slopes[:, None] * torch.arange(length)
     options = {"causal": past(length), "bias": alibi.bias(length, length), "scale": 1.0}
     fused, explicit = (
-        attend(q, k, v, **options)[0].float() for attend in (attend_masked, attend_explicit)
+        attend(q, k, v, **options)[0].float() for attend in (attend_fused, attend_explicit)
     )
     for head in range(heads):
         apart = (fused[:, head] - explicit[:, head]).norm()
         assert apart < 2 * BF16_ROUNDING * explicit[:, head].norm()
+
+
+# --- grouped heads on a GPU ---
+
+KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION]
+"""All but the math path, whose memory grows with T x S."""
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("device", ["cpu", "mps", "cuda"])
+def test_on_cuda_grouped_heads_need_16_bits_and_no_mask(device, dtype, masked):
+    expected = device != "cuda" or (dtype != torch.float32 and not masked)
+    assert supports_grouped(device, dtype, masked=masked) == expected
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("past_tokens", [0, 3])
+def test_repeated_key_heads_change_nothing(monkeypatch, masked, past_tokens):
+    q, k, v = inputs = qkv((2, 6, 2, 5, 5 + past_tokens, 4))
+    options = {"causal": past(5, 5 + past_tokens), "scale": 0.5}
+    if masked:
+        options["bias"] = some_bias((2, 6, 2, 5, 5 + past_tokens, 4), 6)
+    results = []
+    kernel = Mock(wraps=F.scaled_dot_product_attention)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", kernel)
+    for supported in (True, False):
+        choice = Mock(return_value=supported)
+        monkeypatch.setattr(dot_product, "supports_grouped", choice)
+        outputs = attend_fused(q, k, v, **options).outputs
+        results.append((outputs, *torch.autograd.grad(outputs.square().sum(), inputs)))
+    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
+    assert [call.args[1].size(1) for call in kernel.call_args_list] == [2, 6]
+
+
+@pytest.mark.parametrize("position", [Alibi, HeadBias, Relative])
+@pytest.mark.parametrize("queries", [5, 2])
+def test_the_keys_of_a_mask_lie_side_by_side(monkeypatch, position, queries):
+    """CUDA's fused kernels need that; with another order, the math path runs."""
+    shape = (2, 6, 2, queries, 5, 4)
+    bias = position(embed_dim=24, block_size=8, heads=6, head_dim=4).bias(queries, 5)
+    kernel = Mock(wraps=F.scaled_dot_product_attention)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", kernel)
+    for options in ({"causal": past(queries, 5)}, {}, {"mask": past(5).T[:queries]}):
+        attend_fused(*qkv(shape), bias=bias, scale=0.5, **options)
+        assert kernel.call_args.kwargs["attn_mask"].stride(-1) == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+@pytest.mark.parametrize("hidden", ["causal", "bias", "mask"])
+@pytest.mark.parametrize("kv_heads", [1, 2, 6])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_on_a_gpu_a_fused_kernel_runs(dtype, kv_heads, hidden, dropout):
+    layer = MultiHeadAttention(embed_dim=96, heads=6, kv_heads=kv_heads, block_size=64)
+    layer = layer.cuda().to(dtype)
+    torch.manual_seed(0)
+    x = torch.randn(2, 64, 96, device="cuda", dtype=dtype, requires_grad=True)
+    options = {"dropout": dropout, "explicit": False}
+    if hidden == "bias":
+        sizes = {"embed_dim": 96, "block_size": 64, "heads": 6, "head_dim": 16}
+        options["position"] = Relative(**sizes).cuda()
+    if hidden == "mask":
+        options["mask"] = torch.ones(64, 64, dtype=torch.bool, device="cuda").tril(3)
+    with sdpa_kernel(KERNELS):  # raises when none of them can run
+        fused = layer.compute_heads(x, **options).outputs
+    fused.float().sum().backward()
+    assert x.grad.isfinite().all()
+    if not dropout:
+        explicit = layer.compute_heads(x, **(options | {"explicit": True})).outputs
+        tolerance = 1e-4 if dtype == torch.float32 else 2e-2
+        torch.testing.assert_close(fused, explicit, rtol=tolerance, atol=tolerance)
 
 
 # --- the plain function ---

@@ -37,7 +37,10 @@ def _none(position: nn.NoPosition) -> None:
 def _table(
     position: nn.Learned | nn.Sinusoidal | nn.Digits | nn.Index | nn.Normalized,
 ) -> Figure:
-    table = array(position(torch.zeros(1, position.block_size, position.embed_dim))[0])  # (P, C)
+    tables = [*position.parameters(), *position.buffers()]
+    zeros = torch.zeros(1, position.block_size, position.embed_dim)
+    zeros = zeros.to(tables[0].device) if tables else zeros
+    table = array(position(zeros)[0])  # (P, C)
     used = table[:, : max(1, int(np.count_nonzero(table.any(axis=0))))]
     rest = f" (0 from dimension {used.shape[1]} on)" if used.shape < table.shape else ""
     sheet = Sheet(2, 2, 300, 230, f"{type(position).__name__} positions, added to embeddings")

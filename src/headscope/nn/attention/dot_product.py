@@ -3,17 +3,18 @@
 Shapes: B batch, T queries, S keys, H heads, K kv heads (divides H), D head_dim.
 
 - The fused path calls PyTorch's `scaled_dot_product_attention`, whose kernels do not return the
-  weights. Training uses it. `attend_masked` is the fused path with a mask or a bias; without,
-  `MultiHeadAttention.attend` calls PyTorch directly.
+  weights. Training uses it. `attend_fused` is the fused path with a mask, a bias or grouped heads;
+  without them, `MultiHeadAttention.attend` calls PyTorch directly.
 - The explicit path, `attend_explicit`, computes every step of the equation and returns weights and
   scores. Analysis uses it. Tests compare the two paths.
 - `scaled_dot_product` is the same equation as a function that needs no layer.
 
-Arguments of `attend_masked` and `attend_explicit`:
+Arguments of `attend_fused` and `attend_explicit`:
 
 - q (B, H, T, D), k and v (B, K, S, D). Each key head serves H / K consecutive query heads.
-- `causal` (T, S) and `mask` (see `headscope.nn.attention.masks`) are True where a query may look,
-  or None. If both are given, both must be True.
+- `causal` (T, S), the causal mask of queries that are aligned to the last keys, and `mask` (see
+  `headscope.nn.attention.masks`) are True where a query may look, or None. If both are given, both
+  must be True.
 - `bias` (1 or H, T, S) is added to the scores, or is None. Both paths round it to the dtype of q,
   because CUDA kernels require this. In bf16 it keeps 8 significant bits.
 - `scale` multiplies q k^T. `dropout` is the probability with which a weight is dropped.
@@ -106,7 +107,7 @@ def _check_arguments(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> No
         ) from None
 
 
-def attend_masked(
+def attend_fused(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -118,7 +119,9 @@ def attend_masked(
     dropout: float = 0.0,
 ) -> HeadOutputs:
     """softmax(scale q k^T + bias) v, (B, H, T, D), by PyTorch's fused kernels."""
-    visible, fully_masked = combine_masks(causal, mask), None
+    is_causal = causal is not None and mask is None and bias is None and q.size(2) == k.size(2)
+    visible = None if is_causal else combine_masks(causal, mask)
+    fully_masked = None
     if visible is not None and mask is not None:
         fully_masked = ~visible.any(dim=-1, keepdim=True)
         visible = visible | fully_masked  # avoids NaN; these outputs are set to zero below
@@ -127,8 +130,10 @@ def attend_masked(
         attn_mask = bias[None].to(q.dtype)
         if visible is not None:
             attn_mask = attn_mask.masked_fill(~visible, -math.inf)
+    if attn_mask is not None and attn_mask.stride(-1) != 1:
+        attn_mask = attn_mask.contiguous()  # CUDA's fused kernels need it
     grouped = k.size(1) < q.size(1)
-    if must_repeat_key_heads(q.device.type, grouped=grouped, masked=attn_mask is not None):
+    if grouped and not supports_grouped(q.device.type, q.dtype, masked=attn_mask is not None):
         k, v = one_per_query_head(k, q.size(1)), one_per_query_head(v, q.size(1))
     outputs = F.scaled_dot_product_attention(
         q,
@@ -136,20 +141,22 @@ def attend_masked(
         v,
         attn_mask=attn_mask,
         dropout_p=dropout,
+        is_causal=is_causal,
         scale=scale,
         enable_gqa=k.size(1) < q.size(1),
     )
     return HeadOutputs(outputs if fully_masked is None else outputs.masked_fill(fully_masked, 0.0))
 
 
-def must_repeat_key_heads(device: str, *, grouped: bool, masked: bool) -> bool:
-    """Whether grouped key heads must be repeated for the fused kernels, one for each query head.
+def supports_grouped(device: str, dtype: torch.dtype, *, masked: bool) -> bool:
+    """Whether a fused kernel supports `enable_gqa`, where key heads serve several query heads.
 
-    On CUDA, flash attention does not support masks, and the memory-efficient kernel does not
-    support `enable_gqa`. With both, PyTorch uses the math path, whose memory grows with T x S. The
-    repeated keys and values need far less memory.
+    On CUDA only flash attention does, in 16 bits and without a mask. The memory-efficient kernel,
+    which supports masks and float32, needs a key head for each query head. Without a kernel,
+    PyTorch uses the math path, whose memory grows with T x S. Repeated keys and values need far
+    less memory. All these kernels support dropout.
     """
-    return device == "cuda" and grouped and masked
+    return device != "cuda" or (not masked and dtype in (torch.bfloat16, torch.float16))
 
 
 def attend_explicit(
@@ -163,7 +170,7 @@ def attend_explicit(
     scale: float,
     dropout: float = 0.0,
 ) -> HeadOutputs:
-    """Like `attend_masked`, but step by step, and also returns weights and scores. Computes in at
+    """Like `attend_fused`, but step by step, and also returns weights and scores. Computes in at
     least float32, as the fused kernels do internally."""
     k, v = one_per_query_head(k, q.size(1)), one_per_query_head(v, q.size(1))
     scores = with_bias(dot_product_scores(q, k, scale), bias, q.dtype)

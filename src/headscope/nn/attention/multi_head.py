@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from headscope.errors import UserError
 from headscope.nn.attention.checks import check_inputs, check_sizes, resolve_head_dim
-from headscope.nn.attention.dot_product import HeadOutputs, attend_explicit, attend_masked
+from headscope.nn.attention.dot_product import HeadOutputs, attend_explicit, attend_fused
 from headscope.nn.cache import Past
 from headscope.nn.norm import HeadNorm
 from headscope.nn.position import Position
@@ -161,12 +161,12 @@ class MultiHeadAttention(nn.Module):
         """softmax(scale q k^T + bias) v, (B, H, T, D); if `explicit`, also weights and scores."""
         causal = self.causal_rows(q.size(2), k.size(2))
         aligned = causal is None or q.size(2) == k.size(2)  # the kernel's `is_causal` needs T = S
-        if explicit or mask is not None or bias is not None or not aligned:
-            compute = attend_explicit if explicit else attend_masked
+        simple = aligned and mask is None and bias is None and self.kv_heads == self.heads
+        if explicit or not simple:
+            compute = attend_explicit if explicit else attend_fused
             return compute(q, k, v, causal, mask, bias, scale=self.scale, dropout=dropout)
-        sdpa: Any = partial(F.scaled_dot_product_attention, enable_gqa=self.kv_heads < self.heads)
-        is_causal = causal is not None
-        return HeadOutputs(sdpa(q, k, v, is_causal=is_causal, scale=self.scale, dropout_p=dropout))
+        options: Any = {"is_causal": causal is not None, "scale": self.scale, "dropout_p": dropout}
+        return HeadOutputs(F.scaled_dot_product_attention(q, k, v, **options))
 
     def causal_rows(self, queries: int, keys: int) -> Tensor | None:
         """The last T of the S rows of the causal mask, (T, S), or None if it hides nothing."""

@@ -1,0 +1,95 @@
+"""Everything that a GPU computes stays on it, checked without a GPU.
+
+Tensors are fake: they have shapes and devices, but no numbers. The model is on the device `meta`,
+which stands for a GPU. An operation that mixes it with a tensor on the CPU raises, as on a GPU.
+"""
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import torch
+from choices import EACH
+from small_gpt import fresh, variant
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from headscope.analysis.ablation import ablate_heads
+from headscope.analysis.metrics import head_figures
+from headscope.analysis.pictures import position as position_pictures
+from headscope.nn import GPT, make_cache
+from headscope.nn.attention import additive, dot_product
+from headscope.nn.capture import attention_weights_and_scores
+from headscope.training.muon import Muon
+from headscope.training.objective import Objective
+
+GPU = torch.device("meta")
+every_part = pytest.mark.parametrize("pair", EACH, ids="-".join)
+
+
+@pytest.fixture(autouse=True)
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for module in (additive, dot_product):  # `meta` has no autocast
+        monkeypatch.setattr(module, "no_autocast", lambda x: nullcontext())
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        yield
+
+
+def model_on_gpu(pair: tuple[str, str], **options) -> GPT:
+    with GPU:
+        return fresh(**variant(pair), **options)
+
+
+def tokens_on_gpu(length: int) -> Tensor:
+    return torch.zeros(2, length, dtype=torch.long, device=GPU)
+
+
+def test_tensors_on_two_devices_raise() -> None:
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.zeros(2, device=GPU) + torch.zeros(2)
+
+
+@every_part
+@pytest.mark.parametrize("chunk_tokens", [None, 4])
+def test_a_training_step_stays_on_its_device(
+    pair: tuple[str, str], chunk_tokens: int | None
+) -> None:
+    model = model_on_gpu(pair, dropout=0.1, logit_cap=15.0).train()
+    tokens = tokens_on_gpu(11)
+    Objective(model, chunk_tokens=chunk_tokens).loss(tokens[:, :-1], tokens[:, 1:]).backward()
+    parameters = list(model.parameters())
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    assert {gradient.device for gradient in gradients} == {GPU}
+    torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+    matrices = [parameter for parameter in model.blocks.parameters() if parameter.dim() == 2]
+    Muon(matrices, lr=0.1, momentum=0.9, weight_decay=0.1).step()
+
+
+@every_part
+@torch.no_grad()
+def test_sampling_and_attention_figures_stay_on_their_device(pair: tuple[str, str]) -> None:
+    model = model_on_gpu(pair).eval()
+    cache = make_cache(model, 2)
+    for length in (3, 1, 2):
+        assert model.next_logits(tokens_on_gpu(length), cache).device == GPU
+    weights, _ = attention_weights_and_scores(model, tokens_on_gpu(7))
+    assert {figure.device for figure in head_figures(weights).values()} == {GPU}
+    texts = torch.zeros(3, 7, dtype=torch.long)  # on the CPU, as a report has them
+    for replace_by in ("zero", "mean"):
+        ablate_heads(model, texts, texts, replace_by=replace_by)
+
+
+@every_part
+def test_pictures_of_positions_are_computed_where_the_model_is(
+    pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+
+    def array(values: Tensor) -> np.ndarray:
+        drawn.append(values.shape)
+        return np.ones(values.shape)
+
+    monkeypatch.setattr(position_pictures, "array", array)
+    picture = position_pictures.position_picture(model_on_gpu(pair).position)
+    assert bool(drawn) == (picture is not None)
