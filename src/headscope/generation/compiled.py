@@ -28,8 +28,6 @@ def compile_reading(model: GPT, *, batch: int = 1) -> Read:
     It takes tens of seconds on a CPU, and the model must not change afterwards. Raises UserError
     when it cannot be done here.
     """
-    if any(isinstance(part, torch.ao.nn.quantized.dynamic.Linear) for part in model.modules()):
-        raise UserError("compile=true takes precision=fp32 or bf16: int8 cannot be compiled")
     # Before it, to look back is to look past the beginning, which would be another step.
     first = 1 + max(1, len(model.previous_token_embeddings))
     if first + 2 > model.block_size:
@@ -67,7 +65,7 @@ class OneToken(nn.Module):
             Past(keys, values, length)
             for keys, values in zip(cached[::2], cached[1::2], strict=True)
         ]
-        with RowProducts():
+        with ExplicitProducts():
             x = self.model.through_blocks(self.model.embed(seen, length), pasts)
             return self.model.unembed(x)[:, 0]
 
@@ -130,25 +128,28 @@ def compile_at_call(step: OneToken, cache: Cache, *, first: int) -> Step:
     return lambda given: compiled(*given)
 
 
-class RowProducts(TorchFunctionMode):
-    """Inside, the product of one row with a matrix on a CPU is said as the sum that it is: the
-    compiler makes of it, and of what is around it, a loop for all cores that reads the matrix as
-    fast as memory gives it. The library's product, made for many rows, takes one core."""
+class ExplicitProducts(TorchFunctionMode):
+    """A context in which, on a CPU, the product of a row and a matrix, or of an int8 matrix, is
+    written as an explicit sum. The compiler makes it, with the operations around it, a loop over
+    all cores that reads the matrix at memory speed. PyTorch's product, which is made for many rows,
+    uses one core."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if function is F.linear and args[0].numel() == args[0].size(-1) and args[0].is_cpu:
-            return product_of_row(*args, **(kwargs or {}))
+        if function is F.linear and args[0].is_cpu:
+            x, weight = args[:2]
+            if x.numel() == x.size(-1) or weight.dtype == torch.int8:
+                return explicit_product(*args, **(kwargs or {}))
         return function(*args, **(kwargs or {}))
 
 
-def product_of_row(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x weight^T + bias, (..., N), of one row x (..., C) and weight (N, C), summed in float32."""
+def explicit_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x weight^T + bias, (..., N), of x (..., C) and weight (N, C), summed in float32."""
     # Compiled, a bf16 product is not rounded before the sum. An `upcast_to_float32(x)` would be
     # stored as float32, and the loop then takes half as many bf16 weights at once.
     dtype = torch.promote_types(x.dtype, torch.float32)
-    y = (weight * x.view(-1)).sum(dim=-1, dtype=dtype)
+    y = (weight * x.unsqueeze(-2)).sum(dim=-1, dtype=dtype)
     if bias is not None:
         y = y + bias
-    return y.to(x.dtype).view(*x.shape[:-1], -1)
+    return y.to(x.dtype)
