@@ -144,12 +144,18 @@ class ExplicitProducts(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
+PARTS = 8
+"""How many rows of a matrix a compiled loop sums side by side. One sum alone waits for each of its
+additions to finish before the next."""
+
+
 def explicit_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x weight^T + bias, (..., N), of x (..., C) and weight (N, C), summed in float32."""
     # Compiled, a bf16 product is not rounded before the sum. An `upcast_to_float32(x)` would be
     # stored as float32, and the loop then takes half as many bf16 weights at once.
     dtype = torch.promote_types(x.dtype, torch.float32)
-    y = (weight * x.unsqueeze(-2)).sum(dim=-1, dtype=dtype)
+    parts = weight.split(max(1, len(weight) // PARTS))
+    y = torch.cat([(part * x.unsqueeze(-2)).sum(dim=-1, dtype=dtype) for part in parts], dim=-1)
     if bias is not None:
         y = y + bias
     return y.to(x.dtype)

@@ -1,6 +1,7 @@
 """Number formats, and matrix sizes that are fast on GPUs."""
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -92,6 +93,7 @@ class Int8Linear(nn.Module):
 
     weight: Tensor
     scale: Tensor
+    bias: Tensor | None
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -99,7 +101,9 @@ class Int8Linear(nn.Module):
         bias = None if linear.bias is None else linear.bias.detach().float()
         scale = (weight.abs().amax(dim=1) / 127).clamp(min=torch.finfo(torch.float32).tiny)
         zeros = torch.zeros(len(scale), dtype=torch.long)
-        rounded = torch.quantize_per_channel(weight, scale, zeros, axis=0, dtype=torch.qint8)
+        with warnings.catch_warnings():  # PyTorch will drop tensors that know their scales
+            warnings.simplefilter("ignore", UserWarning)
+            rounded = torch.quantize_per_channel(weight, scale, zeros, axis=0, dtype=torch.qint8)
         packed = torch.ops.quantized.linear_prepack(rounded, bias)
         self.multiply = partial(
             torch.ops.quantized.linear_dynamic, W_prepack=packed, reduce_range=True
@@ -116,8 +120,8 @@ class Int8Linear(nn.Module):
 
 
 def in_precision(model: Model, precision: str) -> Model:
-    """`model` itself for `fp32`; for `bf16` and `int8` a converted copy. `int8` converts the weights
-    of linear layers (see `Int8Linear`) and works only on CPUs.
+    """`model` itself for `fp32`; for `bf16` and `int8` a converted copy. `int8` converts only the
+    weights of linear layers (see `Int8Linear`), and works only on CPUs.
 
     Raises UserError when `precision` is unknown, or is not supported on the model's device.
     """
