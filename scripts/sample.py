@@ -11,7 +11,7 @@ from headscope.terminal import printable
 
 
 def sample(composed: DictConfig) -> None:
-    """Write what the model says after the prompt to standard output, as it is made."""
+    """Writes the sampled text after the prompt to standard output, token by token."""
     from headscope import checkpoint
     from headscope.checkpoint.building import check_samples
     from headscope.config import from_hydra
@@ -62,16 +62,15 @@ def sample(composed: DictConfig) -> None:
         read_one=read_one,
     )
     texts = [prompt] * config.num_samples
-    first = next(
-        made, [""] * config.num_samples
-    )  # a wrong setting is told before anything is written
+    # Wrong settings raise here, before anything is written.
+    first = next(made, [""] * config.num_samples)
     announce(1, config.num_samples)
     write(prompt)
     for pieces in itertools.chain([first], made):
         write(pieces[0])
         texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]
     write("\n")
-    for number, text in enumerate(texts[1:], start=2):  # written at the same time
+    for number, text in enumerate(texts[1:], start=2):  # sampled at the same time as the first
         announce(number, config.num_samples)
         write(text + "\n")
 

@@ -1,7 +1,6 @@
-"""Reading one token at a time, compiled.
+"""Compiles the step that computes the logits after one new token.
 
-Shapes: B texts at once, S tokens of each, C the width that a product reads, N the width that it
-writes, V vocab_size.
+Shapes: B texts, S tokens of each, C and N input and output width of a product, V vocab_size.
 """
 
 import tempfile
@@ -22,19 +21,21 @@ from headscope.nn import GPT, Cache, Past, make_cache
 
 @torch.no_grad()
 def compile_reading(model: GPT, *, batch: int = 1) -> Read:
-    """`model.next_logits` compiled for single tokens of `batch` texts; all else is read as it is:
-    the first few, more at once, other numbers of texts, and all of a context of less than 4 tokens.
+    """`model.next_logits`, compiled for one new token in each of `batch` texts.
 
-    It takes tens of seconds on a CPU, and the model must not change afterwards. Raises UserError
-    when it cannot be done here.
+    The result calls `model.next_logits` itself in all other cases: for the first tokens of a text,
+    for several tokens at once, for another number of texts, and if `block_size` is below 4.
+
+    Compiling takes tens of seconds on a CPU. The model must not change afterwards. Raises UserError
+    if this machine cannot compile.
     """
-    # Before it, to look back is to look past the beginning, which would be another step.
+    # Earlier tokens lack some of their previous tokens, so their step has other shapes.
     first = 1 + max(1, len(model.previous_token_embeddings))
     if first + 2 > model.block_size:
         return model.next_logits
     compile_step = compile_ahead if model.device.type == "cpu" else compile_at_call
     try:
-        with warnings.catch_warnings():  # of PyTorch, of what it does itself
+        with warnings.catch_warnings():  # PyTorch warns of its own calls
             warnings.simplefilter("ignore", FutureWarning)
             step = compile_step(OneToken(model), make_cache(model, batch), first=first)
     except RuntimeError as error:
@@ -42,7 +43,10 @@ def compile_reading(model: GPT, *, batch: int = 1) -> Read:
         raise UserError(f"compile=true: the model cannot be compiled ({reason})") from error
 
     def read_one(tokens: Tensor, cache: Cache) -> Tensor:
-        if cache.length < first or tokens.shape != (batch, 1):  # a library does not check
+        if cache.length < first or tokens.shape != (
+            batch,
+            1,
+        ):  # compiled code does not check shapes
             return model.next_logits(tokens, cache)
         logits = step(inputs(cache.append(tokens), cache))
         cache.length += 1
@@ -52,8 +56,8 @@ def compile_reading(model: GPT, *, batch: int = 1) -> Read:
 
 
 class OneToken(nn.Module):
-    """Logits (B, V) of the token after `seen` (B, S), of which `cached`, the keys and the values of
-    every layer in turn, has all but the last."""
+    """Maps `seen` (B, S) to the logits (B, V) of the next token. `cached` are the keys and values
+    of all tokens but the last, layer by layer."""
 
     def __init__(self, model: GPT) -> None:
         super().__init__()
@@ -71,17 +75,17 @@ class OneToken(nn.Module):
 
 
 Step = Callable[[list[Tensor]], Tensor]
-"""`OneToken`, of the list of its inputs."""
+"""`OneToken` as a function of the list of its inputs."""
 
 
 def inputs(seen: Tensor, cache: Cache) -> list[Tensor]:
-    """What `OneToken` takes."""
+    """The inputs of `OneToken`."""
     return [seen, *(part for layer in cache.layers for part in layer)]
 
 
 def compile_ahead(step: OneToken, cache: Cache, *, first: int) -> Step:
-    """As a library without Python, for a CPU: on it a small model takes less time than what
-    torch.compile does at every call."""
+    """Compiles a library that runs without Python, for a CPU. For a small model, the guards that
+    torch.compile checks in every call take longer than the step."""
     exported = export(step, cache, first=first)
     with tempfile.TemporaryDirectory() as folder:
         library = torch._inductor.aoti_compile_and_package(
@@ -89,7 +93,7 @@ def compile_ahead(step: OneToken, cache: Cache, *, first: int) -> Step:
             package_path=str(Path(folder) / "step.pt2"),
             inductor_configs={
                 "aot_inductor.package_constants_in_so": False,
-                # What a product reads is computed once, not for every row.
+                # The input of a product is computed once, not again for every row.
                 "realize_opcount_threshold": 1,
             },
         )
@@ -101,7 +105,7 @@ def compile_ahead(step: OneToken, cache: Cache, *, first: int) -> Step:
 
 
 def export(step: OneToken, cache: Cache, *, first: int) -> torch.export.ExportedProgram:
-    """What the step computes, for every length from `first` on, without its Python."""
+    """The step as a graph of operations, for every length from `first` on."""
     example = inputs(cache.tokens[:, : first + 2], cache)
     length = torch.export.Dim("length", min=first + 1, max=cache.block_size)
     shapes = ({1: length}, tuple(None for _ in example[1:]))
@@ -109,11 +113,11 @@ def export(step: OneToken, cache: Cache, *, first: int) -> torch.export.Exported
 
 
 class Library:
-    """A compiled step, and the weights, which it reads where they lie."""
+    """A compiled step and the model's weights, which it reads without a copy."""
 
     def __init__(self, compiled: Any, weights: dict[str, Tensor]) -> None:
         self.loader = compiled.loader
-        self.weights = weights  # keeps them alive
+        self.weights = weights  # the library does not own them
         compiled.load_constants(weights, check_full_update=True, user_managed=True)
 
     def __call__(self, given: list[Tensor]) -> Tensor:
@@ -121,7 +125,7 @@ class Library:
 
 
 def compile_at_call(step: OneToken, cache: Cache, *, first: int) -> Step:
-    """By torch.compile, for a GPU."""
+    """Compiles with torch.compile, for a GPU."""
     compiled = torch.compile(step, dynamic=True)
     for length in (first + 1, first + 2):
         compiled(*inputs(cache.tokens[:, :length], cache))
@@ -145,8 +149,8 @@ class ExplicitProducts(TorchFunctionMode):
 
 
 PARTS = 8
-"""How many rows of a matrix a compiled loop sums side by side. One sum alone waits for each of its
-additions to finish before the next."""
+"""The number of rows of a matrix that a compiled loop sums at the same time. With one sum, each
+addition waits for the previous one, and the loop is slower than memory."""
 
 
 def explicit_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

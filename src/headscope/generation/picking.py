@@ -1,6 +1,6 @@
-"""Which token comes next, of what the model gives to each.
+"""Picks the next token from the logits.
 
-Shapes: B texts at once, V vocab_size.
+Shapes: B texts, V vocab_size.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,16 +12,16 @@ from headscope.errors import UserError
 
 
 def draw(seeds: Sequence[int], device: torch.device) -> Iterator[Tensor]:
-    """A number in [0, 1) of each of B seeds, (B,), again and again, on `device`. They are drawn on
-    the CPU: a seed gives the same numbers on every device."""
+    """Yields random numbers in [0, 1), one for each of B seeds, (B,), on `device`, without end.
+    They are drawn on the CPU, so a seed gives the same numbers on every device."""
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    while True:  # many at once: a call, or a copy to a GPU, costs more than a number
+    while True:  # draws many at once, because a call or a copy to a GPU costs more than a number
         numbers = [torch.rand(256, dtype=torch.float64, generator=each) for each in generators]
         yield from torch.stack(numbers, dim=1).to(exact_dtype(device)).to(device)
 
 
 def exact_dtype(device: torch.device) -> torch.dtype:
-    """The format with the most digits that `device` has."""
+    """The most precise floating-point format that `device` supports."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
@@ -33,21 +33,20 @@ def pick(
     top_k: int | None = None,
     top_p: float | None = None,
 ) -> Tensor:
-    """A token (B,) for each row of logits (B, V): the one in whose share of softmax(logits /
-    temperature) `chance` (B,) falls, the likeliest first.
+    """Samples a token (B,) from softmax(logits / temperature) of each row of logits (B, V), by
+    inverse-CDF sampling with the random numbers `chance` (B,).
 
-    `temperature` 0 takes the likeliest. `top_k` keeps the k likeliest; `top_p` then keeps the
-    fewest of them that together have that probability (Holtzman 2020).
+    `temperature` 0 takes the most likely token. `top_k` keeps the k most likely tokens. `top_p`
+    then keeps the smallest set of them with that total probability (Holtzman 2020).
 
-    Logits stay on their device, and are compared in float64 (on mps in float32). So a seed gives
-    the same text again on the same device. On another device, `chance` is the same and the logits
-    differ in their last digits: the texts are the same up to the first token at which `chance`, or
-    the border of `top_k` or `top_p`, falls between two tokens that are that close.
+    Logits stay on their device and are compared in float64 (on mps in float32), so on one device a
+    seed always gives the same text. On another device, `chance` is the same, but logits differ in
+    their last digits. The texts are equal up to the first token where this difference decides.
     """
     logits = logits.to(exact_dtype(logits.device))
     if temperature == 0:
         return logits.argmax(dim=-1)
-    if top_k is None and top_p is None:  # the order is all the same
+    if top_k is None and top_p is None:  # any order will do: no sorting
         return place_of(chance, shares(logits, temperature))[:, 0]
     logits, tokens = logits.sort(dim=-1, descending=True, stable=True)
     if top_k is not None:
@@ -66,13 +65,14 @@ def shares(logits: Tensor, temperature: float) -> Tensor:
 
 
 def place_of(chance: Tensor, shares: Tensor) -> Tensor:
-    """The place (B, 1) in each row of `shares` (B, V) in which `chance` (B,) of their sum falls."""
+    """The first index (B, 1) at which the cumulative sum of `shares` (B, V) exceeds `chance` (B,)
+    times the total."""
     up_to = shares.cumsum(dim=-1)
     return torch.searchsorted(up_to, chance[:, None] * up_to[:, -1:], right=True)
 
 
 def check_stop(stop: Sequence[str]) -> None:
-    """Raises UserError when a text to end before is empty."""
+    """Raises UserError when a stop text is empty."""
     if "" in stop:
         raise UserError("stop='' is empty: it would end every text before it begins")
 

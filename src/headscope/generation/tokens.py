@@ -1,6 +1,6 @@
-"""Tokens from a model, one at a time for each text.
+"""Samples tokens from a model, one at a time for each text.
 
-Shapes: B texts at once, T tokens, V vocab_size.
+Shapes: B texts, T tokens, V vocab_size.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,11 +18,11 @@ Read = Callable[[Tensor, Cache], Tensor]
 
 
 class Context:
-    """What a model sees of B texts of one length, (B, T), while they grow token by token.
+    """The tokens (B, T) that a model reads of B growing texts of equal length.
 
-    When the context is full, its newest `block_size // 2` tokens are kept and read anew as the
-    context, and so on. With `cached`, keys and values of what was read are kept, and of most tokens
-    only the new one is read, by `read_one`; the logits are the same.
+    When the context is full, the newest `block_size // 2` tokens become the new context. With
+    `cached`, keys and values of earlier tokens are cached, so most steps read only the new token,
+    by `read_one`. The logits are the same.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Context:
         return read(self.parts[-1], self.cache)
 
     def append(self, tokens: Tensor) -> None:
-        """Let the texts go on with these tokens (B,)."""
+        """Appends one token to each text: `tokens` (B,)."""
         self.parts.append(tokens[:, None])
         self.length += 1
 
@@ -70,14 +70,13 @@ def generate_tokens(
     cached: bool = True,
     read_one: Read | None = None,
 ) -> Iterator[list[int]]:
-    """New tokens after each of `prompts`, one for each at a time.
+    """Yields the next token of each text that starts with one of `prompts`, step by step.
 
-    A text depends on its prompt and its seed alone, not on the others; `pick` says how far it
-    depends on the device. Texts of one length are read together, others apart. `Context` says what
-    is read of a long one, and what `cached` and `read_one` are. Of every step, only the new tokens
-    leave the device.
+    A text depends only on its prompt and its seed, not on the other texts. How far it depends on
+    the device: see `pick`. Prompts of equal length form a batch. For `cached`, `read_one` and texts
+    longer than the context, see `Context`. Each step copies only the new tokens from the device.
 
-    Raises UserError when a prompt is empty, has a token that is not in the vocabulary, or a setting
+    Raises UserError when a prompt is empty or has a token outside the vocabulary, or when a setting
     is out of range.
     """
     check_sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p)
