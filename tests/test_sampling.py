@@ -12,10 +12,17 @@ from torch import Tensor
 
 import headscope
 from headscope.generation import Read, compile_reading, generate_text, generate_texts
-from headscope.generation.compiled import OneToken, RowProducts, compile_at_call, export, inputs
+from headscope.generation.compiled import (
+    PARTS,
+    ExplicitProducts,
+    OneToken,
+    compile_at_call,
+    export,
+    inputs,
+)
 from headscope.nn import GPT, Alibi, Cache, Position, Rotary
 from headscope.nn.cache import make_cache
-from headscope.nn.precision import LARGE, RowLinear, faster_precision, in_precision
+from headscope.nn.precision import LARGE, Int8Linear, RowLinear, faster_precision, in_precision
 from headscope.seeds import mixed_seed
 
 PROMPT = "My fellow"
@@ -180,9 +187,10 @@ def test_a_compiled_step_has_the_logits_of_the_plain_one(
 
 
 @torch.no_grad()
-def test_a_compiled_step_in_bf16_is_as_near_as_the_plain_one() -> None:
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_a_compiled_step_in_fewer_bits_is_as_near_as_the_plain_one(precision: str) -> None:
     exact = gpt()
-    model = in_precision(exact, "bf16")
+    model = in_precision(exact, precision)
     expected = read_others(exact.next_logits, cache_of_three(exact, 1))
     plain, compiled = (
         (read_others(read, cache_of_three(model, 1)).float() - expected).abs().max()
@@ -205,6 +213,17 @@ def test_a_step_that_would_be_compiled_has_the_logits_of_the_plain_one(
         made = step(*(part.clone() for part in given))
         expected = model.next_logits(TEXTS[:1, number : number + 1], cache)
         torch.testing.assert_close(made, expected, **CLOSE)
+
+
+@torch.no_grad()
+def test_an_int8_step_that_would_be_compiled_reads_several_texts() -> None:
+    exact = gpt(previous_tokens=0)
+    model = in_precision(exact, "int8")
+    step = export(OneToken(model), make_cache(model, 2), first=2).module()
+    cache = cache_of_three(exact, 2)
+    made = step(*(part.clone() for part in inputs(TEXTS[:2, :4], cache)))
+    expected = exact.next_logits(TEXTS[:2, 3:4], cache)
+    assert 0 < (made - expected).abs().max() < 0.05 * expected.abs().max()
 
 
 def test_a_context_too_short_to_compile_for_is_read_as_it_is() -> None:
@@ -241,16 +260,34 @@ def test_a_step_for_a_gpu_has_the_logits_of_the_plain_one() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("bias", [True, False])
-def test_the_product_of_a_row_is_that_of_many_rows(dtype: torch.dtype, bias: bool) -> None:
+@pytest.mark.parametrize("width", [3, 3 * PARTS, 3 * PARTS + 5])
+def test_the_explicit_product_of_a_row_is_that_of_many_rows(
+    dtype: torch.dtype, bias: bool, width: int
+) -> None:
     torch.manual_seed(0)
-    part = torch.nn.Linear(24, 7, bias=bias).to(dtype)
+    part = torch.nn.Linear(24, width, bias=bias).to(dtype)
     row = torch.randn(1, 1, 24, dtype=dtype)
-    with RowProducts():
+    with ExplicitProducts():
         made = part(row)
     assert made.dtype == dtype
     # Outside a compiled step, every product is rounded to bf16 before the sum.
     apart = {"rtol": 0.016, "atol": 0.01} if dtype == torch.bfloat16 else CLOSE
     torch.testing.assert_close(made, part(row.expand(1, 3, 24))[:, :1], **apart)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_an_int8_weight_is_off_by_half_a_step_of_its_row_at_most(bias: bool) -> None:
+    torch.manual_seed(0)
+    exact = torch.nn.Linear(24, 7, bias=bias)
+    with torch.no_grad():
+        exact.weight[0] *= 100  # its scale is its own
+        exact.weight[1] = 0
+    made = Int8Linear(exact)
+    apart = (made.weight * made.scale[:, None] - exact.weight).abs()
+    assert (apart <= exact.weight.abs().amax(dim=1, keepdim=True) / 127 / 2 + 1e-6).all()
+    x = torch.randn(20, 3, 24)
+    error = (made(x) - exact(x)).norm(dim=(0, 1))
+    assert (error <= 0.05 * exact(x).norm(dim=(0, 1))).all()
 
 
 def test_where_nothing_can_be_compiled_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,8 +298,3 @@ def test_where_nothing_can_be_compiled_that_is_said(monkeypatch: pytest.MonkeyPa
     _, model = content(configuration())
     with pytest.raises(ValueError, match=r"compile=true: .* \(no C compiler\)"):
         compile_reading(model)
-
-
-def test_int8_is_not_compiled() -> None:
-    with pytest.raises(ValueError, match="precision=fp32 or bf16"):
-        compile_reading(in_precision(gpt(), "int8"))

@@ -1,5 +1,5 @@
-"""Tokens sampled per second: with and without the cache, compiled, in fewer bits, and by
-transformers."""
+"""Sampled tokens per second: with and without the cache, compiled, in lower precision, and by
+`generate` of transformers."""
 
 import copy
 import time
@@ -21,21 +21,20 @@ from headscope.nn.precision import in_precision
 OURS, THEIRS = "headscope", "transformers"
 AXIS, PARTS = "tokens per second (higher is faster)", {"tokens_per_second": "speed"}
 WORDS = "{tokens_per_second[median]:,.1f} tokens/s, {tokens_per_second[ratio][median]:.2f}x"
-AXIS = "tokens per second (higher is faster)"
 CASE = (
     "{layers} layers, {embed_dim} wide, vocabulary {vocab_size:,}, context {block_size:,}: "
     "{tokens:,} tokens after {prompt:,}"
 )
 Write = Callable[[int], list[int]]
-"""Samples so many tokens after the prompt of its case."""
+"""Samples the given number of tokens after the prompt."""
 
 
 def measure(request: Request) -> Result:
-    """Tokens per second of one text, reading the prompt included, compilation excluded.
+    """Tokens per second of one text. The time includes the prompt, but not compilation.
 
-    `suite.small` compares ways to sample from one model, `suite.large` compares with `generate` of
-    transformers, greedily. `of_bandwidth` is the part of the memory's bandwidth that reading the
-    weights and the cache once per token takes. Raises RuntimeError when two ways disagree.
+    `suite.small` compares ways to sample from one model. `suite.large` compares greedy sampling
+    with `generate` of transformers. `of_bandwidth` is the share of the memory bandwidth needed to
+    read the weights and the cache once per token. Raises RuntimeError when two ways disagree.
     """
     require_transformers()
     plan, large = request.suite, request.suite.large
@@ -111,7 +110,7 @@ def large_ways(model: GPT, prompt: list[int]) -> tuple[dict[str, Write], float]:
     kinds = ("fp32", "bf16", "int8") if model.device.type == "cpu" else ("fp32", "bf16")
     models = {kind: in_precision(model, kind) for kind in kinds}
     started = time.perf_counter()
-    compiled = {kind: compile_reading(models[kind]) for kind in ("fp32", "bf16")}
+    compiled = {kind: compile_reading(models[kind]) for kind in kinds}
     seconds = time.perf_counter() - started
     ids = torch.tensor([prompt], device=model.device)
     peer = gpt2_of(model)

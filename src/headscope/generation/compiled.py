@@ -1,7 +1,6 @@
-"""Reading one token at a time, compiled.
+"""Compiles the step that computes the logits after one new token.
 
-Shapes: B texts at once, S tokens of each, C the width that a product reads, N the width that it
-writes, V vocab_size.
+Shapes: B texts, S tokens of each, C and N input and output width of a product, V vocab_size.
 """
 
 import tempfile
@@ -22,21 +21,21 @@ from headscope.nn import GPT, Cache, Past, make_cache
 
 @torch.no_grad()
 def compile_reading(model: GPT, *, batch: int = 1) -> Read:
-    """`model.next_logits` compiled for single tokens of `batch` texts; all else is read as it is:
-    the first few, more at once, other numbers of texts, and all of a context of less than 4 tokens.
+    """`model.next_logits`, compiled for one new token in each of `batch` texts.
 
-    It takes tens of seconds on a CPU, and the model must not change afterwards. Raises UserError
-    when it cannot be done here.
+    The result calls `model.next_logits` itself in all other cases: for the first tokens of a text,
+    for several tokens at once, for another number of texts, and if `block_size` is below 4.
+
+    Compiling takes tens of seconds on a CPU. The model must not change afterwards. Raises UserError
+    if this machine cannot compile.
     """
-    if any(isinstance(part, torch.ao.nn.quantized.dynamic.Linear) for part in model.modules()):
-        raise UserError("compile=true takes precision=fp32 or bf16: int8 cannot be compiled")
-    # Before it, to look back is to look past the beginning, which would be another step.
+    # Earlier tokens lack some of their n-grams, so their step has other shapes.
     first = max(2, model.ngrams)
     if first + 2 > model.block_size:
         return model.next_logits
     compile_step = compile_ahead if model.device.type == "cpu" else compile_at_call
     try:
-        with warnings.catch_warnings():  # of PyTorch, of what it does itself
+        with warnings.catch_warnings():  # PyTorch warns of its own calls
             warnings.simplefilter("ignore", FutureWarning)
             step = compile_step(OneToken(model), make_cache(model, batch), first=first)
     except RuntimeError as error:
@@ -44,7 +43,10 @@ def compile_reading(model: GPT, *, batch: int = 1) -> Read:
         raise UserError(f"compile=true: the model cannot be compiled ({reason})") from error
 
     def read_one(tokens: Tensor, cache: Cache) -> Tensor:
-        if cache.length < first or tokens.shape != (batch, 1):  # a library does not check
+        if cache.length < first or tokens.shape != (
+            batch,
+            1,
+        ):  # compiled code does not check shapes
             return model.next_logits(tokens, cache)
         logits = step(inputs(cache.append(tokens), cache))
         cache.length += 1
@@ -54,8 +56,8 @@ def compile_reading(model: GPT, *, batch: int = 1) -> Read:
 
 
 class OneToken(nn.Module):
-    """Logits (B, V) of the token after `seen` (B, S), of which `cached`, the keys and the values of
-    every layer in turn, has all but the last."""
+    """Maps `seen` (B, S) to the logits (B, V) of the next token. `cached` are the keys and values
+    of all tokens but the last, layer by layer."""
 
     def __init__(self, model: GPT) -> None:
         super().__init__()
@@ -67,23 +69,23 @@ class OneToken(nn.Module):
             Past(keys, values, length)
             for keys, values in zip(cached[::2], cached[1::2], strict=True)
         ]
-        with RowProducts():
+        with ExplicitProducts():
             x = self.model.through_blocks(self.model.embed(seen, length), pasts)
             return self.model.unembed(x)[:, 0]
 
 
 Step = Callable[[list[Tensor]], Tensor]
-"""`OneToken`, of the list of its inputs."""
+"""`OneToken` as a function of the list of its inputs."""
 
 
 def inputs(seen: Tensor, cache: Cache) -> list[Tensor]:
-    """What `OneToken` takes."""
+    """The inputs of `OneToken`."""
     return [seen, *(part for layer in cache.layers for part in layer)]
 
 
 def compile_ahead(step: OneToken, cache: Cache, *, first: int) -> Step:
-    """As a library without Python, for a CPU: on it a small model takes less time than what
-    torch.compile does at every call."""
+    """Compiles a library that runs without Python, for a CPU. For a small model, the guards that
+    torch.compile checks in every call take longer than the step."""
     exported = export(step, cache, first=first)
     with tempfile.TemporaryDirectory() as folder:
         library = torch._inductor.aoti_compile_and_package(
@@ -91,7 +93,7 @@ def compile_ahead(step: OneToken, cache: Cache, *, first: int) -> Step:
             package_path=str(Path(folder) / "step.pt2"),
             inductor_configs={
                 "aot_inductor.package_constants_in_so": False,
-                # What a product reads is computed once, not for every row.
+                # The input of a product is computed once, not again for every row.
                 "realize_opcount_threshold": 1,
             },
         )
@@ -103,7 +105,7 @@ def compile_ahead(step: OneToken, cache: Cache, *, first: int) -> Step:
 
 
 def export(step: OneToken, cache: Cache, *, first: int) -> torch.export.ExportedProgram:
-    """What the step computes, for every length from `first` on, without its Python."""
+    """The step as a graph of operations, for every length from `first` on."""
     example = inputs(cache.tokens[:, : first + 2], cache)
     length = torch.export.Dim("length", min=first + 1, max=cache.block_size)
     shapes = ({1: length}, tuple(None for _ in example[1:]))
@@ -111,11 +113,11 @@ def export(step: OneToken, cache: Cache, *, first: int) -> torch.export.Exported
 
 
 class Library:
-    """A compiled step, and the weights, which it reads where they lie."""
+    """A compiled step and the model's weights, which it reads without a copy."""
 
     def __init__(self, compiled: Any, weights: dict[str, Tensor]) -> None:
         self.loader = compiled.loader
-        self.weights = weights  # keeps them alive
+        self.weights = weights  # the library does not own them
         compiled.load_constants(weights, check_full_update=True, user_managed=True)
 
     def __call__(self, given: list[Tensor]) -> Tensor:
@@ -123,32 +125,41 @@ class Library:
 
 
 def compile_at_call(step: OneToken, cache: Cache, *, first: int) -> Step:
-    """By torch.compile, for a GPU."""
+    """Compiles with torch.compile, for a GPU."""
     compiled = torch.compile(step, dynamic=True)
     for length in (first + 1, first + 2):
         compiled(*inputs(cache.tokens[:, :length], cache))
     return lambda given: compiled(*given)
 
 
-class RowProducts(TorchFunctionMode):
-    """Inside, the product of one row with a matrix on a CPU is said as the sum that it is: the
-    compiler makes of it, and of what is around it, a loop for all cores that reads the matrix as
-    fast as memory gives it. The library's product, made for many rows, takes one core."""
+class ExplicitProducts(TorchFunctionMode):
+    """A context in which, on a CPU, the product of a row and a matrix, or of an int8 matrix, is
+    written as an explicit sum. The compiler makes it, with the operations around it, a loop over
+    all cores that reads the matrix at memory speed. PyTorch's product, which is made for many rows,
+    uses one core."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if function is F.linear and args[0].numel() == args[0].size(-1) and args[0].is_cpu:
-            return product_of_row(*args, **(kwargs or {}))
+        if function is F.linear and args[0].is_cpu:
+            x, weight = args[:2]
+            if x.numel() == x.size(-1) or weight.dtype == torch.int8:
+                return explicit_product(*args, **(kwargs or {}))
         return function(*args, **(kwargs or {}))
 
 
-def product_of_row(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x weight^T + bias, (..., N), of one row x (..., C) and weight (N, C), summed in float32."""
+PARTS = 8
+"""The number of rows of a matrix that a compiled loop sums at the same time. With one sum, each
+addition waits for the previous one, and the loop is slower than memory."""
+
+
+def explicit_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x weight^T + bias, (..., N), of x (..., C) and weight (N, C), summed in float32."""
     # Compiled, a bf16 product is not rounded before the sum. An `upcast_to_float32(x)` would be
     # stored as float32, and the loop then takes half as many bf16 weights at once.
     dtype = torch.promote_types(x.dtype, torch.float32)
-    y = (weight * x.view(-1)).sum(dim=-1, dtype=dtype)
+    parts = weight.split(max(1, len(weight) // PARTS))
+    y = torch.cat([(part * x.unsqueeze(-2)).sum(dim=-1, dtype=dtype) for part in parts], dim=-1)
     if bias is not None:
         y = y + bias
-    return y.to(x.dtype).view(*x.shape[:-1], -1)
+    return y.to(x.dtype)

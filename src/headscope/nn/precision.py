@@ -2,8 +2,9 @@
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -35,8 +36,8 @@ def supports_bf16(device: torch.device) -> bool:
 
 @contextmanager
 def tf32(device: torch.device) -> Iterator[None]:
-    """Inside, a CUDA device multiplies float32 matrices in TF32. For other devices nothing changes:
-    on some CPUs the same setting rounds to bf16."""
+    """A context in which a CUDA device multiplies float32 matrices in TF32. It changes nothing for
+    other devices, because on some CPUs the same setting rounds to bf16."""
     before = torch.get_float32_matmul_precision()
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
@@ -47,15 +48,15 @@ def tf32(device: torch.device) -> Iterator[None]:
 
 
 LARGE = 2**24
-"""Weights from which reading them takes most of the time of a sampled token."""
+"""The number of weights above which reading them takes most of the time of a sampled token."""
 
 
 def faster_precision(model: nn.Module) -> str:
-    """The one of fp32 and bf16 in which a token is sampled faster. It follows from the device and
-    the size alone, so that a seed gives the same text again.
+    """The faster of fp32 and bf16 for sampling. Depends only on the device and the model's size, so
+    a seed always gives the same text on one device.
 
-    Of a large model every weight is read from memory for every token, and bf16 is half as much. A
-    small model spends its time in calls, and bf16 has more of them.
+    A large model reads every weight from memory for every token, and bf16 halves the bytes. A small
+    model spends its time in calls, and bf16 needs more of them.
     """
     weight = next(model.parameters())
     device = weight.device
@@ -66,8 +67,12 @@ def faster_precision(model: nn.Module) -> str:
 
 
 class RowLinear(nn.Linear):
-    """nn.Linear for bf16 on a CPU: one row, as in sampling, is multiplied by `torch.mv`, which uses
-    all cores. PyTorch's matrix product of one row uses one core."""
+    """A linear layer with the weight and bias of `linear`, for bf16 on a CPU. Multiplies a single
+    row, as in sampling, by `torch.mv`, which uses all cores. `F.linear` uses one core for it."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__(linear.in_features, linear.out_features, device="meta")
+        self.weight, self.bias = linear.weight, linear.bias
 
     def forward(self, x: Tensor) -> Tensor:
         if x.numel() != self.in_features or torch.compiler.is_compiling():
@@ -78,11 +83,45 @@ class RowLinear(nn.Linear):
         return y.view(*x.shape[:-1], -1)
 
 
-def in_precision(model: Model, precision: str) -> Model:
-    """`model` itself for `fp32`; for `bf16` and `int8` a converted copy.
+class Int8Linear(nn.Module):
+    """A linear layer with the weight (N, C) of `linear` in int8 and one scale per row, for CPUs.
 
-    `int8` is PyTorch's dynamic quantization, for CPUs only. Weights of linear layers are stored in
-    int8 with one scale per matrix, and their inputs are rounded to int8 in every call.
+    PyTorch's product also rounds the input to int8, with one scale per call. It keeps its own
+    packed copy of the weight, which the compiler cannot read. A compiled product reads `weight` and
+    does not round the input.
+    """
+
+    weight: Tensor
+    scale: Tensor
+    bias: Tensor | None
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        weight = linear.weight.detach().float()
+        bias = None if linear.bias is None else linear.bias.detach().float()
+        scale = (weight.abs().amax(dim=1) / 127).clamp(min=torch.finfo(torch.float32).tiny)
+        zeros = torch.zeros(len(scale), dtype=torch.long)
+        with warnings.catch_warnings():  # PyTorch will drop tensors that know their scales
+            warnings.simplefilter("ignore", UserWarning)
+            rounded = torch.quantize_per_channel(weight, scale, zeros, axis=0, dtype=torch.qint8)
+        packed = torch.ops.quantized.linear_prepack(rounded, bias)
+        self.multiply = partial(
+            torch.ops.quantized.linear_dynamic, W_prepack=packed, reduce_range=True
+        )
+        self.register_buffer("weight", rounded.int_repr())
+        self.register_buffer("scale", scale)
+        self.register_buffer("bias", bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling():
+            return self.multiply(x)
+        y = F.linear(x, self.weight) * self.scale
+        return y if self.bias is None else y + self.bias
+
+
+def in_precision(model: Model, precision: str) -> Model:
+    """`model` itself for `fp32`; for `bf16` and `int8` a converted copy. `int8` converts only the
+    weights of linear layers (see `Int8Linear`), and works only on CPUs.
 
     Raises UserError when `precision` is unknown, or is not supported on the model's device.
     """
@@ -91,18 +130,22 @@ def in_precision(model: Model, precision: str) -> Model:
     if precision not in ("bf16", "int8"):
         raise UserError(f"precision={precision} must be one of auto, fp32, bf16, int8")
     device = next(model.parameters()).device.type
+    model = copy.deepcopy(model)
     if precision == "bf16":
-        model = copy.deepcopy(model).bfloat16()
-        for part in model.modules():
-            if type(part) is nn.Linear and device == "cpu":
-                part.__class__ = RowLinear
-        return model
+        model = model.bfloat16()
+        return replace_linear(model, RowLinear) if device == "cpu" else model
     if device != "cpu":
         raise UserError(f"precision=int8 works only with device=cpu, not {device}: use bf16")
-    with warnings.catch_warnings():
-        # PyTorch warns that torchao replaces this function. PyTorch 2.13 still has it.
-        warnings.simplefilter("ignore")
-        return torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+    return replace_linear(model, Int8Linear)
+
+
+def replace_linear(model: Model, make: Callable[[nn.Linear], nn.Module]) -> Model:
+    """Replaces every linear layer of `model`, in place, by what `make` returns for it."""
+    for parent in list(model.modules()):
+        for name, part in parent.named_children():
+            if type(part) is nn.Linear:
+                setattr(parent, name, make(part))
+    return model
 
 
 def padded_linear(x: Tensor, weight: Tensor) -> Tensor:
