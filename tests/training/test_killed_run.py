@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import torch
-from running import ROOT, SMALL, Script, events
+from running import DRAWN, ROOT, SMALL, Script, events
 
 
 def weights(run: str) -> dict[str, torch.Tensor]:
@@ -140,7 +140,8 @@ def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(
 def test_early_stopping_outlives_a_kill_and_a_new_patience_holds(
     script: Script, speeches: Path
 ) -> None:
-    words = [*SMALL, f"data.path={speeches}", "trainer.val_every_steps=2", "optimizer.lr=0"]
+    words = [*SMALL, *DRAWN, f"data.path={speeches}", "optimizer.lr=0"]
+    words += ["trainer.val_every_steps=2"]
     words += ["optimizer.matrix_lr=0", "trainer.max_steps=30"]
     words += ["callbacks.early_stopping_patience=2"]
     said = script("train", *words, "hydra.run.dir=outputs/run")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from running import SMALL, Script, events
+from running import DRAWN, SMALL, Script, events
 from tensorboard.plugins.custom_scalar import layout_pb2
 
 from headscope import checkpoint
@@ -107,10 +107,9 @@ def test_all_figures_of_all_heads_are_logged(watched) -> None:
 
 def test_watching_changes_no_weight(script: Script, speeches: Path) -> None:
     words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=6", "model.dropout=0.2"]
-    watching = ["callbacks.heads.every_steps=1", "callbacks.heads.images=10"]
+    watching = [*DRAWN, "callbacks.heads.every_steps=1"]
     for folder, more in (("plain", ["callbacks=plain"]), ("watched", watching)):
-        # SMALL sets keys of callbacks, so the choice comes first.
-        said = script("train", *more, *words, f"hydra.run.dir=outputs/{folder}")
+        said = script("train", *words, *more, f"hydra.run.dir=outputs/{folder}")
         assert said.code == 0, said.err
     plain, seen = (
         torch.load(f"outputs/{folder}/checkpoints/last.ckpt", weights_only=True)
