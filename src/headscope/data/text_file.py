@@ -64,11 +64,11 @@ def _other_format(data: bytes) -> str | None:
     for mark, encoding in BYTE_ORDER_MARKS.items():
         if data.startswith(mark):
             return f"is {encoding.upper()}: convert it with iconv -f {encoding} -t utf-8 old > new"
-    encoding = _wide_encoding(data[: 2**16])
-    if encoding:
+    wide = _wide_encoding(data[: 2**16])
+    if wide:
         return (
-            f"looks like {encoding.upper()} without a byte order mark: convert it with "
-            f"iconv -f {encoding} -t utf-8 old > new"
+            f"looks like {wide.upper()} without a byte order mark: convert it with "
+            f"iconv -f {wide} -t utf-8 old > new"
         )
     return None
 
