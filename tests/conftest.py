@@ -65,6 +65,14 @@ def script(
     return run
 
 
+@pytest.fixture
+def pictures_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of pictures stay empty. A report takes a second instead of seven."""
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, stream, format: None)
+    layout = "matplotlib.layout_engine.ConstrainedLayoutEngine.execute"
+    monkeypatch.setattr(layout, lambda self, figure: None)
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """A real browser without a window; its tests are skipped where there is none."""

@@ -15,8 +15,13 @@ SMALL = [
     "model.layers=2",
     "callbacks.samples.max_new_tokens=20",
     "callbacks.attention.tokens=8",
+    "callbacks.attention.images=0",
+    "callbacks.heads.images=0",
 ]
-"""Makes a run that takes seconds."""
+"""Makes a run that takes a second. Drawing would take most of it."""
+
+DRAWN = ["callbacks.attention.images=10", "callbacks.heads.images=10"]
+"""After SMALL: the default number of pictures."""
 
 
 @dataclass

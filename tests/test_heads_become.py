@@ -24,14 +24,14 @@ RECIPE = [
     "schedule=cosine",
     "trainer.batch_size=16",
     "trainer.max_steps=1100",
-    "trainer.val_every_steps=400",
+    "trainer.val_every_steps=1100",
     "callbacks=plain",
     "callbacks.heads.every_steps=200",
 ]
 
 
 @pytest.fixture
-def trained(script: Script) -> Path:
+def trained(script: Script, pictures_not_drawn: None) -> Path:
     run = Path("outputs/run")
     said = script("train", *RECIPE, f"hydra.run.dir={run}")
     assert said.code == 0, said.err

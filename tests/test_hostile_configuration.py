@@ -143,6 +143,7 @@ def files(folder: Path) -> set[str]:
     return {str(file) for file in folder.rglob("*") if file.is_file()}
 
 
+@pytest.mark.usefixtures("pictures_not_drawn")
 def test_other_scripts_name_the_file_that_a_checkpoint_makes_them_read(
     script: Script, tmp_path: Path
 ) -> None:

@@ -76,7 +76,7 @@ def reached(module: str) -> set[str]:
 def test_this_test_sees_imports():
     assert {"torch", "headscope.nn.attention"} <= imports("headscope.nn.gpt")
     assert "lightning.pytorch" in imports("headscope.training.module")
-    assert "tokenizers" in imports("headscope.data.tokenizer")  # in a function
+    assert "tokenizers" in imports("headscope.data.bpe")  # in a function
     assert "headscope.checkpoint" in imports("headscope.evaluation")  # from headscope import ...
     assert "headscope.data.tokenizer" not in imports("headscope.generation.texts")  # a type
     assert "torch" in reached("headscope.checkpoint")

@@ -2,12 +2,14 @@
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from small_gpt import fresh
 from torch import Tensor
 
 from headscope.analysis.head_types import Thresholds, excess, head_types
 from headscope.analysis.metrics import head_figures, uniform, uniform_figures
 from headscope.analysis.repeats import repeat_figures, uniform_repeat_figures
+from headscope.cli.words import CONF
 from headscope.nn.capture import attention_weights
 
 TOKENS = 24
@@ -129,3 +131,8 @@ def test_a_narrow_name_goes_before_a_broad_one():
     figures |= {"frequent": torch.tensor([0.99]), "punctuation": torch.tensor([0.5])}
     even = uniform_figures(TOKENS) | {"frequent": 0.5, "punctuation": 0.1}
     assert head_types(figures, even) == ["punctuation"]
+
+
+def test_thresholds_stand_in_conf_as_the_library_has_them() -> None:
+    settings = OmegaConf.load(CONF / "head_types.yaml")
+    assert Thresholds(**settings) == Thresholds()

@@ -1,6 +1,10 @@
 """Words of the command line have the meaning that a user expects."""
 
+import importlib.util
+import itertools
+import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -109,15 +113,50 @@ def test_a_data_path_implies_the_choice_of_data() -> None:
     assert implied_data(["++data.path=my.txt"]) == ["data=text"]
 
 
-def readme_commands() -> list[list[str]]:
-    """The words of every command in README that runs a script in scripts/."""
-    lines = (ROOT / "README.md").read_text().replace("&& ", "\n").splitlines()
-    lines = [line.partition("| python ")[2] or line.removeprefix("python ") for line in lines]
-    return [shlex.split(line, comments=True) for line in lines if line.startswith("scripts/")]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+OURS = ("scripts/", "tests/", ".ci/", "-m")
+"""How our commands begin, after `python` or `bash`; some pages quote those of other projects."""
+ENDS = {"|", "&&", "<", ">"}
+"""Where bash ends the words of a command."""
 
 
-@pytest.mark.parametrize("words", readme_commands(), ids=" ".join)
-def test_every_command_in_readme_composes(words: list[str]) -> None:
-    script, *arguments = (word for word in words if word not in ("-m", "--help"))
-    arguments = [word for word in arguments if "," not in word or not word.startswith("model.")]
-    typed(Path(script).stem, *arguments, *implied_data(arguments))
+def documented_commands() -> Iterator[tuple[str, ...]]:
+    """The words of every command in the docs that starts a file or a module of ours."""
+    for page in PAGES:
+        text = page.read_text().replace("outputs/<run>", "outputs/run").replace("\\\n", " ")
+        blocks = re.findall(r"^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+        inline = re.findall(r"`((?:python|bash) [^`\n]+)`", text)
+        for line in "\n".join([*blocks, *inline]).splitlines():
+            if re.search(r"\b(python|bash) ", line):
+                lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+                for is_end, words in itertools.groupby(lexer, ENDS.__contains__):
+                    command = [word for word in words if word != "time"]
+                    if not is_end and command[0] in ("python", "bash"):
+                        yield tuple(command[1:])
+
+
+COMMANDS = sorted({words for words in documented_commands() if words[0].startswith(OURS)})
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_in_the_docs_composes(words: tuple[str, ...]) -> None:
+    program, *arguments = words
+    if program == "-m":
+        assert importlib.util.find_spec(arguments[0])
+        return
+    assert (ROOT / program).is_file()
+    script = Path(program)
+    if script.parent.name == "scripts" and script.suffix == ".py":
+        if "-m" in arguments:  # the first run of a sweep
+            arguments = [word.partition(",")[0] for word in arguments]
+        arguments = [word for word in arguments if "=" in word]
+        config = typed(script.stem, *arguments, *implied_data(arguments))
+        if any(word.startswith("compare.choices=") for word in arguments):
+            for choice in config.compare.choices:
+                typed("train", *choice.split())
+
+
+def test_the_commands_of_all_pages_are_found() -> None:
+    scripts = {Path(words[0]).stem for words in COMMANDS}
+    assert {"train", "sample", "evaluate", "analyze", "compare", "benchmark"} <= scripts
+    assert len(COMMANDS) > 60

@@ -7,6 +7,7 @@ import os
 import shutil
 
 import pytest
+from chinese import TAO, THOUSAND
 from datasets import Dataset
 
 from headscope.data.corpus import Hub, Sotu, TextFiles, TinyShakespeare
@@ -97,18 +98,17 @@ def test_text_that_is_not_utf8_is_named_with_its_place(tmp_path):
 
 
 CHINESE = "多年以后奥雷连诺上校站在行刑队面前\n" * 20
+WIDE = [f"utf-{bits}{order}" for bits in (16, 32) for order in ("le", "be")]
 ADVICE = {
     "a UTF-16 mark": ("text".encode("utf-16"), "is UTF-16: .*iconv -f utf-16 -t utf-8"),
     "a big-endian mark": (b"\xfe\xff\0t", "is UTF-16: "),
     "a UTF-32 mark": ("text".encode("utf-32"), "is UTF-32: "),
-    "UTF-16 without a mark": ("a text\n".encode("utf-16-le"), "looks like UTF-16LE .*utf-16le"),
-    "and big-endian": ("a text\n".encode("utf-16-be"), "looks like UTF-16BE"),
-    "and Chinese": (CHINESE.encode("utf-16-le"), "looks like UTF-16LE"),
     "GB 18030": (CHINESE.encode("gb18030"), "not UTF-8: byte 0xb6 at offset 0; .*gb18030"),
     "Western European": ("un café crème".encode("latin1"), "offset 6; .*windows-1252"),
     "a cut character": ("café".encode()[:-1], "offset 3; .*incomplete"),
     "damage": ("café".encode() + b"\xff and more", "offset 5; .*damaged: .*iconv -c"),
     "NUL": (b"some text \0" + b"and more" * 50, "NUL bytes, the first at offset 10"),
+    "a list with NUL bytes": (b"one file\0another\0" * 50, "NUL bytes, .*UTF-16 .*iconv -f utf-16"),
     "gzip": (b"\x1f\x8b\x08\0\0", "gunzip"),
     "zip": (b"PK\x03\x04", "zip archive"),
     "PDF": (b"%PDF-1.7", "pdftotext"),
@@ -122,6 +122,15 @@ def test_what_is_not_utf8_is_named_with_what_it_looks_like(tmp_path, name):
     with pytest.raises(UserError, match=rf"b\.txt .*{message}") as error:
         TextFiles(path=str(folder)).splits()
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("encoding", WIDE)
+@pytest.mark.parametrize("text", ["a text\n", CHINESE, THOUSAND.replace("\n", ""), TAO[:100]])
+def test_utf16_and_utf32_are_recognized_without_a_byte_order_mark(tmp_path, text, encoding):
+    file = write(tmp_path, {"a.txt": text.encode(encoding)}) / "a.txt"
+    advice = f"looks like {encoding.upper()} .*iconv -f {encoding} -t utf-8"
+    with pytest.raises(UserError, match=advice):
+        read_text(file)
 
 
 @pytest.mark.parametrize("text", [CHINESE, "😀 \u2028 \ufeff é", "a\tb\x0c\x7f"])

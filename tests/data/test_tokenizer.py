@@ -18,6 +18,7 @@ from tokenizers import Regex, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Trainable
 
 from headscope.data import tokenizer as tokenizers
+from headscope.data.bpe import split_long_runs
 from headscope.data.corpus import Sotu
 from headscope.data.tokenizer import END_OF_TEXT, CharTokenizer, tokenizer_from_state
 from headscope.errors import UserError
@@ -266,9 +267,9 @@ def test_nonsense_is_not_a_tokenizer(state):
 
 def test_a_very_long_run_is_trained_on_in_pieces():
     plain = "To be, or not to be. " * 1000
-    assert tokenizers.split_long_runs(plain) == [plain]
+    assert split_long_runs(plain) == [plain]
     for run in ("a" * 200_000, " " * 200_000, "." * 200_000):
-        cut = tokenizers.split_long_runs(plain + run)
+        cut = split_long_runs(plain + run)
         assert "".join(cut) == plain + run
         assert max(map(len, cut)) == 10_000
     tokenizer = tokenizers.bpe(["ab" * 500_000], vocab_size=258)  # took minutes as one piece

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import torch
-from running import ROOT, SMALL, Script, events
+from running import DRAWN, ROOT, SMALL, Script, events
 
 
 def weights(run: str) -> dict[str, torch.Tensor]:
@@ -142,7 +142,8 @@ def test_ctrl_c_finishes_the_step_saves_and_prints_how_to_continue(
 def test_early_stopping_survives_a_kill_and_accepts_a_new_patience(
     script: Script, speeches: Path
 ) -> None:
-    words = [*SMALL, f"data.path={speeches}", "trainer.val_every_steps=2", "optimizer.lr=0"]
+    words = [*SMALL, *DRAWN, f"data.path={speeches}", "optimizer.lr=0"]
+    words += ["trainer.val_every_steps=2"]
     words += ["optimizer.matrix_lr=0", "trainer.max_steps=30"]
     words += ["callbacks.early_stopping_patience=2"]
     said = script("train", *words, "hydra.run.dir=outputs/run")

@@ -95,7 +95,7 @@ def test_the_console_prints_the_loss_of_the_step_it_names(script: Script, speech
 
 
 def test_a_run_without_a_checkpoint_starts_again(script: Script, speeches: Path) -> None:
-    words = [*RUN, f"data.path={speeches}", "trainer.max_steps=2", "hydra.run.dir=outputs/run"]
+    words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=2", "hydra.run.dir=outputs/run"]
     assert script("train", *words).code == 0
     for file in ("last", "best"):
         Path(f"outputs/run/checkpoints/{file}.ckpt").unlink()

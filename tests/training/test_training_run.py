@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from running import ROOT, SMALL, Said, Script, events
+from running import DRAWN, ROOT, SMALL, Said, Script, events
 
 from headscope.data.store import open_store
 
@@ -23,6 +23,7 @@ def test_train_evaluate_sample_and_start_from_its_weights(script: Script, speech
     said = script(
         "train",
         *SMALL,
+        *DRAWN,
         f"data.path={speeches}",
         "model.embed_dim=64",
         "trainer.max_steps=300",

@@ -31,7 +31,8 @@ def read_text(file: Path) -> str:
     if "\0" in text:
         raise UserError(
             f"{file} has NUL bytes, the first at offset {data.index(0)}: it is not text, or it is "
-            "damaged; to remove them: tr -d '\\000' < old > new"
+            "damaged, UTF-16 or UTF-32: convert that with iconv -f utf-16 -t utf-8 old > new; to "
+            "remove the NUL bytes: tr -d '\\000' < old > new"
         )
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
@@ -63,23 +64,30 @@ def _other_format(data: bytes) -> str | None:
     for mark, encoding in BYTE_ORDER_MARKS.items():
         if data.startswith(mark):
             return f"is {encoding.upper()}: convert it with iconv -f {encoding} -t utf-8 old > new"
-    start = data[: 2**16]
-    # UTF-16 without a mark: spaces and line ends have NUL as their high byte, never as their low.
-    for encoding, high, low in (("utf-16le", 1, 0), ("utf-16be", 0, 1)):
-        high_zeros, low_zeros = start[high::2].count(0), start[low::2].count(0)
-        enough_zeros = high_zeros > max(10 * low_zeros, len(start) / 100)
-        if enough_zeros and _fraction_readable(start, encoding) > 0.95:
-            return (
-                f"looks like {encoding.upper()} without a byte order mark: convert it with "
-                f"iconv -f {encoding} -t utf-8 old > new"
-            )
+    wide = _wide_encoding(data[: 2**16])
+    if wide:
+        return (
+            f"looks like {wide.upper()} without a byte order mark: convert it with "
+            f"iconv -f {wide} -t utf-8 old > new"
+        )
     return None
 
 
-def _fraction_readable(data: bytes, encoding: str) -> float:
-    """Fraction of the decoded characters that are printable or white space."""
-    text = data.decode(encoding, errors="ignore")
-    return sum(char.isprintable() or char.isspace() for char in text) / max(1, len(text))
+def _wide_encoding(data: bytes) -> str | None:
+    """The encoding of UTF-16 or UTF-32 without a byte order mark, or None for other bytes."""
+    control_bytes = data.translate(None, delete=bytes(range(9, 256)))
+    ascii_bytes = data.translate(None, delete=bytes([*range(9), *range(127, 256)]))
+    # Other text has no control bytes, and ASCII with NUL bytes is mostly ASCII.
+    if len(control_bytes) <= len(data) / 100 or len(ascii_bytes) > len(data) * 0.7:
+        return None
+    # A text has fewer different high bytes than low bytes.
+    order = "le" if len(set(data[1::2])) <= len(set(data[::2])) else "be"
+    for bits in (32, 16):
+        text = data.decode(f"utf-{bits}{order}", errors="ignore")
+        readable = sum(char.isprintable() or char.isspace() for char in text)
+        if readable > 0.95 * len(data) * 8 / bits:
+            return f"utf-{bits}{order}"
+    return None
 
 
 def _decoding_advice(data: bytes, error: UnicodeDecodeError) -> str:

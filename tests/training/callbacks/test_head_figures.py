@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from running import SMALL, Script, events
+from running import DRAWN, SMALL, Script, events
 from tensorboard.plugins.custom_scalar import layout_pb2
 
 from headscope import checkpoint
@@ -107,10 +107,13 @@ def test_all_figures_of_all_heads_are_logged(measured) -> None:
 
 def test_measuring_heads_does_not_change_training(script: Script, speeches: Path) -> None:
     words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=6", "model.dropout=0.2"]
-    measuring = ["callbacks.heads.every_steps=1", "callbacks.heads.images=10"]
-    for folder, more in (("plain", ["callbacks=plain"]), ("measured", measuring)):
-        # SMALL sets keys of callbacks, so the choice of callbacks must come before it.
-        said = script("train", *more, *words, f"hydra.run.dir=outputs/{folder}")
+    measuring = [*DRAWN, "callbacks.heads.every_steps=1"]
+    # SMALL sets keys of callbacks, so the choice of callbacks must come before it.
+    for folder, before, after in (
+        ("plain", ["callbacks=plain"], []),
+        ("measured", [], measuring),
+    ):
+        said = script("train", *before, *words, *after, f"hydra.run.dir=outputs/{folder}")
         assert said.code == 0, said.err
     plain, measured = (
         torch.load(f"outputs/{folder}/checkpoints/last.ckpt", weights_only=True)

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 from matplotlib.font_manager import FontProperties, findfont, findSystemFonts, fontManager, get_font
 
@@ -34,6 +35,8 @@ FALLBACKS = (
     *("Noto Emoji", "Symbola", "Segoe UI Emoji"),
 )
 """Families for the characters that DejaVu Sans lacks, in order of preference."""
+PLAIN: Any = dict.fromkeys(["style", "variant", "weight", "stretch"], "normal")
+"""Given to every font, because a matplotlibrc sets other defaults."""
 
 
 @cache
@@ -49,7 +52,7 @@ def font_properties(size: float, texts: Iterable[str] = ()) -> FontProperties:
     foreign = "\n".join(text for text in texts if not text.isascii())
     needed = set(map(family_for, split_characters(foreign)))
     families = [FIRST, *(family for family in FALLBACKS if family in needed)]
-    return FontProperties(families, "normal", "normal", "normal", "normal", size)
+    return FontProperties(family=families, size=size, **PLAIN)
 
 
 @cache
@@ -73,7 +76,7 @@ def fallbacks() -> dict[str, str]:
 
 def _file_of(family: str) -> str:
     """The file of an installed family. Since matplotlib 3.11 it names the font of a collection."""
-    return findfont(FontProperties([family], "normal", "normal", "normal", "normal"))
+    return findfont(FontProperties(family=[family], **PLAIN))
 
 
 def _has_ink(file: str, character: str) -> bool:

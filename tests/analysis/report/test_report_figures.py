@@ -1,6 +1,5 @@
-"""The report of a checkpoint's heads: what it holds, and that it is of the model and the text."""
+"""The figures in a report are those of the model and of the text."""
 
-import csv
 import json
 from pathlib import Path
 
@@ -8,44 +7,19 @@ import numpy as np
 import pytest
 import torch
 from checkpoint_files import configuration, content
-from omegaconf import OmegaConf
-from PIL import Image
+from reports import TEXT, moments_of, rows_of
 from running import Script
 
 import headscope
 from headscope import checkpoint
 from headscope.analysis.ablation import ablate_heads
 from headscope.analysis.diversity import cosine_similarity, jensen_shannon
-from headscope.analysis.head_types import Thresholds
 from headscope.analysis.metrics import head_figures
-from headscope.cli.words import CONF
-from headscope.data.tokenizer import bpe, char
+from headscope.data.tokenizer import bpe
 from headscope.evaluation import validation_text
 from headscope.nn.capture import attention_weights
 
-TEXT = "ab 🦜\n\x07中文<script>alert(1)</script>"
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run's folder with a checkpoint of two layers of four heads, of 8 tokens."""
-    monkeypatch.chdir(tmp_path)
-    Path("text.txt").write_text("We the people of the United States. " * 40)
-    saved, _ = content()
-    saved["headscope"]["config"]["data"] = {
-        "_target_": "headscope.data.corpus.TextFiles",
-        "path": "text.txt",
-    }
-    checkpoints = tmp_path / "outputs" / "run" / "checkpoints"
-    checkpoints.mkdir(parents=True)
-    torch.save(saved, checkpoints / "best.ckpt")
-    Path("outputs/latest").write_text("run")
-    return checkpoints.parent
-
-
-def rows_of(file: Path) -> list[dict[str, str]]:
-    with file.open() as lines:
-        return list(csv.DictReader(lines))
+pytestmark = pytest.mark.usefixtures("pictures_not_drawn")
 
 
 def test_the_figures_are_those_of_the_text(script: Script, run: Path) -> None:
@@ -96,26 +70,6 @@ def test_the_figures_are_those_of_the_text(script: Script, run: Path) -> None:
     assert [pair["similarity"] for pair in as_json["most_alike"]] == pytest.approx(pairs[:-6:-1])
     first, second = (names.index(name) for name in as_json["most_alike"][0]["heads"])
     assert alike[first, second].item() == pytest.approx(pairs[-1])
-
-
-def test_every_picture_has_its_two_files_and_is_not_blank(script: Script, run: Path) -> None:
-    said = script("analyze", f"checkpoint={run}", f"text={TEXT}", "output_dir=a report")
-    assert said.code == 0, said.err
-    names = {file.stem for file in Path("a report").glob("*.png")}
-    assert names == {file.stem for file in Path("a report").glob("*.svg")}
-    assert names == {
-        *(f"attention_{kind}_{layer}" for kind in ("layer", "mean") for layer in (0, 1)),
-        "figures",
-        "similarity",
-        "similarity_histogram",
-        "jensen_shannon",
-        "position",
-    }
-    for file in Path("a report").glob("*.png"):
-        pixels = np.asarray(Image.open(file).convert("RGB")).reshape(-1, 3)
-        assert len(np.unique(pixels, axis=0)) > 20, file.name
-    page = Path("a report/attention.html").read_text()
-    assert "<script>alert" not in page
 
 
 def test_heads_are_removed_on_the_validation_split(script: Script, run: Path) -> None:
@@ -214,21 +168,6 @@ def test_from_python(run: Path) -> None:
     assert torch.equal(loaded.attention(reading.tokens).weights, reading.weights)
 
 
-def test_thresholds_stand_in_conf_as_the_library_has_them() -> None:
-    settings = OmegaConf.load(CONF / "head_types.yaml")
-    assert Thresholds(**settings) == Thresholds()
-
-
-def moments_of(run: Path, steps: tuple[int, ...] = (0, 3, 7)) -> list[Path]:
-    """Checkpoints of the run at these steps, each of other weights, as training keeps them."""
-    files = [run / "checkpoints" / f"step_{step:06}.ckpt" for step in steps]
-    for step, file in zip(steps, files, strict=True):
-        saved = torch.load(run / "checkpoints" / "best.ckpt", weights_only=True)
-        fresh, _ = content(step=step, seed=step)
-        torch.save(saved | {key: fresh[key] for key in ("state_dict", "global_step")}, file)
-    return files
-
-
 def test_every_moment_of_a_run_is_what_its_own_report_says(script: Script, run: Path) -> None:
     moments = moments_of(run)
     said = script("analyze", f"checkpoints={run}", "windows=3")
@@ -257,87 +196,6 @@ def test_moments_may_be_named_one_by_one_in_any_order(script: Script, run: Path)
     assert steps == ["0"] * 8 + ["7"] * 8
 
 
-def test_heads_and_checkpoints_are_subtracted(script: Script, run: Path) -> None:
-    other = Path("other.ckpt")
-    torch.save(content(step=9, seed=1)[0], other)
-    words = (f"checkpoint={run}", "difference=[L1H3,L0H0]", f"other={other}", "text=We the")
-    said = script("analyze", *words)
-    assert said.code == 0, said.err
-    drawn = {file.name for file in (run / "analysis").glob("difference*.png")}
-    assert drawn == {
-        "difference_L1H3_L0H0.png",
-        *(f"difference_{kind}_{layer}.png" for kind in ("layer", "mean") for layer in (0, 1)),
-    }
-
-
-def test_a_model_of_one_head_and_one_of_many_are_compared_on_a_sheet(
-    script: Script, run: Path
-) -> None:
-    other = Path("other.ckpt")
-    torch.save(content(configuration("model.heads=1"), step=9)[0], other)
-    for ours, theirs in ((run, other), (other, run)):
-        words = (f"checkpoint={ours}", f"other={theirs}", "text=We the", "output_dir=report")
-        said = script("analyze", *words)
-        assert said.code == 0, said.err
-        drawn = {file.name for file in Path("report").glob("*_and_multi_*")}
-        assert drawn == {
-            f"single_and_multi_layer_{layer}.{kind}" for layer in (0, 1) for kind in ("png", "svg")
-        }
-
-
-def test_a_second_report_leaves_nothing_of_the_first_but_what_others_put_there(
-    script: Script, run: Path
-) -> None:
-    moments_of(run)
-    words = ("text=We the", "output_dir=report")
-    said = script(
-        "analyze", f"checkpoints={run}", "ablation=true", "difference=[L0H0,L1H0]", *words
-    )
-    assert said.code == 0, said.err
-    report = Path("report")
-    first = {file.name for file in report.iterdir()}
-    assert {"history.csv", "history.svg", "ablation.png", "difference_L0H0_L1H0.png"} <= first
-    assert first == set(json.loads((report / "heads.json").read_text())["files"])
-    (report / "notes.txt").write_text("mine")
-    said = script("analyze", f"checkpoint={run}", *words)
-    assert said.code == 0, said.err
-    second = {file.name for file in report.iterdir()}
-    assert second == {"notes.txt", *json.loads((report / "heads.json").read_text())["files"]}
-    gone = {name.split(".")[0] for name in first - second}
-    assert gone == {"history", "ablation", "difference_L0H0_L1H0"}
-
-
-def test_what_a_report_says_it_wrote_is_never_another_folders_file(
-    script: Script, run: Path
-) -> None:
-    report = Path("report")
-    report.mkdir()
-    (report / "heads.json").write_text(
-        json.dumps({"files": ["heads.json", "../text.txt", "/etc/x", 3, ".."]})
-    )
-    said = script("analyze", f"checkpoint={run}", "text=We", "output_dir=report")
-    assert said.code == 0, said.err
-    assert Path("text.txt").exists()
-
-
-def test_a_report_replaces_no_file_that_is_not_of_a_report(script: Script, run: Path) -> None:
-    Path("mine").mkdir()
-    Path("mine/heads.csv").write_text("my own")
-    Path("mine/heads.json").write_text('{"files": ["../text.txt", "thesis.txt", "thesis.png"]}')
-    for name in ("thesis.txt", "thesis.png"):
-        Path("mine", name).write_text("my own")
-    said = script("analyze", f"checkpoint={run}", "output_dir=mine", "windows=1")
-    assert said.code == 1
-    assert "output_dir=mine: heads." in said.err
-    assert Path("mine/heads.csv").read_text() == "my own"
-    Path("mine/heads.csv").unlink()
-    Path("mine/heads.json").unlink()
-    said = script("analyze", f"checkpoint={run}", "output_dir=mine", "windows=1")
-    assert said.code == 0, said.err
-    assert Path("mine/thesis.txt").read_text() == Path("mine/thesis.png").read_text() == "my own"
-    assert script("analyze", f"checkpoint={run}", "output_dir=mine", "windows=1").code == 0
-
-
 def test_a_page_holds_as_many_tokens_as_a_browser_can(
     script: Script, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -351,43 +209,3 @@ def test_a_page_holds_as_many_tokens_as_a_browser_can(
     assert [float(row["L1H2"]) for row in rows_of(run / "analysis" / "jensen_shannon.csv")] == (
         pytest.approx(jensen_shannon(weights)[:, 6].tolist(), abs=1e-5)
     )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["text="], ["empty"]),
-        (["windows=0"], ["windows=0"]),
-        (["ablation=true", "ablation_windows=1"], ["ablation_windows=1", "2"]),
-        (["replace_by=nothing"], ["replace_by=nothing", "zero", "mean"]),
-        (["checkpoint=nowhere"], ["nowhere"]),
-        (["output_dir=text.txt"], ["output_dir=text.txt"]),
-        (["difference=[L0H0]"], ["difference=", "two heads"]),
-        (["difference=[]"], ["difference=", "two heads"]),
-        (["difference=[L0H1,L0H1]"], ["difference=", "two heads"]),
-        (["difference=[L0H0,L2H0]"], ["L2H0", "L1H3"]),
-        (["difference=[L0H0,[L0H1]]"], ["difference[1]="]),
-        (["thresholds.self=7"], ["thresholds.self=7", "1"]),
-        (["other=outputs"], ["other="]),
-        (['checkpoints=[""]'], ["checkpoints=", "empty"]),
-        (["difference=[L0H0,first]"], ["first", "L1H3"]),
-        (["other=nowhere"], ["nowhere"]),
-        (["other=another.ckpt"], ["another.ckpt", "vocabulary"]),
-        (["checkpoints=outputs/run"], ["outputs/run", "keep_steps"]),
-        (["checkpoints=[outputs/run/checkpoints/best.ckpt,gone.ckpt]"], ["gone.ckpt"]),
-        (["checkpoints=[same.ckpt,same.ckpt]"], ["two", "step 7"]),
-        (["checkpoints=[same.ckpt,larger.ckpt]"], ["larger.ckpt", "one run"]),
-    ],
-    ids=" ".join,
-)
-def test_a_mistake_is_told_in_one_line(script: Script, run: Path, arguments, words) -> None:
-    torch.save(content()[0], "same.ckpt")
-    torch.save(content(tokenizer=char(["abc"]))[0], "another.ckpt")
-    torch.save(content(configuration("model.layers=3"), step=9)[0], "larger.ckpt")
-    said = script("analyze", *arguments)
-    assert said.code == 1
-    assert said.err.startswith("Error: ")
-    assert said.err.count("\n") == 1
-    for word in words:
-        assert word in said.err
-    assert not (run / "analysis").exists()

@@ -1,0 +1,70 @@
+"""Trains a byte-level byte-pair encoding with the library `tokenizers`."""
+
+import json
+import re
+from collections.abc import Iterable
+
+from headscope.errors import UserError
+
+MAX_VOCAB_SIZE = 2**20
+
+
+def train_bpe(texts: Iterable[str], *, vocab_size: int) -> dict[bytes, int]:
+    """The bytes of all tokens, each with its number. The end of text is not included.
+
+    Raises UserError when `texts` are too short to give `vocab_size` tokens.
+    """
+    from tokenizers import Tokenizer as HuggingFaceTokenizer
+    from tokenizers import models, pre_tokenizers, trainers
+
+    if vocab_size < 257:
+        raise UserError(
+            f"tokenizer.vocab_size={vocab_size} must be at least 257: the 256 bytes and the end of "
+            "text"
+        )
+    if vocab_size > MAX_VOCAB_SIZE:
+        raise UserError(
+            f"tokenizer.vocab_size={vocab_size} must be at most {MAX_VOCAB_SIZE:,}; GPT-2 uses "
+            "50,257"
+        )
+    hf_tokenizer = HuggingFaceTokenizer(models.BPE())
+    hf_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # GPT-2's pattern
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size - 1,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    hf_tokenizer.train_from_iterator(
+        (piece for text in texts for piece in split_long_runs(text)), trainer
+    )
+    byte_of = {symbol: value for value, symbol in enumerate(_byte_symbols())}
+    ranks = {bytes([value]): value for value in range(256)}
+    for left, right in json.loads(hf_tokenizer.to_str())["model"]["merges"]:
+        ranks.setdefault(bytes(byte_of[symbol] for symbol in left + right), len(ranks))
+    if len(ranks) + 1 < vocab_size:
+        raise UserError(
+            f"tokenizer.vocab_size={vocab_size} is too large for this text, which gives only "
+            f"{len(ranks) + 1} tokens: use tokenizer.vocab_size={len(ranks) + 1} or less, or more "
+            "text"
+        )
+    return ranks
+
+
+LONG_RUN = re.compile(r"\w{10000}|\s{10000}|[^\w\s]{10000}")
+
+
+def split_long_runs(text: str) -> list[str]:
+    """Splits the text into pieces if it has a very long run of letters, spaces or punctuation. BPE
+    training on such a run takes time that grows with the square of its length."""
+    if LONG_RUN.search(text) is None:
+        return [text]
+    return [text[start : start + 10_000] for start in range(0, len(text), 10_000)]
+
+
+def _byte_symbols() -> list[str]:
+    """The printable character with which byte-level BPE trainers write each byte, as in GPT-2."""
+    substitutes = iter(range(256, 512))
+    return [
+        chr(value) if chr(value).isprintable() and value != 32 else chr(next(substitutes))
+        for value in range(256)
+    ]

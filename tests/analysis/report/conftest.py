@@ -1,0 +1,24 @@
+"""A run to analyze, without any training."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoint_files import content
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run's folder with a checkpoint of two layers of four heads, of 8 tokens."""
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("We the people of the United States. " * 40)
+    saved, _ = content()
+    saved["headscope"]["config"]["data"] = {
+        "_target_": "headscope.data.corpus.TextFiles",
+        "path": "text.txt",
+    }
+    checkpoints = tmp_path / "outputs" / "run" / "checkpoints"
+    checkpoints.mkdir(parents=True)
+    torch.save(saved, checkpoints / "best.ckpt")
+    Path("outputs/latest").write_text("run")
+    return checkpoints.parent

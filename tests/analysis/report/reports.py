@@ -1,0 +1,24 @@
+"""What several tests of reports need."""
+
+import csv
+from pathlib import Path
+
+import torch
+from checkpoint_files import content
+
+TEXT = "ab 🦜\n\x07中文<script>alert(1)</script>"
+
+
+def rows_of(file: Path) -> list[dict[str, str]]:
+    with file.open() as lines:
+        return list(csv.DictReader(lines))
+
+
+def moments_of(run: Path, steps: tuple[int, ...] = (0, 3, 7)) -> list[Path]:
+    """Checkpoints of the run at these steps, each of other weights, as training keeps them."""
+    files = [run / "checkpoints" / f"step_{step:06}.ckpt" for step in steps]
+    for step, file in zip(steps, files, strict=True):
+        saved = torch.load(run / "checkpoints" / "best.ckpt", weights_only=True)
+        fresh, _ = content(step=step, seed=step)
+        torch.save(saved | {key: fresh[key] for key in ("state_dict", "global_step")}, file)
+    return files
