@@ -67,6 +67,9 @@ class Work:
     def benchmark(self, name: str, words: str) -> None:
         suite = words.split()[0].removeprefix("suite=")
         self.run("benchmark", f"{words} output={self.folder}/{name}.json", kind=suite)
+        text = (self.folder / f"{name}.md").read_text(encoding="utf-8")
+        text = re.sub(r"suite\.nanogpt=\S+", "suite.nanogpt=path/to/nanoGPT", text)
+        self.write(name, re.sub(r" data\.path=\S+", "", text))
 
     def compare(self, name: str, words: str) -> list[dict[str, Any]]:
         """The rows of a comparison, the best first."""

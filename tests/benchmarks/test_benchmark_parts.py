@@ -88,7 +88,7 @@ def test_a_table_and_a_chart_hold_the_figures() -> None:
 
 def step_plan(**changed) -> StepPlan:
     run = training_config("optimizer=adamw", "trainer.batch_size=2", "trainer.precision=32-true")
-    plan = StepPlan(run, vocab_size=30, rounds=1, device=CPU, threads=1)
+    plan = StepPlan(run, vocab_size=30, rounds=1, device=CPU)
     return replace(plan.changed({"loss_chunk_tokens": None}, layers=1), **changed)
 
 

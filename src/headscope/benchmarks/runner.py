@@ -87,10 +87,7 @@ def run_suite(name: str, request: Request, output: Path) -> None:
     except (RuntimeError, MemoryError) as error:
         if not (ran_out_of_memory(error) or isinstance(error, BrokenProcessPool)):
             raise
-        raise UserError(
-            "memory ran out, or the system ended a process: choose smaller sizes in suite.* and "
-            "model.*"
-        ) from error
+        raise UserError("memory ran out: choose smaller suite.*, model.* or trainer.*") from error
     words = [word for word in request.words if not word.startswith("output=")]
     command = shlex.join(["python", "scripts/benchmark.py", *words])
     place = f"{device_name(request.device)}, PyTorch {torch.__version__}"

@@ -28,30 +28,35 @@ KEYS = {"context": "contexts", "width": "widths", "depth": "layers", "vocabulary
 def measure(request: Request) -> Result:
     """Milliseconds of a step and its peak memory at every size, and the exponents of growth."""
     suite, config = request.suite, request.run
-    plans: dict[str, dict[int, StepPlan]] = {}
+    for context in (config.model.block_size, *suite.contexts):
+        if suite.tokens_per_step % context:
+            raise UserError(
+                f"suite.tokens_per_step={suite.tokens_per_step} is not a multiple of a context of "
+                f"{context} tokens"
+            )
+    config.trainer.batch_size = suite.tokens_per_step // config.model.block_size
+    base, plans = step_plan(request), {}
     for axis, key in KEYS.items():
         values = sorted(set(getattr(suite, key)))
         if len(values) < 2 or values[0] < 1:
             raise UserError(f"suite.{key}={values} must be at least two numbers, each at least 1")
-        config.trainer.batch_size = sequences(suite.tokens_per_step, config.model.block_size)
-        base = step_plan(request)
         plans[axis] = {size: at(base, axis, size) for size in values}
         for plan in plans[axis].values():
             with torch.device("meta"):  # refuses sizes that do not match, before any measurement
                 build_model(plan.run.model, vocab_size=plan.vocab_size)
-    groups, panels, exponents = {}, [], {}
+    groups, panels = {}, []
     for axis, sizes in plans.items():
         sides = {f"{size:,}": partial(measure_isolated, plan) for size, plan in sizes.items()}
         rows = runner.summarize(runner.alternate(sides), reference=next(iter(sides)))
         x = [*sizes]
+        exponents = []
         lines = [Line("proportional to the size", x, [size / x[0] for size in x])]
         for key, name, colour in (("milliseconds", "time", BLUE), ("peak_mib", "memory", ORANGE)):
             y = [median(row, key) for row in rows]
             label = f"{name}, relative to the smallest size"
             lines.append(Line(label, x, [value / y[0] for value in y], colour, "o"))
-            exponents[f"{axis} {name}"] = exponent(x, y)
-        time, memory = exponents[f"{axis} time"], exponents[f"{axis} memory"]
-        title = f"{axis}: time ~ n^{time:z.2f}, memory ~ n^{memory:z.2f}"
+            exponents.append(f"{name} ~ n^{exponent(x, y):z.2f}")
+        title = f"{axis}: {', '.join(exponents)}"
         groups[title] = rows
         panels.append(Lines(title, f"{axis} n", lines, 2))
     model = base.run.model
@@ -68,7 +73,6 @@ def measure(request: Request) -> Result:
         f"the other sizes stay at: {fixed}\n{fit}",
         panels,
         panel_columns=2,
-        figures={"exponents": exponents},
     )
 
 
@@ -81,17 +85,8 @@ def at(plan: StepPlan, axis: str, size: int) -> StepPlan:
         return plan.changed(layers=size)
     if axis == "width":
         return plan.changed(embed_dim=size, heads=max(1, model.heads * size // model.embed_dim))
-    batch_size = sequences(plan.run.trainer.batch_size * model.block_size, size)
+    batch_size = plan.run.trainer.batch_size * model.block_size // size
     return plan.changed({"batch_size": batch_size}, block_size=size)
-
-
-def sequences(tokens: int, context: int) -> int:
-    """The number of sequences of `context` tokens in `tokens`. Raises UserError at a remainder."""
-    if tokens < context or tokens % context:
-        raise UserError(
-            f"suite.tokens_per_step={tokens} is not a multiple of a context of {context} tokens"
-        )
-    return tokens // context
 
 
 def exponent(sizes: Sequence[int], values: Sequence[float]) -> float:

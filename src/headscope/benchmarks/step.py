@@ -40,7 +40,6 @@ class StepPlan:
     vocab_size: int
     rounds: int
     device: torch.device
-    threads: int
     transformers: bool = False
 
     def changed(self, trainer: Mapping[str, Any] | None = None, **model: Any) -> "StepPlan":
@@ -52,15 +51,13 @@ class StepPlan:
 
 def step_plan(request: Request) -> StepPlan:
     """The step that the command line describes."""
-    suite = request.suite
     if request.experiment:
         raise UserError(
             f"experiment={request.experiment}: this suite has its own model; give its sizes as "
             "model.*"
         )
     check(request.run)
-    threads = torch.get_num_threads()
-    return StepPlan(request.run, suite.vocab_size, suite.rounds, request.device, threads)
+    return StepPlan(request.run, request.suite.vocab_size, request.suite.rounds, request.device)
 
 
 def measure_isolated(plan: StepPlan) -> Figures:
@@ -75,7 +72,6 @@ def measure_isolated(plan: StepPlan) -> Figures:
 
 def measure_step(plan: StepPlan) -> Figures:
     """Median milliseconds, peak memory in MiB, the number of parameters, and the first loss."""
-    torch.set_num_threads(plan.threads)
     prepare_process()
     # Loads libraries, and is too small to leave freed memory that the real step could reuse.
     tiny = plan.changed(
