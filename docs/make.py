@@ -68,8 +68,7 @@ class Work:
         suite = words.split()[0].removeprefix("suite=")
         self.run("benchmark", f"{words} output={self.folder}/{name}.json", kind=suite)
         text = (self.folder / f"{name}.md").read_text(encoding="utf-8")
-        text = re.sub(r"suite\.nanogpt=\S+", "suite.nanogpt=path/to/nanoGPT", text)
-        self.write(name, re.sub(r" data\.path=\S+", "", text))
+        self.write(name, without_paths(text))
 
     def compare(self, name: str, words: str) -> list[dict[str, Any]]:
         """The rows of a comparison, the best first."""
@@ -298,6 +297,12 @@ def read_rows(file: Path, name: str = "") -> list[dict[str, Any]]:
             {key: number(value) for key, value in row.items()} for row in csv.DictReader(stream)
         ]
     return [{**row, "side": row[name]} if name else row for row in found]
+
+
+def without_paths(text: str) -> str:
+    """A command as a reader types it, without the paths of this machine."""
+    text = re.sub(r"'?suite\.nanogpt=\S+", "suite.nanogpt=path/to/nanoGPT", text)
+    return re.sub(r" '?data\.path=\S+", "", text)
 
 
 def number(text: str) -> Any:

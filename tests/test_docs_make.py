@@ -83,6 +83,14 @@ def test_a_part_that_fails_does_not_stop_the_others(
     assert re.search(r"^\| races \|.*\n\| ladder \|", page, re.M)  # the record keeps other parts
 
 
+def test_a_command_in_the_docs_has_no_path_of_this_machine(make: ModuleType) -> None:
+    quoted = (
+        """race 'suite.nanogpt='"'"'/home/me/nanoGPT'"'"'' 'data.path='"'"'/x/y.txt'"'"'' a=1"""
+    )
+    assert make.without_paths(quoted) == "race suite.nanogpt=path/to/nanoGPT a=1"
+    assert make.without_paths("race data.path=/x/y.txt\n```") == "race\n```"
+
+
 def test_an_unknown_part_is_refused(make: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["make.py", "speeed"])
     with pytest.raises(SystemExit) as ended:
