@@ -262,7 +262,7 @@ def heads(work: Work) -> None:
     names: dict[str, dict[str, Any]] = {}
     for row in read_rows(report / "history.csv"):
         head = f"L{int(row['layer'])}H{int(row['head'])}"
-        names.setdefault(head, {"side": head})[str(row["step"])] = row["type"] or "-"
+        names.setdefault(head, {"side": head})[f"step {row['step']}"] = row["type"]
     columns = {step: step for step in next(iter(names.values())) if step != "side"}
     work.table(
         "heads_names", "python scripts/train.py experiment=heads", [*names.values()], columns

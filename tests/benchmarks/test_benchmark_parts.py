@@ -63,16 +63,16 @@ def test_losses_that_differ_are_found_out() -> None:
 def test_a_table_and_a_chart_hold_the_figures() -> None:
     spread = {"median": 3.0, "min": 2.0, "max": 9.0, "ratio": {"median": 1.5}}
     rows = [
-        {"side": "[a]", "count": 65536, "ms": spread},
+        {"side": "[a]", "count": 65536, "ms": spread, "a name": "x"},
         {"side": "headscope", "count": 7, "ms": {**spread, "median": 4.0}},
     ]
-    made = show.table([*rows, {"side": "c"}], {"count": "number", "ms": "time"})
+    made = show.table([*rows, {"side": "c"}], {"count": "number", "ms": "time", "a name": "text"})
     assert made.splitlines() == [
-        "|           | number | time | time: range | time: ratio |",
-        "| --------- | -----: | ---: | ----------: | ----------: |",
-        "| [a]       | 65,536 |    3 |      2 to 9 |       1.500 |",
-        "| headscope |      7 |    4 |      2 to 9 |       1.500 |",
-        "| c         |      - |    - |           - |           - |",
+        "|           | number | time | time: range | time: ratio | text |",
+        "| --------- | -----: | ---: | ----------: | ----------: | ---: |",
+        "| [a]       | 65,536 |    3 |      2 to 9 |       1.500 |    x |",
+        "| headscope |      7 |    4 |      2 to 9 |       1.500 |    - |",
+        "| c         |      - |    - |           - |           - |    - |",
     ]
     bars = show.Bars("", "ms", rows, "ms", "{ms[median]:.1f} ms")
     line = show.Line("line", [1, 10], [5, 6], "black", "o")

@@ -22,10 +22,11 @@ def table(rows: Sequence[Row], columns: Mapping[str, str]) -> str:
     """
     forms = {"": "{side}"}
     for key, heading in columns.items():
-        spreads = [row[key] for row in rows if isinstance(row.get(key), Mapping)]
+        values = [row[key] for row in rows if key in row]
+        spreads = [value for value in values if isinstance(value, Mapping)]
         form = f"[median]:{NUMBER}" if spreads else f":{NUMBER}"
-        if any(isinstance(row.get(key), int) for row in rows):
-            form = ":,"
+        if any(isinstance(value, int | str) for value in values):
+            form = "" if isinstance(values[0], str) else ":,"
         forms[heading] = f"{{{key}{form}}}"
         if any(spread["min"] < spread["max"] for spread in spreads):
             forms[f"{heading}: range"] = f"{{{key}[min]:,.3g}} to {{{key}[max]:,.3g}}"
