@@ -1,4 +1,4 @@
-"""Measure what the docs claim: python scripts/benchmark.py [suite=attention]."""
+"""Measure the figures in the docs: python scripts/benchmark.py [suite=attention]."""
 
 from pathlib import Path
 from typing import Any
@@ -22,17 +22,14 @@ def benchmark(composed: DictConfig) -> None:
     output = Path(plain.pop("output"))
     run = parse(TrainConfig, plain)
 
-    from rich.console import Console
-
     from headscope.benchmarks.runner import Request, run_suite
 
     request = Request(
         run=run,
         suite=suite,
         words=list(hydra.overrides.task),
-        choices=hydra.runtime.choices,
+        experiment=hydra.runtime.choices["experiment"],
         compose=composed_as,
-        console=Console(stderr=True),
     )
     run_suite(name, request, output)
 

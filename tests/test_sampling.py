@@ -217,7 +217,7 @@ def test_a_step_that_would_be_compiled_has_the_logits_of_the_plain_one(
 
 @torch.no_grad()
 def test_an_int8_step_that_would_be_compiled_reads_several_texts() -> None:
-    exact = gpt(previous_tokens=0)
+    exact = gpt()
     model = in_precision(exact, "int8")
     step = export(OneToken(model), make_cache(model, 2), first=2).module()
     cache = cache_of_three(exact, 2)

@@ -1,84 +1,91 @@
-"""The cost of making a batch from small and large corpora: ours, and nanoGPT's way."""
+"""Time and memory of making a training batch from small and large corpora, ours and nanoGPT's."""
 
-import itertools
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from headscope.analysis.pictures.style import BLUE, ORANGE
-from headscope.benchmarks import data_side
-from headscope.benchmarks.runner import Figures, Request, Result, fresh_process, summarize
-from headscope.benchmarks.show import Line, Lines
-from headscope.data.batches import TrainingBatches
-from headscope.data.store import token_dtype
+from headscope.benchmarks import runner
+from headscope.benchmarks.runner import Figures, Request, Result
+from headscope.benchmarks.show import Line, Lines, median
+from headscope.data.batches import Batch, TrainingBatches
 from headscope.errors import UserError
 from headscope.training.check import check
 
 
 def measure(request: Request) -> Result:
-    """On corpora of random tokens in a temporary folder: microseconds per batch, milliseconds from
-    opening the file to the first batch, and the memory that is no page of the file. The files were
-    just written, so they are usually read from memory, not from the disk."""
+    """Microseconds per batch and growth of the process's memory, on corpora of random tokens in a
+    temporary folder. The files were just written, so they are usually read from memory, not from
+    the disk."""
     run, plan = request.run, request.suite
     check(run)
     sizes = sorted(set(plan.tokens))
     if not sizes or sizes[0] < 1:
         raise UserError(f"suite.tokens={plan.tokens} must hold at least one size, each at least 1")
     length, batch_size = run.model.block_size, run.trainer.batch_size
-    smallest = np.broadcast_to(np.uint16(0), sizes[0])  # takes no memory
-    TrainingBatches(smallest, block_size=length, batch_size=batch_size, seed=run.seed)  # may refuse
-    sides = {}
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="headscope-"))
-        for size in sizes:
-            path = f"{folder}/{size}.bin"
-            write_tokens(Path(path), size, vocab_size=2**16, seed=run.seed)
-            for name in data_side.SIDES:
-                process = stack.enter_context(fresh_process(data_side.__name__))
-                what = (name, path, length, batch_size, run.seed)
-                process.submit(data_side.turn, *what, 0, 1).result()  # loads libraries, not counted
-                starts = itertools.count(0, plan.batches)
-                sides[f"{name}, {size:,}"] = partial(turn, process, what, starts, plan.batches)
-        measured = request.alternate(sides, plan.rounds)
+    make = partial(TrainingBatches, block_size=length, batch_size=batch_size, seed=run.seed)
+    make(np.broadcast_to(np.uint16(0), sizes[0]))  # raises UserError if it is too short
     groups: dict[str, list[Any]] = {}
     for size in sizes:
-        pair = {name: measured[f"{name}, {size:,}"] for name in data_side.SIDES}
-        groups[f"{size:,} tokens"] = summarize(pair, reference="nanoGPT")
-    times, memory = [], [Line("the corpus itself", sizes, [size * 2 / 2**20 for size in sizes])]
-    for number, (name, colour) in enumerate(zip(data_side.SIDES, (BLUE, ORANGE), strict=True)):
-        found = [rows[number]["microseconds"] for rows in groups.values()]
-        medians = [each["median"] for each in found]
-        times.append(Line(name, sizes, medians, colour, "so"[number], ranges=found))
-        largest = [rows[number]["memory_mib"]["max"] for rows in groups.values()]
-        memory.append(Line(name, sizes, largest, colour, "so"[number]))
+        with tempfile.TemporaryDirectory(prefix="headscope-") as folder:
+            path = Path(folder) / "tokens.bin"
+            write_tokens(path, size, seed=run.seed)
+            batches: dict[str, Iterator[Batch]] = {
+                "nanoGPT": nanogpt_batches(path, length, batch_size, run.seed),
+                "headscope": iter(make(np.memmap(path, dtype=np.uint16, mode="r"))),
+            }
+            sides = {name: partial(turn, each, plan.batches) for name, each in batches.items()}
+            measured = runner.alternate(sides, plan.rounds)
+        groups[f"{size:,} tokens"] = runner.summarize(measured, reference="nanoGPT")
+    lines = []
+    for number, (name, colour) in enumerate({"nanoGPT": BLUE, "headscope": ORANGE}.items()):
+        times = [median(rows[number], "microseconds") for rows in groups.values()]
+        lines.append(Line(name, sizes, times, colour, "o"))
     batch = f"a training batch of {batch_size} x {length} tokens"
     how = f"medians of {plan.rounds} rounds of {plan.batches:,} batches"
     return Result(
         groups,
-        ["microseconds", "first_batch_ms", "memory_mib"],
-        f"microseconds to make {batch}, {how}. memory: of the process, without file pages. "
-        "ratio: to nanoGPT.",
-        f"Making {batch}\n{how}; vertical bars: min to max",
-        [
-            Lines("microseconds per batch (lower is faster)", "tokens in the corpus", times, 10),
-            Lines("memory of the process, MiB", "tokens in the corpus", memory, 10),
-        ],
-        panel_columns=2,
+        {"microseconds": "microseconds", "memory_mib": "memory growth, MiB"},
+        f"Microseconds to make {batch}, {how}. Memory growth: of the process in a round, without "
+        "file pages. Ratio: to nanoGPT in the same round.",
+        f"Making {batch}\n{how}",
+        [Lines("microseconds per batch (lower is faster)", "tokens in the corpus", lines, 10)],
     )
 
 
-def turn(process: Any, what: tuple[Any, ...], starts: Iterator[int], count: int) -> Figures:
-    return process.submit(data_side.turn, *what, next(starts), count).result()
+def turn(batches: Iterator[Batch], count: int) -> Figures:
+    """Make `count` batches after one that is not timed."""
+    next(batches)
+    before = runner.process_mib("RssAnon")
+    seconds = runner.seconds_of(lambda: [None for _ in islice(batches, count)], torch.device("cpu"))
+    return {
+        "microseconds": 1e6 * seconds / count,
+        "memory_mib": runner.process_mib("RssAnon") - before,
+    }
 
 
-def write_tokens(path: Path, size: int, *, vocab_size: int, seed: int) -> None:
-    """Write uniformly random tokens, ten million at a time."""
-    random, dtype = np.random.default_rng(seed), token_dtype(vocab_size)
+def nanogpt_batches(path: Path, length: int, batch_size: int, seed: int) -> Iterator[Batch]:
+    """The batches of `get_batch` in nanoGPT's train.py: it opens the file for every batch, and
+    copies each sequence separately from a random place."""
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        data = np.memmap(path, dtype=np.uint16, mode="r")
+        starts = torch.randint(len(data) - length, (batch_size,), generator=generator)
+        rows = [torch.from_numpy(data[i : i + length].astype(np.int64)) for i in starts]
+        nexts = [torch.from_numpy(data[i + 1 : i + 1 + length].astype(np.int64)) for i in starts]
+        yield torch.stack(rows), torch.stack(nexts)
+
+
+def write_tokens(path: Path, size: int, *, seed: int) -> None:
+    """Write uniformly random uint16 tokens, ten million at a time."""
+    random = np.random.default_rng(seed)
     with path.open("wb") as file:
         for first in range(0, size, 10**7):
-            random.integers(vocab_size, size=min(10**7, size - first), dtype=dtype).tofile(file)
+            count = min(10**7, size - first)
+            random.integers(2**16, size=count, dtype=np.uint16).tofile(file)

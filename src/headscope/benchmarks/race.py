@@ -1,5 +1,7 @@
-"""How much sooner one recipe reaches a loss than another: both train in full, in turn."""
+"""Time until a recipe reaches a loss, against another recipe or nanoGPT: both train in full, in
+turn."""
 
+from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -7,49 +9,55 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from headscope.analysis.pictures.style import BLUE, ORANGE
-from headscope.benchmarks.runner import Figures, Request, Result, summarize, trained
+from headscope.benchmarks import nanogpt, runner
+from headscope.benchmarks.runner import Figures, Request, Result
 from headscope.benchmarks.show import Line, Lines
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.training.callbacks.clock import clock_of
 from headscope.training.process import prepare_process
 
-OF_TRAINER = ("trainer.accelerator", "trainer.precision", "trainer.compile")
-SHARED = ("data", "tokenizer", "store_dir", *OF_TRAINER)
+DEVICE = ("trainer.accelerator", "trainer.precision", "trainer.compile")
+SHARED = ("data", "tokenizer", "store_dir", *DEVICE)
 """Beginnings of the overrides that hold for both recipes."""
+
+UNITS = {"loss": "nats per token", "bits_per_byte": "bits per byte"}
+"""Names of the validation figures, and their units."""
+
+Mark = dict[str, float]
+"""The step, the seconds of training until then, and the loss on the whole validation split."""
+
+Train = Callable[[int], tuple[int, list[Mark]]]
+"""Trains with a seed; returns the number of parameters and the marks."""
 
 
 def measure(request: Request) -> Result:
-    """Train both recipes once with each seed. The loss is that of the whole validation split, every
-    `suite.every_steps`; the time is that of training alone, until the loss is at most
-    `suite.target`, or until the end if it never is or there is no target."""
-    plan, configs = request.suite, recipes(request)
+    """Train both sides once with each seed. The time is the training time until the loss is at most
+    `suite.target`. A run that does not reach it, or has no target, counts with its whole time."""
+    plan = request.suite
     if not plan.seeds:
         raise UserError("suite.seeds=[] must name at least one seed")
+    sides, unit = trainings(request)
     prepare_process()
-    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in configs}
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
 
     def train(name: str) -> Figures:
         seed = plan.seeds[len(runs[name])]
-        config, losses = deepcopy(configs[name]), ValidationLosses()
-        config.seed = seed
-        config.trainer.val_every_steps = min(plan.every_steps, config.trainer.max_steps)
-        parameters = trained(config, losses, validate_all=True).model.parameter_count()
-        marks = losses.marks
+        parameters, marks = sides[name](seed)
         below = [mark for mark in marks if plan.target is not None and mark["loss"] <= plan.target]
         last, seconds = marks[-1], below[0]["seconds"] if below else None
-        run = {"side": name, "seed": seed, "parameters": parameters, "last_loss": last["loss"]}
+        run = {"side": name, "seed": seed, "parameters": parameters, "final_loss": last["loss"]}
         run |= {"train_seconds": last["seconds"], "target_seconds": seconds, "marks": marks}
         runs[name].append(run)
-        return {"seconds": seconds or last["seconds"], "last_loss": last["loss"]}
+        return {"seconds": seconds or last["seconds"], "final_loss": last["loss"]}
 
-    measured = request.alternate({name: partial(train, name) for name in runs}, len(plan.seeds))
+    measured = runner.alternate({name: partial(train, name) for name in runs}, len(plan.seeds))
     ours, theirs = runs
-    faster = summarize(measured, reference=ours)[1]["seconds"]["ratio"]
-    goal = "finishes training" if plan.target is None else f"reaches {plan.target} nats"
+    speed_up = runner.summarize(measured, reference=ours)[1]["seconds"]["ratio"]
+    goal = "finishes training" if plan.target is None else f"reaches {plan.target} {unit}"
     if plan.target is not None and not all(run["target_seconds"] for run in runs[ours]):
-        goal = f"does not always reach {plan.target} nats; it finishes training"
-    result = f"{ours} {goal} {faster['median']:.2f} times as fast as {theirs}"
+        goal = f"does not always reach {plan.target} {unit}; it finishes training"
+    result = f"{ours} {goal} {speed_up['median']:.2f} times as fast as {theirs}"
     rows = [*runs[ours], *runs[theirs]]
     lines = []
     for row in rows:
@@ -59,41 +67,67 @@ def measure(request: Request) -> Result:
     if plan.target is not None:
         end = max(row["train_seconds"] for row in rows)
         lines.append(Line(f"target: {plan.target}", [0, end], [plan.target] * 2))
+    columns = {"seed": "seed", "parameters": "parameters", "final_loss": f"final {unit}"}
+    columns |= {"train_seconds": "training, s", "target_seconds": "time to target, s"}
     return Result(
-        {"Training, in seconds": rows},
-        ["seed", "parameters", "last_loss", "train_seconds", "target_seconds"],
-        f"{result} (median; {faster['min']:.2f} to {faster['max']:.2f})",
-        f"{result}\nmedian of {len(plan.seeds)} seed(s), in turn",
-        [Lines("validation loss, nats per token", "seconds of training alone", lines)],
-        figures={"times_faster": faster},
+        {"Validation loss on the whole split, and seconds of training": rows},
+        columns,
+        f"{result} (median of {len(plan.seeds)} seed(s); {speed_up['min']:.2f} to "
+        f"{speed_up['max']:.2f}).",
+        f"{result}\nmedian of {len(plan.seeds)} seed(s), alternating",
+        [Lines(f"validation loss, {unit}", "seconds of training", lines)],
+        figures={"speed_up": speed_up, "unit": unit},
     )
 
 
-def recipes(request: Request) -> dict[str, TrainConfig]:
-    """Both recipes by name. Raises UserError when their losses cannot be compared."""
+def trainings(request: Request) -> tuple[dict[str, Train], str]:
+    """Both sides by name, and the unit of the loss: bits per byte if the tokenizers differ.
+
+    Raises UserError when the losses cannot be compared.
+    """
     plan, run = request.suite, request.run
-    name = request.choices["experiment"] or run.name
-    if plan.against == name:
+    name = request.experiment or "default"
+    run.trainer.max_steps = min(run.trainer.max_steps, plan.max_steps or 2**62)
+    if plan.nanogpt is not None:
+        checkout = nanogpt.checked(plan.nanogpt)
+        ours = partial(train_recipe, run, plan.every_steps, "loss")
+        return {name: ours, "nanoGPT": partial(nanogpt.train, checkout, request)}, UNITS["loss"]
+    other_name = plan.against or "default"
+    if other_name == name:
         raise UserError(f"suite.against={plan.against} is the recipe itself: name another one")
-    shared = [word for word in request.words if word.startswith(SHARED)]
-    other = request.compose(TrainConfig, "train", [*shared, f"experiment={plan.against}"])
-    for key in ("data", "tokenizer"):
-        if getattr(run, key) != getattr(other, key):
-            raise UserError(
-                f"{name} and {plan.against} differ in {key}, so their losses per token cannot be "
-                f"compared: give both the same, as {key}=..."
-            )
-    for side in (run, other):
-        side.trainer.max_steps = min(side.trainer.max_steps, plan.max_steps or 2**62)
-    return {name: run, plan.against: other}
+    words = [word for word in request.words if word.startswith(SHARED)]
+    words += [f"experiment={plan.against}"] if plan.against else []
+    other = request.compose(TrainConfig, "train", words)
+    other.trainer.max_steps = min(other.trainer.max_steps, plan.max_steps or 2**62)
+    if run.data != other.data:
+        raise UserError(
+            f"{name} and {other_name} train on different texts, so their losses cannot be "
+            "compared: give both the same, as data=..."
+        )
+    key = "loss" if run.tokenizer == other.tokenizer else "bits_per_byte"
+    sides: dict[str, Train] = {}
+    for side, config in {name: run, other_name: other}.items():
+        sides[side] = partial(train_recipe, config, plan.every_steps, key)
+    return sides, UNITS[key]
+
+
+def train_recipe(
+    config: TrainConfig, every_steps: int, key: str, seed: int
+) -> tuple[int, list[Mark]]:
+    config, losses = deepcopy(config), ValidationLosses(key)
+    config.seed = seed
+    config.trainer.val_every_steps = min(every_steps, config.trainer.max_steps)
+    run = runner.trained(config, losses, validate_all=True)
+    return run.model.parameter_count(), losses.marks
 
 
 class ValidationLosses(Callback):
-    """Notes the loss at every validation, and the seconds of training until then."""
+    """Records the validation figure `key` at every validation, and the training time until then."""
 
-    def __init__(self) -> None:
-        self.marks: list[dict[str, float]] = []
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.marks: list[Mark] = []
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         mark = {"step": trainer.global_step, "seconds": clock_of(trainer).seconds()}
-        self.marks.append({**mark, "loss": float(trainer.callback_metrics["val/loss"])})
+        self.marks.append({**mark, "loss": float(trainer.callback_metrics[f"val/{self.key}"])})

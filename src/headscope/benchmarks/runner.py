@@ -1,10 +1,11 @@
-"""Runs a suite: its sides take turns, and its figures become a JSON file, tables and a chart.
+"""Runs a suite: times its sides in turn, and writes its figures as JSON, Markdown and a chart.
 
 A suite is a module with a function `measure`, which takes a `Request` and returns a `Result`.
 """
 
 import math
 import multiprocessing
+import re
 import shlex
 import shutil
 import signal
@@ -12,9 +13,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import partial
 from importlib import import_module
@@ -23,18 +24,18 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback
-from rich.console import Console
 
 from headscope import checkpoint
 from headscope.benchmarks.show import Panel, Row, chart, table
 from headscope.config import SCHEMAS
 from headscope.config.training import TrainConfig
-from headscope.errors import UserError
+from headscope.errors import UserError, ran_out_of_memory
 from headscope.files import json_text, read_json, replacing, write_atomically
 from headscope.stop import on_stop
 from headscope.training.bare_loop import built, wait_for
 from headscope.training.build import Run
 from headscope.training.callbacks.clock import callbacks_of
+from headscope.training.run import device_name
 
 Figures = dict[str, float]
 Measured = dict[str, list[Figures]]
@@ -43,47 +44,28 @@ Measured = dict[str, list[Figures]]
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asks for: `words` are its overrides, `choices` the chosen options, and
-    `compose` returns another configuration of conf/ as an instance of a schema."""
+    """The command line: `words` are its overrides, and `compose` returns another configuration of
+    conf/ as an instance of a schema."""
 
     run: TrainConfig
     suite: Any
     words: Sequence[str]
-    choices: Mapping[str, Any]
+    experiment: str | None
     compose: Callable[..., Any]
-    console: Console
 
     @property
     def device(self) -> torch.device:
         name = getattr(self.suite, "device", self.run.trainer.accelerator)
         return checkpoint.pick_device("cuda" if name == "gpu" else name)
 
-    def alternate(self, sides: Mapping[str, Callable[[], Figures]], rounds: int = 1) -> Measured:
-        measured: Measured = {}
-        for number in range(rounds):
-            self.take_turns(sides, measured, label=f"round {number + 1} of {rounds}")
-        return measured
-
-    def take_turns(
-        self, sides: Mapping[str, Callable[[], Figures]], measured: Measured, *, label: str
-    ) -> None:
-        """One round, so that a machine that slows down slows all sides alike. Every second round
-        runs in reverse order."""
-        odd = sum(map(len, measured.values())) // len(sides) % 2
-        for name in reversed([*sides]) if odd else sides:
-            figures = sides[name]()
-            measured.setdefault(name, []).append(figures)
-            line = ", ".join(f"{key} {value:,.5g}" for key, value in figures.items())
-            self.console.print(f"{label}: {name}: {line}", markup=False, soft_wrap=True)
-
 
 @dataclass(frozen=True)
 class Result:
-    """`groups` are rows by title, each group a table of the figures `columns`, which `note`
+    """The rows of each table by its title, and the keys and headings of its `columns`, which `note`
     explains. The other `figures` are only in the JSON file."""
 
     groups: Mapping[str, Sequence[Row]]
-    columns: Sequence[str]
+    columns: Mapping[str, str]
     note: str
     title: str
     panels: Sequence[Panel]
@@ -92,47 +74,55 @@ class Result:
 
 
 def run_suite(name: str, request: Request, output: Path) -> None:
-    """Measure, print the tables, write the figures to `output` and the chart to a .png beside it.
+    """Measure, print the tables, and write the figures to `output`. Beside it, write the tables as
+    .md and the chart as .png.
 
-    Raises UserError when a number of the suite is out of range, or a file that this function did
-    not write would be replaced.
+    Raises UserError when a number of the suite is out of range, memory runs out, or a file that
+    this function did not write would be replaced.
     """
-    check_output(output)
+    markdown, picture = check_output(output)
     check_positive(request.suite)
-    result: Result = import_module(f"headscope.benchmarks.{name}").measure(request)
+    try:
+        result: Result = import_module(f"headscope.benchmarks.{name}").measure(request)
+    except (RuntimeError, MemoryError) as error:
+        if not (ran_out_of_memory(error) or isinstance(error, BrokenProcessPool)):
+            raise
+        raise UserError("memory ran out: choose smaller suite.*, model.* or trainer.*") from error
+    words = [word for word in request.words if not word.startswith("output=")]
+    command = shlex.join(["python", "scripts/benchmark.py", *words])
     place = f"{device_name(request.device)}, PyTorch {torch.__version__}"
     figures = {
         "suite": name,
-        "command": shlex.join(["python", "scripts/benchmark.py", *request.words]),
+        "command": command,
         "place": place,
         "settings": asdict(request.suite),
         **result.figures,
         "groups": [{"title": title, "rows": rows} for title, rows in result.groups.items()],
     }
-    text = json_text(figures, indent=2) + "\n"
-    console = Console(highlight=False, soft_wrap=True, width=130)
-    for title, rows in result.groups.items():
-        console.print(table(rows, result.columns, title), "")
-    console.print(result.note, markup=False)
-    write_atomically(output, text)
-    with replacing(output.with_suffix(".png")) as file:
+    tables = (f"{title}:\n\n{table(of, result.columns)}" for title, of in result.groups.items())
+    text = "\n\n".join([f"```\n{command}\n```", *tables, result.note]) + "\n"
+    print(text, end="")
+    write_atomically(output, json_text(figures, indent=2) + "\n")
+    write_atomically(markdown, text)
+    with replacing(picture) as file:
         chart(f"{result.title}\n{place}", result.panels, result.panel_columns).savefig(file)
-    print(f"{output} and {output.with_suffix('.png')}", file=sys.stderr)
+    print(f"Written: {output}, {markdown} and {picture}", file=sys.stderr)
 
 
-def check_output(output: Path) -> None:
-    if not output.parent.is_dir():
-        raise UserError(f"output={output}: there is no folder {output.parent}; create it first")
-    if output.is_dir() or output.suffix == ".png":
-        raise UserError(f"output={output} is a folder or a picture: name a .json file")
+def check_output(output: Path) -> tuple[Path, Path]:
+    """The paths of the tables and the chart beside `output`."""
+    if output.suffix != ".json" or not output.parent.is_dir():
+        raise UserError(f"output={output} must be a .json file in a folder that exists")
     earlier = read_json(output)
     ours = isinstance(earlier, dict) and earlier.get("suite") in list(SCHEMAS["suite"])
-    for file in (output, output.with_suffix(".png")):
+    others = output.with_suffix(".md"), output.with_suffix(".png")
+    for file in (output, *others):
         if file.exists() and not ours:
             raise UserError(
-                f"output={output}: {file} exists and is no result of a benchmark: choose another "
-                "name, or move the file away"
+                f"output={output}: {file} exists and is not a result of a benchmark: choose "
+                "another name, or move the file away"
             )
+    return others
 
 
 def check_positive(config: Any, key: str = "suite") -> None:
@@ -143,18 +133,42 @@ def check_positive(config: Any, key: str = "suite") -> None:
             raise UserError(f"{key}.{name}={value} must be at least 1")
 
 
+def alternate(sides: Mapping[str, Callable[[], Figures]], rounds: int = 1) -> Measured:
+    """Call every side once per round."""
+    measured: Measured = {}
+    for number in range(rounds):
+        take_turns(sides, measured, f"round {number + 1} of {rounds}")
+    return measured
+
+
+def take_turns(sides: Mapping[str, Callable[[], Figures]], measured: Measured, label: str) -> None:
+    """One round. Every second round has the reverse order, so that a machine that slows down slows
+    all sides equally."""
+    odd = sum(map(len, measured.values())) // len(sides) % 2
+    for name in reversed([*sides]) if odd else sides:
+        figures = sides[name]()
+        measured.setdefault(name, []).append(figures)
+        line = ", ".join(f"{key} {value:,.5g}" for key, value in figures.items())
+        print(f"{label}: {name}: {line}", file=sys.stderr)
+
+
 def summarize(measured: Measured, *, reference: str) -> list[dict[str, Any]]:
     """A row for each side: the median, min and max of each figure, and of its `ratio` to the same
     figure of the side `reference` in the same round."""
     rows = []
-    for name, turns in measured.items():
+    for name, rounds in measured.items():
         row: dict[str, Any] = {"side": name}
-        for key in turns[0]:
-            pairs = [(a[key], b[key]) for a, b in zip(turns, measured[reference], strict=True)]
+        for key in rounds[0]:
+            pairs = [(a[key], b[key]) for a, b in zip(rounds, measured[reference], strict=True)]
             ratios = spread([a / b if b else math.nan for a, b in pairs])
             row[key] = {**spread([a for a, _ in pairs]), "ratio": ratios}
         rows.append(row)
     return rows
+
+
+def spread(values: Sequence[float]) -> Figures:
+    found = {"median": statistics.median(values), "min": min(values), "max": max(values)}
+    return {key: round(value, 6) for key, value in found.items()}
 
 
 def require_equal_losses(losses: Figures, reference: str, *, tolerance: float) -> None:
@@ -162,11 +176,6 @@ def require_equal_losses(losses: Figures, reference: str, *, tolerance: float) -
     for name, loss in losses.items():
         if not math.isclose(loss, losses[reference], rel_tol=tolerance):
             raise RuntimeError(f"{name} began at loss {loss}, {reference} at {losses[reference]}")
-
-
-def spread(values: Sequence[float]) -> Figures:
-    found = {"median": statistics.median(values), "min": min(values), "max": max(values)}
-    return {key: round(value, 6) for key, value in found.items()}
 
 
 def seconds_of(call: Callable[[], object], device: torch.device) -> float:
@@ -178,15 +187,14 @@ def seconds_of(call: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - started
 
 
-@contextmanager
-def fresh_process(module: str) -> Iterator[ProcessPoolExecutor]:
-    """One process that has imported `module` and done nothing else, until the context ends."""
+def in_fresh_process(function: Callable[[Any], Any], argument: Any) -> Any:
+    """Call a function in a process that has imported its module and done nothing else."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([module])
-    # Ctrl-C reaches all processes of a terminal; the first one ends this one.
+    context.set_forkserver_preload([function.__module__])
+    # Ctrl-C reaches all processes of a terminal. This process is ended by its parent.
     ignore = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
     with on_stop(kill_children), ProcessPoolExecutor(1, context, initializer=ignore) as pool:
-        yield pool
+        return pool.submit(function, argument).result()
 
 
 def kill_children() -> None:
@@ -194,9 +202,18 @@ def kill_children() -> None:
         child.kill()
 
 
+def process_mib(field: str) -> float:
+    """A field of /proc/self/status (man 5 proc) in MiB: VmRSS is resident memory, VmHWM its peak,
+    RssAnon the part without file pages. NaN on systems other than Linux."""
+    status = Path("/proc/self/status")
+    lines = status.read_text(encoding="utf-8") if status.exists() else ""
+    found = re.search(rf"^{field}:\s+(\d+) kB", lines, re.M)
+    return int(found[1]) / 2**10 if found else math.nan
+
+
 def trained(config: TrainConfig, *callbacks: Callback, validate_all: bool = False) -> Run:
-    """A run as scripts/train.py makes it, in a temporary folder; the final validation is left out.
-    With `validate_all` every validation reads the whole split."""
+    """Train a run in a temporary folder, without the final validation. With `validate_all`, every
+    validation evaluates the whole split."""
     with (
         tempfile.TemporaryDirectory() as folder,
         on_stop(partial(shutil.rmtree, folder, ignore_errors=True)),
@@ -207,9 +224,3 @@ def trained(config: TrainConfig, *callbacks: Callback, validate_all: bool = Fals
         callbacks_of(run.trainer).extend(callbacks)
         run.trainer.fit(run.module, datamodule=run.data)
     return run
-
-
-def device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{device.type.upper()}, threads: {torch.get_num_threads()}"

@@ -1,14 +1,16 @@
-"""Our model as GPT-2 of the package transformers, to be measured beside ours."""
+"""A model of ours as GPT-2 of the package transformers, for comparison."""
 
 import importlib.util
-import math
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from headscope.benchmarks.runner import Request
+from headscope.config.model import ModelConfig
 from headscope.errors import UserError
-from headscope.nn import GPT, Learned, MultiHeadAttention, gelu
+from headscope.nn import GPT
 
 LAYERS = {
     "ln_1": "attention_norm",
@@ -18,16 +20,29 @@ LAYERS = {
     "mlp.c_fc": "feed_forward.up_proj",
     "mlp.c_proj": "feed_forward.down_proj",
 }
-"""Layers of a block by their names in GPT-2, with our names."""
+"""Names of the layers of a block in GPT-2 and in our model."""
+
+FREE_KEYS = ("block_size", "embed_dim", "layers", "heads", "bias", "qkv_bias")
+"""Keys of the model that may differ between GPT-2 and models of its form."""
+
+
+def our_names(layers: int) -> dict[str, str]:
+    """Names of the layers of a whole model in GPT-2 and in our model."""
+    blocks = {
+        f"transformer.h.{number}.{theirs}": f"blocks.{number}.{ours}"
+        for number in range(layers)
+        for theirs, ours in LAYERS.items()
+    }
+    ends = {"wte": "embedding", "wpe": "position.table", "ln_f": "norm"}
+    return {f"transformer.{theirs}": ours for theirs, ours in ends.items()} | blocks
 
 
 def gpt2_of(model: GPT) -> Any:
-    """GPT2LMHeadModel with a copy of our weights, which gives the same logits; biases that ours
-    lacks are zero. Raises UserError when the package is missing, or the model has another form."""
+    """GPT2LMHeadModel with a copy of the weights of a model of its form, which gives the same
+    logits. Biases that our model does not have are zero."""
     require_transformers()
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    check_form(model)
     sizes: dict[str, Any] = {
         "vocab_size": model.embedding.num_embeddings,
         "n_positions": model.block_size,
@@ -37,24 +52,17 @@ def gpt2_of(model: GPT) -> Any:
     }
     sizes |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
     config = GPT2Config(**sizes, activation_function="gelu", bos_token_id=None, eos_token_id=None)
-    theirs: Any = GPT2LMHeadModel(config)
-    copied = {
-        "transformer.wte.weight": model.embedding.weight,
-        "transformer.wpe.weight": model.position.get_parameter("table.weight"),
-        "lm_head.weight": model.embedding.weight,
-    }
-    layers = {"transformer.ln_f": model.norm}
-    for number, block in enumerate(model.blocks):
-        for name, ours in LAYERS.items():
-            layers[f"transformer.h.{number}.{name}"] = block.get_submodule(ours)
-    for name, layer in layers.items():
+    made: Any = GPT2LMHeadModel(config)
+    copied = {"lm_head.weight": model.embedding.weight}
+    for theirs, ours in our_names(len(model.blocks)).items():
+        layer = model.get_submodule(ours)
         for part, value in layer.named_parameters():  # GPT-2 stores linear layers transposed
             transposed = isinstance(layer, nn.Linear) and part == "weight"
-            copied[f"{name}.{part}"] = value.T if transposed else value
+            copied[f"{theirs}.{part}"] = value.T if transposed else value
     with torch.no_grad():
-        for name, value in theirs.state_dict().items():
+        for name, value in made.state_dict().items():
             value.copy_(copied[name]) if name in copied else value.zero_()
-    return theirs.to(model.device, model.embedding.weight.dtype).train(model.training)
+    return made.to(model.device, model.embedding.weight.dtype).train(model.training)
 
 
 def require_transformers() -> None:
@@ -65,27 +73,10 @@ def require_transformers() -> None:
         )
 
 
-def check_form(model: GPT) -> None:
-    attention = model.attentions[0]
-    activation = model.get_submodule("blocks.0.feed_forward").activation
-    fits = (
-        isinstance(model.position, Learned)
-        and type(attention) is MultiHeadAttention
-        and attention.kv_heads == attention.heads
-        and not attention.qk_norm
-        and attention.has_out_proj
-        and attention.scale == 1 / math.sqrt(attention.head_dim)
-        and attention.dropout == 0
-        and attention.heads * attention.head_dim == model.embedding.embedding_dim
-        and isinstance(model.norm, nn.LayerNorm)
-        and getattr(activation, "func", activation) is gelu
-        and model.head.weight is model.embedding.weight
-        and model.logit_cap is None
-        and model.ngrams == 1
-        and isinstance(model.embedding_norm, nn.Identity)
-        and model.embedding_scale == 1
-    )
-    if not fits:
+def check_gpt2(model: ModelConfig, request: Request) -> None:
+    """Raises UserError when a model does not have the form of GPT-2, which is our default form."""
+    same = {key: getattr(model, key) for key in FREE_KEYS}
+    if model != replace(request.compose(ModelConfig, "model/gpt", [], key="model"), **same):
         raise UserError(
             "suite.peers=true compares with GPT-2 of transformers: learned positions, multi-head "
             "attention, LayerNorm, GELU, a tied output head, no dropout; keep these defaults, or "

@@ -37,6 +37,7 @@ LITERAL_KEYS = frozenset(
         "tokenizer.path",
         "callbacks.attention.text",
         "callbacks.samples.prompt",
+        "suite.nanogpt",
         "hydra.run.dir",
         "hydra.sweep.dir",
         "output",

@@ -19,13 +19,9 @@ class SuiteConfig:
 
 
 @dataclass
-class WatchingSuiteConfig(SuiteConfig):
-    rounds: int = MISSING
-
-
-@dataclass
 class RaceSuiteConfig(SuiteConfig):
-    against: str = MISSING
+    against: str | None = MISSING
+    nanogpt: str | None = MISSING
     seeds: list[int] = MISSING
     target: float | None = MISSING
     every_steps: int = MISSING
@@ -45,7 +41,6 @@ class AttentionSuiteConfig(SuiteConfig):
     rounds: int = MISSING
     shapes: list[list[int]] = MISSING
     batch_size: int = MISSING
-    memory_gib: float = MISSING
     device: str = MISSING
 
 
@@ -91,7 +86,6 @@ class ScalingSuiteConfig(SuiteConfig):
     widths: list[int] = MISSING
     layers: list[int] = MISSING
     vocabularies: list[int] = MISSING
-    corpora: list[int] = MISSING
 
 
 @dataclass
@@ -167,7 +161,6 @@ SCHEMAS: dict[str, dict[str, type]] = {
     "suite": {
         "training": TrainingSuiteConfig,
         "attention": AttentionSuiteConfig,
-        "watching": WatchingSuiteConfig,
         "sampling": SamplingSuiteConfig,
         "race": RaceSuiteConfig,
         "data": DataSuiteConfig,

@@ -1,0 +1,434 @@
+"""Make the tables and pictures of the docs: python docs/make.py [--quick] [part ...]
+
+Without names, all parts run; --help lists them. A part runs its commands in outputs/docs/<part>/.
+Then its pictures replace those in docs/, and its tables replace the text in README.md and docs/*.md
+between `<!-- figures: name -->` and `<!-- end -->`. If a part fails, the others continue.
+
+--quick runs every command with tiny sizes, and changes a copy of the docs in outputs/docs_quick/.
+SHAKESPEARE=input.txt names a local copy of tiny-shakespeare. NANOGPT=folder names a nanoGPT
+checkout, which the part `nanogpt` needs. Install with pip install -e '.[dev]', which includes
+transformers; pictures of pages also need chromium and chromedriver.
+"""
+
+import argparse
+import csv
+import json
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "src"))
+
+QUICK = {
+    "train": "trainer.max_steps=20 trainer.val_every_steps=10 model.embed_dim=32 "
+    "callbacks.heads.every_steps=10",
+    "compare": "trainer.max_steps=2 trainer.val_every_steps=2 seeds=[1,2] speed_rounds=1",
+    "training": "suite.rounds=2 suite.steps=2 suite.warmup_steps=1",
+    "race": "suite.seeds=[1] suite.max_steps=4 suite.every_steps=2",
+    "data": "suite.rounds=2 suite.batches=5 suite.tokens=[20000,30000]",
+    "memory": "suite.rounds=1 suite.vocab_size=100 model.embed_dim=24 model.block_size=32",
+    "scaling": "suite.rounds=1 suite.tokens_per_step=64 suite.contexts=[16,32] suite.layers=[1,2] "
+    "suite.widths=[16,32] suite.vocabularies=[64,128] model.block_size=16 model.embed_dim=16",
+    "sampling": "suite.rounds=1 suite.small.tokens=20 suite.large.vocab_size=99 "
+    "suite.large.block_size=20 suite.large.layers=2 suite.large.prompt=3 suite.large.tokens=8",
+    "attention": "suite.rounds=1 suite.shapes=[[8,24,4]]",
+}
+"""Tiny sizes for each script and suite."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """The folder of a part. A command writes a table to <name>.md and a picture to <name>.png."""
+
+    folder: Path
+    quick: bool
+
+    def run(self, script: str, words: str, *, kind: str = "") -> str:
+        """The standard output of scripts/<script>.py. `kind` is a key of QUICK."""
+        quick = QUICK.get(kind or script, "") if self.quick else ""
+        shakespeare = os.environ.get("SHAKESPEARE")
+        if shakespeare and re.search("tinyshakespeare|experiment=(?!heads|best_sotu)", words):
+            words += f" data.path={shlex.quote(shakespeare)}"
+        command = [sys.executable, f"scripts/{script}.py", *shlex.split(f"{words} {quick}")]
+        print(shlex.join(["python", *command[1:]]), flush=True)
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+        return done.stdout
+
+    def benchmark(self, name: str, words: str) -> None:
+        suite = words.split()[0].removeprefix("suite=")
+        self.run("benchmark", f"{words} output={self.folder}/{name}.json", kind=suite)
+        text = (self.folder / f"{name}.md").read_text(encoding="utf-8")
+        self.write(name, without_paths(text))
+
+    def compare(self, name: str, words: str) -> list[dict[str, Any]]:
+        """The rows of a comparison, the best first."""
+        folder = self.folder / name
+        self.run("compare", f"{words} hydra.run.dir={folder}")
+        shutil.copy(folder / "comparison.png", self.folder / f"{name}.png")
+        if (folder / "lengths.png").exists():
+            shutil.copy(folder / "lengths.png", self.folder / f"{name}_lengths.png")
+        rows = read_rows(folder / "comparison.csv", "choice")
+        return sorted(rows, key=lambda row: row["bits_per_byte"])
+
+    def table(
+        self,
+        name: str,
+        command: str,
+        rows: Sequence[Mapping[str, Any]],
+        columns: Mapping[str, str],
+        note: str = "",
+    ) -> None:
+        from headscope.benchmarks.show import table
+
+        parts = [f"```\n{command}\n```", table(rows, columns), note]
+        self.write(name, "\n\n".join(part for part in parts if part))
+
+    def write(self, name: str, text: str) -> None:
+        (self.folder / f"{name}.md").write_text(text.rstrip() + "\n", encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Part:
+    minutes: int
+    makes: list[str]
+    run: Callable[[Work], None]
+
+
+PARTS: dict[str, Part] = {}
+
+
+def part(*, minutes: int, makes: str) -> Callable[[Callable[[Work], None]], None]:
+    """Registers a function as a part that takes about `minutes` on two cores."""
+
+    def register(run: Callable[[Work], None]) -> None:
+        PARTS[run.__name__] = Part(minutes, makes.split(), run)
+
+    return register
+
+
+@part(minutes=4, makes="default sample precision startup page attention heatmaps scalars")
+def default(work: Work) -> None:
+    """The default run, its sample, its precisions, start-up times, and pictures of its pages."""
+    run = work.folder / "runs" / "gpt"
+    work.run("train", f"hydra.run.dir={run}")
+    summary = {"side": "default", **json.loads((run / "summary.json").read_text())}
+    summary["share"] = 100 * summary["watching_seconds"] / summary["wall_seconds"]
+    columns = {
+        "val_bits_per_byte": "bits per byte",
+        "val_loss": "nats per token",
+        "parameters": "parameters",
+        "train_seconds": "training, s",
+        "wall_seconds": "start to exit, s",
+        "share": "measuring heads, % of the time",
+    }
+    work.table("default", "python scripts/train.py", [summary], columns)
+    words = 'prompt="My fellow citizens" max_new_tokens=120'
+    sample = work.run("sample", f"checkpoint={run} {words}").strip().splitlines()
+    quoted = "\n".join(f"> {line}".rstrip() for line in sample)
+    work.write("sample", f"```\npython scripts/sample.py {words}\n```\n\n{quoted}")
+    rows = []
+    for precision in ("fp32", "bf16", "int8"):
+        found = work.run("evaluate", f"checkpoint={run} precision={precision}")
+        rows.append({"side": precision, "bits": f"{json.loads(found)['bits_per_byte']:.5f}"})
+    precisions = "python scripts/evaluate.py precision=fp32"
+    work.table("precision", precisions, rows, {"bits": "bits per byte"})
+    commands = {
+        f"sample.py checkpoint={run}": "sample.py to its first character",
+        f"train.py hydra.run.dir={work.folder}/runs/short trainer.max_steps=20": "train.py to its "
+        "first logged step",
+    }
+    times = [
+        {"side": side, **{key: first_output(command) for key in ("first", "second", "third")}}
+        for command, side in commands.items()
+    ]
+    heading = {key: f"{key} time, s" for key in ("first", "second", "third")}
+    work.table("startup", "time python scripts/sample.py", times, heading)
+    from pages import picture_of_page, pictures_of_tensorboard
+
+    work.run("analyze", f"checkpoint={run} output_dir={work.folder}/report")
+    picture_of_page(work.folder / "report" / "attention.html", work.folder / "page.png")
+    pictures_of_tensorboard(work.folder / "runs", work.folder)
+
+
+@part(minutes=25, makes="race race_best race_default")
+def races(work: Work) -> None:
+    """Time until a recipe reaches a loss."""
+    work.benchmark("race", "suite=race experiment=speedrun_cpu")
+    work.benchmark("race_best", "suite=race experiment=best_cpu suite.target=null")
+    sotu = "suite=race experiment=best_sotu suite.against=null suite.target=null"
+    work.benchmark("race_default", sotu)
+
+
+@part(minutes=7, makes="race_nanogpt")
+def nanogpt(work: Work) -> None:
+    """The race against the original nanoGPT."""
+    checkout = shlex.quote(os.environ["NANOGPT"])
+    work.benchmark("race_nanogpt", f"suite=race experiment=speedrun_cpu suite.nanogpt={checkout}")
+
+
+@part(minutes=12, makes="step data_speed memory scaling sampling_speed")
+def speed(work: Work) -> None:
+    """A training step, batches, memory, growth with sizes, and sampling."""
+    work.benchmark("step", "suite=training experiment=nanogpt_cpu suite.steps=20 suite.rounds=30")
+    work.benchmark("data_speed", "suite=data")
+    work.benchmark("memory", "suite=memory")
+    work.benchmark("scaling", "suite=scaling")
+    work.benchmark("sampling_speed", "suite=sampling")
+
+
+LADDER = (
+    *("model.previous_tokens=2", "model.previous_tokens=1", "model.previous_tokens=0"),
+    *("model.norm_embedding=false", "model/norm=layer", "model/activation=gelu"),
+    *("model/position=learned", "model.attention.qk_norm=false", "model.zero_init=false"),
+    *("model.logit_cap=null", "model.tied_head=true", "optimizer.momentum=0.95"),
+    *("schedule.cooldown=0.3", "model.heads=4"),
+)
+"""One change of experiment=speedrun_cpu each. The first is no change."""
+
+
+@part(minutes=12, makes="ladder")
+def ladder(work: Work) -> None:
+    """What each part of the fast recipe gains."""
+    words = "experiment=speedrun_cpu compare=own name=ladder speed_rounds=0 trainer.max_steps=260 "
+    words += "trainer.val_every_steps=260 compare.choices=" + shlex.quote(json.dumps(LADDER))
+    rows = work.compare("ladder", words)
+    [whole] = [row for row in rows if row["side"] == LADDER[0].removeprefix("model.")]
+    for row in rows:
+        row["difference"] = f"{row['bits_per_byte'] - whole['bits_per_byte']:+.4f}"
+    whole["side"] += " (the recipe)"
+    columns = {"bits_per_byte": "bits per byte", "deviation": "±", "difference": "difference"}
+    work.table("ladder", f"python scripts/compare.py {words}", rows, columns)
+
+
+@part(
+    minutes=45,
+    makes="compare_attention compare_positions compare_positions_plain lengths attention_speed",
+)
+def variants(work: Work) -> None:
+    """Every attention and every position encoding."""
+    steps = "trainer.max_steps=400 trainer.val_every_steps=400"
+    recipe = f"tokenizer.vocab_size=2048 optimizer=adamw schedule=cosine {steps}"
+    columns = {
+        "bits_per_byte": "bits per byte",
+        "deviation": "±",
+        "parameters": "parameters",
+        "cache_bytes_per_token": "cache, bytes per token",
+        "step_ms": "step, ms",
+        "sampled_tokens_per_second": "sampled, tokens/s",
+    }
+    scaled = f"compare=positions model.scale_embedding=true name=positions_scaled {recipe}"
+    commands = {
+        "compare_attention": f"compare=attention {recipe}",
+        "compare_positions": scaled,
+        "compare_positions_plain": "compare=positions model.scale_embedding=false "
+        f"name=positions_plain {recipe}",
+    }
+    for name, words in commands.items():
+        rows = work.compare(name, words)
+        work.table(name, f"python scripts/compare.py {words}", rows, columns)
+        if name == "compare_positions":
+            at = "bits_per_byte_at_"
+            keys = {key for row in rows for key in row if key.startswith(at)}
+            lengths = {
+                f"{at}{size}": str(size) for size in sorted(int(key[len(at) :]) for key in keys)
+            }
+            work.table("lengths", f"python scripts/compare.py {words}", rows, lengths)
+    shutil.copy(work.folder / "compare_positions_lengths.png", work.folder / "lengths.png")
+    work.benchmark("attention_speed", "suite=attention")
+
+
+@part(
+    minutes=15,
+    makes="heads_names heads_figures heads_history heads_layer_3 heads_ablation heads_similarity",
+)
+def heads(work: Work) -> None:
+    """How the heads of one model develop, and the notebook."""
+    from pages import run_notebook
+
+    steps = " callbacks.keep_steps=[0,10,20]" if work.quick else ""
+    run, report = work.folder / "run", work.folder / "analysis"
+    work.run("train", f"experiment=heads hydra.run.dir={run}{steps}")
+    work.run("analyze", f"checkpoints={run} ablation=true output_dir={report}")
+    names: dict[str, dict[str, Any]] = {}
+    for row in read_rows(report / "history.csv"):
+        head = f"L{int(row['layer'])}H{int(row['head'])}"
+        names.setdefault(head, {"side": head})[f"step {row['step']}"] = row["type"]
+    columns = {step: step for step in next(iter(names.values())) if step != "side"}
+    work.table(
+        "heads_names", "python scripts/train.py experiment=heads", [*names.values()], columns
+    )
+    rows = read_rows(report / "heads.csv")
+    for row in rows:
+        row["side"] = f"L{int(row['layer'])}H{int(row['head'])}"
+    figures = {
+        "type": "name",
+        "previous": "previous",
+        "largest": "largest",
+        "entropy_share": "entropy share",
+        "distance": "distance",
+        "induction": "induction",
+        "loss_change": "loss change",
+        "loss_change_error": "its standard error",
+    }
+    figures = {key: heading for key, heading in figures.items() if key in rows[0]}
+    command = "python scripts/analyze.py checkpoints=outputs/heads ablation=true"
+    work.table("heads_figures", command, rows, figures)
+    widths = {"history": 1000, "attention_layer_3": 1500, "ablation": 564, "similarity": 1100}
+    for name, width in widths.items():
+        target = name.replace("attention_", "")
+        shrink(report / f"{name}.png", work.folder / f"heads_{target}.png", width)
+    run_notebook(ROOT / "docs" / "heads.ipynb", work.folder / "heads.ipynb")
+
+
+def read_rows(file: Path, name: str = "") -> list[dict[str, Any]]:
+    """The rows of a CSV file, with numbers as numbers. The column `name` becomes `side`."""
+    with file.open(newline="", encoding="utf-8") as stream:
+        found = [
+            {key: number(value) for key, value in row.items()} for row in csv.DictReader(stream)
+        ]
+    return [{**row, "side": row[name]} if name else row for row in found]
+
+
+def without_paths(text: str) -> str:
+    """A command as a reader types it, without the paths of this machine."""
+    text = re.sub(r"'?suite\.nanogpt=\S+", "suite.nanogpt=path/to/nanoGPT", text)
+    return re.sub(r" '?data\.path=\S+", "", text)
+
+
+def number(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def shrink(source: Path, target: Path, width: int) -> None:
+    from PIL import Image
+
+    image = Image.open(source).convert("RGB")
+    image.thumbnail((width, 10 * width))
+    image.save(target, optimize=True)
+
+
+def first_output(command: str) -> float:
+    """Seconds until a script prints something; for train.py, until its first logged step."""
+    started = time.perf_counter()
+    words = [sys.executable, "-u", *shlex.split(f"scripts/{command}")]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        if command.startswith("train.py"):
+            next(line for line in process.stdout if re.search(r"step \d+ of", line))
+        else:
+            process.stdout.read(1)
+        seconds = time.perf_counter() - started
+        process.kill()
+    if command.startswith("train.py"):
+        shutil.rmtree(ROOT / command.split("hydra.run.dir=")[1].split()[0], ignore_errors=True)
+    return round(seconds, 1)
+
+
+def replace_figures(text: str, name: str, figures: str) -> str:
+    """`text` with `figures` between the comments of `name`."""
+    begin, end = f"<!-- figures: {name} -->", "<!-- end -->"
+    pattern = re.compile(rf"({re.escape(begin)}\n).*?({end})", re.S)
+    return pattern.sub(lambda found: f"{found[1]}\n{figures.strip()}\n\n{found[2]}", text)
+
+
+def publish(made: Part, folder: Path, docs: Path) -> None:
+    """Copy the pictures of a part to docs/, and its tables into the pages.
+
+    Raises FileNotFoundError when the part did not make everything.
+    """
+    for name in made.makes:
+        if not any((folder / f"{name}.{suffix}").exists() for suffix in ("md", "png")):
+            raise FileNotFoundError(f"{name}.md or {name}.png was not made")
+    shown = "".join(page.read_text(encoding="utf-8") for page in pages_in(docs))
+    for file in sorted(folder.iterdir()):
+        if file.suffix == ".md":
+            for page in pages_in(docs):
+                text = page.read_text(encoding="utf-8")
+                figures = file.read_text(encoding="utf-8")
+                page.write_text(replace_figures(text, file.stem, figures), encoding="utf-8")
+        elif f"{file.name})" in shown:
+            shutil.copy(file, docs)
+
+
+def pages_in(docs: Path) -> list[Path]:
+    return [docs.parent / "README.md", *sorted(docs.glob("*.md"))]
+
+
+def record(docs: Path, name: str, commit: str, minutes: float) -> None:
+    """Update the row of a part in the table of commits, dates and machines."""
+    import torch
+
+    page = docs / "performance.md"
+    text = page.read_text(encoding="utf-8")
+    rows = dict(re.findall(rf"^\| ({'|'.join(PARTS)}) +(\|.*\|)$", text, re.M))
+    date = time.strftime("%Y-%m-%d")
+    machine = f"{os.cpu_count()} cores, {cpu_name()}, PyTorch {torch.__version__}"
+    rows[name] = f"| {commit} | {date} | {minutes:.0f} | {machine} |"
+    head = "| part | commit | date | minutes | machine |\n| --- | --- | --- | ---: | --- |"
+    lines = [head, *(f"| {key} {rows[key]}" for key in PARTS if key in rows)]
+    page.write_text(replace_figures(text, "record", "\n".join(lines)), encoding="utf-8")
+
+
+def cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    found = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
+    return found[1] if found else platform.machine()
+
+
+def main() -> None:
+    listed = "\n".join(
+        f"  {name:10} {each.minutes:3} min  {each.run.__doc__}" for name, each in PARTS.items()
+    )
+    parser = argparse.ArgumentParser(
+        description=f"{__doc__}\nParts, with minutes on two cores:\n{listed}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("parts", nargs="*", metavar="part", help="all if none is given")
+    parser.add_argument("--quick", action="store_true")
+    given = parser.parse_args()
+    names = given.parts or [name for name in PARTS if name != "nanogpt" or "NANOGPT" in os.environ]
+    if unknown := sorted({*names} - {*PARTS}):
+        parser.error(f"{unknown[0]} is not one of: {', '.join(PARTS)}")
+    docs, work = ROOT / "docs", ROOT / "outputs" / "docs"
+    if given.quick:
+        work = ROOT / "outputs" / "docs_quick"
+        shutil.rmtree(work, ignore_errors=True)
+        docs = Path(shutil.copytree(docs, work / "copy" / "docs"))
+        shutil.copy(ROOT / "README.md", docs.parent)
+    git = ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    failed = []
+    for name in names:
+        folder, started = work / name, time.monotonic()
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        try:
+            PARTS[name].run(Work(folder.relative_to(ROOT), given.quick))
+            publish(PARTS[name], folder, docs)
+            record(docs, name, commit, (time.monotonic() - started) / 60)
+        except Exception as error:  # the other parts continue
+            failed.append(name)
+            print(f"{name} failed: {type(error).__name__}: {error}", file=sys.stderr)
+    print(f"made: {', '.join(name for name in names if name not in failed) or 'nothing'}")
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    os.chdir(ROOT)
+    main()

@@ -1,0 +1,133 @@
+"""A real nanoGPT checkout as a side of suite=race: its own train.py, in its own process."""
+
+import pickle
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headscope.benchmarks.runner import Request
+from headscope.benchmarks.transformers import our_names
+from headscope.checkpoint import build_model
+from headscope.config.training import TrainConfig
+from headscope.data.store import TokenStore
+from headscope.errors import UserError
+from headscope.evaluation import ValidationText, evaluate
+from headscope.nn import GPT
+from headscope.stop import on_stop
+from headscope.training.bare_loop import built
+
+FILES = ("train.py", "model.py", "configurator.py", "config/train_shakespeare_char.py")
+MAX_STEPS = 2000
+SETTINGS = (
+    *("--device=cpu", "--compile=False", "--eval_iters=20", "--log_interval=1", "--block_size=64"),
+    *("--batch_size=12", "--n_layer=4", "--n_head=4", "--n_embd=128", "--dropout=0.0"),
+)
+"""The CPU recipe of nanoGPT's README, with max_iters and lr_decay_iters of MAX_STEPS."""
+
+
+def checked(path: str) -> Path:
+    """The path of a checkout. Raises UserError when it is not one."""
+    for name in FILES:
+        if not (Path(path) / name).is_file():
+            raise UserError(
+                f"suite.nanogpt={path} has no {name}: name the folder of a nanoGPT checkout"
+            )
+    return Path(path)
+
+
+def train(checkout: Path, request: Request, seed: int) -> tuple[int, list[dict[str, float]]]:
+    """Train nanoGPT on the tokens of the run. Returns the number of parameters and the final mark.
+
+    The loss is that of the last weights on the whole validation split, computed by our code.
+    nanoGPT always uses its own seed, so `seed` has no effect.
+    """
+    steps = min(request.suite.max_steps or MAX_STEPS, MAX_STEPS)
+    with (
+        tempfile.TemporaryDirectory(prefix="headscope-") as name,
+        on_stop(partial(shutil.rmtree, name, ignore_errors=True)),
+    ):
+        folder = Path(name)
+        store = built(request.run, name).store
+        for file in FILES:
+            (folder / file).parent.mkdir(exist_ok=True)
+            shutil.copy(checkout / file, folder / file)
+        write_data(store, folder / "data" / "shakespeare_char")
+        # Evaluates, and therefore saves, after the last step.
+        ends = {"max_iters": steps, "lr_decay_iters": steps, "eval_interval": min(250, steps)}
+        options = [f"--{key}={value}" for key, value in ends.items()]
+        options += ["--out_dir=out", "--always_save_checkpoint=True"]
+        seconds = training_seconds(run_script(folder, [FILES[-1], *SETTINGS, *options]), steps)
+        model = load_weights(folder / "out" / "ckpt.pt", request, store)
+        text = ValidationText(store.validation, store.tokenizer.byte_lengths())
+        loss = evaluate(model, text, batch_size=16)["loss_nats_per_token"]
+    return model.parameter_count(), [{"step": steps, "seconds": seconds, "loss": loss}]
+
+
+def write_data(store: TokenStore, folder: Path) -> None:
+    """Write the tokens of both splits as nanoGPT's prepare.py does."""
+    if store.train.dtype != "uint16":
+        raise UserError("nanoGPT stores tokens as uint16: choose a vocabulary below 65,536")
+    folder.mkdir(parents=True)
+    store.train.tofile(folder / "train.bin")
+    store.validation.tofile(folder / "val.bin")
+    meta = {"vocab_size": store.tokenizer.vocab_size}
+    (folder / "meta.pkl").write_bytes(pickle.dumps(meta))
+
+
+def run_script(folder: Path, arguments: list[str]) -> str:
+    """The output of train.py in `folder`. Raises UserError when it fails."""
+    command = [sys.executable, "train.py", *arguments]
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            with on_stop(process.kill):
+                output, _ = process.communicate()
+        finally:
+            process.kill()
+    if process.returncode:
+        lines = output.strip().splitlines() or [f"exit status {process.returncode}"]
+        raise UserError(f"suite.nanogpt: train.py failed: {lines[-1]}")
+    return output
+
+
+def training_seconds(log: str, steps: int) -> float:
+    """The training time of the first `steps` iterations, from the log of nanoGPT's train.py.
+
+    The logged time of an iteration includes the evaluation before it. So an iteration with an
+    evaluation counts with the median time of the others.
+
+    Raises UserError when the log does not have every iteration.
+    """
+    times = {
+        int(n): float(ms) for n, ms in re.findall(r"^iter (\d+): .*time ([\d.]+)ms", log, re.M)
+    }
+    evaluated = {int(number) for number in re.findall(r"^step (\d+): ", log, re.M)}
+    plain = [times[number] for number in range(steps) if number in times.keys() - evaluated]
+    if times.keys() < set(range(steps)) or not plain:
+        raise UserError(
+            f"suite.nanogpt: the log of train.py does not have the times of {steps} iterations: "
+            "this version of nanoGPT is not supported"
+        )
+    return (sum(plain) + (steps - len(plain)) * statistics.median(plain)) / 1e3
+
+
+def load_weights(path: Path, request: Request, store: TokenStore) -> GPT:
+    """Our model of experiment=nanogpt_cpu with the weights of nanoGPT's checkpoint."""
+    config = request.compose(TrainConfig, "train", ["experiment=nanogpt_cpu"])
+    model = build_model(config.model, vocab_size=store.tokenizer.vocab_size)
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)["model"]
+        for theirs, ours in our_names(len(model.blocks)).items():
+            model.get_submodule(ours).load_state_dict({"weight": state[f"{theirs}.weight"]})
+    except (OSError, KeyError, RuntimeError) as error:
+        raise UserError(f"suite.nanogpt: its checkpoint cannot be read: {error}") from error
+    return model.eval()

@@ -1,0 +1,98 @@
+"""The laws of docs/make.py: every table and picture in the docs has a part that makes it, a table
+replaces the text between its comments, and a part that fails does not stop the others."""
+
+import importlib.util
+import re
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from running import ROOT
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """docs/make.py, on a copy of the docs."""
+    spec = importlib.util.spec_from_file_location("docs_make", ROOT / "docs" / "make.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "docs_make", module)  # dataclasses look it up
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    spec.loader.exec_module(module)
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    shutil.copy(ROOT / "README.md", tmp_path)
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return module
+
+
+def test_every_table_and_picture_is_made_by_one_part(make: ModuleType) -> None:
+    made = [name for part in make.PARTS.values() for name in part.makes]
+    assert len(made) == len(set(made))
+    text = "".join(page.read_text() for page in make.pages_in(ROOT / "docs"))
+    tables = {*re.findall(r"<!-- figures: (\w+) -->\n.*?<!-- end -->", text, re.S)}
+    assert len(re.findall("<!-- figures:", text)) == text.count("<!-- end -->")
+    pictures = {file.stem for file in (ROOT / "docs").glob("*.png")}
+    assert {*made} == (tables | pictures) - {"record"}
+    for name in pictures:
+        assert f"{name}.png)" in text
+
+
+def test_a_table_replaces_the_text_between_its_comments(make: ModuleType) -> None:
+    page = "a\n<!-- figures: x -->\nold\n<!-- end -->\nb\n<!-- figures: y -->\nold\n<!-- end -->\n"
+    new = make.replace_figures(page, "x", r"| \1 |")
+    assert new == page.replace("old", "\n| \\1 |\n", 1)
+    assert make.replace_figures(new, "x", r"| \1 |") == new
+    assert make.replace_figures(page, "z", "other") == page
+
+
+def test_a_part_that_fails_does_not_stop_the_others(
+    make: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def writes(work) -> None:
+        work.table("ladder", "python x", [{"side": "one", "n": 12345}], {"n": "number"})
+
+    def fails(work) -> None:
+        raise RuntimeError("no memory")
+
+    parts = {
+        "speed": make.Part(1, ["step"], fails),
+        "races": make.Part(1, ["race"], lambda work: None),  # makes nothing
+        "ladder": make.Part(1, ["ladder"], writes),
+    }
+    monkeypatch.setattr(make, "PARTS", parts)
+    monkeypatch.setattr(sys, "argv", ["make.py"])
+    before = Path("docs/variants.md").read_text()
+    with pytest.raises(SystemExit, match="failed: speed, races"):
+        make.main()
+    assert "speed failed: RuntimeError: no memory" in capsys.readouterr().err
+    page = Path("docs/performance.md").read_text()
+    assert "| one |" in page
+    assert "12,345" in page
+    assert Path("docs/variants.md").read_text() == before
+    assert len(re.findall(r"^\| ladder \|", page, re.M)) == 1
+
+    monkeypatch.setattr(sys, "argv", ["make.py", "races"])
+    parts["races"] = make.Part(1, ["race"], lambda work: work.write("race", "the new race"))
+    make.main()
+    page = Path("docs/performance.md").read_text()
+    assert "the new race" in page
+    assert re.search(r"^\| races \|.*\n\| ladder \|", page, re.M)  # the record keeps other parts
+
+
+def test_a_command_in_the_docs_has_no_path_of_this_machine(make: ModuleType) -> None:
+    quoted = (
+        """race 'suite.nanogpt='"'"'/home/me/nanoGPT'"'"'' 'data.path='"'"'/x/y.txt'"'"'' a=1"""
+    )
+    assert make.without_paths(quoted) == "race suite.nanogpt=path/to/nanoGPT a=1"
+    assert make.without_paths("race data.path=/x/y.txt\n```") == "race\n```"
+
+
+def test_an_unknown_part_is_refused(make: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["make.py", "speeed"])
+    with pytest.raises(SystemExit) as ended:
+        make.main()
+    assert ended.value.code == 2
