@@ -72,8 +72,10 @@ class Work:
 
     def compare(self, name: str, words: str) -> list[dict[str, Any]]:
         """The rows of a comparison, the best first."""
-        folder = self.folder / name
-        self.run("compare", f"{words} hydra.run.dir={folder}")
+        words = re.sub(r" name=\S+", "", words)
+        folder = Path("outputs") / f"compare_{self.folder.parent.name}_{name}"
+        shutil.rmtree(folder, ignore_errors=True)  # or it would continue
+        self.run("compare", f"{words} name={self.folder.parent.name}_{name}")
         shutil.copy(folder / "comparison.png", self.folder / f"{name}.png")
         if (folder / "lengths.png").exists():
             shutil.copy(folder / "lengths.png", self.folder / f"{name}_lengths.png")
