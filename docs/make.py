@@ -308,12 +308,11 @@ def without_paths(text: str) -> str:
 
 
 def number(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    """A cell of a CSV file: an int, a float rounded to what a table needs, or the text."""
+    try:
+        return int(text) if re.fullmatch(r"-?\d+", text) else round(float(text), 4)
+    except ValueError:
+        return text
 
 
 def shrink(source: Path, target: Path, width: int) -> None:
