@@ -72,8 +72,10 @@ class Work:
 
     def compare(self, name: str, words: str) -> list[dict[str, Any]]:
         """The rows of a comparison, the best first."""
-        folder = self.folder / name
-        self.run("compare", f"{words} hydra.run.dir={folder}")
+        words = re.sub(r" name=\S+", "", words)
+        folder = Path("outputs") / f"compare_{self.folder.parent.name}_{name}"
+        shutil.rmtree(folder, ignore_errors=True)  # or it would continue
+        self.run("compare", f"{words} name={self.folder.parent.name}_{name}")
         shutil.copy(folder / "comparison.png", self.folder / f"{name}.png")
         if (folder / "lengths.png").exists():
             shutil.copy(folder / "lengths.png", self.folder / f"{name}_lengths.png")
@@ -306,12 +308,11 @@ def without_paths(text: str) -> str:
 
 
 def number(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    """A cell of a CSV file: an int, a float rounded to what a table needs, or the text."""
+    try:
+        return int(text) if re.fullmatch(r"-?\d+", text) else round(float(text), 4)
+    except ValueError:
+        return text
 
 
 def shrink(source: Path, target: Path, width: int) -> None:

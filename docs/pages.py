@@ -51,7 +51,7 @@ def picture_of_page(page: Path, target: Path) -> None:
         opened.set_window_size(1440, 1200)
         opened.get(page.resolve().as_uri())
         opened.find_elements("css selector", "#thumbnails button")[4].click()
-        opened.find_elements("css selector", "#text [data-token]")[-8].click()
+        opened.find_elements("css selector", "#text [data-token]")[25].click()
         opened.save_screenshot(str(target))
 
 
@@ -69,7 +69,7 @@ def pictures_of_tensorboard(logs: Path, folder: Path) -> None:
             return opened.execute_script(script, selector, text)
 
         for tag, name in {"attention/layer_1": "attention", "heads/figures": "heatmaps"}.items():
-            opened.set_window_size(1420, 1150)
+            opened.set_window_size(1800, 1500)
             opened.get("about:blank")
             opened.get(f"{address}#images&tagFilter={tag.replace('/', '%2F')}")
             drawn = FIND + "return found.some((image) => image.naturalWidth > 0)"
