@@ -189,11 +189,12 @@ def speed(work: Work) -> None:
 
 
 LADDER = (
-    *("model.previous_tokens=2", "model.previous_tokens=1", "model.previous_tokens=0"),
-    *("model.norm_embedding=false", "model/norm=layer", "model/activation=gelu"),
+    *("model.ngrams=5", "model.ngrams=4", "model.ngrams=3", "model.ngrams=2", "model.ngrams=1"),
+    *("model.ngram_buckets=4096", "model/norm=layer", "model/activation=gelu"),
     *("model/position=learned", "model.attention.qk_norm=false", "model.zero_init=false"),
     *("model.logit_cap=null", "model.tied_head=true", "optimizer.momentum=0.95"),
-    *("schedule.cooldown=0.3", "model.heads=4"),
+    *("optimizer=adamw optimizer.lr=6e-3", "schedule=cosine", "schedule.cooldown=0.3"),
+    "model.heads=4",
 )
 """One change of experiment=speedrun_cpu each. The first is no change."""
 

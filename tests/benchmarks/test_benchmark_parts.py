@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from small_gpt import make_gpt
 from torch.utils.flop_counter import FlopCounterMode
 
-from headscope.benchmarks import nanogpt, roofline, show
+from headscope.benchmarks import attention, nanogpt, roofline, show
 from headscope.benchmarks.data import nanogpt_batches, turn, write_tokens
 from headscope.benchmarks.runner import (
     alternate,
@@ -33,6 +33,7 @@ from headscope.data.batches import Batch, TrainingBatches
 from headscope.data.store import TokenStore
 from headscope.data.tokenizer import byte
 from headscope.errors import UserError
+from headscope.nn import MultiHeadAttention
 
 SIZES = {"vocab_size": 19, "block_size": 12, "embed_dim": 16, "layers": 2, "heads": 2}
 CPU = torch.device("cpu")
@@ -186,6 +187,17 @@ def test_memory_is_that_of_the_process_without_file_pages(tmp_path: Path) -> Non
     assert process_mib("RssAnon") - before > 0.9 * held.nbytes / 2**20
     assert np.bincount(held, minlength=2**16).min() > 0
     assert not np.array_equal(held[:1000], held[10_000_000:][:1000])  # chunks differ
+
+
+def test_forward_only_is_timed_without_gradients() -> None:
+    layer = MultiHeadAttention(embed_dim=8, heads=2, causal=False)
+    x = torch.randn(1, 3, 8, requires_grad=True)
+    modes: list[bool] = []
+    layer.register_forward_hook(lambda *call: modes.append(torch.is_grad_enabled()))
+    figures = attention.turn(layer, x, torch.randn(1, 3, 8), explicit=False)
+    assert min(figures.values()) > 0
+    assert modes == [True, False]
+    assert x.grad is None
 
 
 def test_a_step_takes_what_pytorch_counts() -> None:

@@ -53,9 +53,13 @@ def measure(request: Request) -> Result:
     how = f"median of {plan.rounds} rounds; ratio (x): to {REFERENCE} in the same round"
     return Result(
         groups,
-        {"parameters": "parameters", "milliseconds": "milliseconds"},
-        f"Milliseconds: one forward and backward pass, {how}. Explicit: the path that returns the "
-        "attention weights, without the fused kernel.",
+        {
+            "parameters": "parameters",
+            "milliseconds": "milliseconds",
+            "forward_milliseconds": "forward only",
+        },
+        f"Milliseconds: one forward and backward pass; forward only: one pass without gradients; "
+        f"{how}. Explicit: the path that returns the attention weights, without the fused kernel.",
         f"Time of one attention layer, forward and backward, {plan.batch_size} sequences, float32\n"
         f"{how}\nexplicit: the path that returns the attention weights",
         [
@@ -96,8 +100,8 @@ def layer_of(model: ModelConfig, shape: list[int]) -> MultiHeadAttention:
 
 
 def turn(layer: MultiHeadAttention, x: Tensor, gradient: Tensor, explicit: bool) -> Figures:
-    """Milliseconds of one forward pass of x (B, T, C), and one backward pass of `gradient`
-    (B, T, C) to x and to the weights."""
+    """Milliseconds of one forward pass of x (B, T, C) and one backward pass of `gradient`
+    (B, T, C) to x and to the weights; and of one forward pass without gradients."""
 
     def both() -> None:
         out = layer(x, weights=explicit)
@@ -106,4 +110,6 @@ def turn(layer: MultiHeadAttention, x: Tensor, gradient: Tensor, explicit: bool)
     seconds = runner.seconds_of(both, x.device)
     layer.zero_grad()
     x.grad = None
-    return {"milliseconds": 1e3 * seconds}
+    with torch.no_grad():
+        forward = runner.seconds_of(lambda: layer(x, weights=explicit), x.device)
+    return {"milliseconds": 1e3 * seconds, "forward_milliseconds": 1e3 * forward}
