@@ -191,8 +191,8 @@ def speed(work: Work) -> None:
 LADDER = (
     *("model.ngrams=5", "model.ngrams=4", "model.ngrams=3", "model.ngrams=2", "model.ngrams=1"),
     *("model.ngram_buckets=4096", "model/norm=layer", "model/activation=gelu"),
-    *("model/position=learned", "model.attention.qk_norm=false", "model.zero_init=false"),
-    *("model.logit_cap=null", "model.tied_head=true", "optimizer.momentum=0.95"),
+    *("model/position=learned", "model.attention.qk_norm=false", "model.logit_cap=null"),
+    *("model.tied_head=true", "optimizer.momentum=0.95"),
     *("optimizer=adamw optimizer.lr=6e-3", "schedule=cosine", "schedule.cooldown=0.3"),
     "model.heads=4",
 )

@@ -144,17 +144,8 @@ def test_a_cap_that_is_none_is_refused(cap):
         gpt(logit_cap=cap)
 
 
-def test_blocks_that_start_at_zero_change_nothing_and_learn():
-    model = fresh(zero_init=True)
-    assert torch.equal(model.hidden(TOKENS), model.embed(TOKENS))
-    F.cross_entropy(model(TOKENS).flatten(0, 1), TOKENS.flatten()).backward()
-    for block in model.blocks:
-        assert block.attention.out_proj.weight.grad.abs().max() > 0
-        assert block.feed_forward.down_proj.weight.grad.abs().max() > 0
-
-
 def test_a_modern_model_saved_then_loaded_gives_the_same_logits(tmp_path: Path) -> None:
-    saved, model = content(configuration("model=modern", "model.zero_init=false"))
+    saved, model = content(configuration("model=modern"))
     torch.save(saved, tmp_path / "modern.ckpt")
     loaded = headscope.load(tmp_path / "modern.ckpt").model
     assert loaded.logit_cap == 15

@@ -68,7 +68,6 @@ def make_model(config: ModelConfig, *, vocab_size: int) -> GPT:
         scale_embedding=config.scale_embedding,
         ngrams=config.ngrams,
         ngram_buckets=config.ngram_buckets,
-        zero_init=config.zero_init,
         logit_cap=config.logit_cap,
     )
 

@@ -155,7 +155,6 @@ class ModelConfig:
     scale_embedding: bool = MISSING
     ngrams: int = MISSING
     ngram_buckets: int = MISSING
-    zero_init: bool = MISSING
     logit_cap: float | None = MISSING
     attention: AttentionConfig = MISSING
     position: PositionConfig = MISSING

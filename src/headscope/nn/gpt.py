@@ -34,9 +34,10 @@ class GPT(nn.Module):
       N(0, 1/sqrt(C)). So fixed position encodings are not larger than the embeddings.
     - `ngrams` above 1 adds embeddings of the last 2, 3, ..., `ngrams` tokens together; each n has
       a table of `ngram_buckets` embeddings (`NGramEmbedding`).
-    - `zero_init` zero-initializes the projections that write to the residual stream (Zhang 2019:
-      Fixup). Otherwise they are N(0, 0.02 / sqrt(2 layers)), as in GPT-2; other weights N(0, 0.02).
     - `logit_cap` c soft-caps logits in float32: c tanh(logit / c) (Gemma 2, 2024).
+
+    Weights are initialized as in GPT-2: N(0, 0.02), and N(0, 0.02 / sqrt(2 layers)) in the
+    projections that write to the residual stream.
 
     Raises UserError when the sizes, or attention and position, do not fit together.
     """
@@ -60,7 +61,6 @@ class GPT(nn.Module):
         scale_embedding: bool = False,
         ngrams: int = 1,
         ngram_buckets: int = 8192,
-        zero_init: bool = False,
         logit_cap: float | None = None,
     ) -> None:
         super().__init__()
@@ -97,14 +97,15 @@ class GPT(nn.Module):
         self.norm = norm(embed_dim=embed_dim)
         self.head = nn.Linear(embed_dim, vocab_size, bias=False)
         self.logit_cap = logit_cap
-        self._initialize(residual_std=0.0 if zero_init else 0.02 / math.sqrt(2 * layers))
+        self._initialize()
         self.ngram_embedding.reset()
         if scale_embedding:
             nn.init.normal_(self.embedding.weight, std=1 / math.sqrt(embed_dim))
         if tied_head:
             self.head.weight = self.embedding.weight
 
-    def _initialize(self, *, residual_std: float) -> None:
+    def _initialize(self) -> None:
+        residual_std = 0.02 / math.sqrt(2 * len(self.blocks))
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 writes_to_residual = name.endswith(("out_proj", "down_proj"))
