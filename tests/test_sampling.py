@@ -209,10 +209,10 @@ def test_a_step_that_would_be_compiled_has_the_logits_of_the_plain_one(
     step = export(OneToken(model), make_cache(model, 1), first=first).module()
     cache = cache_of_three(model, 1)
     for number in range(3, 10):
-        given = inputs(TEXTS[:1, : number + 1], cache)
-        made = step(*(part.clone() for part in given))
+        given = [part.clone() for part in inputs(TEXTS[:1, : number + 1], cache)]
         expected = model.next_logits(TEXTS[:1, number : number + 1], cache)
-        torch.testing.assert_close(made, expected, **CLOSE)
+        if number >= first:
+            torch.testing.assert_close(step(*given), expected, **CLOSE)
 
 
 @torch.no_grad()
