@@ -11,9 +11,9 @@ thread can be inside a C call for minutes. Therefore a separate thread receives 
 `signal.set_wakeup_fd`. The handler itself only blocks the main thread while the other thread cleans
 up.
 
-Signals belong to the whole process, so their state is kept in a module-level variable. It is the
-only module-level variable in headscope. A signal that was ignored before `stop_on_signal` (as with
-`nohup`) stays ignored.
+Signals belong to the whole process, so their state is kept in a module-level variable. headscope
+has no other module-level variable that changes. A signal that was ignored before `stop_on_signal`
+(as with `nohup`) stays ignored.
 """
 
 import os

@@ -92,8 +92,8 @@ class TrainingBatches(IterableDataset[Batch]):
         """The state that is sent to another process. A memory-mapped file is sent as its path
         instead of its bytes."""
         tokens = self.tokens
-        # Only a map of the whole file has an mmap as its base. A slice of the map must be sent as
-        # bytes, because its `offset` attribute is that of the whole map.
+        # Only the whole map has an mmap as its base. A slice is sent as bytes, because its `offset`
+        # attribute is that of the whole map.
         if isinstance(tokens, np.memmap) and isinstance(tokens.base, mmap.mmap):
             file, dtype, shape = tokens.filename, tokens.dtype, tokens.shape
             tokens = partial(np.memmap, file, dtype, "r", tokens.offset, shape)

@@ -31,7 +31,7 @@ class Corpus(ABC):
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """A text that changes when the corpus or its split into training and validation changes.
+        """A hash that changes when the corpus or its split into training and validation changes.
         This method must be fast, because every run calls it."""
 
     @abstractmethod

@@ -26,14 +26,15 @@ Schedule = Callable[[int], float]
 class LanguageModel(LightningModule):
     """Trains `model` to predict the next token.
 
-    The learning rate depends only on the step, and the random numbers of a step (for dropout) only
-    on (seed, step, rank). So resuming a run needs no state of a scheduler or random generator.
+    The learning rate depends only on the step. The random numbers of a step (for dropout) depend
+    only on (seed, step, rank). So a resumed run needs no saved state of a scheduler or random
+    number generator.
 
-    - `compile_model`: compile the model for training. If this fails, `warn` is called with the
-      reason, and training continues without compilation.
-    - `loss_chunk_tokens`: the `chunk_tokens` of `Objective`.
-    - `how_to_continue`: returns advice for the error message after the loss or the weights became
-      NaN or infinite.
+    - `compile_model`: whether to compile the model for training. If compilation fails, `warn` is
+      called with the reason, and training continues without compilation.
+    - `loss_chunk_tokens`: the argument `chunk_tokens` of `Objective`.
+    - `how_to_continue`: a function that returns advice for the user. The error message shows the
+      advice when the loss or a weight is NaN or infinite.
     - `contents`: plain data that is saved in every checkpoint, such as the configuration.
     """
 
@@ -94,7 +95,8 @@ class LanguageModel(LightningModule):
     # --- training ---
 
     def on_train_start(self) -> None:
-        # load_state_dict also restores the old learning rates; overwrite them from conf.
+        # load_state_dict also restores the old learning rates; overwrite them from the
+        # configuration.
         for group, settings in zip(self._param_groups(), self.groups, strict=True):
             group.update(settings)
         self.loss_sum = self.loss_sum.to(self.device)
@@ -132,7 +134,7 @@ class LanguageModel(LightningModule):
         self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer
     ) -> None:
         """Does nothing. Lightning calls this after the next forward pass, when the old gradients
-        would add to the peak memory. `end_step` frees them earlier."""
+        would add to the peak memory. `end_step` frees the gradients earlier."""
 
     def end_step(self) -> None:
         """Frees the gradients and logs the scalars of the optimizer step that just ended.
@@ -151,14 +153,16 @@ class LanguageModel(LightningModule):
             self.log_scalars(
                 {
                     "train/loss": loss,
-                    "train/lr": self._param_groups()[-1]["lr"],  # of optimizer.lr, not matrix_lr
+                    # The last group uses optimizer.lr, even if other groups use
+                    # optimizer.matrix_lr.
+                    "train/lr": self._param_groups()[-1]["lr"],
                     "train/grad_norm": float(self.grad_norm),
                 }
             )
 
     def mean_loss(self) -> float | None:
-        """The mean training loss since the last logged step. Directly after a logged step, it is
-        the loss that was logged."""
+        """The mean training loss of the steps after the last logged step. Directly after a logged
+        step, this method returns the logged loss."""
         return float(self.loss_sum) / self.loss_count if self.loss_count else self.latest_loss
 
     # --- validation ---
@@ -183,12 +187,12 @@ class LanguageModel(LightningModule):
             self.log_scalars(figures)
 
     def require_finite(self, loss: float, kind: str) -> None:
-        """Raises UserError when a loss shows that training has diverged."""
+        """Raises UserError if `loss` is NaN or infinite, which means that training has diverged."""
         if not math.isfinite(loss):
             raise UserError(self.diverged(f"the {kind} loss is {loss}"))
 
     def require_finite_weights(self) -> None:
-        """Raises UserError when a weight is NaN or infinite."""
+        """Raises UserError if a weight is NaN or infinite."""
         for name, weight in self.model.named_parameters():
             if not is_finite(weight):
                 raise UserError(self.diverged(f"the weights of {name} are not finite"))
