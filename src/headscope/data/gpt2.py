@@ -21,8 +21,8 @@ def gpt2_ranks(path: str | None = None) -> dict[bytes, int]:
 
     The vocabulary is in the two files `vocab.bpe` and `encoder.json`. If `path` is given, they are
     read from this folder. Otherwise, they come from an installed package that contains them, from
-    tiktoken's cache, or from the network, in this order. Their sha256 is checked. Raises UserError
-    if they are not found.
+    tiktoken's cache, or from the network, in this order. The sha256 of the files is checked. Raises
+    UserError if the files are not found.
     """
     folder = Path(path) if path else _gpt2_package()
     if folder:

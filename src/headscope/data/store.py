@@ -38,7 +38,7 @@ SPLITS = ("train", "validation")
 PREPARING = ".preparing-"
 
 CHUNK = 2**24
-"""Number of tokens that are compared with the vocabulary size at a time, to limit memory."""
+"""Number of tokens that are checked against the vocabulary size at a time, to limit memory use."""
 
 Track = Callable[[Iterable[Any], str, int], Iterable[Any]]
 """A function of (items, description, total) that yields the same items and shows the progress."""

@@ -54,8 +54,8 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def token_bytes(self, token: int) -> bytes:
-        """The UTF-8 bytes of a token. They may be only a part of a character. Special tokens have
-        no bytes."""
+        """The UTF-8 bytes of a token. The bytes may be only a part of a character. Special tokens
+        have no bytes."""
 
     @abstractmethod
     def state(self) -> dict[str, Any]:

@@ -69,8 +69,8 @@ def build(
 ) -> Run:
     """Builds the run that `config` describes. Does not write to `folder`, the folder of the run.
 
-    If `resume` is given, the run continues from this checkpoint. It must be a checkpoint of the run
-    in `folder`.
+    If `resume` is given, the run continues from this checkpoint, which must belong to the run in
+    `folder`.
 
     Raises UserError if the configuration is inconsistent, or if it does not fit the text or this
     machine.

@@ -48,8 +48,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 def previous_unchanged(path: Path) -> str:
-    """The end of an error message: if an older checkpoint exists at `path`, it says that this
-    checkpoint is unchanged. Otherwise it is empty."""
+    """The end of an error message. If an older checkpoint exists at `path`, the text says that this
+    checkpoint is unchanged. Otherwise, the text is empty."""
     return "; the previous checkpoint of that name is unchanged" if path.is_file() else ""
 
 

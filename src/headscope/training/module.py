@@ -84,7 +84,8 @@ class LanguageModel(LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.require_finite_weights()
         checkpoint["headscope"] = self.contents
-        # The next logged `train/loss` is a mean that also includes steps before this checkpoint.
+        # The sum is saved because the next logged `train/loss` is a mean that includes steps before
+        # this checkpoint.
         checkpoint["running_loss"] = {"sum": float(self.loss_sum), "count": self.loss_count}
         checkpoint["threads"] = torch.get_num_threads()
 
@@ -133,14 +134,15 @@ class LanguageModel(LightningModule):
     def optimizer_zero_grad(
         self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer
     ) -> None:
-        """Does nothing. Lightning calls this after the next forward pass, when the old gradients
-        would add to the peak memory. `end_step` frees the gradients earlier."""
+        """Does nothing. Lightning calls this method only after the next forward pass. Until then,
+        the old gradients would add to the peak memory. `end_step` frees the gradients earlier."""
 
     def end_step(self) -> None:
         """Frees the gradients and logs the scalars of the optimizer step that just ended.
 
         The callback `EndOfStep` calls this. `on_train_batch_end` of this module would be too late:
-        Lightning calls it after the callbacks, one of which saves a checkpoint of this step.
+        Lightning calls it after the callbacks, and one of the callbacks saves a checkpoint of this
+        step.
         """
         self.trainer.optimizers[0].zero_grad()
         if self.global_step % self.log_every_steps == 0 or self.global_step == 1:
@@ -181,7 +183,7 @@ class LanguageModel(LightningModule):
         nats, tokens, size = self.trainer.strategy.reduce(self.totals, reduce_op="sum").tolist()
         self.require_finite(nats / tokens, "validation")
         figures = {"val/loss": nats / tokens, "val/bits_per_byte": bits_per_byte(nats, size)}
-        # Early stopping, CheckpointSaver and Trainer.validate read these from the trainer.
+        # Early stopping, CheckpointSaver and Trainer.validate read these metrics from the trainer.
         self.log_dict(figures, logger=False)
         if self.trainer.state.fn == "fit":
             self.log_scalars(figures)

@@ -49,8 +49,9 @@ class Objective:
         return total / targets.numel()
 
     def loss_sum(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The summed loss for validation, in nats. It is computed without `torch.compile`: the last
-        batch of a validation has a different shape, which would need another compilation."""
+        """The summed loss for validation, in nats. This loss is computed without `torch.compile`,
+        because the last batch of a validation has a different shape, which would need another
+        compilation."""
         rows = self.chunk_rows(targets)
         if rows is None:
             return next_token_loss(self.model.forward(inputs), targets, reduction="sum")

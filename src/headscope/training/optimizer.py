@@ -88,9 +88,9 @@ def muon(
 
 class CombinedOptimizer(torch.optim.Optimizer):
     """Combines several optimizers of different parameters into one optimizer, which Lightning can
-    step, save and load. Its parameter groups are the groups of all optimizers, in order. The groups
-    are the same objects, so a new learning rate in a group also takes effect in the optimizer that
-    the group belongs to."""
+    step, save and load. The parameter groups of the combined optimizer are the groups of all
+    optimizers, in order. The groups are the same objects, so a new learning rate in a group also
+    takes effect in the optimizer that the group belongs to."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self.optimizers = list(optimizers)

@@ -21,7 +21,7 @@ def resumed_config(
 ) -> tuple[TrainConfig, list[str]]:
     """The configuration of the run to resume, and one line for each change.
 
-    `keys` are the keys that the user changes. Their new values are taken from `composed`.
+    `keys` are the keys that the user changes. The new values of the keys are taken from `composed`.
     `composed` is the configuration that Hydra composed from the command line, as plain data.
     """
     config = asdict(checkpoint.config_of(resume.content))

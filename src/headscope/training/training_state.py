@@ -39,7 +39,7 @@ def check_training_state(
     """Raises UserError if the training state in a checkpoint does not fit this run.
 
     `content` is the content of the checkpoint file `path`. `module`, `trainer` and `optimizer`
-    belong to this run. They are not changed.
+    belong to this run and are not changed.
     """
     try:
         if not VERSION.fullmatch(str(content.get("pytorch-lightning_version"))):

@@ -27,8 +27,8 @@ class CheckpointSaver(Callback):
     `Interrupted`. If a validation was interrupted, the resumed run repeats the whole validation. A
     stop signal during the first step ends the process without saving.
 
-    This must be the last callback in the list, so that checkpoints contain the state of all other
-    callbacks after the same step.
+    This must be the last callback in the list, so that a checkpoint contains the states of all
+    other callbacks after the step that it saves.
     """
 
     def __init__(
@@ -132,8 +132,9 @@ class CheckpointSaver(Callback):
             for writer in tensorboard_writers(trainer):
                 writer.flush()
             if best:
-                # Save best.ckpt before last.ckpt. If the process is killed in between, a resumed
-                # run repeats these steps and saves the same best.ckpt again.
+                # Save best.ckpt before last.ckpt. If the process is killed between the two saves, a
+                # resumed run repeats the steps since the old last.ckpt and saves the same best.ckpt
+                # again.
                 trainer.save_checkpoint(self.folder / "best.ckpt", weights_only=False)
                 if trainer.is_global_zero:
                     copy_checkpoint(self.folder / "best.ckpt", self.folder / "last.ckpt")

@@ -14,7 +14,7 @@ class Clock(Callback):
     """Counts the training seconds of a run, including the time before the run was resumed.
 
     Every `log_every_steps` steps, this callback logs `train/tokens_per_second`, averaged over these
-    steps. It must be the first callback in the list.
+    steps. This callback must be the first in the list of callbacks.
     """
 
     def __init__(self, *, tokens_per_step: int, log_every_steps: int) -> None:

@@ -38,7 +38,7 @@ class HeadFigures(HeadProbe):
     - `heads/diversity`: how different the heads are.
     - `heads/types`: a table with the type of each head.
     - `heads/figures` and `heads/similarity`: heatmaps of all metrics, and of the similarity of each
-      pair of heads. They are logged only at the steps of `spread_steps`.
+      pair of heads. These heatmaps are logged only at the steps of `spread_steps`.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from headscope.training.module import LanguageModel
 
 REFRESH_SECONDS = 0.25
 LINES = 20
-"""Approximate number of plain progress lines per run, not counting validations."""
+"""Approximate number of plain progress lines per run, without the lines for validations."""
 
 
 class ProgressReport(Callback):
