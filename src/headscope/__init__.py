@@ -13,9 +13,9 @@ __version__ = "0.1.0"
 def load(path: "str | Path | None" = None, *, device: str = "cpu") -> "Checkpoint":
     """Loads a checkpoint with its model and tokenizer.
 
-    `path` is a .ckpt file, or a run folder, from which best.ckpt is loaded. None means the newest
-    run in outputs/. Raises UserError when there is no checkpoint, or the file is not a checkpoint
-    of headscope.
+    `path` is a .ckpt file or a run folder. From a run folder, best.ckpt is loaded. If `path` is
+    None, the newest run in outputs/ is loaded. Raises UserError if no checkpoint is found, or if
+    the file is not a headscope checkpoint.
     """
     from headscope import checkpoint
 

@@ -1,4 +1,5 @@
-"""The error type for mistakes of the user. Imports nothing, so that every part can use it."""
+"""The error type for mistakes of the user. This module imports nothing, so every other module can
+import it."""
 
 
 class UserError(ValueError):

@@ -1,4 +1,4 @@
-"""Evaluation of a model on a whole validation split."""
+"""Evaluates a model on a whole validation split."""
 
 import math
 from collections.abc import Sequence
@@ -22,7 +22,8 @@ from headscope.nn.precision import in_precision, supports_bf16, tf32
 
 @dataclass(frozen=True)
 class ValidationText:
-    """The tokens of a validation split (N,), and the bytes of each token in the vocabulary (V,)."""
+    """The N tokens of a validation split, and the number of bytes of each of the V tokens in the
+    vocabulary."""
 
     tokens: np.ndarray
     byte_lengths: np.ndarray
@@ -37,14 +38,16 @@ def validation_text(corpus: Corpus, tokenizer: Tokenizer) -> ValidationText:
 
 
 OF_RUN = {"32-true": "fp32", "bf16-mixed": "bf16-mixed", "bf16-true": "bf16"}
-"""The names here of the precisions of a run."""
+"""Maps each precision of a training run to the corresponding precision of the evaluation."""
 
 
 def choose_precision(precision: str, loaded: Checkpoint) -> str:
-    """What `precision` means for this checkpoint: `auto` is the precision that the run computed
-    its own validation loss in, and fp32 where the device has no bfloat16.
+    """Replaces `auto` by a precision for this checkpoint. Returns any other `precision` unchanged.
 
-    Raises UserError when there is no such precision.
+    `auto` becomes the precision in which the run computed its own validation loss, or fp32 if the
+    device does not support bfloat16.
+
+    Raises UserError if `precision` is unknown.
     """
     known = ("auto", "fp32", "bf16-mixed", "bf16", "int8")
     if precision not in known:
@@ -65,9 +68,10 @@ def evaluate(
 ) -> dict[str, Any]:
     """Loss, perplexity and bits per byte of `model` on `text`, computed as in training.
 
-    The text is cut into consecutive windows of `block_size` tokens, by default that of the model.
-    `precision` is one that `in_precision` makes, or bf16-mixed: float32 weights, products in
-    bfloat16 (autocast). As in training, fp32 computes products in TF32 on a CUDA device.
+    The text is cut into consecutive windows of `block_size` tokens. The default is the model's own
+    block_size. `precision` is fp32, bf16, int8 or bf16-mixed. With bf16-mixed, the weights are
+    float32, and autocast computes matrix products in bfloat16. With fp32, a CUDA device computes
+    matrix products in TF32, as in training.
 
     Raises UserError if the text is too short.
     """
@@ -100,12 +104,13 @@ def evaluate_lengths(
     block_sizes: Sequence[int],
     precision: str = "fp32",
 ) -> list[dict[str, Any]]:
-    """Run `evaluate` at each of `block_sizes`, in `precision`.
+    """Run `evaluate` once for each context length in `block_sizes`, always in the given
+    `precision`.
 
-    A size may be larger than in training. If the position encoding does not support it, the result
-    has the reason, `not_possible`, instead of figures.
+    A context length may be larger than in training. If the position encoding does not support this,
+    the result has the key `not_possible` with the reason, instead of the metrics.
 
-    Raises UserError if a size is below 1.
+    Raises UserError if a context length is below 1.
     """
     results = []
     for size in block_sizes:

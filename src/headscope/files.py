@@ -1,4 +1,4 @@
-"""Writes files atomically, and reads JSON files that may be damaged or hostile."""
+"""Writes files atomically, and reads JSON files that may be damaged or malicious."""
 
 import errno
 import json
@@ -17,12 +17,13 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers for a full disk, an exceeded quota and a file that is too large."""
 
 MAX_JSON_BYTES = 2**25
-"""Parsing can take 20 times the size of the file in memory. The largest JSON file that headscope
-writes is a tokenizer: one MB for GPT-2's."""
+"""Maximum size of a JSON file, because parsing can need 20 times the file's size as memory. The
+largest JSON file that headscope writes is a tokenizer: the tokenizer of GPT-2 needs one MB."""
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replaces `path` by `text` in UTF-8. Raises UserError when it cannot be written."""
+    """Replaces the content of the file `path` by `text`, in UTF-8. Raises UserError if the file
+    cannot be written."""
     content = text.encode()
     with replacing(path, size=len(content)) as file:
         file.write(content)
@@ -30,15 +31,16 @@ def write_atomically(path: Path, text: str) -> None:
 
 @contextmanager
 def replacing(path: Path, *, size: int = 0) -> Iterator[IO[bytes]]:
-    """Opens a temporary file in the folder of `path`, and renames it to `path` when the block ends.
-    When the block fails, the temporary file is removed. So `path` is always the complete old file
-    or the complete new file.
+    """Opens a temporary file in the folder of `path`, and renames it to `path` when the `with`
+    block ends. If the block raises an exception, the temporary file is removed. So `path` is always
+    the complete old file or the complete new file.
 
-    `size` is the expected size in bytes, if it is known. The error message shows it.
+    `size` is the expected size in bytes, if it is known. The error message shows this size.
 
     Raises UserError when the file cannot be written.
     """
-    # The process id, because two processes may write the same file at the same time.
+    # The name contains the process id, because two processes may write the same file at the same
+    # time.
     scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with scratch.open("wb") as file:
@@ -47,7 +49,7 @@ def replacing(path: Path, *, size: int = 0) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
         scratch.replace(path)
     except OSError as error:
-        _remove(scratch)  # before the message, which shows the free space
+        _remove(scratch)  # now, because the message shows the free space
         raise UserError(cannot_write(path, error, size=size)) from error
     finally:
         _remove(scratch)
@@ -59,8 +61,8 @@ def _remove(scratch: Path) -> None:
 
 
 def cannot_write(path: Path, error: OSError, *, size: int) -> str:
-    """One line that says why `path` could not be written. For a full disk, it includes the space
-    needed and the free space."""
+    """One line that says why `path` could not be written. If the disk is full, the line also says
+    how much space is needed and how much is free."""
     reason = f"{path} could not be written: {error.strerror or error}"
     if error.errno not in FULL:
         return reason
@@ -70,8 +72,8 @@ def cannot_write(path: Path, error: OSError, *, size: int) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file. None when the file does not exist, is damaged, is larger than
-    `MAX_JSON_BYTES`, or is not a regular file."""
+    """The content of a JSON file. Returns None if the file does not exist, is damaged, is larger
+    than `MAX_JSON_BYTES`, or is not a regular file."""
     try:
         return parse_json(path)
     except (OSError, ValueError):
@@ -101,7 +103,7 @@ def _refuse(constant: str) -> None:
 
 
 def json_text(content: Any, *, indent: int | None = None) -> str:
-    """`content` as JSON. NaN and infinity, which JSON does not have, become null."""
+    """`content` as JSON. NaN and infinity become null, because JSON cannot represent them."""
     return json.dumps(_finite(content), indent=indent, allow_nan=False)
 
 

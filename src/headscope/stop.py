@@ -1,18 +1,19 @@
 """Stops the process cleanly on a signal: Ctrl-C (SIGINT), SIGTERM or SIGHUP.
 
-- Inside `stop_on_signal`, a signal calls the clean-up functions registered by `on_stop`, and ends
-  the process with 128 + the signal's number.
-- Inside `defer_stop`, while training steps run, the first signal is only recorded. Training calls
-  `requested()` after every step, saves, and raises `Interrupted`. A second signal ends the process
-  immediately.
+- Inside `stop_on_signal`, a signal calls the clean-up functions registered by `on_stop`. Then it
+  ends the process with the exit code 128 + the signal's number.
+- Inside `defer_stop`, which is active while training steps run, the first signal is only recorded.
+  After every step, training calls `requested()`. If a signal was recorded, training saves a
+  checkpoint and raises `Interrupted`. A second signal ends the process immediately.
 
 Python calls a signal handler only between two bytecode instructions of the main thread. The main
 thread can be inside a C call for minutes. Therefore a separate thread receives the signals, through
 `signal.set_wakeup_fd`. The handler itself only blocks the main thread while the other thread cleans
 up.
 
-Signals belong to the whole process, so their state is a module-level variable, the only one in
-headscope. A signal that was ignored before `stop_on_signal` (as with `nohup`) stays ignored.
+Signals belong to the whole process, so their state is kept in a module-level variable. headscope
+has no other module-level variable that changes. A signal that was ignored before `stop_on_signal`
+(as with `nohup`) stays ignored.
 """
 
 import os
@@ -29,13 +30,15 @@ SIGNALS = tuple(
 )
 
 BLOCK_SECONDS = 0.3
-"""How long to wait until the main thread is blocked in the handler. After that, clean up anyway."""
+"""The longest time to wait until the signal handler has blocked the main thread. If the main thread
+is not blocked by then, for example because it is in a C call, the clean-up starts anyway."""
 
 
 class Interrupted(SystemExit):
-    """A signal stopped training, and everything is saved.
+    """Raised when a signal has stopped training and a checkpoint has been saved.
 
-    This is a `SystemExit`, so a loop over runs ends too. Its code is 128 + the signal's number.
+    This is a subclass of `SystemExit`, so it also ends a loop over several runs. The exit code is
+    128 + the signal's number.
     """
 
     def __init__(self, number: int = signal.SIGINT) -> None:
@@ -47,7 +50,7 @@ class _Receiver:
 
     def __init__(self) -> None:
         self.callbacks: list[Callable[[], str | None]] = []
-        self.say: Callable[[str], None] | None = None  # while signals are deferred
+        self.say: Callable[[str], None] | None = None  # set while signals are deferred
         self.requested: int | None = None
         self.handled = 0
         self.main_thread_blocked = threading.Event()
@@ -102,10 +105,11 @@ _receiver: _Receiver | None = None
 
 @contextmanager
 def stop_on_signal() -> Iterator[None]:
-    """In this context, a signal calls the functions registered by `on_stop` and ends the process
-    with 128 + the signal's number.
+    """Inside the `with` block, a signal calls the functions registered by `on_stop` and ends the
+    process with the exit code 128 + the signal's number.
 
-    Does nothing when nested, or outside the main thread, which alone may set signal handlers.
+    Does nothing when nested, or outside the main thread, because only the main thread may set
+    signal handlers.
     """
     global _receiver
     if _receiver is not None or not _in_main_thread():
@@ -138,11 +142,12 @@ def stop_on_signal() -> Iterator[None]:
 
 @contextmanager
 def on_stop(callback: Callable[[], Any]) -> Iterator[None]:
-    """In this context, a signal that ends the process calls `callback` first. The last registered
-    callback is called first. If it returns text, the text is printed.
+    """Inside the `with` block, a signal that ends the process first calls `callback`. If several
+    callbacks are registered, they are called in reverse order. If a callback returns text, the text
+    is printed.
 
-    `callback` must not print or acquire locks: it runs while the main thread is blocked at an
-    arbitrary point, possibly holding a lock.
+    `callback` must not print or acquire locks: while it runs, the main thread is blocked at an
+    arbitrary point, and the main thread may hold a lock.
     """
     if _receiver is None:
         yield
@@ -157,9 +162,9 @@ def on_stop(callback: Callable[[], Any]) -> Iterator[None]:
 
 @contextmanager
 def defer_stop(say: Callable[[str], None]) -> Iterator[None]:
-    """In this context, the first signal only sets `requested()`. `say` is called with a message for
-    the user. Does nothing outside the main thread.
-    """
+    """Inside the `with` block, the first signal does not end the process: its number is recorded,
+    and `requested()` returns it. `say` is called with a message for the user. Does nothing outside
+    the main thread."""
     with stop_on_signal():
         receiver = _receiver
         if receiver is None or not _in_main_thread():
@@ -186,8 +191,8 @@ def _in_main_thread() -> bool:
 
 
 def _restore_in_child(receiver: _Receiver, handlers: dict[Any, Any]) -> None:
-    """Restores the old handlers in a forked child. The child shares the pipe, so its signals would
-    otherwise stop the parent."""
+    """Restores the previous signal handlers in a forked child process. The child shares the pipe
+    with its parent, so a signal to the child would otherwise stop the parent."""
     global _receiver
     if _receiver is receiver:
         _receiver = None
@@ -197,8 +202,8 @@ def _restore_in_child(receiver: _Receiver, handlers: dict[Any, Any]) -> None:
 
 
 def _detach_lost_terminal() -> None:
-    """Redirects output to /dev/null if its terminal was closed. Otherwise the next print would fail
-    before training is saved."""
+    """Redirects output to /dev/null if its terminal was closed. Otherwise, the next print would
+    fail, and no checkpoint would be saved."""
     if sys.platform == "win32":
         return
     import errno

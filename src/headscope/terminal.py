@@ -4,7 +4,8 @@
 def printable(text: str, *, keep: str = "") -> str:
     """Escapes control characters, for example as \\x1b, except those in `keep`.
 
-    A terminal would execute them: they can erase lines or change text that was printed before.
+    A terminal would execute the control characters: they can erase lines or change text that was
+    printed before.
     """
     return "".join(
         character.encode("unicode_escape").decode()
@@ -15,6 +16,7 @@ def printable(text: str, *, keep: str = "") -> str:
 
 
 def is_control(character: str) -> bool:
-    """Whether this is a C0 or C1 control character, or changes the writing direction."""
+    """Whether this is a C0 or C1 control character, or a character that changes the writing
+    direction."""
     code = ord(character)
     return code < 32 or 127 <= code < 160 or 0x202A <= code <= 0x202E or 0x2066 <= code <= 0x2069

@@ -1,5 +1,5 @@
-"""Finding and reading checkpoint files, and building models from them. Reading a file runs none of
-its code."""
+"""Finds and reads checkpoint files, and builds models from them. Reading never runs code from a
+file."""
 
 from headscope.checkpoint.building import build_model, check_model
 from headscope.checkpoint.file import read

@@ -1,7 +1,7 @@
-"""Building models from their configuration.
+"""Builds models from their configuration.
 
-A configuration may have a typo or come from an untrusted file. So sizes that are too large are
-refused before any memory is allocated.
+A configuration may contain a typo or come from an untrusted file. So sizes that are too large raise
+an error before any memory is allocated.
 """
 
 import os
@@ -21,17 +21,17 @@ from headscope.errors import UserError
 from headscope.nn import GPT, FeedForward, cache_bytes_per_token
 
 LIMITS = {"layers": 10_000, "heads": 4_096, "ngrams": 64}
-"""Maximum values of the keys that set the number of Python objects, which cost time and memory even
-if their tensors are small."""
+"""Maximum values of the keys that determine how many Python objects are created. Python objects
+cost time and memory even if their tensors are small."""
 
 TABLE_SHARE = 16
-"""Masks and position tables may use 1 / TABLE_SHARE of this machine's memory."""
+"""Masks and position tables may use at most 1 / TABLE_SHARE of this machine's memory."""
 
 
 def build_model(config: ModelConfig, *, vocab_size: int) -> GPT:
     """Build a model with untrained weights from the `model` part of a configuration.
 
-    Raises UserError if its sizes are too large or do not match.
+    Raises UserError if the sizes in `config` are too large or do not fit together.
     """
     check_limits(config)
     try:
@@ -73,9 +73,10 @@ def make_model(config: ModelConfig, *, vocab_size: int) -> GPT:
 
 
 def check_model(config: ModelConfig, *, vocab_size: int) -> None:
-    """Raises UserError if the model cannot be built, or cannot be trained in this machine's memory.
+    """Raises UserError if the model cannot be built, or if training it needs more than this
+    machine's memory.
 
-    The check itself is fast and needs little memory, also for a model that is too large.
+    The check itself is fast and needs little memory, even if the model is too large.
     """
     check_memory(
         lambda layers: build_model(replace(config, layers=layers), vocab_size=vocab_size),
@@ -85,17 +86,19 @@ def check_model(config: ModelConfig, *, vocab_size: int) -> None:
 
 
 def check_limits(settings: ModelConfig) -> None:
-    """Raises UserError if a value in `settings` is above its limit in LIMITS, or if the masks and
-    position tables for its block_size need more than 1 / TABLE_SHARE of this machine's memory.
+    """Raises UserError if a value in `settings` is above its limit in LIMITS. Also raises UserError
+    if the masks and position tables need more than 1 / TABLE_SHARE of this machine's memory.
 
-    The number of weights of a checkpoint does not limit these values, so they are checked here.
+    These values need their own limits: for a model from a checkpoint, `no_larger_than` limits only
+    the parameters.
     """
     for key, limit in LIMITS.items():
         value = getattr(settings, key)
         if value > limit:
             raise UserError(f"model.{key}={value} must be at most {limit:,}")
     size, width = settings.block_size, max(settings.embed_dim, settings.head_dim or 0)
-    # A boolean mask in each layer, and a position table, which is computed in float64.
+    # The memory in bytes of a boolean mask in each layer, and of a position table while it is
+    # computed in float64.
     needed = size * (settings.layers * size + 32 * width)
     allowed = machine_memory() / TABLE_SHARE
     if needed > allowed:
@@ -110,14 +113,15 @@ def check_limits(settings: ModelConfig) -> None:
 def check_memory(make: Callable[[int], GPT], settings: ModelConfig, *, copies: int) -> None:
     """Raises UserError if a model does not fit into this machine's memory.
 
-    `make` builds the model with a given number of layers. `copies` is the number of tensors of the
-    size of each parameter: at least three in training (weight, gradient, momentum). The memory is
-    computed from a model with a single layer on PyTorch's meta device, where tensors use no memory.
+    `make` builds the model with a given number of layers. `copies` is how many tensors of the same
+    size each parameter needs: in training at least three (weight, gradient, momentum). The needed
+    memory is computed from a model with a single layer on PyTorch's meta device, where tensors use
+    no memory.
     """
     check_limits(settings)
     layers = settings.layers
     with torch.device("meta"):
-        model = make(min(layers, 1))  # `make` refuses a number below 1
+        model = make(min(layers, 1))  # if layers is below 1, `make` raises UserError
     needed = copies * (
         _bytes(model.parameters()) + (layers - 1) * _bytes(model.blocks[0].parameters())
     )
@@ -130,8 +134,8 @@ def check_memory(make: Callable[[int], GPT], settings: ModelConfig, *, copies: i
 
 
 def check_samples(model: GPT, count: int) -> None:
-    """Raises UserError if the keys, values and probabilities of `count` texts, sampled together, do
-    not fit into this machine's memory."""
+    """Raises UserError if `count` texts cannot be sampled together, because their keys, values and
+    probabilities do not fit into this machine's memory."""
     vocab_size = model.embedding.num_embeddings
     needed = count * (cache_bytes_per_token(model) * model.block_size + 32 * vocab_size)
     if needed > machine_memory():
@@ -143,14 +147,13 @@ def check_samples(model: GPT, count: int) -> None:
 
 @contextmanager
 def no_larger_than(weights: Mapping[str, Tensor], *, name: str) -> Iterator[None]:
-    """While the context is active, a model with more than twice the parameters of `weights` cannot
-    be built.
+    """Inside the `with` block, building a model with more than twice the parameters of `weights`
+    raises UserError.
 
-    The factor is two because a tied output head is first created and then replaced.
-    `load_state_dict` checks the exact shapes later. `name` describes the source of the
-    configuration in the error message.
-
-    Raises UserError before the memory for more parameters is allocated.
+    The error is raised at the first parameter above the limit, before memory for further parameters
+    is allocated. The limit has the factor two, because a tied output head is first created with its
+    own weight, which is then replaced. `load_state_dict` checks the exact shapes later. `name`
+    describes the source of the configuration in the error message.
     """
     number, size = 2 * len(weights), 2 * sum(weight.numel() for weight in weights.values())
     this_thread = threading.get_ident()

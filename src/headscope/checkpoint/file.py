@@ -1,10 +1,10 @@
-"""Reading checkpoint files that may be damaged or malicious.
+"""Reads checkpoint files, which may be damaged or malicious.
 
 A checkpoint is a zip archive written by `torch.save`: a pickle, and one entry of raw bytes per
-tensor. `torch.load(weights_only=True)` runs no code from the file. But it verifies no checksums,
-and a small file can make it allocate any amount of memory. So this module checks the archive, its
-checksums and its pickle before loading, and the loaded content afterwards. Its memory use is a
-small multiple of the file size.
+tensor. `torch.load(weights_only=True)` runs no code from the file. But `torch.load` verifies no
+checksums, and a small file can make it allocate any amount of memory. So this module checks the
+archive, its checksums and its pickle before loading, and the loaded content afterwards. This module
+uses at most a small multiple of the file size as memory.
 """
 
 import math
@@ -23,25 +23,27 @@ from headscope.errors import UserError
 FORMAT = 3
 
 DEPTH = 64
-"""Maximum nesting of dictionaries and lists."""
+"""Maximum nesting depth of the dictionaries and lists in a checkpoint."""
 
 CHUNK = 2**20
-"""Bytes that are read at a time to verify a checksum."""
+"""Number of bytes that are read at a time to verify a checksum."""
 
 GLOBALS = re.compile(
     r"collections OrderedDict|torch\._utils _rebuild_tensor_v2"
     r"|torch (Double|Float|Half|BFloat16|Long|Int|Short|Char|Byte|Bool)Storage"
 )
-"""The classes and functions that the pickle may use: those of dictionaries and dense tensors."""
+"""The only classes and functions that the pickle may use. Dictionaries and dense tensors need no
+others."""
 
 
 def read(path: Path, *, mmap: bool = True) -> dict[str, Any]:
-    """Read a checkpoint file: nested dictionaries and lists of plain data and tensors.
+    """Read a checkpoint file. Returns nested dictionaries and lists of plain data and tensors.
 
-    All checksums are verified first. With `mmap`, the tensors are mapped from the file, not copied.
+    All checksums are verified first. If `mmap` is true, the tensors are memory-mapped from the file
+    instead of copied.
 
-    Raises UserError if the file is missing, damaged, or not a checkpoint of headscope, or if its
-    weights are not finite.
+    Raises UserError if the file is missing, damaged or not a headscope checkpoint, or if a weight
+    is NaN or infinite.
     """
     check_regular(path)
     try:
@@ -61,14 +63,15 @@ def read(path: Path, *, mmap: bool = True) -> dict[str, Any]:
 
 
 class Damaged(Exception):
-    """A file is not a valid checkpoint. The message has the reason, without the file name."""
+    """A file is not a valid checkpoint. The message gives the reason, but not the file name."""
 
 
 def check_regular(path: Path) -> None:
-    """Raises UserError if `path` is not a regular file: reading a pipe may never end."""
+    """Raises UserError if `path` is not a regular file. For example, reading a pipe could wait
+    forever."""
     try:
         mode = path.stat().st_mode
-    except (OSError, ValueError):  # ValueError: a NUL character in the name
+    except (OSError, ValueError):  # ValueError: the name contains a NUL character
         raise UserError(f"checkpoint {path} does not exist") from None
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
@@ -79,9 +82,9 @@ def check_regular(path: Path) -> None:
 
 
 def check_archive(path: Path) -> int:
-    """Verify the structure and all checksums of the zip archive, and its pickle.
+    """Verify the structure of the zip archive, all its checksums, and the pickle in it.
 
-    Returns the size of the pickle in bytes. Raises Damaged.
+    Returns the size of the pickle in bytes. Raises Damaged if the verification fails.
     """
     size = path.stat().st_size
     try:
@@ -111,12 +114,12 @@ def check_archive(path: Path) -> int:
 
 
 def check_same_archive(path: Path, entries: list[zipfile.ZipInfo]) -> None:
-    """Raises Damaged unless torch finds the same entries at the same offsets as `zipfile`.
+    """Raises Damaged unless torch and `zipfile` find the same entries at the same offsets.
 
-    `zipfile` has verified the checksums, but torch reads the tensors. A malicious file can contain
-    a different archive for each of them.
+    `zipfile` has verified the checksums, but torch reads the tensors. A malicious file can look
+    like one archive to `zipfile` and like another archive to torch.
     """
-    reader: Any = torch._C.PyTorchFileReader(str(path))  # Any: a method is missing in its stub
+    reader: Any = torch._C.PyTorchFileReader(str(path))  # Any, as the type stub lacks a method
     folders = {entry.filename.partition("/")[0] for entry in entries}
     found = {entry.filename.partition("/")[2]: entry for entry in entries}
     if len(folders) != 1 or sorted(reader.get_all_records()) != sorted(found):
@@ -131,8 +134,12 @@ def check_same_archive(path: Path, entries: list[zipfile.ZipInfo]) -> None:
 
 
 def check_pickle(data: bytes) -> int:
-    """Returns the size of the pickle in bytes. Raises Damaged if it uses a class or function that
-    is not in GLOBALS: torch allows some that can allocate any amount of memory (`bytearray`)."""
+    """Raises Damaged if the pickle uses a class or function that is not in GLOBALS. Returns the
+    size of the pickle in bytes.
+
+    GLOBALS is stricter than torch's own list: torch also allows `bytearray`, which can allocate any
+    amount of memory.
+    """
     try:
         for opcode, argument, _ in pickletools.genops(data):
             if "GLOBAL" in opcode.name and not GLOBALS.fullmatch(str(argument)):
@@ -146,19 +153,22 @@ def check_pickle(data: bytes) -> int:
 
 
 def check_content(content: Any, *, nodes: int, size: int) -> None:
-    """Raises Damaged unless `content` is plain data with dense tensors and the required entries.
+    """Raises Damaged unless `content` has all required entries and contains only plain data and
+    dense tensors.
 
-    `nodes` is the maximum number of values. A value that two dictionaries share counts twice.
-    `size` is the file size in bytes.
+    `nodes` is the maximum number of values in `content`. A value that is in two dictionaries counts
+    twice. `size` is the file size in bytes.
     """
     tensors = collect_tensors(content, limit=nodes)
-    # A tied output head is stored once but listed twice, hence the factor of two.
+    # The factor is two because a tied output head is stored once, but is listed twice in the state
+    # dict.
     if sum(tensor.numel() * tensor.element_size() for tensor in tensors) > 2 * size:
         raise Damaged("its tensors overlap")
     entry = content.get("headscope") if isinstance(content, dict) else None
     if not isinstance(entry, dict):
         raise Damaged("it has no entry headscope")
-    if type(entry.get("format")) is not int or entry["format"] != FORMAT:  # it may be a tensor
+    # The type is checked first, because a malicious file may contain a tensor here.
+    if type(entry.get("format")) is not int or entry["format"] != FORMAT:
         raise Damaged("it was written by another version of headscope")
     kinds = {"config": dict, "tokenizer": dict, "store": str, "precision": str}
     for key, kind in kinds.items():
@@ -185,8 +195,8 @@ def check_content(content: Any, *, nodes: int, size: int) -> None:
 
 
 def collect_tensors(content: Any, *, limit: int) -> list[torch.Tensor]:
-    """All tensors in nested plain data, repeated where they are shared. Raises Damaged if there are
-    more than `limit` values, or values of other types."""
+    """All tensors in nested plain data. A tensor that occurs twice is listed twice. Raises Damaged
+    if there are more than `limit` values, or a value that is neither plain data nor a tensor."""
     tensors = []
     stack = [(content, 0)]
     visited = 0
@@ -214,8 +224,9 @@ def collect_tensors(content: Any, *, limit: int) -> list[torch.Tensor]:
 
 
 def check_tensor(tensor: torch.Tensor) -> None:
-    """Raises Damaged unless the tensor is dense, on the CPU, and all its elements are stored: an
-    expanded tensor (stride 0) could need far more memory than the file."""
+    """Raises Damaged unless the tensor is dense, on the CPU, and all its elements are stored. An
+    expanded tensor (with stride 0) stores only some of its elements, and a copy of it could need
+    far more memory than the file."""
     if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
         raise Damaged("it has a tensor that is not dense")
     needed = math.prod(tensor.shape) * tensor.element_size()
@@ -229,8 +240,9 @@ def check_tensor(tensor: torch.Tensor) -> None:
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
-    """Whether no element is NaN or infinite."""
+    """Whether all elements are finite: neither NaN nor infinite."""
     if not tensor.is_floating_point() or not tensor.numel():
         return True
-    lowest, highest = tensor.detach().aminmax()  # NaN if any element is; allocates no large tensor
+    # aminmax allocates no large tensor, and returns NaN if any element is NaN.
+    lowest, highest = tensor.detach().aminmax()
     return math.isfinite(lowest) and math.isfinite(highest)

@@ -1,4 +1,4 @@
-"""Finding the checkpoint file and the device that the keys of a script select."""
+"""Finds the checkpoint file and the device that the configuration keys of a script select."""
 
 import sys
 from pathlib import Path
@@ -11,14 +11,16 @@ from headscope.terminal import printable
 
 
 def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("outputs")) -> Path:
-    """The path of the checkpoint that `given` selects: a file, the best checkpoint of a run folder
-    or, for None, the best checkpoint of the newest run, which `outputs/latest` names.
+    """The path of the checkpoint file that `given` selects.
 
-    If best.ckpt of a run is damaged, its last.ckpt is returned, with a message on standard error.
-    If `given` is a file, no other file is used instead. `key` is the configuration key of `given`,
-    for the messages.
+    `given` is a checkpoint file, a run folder or None. A run folder selects the best.ckpt of this
+    run. None selects the best.ckpt of the newest run, whose name is in the file `outputs/latest`.
 
-    Raises UserError if there is no such checkpoint.
+    If best.ckpt is missing, last.ckpt of the same run is returned. If best.ckpt is damaged,
+    last.ckpt is returned and a message is printed on standard error. If `given` is a file, no other
+    file is used instead. `key` is the configuration key of `given`, for error messages.
+
+    Raises UserError if no checkpoint is found.
     """
     if given is None:
         latest = outputs / "latest"
@@ -59,8 +61,8 @@ def _last_if_damaged(best: Path, last: Path) -> Path:
 
 
 def pick_device(name: str) -> torch.device:
-    """The device with this name: `cpu`, `cuda`, `mps`, or `auto` for the first available of `cuda`,
-    `mps` and `cpu`.
+    """The device with this name: `cpu`, `cuda`, `mps`, or `auto`. `auto` selects the first of
+    `cuda`, `mps` and `cpu` that is available.
 
     Raises UserError if this machine does not have the device.
     """

@@ -1,9 +1,10 @@
-"""Loading the model, the tokenizer and the configuration from a checkpoint file.
+"""Loads the model, the tokenizer and the configuration from a checkpoint file.
 
-A checkpoint is a Lightning checkpoint with an additional entry, `headscope`: the resolved
-configuration and the state of the tokenizer, as plain data. Loading needs no Lightning. A file from
-an untrusted source runs no code: it is read with `weights_only=True`, and only the parts in the
-schemas of `headscope.config` can be built from its configuration.
+A checkpoint is a Lightning checkpoint with an additional entry `headscope`. This entry contains the
+resolved configuration and the state of the tokenizer, as plain data. Loading a checkpoint does not
+need Lightning. A file from an untrusted source cannot run code: it is read with
+`weights_only=True`, and its configuration can only build parts that have a schema in
+`headscope.config`.
 """
 
 import re
@@ -33,8 +34,8 @@ from headscope.terminal import printable
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The content of a checkpoint file, which was saved at step `step`. `precision`, one of
-    `PRECISIONS`, is the one that the run trained in."""
+    """The content of a checkpoint file. `step` is the training step at which the file was saved.
+    `precision` is the precision of the training run, one of `PRECISIONS`."""
 
     path: Path
     model: GPT
@@ -44,10 +45,11 @@ class Checkpoint:
     precision: str
 
     def attention(self, text: str | Sequence[int]) -> "AttentionReading":
-        """The attention of the model on a text or on tokens, up to `block_size` tokens.
+        """The attention of the model on a text or on token ids. Only the first `block_size` tokens
+        are used.
 
         Raises UserError if there are no tokens, if the vocabulary cannot encode the text, or if a
-        token is not an integer in the vocabulary.
+        token id is not in the vocabulary.
         """
         if isinstance(text, str):
             tokens = self.tokenizer.encode_prompt(text)
@@ -69,11 +71,11 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class AttentionReading:
-    """The attention of a model on a text of T tokens.
+    """The attention of a model (L layers, H heads per layer) on a text of T tokens.
 
     `labels` are printable texts of the tokens (see `token_labels`). `weights` (L, H, T, T) are the
     attention weights. `scores` (L, H, T, T) are the attention scores before the causal mask and the
-    softmax: scaled, and with the bias of the position encoding.
+    softmax. The scores are scaled and include the bias of the position encoding.
     """
 
     tokens: list[int]
@@ -82,7 +84,8 @@ class AttentionReading:
     scores: torch.Tensor
 
     def first(self, length: int) -> "AttentionReading":
-        """The part for the first `length` tokens. Attention is causal, so no weight changes."""
+        """The attention among the first `length` tokens. Attention is causal, so the later tokens
+        do not affect these weights."""
         return AttentionReading(
             tokens=self.tokens[:length],
             labels=self.labels[:length],
@@ -94,8 +97,8 @@ class AttentionReading:
 def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
     """Load a checkpoint. The model is on `device`, in evaluation mode.
 
-    Raises UserError if the file is missing, damaged, or not a checkpoint of headscope, if its
-    weights are not finite, or if this machine does not have the device.
+    Raises UserError if the file is missing, damaged or not a headscope checkpoint, or if a weight
+    is NaN or infinite. Also raises UserError if this machine does not have the device.
     """
     path = Path(path)
     device = pick_device(str(device))
@@ -125,10 +128,10 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
 
 
 def config_of(content: dict[str, Any]) -> TrainConfig:
-    """The configuration in the content of a checkpoint, checked against the schemas.
+    """The configuration in the content of a checkpoint, after a check against the schemas.
 
-    Raises UserError if a key is missing, unknown or has the wrong type, or if it names a part that
-    headscope does not have.
+    Raises UserError if a key is missing, is unknown or has a value of the wrong type, or if the
+    configuration names a part that headscope does not have.
     """
     return parse(TrainConfig, content["headscope"].get("config"))
 
@@ -136,8 +139,8 @@ def config_of(content: dict[str, Any]) -> TrainConfig:
 def contents(
     *, config: TrainConfig, tokenizer: Tokenizer, store: str, precision: str
 ) -> dict[str, Any]:
-    """The entry `headscope` of a checkpoint. `store` is the name of the token store, which
-    identifies the training text. `precision` is one of `PRECISIONS`."""
+    """The content of the entry `headscope` of a checkpoint. `store` is the name of the token store,
+    which identifies the training text. `precision` is one of `PRECISIONS`."""
     return {
         "format": FORMAT,
         "config": asdict(config),
@@ -158,8 +161,13 @@ def model_weights(content: dict[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def check_same_tokenizer(given: str, words: Sequence[str]) -> None:
-    """Raises UserError if `words` of the command line select another tokenizer than that of the
-    checkpoint `given` as init_from: its weights can only be used with its own tokenizer."""
+    """Raises UserError if the command line selects another tokenizer than the tokenizer in the
+    checkpoint. The weights of a checkpoint can only be used with the tokenizer that they were
+    trained with.
+
+    `given` is the value of the key init_from, which selects the checkpoint. `words` are the
+    arguments of the command line.
+    """
     split = [word.lstrip("+").partition("=") for word in words]
     selected = {key: value for key, _, value in split if re.fullmatch(r"tokenizer(\.\w+)?", key)}
     if not selected:
@@ -176,7 +184,8 @@ def check_same_tokenizer(given: str, words: Sequence[str]) -> None:
 
 
 def load_weights(model: GPT, content: dict[str, Any], *, name: str) -> None:
-    """Load the weights of a checkpoint into `model`. Raises UserError if their shapes differ."""
+    """Load the weights of a checkpoint into `model`. Raises UserError if the names or shapes of the
+    weights do not match the model."""
     try:
         model.load_state_dict(model_weights(content))
     except RuntimeError as error:
@@ -187,9 +196,10 @@ def load_weights(model: GPT, content: dict[str, Any], *, name: str) -> None:
 
 
 def with_block_size(loaded: Checkpoint, block_size: int) -> GPT:
-    """The model of a checkpoint with another maximum context length.
+    """The model of the checkpoint `loaded`, with the maximum context length `block_size`.
 
-    Raises UserError if the position encoding has a learned table, which cannot be extended.
+    Raises UserError if the position encoding works only for the block_size of training, for example
+    because it has a learned table.
     """
     if block_size == loaded.model.block_size:
         return loaded.model
@@ -205,15 +215,16 @@ def with_block_size(loaded: Checkpoint, block_size: int) -> GPT:
 
 
 def stored_corpus(config: TrainConfig) -> Corpus:
-    """The corpus in the configuration of a checkpoint. Because the checkpoint chooses the files to
-    read, their names are printed on standard error."""
+    """The corpus that the configuration of a checkpoint selects. The checkpoint decides which files
+    are read, so the names of these files are printed on standard error."""
     for line in sources(config.data, "data"):
         print(printable(line), file=sys.stderr)
     return build_part(config.data)
 
 
 def sources(config: CorpusConfig | TokenizerConfig, group: str) -> list[str]:
-    """One line per file, folder or dataset named in a part of a checkpoint's configuration."""
+    """One line for each file, folder or dataset that `config` names. `config` is a part of a
+    checkpoint's configuration."""
     return [
         f"Reading {group}.{key}={value}, as the checkpoint says"
         for key in ("path", "name")

@@ -1,1 +1,2 @@
-"""Comparing choices that are trained with the same settings and seeds: quality, size and speed."""
+"""Compares configuration choices, such as position encodings, in quality, size and speed. All other
+settings and the seeds are the same for all choices."""

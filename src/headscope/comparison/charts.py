@@ -9,11 +9,11 @@ from headscope.analysis.pictures.style import BLUE, COLOURS, GREY, plain_axes
 
 
 def choice_chart(rows: Sequence[dict[str, Any]]) -> Figure:
-    """Bits per byte of each choice, the best at the top, and the time of a training step, if all
-    choices were timed.
+    """A chart of the bits per byte of each choice, with the best choice at the top. If all choices
+    were timed, a second panel shows the time of a training step.
 
-    A row has the keys `choice`, `bits_per_byte`, `seed_<n>` for each seed and, optionally,
-    `step_ms`.
+    Each row has the keys `choice` and `bits_per_byte`, one key `seed_<n>` for each seed, and
+    optionally the key `step_ms`.
     """
     rows = sorted(rows, key=lambda row: row["bits_per_byte"])
     timed = all("step_ms" in row for row in rows)
@@ -48,10 +48,10 @@ def choice_chart(rows: Sequence[dict[str, Any]]) -> Figure:
 
 
 def length_chart(rows: Sequence[dict[str, Any]], block_sizes: Sequence[int]) -> Figure:
-    """Bits per byte of one seed at several context lengths, with a line per choice.
+    """A chart of bits per byte at several context lengths, for one seed. Each choice has one line.
 
-    A row has the keys `choice` and `bits_per_byte_at_<length>`, for each length that its position
-    encoding supports.
+    Each row has the key `choice`, and one key `bits_per_byte_at_<length>` for each context length
+    that the choice's position encoding supports.
     """
     figure = Figure(figsize=(8.5, 5), layout="constrained")
     panel = figure.subplots()
@@ -70,7 +70,8 @@ def length_chart(rows: Sequence[dict[str, Any]], block_sizes: Sequence[int]) -> 
             linestyle=["-", "--"][number // len(COLOURS) % 2],
         )
         lines.append((values[-1], line, row["choice"] + limit))
-    lines.sort(key=lambda line: -line[0])  # the legend has the order of the line ends
+    # Sort by the last value, so that the legend has the same order as the right ends of the lines.
+    lines.sort(key=lambda line: -line[0])
     panel.set_xscale("log", base=2)
     panel.set_xticks(block_sizes, [str(size) for size in block_sizes])
     panel.minorticks_off()

@@ -1,4 +1,4 @@
-"""Running a comparison: python scripts/compare.py."""
+"""Runs a comparison (python scripts/compare.py)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,11 +22,11 @@ def compare_runs(
 ) -> None:
     """Train, evaluate and time the runs, print the tables and write the results to `folder`.
 
-    Each result is written as soon as it is known, so a stopped comparison continues where it
-    stopped. The caller must hold the lock of `folder`.
+    Each result is saved as soon as it is known, so a comparison that was stopped can continue from
+    there. The caller must hold the lock of `folder`.
 
-    Raises UserError before the training if a setting is invalid, or if `folder` has runs with other
-    settings.
+    Raises UserError before training starts, if a setting is invalid or if `folder` contains runs
+    with other settings.
     """
     for size in block_sizes:
         if size < 1:
@@ -34,7 +34,8 @@ def compare_runs(
     if speed_rounds < 0:
         raise UserError(f"speed_rounds={speed_rounds} must be 0 or more")
     check_plan(runs)
-    # All choices with the first seed come first, so that a failing choice is found early.
+    # Train all choices with the first seed before using the next seed, so that a choice that fails
+    # is found early.
     train_all(sorted(runs, key=lambda run: seeds_of(runs).index(run.seed)), console)
     check_same_text(runs)
     rows = comparison_rows(runs, folder, block_sizes, speed_rounds, console)
@@ -53,11 +54,12 @@ def comparison_rows(
     speed_rounds: int,
     console: Console,
 ) -> list[dict[str, Any]]:
-    """One row of figures per choice."""
+    """One row of results for each choice."""
     choices: dict[str, list[PlannedRun]] = {}
     for run in runs:
         choices.setdefault(run.name, []).append(run)
-    # Only the first seed: other context lengths take long and differ by more than the seeds do.
+    # Measure other context lengths and speed only for the first seed, because the measurements take
+    # long. Bits per byte differ more between context lengths than between seeds.
     first_seed = [choice_runs[0] for choice_runs in choices.values()]
     lengths = {run.name: bits_per_byte_at_lengths(run, block_sizes, console) for run in first_seed}
     speed = measure_speed(first_seed, folder, rounds=speed_rounds, console=console)

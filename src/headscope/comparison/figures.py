@@ -1,4 +1,4 @@
-"""The figures of a comparison: quality, size and speed of its runs."""
+"""Measures the quality, size and speed of the runs of a comparison."""
 
 import statistics
 import time
@@ -25,8 +25,8 @@ EVALUATION_BATCH = 16
 
 
 def run_figures(runs: Sequence[PlannedRun]) -> dict[str, Any]:
-    """Model size, bits per byte of each seed, their mean and, for several seeds, their sample
-    standard deviation."""
+    """The model size, the bits per byte of each seed, and the mean over the seeds. If there are
+    several seeds, also the sample standard deviation. `runs` are the runs of one choice."""
     bits = [run.summary()["val_bits_per_byte"] for run in runs]
     model = checkpoint.load(runs[0].last).model
     return {
@@ -41,8 +41,8 @@ def run_figures(runs: Sequence[PlannedRun]) -> dict[str, Any]:
 def bits_per_byte_at_lengths(
     run: PlannedRun, block_sizes: Sequence[int], console: Console
 ) -> dict[str, float]:
-    """Bits per byte of a run at each context length that its position encoding supports. The result
-    is stored in the run's folder, and read from there the next time."""
+    """Bits per byte of a run at each of `block_sizes` that the run's position encoding supports.
+    The result is saved in the run's folder, and the next call reads it from there."""
     if not block_sizes:
         return {}
     file = run.folder / "lengths.json"
@@ -65,7 +65,8 @@ def bits_per_byte_at_lengths(
 
 
 def _has_all_lengths(content: Any, block_sizes: Sequence[int]) -> bool:
-    """Whether the content of a JSON file has valid figures for exactly `block_sizes`."""
+    """Whether `content`, read from a JSON file, has valid values for exactly the sizes in
+    `block_sizes`."""
     return (
         isinstance(content, dict)
         and content.keys() == set(map(str, block_sizes))
@@ -76,11 +77,11 @@ def _has_all_lengths(content: Any, block_sizes: Sequence[int]) -> bool:
 def measure_speed(
     runs: Sequence[PlannedRun], folder: Path, *, rounds: int, console: Console
 ) -> dict[str, dict[str, float]]:
-    """Milliseconds per training step (one batch, not compiled), and sampled tokens per second, as
-    medians over `rounds`. `runs` has one run per choice.
+    """Milliseconds per training step, and sampled tokens per second, as medians over `rounds`
+    rounds. A training step uses one batch and no compilation. `runs` has one run per choice.
 
-    Each round times all choices, so that a change in the machine's speed affects all of them. The
-    result is stored in `folder`, and read from there the next time.
+    Each round times all choices, so that a change in the machine's speed affects all choices alike.
+    The result is saved in `folder`, and the next call reads it from there.
     """
     if not rounds:
         return {}
@@ -122,7 +123,7 @@ def measure_speed(
 
 
 def _has_all_speeds(speed: Any, runs: Sequence[PlannedRun]) -> bool:
-    """Whether the content of a JSON file has all figures of `measure_speed`."""
+    """Whether `speed`, read from a JSON file, has all values that `measure_speed` returns."""
     return (
         isinstance(speed, dict)
         and speed.keys() == {run.name for run in runs}

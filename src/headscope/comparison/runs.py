@@ -1,4 +1,4 @@
-"""The runs of a comparison: planning them, and training those that are not finished.
+"""Plans the runs of a comparison, and trains the runs that are not finished.
 
 A finished run has a summary.json. A stopped run is resumed from its newest checkpoint.
 """
@@ -26,7 +26,9 @@ from headscope.training.run_folder import clean_up, is_run, remove_leftovers
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run of the words `choice` of the command line, in the folder `comparison`."""
+    """A run of a comparison. `choice` is the part of the command line that differs between the
+    runs, such as `model/position=rotary model.heads=8`. `comparison` is the folder of the
+    comparison."""
 
     choice: str
     seed: int
@@ -35,7 +37,8 @@ class PlannedRun:
 
     @property
     def name(self) -> str:
-        """A short name: `rotary heads=8` for `model/position=rotary model.heads=8`."""
+        """A short name for the choice: `rotary heads=8` for `model/position=rotary
+        model.heads=8`."""
         return re.sub(r"\bmodel(/\w+=|\.)", "", self.choice)
 
     @property
@@ -59,7 +62,7 @@ class PlannedRun:
 
 def check_plan(runs: Sequence[PlannedRun]) -> None:
     """Raises UserError if the configuration of a run is invalid, if two runs have the same folder,
-    or if a folder has a run with another configuration."""
+    or if a folder already contains a run with another configuration."""
     if len({run.folder for run in runs}) < len(runs):
         raise UserError(
             "compare.choices=: the folders of two choices have the same name, in which special "
@@ -75,8 +78,8 @@ def check_plan(runs: Sequence[PlannedRun]) -> None:
 
 
 def check_same_text(runs: Sequence[PlannedRun]) -> None:
-    """Raises UserError if runs with the same text and tokenizer were trained on different tokens: a
-    file has changed between them."""
+    """Raises UserError if two runs have the same settings of text and tokenizer, but were trained
+    on different tokens. This happens if a text file has changed between the two runs."""
     stores: dict[str, str] = {}
     for run in runs:
         entry = checkpoint.read(run.last)["headscope"]
@@ -116,7 +119,7 @@ def train(run: PlannedRun, console: Console) -> dict[str, Any]:
                 console=console if console.is_terminal else Console(quiet=True),
                 resume=newest_checkpoint(run.folder) if is_run(run.folder) else None,
             )
-            remove_leftovers(run.folder)  # from a process that was killed while saving
+            remove_leftovers(run.folder)  # files of a process that was killed while saving
             return fit(built)
     except UserError as error:
         raise UserError(f"{run.choice}, seed {run.seed}: {error}") from error

@@ -1,8 +1,9 @@
 """The results of a comparison as tables, a CSV file and charts.
 
-A row has the keys `choice`, `parameters`, `cache_bytes_per_token`, `bits_per_byte` (the mean over
-the seeds) and `seed_<n>` for each seed. It has `deviation` if there are several seeds, and
-`step_ms`, `sampled_tokens_per_second` and `bits_per_byte_at_<length>` if they were measured.
+Each row has the keys `choice`, `parameters`, `cache_bytes_per_token`, `bits_per_byte` (the mean
+over the seeds), and one key `seed_<n>` for each seed. If there are several seeds, a row also has
+the key `deviation`. The keys `step_ms`, `sampled_tokens_per_second` and `bits_per_byte_at_<length>`
+are present if they were measured.
 """
 
 import csv
@@ -17,11 +18,13 @@ from rich.table import Table
 from headscope.comparison.charts import choice_chart, length_chart
 
 MIN_WIDTH = 100
-"""Minimum width of the tables in characters, so that a file or a pipe gets whole lines."""
+"""Minimum width of the tables in characters, so that lines are not broken when the output is a file
+or a pipe."""
 
 
 def write_files(rows: list[dict[str, Any]], folder: Path, block_sizes: Sequence[int]) -> None:
-    """Write comparison.csv, comparison.png and, if there are `block_sizes`, lengths.png."""
+    """Write comparison.csv and comparison.png. If `block_sizes` is not empty, also write
+    lengths.png."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     with (folder / "comparison.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns)
@@ -33,7 +36,7 @@ def write_files(rows: list[dict[str, Any]], folder: Path, block_sizes: Sequence[
 
 
 def print_tables(rows: list[dict[str, Any]], folder: Path, console: Console) -> None:
-    """Print the rows as tables, the best first."""
+    """Print the rows as tables, with the best choice first."""
     rows = sorted(rows, key=lambda row: row["bits_per_byte"])
     columns = {
         "bits per byte": partial(cell, key="bits_per_byte", spec=".4f"),
@@ -59,7 +62,8 @@ def print_tables(rows: list[dict[str, Any]], folder: Path, console: Console) -> 
 def table(
     rows: list[dict[str, Any]], columns: Mapping[str, Callable[[dict[str, Any]], str]]
 ) -> Table:
-    """A table with a row per choice. Each column is a function from a row to the cell's text."""
+    """A table with one row per choice. `columns` maps the name of each column to a function that
+    returns the cell's text for a row."""
     result = Table(box=None, pad_edge=False)
     result.add_column("choice", no_wrap=True)
     for name in columns:

@@ -1,10 +1,11 @@
-"""Typed schemas of the configuration. conf/ contains the values, this folder the types.
+"""Typed schemas of the configuration. The files in conf/ contain the values, and this folder
+defines their types.
 
-Every key has a type, so that a misspelt key or a value of the wrong type fails when the
-configuration is composed. conf/ refers to a schema as /schema/<group>/<name>.
+Every key has a type, so a misspelt key or a value of the wrong type raises an error when the
+configuration is composed. The files in conf/ refer to a schema as /schema/<group>/<name>.
 
-`parse` and `from_hydra` check plain data and make instances of the schemas. A schema with a
-`_target_` describes a call: `build_part` calls the target with the values of an instance.
+`parse` and `from_hydra` check plain data and return an instance of a schema. If a schema has a
+`_target_` (a class or function), `build_part` calls this target with the values of the instance.
 """
 
 from functools import cache
@@ -24,12 +25,12 @@ SCHEMAS: dict[str, dict[str, type]] = {
     **training.SCHEMAS,
     **scripts.SCHEMAS,
 }
-"""Every choice of every group of conf/: group -> name of the file -> schema."""
+"""The schemas of all files in conf/, as a dictionary {group: {file name: schema}}."""
 
 
-@cache  # once per process: it takes a quarter of the time of composing
+@cache  # once per process, as it takes a quarter of the time to compose a configuration
 def register_schemas() -> None:
-    """Registers the schemas in Hydra, and ${every:...} for conf/compare."""
+    """Registers the schemas in Hydra, and the resolver `${every:...}` that conf/compare uses."""
     store = ConfigStore.instance()
     for group, schemas in SCHEMAS.items():
         for name, schema in schemas.items():
@@ -38,7 +39,8 @@ def register_schemas() -> None:
 
 
 def every_choice(group: str, *exceptions: str) -> list[str]:
-    """`model/norm=layer` and so on, for each choice of a group such as model/norm. An exception
-    such as `layer model.bias=true` replaces the choice with which it begins."""
+    """The overrides that select each choice of a group: `model/norm=layer` and so on, for the group
+    model/norm. Each item of `exceptions` replaces the choice that is its first word. For example,
+    `layer model.bias=true` replaces `layer`."""
     longer = {words.split()[0]: words for words in exceptions}
     return [f"{group}={longer.get(name, name)}" for name in SCHEMAS[group.split("/")[-1]]]

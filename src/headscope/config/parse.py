@@ -1,7 +1,8 @@
-"""Checks plain data key by key against a schema, and makes an instance of the schema.
+"""Checks plain data against a schema, key by key, and returns an instance of the schema.
 
 Every configuration is checked here, whether it comes from the command line or from a checkpoint.
-The data is not executed: it is not interpolated, imported or called.
+Nothing in the data is executed: `parse` resolves no interpolation, imports nothing and calls
+nothing.
 """
 
 import difflib
@@ -19,22 +20,23 @@ from headscope.errors import UserError
 Schema = TypeVar("Schema")
 
 HYDRA_KEYS = ("_target_", "_partial_")
-"""Keys that only a schema sets. In the data, `_target_` selects one of the known schemas."""
+"""Keys whose values only a schema can define. In the data, `_target_` can only select one of the
+known schemas."""
 
 TYPE_NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
 
 
 def from_hydra(schema: type[Schema], config: DictConfig) -> Schema:
-    """Makes an instance of `schema` from a configuration that Hydra composed. Resolves its
-    interpolations. Raises UserError like `parse`."""
+    """Resolves the interpolations in a configuration that Hydra composed, and makes an instance of
+    `schema` from the configuration. Raises UserError for the same reasons as `parse`."""
     return parse(schema, OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
 
 
 def parse(schema: type[Schema], data: Any, key: str = "") -> Schema:
     """Makes an instance of the dataclass `schema` from nested plain data.
 
-    `key` is the path of `data` in the configuration, for messages. If `schema` has subclasses, as
-    `PositionConfig` has, `_target_` in the data selects one of them.
+    `key` is the path of `data` in the configuration, for error messages. If `schema` has subclasses
+    (for example `PositionConfig`), `_target_` in the data selects one of them.
 
     Raises UserError when a key is missing or unknown, a value has the wrong type, or `_target_` is
     not the target of a schema.
@@ -60,7 +62,7 @@ def parse(schema: type[Schema], data: Any, key: str = "") -> Schema:
 
 
 def _select_schema(schema: type[Schema], data: Mapping[str, Any], key: str) -> type[Schema]:
-    """`schema`, or its subclass with the `_target_` of the data."""
+    """`schema`, or the subclass of `schema` that `_target_` in the data selects."""
     targets = {vars(each).get("_target_"): each for each in (schema, *_subclasses(schema))}
     targets = {target: each for target, each in targets.items() if target not in (None, MISSING)}
     if not targets:
@@ -79,7 +81,8 @@ def _subclasses(schema: type[Schema]) -> list[type[Schema]]:
 
 
 def _checked_value(expected: Any, value: Any, key: str) -> Any:
-    """`value`, if it has the type `expected`; an integer is converted where a float is expected."""
+    """Returns `value` if it has the type `expected`, and raises UserError otherwise. If a float is
+    expected, an integer is converted to a float."""
     if get_origin(expected) in (Union, types.UnionType):
         if value is None:
             return None
@@ -108,7 +111,8 @@ def _checked_value(expected: Any, value: Any, key: str) -> Any:
 
 
 def short(value: Any) -> str:
-    """A value of any size and depth, shortened to one line for a message."""
+    """The text of a value, shortened to one line for a message. The value may be of any size and
+    depth."""
     return value if isinstance(value, str) and len(value) < 80 else reprlib.repr(value)
 
 

@@ -9,13 +9,14 @@ from headscope.config.parse import HYDRA_KEYS
 
 
 def build_part(config: Any, **more: Any) -> Any:
-    """Calls the `_target_` of the schema of `config`, with the values of `config` and `more`.
+    """Calls the class or function `_target_`, which the schema of `config` names. The arguments are
+    the values of `config` and `more`.
 
     Nested parts are built first. If the schema has `_partial_`, the result is a `functools.partial`
     that takes the remaining arguments.
 
-    The target comes from the schema class, never from the values: a configuration from a hostile
-    checkpoint cannot choose what is called.
+    The target comes from the schema class, never from the values, so a configuration from a
+    malicious checkpoint cannot choose which function is called.
     """
     settings = {
         field.name: build_part(value) if hasattr(value, "_target_") else value

@@ -1,4 +1,4 @@
-"""Schemas of the scripts other than train.py, and of their groups."""
+"""Schemas of the configurations of all scripts except train.py, and of their groups."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ from headscope.config.training import LoggerConfig, ThresholdsConfig, TrainConfi
 
 @dataclass
 class MoreThanTrainConfig(TrainConfig):
-    logger: LoggerConfig | None = MISSING  # a default here would override the one of train.yaml
+    logger: LoggerConfig | None = MISSING  # a default here would override train.yaml
 
 
 @dataclass

@@ -9,8 +9,8 @@ from headscope.config.model import ModelConfig
 from headscope.config.text import CorpusConfig, TokenizerConfig
 
 PRECISIONS = ("32-true", "bf16-mixed", "bf16-true")
-"""Number formats that a run may compute in, in Lightning's words: float32; float32 weights with
-products in bfloat16; bfloat16."""
+"""The precisions in which a run may compute, as Lightning names them. The precisions are, in this
+order: float32, float32 weights with matrix products in bfloat16 (mixed precision), and bfloat16."""
 
 
 @dataclass

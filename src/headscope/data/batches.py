@@ -1,7 +1,8 @@
 """Training and validation batches from a token array.
 
-A batch is (inputs, targets), each (B, T) int64. The target of a token is the next token. Both are
-views of one tensor (B, T + 1), so they are not contiguous.
+A batch is a pair (inputs, targets) of int64 tensors, each with the shape (B, T). The target at each
+position is the next token. Inputs and targets are views of one tensor (B, T + 1), so they are not
+contiguous.
 
 Shapes: B batch, T block_size, N tokens.
 """
@@ -25,20 +26,23 @@ from headscope.errors import UserError
 Batch = tuple[Tensor, Tensor]
 
 Gather = Callable[[np.ndarray], Tensor]
-"""Maps start positions (B,) to the windows (B, length) that begin there, int64."""
+"""A function that maps start positions (B,) to the windows (B, length) that begin at these
+positions. The windows are int64."""
 
 BATCHES_PER_CHUNK = 64
-"""Number of batches whose start positions are computed together. In numpy, 64 take about as long as
-one."""
+"""Number of batches whose start positions are computed together. In numpy, computing them for 64
+batches takes about as long as for one batch."""
 
 
 class TrainingBatches(IterableDataset[Batch]):
-    """Endless training batches. Their order is a pure function of (seed, index, rank).
+    """An endless sequence of training batches. Each batch is a pure function of the seed, the rank
+    and the batch's index in the sequence.
 
-    Each epoch cuts the tokens (N,) into windows of T + 1 tokens that overlap by one token. It draws
-    a new offset for the first window and a new order (see `Shuffle`), and uses every window once.
-    Iteration begins at batch `start`, so a resumed run gets the same batches as an uninterrupted
-    run. With `device`, the tokens are copied to that device and batches are made there.
+    Each epoch cuts the tokens (N,) into windows of T + 1 tokens, where neighbouring windows share
+    one token. Each epoch has a new random offset of the first window and a new random order of the
+    windows (see `Shuffle`), and uses no window twice. Iteration begins at the batch with the index
+    `start`, so a resumed run gets the same batches as an uninterrupted run. If `device` is given,
+    the tokens are copied to this device and the batches are made there.
 
     Raises UserError when there are too few tokens for one batch.
     """
@@ -55,7 +59,8 @@ class TrainingBatches(IterableDataset[Batch]):
         world_size: int = 1,
         device: torch.device | None = None,
     ) -> None:
-        # One window less, because the random offset skips up to one window at the start.
+        # One window is subtracted, because the random offset skips up to one window of tokens at
+        # the start.
         self.windows = (len(tokens) - 1) // block_size - 1
         self.batches_per_epoch = self.windows // (batch_size * world_size)
         if self.batches_per_epoch < 1:
@@ -84,9 +89,11 @@ class TrainingBatches(IterableDataset[Batch]):
             yield inputs_and_targets(gather(starts))
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process: a memory-mapped file is sent as its path, not as its bytes."""
+        """The state that is sent to another process. A memory-mapped file is sent as its path
+        instead of its bytes."""
         tokens = self.tokens
-        # The base of a slice is the whole map: a slice would be another part of the file.
+        # Only the whole map has an mmap as its base. A slice is sent as bytes, because its
+        # attribute `offset` is wrong: it is the offset of the whole map.
         if isinstance(tokens, np.memmap) and isinstance(tokens.base, mmap.mmap):
             file, dtype, shape = tokens.filename, tokens.dtype, tokens.shape
             tokens = partial(np.memmap, file, dtype, "r", tokens.offset, shape)
@@ -97,7 +104,7 @@ class TrainingBatches(IterableDataset[Batch]):
         self.__dict__ = state | {"tokens": tokens() if isinstance(tokens, partial) else tokens}
 
     def starts(self) -> Iterator[np.ndarray]:
-        """The start positions (B,) of the windows, batch by batch."""
+        """Yields the start positions (B,) of the windows of each batch."""
         first_epoch, first_batch = divmod(self.start, self.batches_per_epoch)
         for epoch in itertools.count(first_epoch):
             random = np.random.default_rng([self.seed, epoch])
@@ -112,7 +119,8 @@ class TrainingBatches(IterableDataset[Batch]):
 
 
 def gather_on_cpu(tokens: np.ndarray, length: int) -> Gather:
-    """Copies windows from an array in memory or from a memory-mapped file."""
+    """Returns a function that copies windows from `tokens`, an array in memory or a memory-mapped
+    file."""
     windows = sliding_window_view(np.asarray(tokens), length)  # (N - length + 1, length), a view
 
     def gather(starts: np.ndarray) -> Tensor:
@@ -122,15 +130,17 @@ def gather_on_cpu(tokens: np.ndarray, length: int) -> Gather:
 
 
 def gather_on_device(tokens: np.ndarray, length: int, device: torch.device) -> Gather:
-    """Copies the tokens (uint16 or uint32) to `device` once, and gathers windows there."""
+    """Copies the tokens (uint16 or uint32) to `device` once. Returns a function that gathers
+    windows on this device."""
     bits = 8 * tokens.itemsize
-    # Torch cannot index its unsigned types on every device.
+    # View the tokens as signed integers, because torch cannot index unsigned integers on every
+    # device.
     device_tokens = torch.tensor(tokens.view(f"int{bits}"), device=device)
     offsets = torch.arange(length, device=device)
 
     def gather(starts: np.ndarray) -> Tensor:
-        # This copy does not wait for the GPU. CUDA copies such small arrays into its own buffer
-        # before `to` returns, so that `starts` may be freed.
+        # This copy does not wait for the GPU. After the call of `to`, `starts` may still be freed
+        # safely, because CUDA copies small arrays into its own buffer before `to` returns.
         device_starts = torch.from_numpy(starts).to(device, non_blocking=True)
         return device_tokens[device_starts[:, None] + offsets].long() & (1 << bits) - 1
 
@@ -138,17 +148,17 @@ def gather_on_device(tokens: np.ndarray, length: int, device: torch.device) -> G
 
 
 def prefetched(batches: TrainingBatches) -> DataLoader[Batch]:
-    """The same batches in the same order, prefetched by one worker process into pinned memory. The
-    process is spawned, as CUDA does not survive a fork."""
+    """A loader of the same batches in the same order, prefetched by one worker process into pinned
+    memory. The process is spawned, because CUDA does not work in a forked process."""
     return DataLoader(
         batches,
         batch_size=None,
         num_workers=1,
-        persistent_workers=True,  # else Lightning warns; there is one epoch without end
+        persistent_workers=True,  # otherwise Lightning warns; the only epoch never ends
         pin_memory=True,
         worker_init_fn=ignore_interrupts,
         multiprocessing_context="spawn",
-        generator=torch.Generator(),  # otherwise DataLoader draws from the global generator
+        generator=torch.Generator(),  # otherwise DataLoader uses the global generator
     )
 
 
@@ -158,11 +168,12 @@ def ignore_interrupts(worker: int) -> None:
 
 
 class ValidationWindows(IterableDataset[Batch]):
-    """Windows of T tokens in text order without overlap, so that every token except the first is
-    predicted exactly once.
+    """Batches of validation windows. The windows have T tokens, are in text order and do not
+    overlap. So every token except the first is predicted exactly once.
 
-    A shorter last window is a separate batch. `every` = n takes every n-th window: a fixed subset
-    spread over the whole text. With several ranks, each rank gets every `world_size`-th batch.
+    If the last window is shorter, it is a separate batch. If `every` is n, only every n-th window
+    is used: a fixed subset, spread over the whole text. With several ranks, each rank gets every
+    `world_size`-th batch.
     """
 
     def __init__(
@@ -200,8 +211,8 @@ class ValidationWindows(IterableDataset[Batch]):
 
 
 def spread_windows(tokens: np.ndarray, *, windows: int, length: int) -> Tensor:
-    """Evenly spaced windows, int64 (`windows`, `length`). A short text gives fewer windows, and a
-    text shorter than `length` gives one shorter window."""
+    """Evenly spaced windows of the tokens, as an int64 tensor (`windows`, `length`). A short text
+    gives fewer windows, and a text shorter than `length` gives one shorter window."""
     length = min(length, len(tokens))
     candidates = tokens[: len(tokens) // length * length].reshape(-1, length)
     chosen = np.linspace(0, len(candidates) - 1, min(windows, len(candidates))).astype(int)
@@ -209,7 +220,8 @@ def spread_windows(tokens: np.ndarray, *, windows: int, length: int) -> Tensor:
 
 
 def first_passage(tokens: np.ndarray, length: int) -> list[int]:
-    """The first tokens of a text, without the end-of-text token before the first document."""
+    """The first `length` tokens of a split, without the end-of-text token before the first
+    document."""
     return tokens[1 : length + 1].tolist()
 
 
@@ -218,5 +230,5 @@ def as_batch(windows: np.ndarray) -> Batch:
 
 
 def inputs_and_targets(windows: Tensor) -> Batch:
-    """Splits windows (B, T + 1) into inputs and targets. Both are views."""
+    """Splits windows (B, T + 1) into inputs and targets, as views of the windows."""
     return windows[:, :-1], windows[:, 1:]  # (B, T)

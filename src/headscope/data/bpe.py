@@ -10,17 +10,18 @@ MAX_VOCAB_SIZE = 2**20
 
 
 def train_bpe(texts: Iterable[str], *, vocab_size: int) -> dict[bytes, int]:
-    """The bytes of all tokens, each with its number. The end of text is not included.
+    """Returns a dictionary from the bytes of each token to the token's id. The end-of-text token is
+    not included.
 
-    Raises UserError when `texts` are too short to give `vocab_size` tokens.
+    Raises UserError if `texts` contain too little text for a vocabulary of `vocab_size` tokens.
     """
     from tokenizers import Tokenizer as HuggingFaceTokenizer
     from tokenizers import models, pre_tokenizers, trainers
 
     if vocab_size < 257:
         raise UserError(
-            f"tokenizer.vocab_size={vocab_size} must be at least 257: the 256 bytes and the end of "
-            "text"
+            f"tokenizer.vocab_size={vocab_size} must be at least 257: the 256 bytes and the "
+            "end-of-text token"
         )
     if vocab_size > MAX_VOCAB_SIZE:
         raise UserError(
@@ -54,15 +55,16 @@ LONG_RUN = re.compile(r"\w{10000}|\s{10000}|[^\w\s]{10000}")
 
 
 def split_long_runs(text: str) -> list[str]:
-    """Splits the text into pieces if it has a very long run of letters, spaces or punctuation. BPE
-    training on such a run takes time that grows with the square of its length."""
+    """Splits the text into pieces if it has a very long run of letters, spaces or punctuation.
+    Otherwise, the time of BPE training would grow with the square of the length of the run."""
     if LONG_RUN.search(text) is None:
         return [text]
     return [text[start : start + 10_000] for start in range(0, len(text), 10_000)]
 
 
 def _byte_symbols() -> list[str]:
-    """The printable character with which byte-level BPE trainers write each byte, as in GPT-2."""
+    """For each byte, the printable character that stands for this byte in byte-level BPE, as in
+    GPT-2."""
     substitutes = iter(range(256, 512))
     return [
         chr(value) if chr(value).isprintable() and value != 32 else chr(next(substitutes))

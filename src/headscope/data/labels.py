@@ -1,4 +1,4 @@
-"""Readable labels for tokens, for pictures and the HTML page."""
+"""Creates readable labels of tokens, for pictures and the HTML page."""
 
 import re
 import unicodedata
@@ -8,21 +8,23 @@ from itertools import groupby, islice, pairwise
 SUBSTITUTES = {" ": "·", "\n": "⏎", "\t": "\\t", "\r": "\\r"}
 EMPTY = "∅"
 JOINER = "\N{ZERO WIDTH JOINER}"
-# Characters that Python calls printable, but that show nothing useful: the replacement character of
-# a byte that could not be decoded, Hangul fillers, and the empty Braille cell.
+# Characters that show nothing useful, although Python considers them printable: the replacement
+# character of a byte that could not be decoded, Hangul fillers, and the empty Braille cell.
 NOT_VISIBLE = "\N{REPLACEMENT CHARACTER}\u115f\u1160\u3164\uffa0\u2800"
 PIECE = re.compile(r"U\+[0-9A-F]{4,6}|.", re.DOTALL)
 
 
 def token_labels(tokens: Iterable[bytes]) -> list[str]:
-    """One label for each token of a text. A token is given by its UTF-8 bytes.
+    """One label for each token of a text. `tokens` contains the UTF-8 bytes of each token.
 
-    - Whole characters are shown by `visible`.
-    - A character that is split between tokens is shown with the numbers of its bytes: 多 1/3 in one
-      token and 多 2–3/3 in the next.
-    - Bytes that form no character with the neighbouring tokens are shown in hexadecimal: E5 A4.
-    - A space separates parts of different kinds in one label: "多 3/3 言 1/3".
-    - A token without bytes, such as the end of text, is shown as ∅. It separates its neighbours.
+    - Whole characters are shown as `visible` returns them.
+    - If a character is split between tokens, each label shows which bytes of the character are in
+      the token: 多 1/3 (byte 1 of 3) in one token and 多 2–3/3 in the next.
+    - Bytes that are not part of a valid character are shown in hexadecimal: E5 A4.
+    - In a label, a space separates a split character or an invalid byte from the rest: "多 3/3 言
+      1/3".
+    - A token without bytes, such as the end-of-text token, is shown as ∅. The bytes before and
+      after such a token never form a character together.
     """
     tokens = list(tokens)
     # 0xFF never occurs in UTF-8, so it separates the bytes before and after an empty token.
@@ -33,8 +35,9 @@ def token_labels(tokens: Iterable[bytes]) -> list[str]:
 
 
 Byte = tuple[int, str, int, int]
-"""The index of its character in the text, the character, the byte's number within the character
-(from 1), and the number of bytes of the character."""
+"""A byte of a text, described by four values: the index of its character in the text, the
+character, the position of the byte in the character (from 1), and the number of bytes of the
+character."""
 
 
 def _bytes_of(text: str) -> Iterator[Byte]:
@@ -45,13 +48,13 @@ def _bytes_of(text: str) -> Iterator[Byte]:
 
 
 def _is_stray(character: str) -> bool:
-    """Whether this is a byte that is not part of a character, as decoded by `surrogateescape`."""
+    """Whether `surrogateescape` decoded this from a byte that is not part of a valid character."""
     return "\udc80" <= character <= "\udcff"
 
 
 def _label(token_bytes: list[Byte]) -> str:
     """The label of one token."""
-    pieces: list[tuple[bool, str]] = []  # (is a whole character, text)
+    pieces: list[tuple[bool, str]] = []  # (whether it is a whole character, text)
     for _, group in groupby(token_bytes, key=lambda byte: byte[0]):
         same_character = list(group)
         (_, character, first, size), last = same_character[0], same_character[-1][2]
@@ -74,15 +77,17 @@ def visible(text: str) -> str:
 
     - A newline becomes ⏎, a tab \\t, and the empty text ∅.
     - A space becomes ·, except a single space between two other characters.
-    - A character that cannot be seen becomes its code point, such as U+0007. So do a combining mark
-      without a base character, and the replacement character of an invalid byte.
-    - All other characters are unchanged, in every script. A visible text is unchanged.
+    - Any other invisible character becomes its code point, such as U+0007. The same holds for a
+      combining mark without a base character, and for the replacement character of an invalid byte.
+    - All other characters are unchanged, in every script. So applying `visible` a second time
+      changes nothing.
     """
     return "".join(visible_characters(text)) or EMPTY
 
 
 def visible_characters(text: str) -> list[str]:
-    """The result of `visible`, as a list with one text for each character and its marks."""
+    """The result of `visible` as a list, with one item for each character. Combining marks are in
+    the item of their character."""
     characters = split_characters(text)
     shown = []
     for previous, character, following in zip(
@@ -101,8 +106,9 @@ def visible_characters(text: str) -> list[str]:
 
 
 def split_characters(text: str) -> list[str]:
-    """Splits a text into characters as a reader counts them. A letter with its combining marks is
-    one character, and so are emoji that a joiner combines, and a code point such as U+0007."""
+    """Splits a text into characters as a reader counts them. Each of the following counts as one
+    character: a letter with its combining marks, a combination of emoji with joiners, and a code
+    point such as U+0007."""
     characters: list[str] = []
     for piece, after in pairwise([*PIECE.findall(text), " "]):
         last = characters[-1] if characters else " "
@@ -117,17 +123,17 @@ def split_characters(text: str) -> list[str]:
 
 
 def reads_down(text: str) -> bool:
-    """Whether to write a text vertically, from top to bottom, beside a vertical axis: if it has a
-    wide character, such as a Chinese one."""
+    """Whether to write a label of a vertical axis from top to bottom. True if the label contains a
+    wide character, such as a Chinese character."""
     return any(unicodedata.east_asian_width(character) in ("W", "F") for character in text)
 
 
 def runs_down(text: str) -> list[tuple[str, bool]]:
-    """Splits a vertical text into runs (text, upright). An upright run is a single character; the
-    others are rotated to the right.
+    """Splits a vertical text into runs (text, upright). An upright run is a single character. All
+    other runs are rotated to the right.
 
-    Characters of East Asian width are upright, except brackets, dashes and the long-vowel sign
-    (Unicode Standard Annex 50).
+    Wide East Asian characters are upright, except brackets, dashes and the long-vowel sign (Unicode
+    Standard Annex 50).
     """
     runs: list[tuple[str, bool]] = []
     for upright, group in groupby(split_characters(text), key=_is_upright):

@@ -12,24 +12,26 @@ VALIDATION_SHARE = 0.1
 """Validation during training may take at most this fraction of the training time."""
 
 FORWARD_SHARE = 1 / 3
-"""Cost of a forward pass relative to a training step (forward and backward), per token."""
+"""The time of a forward pass divided by the time of a training step (forward and backward pass),
+for the same number of tokens."""
 
 MAX_BYTES_ON_GPU = 256 * 2**20
-"""Training tokens up to this size are copied to the GPU."""
+"""If the training tokens need at most this number of bytes, they are copied to the GPU."""
 
 
 class TokenDataModule(LightningDataModule):
     """Batches for `Trainer.fit` and `Trainer.validate`.
 
-    During `fit`, validation uses every `validation_every`-th window; `Trainer.validate` uses all.
-    `accumulate` batches make one optimizer step. The first batch follows from the trainer's current
-    step, so a resumed run needs no saved loader state.
+    During `fit`, validation uses every `validation_every`-th window. `Trainer.validate` uses all
+    windows. Each optimizer step uses `accumulate` batches. The index of the first training batch is
+    computed from the trainer's current step, so a resumed run needs no saved state of the data
+    loader.
 
-    On a CPU, batches are copied from the memory-mapped file. On a GPU, up to `MAX_BYTES_ON_GPU` of
-    tokens are kept in GPU memory; for more, a worker process prefetches the batches. All three ways
-    give the same batches.
+    On a CPU, batches are copied from the memory-mapped file. On a GPU, the tokens are kept in GPU
+    memory if they need at most `MAX_BYTES_ON_GPU`. Otherwise, a worker process prefetches the
+    batches. The batches are the same in all three cases.
 
-    Raises UserError when a split is too short.
+    Raises UserError if the training or the validation split is too short.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class TokenDataModule(LightningDataModule):
         self.validation_batch_size = validation_batch_size
         self.validation_every = validation_every
         self.seed = seed
-        # Fail now, before training is set up, if a split is too short.
+        # If a split is too short, raise UserError now, before training is set up.
         TrainingBatches(store.train, block_size=block_size, batch_size=batch_size, seed=seed)
         ValidationWindows(store.validation, block_size=block_size, batch_size=1)
 
@@ -85,7 +87,10 @@ class TokenDataModule(LightningDataModule):
 
 
 def validation_stride(*, validation_tokens: int, training_tokens: int) -> int:
-    """The n for which validating on every n-th window, after every `training_tokens`, takes at most
-    `VALIDATION_SHARE` of the training time. 1 means the whole split."""
+    """The smallest n such that validation on every n-th window takes at most `VALIDATION_SHARE` of
+    the training time. If n is 1, validation uses the whole split.
+
+    There is one validation after every `training_tokens` tokens of training.
+    """
     affordable = training_tokens * VALIDATION_SHARE / FORWARD_SHARE
     return max(1, math.ceil(validation_tokens / affordable))

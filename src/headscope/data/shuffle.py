@@ -1,12 +1,12 @@
-"""A random permutation that needs no memory."""
+"""A random permutation whose elements are computed on demand instead of stored."""
 
 import math
 
 import numpy as np
 
 ROUNDS = 4
-"""Each round moves rows and columns. If `hash_with_key` were perfectly random, two rounds would be
-enough (Luby & Rackoff 1988)."""
+"""The number of rounds of the network. If `hash_with_key` were perfectly random, two rounds would
+be enough (Luby & Rackoff 1988)."""
 
 FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # SplitMix64's
 HALF = np.uint64(32)
@@ -16,12 +16,13 @@ class Shuffle:
     """A random permutation of range(size). Each element is computed on demand, so memory and set-up
     time do not depend on `size`.
 
-    This is a Feistel network (Luby & Rackoff 1988). The numbers form a table of about sqrt(size)
-    rows and columns. Each round shifts every cell along its column, by a hash of the column, and
-    then along its row, by a hash of the new row. Both shifts are invertible, so the result is a
-    permutation of the table. The table can have more cells than `size`: a result outside the range
-    is permuted again until it is inside (cycle walking). Both ideas are in Black & Rogaway 2002,
-    "Ciphers with Arbitrary Finite Domains". `random` draws the keys of the hash.
+    This is a Feistel network (Luby & Rackoff 1988). The numbers 0, 1, 2 and so on fill a table with
+    about sqrt(size) rows and columns. Each round first shifts every column cyclically by a hash of
+    its column index, and then every row by a hash of its row index. Both shifts are invertible, so
+    the result is a permutation of the table. The table can have more cells than `size`: a result
+    that is not below `size` is permuted again until it is (cycle walking). Black & Rogaway 2002,
+    "Ciphers with Arbitrary Finite Domains", describe both the table and cycle walking. `random`
+    draws the keys of the hash.
     """
 
     def __init__(self, size: int, random: np.random.Generator) -> None:
@@ -32,7 +33,8 @@ class Shuffle:
         self.keys = random.integers(2**64, size=(ROUNDS, 2), dtype=np.uint64)
 
     def __call__(self, indices: np.ndarray) -> np.ndarray:
-        """The elements of the permutation at `indices`; both are int64 of any shape."""
+        """The elements of the permutation at `indices`. The indices are int64 of any shape, and so
+        is the result."""
         result = self._permute_table(indices.astype(np.uint64))
         while (outside := result >= self.size).any():
             result[outside] = self._permute_table(result[outside])
@@ -47,7 +49,7 @@ class Shuffle:
 
 
 def hash_with_key(numbers: np.ndarray, key: np.uint64) -> np.ndarray:
-    """A pseudo-random 32-bit hash of each number; each key gives a different hash."""
+    """A pseudo-random 32-bit hash of each number. Each key gives a different hash function."""
     bits = (numbers + key) * FACTORS[0]
     bits ^= bits >> HALF
     return (bits * FACTORS[1]) >> HALF

@@ -1,12 +1,14 @@
-"""The token store: an encoded corpus on disk. A corpus is encoded once; later runs memory-map it.
+"""The token store: an encoded corpus on disk. A corpus is encoded once. Later runs memory-map its
+tokens.
 
 A store is a folder with four files. `train.bin` and `validation.bin` are raw arrays of tokens
-(uint16, or uint32 for a large vocabulary). `tokenizer.json` is the tokenizer. `store.json`
-describes the rest. The folder's name ends in a fingerprint of the text and the tokenizer.
+(uint16, or uint32 for a large vocabulary). `tokenizer.json` contains the tokenizer. `store.json`
+contains the name of the corpus, the type of the tokens, and the numbers of documents and tokens.
+The folder's name ends in a fingerprint of the text and the tokenizer.
 
-A store is written in a temporary folder `.preparing-<name>`, which is renamed when it is complete.
-So a folder without that prefix is always complete. If two processes need the same store, the second
-waits for the first.
+A store is first written to a temporary folder `.preparing-<name>`. This folder is renamed when the
+store is complete, so a folder without the prefix `.preparing-` is always complete. If two processes
+need the same store, the second waits for the first.
 """
 
 import hashlib
@@ -36,10 +38,10 @@ SPLITS = ("train", "validation")
 PREPARING = ".preparing-"
 
 CHUNK = 2**24
-"""Number of tokens that are compared with the vocabulary size at a time, to limit memory."""
+"""Number of tokens that are checked against the vocabulary size at a time, to limit memory use."""
 
 Track = Callable[[Iterable[Any], str, int], Iterable[Any]]
-"""Shows progress: maps (items, description, total) to the same items."""
+"""A function of (items, description, total) that yields the same items and shows the progress."""
 
 
 @dataclass(frozen=True)
@@ -64,15 +66,15 @@ def prepare_store(
     track: Track = lambda items, description, total: items,
     say: Callable[[str], None] = lambda line: None,
 ) -> TokenStore:
-    """Opens the store of this corpus and tokenizer in the folder `root`. Creates it if it does not
-    exist.
+    """Opens the store of this corpus and tokenizer in the folder `root`. Creates the store if it
+    does not exist.
 
-    `make_tokenizer` is called with the training documents. `say` is called with a line to print
-    when another process is preparing the same store.
+    `make_tokenizer` is called with the training documents. If another process is preparing the same
+    store, `say` is called with a message for the user.
 
-    Raises UserError when the text cannot be read, changes while it is read, or is too short for the
-    tokenizer, or when an existing store does not belong to this corpus and tokenizer. Raises
-    OSError when `root` cannot be written.
+    Raises UserError if the text cannot be read, changes while it is read, or is too short for the
+    tokenizer. Also raises UserError if an existing store does not belong to this corpus and
+    tokenizer. Raises OSError if `root` cannot be written.
     """
     fingerprint = corpus.fingerprint()
     key = _fingerprint(fingerprint, make_tokenizer)
@@ -101,13 +103,14 @@ def prepare_store(
 
 
 def open_store(folder: Path, *, expect: dict[str, Any] | None = None) -> TokenStore:
-    """Opens the store in `folder`. Its store.json must contain the entries of `expect`.
+    """Opens the store in `folder`. The file store.json in this folder must contain the entries of
+    `expect`.
 
-    Raises UserError when the store is not complete, or does not match its store.json.
+    Raises UserError if the store is incomplete, or if its files do not match store.json.
     """
     try:
         for name in ("store.json", "tokenizer.json", *(f"{split}.bin" for split in SPLITS)):
-            # A symbolic link is refused too, as it could point to any file.
+            # A symbolic link is not allowed either, because it could point to any file.
             if not stat.S_ISREG((folder / name).lstat().st_mode):
                 raise ValueError(f"{name} is not a regular file")
         description = parse_json(folder / "store.json")
@@ -135,7 +138,7 @@ def open_store(folder: Path, *, expect: dict[str, Any] | None = None) -> TokenSt
 
 
 def _map_tokens(file: Path, dtype: np.dtype, count: Any) -> np.ndarray:
-    """Memory-maps a file of `count` tokens. Raises ValueError when it has another size."""
+    """Memory-maps a file of `count` tokens. Raises ValueError if the file has another size."""
     size = file.stat().st_size
     if type(count) is not int or count < 1 or size != count * dtype.itemsize:
         raise ValueError(
@@ -146,8 +149,9 @@ def _map_tokens(file: Path, dtype: np.dtype, count: Any) -> np.ndarray:
 
 @contextmanager
 def _locked(folder: Path, say: Callable[[str], None]) -> Iterator[Path]:
-    """Holds the lock for creating the store `folder`, and gives the path of the temporary folder to
-    create it in. Removes the temporary folder at the end."""
+    """Inside the `with` block, this process holds the lock for creating the store `folder`. Yields
+    the path of the temporary folder in which the store is created. Removes the temporary folder at
+    the end."""
     scratch = folder.with_name(f"{PREPARING}{folder.name}")
     lock = FileLock(_lock_file(scratch))
     try:
@@ -176,11 +180,12 @@ def _remove_abandoned(root: Path) -> None:
             with FileLock(_lock_file(scratch), timeout=0):
                 _discard(scratch)
         except (Timeout, OSError):
-            continue  # its process is still running, or it belongs to another user
+            continue  # still in use by its process, or owned by another user
 
 
 def _discard(scratch: Path) -> None:
-    """Removes a temporary folder and its lock file. Waiting processes create a new lock file."""
+    """Removes a temporary folder and its lock file. A process that waits for the lock then creates
+    a new lock file."""
     shutil.rmtree(scratch, ignore_errors=True)
     _lock_file(scratch).unlink(missing_ok=True)
 
@@ -200,7 +205,8 @@ def token_dtype(vocab_size: int) -> type[np.unsignedinteger]:
 
 
 def _name_and_options(make_tokenizer: Callable[..., Tokenizer]) -> tuple[str, dict[str, Any]]:
-    """The function's name, and the options that a `functools.partial` binds."""
+    """The name of the function `make_tokenizer`, and its bound options if it is a
+    `functools.partial`."""
     if isinstance(make_tokenizer, partial):
         return make_tokenizer.func.__name__, make_tokenizer.keywords
     return make_tokenizer.__name__, {}

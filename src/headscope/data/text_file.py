@@ -1,7 +1,7 @@
-"""Reads UTF-8 text files, and says what a file is if it is not UTF-8 text.
+"""Reads UTF-8 text files. If a file is not UTF-8 text, the error message says what it may be.
 
-CRLF and CR line ends become LF, and a byte order mark is removed. Sizes in bytes are counted
-afterwards.
+CRLF and CR line ends become LF, and a byte order mark is removed. Sizes of texts in bytes are
+counted after these changes.
 """
 
 import codecs
@@ -15,7 +15,8 @@ from headscope.errors import UserError
 
 
 def read_text(file: Path) -> str:
-    """The text of a UTF-8 file, with LF line ends. Raises UserError when it is not UTF-8 text."""
+    """The text of a UTF-8 file, with LF line ends. Raises UserError if the file is not UTF-8
+    text."""
     with _opened(file) as stream:
         data = stream.read()
     problem = _other_format(data)
@@ -45,7 +46,8 @@ CONTAINERS = {
     b"\x28\xb5\x2f\xfd": "zstd-compressed: unpack it with unzstd",
     b"%PDF-": "a PDF: convert it to text, for example with pdftotext",
 }
-"""First bytes of other file formats: what the file is, and what to do."""
+"""For the first bytes of other file formats, the part of the error message that says what the file
+is and what to do."""
 
 BYTE_ORDER_MARKS = {
     codecs.BOM_UTF32_LE: "utf-32",
@@ -53,11 +55,12 @@ BYTE_ORDER_MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-"""Longer marks come first, because a UTF-32 mark begins with a UTF-16 mark."""
+"""The UTF-32 marks come first, because the first UTF-32 mark begins with a UTF-16 mark."""
 
 
 def _other_format(data: bytes) -> str | None:
-    """What the file is and what to do, if the bytes are clearly another format than UTF-8 text."""
+    """If the bytes are clearly in another format than UTF-8 text, the part of the error message
+    that says what the file is and what to do. Otherwise None."""
     for magic, what in CONTAINERS.items():
         if data.startswith(magic):
             return f"is {what}"
@@ -74,13 +77,16 @@ def _other_format(data: bytes) -> str | None:
 
 
 def _wide_encoding(data: bytes) -> str | None:
-    """The encoding of UTF-16 or UTF-32 without a byte order mark, or None for other bytes."""
+    """The name of the encoding, if the bytes are UTF-16 or UTF-32 without a byte order mark.
+    Otherwise None."""
     control_bytes = data.translate(None, delete=bytes(range(9, 256)))
     ascii_bytes = data.translate(None, delete=bytes([*range(9), *range(127, 256)]))
-    # Other text has no control bytes, and ASCII with NUL bytes is mostly ASCII.
+    # Text in other encodings has almost no control bytes. If most bytes are ASCII characters, the
+    # data is ASCII text with stray NUL bytes.
     if len(control_bytes) <= len(data) / 100 or len(ascii_bytes) > len(data) * 0.7:
         return None
-    # A text has fewer different high bytes than low bytes.
+    # In most texts, the more significant byte of a code unit has fewer different values.
+    # Little-endian encodings store it second, at the odd positions.
     order = "le" if len(set(data[1::2])) <= len(set(data[::2])) else "be"
     for bits in (32, 16):
         text = data.decode(f"utf-{bits}{order}", errors="ignore")
@@ -91,7 +97,7 @@ def _wide_encoding(data: bytes) -> str | None:
 
 
 def _decoding_advice(data: bytes, error: UnicodeDecodeError) -> str:
-    """What to do with bytes that are not UTF-8: a guess from their content."""
+    """Advice for the user about bytes that are not UTF-8, based on a guess about their encoding."""
     if error.reason == "unexpected end of data":
         return "the file ends inside a character, so it is incomplete: get it again"
     if not data[: error.start].isascii():
@@ -114,18 +120,19 @@ def _decoding_advice(data: bytes, error: UnicodeDecodeError) -> str:
 
 
 def file_sha256(file: Path) -> str:
-    """Raises UserError when the file cannot be read."""
+    """The sha256 of a file in hexadecimal. Raises UserError if the file cannot be read."""
     with _opened(file) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @contextmanager
 def _opened(file: Path) -> Iterator[BufferedIOBase]:
-    """Opens a regular file. Raises UserError when it cannot be read."""
+    """Opens a regular file. Raises UserError if the file cannot be read."""
     try:
         if file.exists() and not file.is_file():  # reading a pipe could wait forever
             raise UserError(f"{file} is not a regular file")
-        # Files in /proc have size 0, and reading some of them waits forever.
+        # A file of size 0 is not opened, because the files in /proc have size 0, and reading some
+        # of them waits forever.
         with file.open("rb") if file.stat().st_size else BytesIO() as stream:
             yield stream
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Tokenizers. All except `CharTokenizer` use a `tiktoken.Encoding`.
+"""Tokenizers convert text to tokens and back. All except `CharTokenizer` use a `tiktoken.Encoding`.
 
 A tokenizer knows the bytes of every token. So a loss in nats per token can be converted to bits per
 byte, which can be compared across tokenizers.
@@ -24,13 +24,14 @@ BYTE_PATTERN = r"(?s)."
 
 PATTERNS = {"byte": BYTE_PATTERN, "bpe": r50k_pat_str, "gpt2": r50k_pat_str}
 """The regular expression with which each tokenizer splits text. `tokenizer_from_state` accepts no
-other pattern, because matching a hostile one could take forever."""
+other pattern, because matching a malicious pattern could take forever."""
 
 
 class Tokenizer(ABC):
     """Encodes text to tokens and decodes tokens to text.
 
-    `end_of_text` is the token before every document. It has no bytes.
+    `end_of_text` is the id of the end-of-text token, which comes before every document and has no
+    bytes.
     """
 
     name: str
@@ -41,7 +42,8 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode(self, text: str) -> np.ndarray:
-        """The tokens (n,) of any text, uint32. The text <|endoftext|> is encoded like any other."""
+        """The tokens of any text, as a uint32 array (n,). The text <|endoftext|> is encoded like
+        any other text."""
 
     @abstractmethod
     def encode_prompt(self, text: str) -> list[int]:
@@ -52,14 +54,16 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def token_bytes(self, token: int) -> bytes:
-        """The UTF-8 bytes of a token; may be part of a character. Special tokens have none."""
+        """The UTF-8 bytes of a token. The bytes may be only a part of a character. Special tokens
+        have no bytes."""
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """The complete tokenizer as plain data, for `tokenizer_from_state`."""
+        """The complete tokenizer as plain data, from which `tokenizer_from_state` creates it
+        again."""
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of tokens. Bytes that are not valid UTF-8 become U+FFFD."""
+        """The text of a sequence of tokens. Bytes that are not valid UTF-8 become U+FFFD."""
         return b"".join(self.token_bytes(int(token)) for token in tokens).decode(errors="replace")
 
     def byte_lengths(self) -> np.ndarray:
@@ -68,7 +72,8 @@ class Tokenizer(ABC):
 
 
 class TiktokenTokenizer(Tokenizer):
-    """A `tiktoken.Encoding` whose only special token is the end of text."""
+    """A tokenizer that uses a `tiktoken.Encoding`, with the end-of-text token as its only special
+    token."""
 
     def __init__(self, encoding: tiktoken.Encoding) -> None:
         self.encoding = encoding
@@ -105,10 +110,11 @@ class TiktokenTokenizer(Tokenizer):
 
 
 class CharTokenizer(Tokenizer):
-    """One token per character. The vocabulary is the characters of the training split.
+    """One token per character. The vocabulary consists of the characters of the training split.
 
-    Other characters are encoded as the token `unknown`, which has no bytes. In bits per byte, its
-    loss counts, but its bytes do not. In a prompt, an unknown character is an error.
+    All other characters are encoded as the token `unknown`, which has no bytes. Bits per byte
+    include the loss on `unknown`, but do not count the bytes of the unknown characters. An unknown
+    character in a prompt raises UserError.
     """
 
     name = "char"
@@ -143,7 +149,8 @@ class CharTokenizer(Tokenizer):
 
 
 def tokenizer_from_state(state: dict[str, Any]) -> Tokenizer:
-    """The tokenizer with this `state()`. Raises UserError when it is not a valid state."""
+    """Creates the tokenizer whose method `state` returned `state`. Raises UserError if `state` is
+    not valid."""
     match state:
         case {"kind": "char", "alphabet": str(alphabet)}:
             surrogates = any("\ud800" <= char <= "\udfff" for char in alphabet)
@@ -158,7 +165,7 @@ def tokenizer_from_state(state: dict[str, Any]) -> Tokenizer:
         }:
             if PATTERNS.get(name) == pattern:
                 token_of = _ranks_from_text(ranks)
-                # tiktoken panics if a single byte or a rank is missing.
+                # tiktoken crashes if one of the 256 bytes or one of the ranks is missing.
                 if (
                     {bytes([value]) for value in range(256)} <= token_of.keys()
                     and end_of_text == len(token_of)
@@ -169,12 +176,14 @@ def tokenizer_from_state(state: dict[str, Any]) -> Tokenizer:
 
 
 def byte(texts: Iterable[str]) -> Tokenizer:
-    """One token per byte and the end of text: 257 tokens. Does not read `texts`."""
+    """A tokenizer with 257 tokens: one token for each byte, and the end-of-text token. Does not
+    read `texts`."""
     return _tiktoken("byte", BYTE_PATTERN, {bytes([value]): value for value in range(256)})
 
 
 def char(texts: Iterable[str]) -> Tokenizer:
-    """One token for each character in `texts`, in the order of code points."""
+    """A tokenizer with one token for each different character in `texts`, in the order of code
+    points."""
     return CharTokenizer("".join(sorted(set().union(*texts))))
 
 
@@ -182,7 +191,8 @@ def bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
     """Trains a byte-level byte-pair encoding (Sennrich 2016) on `texts`, split by GPT-2's pattern.
 
     The vocabulary is the 256 bytes, then the merges in the order in which they were learned, then
-    the end of text. Raises UserError when `texts` are too short to give `vocab_size` tokens.
+    the end-of-text token. Raises UserError if `texts` contain too little text for a vocabulary of
+    `vocab_size` tokens.
     """
     return _tiktoken("bpe", r50k_pat_str, train_bpe(texts, vocab_size=vocab_size))
 
@@ -206,7 +216,8 @@ def _tiktoken(name: str, pattern: str, ranks: dict[bytes, int]) -> TiktokenToken
 
 
 def _ranks_to_text(ranks: dict[bytes, int]) -> str:
-    """The .tiktoken file format: one line per token, with its bytes in base64 and its rank."""
+    """The ranks in the .tiktoken file format: one line per token, with the token's bytes in base64
+    and its rank."""
     return "".join(f"{base64.b64encode(token).decode()} {rank}\n" for token, rank in ranks.items())
 
 

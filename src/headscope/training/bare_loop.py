@@ -26,10 +26,11 @@ def built(config: TrainConfig, folder: str) -> Run:
 def bare_loop(
     config: TrainConfig, *, theirs: Callable[[GPT], nn.Module] | None = None
 ) -> "BareLoop":
-    """The plain loop of the run that `config` describes.
+    """The plain training loop of the run that `config` describes.
 
-    With `theirs`, the loop trains the model that `theirs` converts ours to. Its output must have an
-    attribute `logits`, as in transformers.
+    If `theirs` is given, it converts the headscope model to a model of another library, and the
+    loop trains the converted model. The output of the converted model must have an attribute
+    `logits`, as in transformers.
     """
     with tempfile.TemporaryDirectory() as folder:
         run = built(config, folder)

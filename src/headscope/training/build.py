@@ -67,11 +67,12 @@ def build(
     console: Console,
     resume: ResumeCheckpoint | None = None,
 ) -> Run:
-    """Builds the run that `config` describes. Writes nothing to the run folder `folder` yet.
+    """Builds the run that `config` describes. Does not write to `folder`, the folder of the run.
 
-    With `resume`, a checkpoint of the run in `folder`, the run continues from this checkpoint.
+    If `resume` is given, the run continues from this checkpoint, which must belong to the run in
+    `folder`.
 
-    Raises UserError when the configuration is inconsistent, or does not fit the text or this
+    Raises UserError if the configuration is inconsistent, or if it does not fit the text or this
     machine.
     """
     check(config)
@@ -87,8 +88,8 @@ def build(
         warn(resume.notice)
     init_from = None if resume else config.init_from
     source = checkpoint.read(checkpoint.find(init_from, key="init_from")) if init_from else None
-    # Weights only fit the tokenizer that they were trained with. So a run that starts from the
-    # weights of another run also takes its tokenizer.
+    # Weights can only be used with the tokenizer that they were trained with. So a run that starts
+    # from the weights of another run also uses the tokenizer of that run.
     origin = resumed or source
     if source:
         config = replace(config, tokenizer=checkpoint.config_of(source).tokenizer)
@@ -104,14 +105,16 @@ def build(
     tokenizer = store.tokenizer
     if resume:
         check_same_text(resume, store)
-    # The initial weights depend only on the seed, all later random numbers on (seed, step, rank).
+    # The initial weights depend only on the seed. All later random numbers depend only on (seed,
+    # step, rank).
     torch.manual_seed(config.seed)
     with _size_limit(resume) if resume else nullcontext():
         model = checkpoint.build_model(config.model, vocab_size=tokenizer.vocab_size)
     if source and init_from:
         checkpoint.load_weights(model, source, name=init_from)
     model.checkpoint_activations = settings.checkpoint_activations
-    # Called here so that a wrong setting raises now, not when training begins.
+    # The optimizer and the schedule are called here, so that an invalid setting raises UserError
+    # before training begins.
     make_optimizer = build_part(config.optimizer)
     optimizer = make_optimizer(model)
     schedule = build_part(config.schedule, max_steps=settings.max_steps)
@@ -188,12 +191,13 @@ def build(
 
 
 def _size_limit(resume: ResumeCheckpoint) -> AbstractContextManager[None]:
-    """Raises UserError when the model is larger than the weights in the checkpoint."""
+    """Inside the `with` block, building a model that is larger than the weights in the checkpoint
+    raises UserError."""
     return no_larger_than(checkpoint.model_weights(resume.content), name=str(resume.path))
 
 
 def learning_rates(optimizer: OptimizerConfig) -> dict[str, float]:
-    """The optimizer's learning rates by their keys, such as `optimizer.lr`."""
+    """Maps the key of each learning rate of the optimizer, such as `optimizer.lr`, to its value."""
     settings = vars(optimizer)
     return {f"optimizer.{key}": settings[key] for key in ("lr", "matrix_lr") if key in settings}
 
@@ -205,8 +209,8 @@ def _build_trainer(
     silence_libraries()
     loggers: list[Logger] = []
     if config.logger:
-        # TensorBoard hides all entries from `purge_step` on that an earlier session has logged. It
-        # ignores the first `purge_step` in a folder, so a new run sets one, too.
+        # If a run is resumed, TensorBoard hides its earlier entries from step `purge_step` on.
+        # TensorBoard ignores the first `purge_step` in a folder, so a new run must also set one.
         purge_step = 0 if resumed_step is None else resumed_step + 1
         logger = build_part(
             config.logger,
@@ -245,19 +249,20 @@ def _build_trainer(
 
 def silence_libraries() -> None:
     """Hides messages of Lightning that do not help the user."""
-    # Messages about the hardware, the end of training, and Lightning's other products.
+    # Hide messages about the hardware, the end of training, and Lightning's other products.
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings(
         # Lightning 2.6 itself causes this warning with torch 2.13. It is harmless.
         "ignore",
         message="`isinstance\\(treespec, LeafSpec\\)` is deprecated",
     )
-    # A single process already produces batches faster than any GPU trains on them.
+    # Hide the advice to use more workers. A single process already produces batches faster than any
+    # GPU trains on them.
     warnings.filterwarnings("ignore", message="The 'train_dataloader' does not have many workers")
 
 
 def precision_of(settings: TrainerConfig) -> Any:
-    """The precision of training, as Lightning names it, such as `bf16-mixed`."""
+    """The precision of training, under Lightning's name for it, such as `bf16-mixed`."""
     if settings.precision != "auto":
         return settings.precision
     bf16 = _on_gpu(settings.accelerator) and supports_bf16(torch.device("cuda"))

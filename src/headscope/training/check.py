@@ -13,7 +13,8 @@ MAX_SAMPLE_TOKENS = 100_000
 
 
 def check(config: TrainConfig) -> None:
-    """Raises UserError when a setting is out of range, or the model's sizes are inconsistent."""
+    """Raises UserError if a setting is out of range, or if the model's sizes do not fit
+    together."""
     settings, callbacks = config.trainer, config.callbacks
     values_and_minima = {
         "trainer.max_steps": (settings.max_steps, 1),
@@ -72,7 +73,7 @@ def check(config: TrainConfig) -> None:
 
 
 def check_choices(config: TrainConfig) -> None:
-    """Raises UserError when a setting of `trainer` is not one of its possible choices."""
+    """Raises UserError if a setting of `trainer` is not one of the allowed values."""
     settings = config.trainer
     if settings.accelerator not in ACCELERATORS:
         raise UserError(
@@ -94,7 +95,7 @@ def check_choices(config: TrainConfig) -> None:
 
 
 def check_devices(settings: TrainerConfig) -> None:
-    """Raises UserError when `trainer.devices` is not one device of this machine."""
+    """Raises UserError if `trainer.devices` does not select exactly one device of this machine."""
     devices = settings.devices
     if devices == "auto" or (type(devices) is int and devices == 1):
         return

@@ -1,4 +1,5 @@
-"""Writes checkpoints atomically: killing the process at any moment leaves a complete checkpoint."""
+"""Writes checkpoints atomically: if the process is killed while it saves, the previous checkpoint
+remains complete."""
 
 import shutil
 from collections.abc import Iterator
@@ -14,10 +15,10 @@ from headscope.files import cannot_write, replacing
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint to a temporary file, then renames it. The old checkpoint exists until the
-    new one is complete.
+    """Writes a checkpoint to a temporary file, then renames the file. The old checkpoint is
+    replaced only when the new checkpoint is complete.
 
-    Raises UserError when the file cannot be written.
+    Raises UserError if the file cannot be written.
     """
 
     def save_checkpoint(
@@ -41,12 +42,14 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             raise UserError(f"{error}{previous_unchanged(path)}") from error
 
     def load_checkpoint(self, path: str | Path, *args: Any, **options: Any) -> dict[str, Any]:
-        """Reads a checkpoint and verifies its checksums, which Lightning's own method does not."""
+        """Reads a checkpoint and verifies its checksums. Lightning's own method does not verify
+        them."""
         return read(Path(path), mmap=False)
 
 
 def previous_unchanged(path: Path) -> str:
-    """The end of an error message if an older checkpoint exists at `path`, else an empty string."""
+    """The end of an error message. If an older checkpoint exists at `path`, the text says that this
+    checkpoint is unchanged. Otherwise, the text is empty."""
     return "; the previous checkpoint of that name is unchanged" if path.is_file() else ""
 
 

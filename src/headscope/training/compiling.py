@@ -12,8 +12,8 @@ from headscope.training.objective import Objective
 def compile_in_place(
     objective: Objective, batch: tuple[Tensor, Tensor], precision: AbstractContextManager[None]
 ) -> str | None:
-    """Compiles `objective.loss` for batches of the shape of `batch`. Returns None, or the reason
-    why compilation failed.
+    """Compiles `objective.loss` for batches of the shape of `batch`. Returns None if this succeeds,
+    else the reason for the failure.
 
     Runs one forward and backward pass, so that all compilation happens here. If Dynamo or its
     backend fails, for example because there is no C compiler, the objective stays uncompiled. Any
@@ -35,7 +35,7 @@ def compile_in_place(
 
 
 def reason(error: TorchDynamoException) -> str:
-    """The error's message in one line. Skips the first line of a backend's error, which only names
-    the backend."""
+    """The error's message in one line. If the error comes from a backend, its first line is
+    skipped, because this line only names the backend."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return next((line for line in lines if not line.endswith("raised:")), type(error).__name__)

@@ -1,4 +1,4 @@
-"""Shows the progress of preparing the data on the console."""
+"""Shows on the console how the preparation of the data progresses."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,8 +8,8 @@ from rich.progress import Progress
 
 
 def track(items: Iterable[Any], description: str, total: int, *, console: Console) -> Iterable[Any]:
-    """Yields `items` and shows a progress bar. If the output is not a terminal, prints one line
-    instead."""
+    """Yields `items`, and shows a progress bar while they are used. If the output is not a
+    terminal, prints one line instead."""
     if console.is_terminal:
         with Progress(console=console, transient=True) as progress:
             yield from progress.track(items, total=total, description=description)

@@ -103,8 +103,8 @@ def print_resume(run: Run, changes: list[str]) -> None:
 
 
 def tensorboard_command(folder: Path) -> str:
-    """The command that shows the run in TensorBoard. It raises TensorBoard's limit of ten images
-    and ten texts per tag."""
+    """The command that shows the run in TensorBoard. By default, TensorBoard shows only ten images
+    and ten texts per tag, so the command sets higher limits."""
     parent = shlex.quote(str(shown(folder.parent)))
     return f"tensorboard --logdir {parent} --samples_per_plugin images=100,text=100"
 

@@ -26,14 +26,15 @@ Schedule = Callable[[int], float]
 class LanguageModel(LightningModule):
     """Trains `model` to predict the next token.
 
-    The learning rate depends only on the step, and the random numbers of a step (for dropout) only
-    on (seed, step, rank). So resuming a run needs no state of a scheduler or random generator.
+    The learning rate depends only on the step. The random numbers of a step (for dropout) depend
+    only on (seed, step, rank). So a resumed run needs no saved state of a scheduler or random
+    number generator.
 
-    - `compile_model`: compile the model for training. If this fails, `warn` is called with the
-      reason, and training continues without compilation.
-    - `loss_chunk_tokens`: the `chunk_tokens` of `Objective`.
-    - `how_to_continue`: returns advice for the error message after the loss or the weights became
-      NaN or infinite.
+    - `compile_model`: whether to compile the model for training. If compilation fails, `warn` is
+      called with the reason, and training continues without compilation.
+    - `loss_chunk_tokens`: the argument `chunk_tokens` of `Objective`.
+    - `how_to_continue`: a function that returns advice for the user. The error message shows the
+      advice when the loss or a weight is NaN or infinite.
     - `contents`: plain data that is saved in every checkpoint, such as the configuration.
     """
 
@@ -83,7 +84,8 @@ class LanguageModel(LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.require_finite_weights()
         checkpoint["headscope"] = self.contents
-        # The next logged `train/loss` is a mean that also includes steps before this checkpoint.
+        # The sum is saved because the next logged `train/loss` is a mean that includes steps before
+        # this checkpoint.
         checkpoint["running_loss"] = {"sum": float(self.loss_sum), "count": self.loss_count}
         checkpoint["threads"] = torch.get_num_threads()
 
@@ -94,7 +96,8 @@ class LanguageModel(LightningModule):
     # --- training ---
 
     def on_train_start(self) -> None:
-        # load_state_dict also restores the old learning rates; overwrite them from conf.
+        # load_state_dict also restores the old learning rates; overwrite them from the
+        # configuration.
         for group, settings in zip(self._param_groups(), self.groups, strict=True):
             group.update(settings)
         self.loss_sum = self.loss_sum.to(self.device)
@@ -131,14 +134,15 @@ class LanguageModel(LightningModule):
     def optimizer_zero_grad(
         self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer
     ) -> None:
-        """Does nothing. Lightning calls this after the next forward pass, when the old gradients
-        would add to the peak memory. `end_step` frees them earlier."""
+        """Does nothing. Lightning calls this method only after the next forward pass. Until then,
+        the old gradients would add to the peak memory. `end_step` frees the gradients earlier."""
 
     def end_step(self) -> None:
         """Frees the gradients and logs the scalars of the optimizer step that just ended.
 
         The callback `EndOfStep` calls this. `on_train_batch_end` of this module would be too late:
-        Lightning calls it after the callbacks, one of which saves a checkpoint of this step.
+        Lightning calls it after the callbacks, and one of the callbacks saves a checkpoint of this
+        step.
         """
         self.trainer.optimizers[0].zero_grad()
         if self.global_step % self.log_every_steps == 0 or self.global_step == 1:
@@ -151,14 +155,16 @@ class LanguageModel(LightningModule):
             self.log_scalars(
                 {
                     "train/loss": loss,
-                    "train/lr": self._param_groups()[-1]["lr"],  # of optimizer.lr, not matrix_lr
+                    # The last group uses optimizer.lr, even if other groups use
+                    # optimizer.matrix_lr.
+                    "train/lr": self._param_groups()[-1]["lr"],
                     "train/grad_norm": float(self.grad_norm),
                 }
             )
 
     def mean_loss(self) -> float | None:
-        """The mean training loss since the last logged step. Directly after a logged step, it is
-        the loss that was logged."""
+        """The mean training loss of the steps after the last logged step. Directly after a logged
+        step, this method returns the logged loss."""
         return float(self.loss_sum) / self.loss_count if self.loss_count else self.latest_loss
 
     # --- validation ---
@@ -177,18 +183,18 @@ class LanguageModel(LightningModule):
         nats, tokens, size = self.trainer.strategy.reduce(self.totals, reduce_op="sum").tolist()
         self.require_finite(nats / tokens, "validation")
         figures = {"val/loss": nats / tokens, "val/bits_per_byte": bits_per_byte(nats, size)}
-        # Early stopping, CheckpointSaver and Trainer.validate read these from the trainer.
+        # Early stopping, CheckpointSaver and Trainer.validate read these metrics from the trainer.
         self.log_dict(figures, logger=False)
         if self.trainer.state.fn == "fit":
             self.log_scalars(figures)
 
     def require_finite(self, loss: float, kind: str) -> None:
-        """Raises UserError when a loss shows that training has diverged."""
+        """Raises UserError if `loss` is NaN or infinite, which means that training has diverged."""
         if not math.isfinite(loss):
             raise UserError(self.diverged(f"the {kind} loss is {loss}"))
 
     def require_finite_weights(self) -> None:
-        """Raises UserError when a weight is NaN or infinite."""
+        """Raises UserError if a weight is NaN or infinite."""
         for name, weight in self.model.named_parameters():
             if not is_finite(weight):
                 raise UserError(self.diverged(f"the weights of {name} are not finite"))

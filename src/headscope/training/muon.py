@@ -1,4 +1,4 @@
-"""Muon, with all matrices of one shape in one batched product.
+"""The optimizer Muon, which orthogonalizes all matrices of the same shape in one batched product.
 
 Shapes: N matrices, R rows, C columns.
 """
@@ -10,21 +10,21 @@ import torch
 from torch import Tensor
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Coefficients a, b, c of the polynomial a x + b x^3 + c x^5 (Jordan 2024). Applied five times, it
-maps every x in (0, 1] to a value near 1."""
+"""Coefficients a, b, c of the polynomial a x + b x^3 + c x^5 (Jordan 2024). If the polynomial is
+applied five times, it maps every x from 0.002 to 1 to a value between 0.6 and 1.3."""
 
 
 class Muon(torch.optim.Optimizer):
     """SGD with Nesterov momentum and orthogonalized updates (Jordan 2024): every singular value of
     an update is near 1.
 
-    A parameter group may have the key `rows`: row counts such as [C, C, C]. They divide each matrix
-    of the group into blocks, which are orthogonalized separately. So the queries, keys and values
-    of a fused projection do not share one scale.
+    A parameter group may have the key `rows`, a list of row counts such as [C, C, C]. The row
+    counts divide each matrix of the group into blocks, which are orthogonalized separately. So the
+    queries, keys and values of a fused projection do not share one scale.
 
-    Without `rows` the update is that of `torch.optim.Muon`. `torch.optim.Muon` processes the
-    matrices one by one, which takes a third of a small model's training step. This class takes less
-    than half of that time (docs/performance.md).
+    Without `rows`, the update is the same as in `torch.optim.Muon`. `torch.optim.Muon` processes
+    the matrices one by one, which takes a third of a small model's training step. This class takes
+    less than half of that time (docs/performance.md).
     """
 
     def __init__(
@@ -40,8 +40,8 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Make one step. If `closure` is given, it computes the gradients and its loss is
-        returned."""
+        """Make one step. If `closure` is given, it is called first to compute the gradients, and
+        this method returns its loss."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -67,7 +67,8 @@ class Muon(torch.optim.Optimizer):
         return loss
 
     def _momentum_steps(self, matrices: list[Tensor], group: dict[str, Any]) -> Any:
-        """Update the running means of the gradients. Returns their Nesterov steps."""
+        """Update the running means of the gradients. Returns the Nesterov momentum steps, one for
+        each matrix."""
         gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
         for matrix in matrices:
             if not self.state[matrix]:
@@ -83,8 +84,8 @@ def wide(matrix: Tensor) -> Tensor:
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
-    """Moves all singular values of matrices (N, R, C), R <= C, close to 1, by five Newton-Schulz
-    iterations in bf16 (Jordan 2024)."""
+    """Moves all singular values of each matrix close to 1, by five Newton-Schulz iterations in bf16
+    (Jordan 2024). `matrices` has the shape (N, R, C), with R <= C."""
     a, b, c = COEFFICIENTS
     x = matrices.bfloat16()
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)

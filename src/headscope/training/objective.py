@@ -1,4 +1,4 @@
-"""The loss of a batch. If its logits need much memory, they are computed in chunks.
+"""The loss of a batch. If the logits need much memory, they are computed in chunks.
 
 Shapes: B batch, T tokens, C embed_dim, V vocab_size, N tokens in a chunk.
 """
@@ -12,11 +12,12 @@ from headscope.nn import GPT
 from headscope.nn.loss import chunked_loss_sum, next_token_loss
 
 LOGIT_BYTES = 64 << 20
-"""Size of a chunk's float32 logits for `chunk_tokens="auto"` on a CPU. A training step needs three
-times this memory: for logits, log probabilities and gradients."""
+"""The largest size in bytes of a chunk's float32 logits on a CPU, for `chunk_tokens="auto"`. A
+training step needs three times this memory: for logits, log probabilities and gradients."""
 
 MEMORY_SHARE = 64
-"""On a GPU, the logits of a chunk may take 1/64 of its memory. Larger chunks are faster there."""
+"""On a GPU, the logits of a chunk may use 1 / MEMORY_SHARE of the GPU's memory, because larger
+chunks are faster there."""
 
 
 def logit_bytes(device: torch.device) -> int:
@@ -29,8 +30,8 @@ def logit_bytes(device: torch.device) -> int:
 class Objective:
     """The training objective: the mean cross-entropy of `model`.
 
-    The logits of `chunk_tokens` tokens are in memory at a time. `None` means the whole batch,
-    `"auto"` as many tokens as fit into `logit_bytes`.
+    The logits are computed for `chunk_tokens` tokens at a time. `None` means all tokens of the
+    batch. `"auto"` means as many tokens as fit into `logit_bytes`.
     """
 
     def __init__(self, model: GPT, *, chunk_tokens: int | Literal["auto"] | None) -> None:
@@ -39,8 +40,8 @@ class Objective:
         self.undo_compile()
 
     def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss for training, in nats per token, from `inputs` (B, T) and the next tokens
-        `targets` (B, T)."""
+        """The mean loss for training, in nats per token. `targets` (B, T) are the next tokens of
+        `inputs` (B, T)."""
         rows = self.chunk_rows(targets)
         if rows is None:
             return next_token_loss(self.model(inputs), targets)
@@ -48,8 +49,9 @@ class Objective:
         return total / targets.numel()
 
     def loss_sum(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The summed loss for validation, in nats. It is computed without `torch.compile`: the last
-        batch of a validation has a different shape, which would need another compilation."""
+        """The summed loss for validation, in nats. This loss is computed without `torch.compile`,
+        because the last batch of a validation has a different shape, which would need another
+        compilation."""
         rows = self.chunk_rows(targets)
         if rows is None:
             return next_token_loss(self.model.forward(inputs), targets, reduction="sum")

@@ -20,10 +20,10 @@ def adamw(
     beta2: float,
     eps: float = 1e-8,
 ) -> torch.optim.AdamW:
-    """AdamW (Loshchilov 2019) as one fused kernel. Weight decay applies to matrices, not to vectors
-    (the gains of norms, and biases).
+    """AdamW (Loshchilov 2019) with a fused kernel. Weight decay applies to matrices, but not to
+    vectors (biases, and the gains of normalization layers).
 
-    Raises UserError when a beta is out of range.
+    Raises UserError if `beta1` or `beta2` is out of range.
     """
     betas = checked(beta1, beta2)
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -42,14 +42,15 @@ def muon(
     beta2: float,
     eps: float = 1e-8,
 ) -> "CombinedOptimizer":
-    """Muon (Jordan 2024) at the learning rate `matrix_lr` for the matrices of the blocks' linear
-    layers, and AdamW at `lr` for all other parameters: embeddings, output head, vectors, and stacks
-    of vectors such as `AdditiveAttention.w`. Weight decay applies to parameters with at least two
-    axes.
+    """Muon (Jordan 2024) with the learning rate `matrix_lr` trains the matrices of the linear
+    layers in the blocks. AdamW with the learning rate `lr` trains all other parameters: embeddings,
+    output head, vectors, and stacks of vectors such as `AdditiveAttention.w`. Weight decay applies
+    to parameters with at least two axes.
 
-    Fused projections to queries, keys and values are orthogonalized as three matrices.
+    A fused projection to queries, keys and values is orthogonalized as three separate matrices.
 
-    Raises UserError when a beta or the momentum is out of range, or the model has no blocks.
+    Raises UserError if `beta1`, `beta2` or `momentum` is out of range, or if the model has no
+    blocks.
     """
     betas = checked(beta1, beta2)
     if not 0 <= momentum < 1:
@@ -86,17 +87,18 @@ def muon(
 
 
 class CombinedOptimizer(torch.optim.Optimizer):
-    """Several optimizers for separate parameters, combined into one that Lightning steps, saves and
-    loads. Its parameter groups are the groups of all optimizers, in order. They are shared: a
-    learning rate set here also changes it there."""
+    """Combines several optimizers of different parameters into one optimizer, which Lightning can
+    step, save and load. The parameter groups of the combined optimizer are the groups of all
+    optimizers, in order. The groups are the same objects, so a new learning rate in a group also
+    takes effect in the optimizer that the group belongs to."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self.optimizers = list(optimizers)
         super().__init__([group for each in optimizers for group in each.param_groups], {})
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Make one step with each optimizer. `closure` computes the gradients and is called
-        once."""
+        """Make one step with each optimizer. If `closure` is given, it computes the gradients and
+        is called only once."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -111,7 +113,7 @@ class CombinedOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         for optimizer, state in zip(self.optimizers, state_dict["optimizers"], strict=True):
             optimizer.load_state_dict(state)
-        # load_state_dict creates new groups.
+        # load_state_dict of each optimizer creates new groups, so they must be collected again.
         self.param_groups = [group for each in self.optimizers for group in each.param_groups]
 
 
@@ -122,7 +124,7 @@ def checked(beta1: float, beta2: float) -> tuple[float, float]:
 
 
 def by_decay(parameters: Iterable[Tensor], weight_decay: float) -> list[dict[str, Any]]:
-    """Two parameter groups: weight decay applies to matrices, not to vectors."""
+    """Two parameter groups: matrices with weight decay, and vectors without weight decay."""
     parameters = list(parameters)
     return [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": weight_decay},

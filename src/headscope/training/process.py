@@ -1,4 +1,4 @@
-"""Settings for the whole process of a training run."""
+"""Memory settings for the whole process of a training run."""
 
 import ctypes
 import sys
@@ -9,8 +9,9 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 def prepare_process() -> None:
     """Lets glibc keep up to 256 MiB of freed memory in this process. Does nothing without glibc.
 
-    By default, glibc returns large blocks to the operating system and requests them again, which
-    costs about a thousand page faults per training step on a CPU (docs/performance.md).
+    By default, glibc returns large blocks of freed memory to the operating system and requests new
+    blocks later. This costs about a thousand page faults per training step on a CPU
+    (docs/performance.md).
     """
     if sys.platform != "linux":
         return

@@ -11,13 +11,14 @@ from headscope.errors import UserError
 from headscope.files import read_json
 
 TRAINING_STATE = {"loops": dict, "callbacks": dict, "optimizer_states": list, "lr_schedulers": list}
-"""The training state that Lightning saves in addition to the weights, with its types."""
+"""The entries of the training state, which Lightning saves in addition to the weights, and their
+types."""
 
 
 @dataclass(frozen=True)
 class ResumeCheckpoint:
-    """A checkpoint to resume from: its file and its raw content. If it is not last.ckpt, `notice`
-    explains to the user why."""
+    """A checkpoint to resume from: its file and its raw content. If the file is not last.ckpt,
+    `notice` explains the reason to the user."""
 
     path: Path
     content: dict[str, Any]
@@ -36,7 +37,8 @@ class ResumeCheckpoint:
 def newest_checkpoint(folder: Path) -> ResumeCheckpoint:
     """The run's last.ckpt, or its best.ckpt if last.ckpt is damaged or missing.
 
-    Raises UserError when `folder` is not a run folder, or neither checkpoint can be resumed.
+    Raises UserError if `folder` is not a run folder, or if the run cannot be resumed from either
+    checkpoint.
     """
     last, best = (folder / "checkpoints" / f"{name}.ckpt" for name in ("last", "best"))
     if not last.exists() and not best.exists():
@@ -60,8 +62,9 @@ def newest_checkpoint(folder: Path) -> ResumeCheckpoint:
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:
-    """The summary.json of a finished run. None if the file is missing or damaged. The run then
-    counts as unfinished, and resuming it writes the file again."""
+    """The content of summary.json, which a finished run has written. Returns None if the file is
+    missing or damaged. In this case, the run counts as unfinished, and resuming it writes the file
+    again."""
     summary = read_json(folder / "summary.json")
     if not isinstance(summary, dict):
         return None
@@ -70,10 +73,10 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
 
 
 def how_to_continue(folder: Path, rates: dict[str, float]) -> str:
-    """Advice after training has diverged: a command that continues with half the learning rates.
-    `rates` are the current learning rates by their keys.
+    """Advice for the user after training has diverged: a command that continues with half the
+    learning rates. `rates` maps the key of each learning rate to its current value.
 
-    The command is only given if there is a valid checkpoint.
+    If there is no valid checkpoint, the advice is to start again.
     """
     words = [f"{key}={rate / 2:g}" for key, rate in rates.items()]
     try:
@@ -87,7 +90,8 @@ def how_to_continue(folder: Path, rates: dict[str, float]) -> str:
 
 
 def _resumable(path: Path) -> dict[str, Any]:
-    """The content of a checkpoint. Raises UserError when a run cannot be resumed from it."""
+    """The content of a checkpoint. Raises UserError if a run cannot be resumed from this
+    checkpoint."""
     content = read(path)
     if "optimizer_states" not in content:
         raise UserError(
@@ -101,8 +105,8 @@ def _resumable(path: Path) -> dict[str, Any]:
 
 
 def _lost_steps(folder: Path, step: int) -> str:
-    """A message that says how many steps after `step` are lost. The last trained step is read from
-    the run's TensorBoard log, because the newer checkpoint is damaged."""
+    """A message that says how many steps after `step` are lost. Because the newer checkpoint is
+    damaged, the last trained step is read from the run's TensorBoard log."""
     last = max(_logged_steps(folder / "tensorboard"), default=None)
     if last is None:
         return "the number of lost steps is unknown, because the run has no TensorBoard log"

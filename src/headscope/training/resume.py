@@ -1,6 +1,7 @@
-"""The configuration of a resumed run: the one in its checkpoint, with the user's changes.
+"""Creates the configuration of a resumed run: the configuration in the checkpoint, with the user's
+changes.
 
-The checkpoint stores it as plain data, which is checked against the schemas.
+The configuration in the checkpoint is plain data, which is checked against the schemas.
 """
 
 from collections.abc import Iterator
@@ -20,8 +21,8 @@ def resumed_config(
 ) -> tuple[TrainConfig, list[str]]:
     """The configuration of the run to resume, and one line for each change.
 
-    `keys` are the keys that the user changes. Their values are taken from `composed`, the
-    configuration that Hydra composed from the command line, as plain data.
+    `keys` are the keys that the user changes. The new values of the keys are taken from `composed`.
+    `composed` is the configuration that Hydra composed from the command line, as plain data.
     """
     config = asdict(checkpoint.config_of(resume.content))
     changes = []
@@ -51,7 +52,7 @@ def set_at(config: dict[str, Any], key: str, value: Any) -> None:
 
 
 def check_unfinished(resume: ResumeCheckpoint, config: TrainConfig) -> None:
-    """Raises UserError when the run has no steps left to train."""
+    """Raises UserError if the run has no steps left to train."""
     step = resume.step
     summary = read_summary(resume.folder)
     if summary is None or summary["steps"] != step:
@@ -72,7 +73,8 @@ def check_unfinished(resume: ResumeCheckpoint, config: TrainConfig) -> None:
 
 
 def check_same_text(resume: ResumeCheckpoint, store: TokenStore) -> None:
-    """Raises UserError when the run's text or tokenizer has changed since the run started."""
+    """Raises UserError if the text or the tokenizer of the run has changed since the run
+    started."""
     saved, folder = resume.content["headscope"], resume.folder
     if saved["store"] != store.name or saved["tokenizer"] != store.tokenizer.state():
         raise UserError(
@@ -82,6 +84,7 @@ def check_same_text(resume: ResumeCheckpoint, store: TokenStore) -> None:
 
 
 def sources(config: TrainConfig) -> Iterator[str]:
-    """One line for each file or dataset that the checkpoint names and the resumed run reads."""
+    """One line for each file, folder or dataset that the resumed run reads because the checkpoint's
+    configuration names it."""
     yield from checkpoint.sources(config.data, "data")
     yield from checkpoint.sources(config.tokenizer, "tokenizer")

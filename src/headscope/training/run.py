@@ -25,8 +25,8 @@ def fit(run: Run) -> dict[str, Any]:
     """Trains the model, evaluates the final weights on the whole validation split, and writes
     `summary.json`. Returns the content of `summary.json`.
 
-    Raises `headscope.stop.Interrupted` after a signal, and UserError when memory or the disk is
-    full.
+    Raises `headscope.stop.Interrupted` after a stop signal. Raises UserError if memory or disk
+    space runs out.
     """
     prepare_process()
     run.checkpoint_saver.folder.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def _fit(run: Run) -> dict[str, Any]:
     device = run.trainer.strategy.root_device
     if device.type == "cuda":
         torch.cuda.init()
-        torch.cuda.reset_peak_memory_stats(device)  # of an earlier run in this process
+        torch.cuda.reset_peak_memory_stats(device)  # forget the peak of an earlier run
     run.trainer.fit(
         run.module,
         datamodule=run.data,
@@ -76,9 +76,9 @@ def _fit(run: Run) -> dict[str, Any]:
         summary["peak_memory_mib"] = torch.cuda.max_memory_allocated(device) >> 20
     for logger in run.trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
-            # If the process is killed before it writes the summary, the resumed run logs this
-            # again. With `steps + 1`, TensorBoard hides the first entry, because it was logged
-            # after the step of the checkpoint.
+            # If the process is killed before it writes the summary, the resumed run logs this entry
+            # again. TensorBoard then hides the first entry, because its step, `steps + 1`, is after
+            # the step of the checkpoint.
             logger.log_hyperparams(
                 flat(asdict(run.config)),
                 {f"final/{name}": summary[name] for name in ("val_loss", "val_bits_per_byte")},
@@ -106,10 +106,10 @@ def _out_of_memory_message(run: Run, error: BaseException) -> str:
 
 
 def check_same_config(resume: ResumeCheckpoint, config: TrainConfig) -> None:
-    """Raises UserError when the configuration in the checkpoint differs from `config`."""
+    """Raises UserError if the configuration in the checkpoint differs from `config`."""
     before = resume.content["headscope"]["config"]
     now = asdict(config)
-    keys = {*before, *now} - {"name"}  # only part of the folder's name
+    keys = {*before, *now} - {"name"}  # `name` is only a part of the folder's name
     changed = sorted(key for key in keys if before.get(key) != now.get(key))
     if changed:
         raise UserError(
@@ -130,15 +130,15 @@ def flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def device_name(device: torch.device) -> str:
-    """The device for `summary.json`: the GPU's model, or the CPU's number of threads."""
+    """The text for the device in `summary.json`: the GPU's model, or the number of CPU threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{device.type} ({torch.get_num_threads()} threads)" if device.type == "cpu" else "mps"
 
 
 def _write_latest(folder: Path, outputs: Path = Path("outputs")) -> None:
-    """Writes the name of this run to the file `outputs/latest`. A symbolic link instead of a file
-    would make TensorBoard show the run twice."""
+    """Writes the name of this run to the file `outputs/latest`. `outputs/latest` is not a symbolic
+    link to the run folder, because TensorBoard would then show the run twice."""
     outputs.mkdir(exist_ok=True)
     inside = folder.resolve().is_relative_to(outputs.resolve())
     name = folder.resolve().relative_to(outputs.resolve()) if inside else folder.resolve()

@@ -1,4 +1,4 @@
-"""The folder of a training run: creating it, locking it, and removing partial files."""
+"""Creates and locks the folder of a training run, and removes partial files."""
 
 import shlex
 import shutil
@@ -22,8 +22,8 @@ def is_run(folder: Path) -> bool:
 
 
 def make_new(path: str) -> str:
-    """Creates the folder `path`. If it exists, creates `path_2`, `path_3`, and so on, instead.
-    Returns the path of the new folder.
+    """Creates the folder `path`. If this folder already exists, creates `path_2` instead, or else
+    `path_3`, and so on. Returns the path of the new folder.
 
     Two processes never get the same folder.
     """
@@ -42,12 +42,12 @@ def make_new(path: str) -> str:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Locks the folder of a run or a comparison. The operating system releases the lock when the
-    process ends, even if it is killed.
+    """Inside the `with` block, the folder of a run or a comparison is locked. The operating system
+    releases the lock when the process ends, even if it is killed.
 
-    Raises UserError when another process has locked the folder.
+    Raises UserError if another process has locked the folder.
     """
-    # A singleton, so that this process can lock the same folder twice.
+    # The lock is a singleton, so that this process can lock the same folder twice.
     lock = FileLock(folder.resolve() / LOCK, timeout=0, is_singleton=True)
     try:
         lock.acquire()
@@ -64,9 +64,9 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def check_writable(folder: Path) -> None:
-    """Raises UserError when a folder has the name of a file that a run writes, or when a run would
-    write to a symbolic link. A run folder may come from a stranger, and the link may lead anywhere.
-    """
+    """Raises UserError if there is a folder where the run needs to write a file, or if the run
+    would write to a symbolic link. A run folder may come from an untrusted source, and a link in it
+    may point to any place."""
     for file in (*(folder / "checkpoints" / name for name in CHECKPOINTS), Path("outputs/latest")):
         if file.is_dir():
             raise UserError(
@@ -81,8 +81,9 @@ def check_writable(folder: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Removes partial files of killed processes. If the run ended before its first checkpoint, also
-    removes its event files. Otherwise, TensorBoard would show them together with the next run's.
+    """Removes partial files of killed processes. If the run ended before its first checkpoint, its
+    TensorBoard event files are removed as well, because TensorBoard would show them together with
+    the event files of the next run.
 
     Removes only files that headscope has written (see `EVENT_FILE_SUFFIX`).
     """
@@ -106,8 +107,8 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def remove_unused(folder: Path, *, keep: bool) -> None:
-    """Removes the folder of a run that did not start, if the folder contains only Hydra's files.
-    With `keep`, removes only Hydra's files."""
+    """Removes the folder of a run that did not start, if the folder contains only Hydra's files. If
+    `keep` is true, removes only Hydra's files and not the folder."""
     if folder.is_dir() and {entry.name for entry in folder.iterdir()} <= {".hydra", LOCK}:
         shutil.rmtree(folder / ".hydra", ignore_errors=True)
         (folder / LOCK).unlink(missing_ok=True)
@@ -117,7 +118,7 @@ def remove_unused(folder: Path, *, keep: bool) -> None:
 
 def clean_up(folder: Path, *, keep: bool) -> None:
     """Removes the partial files of a stopped run. If the run has no checkpoint, also removes its
-    folder, or with `keep` only the files that headscope has written there."""
+    event files and Hydra's files. Then removes the folder if it is empty, unless `keep` is true."""
     remove_leftovers(folder)
     remove_unused(folder, keep=keep)
 
@@ -128,6 +129,7 @@ def how_to_resume(folder: Path) -> str:
 
 
 def shown(path: Path) -> Path:
-    """The path relative to the current folder if it is inside it, else the absolute path."""
+    """The path relative to the current folder if the path is inside that folder, else the absolute
+    path."""
     current, path = Path.cwd(), path.resolve()
     return path.relative_to(current) if path.is_relative_to(current) else path

@@ -1,4 +1,5 @@
-"""Learning rate schedules: functions from the step to a factor for all learning rates."""
+"""Learning rate schedules. A schedule is a function that maps the step to a factor. All learning
+rates are multiplied by this factor."""
 
 import math
 
@@ -20,8 +21,8 @@ def warmup_linear(
     """Linear warm-up over `warmup_steps`, then a constant rate, then linear decay to
     `final_fraction` at `max_steps` (Hu 2024: warmup-stable-decay).
 
-    `cooldown` is the fraction of all steps in which the rate decays. Raises UserError when it is
-    not between 0 and 1.
+    `cooldown` is the fraction of all steps in which the rate decays. Raises UserError if `cooldown`
+    is not between 0 and 1.
     """
     if not 0 <= cooldown <= 1:
         raise UserError(

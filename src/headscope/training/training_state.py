@@ -19,13 +19,13 @@ from headscope.training.muon import Muon
 from headscope.training.optimizer import CombinedOptimizer
 
 VERSION = re.compile(r"[2-9]\.\d{1,3}\.\d{1,3}((\.dev|\.post|rc)\d{1,10})?")
-"""Valid versions of Lightning. Older versions have never written a checkpoint of headscope."""
+"""Versions of Lightning that a checkpoint may name. headscope has never used an older version."""
 
 STATE_KEYS: dict[type, set[str]] = {
     torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"},
     Muon: {"momentum_buffer"},
 }
-"""The state that each optimizer saves per parameter."""
+"""For each optimizer, the keys of the state that it saves for each parameter."""
 
 
 def check_training_state(
@@ -36,8 +36,10 @@ def check_training_state(
     trainer: Trainer,
     optimizer: torch.optim.Optimizer,
 ) -> None:
-    """Raises UserError when the training state in `content`, a checkpoint from `path`, does not fit
-    this run's `module`, `trainer` and `optimizer`. Does not change them.
+    """Raises UserError if the training state in a checkpoint does not fit this run.
+
+    `content` is the content of the checkpoint file `path`. `module`, `trainer` and `optimizer`
+    belong to this run and are not changed.
     """
     try:
         if not VERSION.fullmatch(str(content.get("pytorch-lightning_version"))):
@@ -74,14 +76,15 @@ def check_training_state(
 
 
 class Mismatch(Exception):
-    """An entry of the checkpoint does not fit. The message is the key of the entry."""
+    """Raised if an entry of the checkpoint does not fit the run. The message is the key of the
+    entry."""
 
 
 def check_structure(value: Any, template: Any, where: str) -> None:
     """Raises Mismatch unless `value` has the keys, lengths, types and shapes of `template`.
 
-    Additional keys are allowed. Where the template is None, any number, text or None is allowed.
-    `where` is the key of `value`, for the message.
+    Additional keys are allowed. Where the template is None, a number, a text or None is allowed.
+    `where` is the key of `value` in the checkpoint, for the error message.
     """
     if isinstance(template, dict):
         if not isinstance(value, dict):

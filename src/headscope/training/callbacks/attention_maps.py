@@ -12,11 +12,12 @@ from headscope.training.callbacks.tensorboard_log import add_picture
 
 
 class AttentionMaps(HeadProbe):
-    """Logs the attention weights of every head on `tokens` (T,), as images `attention/layer_0`,
-    `attention/layer_1`, and so on, at the steps of `spread_steps`.
+    """Logs the attention weights of every head on `tokens` (T,), at the steps of `spread_steps`.
+    There is one image per layer: `attention/layer_0`, `attention/layer_1`, and so on.
 
-    `labels` are the tokens as text. Training itself uses fused attention, which returns no weights.
-    So an additional forward pass with explicit attention computes them.
+    `labels` are the tokens as text. Training itself uses fused attention, which does not return
+    attention weights. So an additional forward pass with explicit attention computes the attention
+    weights.
     """
 
     def __init__(

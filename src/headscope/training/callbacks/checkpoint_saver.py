@@ -1,4 +1,4 @@
-"""Saves checkpoints during training, and before training stops because of a signal."""
+"""Saves checkpoints during training, and when a signal stops training."""
 
 import math
 import time
@@ -18,16 +18,17 @@ from headscope.training.module import LanguageModel
 
 
 class CheckpointSaver(Callback):
-    """Saves `last.ckpt`, and `best.ckpt` with the lowest validation loss, in `folder`.
+    """Saves two checkpoints in `folder`: `last.ckpt` is the newest, and `best.ckpt` has the lowest
+    validation loss.
 
-    `last.ckpt` is saved after every validation, `minutes` after the last save, and after a signal
-    to stop (see `headscope.stop`). After a signal, the current training step or validation batch is
-    finished, then this callback saves and raises `Interrupted`. If a validation was interrupted,
-    the resumed run repeats the whole validation. A signal during the first step ends the process
-    without saving.
+    `last.ckpt` is saved after every validation, when `minutes` have passed since the last save, and
+    after a stop signal (see `headscope.stop`). After a stop signal, training first finishes the
+    current training step or validation batch. Then this callback saves `last.ckpt` and raises
+    `Interrupted`. If a validation was interrupted, the resumed run repeats the whole validation. A
+    stop signal during the first step ends the process without saving.
 
-    This must be the last callback in the list, so that checkpoints contain the state of all other
-    callbacks after the same step.
+    This must be the last callback in the list, so that a checkpoint contains the states of all
+    other callbacks after the step that it saves.
     """
 
     def __init__(
@@ -49,8 +50,8 @@ class CheckpointSaver(Callback):
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        # Lightning does nothing in `fit` if no steps are left, and would skip the interrupted
-        # validation. So add one step here, and remove it again in `on_train_start`.
+        # If no training steps are left, Lightning's `fit` does nothing and would skip the
+        # interrupted validation. So add one step here, and remove it again in `on_train_start`.
         self.max_steps = trainer.max_steps
         state = checkpoint["callbacks"].get(self.state_key, {})
         if state.get("validation_due") and checkpoint["global_step"] >= self.max_steps:
@@ -120,17 +121,20 @@ class CheckpointSaver(Callback):
             raise Interrupted(number)
 
     def _validates_now(self, trainer: Trainer) -> bool:
-        """Whether a validation follows this batch. `on_validation_end` then saves."""
+        """Whether a validation follows this batch. If so, `on_validation_end` saves the
+        checkpoint."""
         every = trainer.val_check_batch
         return every is not None and (trainer.fit_loop.epoch_loop.total_batch_idx + 1) % every == 0
 
     def _save(self, trainer: Trainer, *, best: bool = False) -> None:
         with timer_paused(trainer):
+            # A run that resumes from this checkpoint does not log the earlier steps again.
             for writer in tensorboard_writers(trainer):
-                writer.flush()  # a resumed run does not log these steps again
+                writer.flush()
             if best:
-                # Save best.ckpt before last.ckpt. If the process is killed in between, a resumed
-                # run repeats these steps and saves the same best.ckpt again.
+                # Save best.ckpt before last.ckpt. If the process is killed between the two saves, a
+                # resumed run repeats the steps since the old last.ckpt and saves the same best.ckpt
+                # again.
                 trainer.save_checkpoint(self.folder / "best.ckpt", weights_only=False)
                 if trainer.is_global_zero:
                     copy_checkpoint(self.folder / "best.ckpt", self.folder / "last.ckpt")

@@ -1,4 +1,5 @@
-"""Measures training time, without compilation, validation, samples, pictures and saving."""
+"""Measures the training time of a run. The time for compilation, validation, sampling, pictures and
+saving is not included."""
 
 import time
 from collections.abc import Iterator
@@ -10,10 +11,10 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 
 class Clock(Callback):
-    """Counts the training seconds of all sessions of a run.
+    """Counts the training seconds of a run, including the time before the run was resumed.
 
-    Every `log_every_steps` steps, it logs `train/tokens_per_second`, averaged over these steps. It
-    must be the first callback in the list.
+    Every `log_every_steps` steps, this callback logs `train/tokens_per_second`, averaged over these
+    steps. This callback must be the first in the list of callbacks.
     """
 
     def __init__(self, *, tokens_per_step: int, log_every_steps: int) -> None:
@@ -26,7 +27,8 @@ class Clock(Callback):
         self.last_logged = (0, 0.0)  # step, training seconds
 
     def wall_seconds(self) -> float:
-        """Wall time since this object was created, plus that of earlier sessions of the run."""
+        """Wall-clock seconds since this object was created, plus the wall-clock seconds of the run
+        before it was resumed."""
         return self.earlier_wall_seconds + time.perf_counter() - self.created_at
 
     def seconds(self) -> float:
@@ -37,13 +39,13 @@ class Clock(Callback):
 
     def pause(self) -> None:
         if self.running_since is not None:
-            wait_for_gpu()  # its pending kernels belong to training
+            wait_for_gpu()  # kernels that are still running belong to training
             self.train_seconds = self.seconds()
             self.running_since = None
 
     def resume(self) -> None:
         if self.running_since is None:
-            wait_for_gpu()  # its pending kernels do not belong to training
+            wait_for_gpu()  # kernels that are still running do not belong to training
             self.running_since = time.perf_counter()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -1,4 +1,4 @@
-"""Early stopping that works across resumed runs."""
+"""Early stopping that also works when a run is resumed."""
 
 from typing import Any
 
@@ -9,8 +9,9 @@ from lightning.pytorch.callbacks import EarlyStopping
 class ResumableEarlyStopping(EarlyStopping):
     """Stops training after `patience` validations without a new best loss.
 
-    It differs from Lightning's `EarlyStopping` in two ways: a run that stopped early stops again
-    when it is resumed, and a new value of `patience` replaces the one in the checkpoint.
+    This class differs from Lightning's `EarlyStopping` in two ways. First, a run that stopped early
+    stops again when it is resumed. Second, a new value of `patience` replaces the value in the
+    checkpoint.
     """
 
     def __init__(self, *, patience: int) -> None:

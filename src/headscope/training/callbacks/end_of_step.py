@@ -1,4 +1,5 @@
-"""Runs the end of an optimizer step in the module, before other callbacks use the step."""
+"""Lets the Lightning module finish each optimizer step before other callbacks use the results of
+the step."""
 
 from typing import Any
 
@@ -10,8 +11,9 @@ from headscope.training.module import LanguageModel
 class EndOfStep(Callback):
     """Calls `LanguageModel.end_step` after every optimizer step.
 
-    Lightning calls a hook of the module after the same hook of all callbacks, which is too late.
-    So this callback must come before every callback that prints, draws or saves a step.
+    Lightning calls `on_train_batch_end` of all callbacks before `on_train_batch_end` of the module,
+    so the module's own method would run too late. This callback must come before all callbacks that
+    print, draw or save the results of a step.
     """
 
     def on_train_batch_end(

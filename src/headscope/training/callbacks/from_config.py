@@ -58,7 +58,8 @@ def optional_callbacks(
 
 
 def probe_tokens(store: TokenStore, text: str | None, length: int) -> list[int]:
-    """The tokens of the attention maps: from `text`, or from the first validation document."""
+    """The tokens for the attention maps. These tokens come from `text`, or from the start of the
+    validation split if `text` is None."""
     if text is not None:
         tokens = store.tokenizer.encode_prompt(text)[:length]
         if not tokens:

@@ -1,4 +1,4 @@
-"""Logs the figures of every attention head to TensorBoard during training.
+"""Logs metrics of every attention head to TensorBoard during training.
 
 Shapes: L layers, H heads per layer, N windows, T tokens.
 """
@@ -22,22 +22,23 @@ from headscope.training.callbacks.step_callback import HeadProbe, spread_steps
 from headscope.training.callbacks.tensorboard_log import add_picture, add_scalars
 
 REPEATED_TEXTS = 8
-"""Number of repeated random texts for the induction figures."""
+"""Number of random texts for the induction metrics. Each text contains a random passage twice."""
 
 SIMILARITY = "cosine similarity of two heads"
 
 
 class HeadFigures(HeadProbe):
-    """Measures all heads of the untrained model, every `every_steps` steps, and after the last
-    step. Logs:
+    """Measures all heads before training, every `every_steps` steps, at the steps of
+    `spread_steps`, and after the last step. Logs:
 
-    - `heads/<figure>/<head>`, for example `heads/entropy/L0H0`: each figure of each head. Figures
-      are averaged over `windows` (N, T) of tokens, or, for induction, over repeated random texts.
-      TensorBoard's tab Custom Scalars shows the heads of a layer in one chart.
+    - `heads/<metric>/<head>`, for example `heads/entropy/L0H0`: each metric of each head. The
+      induction metrics are averaged over random texts that contain a passage twice. All other
+      metrics are averaged over `windows` (N, T) of tokens. TensorBoard's tab Custom Scalars shows
+      the heads of a layer in one chart.
     - `heads/diversity`: how different the heads are.
     - `heads/types`: a table with the type of each head.
-    - `heads/figures` and `heads/similarity`, only at the steps of `spread_steps`: heatmaps of all
-      figures, and of the similarity of each pair of heads.
+    - `heads/figures` and `heads/similarity`: heatmaps of all metrics, and of the similarity of each
+      pair of heads. These heatmaps are logged only at the steps of `spread_steps`.
     """
 
     def __init__(
@@ -96,9 +97,10 @@ class HeadFigures(HeadProbe):
         self.layout_written = True
 
     def _pictures(self, statistics: HeadStatistics, step: int) -> dict[str, Image.Image]:
-        """Heatmaps of the figures and of the similarities, by tag."""
+        """The heatmap of the metrics and the heatmap of the similarities, in a dictionary whose
+        keys are the TensorBoard tags."""
         ends = {name: colour_ends(name, statistics.tokens) for name in statistics.figures}
-        # Each figure is rescaled to [0, 1], so that all figures share one colour scale.
+        # Each metric is rescaled to [0, 1], so that all metrics share one colour scale.
         rescaled = torch.stack(
             [
                 (statistics.figures[name].flatten() - low) / (high - low)
@@ -109,7 +111,8 @@ class HeadFigures(HeadProbe):
         if self.figures is None or self.similarity is None:
             rows = [f"{name}  ({low:.3g} to {high:.3g})" for name, (low, high) in ends.items()]
             self.figures = LivePicture(figures_of_heads(rescaled, rows, names, title="Step"))
-            # Clamped, because the first picture sets the colour scale of all later ones.
+            # The values are clamped, because the first picture sets the colour scale of all later
+            # pictures.
             matrix = similarity_matrix(
                 similarity.clamp(0, 1), names, title="Step", label=SIMILARITY
             )
@@ -125,7 +128,7 @@ def tag(figure: str, name: str) -> str:
 
 
 def layout(statistics: HeadStatistics) -> dict[str, dict[str, list]]:
-    """The layout of TensorBoard's tab Custom Scalars: one category per figure, with one chart per
+    """The layout of TensorBoard's tab Custom Scalars: one category per metric, with one chart per
     layer."""
     layers, heads = statistics.figures["self"].shape
     return {

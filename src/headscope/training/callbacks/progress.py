@@ -1,4 +1,5 @@
-"""Shows the progress of training: as a bar on a terminal, as plain lines in a file."""
+"""Shows the progress of training: as a progress bar if the output is a terminal, otherwise as plain
+lines."""
 
 import time
 from typing import Any
@@ -12,7 +13,7 @@ from headscope.training.module import LanguageModel
 
 REFRESH_SECONDS = 0.25
 LINES = 20
-"""Approximate number of plain progress lines per run, not counting validations."""
+"""Approximate number of plain progress lines per run, without the lines for validations."""
 
 
 class ProgressReport(Callback):
@@ -28,7 +29,8 @@ class ProgressReport(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.first_step = trainer.global_step
         self.first_seconds = clock_of(trainer).seconds()
-        # This is a multiple of log_every_steps, so that a line shows the same loss as TensorBoard.
+        # The number of steps between two lines is a multiple of log_every_steps, so that a line
+        # shows the same loss as TensorBoard.
         assert isinstance(pl_module, LanguageModel)
         log_every_steps = pl_module.log_every_steps
         steps_per_line = trainer.max_steps / LINES

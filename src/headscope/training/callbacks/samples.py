@@ -10,7 +10,8 @@ from headscope.training.callbacks.tensorboard_log import tensorboard_writers
 
 
 class Samples(Callback):
-    """Logs a continuation of `prompt` by the model as `samples`, always with the same `seed`."""
+    """Logs text that the model generates from `prompt`, under the tag `samples`. Always uses the
+    same `seed`."""
 
     def __init__(
         self,
@@ -30,7 +31,7 @@ class Samples(Callback):
         self.seed = seed
 
     def sample(self, model: GPT) -> str:
-        """The prompt and its continuation by `model`."""
+        """The prompt, followed by the text that `model` generates from it."""
         training = model.training
         model.eval()
         try:

@@ -9,10 +9,10 @@ from headscope.training.callbacks.step_callback import StepCallback
 
 
 class SnapshotSaver(StepCallback):
-    """Saves the weights after each of `steps` in `folder`, for example as `step_000100.ckpt`.
+    """Saves the weights in `folder` after each step in `steps`, for example as `step_000100.ckpt`.
 
-    These checkpoints can be sampled, analyzed and used as `init_from`. They cannot be resumed,
-    because they contain no optimizer state.
+    These checkpoints can be used for sampling, for analysis and as `init_from`. A run cannot be
+    resumed from them, because they contain no optimizer state.
     """
 
     def __init__(self, *, folder: Path, steps: Sequence[int]) -> None:

@@ -16,9 +16,9 @@ class StepCallback(Callback, ABC):
     """Calls `on_due_step` after every training step for which `due(step)` is true, and before
     training if `due(0)` is true.
 
-    The training timer is paused during the call. `on_due_step` must not change the model or use
-    the global random number generators, so that training is the same with and without it.
-    `seconds` is the total time of all calls.
+    The training timer is paused during the call. `on_due_step` must not change the model or use the
+    global random number generators, so that training is the same with and without this callback.
+    `seconds` is the total time of all calls of `on_due_step`.
     """
 
     seconds = 0.0
@@ -29,7 +29,7 @@ class StepCallback(Callback, ABC):
 
     @abstractmethod
     def on_due_step(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called after `trainer.global_step` steps."""
+        """Called when a step is due. `trainer.global_step` is the number of finished steps."""
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.global_step == 0 and self.due(0):
@@ -56,10 +56,10 @@ class StepCallback(Callback, ABC):
 
 
 class HeadProbe(StepCallback):
-    """Measures the model at every step for which `due` is true, and once more when early stopping
-    ends the run, and logs the result to TensorBoard.
+    """Measures the model and logs the result to TensorBoard. This happens at every step for which
+    `due` is true, and once more when early stopping ends the run.
 
-    `ResumableEarlyStopping` must come before it in the list of callbacks.
+    `ResumableEarlyStopping` must come before this callback in the list of callbacks.
     """
 
     @abstractmethod
@@ -80,12 +80,14 @@ class HeadProbe(StepCallback):
 
 
 def watching_seconds(trainer: Trainer) -> float:
-    """The total time of all `HeadProbe` callbacks, in all sessions of a run."""
+    """The total seconds of all `HeadProbe` callbacks of a run, including the time before the run
+    was resumed."""
     return sum(probe.seconds for probe in callbacks_of(trainer) if isinstance(probe, HeadProbe))
 
 
 def spread_steps(number: int, max_steps: int) -> list[int]:
-    """Up to `number` steps from 0 to `max_steps` (both included), evenly spaced in log time."""
+    """Up to `number` steps from 0 to `max_steps` (both included), evenly spaced on a logarithmic
+    scale."""
     number = min(number, max_steps + 1)
     if number < 2:
         return [max_steps][:number]

@@ -1,4 +1,5 @@
-"""Writes to TensorBoard directly, where Lightning's loggers lack a function or are slow."""
+"""Writes directly to TensorBoard, for cases in which Lightning's loggers lack a function or are
+slow."""
 
 import io
 import shutil
@@ -27,12 +28,12 @@ def tensorboard_writers(trainer: Trainer) -> list[SummaryWriter]:
 
 @contextmanager
 def report_full_disk(folder: Path) -> Iterator[None]:
-    """In this context, raises UserError when TensorBoard cannot write to `folder` because the disk
-    is full.
+    """Inside the `with` block, raises UserError if TensorBoard cannot write to `folder` because the
+    disk is full.
 
     TensorBoard writes in a separate thread. When that thread fails, the next call of the writer
-    raises the same error in this thread, without the file's name. This context also hides the
-    traceback that the failed thread would print.
+    raises the same error in this thread, without the file's name. This context manager also hides
+    the traceback that the failed thread would print.
     """
     previous_hook = threading.excepthook
 
@@ -55,7 +56,8 @@ def report_full_disk(folder: Path) -> Iterator[None]:
 
 
 def add_scalars(writer: SummaryWriter, values: Mapping[str, float], step: int) -> None:
-    """Logs all `values` (by tag) in one record, ten times as fast as one record per value."""
+    """Logs all `values`, whose keys are the tags, in one record. This is ten times as fast as one
+    record per value."""
     numbers = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
     _write(writer, Summary(value=numbers), step)
 
@@ -74,5 +76,5 @@ def add_picture(writer: SummaryWriter, tag: str, picture: Image.Image, step: int
 
 
 def _write(writer: SummaryWriter, summary: Summary, step: int) -> None:
-    file_writer: Any = writer.file_writer  # declared as None, but None only after closing
+    file_writer: Any = writer.file_writer  # typed as None, but it is None only after closing
     file_writer.add_summary(summary, step)
