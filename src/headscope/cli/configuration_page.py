@@ -13,7 +13,7 @@ PREFACE = """\
 # Configuration
 
 All keys and choices of `conf/`. Set a key with `key=value`; choose from a group with
-`group=choice`. `--help` shows the keys of the choices on the command line:
+`group=choice`. `--help` shows the keys of the choices that you give, for example
 `python scripts/train.py model=modern --help`.
 
 This page is generated: `python -m headscope.cli.configuration_page > docs/configuration.md`"""
@@ -62,7 +62,7 @@ def key_table(files: dict[str, Path]) -> str:
         [f"`{name}`", f"`{value}`", *([", ".join(of)] if several else []), comment]
         for (name, value, comment), of in choices.items()
     ]
-    return table(["key", "default", *(["of"] if several else []), "meaning"], rows)
+    return table(["key", "default", *(["choices"] if several else []), "meaning"], rows)
 
 
 @cache
