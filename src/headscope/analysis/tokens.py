@@ -63,8 +63,8 @@ def most_frequent(counts: Tensor) -> Tensor:
 
 
 def earlier_copies(tokens: Tensor) -> Tensor:
-    """The mask (N, T, T) of keys that come before the query and have the same token, for tokens (N,
-    T)."""
+    """The mask (N, T, T) of keys that come before the query and have the same token, for tokens
+    (N, T)."""
     same = tokens[:, :, None] == tokens[:, None, :]
     return same.tril(-1)
 

@@ -152,8 +152,8 @@ def _matrix(
 
 
 def similarity_histogram(similarity: Tensor, *, title: str, label: str = "") -> Figure:
-    """Draw a histogram of the similarities of all pairs of heads, given a symmetric matrix (N,
-    N)."""
+    """Draw a histogram of the similarities of all pairs of heads, given a symmetric matrix
+    (N, N)."""
     cells = array(similarity)
     pairs = cells[np.triu_indices(len(cells), k=1)].astype(np.float64)
     pairs = pairs[np.isfinite(pairs)]

@@ -65,9 +65,9 @@ def mean_map(weights: Tensor, labels: Labels, *, title: str) -> Figure:
 def difference_map(
     first: Tensor, second: Tensor, labels: Labels, *, title: str, names: tuple[str, str]
 ) -> Figure:
-    """Draw the map `first` minus the map `second`. Both have shape (T, T), or both have shape (H,
-    T, T) with one map per head. `names` contains a name for `first` and a name for `second`. Raises
-    UserError in the same cases as `attention_maps`."""
+    """Draw the map `first` minus the map `second`. Both have shape (T, T), or both have shape
+    (H, T, T) with one map per head. `names` contains a name for `first` and a name for `second`.
+    Raises UserError in the same cases as `attention_maps`."""
     values = array(first) - array(second)
     maps = [Map("", values, DIFFERENCE)] if values.ndim == 2 else of_heads(values, DIFFERENCE)
     title = f"{title}\nred: more weight in {names[0]}\nblue: more weight in {names[1]}"
