@@ -38,10 +38,10 @@ def ablate_heads(
     - `loss` (): the mean loss with all heads, in nats per token.
     - `nats_per_token` (L, H): the loss without each head minus the loss with all heads. A positive
       value means that the head lowers the loss.
-    - `standard_error` (L, H): the standard error of `nats_per_token` over the N texts. It is NaN
-      for a single text.
+    - `standard_error` (L, H): the standard error of `nats_per_token` over the N texts. For a single
+      text, the standard error is NaN.
 
-    A batch contains at most `max_batch` texts. When several heads are removed in one batch, it
+    A batch contains at most `max_batch` texts. To remove several heads in one batch, the batch
     contains a copy of each text per head. `track` wraps the iterable of batches, for example to
     show progress.
     """
@@ -103,9 +103,9 @@ def _losses(model: GPT, x: Tensor, targets: Tensor) -> Tensor:
 def replaced_heads(
     attention: MultiHeadAttention, heads: Tensor, means: Tensor | None
 ) -> Iterator[None]:
-    """Inside this `with` block, the output of one head per text is replaced: in text n, the output
-    of head `heads[n]`, for `heads` (N,). The new output is zero or, if `means` (H, D) is given, the
-    mean output of that head."""
+    """Inside this `with` block, the output of one head per text is replaced. In text n, this is
+    head `heads[n]`; `heads` has shape (N,). The new output is zero or, if `means` (H, D) is given,
+    the mean output of that head."""
 
     def replace(module: torch.nn.Module, arguments: tuple[Tensor]) -> Tensor:
         outputs = arguments[0].unflatten(-1, (attention.heads, -1)).clone()  # (N, T, H, D)

@@ -61,12 +61,13 @@ def measure_heads(
     texts: int = TEXTS,
     track: Callable[[Iterable[Tensor]], Iterable[Tensor]] = iter,
 ) -> HeadStatistics:
-    """Measure all metrics of all heads. Most are averaged over `windows` (N, T) of tokens.
+    """Measure all metrics of all heads. Most metrics are averaged over `windows` (N, T) of tokens.
 
     The induction metrics are averaged over repeated random texts instead; `texts` is the number of
-    these texts. They are omitted if the model's `block_size` is below `MIN_LENGTH`. The metric
-    `punctuation` is measured only if `kinds` is given, and `frequent` only if `kinds.frequent` is
-    given. `track` wraps the iterable of batches of windows, for example to show progress.
+    these texts. The induction metrics are omitted if the model's `block_size` is below
+    `MIN_LENGTH`. The metric `punctuation` is measured only if `kinds` is given, and `frequent` only
+    if `kinds.frequent` is given. `track` wraps the iterable of batches of windows, for example to
+    show progress.
     """
     length = windows.size(1)
     uniform_weights = uniform(torch.ones(length, length, device=model.device))

@@ -23,12 +23,12 @@ class Thresholds:
     """The threshold of each head name, from 0 to 1: the minimum excess of a metric over uniform
     attention.
 
-    Two thresholds are compared with a metric itself instead of its excess. `spread` is the minimum
-    of the metric `global` for the name `global`. `even` is the minimum of the metric `unevenness`
-    for any name.
+    Two thresholds are compared with a metric itself instead of its excess. A head is named `global`
+    only if its metric `global` is at least `spread`. A head gets a name only if its metric
+    `unevenness` is at least `even`.
 
-    `frequent` and `rare` are about 1/3. Uniform attention gives the frequent half of the text 1/2
-    of the weight. An excess of 1/3 then means that one half of the text gets 2/3 of the weight.
+    The defaults of `frequent` and `rare` are about 1/3. With this excess, the frequent
+    (or the rare) half of the text gets 2/3 of the weight. With uniform attention, it gets 1/2.
     """
 
     self: float = 0.4
@@ -98,12 +98,13 @@ def head_types(
 
     1. "-" (no name) if the metric `unevenness` is below the threshold `even`: the attention is
        nearly uniform.
-    2. A name in NARROW. If several fit, the name with the largest ratio of excess to threshold.
+    2. A name in NARROW. If several names fit, the head gets the name with the largest ratio of
+       excess to threshold.
     3. The first name in BROAD that fits.
     4. "global" if the metric `global` is at least the threshold `spread`, otherwise "mixed".
 
     The names next-token, adjacent, backward and forward are used only for attention without a
-    causal mask. docs/glossary.md explains all names.
+    causal mask. See docs/glossary.md for all names.
     """
     thresholds = thresholds or Thresholds()
     flat = {figure: values.flatten() for figure, values in figures.items()}

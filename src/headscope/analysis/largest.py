@@ -25,8 +25,8 @@ def find_largest_weight(weights: Tensor, *, causal: bool = True) -> LargestWeigh
 
     The queries are the last T of the S positions. `query` is an index into these T queries, `key`
     an index into the S keys. Queries that see a single key are excluded, because the weight on that
-    key is always 1. They are included if no query sees more than one key. If several weights are
-    equally large, the first in row-major order is returned.
+    key is always 1. Such queries are included only if no query sees more than one key. If several
+    weights are equally large, the first in row-major order is returned.
     """
     visible = visible_keys(weights, causal=causal)
     candidates = visible & counted_queries(visible)[:, None]

@@ -2,11 +2,11 @@
 
 Shapes: T queries, S keys, and any leading axes, such as layers, texts and heads.
 
-Every metric takes weights (..., T, S) and averages over the queries. The result has shape (...).
-Each row of weights sums to one over the visible keys. The queries are the last T of the S
-positions. With `causal=True`, the default, a query sees its own token and all tokens before it.
-With `causal=False`, a query sees all tokens. The weights on keys that a query does not see are
-ignored. A query that sees a single key always gives this key the weight 1. Such queries are
+Every metric takes weights (..., T, S) and averages over the queries. The result has the shape (...)
+of the leading axes. Each row of weights sums to one over the visible keys. The queries are the last
+T of the S positions. With `causal=True`, the default, a query sees its own token and all tokens
+before it. With `causal=False`, a query sees all tokens. The weights on keys that a query does not
+see are ignored. A query that sees a single key always gives this key the weight 1. Such queries are
 excluded from the mean, unless no query sees more than one key.
 
 The weight on a set of keys is the sum of the weights on these keys, from 0 to 1.
@@ -58,8 +58,8 @@ def counted_queries(visible: Tensor) -> Tensor:
 
 
 def mean_over(values: Tensor, queries: Tensor) -> Tensor:
-    """The mean of values (..., T) over the queries in the mask `queries` (T,). It is 0 if the mask
-    contains no query."""
+    """The mean of values (..., T) over the queries in the mask `queries` (T,). The mean is 0 if the
+    mask contains no query."""
     count = queries.sum().clamp(min=1)
     return torch.where(queries, values, 0.0).sum(dim=-1) / count
 
@@ -91,7 +91,7 @@ def previous_mass(weights: Tensor, *, causal: bool = True) -> Tensor:
 
 
 def next_mass(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """Weight on the token just after the query, from 0 to 1. It is 0 if `causal`."""
+    """Weight on the token just after the query, from 0 to 1. The weight is 0 if `causal`."""
     return neighbour_mass(weights, 1, causal=causal)
 
 
@@ -114,7 +114,7 @@ def backward_mass(weights: Tensor, *, causal: bool = True) -> Tensor:
 
 
 def forward_mass(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """Weight on all tokens after the query, from 0 to 1. It is 0 if `causal`."""
+    """Weight on all tokens after the query, from 0 to 1. The weight is 0 if `causal`."""
     return mass_where(weights, offsets(weights) > 0, causal=causal)
 
 
@@ -131,8 +131,8 @@ def global_strength(weights: Tensor, *, causal: bool = True) -> Tensor:
 
     For a query that sees m keys, the value is the sum of min(weight, 1/m) over these keys except
     the query's own token, divided by the maximum of this sum, (m - 1)/m. The value is 1 if every
-    other key gets a weight of at least 1/m. It is 0 if the query's own token gets all the weight.
-    It is 1 / (m - 1) if one other key gets all the weight.
+    other key gets a weight of at least 1/m. The value is 0 if the query's own token gets all the
+    weight, and 1 / (m - 1) if one other key gets all the weight.
     """
     visible = visible_keys(weights, causal=causal)
     keys = visible.sum(dim=-1, keepdim=True)  # m, (T, 1)
@@ -147,7 +147,7 @@ def single_key_mass(weights: Tensor, *, causal: bool = True) -> Tensor:
     other than the first is an attention sink (Xiao 2023).
 
     The weight on a key is averaged over the other queries that see this key. The result is the
-    largest of these means, so this metric is not a mean over all queries like the other metrics.
+    largest of these means. So this metric is not a mean over all queries, unlike the other metrics.
     The first key is excluded, and so are keys that fewer than half of the queries see. The result
     is 0 if no key remains.
     """
@@ -231,7 +231,8 @@ METRICS: Mapping[str, Metric] = {
 def head_figures(
     weights: Tensor, *, causal: bool = True, local_width: int = LOCAL_WIDTH
 ) -> dict[str, Tensor]:
-    """All metrics of weights (..., T, S), by name. Each metric has shape (...)."""
+    """All metrics of weights (..., T, S), by name. Each metric has the shape (...) of the leading
+    axes."""
     metrics: dict[str, Metric] = {**METRICS, "local": partial(local_mass, width=local_width)}
     if not causal:
         metrics |= NON_CAUSAL_METRICS
@@ -249,9 +250,9 @@ def colour_ends(figure: str, tokens: int) -> tuple[float, float]:
     """The limits of the colour scale of the metric `figure`, which are the same in every picture.
 
     Most scales go from 0 to 1. The scales of `distance`, `entropy` and `effective_keys` begin at
-    the smallest possible value. For texts of `tokens` tokens, `distance` ends at the value of a
-    head that attends only to the first token, `entropy` at its maximum, and `effective_keys` at the
-    value of uniform attention.
+    the smallest possible value. For texts of `tokens` tokens, the scale of `distance` ends at the
+    value of a head that attends only to the first token. The scale of `entropy` ends at the maximum
+    of the entropy. The scale of `effective_keys` ends at the value of uniform attention.
     """
     last = {
         "distance": tokens / 2,

@@ -18,9 +18,9 @@ from headscope.data.labels import runs_down, visible
 from headscope.errors import UserError
 
 TEMPLATE = Path(__file__).with_name("page.html")
-PLACEHOLDER = '"the data of the page"'  # the data replaces this text of the template
+PLACEHOLDER = '"the data of the page"'  # the template contains this text, which the data replaces
 LEVELS = 65535  # weights are stored as multiples of 1 / LEVELS, in two bytes each
-MAX_WEIGHTS = 10 * 2**20  # maximum of L H T^2; each weight takes about 4/3 bytes
+MAX_WEIGHTS = 10 * 2**20  # maximum of L H T^2; the page needs about 4/3 bytes per weight
 
 
 def max_tokens(layers: int, heads: int) -> int:
@@ -39,10 +39,10 @@ def attention_page(
 
     The weights must be causal, and each row must sum to one. The page stores the weights as
     multiples of 1 / LEVELS, in about 4/3 L H T^2 bytes. `labels` contains a text for each token,
-    for example from `token_labels`. Invisible characters in the labels are replaced by `visible`.
-    `figures` contains one mapping per head, ordered by layer, then by head. Each mapping has the
-    keys "layer", "head" and "type"; its other keys are metrics. All texts are escaped, so that no
-    text can end the script of the page or add HTML.
+    for example from `token_labels`. The function `visible` replaces invisible characters in the
+    labels. `figures` contains one mapping per head, ordered by layer, then by head. Each mapping
+    has the keys "layer", "head" and "type"; its other keys are metrics. All texts are escaped, so
+    that no text can end the script of the page or add HTML.
 
     Raises UserError if the sizes do not match, or if the weights are not causal attention weights.
     """

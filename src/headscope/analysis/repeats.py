@@ -141,7 +141,7 @@ def repeat_figures(
     model: GPT, *, excluded: Sequence[int] = (), texts: int = TEXTS, seed: int = 0
 ) -> dict[str, Tensor]:
     """Measure the metrics (L, H) of all heads on repeated random texts. `texts` is the number of
-    these texts. They do not contain the tokens in `excluded`.
+    these texts. The texts do not contain the tokens in `excluded`.
 
     - `induction` and `duplicate`, from -1 to 1: the mean weight that queries in the second copy
       give to their targets, minus the weight at the same positions in texts with other periods. 1

@@ -24,9 +24,9 @@ class TokenKinds:
 
     - `special`: tokens that represent no text, such as the end-of-text token.
     - `punctuation`: tokens that consist only of punctuation marks and line breaks. Spaces and tabs
-      around them are ignored.
-    - `frequent`: the most frequent tokens, which together make up half of a corpus. It is None if
-      no corpus was counted.
+      at both ends of a token are ignored.
+    - `frequent`: the most frequent tokens, which together make up half of a corpus. `frequent` is
+      None if no corpus was counted.
     """
 
     special: Tensor
@@ -46,7 +46,7 @@ def classify_tokens(texts: Sequence[str], counts: Tensor | None = None) -> Token
 
 def is_punctuation(text: str) -> bool:
     """Whether a token consists only of punctuation marks (Unicode category P) and line breaks.
-    Spaces and tabs around them are ignored."""
+    Spaces and tabs at both ends of the token are ignored."""
     marks = text.strip(" \t")
     return marks != "" and all(
         mark in "\r\n" or unicodedata.category(mark).startswith("P") for mark in marks
@@ -63,14 +63,14 @@ def most_frequent(counts: Tensor) -> Tensor:
 
 
 def earlier_copies(tokens: Tensor) -> Tensor:
-    """The mask (N, T, T) of keys that come before the query and have the same token, for tokens
-    (N, T)."""
+    """For tokens (N, T), the mask (N, T, T) of keys that come before the query and have the same
+    token as the query."""
     same = tokens[:, :, None] == tokens[:, None, :]
     return same.tril(-1)
 
 
 def keys_of_kind(tokens: Tensor, kind: Tensor) -> Tensor:
-    """The mask (N, T, T) of keys whose token is in the mask `kind` (V,), for tokens (N, T). The
+    """For tokens (N, T), the mask (N, T, T) of keys whose token is in the mask `kind` (V,). The
     mask is the same for every query."""
     keys = kind.to(tokens.device)[tokens]
     return keys[:, None, :].expand(-1, tokens.size(1), -1)
@@ -95,9 +95,9 @@ def targets_in(tokens: Tensor, kinds: TokenKinds | None = None) -> dict[str, Ten
 
 
 def mass_on(weights: Tensor, targets: Tensor, *, causal: bool = True) -> tuple[Tensor, Tensor]:
-    """The weight that queries give to `targets` (N, T, T), summed over all queries that see a
-    target, (..., H), and the number of these queries, (). `weights` has shape (..., N, H, T, T).
-    The metric is the sum divided by the number."""
+    """Returns two tensors: the weight on `targets` (N, T, T), summed over all queries that see a
+    target, (..., H), and the number of these queries, (). The metric is the first tensor divided by
+    the second. `weights` has shape (..., N, H, T, T)."""
     visible = visible_keys(weights, causal=causal)
     targets = targets & visible
     queries = targets.any(dim=-1) & counted_queries(visible)  # (N, T)

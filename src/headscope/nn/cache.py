@@ -52,7 +52,7 @@ class Cache:
         device: torch.device,
     ) -> None:
         # One spare slot, so that the slice of used slots is never contiguous, not even in a full
-        # cache. torch.compile would compile a second variant of the step for contiguous slices.
+        # cache. For contiguous slices, torch.compile would compile a second variant of the step.
         slots = block_size + 1
         shape = (batch, kv_heads, slots, head_dim)
         self.layers = [

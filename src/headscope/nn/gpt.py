@@ -35,7 +35,7 @@ class GPT(nn.Module):
     - With `ngrams` above 1, embeddings of n-grams of 2, 3, ..., `ngrams` tokens are added. Each n
       has a table of `ngram_buckets` embeddings (see `NGramEmbedding`).
     - `zero_init` zero-initializes the projections that write to the residual stream (Zhang 2019:
-      Fixup). Otherwise their std is 0.02 / sqrt(2 layers), as in GPT-2. Other weights have std
+      Fixup). Otherwise these have std 0.02 / sqrt(2 layers), as in GPT-2. Other weights have std
       0.02.
     - With a `logit_cap` c, the logits become c tanh(logit / c), in float32 (Gemma 2, 2024).
 

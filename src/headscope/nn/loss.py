@@ -22,8 +22,8 @@ def next_token_loss(logits: Tensor, targets: Tensor, *, reduction: str = "mean")
 def chunked_loss_sum(
     x: Tensor, targets: Tensor, unembed_loss_sum: Callable[[Tensor, Tensor], Tensor], *, rows: int
 ) -> Tensor:
-    """The summed cross-entropy in nats, computed in chunks to save memory. x (B, T, C) are the
-    final hidden states, `targets` (B, T) the next tokens.
+    """The summed cross-entropy in nats, computed in chunks to save memory. The final hidden states
+    are x (B, T, C). The next tokens are `targets` (B, T).
 
     `unembed_loss_sum` takes the hidden states (N, C) and targets (N,) of one chunk, computes the
     logits, and returns the summed loss. N is at most `rows`. The backward pass recomputes the

@@ -16,8 +16,8 @@ def rms_norm(*, embed_dim: int, bias: bool = False, gain: bool = True) -> nn.Mod
 
 
 class HeadNorm(nn.RMSNorm):
-    """RMSNorm of queries or keys, with a learned gain for each of the D dimensions of a head. It
-    computes in the dtype of the gains and returns the dtype of the input."""
+    """RMSNorm of queries or keys, with a learned gain for each of the D dimensions of a head. It is
+    computed in the dtype of the gains. The result has the dtype of the input."""
 
     def __init__(self, head_dim: int) -> None:
         super().__init__(head_dim, eps=1e-6)

@@ -17,8 +17,8 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def upcast_to_float32(x: Tensor) -> Tensor:
-    """Converts x to float32, but leaves float64 unchanged. bf16 has only two to three decimal
-    digits, which are too few for scores and angles."""
+    """Converts x to float32, but leaves float64 unchanged. The two to three decimal digits of bf16
+    are too few for scores and angles."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
@@ -57,9 +57,9 @@ def faster_precision(model: nn.Module) -> str:
     """Returns fp32 or bf16, whichever is faster for sampling. The choice depends only on the device
     and the model's size, so a seed always gives the same text on the same device.
 
-    A large model spends most of its time on reading every weight from memory for every token. bf16
-    halves the number of bytes to read. A small model spends most of its time on the overhead of
-    operations, and bf16 needs more operations.
+    A large model spends most of its time on reading every weight from memory for every token. With
+    bf16, the weights have half as many bytes. A small model spends most of its time on the overhead
+    of operations, and bf16 needs more operations.
     """
     weight = next(model.parameters())
     device = weight.device

@@ -19,9 +19,9 @@ LABEL_LENGTH = 10
 MOST_MARKS = 8  # combining marks on one character; more would cover the line above
 FIRST = "DejaVu Sans"
 FALLBACKS = (
-    # Fonts for Chinese and for Japanese kana; most also contain Korean hangul. matplotlib before
-    # 3.11 reads only the first font of a font collection. In Noto Sans CJK, this is the Japanese
-    # font.
+    # Fonts for Chinese and for Japanese kana; most also contain Korean hangul. Versions of
+    # matplotlib before 3.11 read only the first font of a font collection. In Noto Sans CJK, this
+    # is the Japanese font.
     *("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "Noto Sans CJK JP"),
     *("WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "Droid Sans Fallback"),
     *("PingFang SC", "Hiragino Sans GB", "Heiti SC", "Heiti TC", "STHeiti"),

@@ -30,8 +30,7 @@ def arrays(figures: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
 
 
 def changes_of_heads(values: Tensor, *, title: str, label: str) -> Figure:
-    """Draw the change (L, H) that each head causes. `label` names the quantity that changes, and
-    its unit.
+    """Draw how much each head changes a quantity, (L, H). `label` names the quantity and its unit.
 
     The diverging colour scale is linear up to the median absolute change and logarithmic above it.
     So one very large change does not hide the others.
@@ -58,8 +57,8 @@ def heatmaps_of(
     """Draw one heatmap per metric (L, H), each with its own colour scale.
 
     `ends` contains the limits of the colour scale of each metric; the default is the minimum and
-    maximum of the metric. `marks` contains the value of each metric for uniform attention. It is
-    shown as a line on the colour scale and as a number after the name.
+    maximum of the metric. `marks` contains the value of each metric for uniform attention. This
+    value is shown as a line on the colour scale and as a number after the name.
     """
     every, ends, marks = arrays(figures), ends or {}, marks or {}
     texts = {name: numbers(cells) for name, cells in every.items()}
@@ -160,7 +159,7 @@ def similarity_histogram(similarity: Tensor, *, title: str, label: str = "") -> 
     sheet = Sheet(1, 1, 424, 220, title)
     [panel] = sheet.panels
     low, high = limits(pairs)
-    ends = low, max(high, low + 0.01)  # not empty if all are nearly equal
+    ends = low, max(high, low + 0.01)  # at least 0.01 wide, even if all are equal
     bins = min(40, 5 + math.isqrt(pairs.size))
     panel.hist(pairs, bins=bins, range=ends, color=BLUE, edgecolor="white", linewidth=0.5)
     note = "there are no two heads to compare"

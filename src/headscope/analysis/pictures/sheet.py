@@ -1,4 +1,5 @@
-"""What all pictures share: a grid of panels, heatmaps with numbers, colour bars, and wrapped text.
+"""Provides what all pictures share: a grid of panels, heatmaps with numbers, colour bars, and
+wrapped text.
 
 matplotlib's constrained layout makes room for all labels. Sizes are in points.
 """
@@ -49,7 +50,9 @@ class Sheet:
     def name(self, panel: Axes, text: str) -> None:
         """Write `text` above a panel. Lines that are wider than the panel are wrapped."""
         text = wrapped(text, self.panel_size[0], TEXT)
-        panel.set_title(text, loc="left", y=1, **font_for(TEXT, text))  # a fixed y saves time
+        panel.set_title(
+            text, loc="left", y=1, **font_for(TEXT, text)
+        )  # a fixed y makes layout faster
 
     def bar(self, image: AxesImage, label: str = "", ticks: Sequence[float] | None = None) -> Axes:
         """Draw the colour bar of `image` to the right of its panel."""

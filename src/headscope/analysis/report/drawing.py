@@ -110,8 +110,8 @@ def figures(statistics: HeadStatistics) -> Pictures:
 
 
 def distances(matrix: Tensor, names: Sequence[str]) -> Pictures:
-    """The Jensen-Shannon distance of each pair of heads, from a matrix (L H, L H). It is measured
-    on the text of attention.html."""
+    """The Jensen-Shannon distance of each pair of heads, from a matrix (L H, L H). The distances
+    are measured on the text of attention.html."""
     title, label = "Distance of heads", "Jensen-Shannon distance on the text of the maps"
     yield "jensen_shannon", pictures.similarity_matrix(matrix, names, title=title, label=label)
 

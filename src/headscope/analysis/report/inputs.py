@@ -30,7 +30,7 @@ Track = Callable[[Iterable[Any]], Iterable[Any]]
 
 @dataclass(frozen=True)
 class ReportInput:
-    """What a report is about.
+    """The checkpoint that a report analyses, and the texts for this analysis.
 
     - `loaded`: the checkpoint.
     - `reading`: the attention maps on one text.
@@ -92,8 +92,8 @@ def classify_vocabulary(tokenizer: Tokenizer, tokens: np.ndarray | None = None) 
 
 @dataclass(frozen=True)
 class Ablation:
-    """How to measure the effect of removing a head. `replace_by` replaces the output of the removed
-    head. `windows` (N, T + 1) are the tokens on which the loss is measured."""
+    """How to measure the effect of removing a head. `replace_by` says what replaces the output of
+    the removed head. `windows` (N, T + 1) are the tokens on which the loss is measured."""
 
     replace_by: Replacement
     windows: Tensor
@@ -103,8 +103,8 @@ class Ablation:
     def on(
         cls, text: ValidationText, replace_by: Replacement, *, windows: int, length: int
     ) -> "Ablation":
-        """Measure the loss on windows of the validation text. `windows` is the number of windows,
-        `length` the number of predicted tokens per window."""
+        """An ablation that measures the loss on windows of the validation text. `windows` is the
+        number of windows, `length` the number of predicted tokens per window."""
         chosen = spread_windows(text.tokens, windows=windows, length=length + 1)
         return cls(replace_by, chosen, text.byte_lengths[chosen[:, 1:].numpy()].mean())
 

@@ -64,8 +64,8 @@ def check_one_run(checkpoints: Sequence[Checkpoint], loaded: Checkpoint) -> None
 
 
 def checkpoint_files(paths: Iterable[str]) -> list[Path]:
-    """The checkpoint files that `paths` name. A path may be a checkpoint file, a run folder, or the
-    `checkpoints` folder of a run. A folder stands for all its stored steps, `step_*.ckpt`.
+    """Find the checkpoint files for all `paths`. A path may be a checkpoint file, a run folder, or
+    the `checkpoints` folder of a run. A folder stands for all its stored steps, `step_*.ckpt`.
 
     Raises UserError if a path does not exist, or if a folder has no stored steps.
     """

@@ -67,7 +67,7 @@ def write_report(
     Returns the statistics of the heads, and the result of the ablation or None.
     """
     loaded = report.loaded
-    folder.mkdir(parents=True, exist_ok=True)  # first: a failure loses no measurements
+    folder.mkdir(parents=True, exist_ok=True)  # fails before the long measurements
     old_files = files_of(folder)
     measure = partial(
         measure_heads, windows=report.windows, kinds=report.kinds, thresholds=thresholds
@@ -126,9 +126,9 @@ def write_report(
 
 
 def _write_json(file: Path, content: dict[str, Any], files: Sequence[str]) -> None:
-    """Write heads.json with a list of the report's files. The list contains a file before the file
-    is written. So the next report recognizes all files of this report, even if this process is
-    killed."""
+    """Write heads.json with a list of the report's files. Every file is added to the list before
+    the file is written. So the next report recognizes all files of this report, even if this
+    process is killed."""
     names = list(dict.fromkeys(files))
     write_atomically(file, json_text(content | {"files": names}, indent=2))
 
@@ -149,7 +149,7 @@ def measured_on(
 def summary(
     report: ReportInput, statistics: HeadStatistics, ablation_result: AblationResult | None
 ) -> dict[str, Any]:
-    """The part of heads.json that describes the report, and not a single head or metric."""
+    """The part of heads.json that describes the report as a whole, not single heads or metrics."""
     content = {
         "checkpoint": str(report.loaded.path),
         "step": report.loaded.step,

@@ -1,4 +1,4 @@
-"""Additive attention, whose score function is older than the dot product.
+"""Additive attention, which computes scores with a tanh instead of a dot product.
 
 Shapes: B batch, T queries, S keys, H heads, K kv heads (divides H), D head_dim.
 """

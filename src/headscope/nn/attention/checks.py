@@ -17,8 +17,8 @@ from headscope.nn.position import Position
 def resolve_head_dim(*, embed_dim: int, heads: int, head_dim: int | None) -> int:
     """Returns `head_dim` or, if it is None, `embed_dim` / `heads`.
 
-    Raises UserError when a size is below 1. Also raises it when `head_dim` is None and `embed_dim`
-    is not a multiple of `heads`.
+    Raises UserError when a size is below 1. Without `head_dim`, also raises UserError when
+    `embed_dim` is not a multiple of `heads`.
     """
     for name, size in (("embed_dim", embed_dim), ("heads", heads)):
         if size < 1:
@@ -71,7 +71,7 @@ def check_inputs(
 ) -> None:
     """Raises UserError when the inputs do not fit the attention layer. The query (B, T, C), the key
     (B, S, C) and the value (B, S, C) must be non-empty floating-point tensors. The batch axis B may
-    be missing in all three. `mask` must fit their shapes. With a causal mask or a position
+    be missing in all three. The shape of `mask` must fit them. With a causal mask or a position
     encoding, T must not be larger than the number of keys."""
     width = attention.embed_dim
     fits = (

@@ -151,13 +151,13 @@ def attend_fused(
 
 
 def supports_grouped(device: str, dtype: torch.dtype, *, masked: bool) -> bool:
-    """Whether a fused kernel supports `enable_gqa`, with which each key head serves several query
-    heads.
+    """Whether a fused kernel supports grouped heads (`enable_gqa`), where a key head serves several
+    query heads.
 
-    On CUDA, only flash attention supports it, and only in 16 bits and without a mask. The
-    memory-efficient kernel supports masks and float32, but needs one key head per query head. If no
-    kernel fits, PyTorch uses the math path, whose memory grows with T x S. Repeating the keys and
-    values needs far less memory than the math path. All these kernels support dropout.
+    On CUDA, only flash attention supports grouped heads, and only in 16 bits and without a mask.
+    The memory-efficient kernel supports masks and float32, but needs one key head per query head.
+    If no kernel fits, PyTorch uses the math path, whose memory grows with T x S. Repeating the keys
+    and values needs far less memory than the math path. All these kernels support dropout.
     """
     return device != "cuda" or (not masked and dtype in (torch.bfloat16, torch.float16))
 

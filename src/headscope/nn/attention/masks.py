@@ -26,7 +26,7 @@ def mask_from_padding(real: Tensor) -> Tensor:
 
 def mask_per_sequence(mask: Tensor) -> Tensor:
     """The mask (B, 1, T, S) that gives each sequence its own mask. `mask` (B, T, S) contains one
-    mask per sequence. All heads share it.
+    mask per sequence. All heads share this mask.
 
     Raises UserError when `mask` does not have three axes, or when it contains floating-point
     numbers.

@@ -27,7 +27,8 @@ class MultiHeadAttention(nn.Module):
 
     - `embed_dim` is the input width, `out_dim` the output width (default: `embed_dim`).
     - `kv_heads` defaults to `heads`, and `head_dim` to `embed_dim` / `heads`.
-    - `causal`: a query sees its own and earlier tokens. `block_size`: the maximum length.
+    - `causal`: a query sees its own and earlier tokens. `block_size` is the maximum sequence
+      length.
     - `dropout` applies to weights in training. `scale` multiplies scores (default: 1 / sqrt(D)).
     - `qkv_bias`, `out_bias`: add biases. `qk_norm`: apply RMSNorm to queries and keys (Henry 2020).
     - If `out_proj` is false, the output is the concatenated heads, and `out_dim` must be H D.
@@ -108,8 +109,8 @@ class MultiHeadAttention(nn.Module):
         `key` (B, S, C) defaults to `query` (self-attention), `value` (B, S, C) defaults to `key`.
         `mask` is True where a query may look (shapes: `headscope.nn.attention.masks`). `position`
         rotates queries and keys, or biases the scores. `past` holds the keys and values of earlier
-        tokens. The new ones are appended, and S counts all of them. Queries are aligned to the last
-        keys.
+        tokens. The new keys and values are appended, and S counts all keys. Queries are aligned to
+        the last keys.
 
         Raises UserError if a sequence is too long, or if shapes or dtypes do not fit.
         """

@@ -1,4 +1,4 @@
-"""Position encodings. Some are added to the embeddings (`absolute`, `historical`), some rotate
+"""Position encodings: some are added to the embeddings (`absolute`, `historical`), some rotate
 queries and keys (`rotary`), and some are added to the scores (`biases`). `headscope.nn` exports all
 of them."""
 

@@ -26,10 +26,10 @@ class Sinusoidal(FixedTable):
     """Sines and cosines of decreasing frequency, added to the embeddings (Vaswani 2017, 3.5).
 
     At position t, dimension 2i is sin(t / base^(2i / C)), and dimension 2i + 1 is the cosine of the
-    same angle. From position t to position t + n, such a pair is rotated by an angle that depends
-    on n and i, but not on t.
+    same angle. From position t to position t + n, each such pair is rotated by an angle that
+    depends on n and i, but not on t.
 
-    Parameters: none. Raises UserError when `base` is not above 0 and finite.
+    Parameters: none. Raises UserError when `base` is not positive or not finite.
     """
 
     def __init__(self, *, base: float = 10000.0, **sizes: int) -> None:
@@ -40,7 +40,7 @@ class Sinusoidal(FixedTable):
 
 
 def check_base(base: float) -> None:
-    """Raises UserError when `base` is not above 0 and finite."""
+    """Raises UserError when `base` is not positive or not finite."""
     if not 0 < base < math.inf:
         raise UserError(f"base={base} must be above 0 and finite")
 

@@ -113,13 +113,14 @@ class NoPosition(Position):
 
 
 def distances(queries: int, keys: int, device: torch.device | None = None) -> Tensor:
-    """Query position minus key position, (T, S) int64: negative for keys after the query."""
+    """The query position minus the key position, as int64 (T, S). It is negative for keys after the
+    query."""
     position = torch.arange(keys, device=device)
     return position[keys - queries :, None] - position
 
 
 def check_embeddings(x: Tensor, width: int) -> None:
-    """Raises UserError when x is not a non-empty floating-point tensor (B, T, width)."""
+    """Raises UserError unless x is a non-empty floating-point tensor (B, T, width)."""
     if x.dim() != 3 or x.size(-1) != width or x.numel() == 0 or not x.is_floating_point():
         raise UserError(
             f"embeddings are {x.dtype} of shape {tuple(x.shape)}: give floating-point numbers "

@@ -15,9 +15,9 @@ from headscope.nn.position.base import Position, distances
 class Alibi(Position):
     """ALiBi (Press 2022): scores decrease linearly with distance. Every head has a different slope.
 
-    The bias is float32. Both the fused and the explicit path of attention round it to the dtype of
-    the queries. In bf16, the bias keeps 8 significant bits. So distances above 256 are rounded to
-    multiples of 2, distances above 512 to multiples of 4, and so on.
+    The bias is float32. Both the fused and the explicit path of attention round the bias to the
+    dtype of the queries. In bf16, the bias keeps 8 significant bits. So distances above 256 are
+    rounded to multiples of 2, distances above 512 to multiples of 4, and so on.
 
     Parameters: none. `alibi_slopes` computes the slopes.
     """

@@ -7,9 +7,9 @@ Shapes: B batch, T tokens, C embed_dim.
 
 `Index` and `Normalized` share one more problem: they add the same number to all C dimensions.
 LayerNorm subtracts the mean over the dimensions. This removes that number, so no block sees the
-position. (Dropout before the first norm sets some dimensions to zero, so LayerNorm does not remove
-the position completely, and the rest acts as noise.) RMSNorm does not subtract the mean, so the
-position remains.
+position. Dropout before the first norm sets some dimensions to zero. Then LayerNorm does not remove
+the position completely, and the rest of it acts as noise. RMSNorm does not subtract the mean, so
+the position remains.
 """
 
 import torch
@@ -117,7 +117,7 @@ def add_position_over_length(embeddings: Tensor, lengths: Tensor | None = None) 
     - In a causal model, every token would know how many tokens follow. This leaks the future.
     - Cached keys and values would become wrong with every new token.
     - In training, all windows have `block_size` tokens, so the encoding equals `Normalized`. In
-      sampling, the lengths differ.
+      sampling, the lengths differ, so the encoding differs from the encoding in training.
 
     Raises UserError when the embeddings do not have shape (B, T, C), or when `lengths` does not
     contain B numbers from 1 to T.

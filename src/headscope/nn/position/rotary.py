@@ -21,7 +21,7 @@ class Rotary(Position):
     pair i consists of the dimensions (2i, 2i + 1), as in the paper. Both choices are equivalent up
     to a permutation of the rows of the projections.
 
-    Parameters: none. Raises UserError when D is odd, or when `base` is not above 0 and finite.
+    Parameters: none. Raises UserError when D is odd, or when `base` is not positive or not finite.
     """
 
     rotates = True
