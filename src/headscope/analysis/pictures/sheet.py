@@ -50,9 +50,7 @@ class Sheet:
     def name(self, panel: Axes, text: str) -> None:
         """Write `text` above a panel. Lines that are wider than the panel are wrapped."""
         text = wrapped(text, self.panel_size[0], TEXT)
-        panel.set_title(
-            text, loc="left", y=1, **font_for(TEXT, text)
-        )  # a fixed y makes layout faster
+        panel.set_title(text, loc="left", y=1, **font_for(TEXT, text))  # a fixed y saves time
 
     def bar(self, image: AxesImage, label: str = "", ticks: Sequence[float] | None = None) -> Axes:
         """Draw the colour bar of `image` to the right of its panel."""
