@@ -1,8 +1,9 @@
-"""Ablation of heads: the change of the loss when one head is removed (Michel 2019).
+"""Ablation of heads: measures how much the loss changes when one head is removed (Michel 2019).
 
 Shapes: L layers, H heads, D head_dim, N texts, T tokens, C embed_dim.
 
-The output of a head is its part of the input of `out_proj`: D numbers for each token.
+The output of a head is the slice of the input of `out_proj` that this head computes: D numbers per
+token.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -29,15 +30,20 @@ def ablate_heads(
     max_batch: int = MAX_BATCH,
     track: Callable[[Iterable[Tensor]], Iterable[Tensor]] = iter,
 ) -> dict[str, Tensor]:
-    """Measure the change of the loss on inputs (N, T) when the output of one head is replaced by
-    zero, or by its mean over all these tokens.
+    """Measure how much the loss on inputs (N, T) changes when one head is removed. To remove a
+    head, its output is replaced by zero, or by its mean over all tokens of the inputs.
 
-    Returns `nats_per_token` (L, H), the loss without each head minus the loss with all heads, its
-    `standard_error` (L, H), and `loss` (), the loss with all heads. A positive change means that
-    the head lowers the loss. The standard error is over the N texts; for a single text it is NaN.
+    Returns a dictionary:
 
-    The batches have about `max_batch` texts, counting a text once for each head that is removed in
-    it. `track` wraps the iterable of batches, for example to show progress.
+    - `loss` (): the mean loss with all heads, in nats per token.
+    - `nats_per_token` (L, H): the loss without each head minus the loss with all heads. A positive
+      value means that the head lowers the loss.
+    - `standard_error` (L, H): the standard error of `nats_per_token` over the N texts. For a single
+      text, the standard error is NaN.
+
+    A batch contains at most `max_batch` texts. To remove several heads in one batch, the batch
+    contains a copy of each text per head. `track` wraps the iterable of batches, for example to
+    show progress.
     """
     was_training = model.training
     model.eval()
@@ -61,8 +67,8 @@ def ablate_heads(
 def _loss_changes(
     model: GPT, inputs: Tensor, targets: Tensor, means: list[Tensor] | None, max_batch: int
 ) -> tuple[Tensor, Tensor]:
-    """The change of the mean loss of each text without each head (L, H, N), and the loss of each
-    text with all heads (N,), in nats per token."""
+    """Returns two tensors in nats per token: the change of each text's mean loss when each head is
+    removed (L, H, N), and each text's mean loss with all heads (N,)."""
     inputs, targets = inputs.to(model.device), targets.to(model.device)
     x = model.embed(inputs)
     block_inputs = []  # (N, T, C) each
@@ -75,7 +81,7 @@ def _loss_changes(
         all_heads = torch.arange(attention.heads, device=x.device)
         ablated = []
         for heads in all_heads.split(max(1, max_batch // len(x))):
-            y = x.repeat(len(heads), 1, 1)  # the texts once for each head
+            y = x.repeat(len(heads), 1, 1)  # one copy of the texts per head
             layer_means = None if means is None else means[layer]
             with replaced_heads(attention, heads.repeat_interleave(len(x)), layer_means):
                 y = model.blocks[layer](y, model.position)
@@ -88,7 +94,7 @@ def _loss_changes(
 
 
 def _losses(model: GPT, x: Tensor, targets: Tensor) -> Tensor:
-    """The mean loss of each text (N,), from the hidden states after the last block (N, T, C)."""
+    """The mean loss of each text (N,), given the output x (N, T, C) of the last block."""
     losses = next_token_loss(model.unembed(x), targets, reduction="none")
     return losses.view_as(targets).mean(dim=-1)
 
@@ -97,8 +103,9 @@ def _losses(model: GPT, x: Tensor, targets: Tensor) -> Tensor:
 def replaced_heads(
     attention: MultiHeadAttention, heads: Tensor, means: Tensor | None
 ) -> Iterator[None]:
-    """While the context is active, replace the output of head `heads[n]` in text n, for heads (N,):
-    by zero, or by the mean output of the head in `means` (H, D)."""
+    """Inside this `with` block, the output of one head per text is replaced. In text n, this is
+    head `heads[n]`; `heads` has shape (N,). The new output is zero or, if `means` (H, D) is given,
+    the mean output of that head."""
 
     def replace(module: torch.nn.Module, arguments: tuple[Tensor]) -> Tensor:
         outputs = arguments[0].unflatten(-1, (attention.heads, -1)).clone()  # (N, T, H, D)
@@ -114,7 +121,7 @@ def replaced_heads(
 
 
 def mean_outputs(model: GPT, inputs: Tensor, max_batch: int) -> list[Tensor]:
-    """The mean output of each head over all tokens of inputs (N, T): (H, D) for each layer."""
+    """For each layer, the mean output of each head (H, D) over all tokens of the inputs (N, T)."""
     sums = [torch.zeros(()) for _ in model.attentions]
     handles = []
     for layer, attention in enumerate(model.attentions):

@@ -1,9 +1,9 @@
-"""How much heads differ from one another: pure functions of their attention weights.
+"""Measures how much heads differ from one another, with pure functions of their attention weights.
 
 Shapes: N heads of all layers, T queries, S keys, and any leading axes.
 
-Weights are (..., N, T, S), as in `headscope.analysis.metrics`. The weights on invisible keys are
-ignored.
+Weights have shape (..., N, T, S). As in `headscope.analysis.metrics`, weights on keys that the
+query does not see are ignored.
 """
 
 import math
@@ -15,9 +15,9 @@ from headscope.analysis.metrics import counted_queries, mean_over, visible_keys
 
 
 def cosine_similarity(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """Cosine similarity of the attention maps of each pair of heads, (..., N, N), from 0 (they
-    share no key) to 1 (the maps are proportional). Queries that see a single key are excluded:
-    their weights are the same in every head."""
+    """Cosine similarity of the attention maps of each pair of heads, (..., N, N): 0 if the two
+    heads attend to different keys, 1 if their maps are equal. Queries that see a single key are
+    excluded, because their weights are the same in every head."""
     visible = visible_keys(weights, causal=causal)
     compared = visible & counted_queries(visible)[:, None]
     maps = torch.where(compared, weights, 0.0).flatten(-2)
@@ -27,8 +27,8 @@ def cosine_similarity(weights: Tensor, *, causal: bool = True) -> Tensor:
 
 def jensen_shannon(weights: Tensor, *, causal: bool = True) -> Tensor:
     """Jensen-Shannon distance between each pair of heads, (..., N, N), from 0 (equal weights) to 1
-    (they share no key): the square root of the divergence in bits, averaged over the queries (Lin
-    1991; Endres 2003)."""
+    (the heads attend to different keys). The distance is the square root of the Jensen-Shannon
+    divergence in bits, averaged over the queries (Lin 1991; Endres 2003)."""
     visible = visible_keys(weights, causal=causal)
     maps = torch.where(visible, weights, 0.0)
     rows = [_distances(head, maps) for head in maps.unbind(dim=-3)]  # (..., N, T) each
@@ -36,7 +36,8 @@ def jensen_shannon(weights: Tensor, *, causal: bool = True) -> Tensor:
 
 
 def _distances(head: Tensor, heads: Tensor) -> Tensor:
-    """Distance of `head` (..., T, S) to each of `heads` (..., N, T, S) per query, (..., N, T)."""
+    """For each query, the distance between `head` (..., T, S) and each of `heads` (..., N, T, S).
+    Returns (..., N, T)."""
     head = head.unsqueeze(-3).expand_as(heads)
     middle = (head + heads) / 2
     divergence = (_divergence(head, middle) + _divergence(heads, middle)) / 2
@@ -44,16 +45,16 @@ def _distances(head: Tensor, heads: Tensor) -> Tensor:
 
 
 def _divergence(first: Tensor, second: Tensor) -> Tensor:
-    """Kullback-Leibler divergence of `first` from `second`, in bits (Kullback 1951). Where `second`
-    is 0, `first` must be 0 too."""
+    """Kullback-Leibler divergence of `first` from `second`, in bits (Kullback 1951). `first` must
+    be 0 wherever `second` is 0."""
     tiny = torch.finfo(first.dtype).tiny
     ratio = first.clamp(min=tiny) / second.clamp(min=tiny)
     return (first * ratio.log()).sum(dim=-1) / math.log(2)
 
 
 def uniqueness(similarity: Tensor) -> Tensor:
-    """1 minus the mean similarity of each head to all other heads, (..., N, N) to (..., N), from 0
-    to 1. With a single head, it is 0."""
+    """The uniqueness of each head, from 0 to 1: 1 minus its mean similarity to all other heads.
+    `similarity` has shape (..., N, N), the result (..., N). A single head has uniqueness 0."""
     heads = similarity.size(-1)
     if heads == 1:
         return torch.zeros_like(similarity[..., 0])
@@ -62,12 +63,14 @@ def uniqueness(similarity: Tensor) -> Tensor:
 
 
 def diversity(similarity: Tensor) -> Tensor:
-    """1 minus the mean similarity of all pairs, (..., N, N) to (...), from 0 (all equal) to 1."""
+    """The diversity of the heads, from 0 (all heads are equal) to 1: 1 minus the mean similarity of
+    all pairs. `similarity` has shape (..., N, N), the result (...)."""
     return uniqueness(similarity).mean(dim=-1)
 
 
 def pairs_by_similarity(similarity: Tensor) -> list[tuple[int, int, float]]:
-    """All pairs of heads with their similarity from `similarity` (N, N), the most similar first."""
+    """All pairs of heads, each with its value in `similarity` (N, N). The most similar pair is
+    first."""
     heads = similarity.size(-1)
     first, second = torch.triu_indices(heads, heads, offset=1)
     values = similarity[first, second]

@@ -1,6 +1,7 @@
-"""What every figure and every head name means, in one sentence each: for docs and tooltips.
+"""Short explanations of every metric of heads and of every head name.
 
-`docs/glossary.md` is `as_markdown()`; a test says how to write it again after a change.
+`as_markdown()` returns the text of `docs/glossary.md`. After a change, a test fails and prints the
+command that writes this page again.
 """
 
 from collections.abc import Mapping
@@ -10,157 +11,159 @@ from headscope.analysis.metrics import LOCAL_WIDTH
 
 SINGLE_HEAD: Mapping[str, str] = {
     "self": (
-        "Weight on the query's own token, from 0 to 1: a high value means that tokens attend to "
-        "themselves (the diagonal of the map)."
+        "Weight on the query's own token (the diagonal of the attention map), from 0 to 1. A "
+        "high value means that tokens attend to themselves."
     ),
     "previous": (
-        "Weight on the token just before the query, from 0 to 1: a high value means that the head "
-        "looks one token back (positional heads, Voita 2019)."
+        "Weight on the token just before the query, from 0 to 1. A high value means that the "
+        "head looks one token back (positional heads, Voita 2019)."
     ),
     "local": (
-        f"Weight on the query's own token and on tokens at most {LOCAL_WIDTH} away, from 0 to 1: a "
-        "high value means that the head stays near the query."
+        f"Weight on the query's own token and on tokens at most {LOCAL_WIDTH} tokens away, from "
+        "0 to 1. A high value means that the head attends to tokens near the query."
     ),
     "first": (
-        "Weight on the first token of the text, from 0 to 1: a high value means that the first "
+        "Weight on the first token of the text, from 0 to 1. A high value means that the first "
         "token is an attention sink (Xiao 2023)."
     ),
     "single_key": (
-        "Mean weight that one key gets from the other queries that see it, for the key with the "
-        "highest mean, from 0 to 1: a high value means an attention sink that is not the first "
-        "token (Xiao 2023); only keys that at least half of the queries see are considered."
+        "Weight on the key that gets the most attention, from 0 to 1. The weight on a key is "
+        "averaged over the other queries that see it. The first key is excluded, and so are "
+        "keys that fewer than half of the queries see. A high value means that a token other "
+        "than the first is an attention sink (Xiao 2023)."
     ),
     "distance": (
-        "Mean distance |query - key| in tokens, weighted by attention, from 0 to the length of "
-        "the text minus 1: a high value means that the head looks far back (Vig 2019)."
+        "Mean distance between query and key in tokens, weighted by attention, from 0 to the "
+        "length of the text minus 1. A high value means that the head looks far back (Vig "
+        "2019)."
     ),
     "global": (
-        "Sum of min(w, 1/m) over all visible tokens but the query's own, divided by its maximum "
-        "(m - 1)/m, where m is the number of visible tokens, from 0 to 1: a high value means that "
+        "Sum of min(w, 1/m) over all visible tokens except the query's own token, divided by "
+        "the maximum of this sum, (m - 1)/m. It ranges from 0 to 1. A high value means that "
         "nearly every token gets attention."
     ),
     "largest": (
-        "Largest weight of a query, at most 1: a high value means that each query attends to a "
+        "Largest weight of a query, at most 1. A high value means that each query attends to a "
         "single token."
     ),
     "entropy": (
-        "Entropy of the weights, -sum(w ln w), in nats, from 0 to the logarithm of the number of "
-        "visible tokens: a high value means that attention is spread over many tokens (Shannon "
-        "1948)."
+        "Entropy of the weights of a query, -sum(w ln w), in nats, from 0 to ln m. A high value "
+        "means that attention is spread over many tokens (Shannon 1948)."
     ),
     "entropy_share": (
-        "Entropy divided by its maximum, the logarithm of the number of visible tokens, from 0 to "
-        "1: a high value means nearly uniform attention."
+        "Entropy divided by its maximum, ln m, from 0 to 1. A high value means that attention "
+        "is nearly uniform."
     ),
     "effective_keys": (
-        "exp(entropy), the number of tokens that uniform attention of the same entropy would "
-        "cover, from 1 to the length of the text: a high value means that attention is spread "
-        "over many tokens (perplexity; Hill 1973)."
+        "Effective number of tokens that get attention, exp(entropy), from 1 to the length of "
+        "the text. Uniform attention on this number of tokens has the same entropy. A high "
+        "value means that attention is spread over many tokens (perplexity; Hill 1973)."
     ),
     "unevenness": (
-        "Total variation distance from uniform attention, sum |w - 1/m| / 2, where m is the "
-        "number of visible tokens, from 0 to 1: a high value means that the weights are far from "
-        "uniform."
+        "Total variation distance from uniform attention, sum |w - 1/m| / 2, from 0 to 1. A "
+        "high value means that the weights are far from uniform."
     ),
 }
 
 NON_CAUSAL_METRICS: Mapping[str, str] = {
     "next": (
-        "Weight on the token just after the query, from 0 to 1: a high value means that the head "
-        "looks one token ahead."
+        "Weight on the token just after the query, from 0 to 1. A high value means that the "
+        "head looks one token ahead."
     ),
     "backward": (
-        "Weight on all tokens before the query, from 0 to 1: a high value means that the head "
+        "Weight on all tokens before the query, from 0 to 1. A high value means that the head "
         "looks back."
     ),
     "forward": (
-        "Weight on all tokens after the query, from 0 to 1: a high value means that the head "
+        "Weight on all tokens after the query, from 0 to 1. A high value means that the head "
         "looks ahead."
     ),
 }
 
 TOKENS: Mapping[str, str] = {
     "same_token": (
-        "Weight on earlier copies of the query's own token, for the queries that have one, from 0 "
-        "to 1: a high value means that the head finds repeated tokens (duplicate-token heads, "
-        "Wang 2022)."
+        "Weight on earlier copies of the query's own token, from 0 to 1, averaged over the "
+        "queries that have an earlier copy. A high value means that the head finds repeated "
+        "tokens (duplicate-token heads, Wang 2022)."
     ),
     "punctuation": (
-        "Weight on punctuation marks and line breaks, from 0 to 1: a high value means that the "
+        "Weight on punctuation marks and line breaks, from 0 to 1. A high value means that the "
         "head attends to separators (Clark 2019)."
     ),
     "frequent": (
-        "Weight on the most frequent tokens, those that together make up half of the text, from 0 "
-        "to 1: a high value means that the head attends to frequent tokens, a value near 0 that "
-        "it attends to rare ones (Voita 2019)."
+        "Weight on the most frequent tokens, from 0 to 1. These are the tokens that together "
+        "make up half of a corpus. A high value means that the head attends to frequent tokens. "
+        "A value near 0 means that it attends to rare tokens (Voita 2019)."
     ),
 }
 
 REPEATS: Mapping[str, str] = {
     "induction": (
-        "Weight, in the second copy of a repeated random passage, on the token that followed the "
-        "query's token in the first copy, minus the weight at the same places in texts with other "
-        "periods, from -1 to 1: a high value means an induction head (Olsson 2022)."
+        "Weight that queries in the second copy of the passage give to the token that followed "
+        "the same token in the first copy, minus the weight at the same positions in texts with "
+        "other periods. It ranges from -1 to 1. A high value means that the head is an "
+        "induction head (Olsson 2022)."
     ),
     "duplicate": (
-        "Weight, in the second copy of a repeated random passage, on the query's own token in the "
-        "first copy, minus the weight at the same places in texts with other periods, from -1 to "
-        "1: a high value means a duplicate-token head (Wang 2022)."
+        "Weight that queries in the second copy of the passage give to the same token in the "
+        "first copy, minus the weight at the same positions in texts with other periods. It "
+        "ranges from -1 to 1. A high value means that the head is a duplicate-token head (Wang "
+        "2022)."
     ),
     "repeat_previous": (
-        "The figure `previous` on these random texts: a high value means that the head looks one "
-        "token back whatever the tokens are."
+        "The metric `previous`, measured on these random texts. A high value means that the "
+        "head looks one token back, whatever the tokens are."
     ),
 }
 
 BETWEEN_HEADS: Mapping[str, str] = {
     "cosine_similarity": (
-        "Cosine of the angle between the maps of two heads, from 0 to 1: a high value means that "
-        "the two attend to the same tokens."
+        "Cosine similarity of the attention maps of two heads, from 0 to 1. A high value means "
+        "that the two heads attend to the same tokens."
     ),
     "jensen_shannon": (
-        "Jensen-Shannon distance between the maps of two heads, the square root of the divergence "
-        "in bits, from 0 to 1: a high value means that the two attend to different tokens (Lin "
-        "1991; Endres 2003)."
+        "Jensen-Shannon distance between the attention maps of two heads, from 0 to 1. It is "
+        "the square root of the divergence in bits. A high value means that the two heads "
+        "attend to different tokens (Lin 1991; Endres 2003)."
     ),
     "uniqueness": (
-        "1 minus the mean cosine similarity of a head to all other heads, from 0 to 1: a high "
-        "value means that no other head attends as this one does."
+        "1 minus the mean cosine similarity of a head to all other heads, from 0 to 1. A high "
+        "value means that no other head attends to the same tokens."
     ),
     "diversity": (
-        "Mean uniqueness of all heads, from 0 to 1: a high value means that the heads of the "
+        "Mean uniqueness of all heads, from 0 to 1. A high value means that the heads of the "
         "model differ from one another."
     ),
 }
 
 ABLATION: Mapping[str, str] = {
     "loss_change": (
-        "Loss without the head minus the loss with it, in nats per token: a high value means that "
-        "the model needs the head (Michel 2019)."
+        "Loss without the head minus loss with the head, in nats per token. A high value means "
+        "that the model needs the head (Michel 2019)."
     ),
     "loss_change_error": (
-        "Standard error of `loss_change` over the validation windows, in nats per token: a high "
-        "value means that the change is uncertain."
+        "Standard error of `loss_change` over the validation windows, in nats per token. A high "
+        "value means that `loss_change` is uncertain."
     ),
     "bits_per_byte_change": (
-        "The same change as `loss_change`, in bits per byte: a high value means that the model "
+        "The same change as `loss_change`, in bits per byte. A high value means that the model "
         "needs the head."
     ),
 }
 
 SECTIONS: Mapping[str, Mapping[str, str]] = {
-    "Figures of one head": SINGLE_HEAD,
-    "Figures of a head without a causal mask": NON_CAUSAL_METRICS,
-    "Figures that depend on the tokens": TOKENS,
-    "Figures on repeated random texts": REPEATS,
-    "Figures that compare heads": BETWEEN_HEADS,
-    "Figures of ablation": ABLATION,
+    "Metrics of one head": SINGLE_HEAD,
+    "Metrics of one head without a causal mask": NON_CAUSAL_METRICS,
+    "Metrics that depend on the tokens": TOKENS,
+    "Metrics on repeated random texts": REPEATS,
+    "Metrics that compare heads": BETWEEN_HEADS,
+    "Metrics of ablation": ABLATION,
 }
 
 FIGURES: Mapping[str, str] = {
     name: text for section in SECTIONS.values() for name, text in section.items()
 }
-"""Every figure by its name in tables, TensorBoard and code."""
+"""Explains every metric, by its name in tables, TensorBoard and code."""
 
 HEAD_NAMES: Mapping[str, str] = {
     "self": f"The excess of `self` is at least {Thresholds.self}: tokens attend to themselves.",
@@ -169,20 +172,20 @@ HEAD_NAMES: Mapping[str, str] = {
         "back (Voita 2019)."
     ),
     "next-token": (
-        f"The excess of `next` is at least {Thresholds.next}: the head looks one token ahead; only "
-        "without a causal mask."
+        f"The excess of `next` is at least {Thresholds.next}: the head looks one token ahead. "
+        "The name is used only without a causal mask."
     ),
     "first-token": (
         f"The excess of `first` is at least {Thresholds.first}: the first token is an attention "
         "sink (Xiao 2023)."
     ),
     "induction": (
-        f"The excess of `induction` is at least {Thresholds.induction}: where a text repeats, the "
-        "head looks at the token that came next the first time (Olsson 2022)."
+        f"The excess of `induction` is at least {Thresholds.induction}: where a text repeats, "
+        "the head looks at the token that came next the first time (Olsson 2022)."
     ),
     "same-token": (
         f"The excess of `same_token` is at least {Thresholds.same_token}: the head looks at "
-        "earlier copies of the query's token (Wang 2022)."
+        "earlier copies of the query's own token (Wang 2022)."
     ),
     "punctuation": (
         f"The excess of `punctuation` is at least {Thresholds.punctuation}: the head attends to "
@@ -190,35 +193,36 @@ HEAD_NAMES: Mapping[str, str] = {
     ),
     "single-key": (
         f"The excess of `single_key` is at least {Thresholds.single_key}: most queries attend to "
-        "one token that is not the first."
+        "the same token, which is not the first token."
     ),
     "adjacent": (
-        "The excess of twice the smaller of `previous` and `next` is at least "
-        f"{Thresholds.adjacent}: the head looks at both neighbours alike; only without a causal "
-        "mask."
+        "Twice the smaller of `previous` and `next` has an excess of at least "
+        f"{Thresholds.adjacent}: the head attends equally to both neighbours. The name is used "
+        "only without a causal mask."
     ),
     "local": (
-        f"The excess of `local` is at least {Thresholds.local}: the head stays near the query."
+        f"The excess of `local` is at least {Thresholds.local}: the head attends to tokens near "
+        "the query."
     ),
     "backward": (
-        f"The excess of `backward` is at least {Thresholds.backward}: the head looks back; only "
-        "without a causal mask."
+        f"The excess of `backward` is at least {Thresholds.backward}: the head looks back. The "
+        "name is used only without a causal mask."
     ),
     "forward": (
-        f"The excess of `forward` is at least {Thresholds.forward}: the head looks ahead; only "
-        "without a causal mask."
+        f"The excess of `forward` is at least {Thresholds.forward}: the head looks ahead. The "
+        "name is used only without a causal mask."
     ),
     "frequent-token": (
         f"The excess of `frequent` is at least {Thresholds.frequent}: about two thirds of the "
-        "weight are on the frequent half of the text."
+        "weight or more are on the frequent half of the text."
     ),
     "rare-token": (
         f"The excess of 1 - `frequent` is at least {Thresholds.rare}: about two thirds of the "
-        "weight are on the rare half of the text (Voita 2019)."
+        "weight or more are on the rare half of the text (Voita 2019)."
     ),
     "short-range": (
-        "The mean `distance` is shorter than that of uniform attention by a share of at least "
-        f"{Thresholds.short_range}: the head looks back, but not far."
+        f"The mean `distance` is at least {Thresholds.short_range:.0%} shorter than for uniform "
+        "attention: the head looks back, but not far."
     ),
     "global": (
         f"None of the names above fits, and `global` is at least {Thresholds.spread}: the head "
@@ -229,35 +233,41 @@ HEAD_NAMES: Mapping[str, str] = {
         "attends to several places."
     ),
     "-": (
-        f"No name: `unevenness` is below {Thresholds.even}, so attention is nearly uniform, as in "
-        "an untrained model."
+        f"The head has no name, because `unevenness` is below {Thresholds.even}: the attention "
+        "is nearly uniform, as in an untrained model."
     ),
 }
-"""Every name that `head_types` gives, with the default thresholds."""
+"""Explains every name that `head_types` can return, with the default thresholds."""
 
 INTRODUCTION = """\
-# Glossary of figures and head names
+# Glossary of head metrics and head names
 
 *Generated from `headscope.analysis.glossary`: edit that file.*
 
-**w** is the attention weight of one query on one key. A **query** is the token that attends, a
-**key** is a token that is attended to. **Uniform attention** gives every visible token the same
-weight.
+A **query** is a token that attends. A **key** is a token that is attended to. A token is
+**visible** to a query if the query can attend to it: with a causal mask, these are the query's own
+token and all tokens before it. **Uniform attention** gives every visible token the same weight. In
+formulas, **w** is the attention weight of one query on one key, and **m** is the number of tokens
+that are visible to the query.
 
-Unless its entry says otherwise, a figure of one head is a mean over the queries that see more than
-one token, and over all windows of text. `heads.csv` also has a column `uniform_<figure>`: the value
-of uniform attention, for comparison.
+Most metrics of a head are averaged over all windows of text, and over all queries that see more
+than one token. For comparison, `heads.csv` has a column `uniform_<metric>` with the value of each
+metric for uniform attention.
+
+A **repeated random text** contains a passage of random tokens twice in a row. Its **period** is the
+length of this passage.
 """
 
 ABOUT_NAMES = """\
-A head is named by the **excess** of its figures: (figure - u) / (1 - u), where u is the value of
-uniform attention. The excess of uniform attention is 0, and the maximum is 1. A head gets the first
-of these names that fits:
+The name of a head depends on the **excess** of its metrics: (metric - u) / (1 - u), where u is the
+value of the metric for uniform attention. The excess is 0 for uniform attention and at most 1. A
+head gets the first of these names that fits:
 
 1. `-`.
-2. A narrow name, from `self` to `adjacent`. If several fit, the one with the largest ratio of
-   excess to threshold.
-3. A broad name, from `local` to `short-range`. If several fit, the first in the order of the table.
+2. A narrow name, from `self` to `adjacent`. If several names fit, the head gets the name with the
+   largest ratio of excess to threshold.
+3. A broad name, from `local` to `short-range`. If several names fit, the head gets the first of
+   them in the table.
 4. `global` or `mixed`.
 
 The thresholds are keys of `conf/head_types.yaml`. The table shows their defaults.
@@ -265,10 +275,10 @@ The thresholds are keys of `conf/head_types.yaml`. The table shows their default
 
 
 def as_markdown() -> str:
-    """The page docs/glossary.md."""
+    """The text of docs/glossary.md."""
     parts = [INTRODUCTION]
     for title, texts in SECTIONS.items():
-        parts += [f"## {title}\n", table("figure", texts)]
+        parts += [f"## {title}\n", table("metric", texts)]
     return "\n".join([*parts, "## Names of heads\n", ABOUT_NAMES, table("name", HEAD_NAMES)])
 
 

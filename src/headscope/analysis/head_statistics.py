@@ -1,4 +1,4 @@
-"""All figures, names and similarities of the heads of a model.
+"""Measures all heads of a model: their metrics, their names and their similarity.
 
 Shapes: L layers, H heads per layer, N windows, T tokens.
 """
@@ -24,16 +24,19 @@ from headscope.nn import GPT
 from headscope.nn.capture import attention_weights
 
 MAX_WEIGHTS_PER_HEAD = 2**22
-"""Attention weights of one head in a batch of windows, which limits the memory of a batch."""
+"""Maximum number of attention weights per head in a batch of windows. It limits the memory of a
+batch."""
 
 
 @dataclass(frozen=True)
 class HeadStatistics:
     """Statistics of all heads of a model.
 
-    `figures` (L, H) each, by name. `uniform`: the value of each figure for uniform attention.
-    `types`: the name of each head, layer by layer. `similarity` (L H, L H): the cosine similarity
-    of each pair of heads. `tokens`: the length T of the windows.
+    - `figures`: the metrics by name, each a tensor (L, H).
+    - `uniform`: the value of each metric for uniform attention.
+    - `types`: the name of each head, such as `previous-token`, layer by layer.
+    - `similarity` (L H, L H): the cosine similarity of each pair of heads.
+    - `tokens`: the length T of the windows.
     """
 
     figures: dict[str, Tensor]
@@ -58,16 +61,19 @@ def measure_heads(
     texts: int = TEXTS,
     track: Callable[[Iterable[Tensor]], Iterable[Tensor]] = iter,
 ) -> HeadStatistics:
-    """Measure all figures of all heads, as means over `windows` (N, T) of tokens.
+    """Measure all metrics of all heads. Most metrics are averaged over `windows` (N, T) of tokens.
 
-    The induction figures are means over `texts` repeated random texts. They are omitted if
-    `block_size` is too short. The figures `punctuation` and `frequent` are omitted without `kinds`.
-    `track` wraps the iterable of batches of windows, for example to show progress.
+    The induction metrics are averaged over repeated random texts instead; `texts` is the number of
+    these texts. The induction metrics are omitted if the model's `block_size` is below
+    `MIN_LENGTH`. The metric `punctuation` is measured only if `kinds` is given, and `frequent` only
+    if `kinds.frequent` is given. `track` wraps the iterable of batches of windows, for example to
+    show progress.
     """
     length = windows.size(1)
     uniform_weights = uniform(torch.ones(length, length, device=model.device))
     sums: dict[str, Tensor] = {}
-    uniform_sums: dict[str, Tensor] = {}  # for figures whose uniform value depends on the text
+    # For metrics whose value for uniform attention depends on the text.
+    uniform_sums: dict[str, Tensor] = {}
     queries: dict[str, int] = {}
     similarity = torch.zeros(())
     batch_size = max(1, MAX_WEIGHTS_PER_HEAD // length**2)

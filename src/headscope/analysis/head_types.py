@@ -1,10 +1,11 @@
-"""Names of heads, such as `previous-token`, derived from their figures.
+"""Gives each head a name, such as `previous-token`, derived from its metrics.
 
-Figures are compared by their excess over uniform attention, (figure - u) / (1 - u), where u is the
-value of uniform attention. The excess is about 0 in an untrained model, and at most 1.
+Metrics are compared by their excess over uniform attention: (metric - u) / (1 - u), where u is the
+value of the metric for uniform attention. The excess is about 0 in an untrained model, and at most
+1.
 
-The names follow Voita 2019 (positional heads, rare tokens), Clark 2019 (punctuation), Xiao 2023
-(first token, other sinks), Olsson 2022 (induction), Wang 2022 (duplicate token) and Vig 2019
+The names are based on Voita 2019 (positional heads, rare tokens), Clark 2019 (punctuation), Xiao
+2023 (first token, other sinks), Olsson 2022 (induction), Wang 2022 (duplicate token) and Vig 2019
 (distance). The thresholds are our own choice.
 """
 
@@ -19,13 +20,15 @@ from headscope.errors import UserError
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The minimum excess for each name, from 0 to 1.
+    """The threshold of each head name, from 0 to 1: the minimum excess of a metric over uniform
+    attention.
 
-    `spread` and `even` are compared with a figure itself: a `global` head has a figure `global` of
-    at least `spread`, and a head whose `unevenness` is below `even` has no name.
+    Two thresholds are compared with a metric itself instead of its excess. A head is named `global`
+    only if its metric `global` is at least `spread`. A head gets a name only if its metric
+    `unevenness` is at least `even`.
 
-    `frequent` and `rare` are about 1/3: uniform attention gives 1/2 of the weight to the frequent
-    half of the text, so an excess of 1/3 means that 2/3 of the weight is on one half.
+    The defaults of `frequent` and `rare` are about 1/3. With this excess, the frequent
+    (or the rare) half of the text gets 2/3 of the weight. With uniform attention, it gets 1/2.
     """
 
     self: float = 0.4
@@ -63,8 +66,8 @@ NARROW = {
     "single_key": "single-key",
     "adjacent": "adjacent",
 }
-"""Names of heads that attend to few keys, by figure. If several fit, the one with the largest ratio
-of excess to threshold is used."""
+"""Names of heads that attend to few keys, by metric. If several names fit, the head gets the name
+with the largest ratio of excess to threshold."""
 
 BROAD = {
     "local": "local",
@@ -74,8 +77,8 @@ BROAD = {
     "rare": "rare-token",
     "short_range": "short-range",
 }
-"""Names for the part of the text that gets most of the weight, by figure. If several fit, the first
-is used."""
+"""Names of heads that attend mostly to one part of the text, by metric. If several names fit, the
+head gets the first of them."""
 
 GLOBAL, MIXED, NONE = "global", "mixed", "-"
 
@@ -87,19 +90,21 @@ def head_types(
     causal: bool = True,
     thresholds: Thresholds | None = None,
 ) -> list[str]:
-    """The name of each head, in the order of the flattened figures.
+    """The name of each head, layer by layer.
 
-    `figures` are those of `head_figures` and, optionally, those of `targets_in` and
-    `repeat_figures`. `uniform` has the value of each figure for uniform attention. A head gets the
-    first name that fits:
+    `figures` contains the metrics of `head_figures`. It may also contain the metrics of
+    `repeat_figures` and the metrics that `targets_in` lists. `uniform` contains the value of each
+    metric for uniform attention. A head gets the first name that fits:
 
-    1. "-" if its `unevenness` is below `even`: its attention is nearly uniform.
-    2. A name in NARROW: the one with the largest ratio of excess to threshold.
-    3. The first name in BROAD.
-    4. "global" if its figure `global` is at least `spread`, otherwise "mixed".
+    1. "-" (no name) if the metric `unevenness` is below the threshold `even`: the attention is
+       nearly uniform.
+    2. A name in NARROW. If several names fit, the head gets the name with the largest ratio of
+       excess to threshold.
+    3. The first name in BROAD that fits.
+    4. "global" if the metric `global` is at least the threshold `spread`, otherwise "mixed".
 
-    next-token, adjacent, backward and forward are only used without a causal mask. docs/glossary.md
-    explains all names.
+    The names next-token, adjacent, backward and forward are used only for attention without a
+    causal mask. See docs/glossary.md for all names.
     """
     thresholds = thresholds or Thresholds()
     flat = {figure: values.flatten() for figure, values in figures.items()}
@@ -111,7 +116,7 @@ def head_types(
     excesses["short_range"] = 1 - flat["distance"] / max(uniform["distance"], 1e-6)
     if "frequent" in flat:
         excesses["rare"] = excess(1 - flat["frequent"], 1 - uniform["frequent"])
-    if causal:  # `backward` would be everything but the query's own token
+    if causal:  # `backward` would count all keys except the query's own token
         excesses.pop("backward", None)
     else:
         adjacent, uniform_adjacent = (
@@ -134,12 +139,13 @@ def minimum(first: Tensor | float, second: Tensor | float) -> Tensor:
 
 
 def excess(figure: Tensor, uniform: Tensor | float) -> Tensor:
-    """Rescale a figure between 0 and 1: 0 is the value of uniform attention, 1 the maximum."""
+    """Rescale a metric, so that 0 is its value for uniform attention and 1 is its maximum."""
     return (figure - uniform) / max(1 - float(uniform), 1e-6)
 
 
 def _head_type(ratios: Mapping[str, float], *, is_uneven: bool, is_global: bool) -> str:
-    """The name of one head. `ratios` are excess / threshold by figure: a name fits from 1 on."""
+    """The name of one head. `ratios` contains excess / threshold for each metric. A name fits if
+    its ratio is at least 1."""
     if not is_uneven:
         return NONE
     narrow = max((figure for figure in NARROW if figure in ratios), key=lambda name: ratios[name])

@@ -1,4 +1,4 @@
-"""The position of the largest weight in an attention map.
+"""Finds the position of the largest weight in an attention map.
 
 Shapes: T queries, S keys, and any leading axes, such as layers and heads.
 """
@@ -12,7 +12,8 @@ from headscope.analysis.metrics import counted_queries, visible_keys
 
 
 class LargestWeight(NamedTuple):
-    """The largest weight of each map, and its query and key (int64). Each has shape (...)."""
+    """The largest weight of each attention map, and the indices (int64) of its query and its key.
+    The three tensors have shape (...)."""
 
     weight: Tensor
     query: Tensor
@@ -22,10 +23,10 @@ class LargestWeight(NamedTuple):
 def find_largest_weight(weights: Tensor, *, causal: bool = True) -> LargestWeight:
     """Find the largest weight of each map in weights (..., T, S).
 
-    The queries are the last T of the S positions. `query` counts from the first of the T queries,
-    `key` from the first of the S keys. Queries that see a single key are excluded, since their
-    weight is always 1, unless no query sees more. Of equal weights, the first in row-major order is
-    returned.
+    The queries are the last T of the S positions. `query` is an index into these T queries, `key`
+    an index into the S keys. Queries that see a single key are excluded, because the weight on that
+    key is always 1. Such queries are included only if no query sees more than one key. If several
+    weights are equally large, the first in row-major order is returned.
     """
     visible = visible_keys(weights, causal=causal)
     candidates = visible & counted_queries(visible)[:, None]

@@ -1,15 +1,15 @@
-"""Figures of one head: pure functions of its attention weights.
+"""Metrics of one head, as pure functions of its attention weights.
 
 Shapes: T queries, S keys, and any leading axes, such as layers, texts and heads.
 
-Every metric takes weights (..., T, S) and returns (...), the mean over the queries. Each row of
-weights sums to one over the visible keys. The queries are the last T of the S positions. With
-`causal=True`, the default, a query sees its own token and all tokens before it. With
-`causal=False`, it sees all tokens. The weights on invisible keys are ignored. A query that sees a
-single key always gives it the weight 1. It is excluded from the mean, unless no query sees more
-than one key.
+Every metric takes weights (..., T, S) and averages over the queries. The result has the shape (...)
+of the leading axes. Each row of weights sums to one over the visible keys. The queries are the last
+T of the S positions. With `causal=True`, the default, a query sees its own token and all tokens
+before it. With `causal=False`, a query sees all tokens. The weights on keys that a query does not
+see are ignored. A query that sees a single key always gives this key the weight 1. Such queries are
+excluded from the mean, unless no query sees more than one key.
 
-The mass of a set of keys is the sum of the weights on them, from 0 to 1.
+The weight on a set of keys is the sum of the weights on these keys, from 0 to 1.
 
 All metrics are differentiable. Their values and gradients are always finite.
 """
@@ -32,7 +32,8 @@ def visible_keys(weights: Tensor, *, causal: bool = True) -> Tensor:
 
 
 def offsets(weights: Tensor) -> Tensor:
-    """Position of each key minus position of the query, (T, S): 0 on the diagonal."""
+    """The position of each key minus the position of each query, (T, S): 0 for the query's own
+    token."""
     queries, keys = weights.shape[-2:]
     if queries > keys:
         raise UserError(
@@ -43,33 +44,36 @@ def offsets(weights: Tensor) -> Tensor:
 
 
 def uniform(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """The weights (T, S) of uniform attention: the same weight on every visible key."""
+    """The weights (T, S) of uniform attention: a query gives the same weight to every key that it
+    sees."""
     visible = visible_keys(weights, causal=causal).to(weights.dtype)
     return visible / visible.sum(dim=-1, keepdim=True)
 
 
 def counted_queries(visible: Tensor) -> Tensor:
-    """The mask (T,) of queries that see more than one key. If no query does, all are counted."""
+    """The mask (T,) of the queries to average over: queries that see more than one key. If no query
+    sees more than one key, all queries are included."""
     several = visible.sum(dim=-1) > 1
     return several | ~several.any()
 
 
 def mean_over(values: Tensor, queries: Tensor) -> Tensor:
-    """The mean of values (..., T) over the queries in the mask `queries` (T,); 0 if it is empty."""
+    """The mean of values (..., T) over the queries in the mask `queries` (T,). The mean is 0 if the
+    mask contains no query."""
     count = queries.sum().clamp(min=1)
     return torch.where(queries, values, 0.0).sum(dim=-1) / count
 
 
 def mass_where(weights: Tensor, where: Tensor, *, causal: bool) -> Tensor:
-    """Mass of the keys in the mask `where` (T, S), from 0 to 1."""
+    """Weight on the keys in the mask `where` (T, S), from 0 to 1."""
     visible = visible_keys(weights, causal=causal)
     mass = torch.where(where & visible, weights, 0.0).sum(dim=-1)
     return mean_over(mass, counted_queries(visible))
 
 
 def neighbour_mass(weights: Tensor, offset: int, *, causal: bool) -> Tensor:
-    """Weight on the key at `offset` from the query, from 0 to 1: the mean over the queries that
-    have such a key."""
+    """Weight on the key `offset` tokens after the query, from 0 to 1. A negative `offset` is a key
+    before the query. The mean is over the queries for which this key exists."""
     visible = visible_keys(weights, causal=causal)
     where = visible & (offsets(weights) == offset)
     mass = torch.where(where, weights, 0.0).sum(dim=-1)
@@ -77,7 +81,7 @@ def neighbour_mass(weights: Tensor, offset: int, *, causal: bool) -> Tensor:
 
 
 def self_mass(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """Weight on the query's own token, from 0 to 1: the diagonal."""
+    """Weight on the query's own token (the diagonal of the attention map), from 0 to 1."""
     return mass_where(weights, offsets(weights) == 0, causal=causal)
 
 
@@ -87,45 +91,48 @@ def previous_mass(weights: Tensor, *, causal: bool = True) -> Tensor:
 
 
 def next_mass(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """Weight on the token just after the query, from 0 to 1; 0 if `causal`."""
+    """Weight on the token just after the query, from 0 to 1. The weight is 0 if `causal`."""
     return neighbour_mass(weights, 1, causal=causal)
 
 
 def local_mass(weights: Tensor, *, width: int = LOCAL_WIDTH, causal: bool = True) -> Tensor:
-    """Mass of the query's own token and the tokens at most `width` away, from 0 to 1."""
+    """Weight on the query's own token and on tokens at most `width` tokens away, from 0 to 1."""
     return mass_where(weights, offsets(weights).abs() <= width, causal=causal)
 
 
 def first_mass(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """Weight on the first token, from 0 to 1: high for an attention sink (Xiao 2023)."""
+    """Weight on the first token, from 0 to 1. A high value means that the first token is an
+    attention sink (Xiao 2023)."""
     first = torch.zeros_like(offsets(weights), dtype=torch.bool)
     first[:, 0] = True
     return mass_where(weights, first, causal=causal)
 
 
 def backward_mass(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """Mass of all tokens before the query, from 0 to 1."""
+    """Weight on all tokens before the query, from 0 to 1."""
     return mass_where(weights, offsets(weights) < 0, causal=causal)
 
 
 def forward_mass(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """Mass of all tokens after the query, from 0 to 1; 0 if `causal`."""
+    """Weight on all tokens after the query, from 0 to 1. The weight is 0 if `causal`."""
     return mass_where(weights, offsets(weights) > 0, causal=causal)
 
 
 def mean_distance(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """Mean distance |query - key| in tokens, weighted by attention, from 0 to S - 1 (Vig 2019)."""
+    """Mean distance between query and key in tokens, weighted by attention, from 0 to S - 1 (Vig
+    2019)."""
     visible = visible_keys(weights, causal=causal)
     distance = torch.where(visible, weights * offsets(weights).abs(), 0.0).sum(dim=-1)
     return mean_over(distance, counted_queries(visible))
 
 
 def global_strength(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """How many of the other tokens get attention, from 0 to 1.
+    """Measures how many of the other tokens get attention, from 0 (none) to 1 (all).
 
-    For a query that sees m keys, it is the sum of min(weight, 1/m) over all visible keys but its
-    own token, divided by the maximum (m - 1)/m. It is 1 if every other key gets at least 1/m, 0 if
-    the query's own token gets all weight, and 1 / (m - 1) if one other key gets all weight.
+    For a query that sees m keys, the value is the sum of min(weight, 1/m) over these keys except
+    the query's own token, divided by the maximum of this sum, (m - 1)/m. The value is 1 if every
+    other key gets a weight of at least 1/m. The value is 0 if the query's own token gets all the
+    weight, and 1 / (m - 1) if one other key gets all the weight.
     """
     visible = visible_keys(weights, causal=causal)
     keys = visible.sum(dim=-1, keepdim=True)  # m, (T, 1)
@@ -136,14 +143,16 @@ def global_strength(weights: Tensor, *, causal: bool = True) -> Tensor:
 
 
 def single_key_mass(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """The mean weight that one key gets from the other queries that see it, for the key with the
-    highest mean, from 0 to 1: high for an attention sink that is not the first token (Xiao 2023).
+    """Weight on the key that gets the most attention, from 0 to 1. A high value means that a token
+    other than the first is an attention sink (Xiao 2023).
 
-    The first key is excluded, and so are the keys that fewer than half of the queries see. The
-    result is 0 if no key remains. Unlike the other metrics, it is not a mean over all queries.
+    The weight on a key is averaged over the other queries that see this key. The result is the
+    largest of these means. So this metric is not a mean over all queries, unlike the other metrics.
+    The first key is excluded, and so are keys that fewer than half of the queries see. The result
+    is 0 if no key remains.
     """
     others = visible_keys(weights, causal=causal) & (offsets(weights) != 0)
-    queries = others.sum(dim=-2)  # queries that see each key, (S,)
+    queries = others.sum(dim=-2)  # number of queries that see each key, (S,)
     considered = 2 * queries >= weights.size(-2)
     considered[0] = False
     received = torch.where(others, weights, 0.0).sum(dim=-2) / queries.clamp(min=1)
@@ -151,44 +160,45 @@ def single_key_mass(weights: Tensor, *, causal: bool = True) -> Tensor:
 
 
 def largest_weight(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """The largest weight of each query, from 1/S to 1."""
+    """The largest weight of a query, averaged over the queries, from 1/S to 1."""
     visible = visible_keys(weights, causal=causal)
     return mean_over(torch.where(visible, weights, 0.0).amax(dim=-1), counted_queries(visible))
 
 
 def entropy(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """-sum(w ln w) in nats, from 0 (one key gets all weight) to ln S (Shannon 1948)."""
+    """Entropy of a query's weights w, -sum(w ln w) in nats, from 0 (one key gets all the weight) to
+    ln S (Shannon 1948)."""
     visible = visible_keys(weights, causal=causal)
     return mean_over(row_entropy(weights, visible), counted_queries(visible))
 
 
 def entropy_share(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """Entropy divided by its maximum, the logarithm of the number of visible keys: from 0 (one key
-    gets all weight) to 1 (uniform attention)."""
+    """Entropy divided by its maximum, from 0 (one key gets all the weight) to 1 (uniform
+    attention). The maximum is the logarithm of the number of keys that the query sees."""
     visible = visible_keys(weights, causal=causal)
-    maximum = visible.sum(dim=-1).clamp(min=2).log()  # not 0 for a query that sees a single key
+    maximum = visible.sum(dim=-1).clamp(min=2).log()  # avoids log(1) = 0 for a single key
     return mean_over(row_entropy(weights, visible) / maximum, counted_queries(visible))
 
 
 def effective_keys(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """exp(entropy): the number of keys that uniform attention of the same entropy would cover, from
-    1 to S (perplexity; Hill 1973)."""
+    """The effective number of keys, exp(entropy), from 1 to S: uniform attention on this number of
+    keys has the same entropy (perplexity; Hill 1973)."""
     visible = visible_keys(weights, causal=causal)
     return mean_over(row_entropy(weights, visible).exp(), counted_queries(visible))
 
 
 def unevenness(weights: Tensor, *, causal: bool = True) -> Tensor:
-    """Total variation distance from uniform attention, from 0 to 1: sum |weight - 1/m| / 2 over the
-    m keys that a query sees."""
+    """Total variation distance from uniform attention, from 0 (uniform) to 1. For a query that sees
+    m keys, it is the sum of |weight - 1/m| / 2 over these keys."""
     visible = visible_keys(weights, causal=causal)
     deviation = torch.where(visible, (weights - uniform(weights, causal=causal)).abs(), 0.0)
     return mean_over(deviation.sum(dim=-1) / 2, counted_queries(visible))
 
 
 def row_entropy(weights: Tensor, visible: Tensor) -> Tensor:
-    """Entropy of each query, (..., T), in nats."""
+    """Entropy of the weights of each query in nats, (..., T)."""
     weights = torch.where(visible, weights, 0.0)
-    tiny = torch.finfo(weights.dtype).tiny  # the gradient of w ln w is infinite at 0
+    tiny = torch.finfo(weights.dtype).tiny  # keeps the gradient of w ln w finite at 0
     return -(weights * weights.clamp(min=tiny).log()).sum(dim=-1)
 
 
@@ -215,13 +225,14 @@ METRICS: Mapping[str, Metric] = {
     "effective_keys": effective_keys,
     "unevenness": unevenness,
 }
-"""Metrics for any attention, by name."""
+"""Metrics for attention with or without a causal mask, by name."""
 
 
 def head_figures(
     weights: Tensor, *, causal: bool = True, local_width: int = LOCAL_WIDTH
 ) -> dict[str, Tensor]:
-    """All figures of weights (..., T, S), by name. Each has shape (...)."""
+    """All metrics of weights (..., T, S), by name. Each metric has the shape (...) of the leading
+    axes."""
     metrics: dict[str, Metric] = {**METRICS, "local": partial(local_mass, width=local_width)}
     if not causal:
         metrics |= NON_CAUSAL_METRICS
@@ -229,18 +240,19 @@ def head_figures(
 
 
 def uniform_figures(tokens: int, *, causal: bool = True) -> dict[str, float]:
-    """All figures of uniform attention on a text of `tokens` tokens, by name: the baseline that the
-    figures of a head are compared with."""
+    """All metrics of uniform attention on a text of `tokens` tokens, by name. They are the baseline
+    for the metrics of a head."""
     weights = uniform(torch.ones(tokens, tokens), causal=causal)
     return {name: float(value) for name, value in head_figures(weights, causal=causal).items()}
 
 
 def colour_ends(figure: str, tokens: int) -> tuple[float, float]:
-    """The first and last value of a figure's colour scale, the same in every picture.
+    """The limits of the colour scale of the metric `figure`, which are the same in every picture.
 
-    The scale is 0 to 1, except for `distance`, `entropy` and `effective_keys`. Theirs begins at the
-    smallest possible value. It ends near the value of uniform attention on `tokens` tokens or, for
-    `distance`, of a head that attends only to the first token.
+    Most scales go from 0 to 1. The scales of `distance`, `entropy` and `effective_keys` begin at
+    the smallest possible value. For texts of `tokens` tokens, the scale of `distance` ends at the
+    value of a head that attends only to the first token. The scale of `entropy` ends at the maximum
+    of the entropy. The scale of `effective_keys` ends at the value of uniform attention.
     """
     last = {
         "distance": tokens / 2,

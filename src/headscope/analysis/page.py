@@ -1,5 +1,5 @@
-"""An interactive page of the attention maps of all heads on one text: a single HTML file that works
-offline.
+"""Builds an interactive HTML page with the attention maps of all heads on one text. The page is a
+single file and works offline.
 
 Shapes: L layers, H heads, T tokens. A map has a row per query and a column per key.
 """
@@ -18,9 +18,9 @@ from headscope.data.labels import runs_down, visible
 from headscope.errors import UserError
 
 TEMPLATE = Path(__file__).with_name("page.html")
-PLACEHOLDER = '"the data of the page"'  # the template has this text in place of the data
+PLACEHOLDER = '"the data of the page"'  # the template contains this text, which the data replaces
 LEVELS = 65535  # weights are stored as multiples of 1 / LEVELS, in two bytes each
-MAX_WEIGHTS = 10 * 2**20  # L H T^2, which takes about 4/3 bytes per weight
+MAX_WEIGHTS = 10 * 2**20  # maximum of L H T^2; the page needs about 4/3 bytes per weight
 
 
 def max_tokens(layers: int, heads: int) -> int:
@@ -37,11 +37,12 @@ def attention_page(
 ) -> str:
     """The HTML text of a page that shows the attention weights (L, H, T, T) of all heads.
 
-    The weights must be causal, and each row must sum to one. The page stores them with a resolution
-    of 1 / LEVELS, in about 4/3 L H T^2 bytes. `labels` come from `token_labels`, or are any texts:
-    `visible` replaces their invisible characters. `figures` has one mapping per head, ordered by
-    layer, then head, with the keys "layer", "head" and "type" and any further figures. All texts
-    are escaped: none can end the script of the page or add HTML.
+    The weights must be causal, and each row must sum to one. The page stores the weights as
+    multiples of 1 / LEVELS, in about 4/3 L H T^2 bytes. `labels` contains a text for each token,
+    for example from `token_labels`. The function `visible` replaces invisible characters in the
+    labels. `figures` contains one mapping per head, ordered by layer, then by head. Each mapping
+    has the keys "layer", "head" and "type"; its other keys are metrics. All texts are escaped, so
+    that no text can end the script of the page or add HTML.
 
     Raises UserError if the sizes do not match, or if the weights are not causal attention weights.
     """
@@ -84,10 +85,10 @@ def attention_page(
 
 
 def _packed(weights: Tensor) -> str:
-    """The lower triangle of each map, row by row, as little-endian uint16 in base64."""
+    """Encode the lower triangle of each map, row by row, as little-endian uint16 in base64."""
     values = weights.detach().float().cpu().numpy()
     low, high = values.min(), values.max()
-    if not (low >= 0 and high <= 1 + 1e-3):  # false for NaN; bf16 may round above 1
+    if not (low >= 0 and high <= 1 + 1e-3):  # also finds NaN; bf16 may round to above 1
         raise UserError(f"weights range from {low:g} to {high:g}: they must be from 0 to 1")
     if np.triu(values, k=1).any():
         raise UserError("weights attend to future tokens: they must be 0 above the diagonal")
@@ -97,7 +98,8 @@ def _packed(weights: Tensor) -> str:
 
 
 def _plain(value: Any) -> str | float | None:
-    """A figure as a JSON value: NaN and infinity, which JSON does not have, become None."""
+    """Convert a metric to a JSON value. NaN and infinity become None, because JSON cannot represent
+    them."""
     if value is None or isinstance(value, str | int):
         return value
     number = float(value)
@@ -105,7 +107,8 @@ def _plain(value: Any) -> str | float | None:
 
 
 def _script_safe(data: Mapping[str, Any]) -> str:
-    """ASCII JSON in which an HTML parser finds no tag, no entity and no comment."""
+    """Encode `data` as ASCII JSON in which an HTML parser finds no tag, no entity and no
+    comment."""
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")

@@ -1,15 +1,17 @@
-"""Figures on repeated random texts: induction heads and related heads (Olsson 2022).
+"""Metrics on repeated random texts, which detect induction heads and duplicate-token heads (Olsson
+2022; Wang 2022).
 
-Shapes: L layers, B texts, H heads, P period, T tokens (both queries and keys).
+Shapes: L layers, B texts, H heads, P tokens in the repeated passage (the period), T tokens (both
+queries and keys).
 
-Each text contains a passage of P random tokens twice in a row. The tokens of the second copy can
-only be predicted from the first copy. An induction head attends from a token of the second copy to
-the token that followed it in the first copy: this target is P - 1 tokens back.
+Each text contains a passage of P random tokens twice in a row. A model can predict the tokens of
+the second copy only from the first copy. From a token in the second copy, an induction head attends
+to the token that followed the same token in the first copy. This target is P - 1 tokens back.
 
-A head that always attends P - 1 tokens back would also find the target. So the texts have different
-periods, and a score is a difference: the weight on the target, minus the weight at the same
-position in the texts of other periods. Uniform attention, and any attention that depends only on
-positions, scores 0.
+A head that always attends P - 1 tokens back would also attend to the target, without any induction.
+To score 0 for such heads, the texts have different periods, and the score of a head is a
+difference: the weight on the target, minus the weight at the same position in texts with other
+periods. Attention that depends only on positions, such as uniform attention, scores 0.
 """
 
 from collections.abc import Sequence
@@ -24,18 +26,20 @@ from headscope.nn import GPT
 from headscope.nn.capture import attention_weights
 
 TEXTS, BATCH_SIZE = 64, 8
-"""Number of texts in a report, and in a batch."""
+"""Number of texts in a report, and number of texts in a batch."""
 MAX_PERIODS = 8
 """Largest number of different periods."""
 REPEAT_FIGURES = ("induction", "duplicate", "repeat_previous")
 MIN_LENGTH, MAX_LENGTH = 8, 128
-"""Tokens of a text. 8 is the shortest length with two periods that are not consecutive: 2 and 4."""
+"""Minimum and maximum number of tokens in a text. With 8 tokens, there are two periods that differ
+by more than 1: 2 and 4. Shorter texts have only one period."""
 
 
 @dataclass(frozen=True)
 class RepeatedTexts:
-    """Texts `tokens` (B, T) that each contain a passage twice in a row. `periods` (B,) are the
-    lengths of the passages, `starts` (B,) the positions where the second copies begin."""
+    """Texts that each contain a passage twice in a row. `tokens` (B, T) are the tokens of the
+    texts, `periods` (B,) the lengths of the passages, and `starts` (B,) the positions where the
+    second copies begin."""
 
     tokens: Tensor
     periods: Tensor
@@ -45,11 +49,11 @@ class RepeatedTexts:
 def repeated_texts(
     *, vocab_size: int, length: int, texts: int, seed: int, excluded: Sequence[int] = ()
 ) -> RepeatedTexts:
-    """Random texts that contain a passage twice in a row, at a random position. The periods cycle
-    through `periods_in(length)`.
+    """Generate random texts that each contain a passage twice in a row, at a random position. The
+    lengths of the passages cycle through `periods_in(length)`.
 
-    The tokens in `excluded` are not used. If the vocabulary is large enough, the tokens of a
-    passage are all different and occur nowhere else in the text.
+    The texts do not contain the tokens in `excluded`. If the vocabulary is large enough, the tokens
+    of a passage are all different and occur nowhere else in the text.
     """
     generator = torch.Generator().manual_seed(seed)
     allowed = torch.ones(vocab_size, dtype=torch.bool)
@@ -73,8 +77,9 @@ def repeated_texts(
 
 
 def periods_in(length: int) -> list[int]:
-    """Periods for texts of `length` tokens, from an eighth to half of the length. They are spaced
-    geometrically, because a model learns induction over short distances first.
+    """The periods (passage lengths) for texts of `length` tokens, from an eighth to half of
+    `length`. The periods are spaced geometrically, because a model learns induction over short
+    distances first.
 
     No two periods differ by 1. Otherwise the induction target of one text would be at the same
     distance as the duplicate-token target of another.
@@ -89,11 +94,11 @@ def periods_in(length: int) -> list[int]:
 
 
 def contrast(texts: RepeatedTexts, *, skip: int) -> Tensor:
-    """Factors (B, T, T) for the attention weights: the score of a head is the sum of factor times
-    weight over texts, queries and keys, divided by B.
+    """Factors (B, T, T) that turn attention weights into a score: the sum of factor times weight
+    over all texts, queries and keys, divided by B.
 
-    The target of a query in the second copy is the key `skip` tokens after the query's own token in
-    the first copy. The factor of the target is 1 / P. At the same position in the texts of other
+    The target of a query in the second copy is the key `skip` tokens after the same token in the
+    first copy. The factor of the target is 1 / P. At the same position in the texts with other
     periods, the factors sum to -1 / P.
     """
     count, length = texts.tokens.shape
@@ -108,23 +113,26 @@ def contrast(texts: RepeatedTexts, *, skip: int) -> Tensor:
 
 
 def induction_contrast(texts: RepeatedTexts) -> Tensor:
-    """The target is the token that followed the query's token in the first copy (Olsson 2022)."""
+    """Factors for induction heads: the target is the token that followed the query's token in the
+    first copy (Olsson 2022)."""
     return contrast(texts, skip=1)
 
 
 def duplicate_contrast(texts: RepeatedTexts) -> Tensor:
-    """The target is the query's own token in the first copy (duplicate-token heads, Wang 2022)."""
+    """Factors for duplicate-token heads: the target is the query's own token in the first copy
+    (Wang 2022)."""
     return contrast(texts, skip=0)
 
 
 def score(weights: Tensor, factors: Tensor) -> Tensor:
-    """The sum of weights (..., B, H, T, T) times factors (B, T, T) from `contrast`: (..., H)."""
+    """The sum of weights (..., B, H, T, T) times factors (B, T, T) over texts, queries and keys.
+    `contrast` computes the factors. The result has shape (..., H)."""
     per_text = weights.flatten(-2) @ factors.to(weights).flatten(1)[..., None]  # (..., B, H, 1)
     return per_text[..., 0].sum(dim=-2)
 
 
 def text_length(model: GPT) -> int:
-    """Tokens in a repeated text: the model's `block_size`, limited to MAX_LENGTH."""
+    """The number of tokens in a repeated text: the model's `block_size`, but at most MAX_LENGTH."""
     return min(model.block_size, MAX_LENGTH)
 
 
@@ -132,12 +140,14 @@ def text_length(model: GPT) -> int:
 def repeat_figures(
     model: GPT, *, excluded: Sequence[int] = (), texts: int = TEXTS, seed: int = 0
 ) -> dict[str, Tensor]:
-    """Figures (L, H) of all heads on `texts` repeated random texts without the tokens `excluded`.
+    """Measure the metrics (L, H) of all heads on repeated random texts. `texts` is the number of
+    these texts. The texts do not contain the tokens in `excluded`.
 
-    - `induction` and `duplicate`, from -1 to 1: the mean weight on the target of the queries in the
-      second copy, minus the weight at the same positions in texts of other periods. 1 means that
-      all weight is on the target, and only where the text repeats. 0 is the value of attention that
-      depends only on positions, such as uniform attention.
+    - `induction` and `duplicate`, from -1 to 1: the mean weight that queries in the second copy
+      give to their targets, minus the weight at the same positions in texts with other periods. 1
+      means that a head gives all its weight to the targets, and no weight to the same positions in
+      other texts. Attention that depends only on positions, such as uniform attention, has the
+      value 0.
     - `repeat_previous`, from 0 to 1: the weight on the token just before the query.
 
     Raises UserError if `block_size` is below MIN_LENGTH, or if `texts` is below 2.
@@ -170,6 +180,7 @@ def repeat_figures(
 
 
 def uniform_repeat_figures(length: int) -> dict[str, float]:
-    """The values of `repeat_figures` for uniform attention on texts of `length` tokens."""
+    """The values that `repeat_figures` would return for uniform attention on texts of `length`
+    tokens."""
     previous = previous_mass(uniform(torch.ones(length, length)))
     return {"induction": 0.0, "duplicate": 0.0, "repeat_previous": float(previous)}

@@ -15,8 +15,8 @@ from headscope.nn.position import Position
 class Block(nn.Module):
     """Pre-norm block (Xiong 2020): x + attention(norm(x)), then x + feed_forward(norm(x)).
 
-    Maps (B, T, C) to (B, T, C). `norm` is called to create each of the two normalizations.
-    `dropout` applies to both branches before they are added to the residual stream.
+    Maps (B, T, C) to (B, T, C). `norm` is called twice, to create both normalizations. `dropout`
+    applies to the output of each branch, before it is added to the residual stream.
     """
 
     def __init__(

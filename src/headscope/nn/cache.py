@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 class Past(NamedTuple):
-    """The cached keys and values of one layer, (B, K, block_size + 1, D) each. The first `length`
-    slots of the third axis are in use."""
+    """The cached keys and values of one layer, each with shape (B, K, block_size + 1, D). The first
+    `length` slots of the third axis are in use."""
 
     keys: Tensor
     values: Tensor
     length: int
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Writes k and v (B, K, T, D) to the next slots. Returns all keys and values, (B, K, S, D)
-        each."""
+        """Writes the new keys k and values v, each (B, K, T, D), to the next free slots. Returns
+        all keys and all values so far, each (B, K, S, D)."""
         end = self.length + k.size(2)
         self.keys[:, :, self.length : end] = k
         self.values[:, :, self.length : end] = v
@@ -34,10 +34,10 @@ class Past(NamedTuple):
 class Cache:
     """The keys, values and tokens of B sequences of equal length.
 
-    All memory is allocated at the start: 2 L B K D (block_size + 1) numbers, and the tokens. The
-    first `length` tokens of each sequence are cached.
+    All memory is allocated when the cache is created: 2 L B K D (block_size + 1) numbers for keys
+    and values, and the memory of the tokens. The first `length` tokens of each sequence are cached.
 
-    The cache is written in place, so it works only without gradients.
+    The cache is modified in place, so it does not support gradients.
     """
 
     def __init__(
@@ -51,8 +51,8 @@ class Cache:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        # One spare slot, so that the slice of used slots is never contiguous: the compiled step
-        # then needs no second variant.
+        # One spare slot, so that the slice of used slots is never contiguous, not even in a full
+        # cache. For contiguous slices, torch.compile would compile a second variant of the step.
         slots = block_size + 1
         shape = (batch, kv_heads, slots, head_dim)
         self.layers = [
@@ -64,9 +64,10 @@ class Cache:
         self.length = 0
 
     def append(self, tokens: Tensor) -> Tensor:
-        """Writes `tokens` (B, T) to the next slots. Returns all tokens, (B, length + T).
+        """Writes `tokens` (B, T) to the next free slots. Returns all tokens so far, (B, length +
+        T).
 
-        The caller increases `length` after the forward pass. Raises UserError when the sequence
+        The caller must increase `length` after the forward pass. Raises UserError when the sequence
         becomes longer than `block_size`.
         """
         end = self.length + tokens.size(1)
@@ -95,6 +96,6 @@ def make_cache(model: "GPT", batch: int) -> Cache:
 
 
 def cache_bytes_per_token(model: "GPT") -> int:
-    """The size of the key-value cache per token: 2 K D numbers in every layer."""
+    """The size of the key-value cache per token, in bytes: 2 K D numbers in every layer."""
     numbers = sum(2 * part.kv_heads * part.head_dim for part in model.attentions)
     return numbers * model.embedding.weight.element_size()

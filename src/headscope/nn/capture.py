@@ -16,11 +16,11 @@ from headscope.nn.gpt import GPT
 
 @contextmanager
 def observed_attention(model: nn.Module, observe: Callable[[HeadOutputs], None]) -> Iterator[None]:
-    """In this context, every call of an attention layer also calls `observe` with its outputs,
-    weights and scores.
+    """Inside this `with` block, every call of an attention layer also calls `observe` with the
+    outputs, weights and scores of the heads.
 
-    A forward hook computes them a second time on the explicit path, from the same inputs and
-    without gradients. The model's own outputs stay bit-identical.
+    A forward hook computes these results a second time, on the explicit path, from the same inputs
+    and without gradients. The model's own outputs stay bit-identical.
     """
 
     @torch.no_grad()
@@ -38,8 +38,8 @@ def observed_attention(model: nn.Module, observe: Callable[[HeadOutputs], None])
 
 @contextmanager
 def captured_attention(model: nn.Module) -> Iterator[list[Tensor]]:
-    """In this context, every call of an attention layer appends its weights (B, H, T, T) to the
-    list."""
+    """Inside this `with` block, every call of an attention layer appends its weights (B, H, T, T)
+    to the yielded list."""
     captured: list[Tensor] = []
 
     def append_weights(computed: HeadOutputs) -> None:
@@ -54,17 +54,18 @@ def captured_attention(model: nn.Module) -> Iterator[list[Tensor]]:
 def attention_weights(model: GPT, tokens: Tensor) -> Tensor:
     """The attention weights (L, B, H, T, T) of `model` on `tokens` (B, T), without dropout."""
     with evaluating(model), captured_attention(model) as captured:
-        # Not `model(tokens)`: a compiled forward pass does not call hooks.
+        # Do not call `model(tokens)` here: if the forward pass is compiled, it does not call hooks.
         model.hidden(tokens)
     return torch.stack(captured)
 
 
 @torch.no_grad()
 def attention_weights_and_scores(model: GPT, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Attention weights and raw scores of `model` on `tokens` (B, T), (L, B, H, T, T) each.
+    """The attention weights and raw scores of `model` on `tokens` (B, T). Both have shape
+    (L, B, H, T, T).
 
-    Scores are scaled and include the position's bias, but not the causal mask. So they also show
-    how well a query matches later keys. The softmax of the masked scores is the weights.
+    The scores are scaled and include the position's bias, but not the causal mask. So they also
+    show how well a query matches later keys. The weights are the softmax of the masked scores.
     """
     captured: list[HeadOutputs] = []
     with evaluating(model), observed_attention(model, captured.append):
@@ -75,7 +76,8 @@ def attention_weights_and_scores(model: GPT, tokens: Tensor) -> tuple[Tensor, Te
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """In this context, the model is in evaluation mode. Afterwards its old mode is restored."""
+    """Inside this `with` block, the model is in evaluation mode. Afterwards, its previous mode is
+    restored."""
     training = model.training
     model.eval()
     try:

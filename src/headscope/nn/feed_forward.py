@@ -13,7 +13,8 @@ from torch.autograd.function import once_differentiable
 
 
 def gelu(x: Tensor) -> Tensor:
-    """x times the standard normal distribution function of x (Hendrycks 2016), as in GPT-2."""
+    """GELU (Hendrycks 2016): x times the cumulative distribution function of the standard normal
+    distribution at x. This is the exact GELU; GPT-2 uses its tanh approximation."""
     return F.gelu(x)
 
 
@@ -23,8 +24,9 @@ def relu_squared(x: Tensor) -> Tensor:
 
 
 class ReluSquared(torch.autograd.Function):
-    """Saves only max(0, x) for the backward pass: the derivative is 2 max(0, x). Compared with two
-    separate operations, this halves the reads and writes of the model's widest tensors."""
+    """Squared ReLU that saves only max(0, x) for the backward pass, because its derivative is 2
+    max(0, x). Compared with two separate operations, ReLU and square, this halves the reads and
+    writes of the model's widest tensors."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -40,9 +42,10 @@ class ReluSquared(torch.autograd.Function):
 
 
 class FeedForward(nn.Module):
-    """down_proj(activation(up_proj(x))), with 4 C hidden units. Each token is processed separately.
+    """The feed-forward network down_proj(activation(up_proj(x))), with 4 C hidden units. It
+    processes each token separately.
 
-    Parameters: 8 C^2 weights; with `bias` 5 C biases.
+    Parameters: 8 C^2 weights and, with `bias`, 5 C biases.
     """
 
     def __init__(

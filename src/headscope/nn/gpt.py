@@ -25,25 +25,25 @@ from headscope.nn.precision import padded_linear, upcast_to_float32
 class GPT(nn.Module):
     """Embeds tokens, adds positions, applies `layers` blocks and a norm, and computes the logits.
 
-    Four arguments are functions that create parts: `attention`, such as `partial(multi_head,
-    heads=4)`, and `feed_forward` are called for each block, `norm` for each norm, `position` once.
+    Four arguments are functions that create modules. `attention` (such as `partial(multi_head,
+    heads=4)`) and `feed_forward` are called once per block, `norm` once per norm, `position` once.
 
     - `dropout` applies to attention weights, residual branches and embeddings.
-    - `tied_head` uses one matrix for the embedding and the output head (Press 2017).
-    - `scale_embedding` multiplies embeddings by sqrt(C) (Vaswani 2017, 3.4) and initializes them as
-      N(0, 1/sqrt(C)). So fixed position encodings are not larger than the embeddings.
-    - `ngrams` above 1 adds embeddings of the last 2, 3, ..., `ngrams` tokens together; each n has
-      a table of `ngram_buckets` embeddings (`NGramEmbedding`).
-    - `logit_cap` c soft-caps logits in float32: c tanh(logit / c) (Gemma 2, 2024).
+    - `tied_head` uses the same matrix for the embedding and the output head (Press 2017).
+    - `scale_embedding` multiplies embeddings by sqrt(C) (Vaswani 2017, 3.4) and initializes them
+      with std 1 / sqrt(C), so that fixed position encodings are not larger than the embeddings.
+    - With `ngrams` above 1, embeddings of n-grams of 2, 3, ..., `ngrams` tokens are added. Each n
+      has a table of `ngram_buckets` embeddings (see `NGramEmbedding`).
+    - With a `logit_cap` c, the logits become c tanh(logit / c), in float32 (Gemma 2, 2024).
 
-    Weights are initialized as in GPT-2: N(0, 0.02), and N(0, 0.02 / sqrt(2 layers)) in the
-    projections that write to the residual stream.
+    As in GPT-2, initial weights have std 0.02, or 0.02 / sqrt(2 layers) in the projections that
+    write to the residual stream.
 
-    Raises UserError when the sizes, or attention and position, do not fit together.
+    Raises UserError when sizes do not fit together, or attention does not support the position.
     """
 
     checkpoint_activations = False
-    """Keep only each block's input, and recompute the rest in the backward pass (Chen 2016)."""
+    """If true, keep only block inputs: the backward pass recomputes the rest (Chen 2016)."""
 
     def __init__(
         self,
@@ -114,12 +114,12 @@ class GPT(nn.Module):
                     nn.init.zeros_(module.bias)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits (B, T, V) of the token after each of `tokens` (B, T). Raises UserError when tokens
-        are empty or not integers, or when T is larger than `block_size`."""
+        """Logits (B, T, V) of the next token after each token in `tokens` (B, T). Raises UserError
+        when tokens are empty or not integers, or when T is larger than `block_size`."""
         return self.unembed(self.hidden(tokens))
 
     def hidden(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
-        """The last block's output (B, T, C). `tokens` continue those in `cache`, which grows."""
+        """The last block's output (B, T, C). `tokens` are appended to the tokens in `cache`."""
         if cache is None:
             return self.through_blocks(self.embed(tokens))
         all_tokens = cache.append(tokens)
@@ -128,7 +128,7 @@ class GPT(nn.Module):
         return x
 
     def embed(self, tokens: Tensor, start: int = 0) -> Tensor:
-        """The first block's input (B, T - start, C): `tokens` (B, T) from index `start` on."""
+        """The first block's input (B, T - start, C): embeds `tokens` (B, T) from `start` on."""
         integers = tokens.dtype in (torch.int64, torch.int32)
         if tokens.dim() != 2 or tokens.numel() == 0 or not integers:
             raise UserError(
@@ -143,7 +143,7 @@ class GPT(nn.Module):
         return self.dropout(self.position(x, start))
 
     def through_blocks(self, x: Tensor, pasts: Sequence[Past] | None = None) -> Tensor:
-        """The last block's output (B, T, C). `pasts` are each layer's cached keys and values."""
+        """Applies all blocks to x (B, T, C). `pasts` are each layer's cached keys and values."""
         recompute = self.checkpoint_activations and self.training and torch.is_grad_enabled()
         for layer, block in enumerate(self.blocks):
             inputs = (x, self.position, pasts[layer] if pasts else None)
@@ -151,7 +151,7 @@ class GPT(nn.Module):
         return x
 
     def unembed(self, x: Tensor) -> Tensor:
-        """Logits (B, T, V) from the last block's output (B, T, C)."""
+        """Maps the last block's output x (B, T, C) to logits (B, T, V)."""
         x, weight = self.norm(x), self.head.weight
         logits = padded_linear(x, weight) if x.is_cuda and x.size(-2) > 1 else self.head(x)
         if self.logit_cap is None:
@@ -159,7 +159,7 @@ class GPT(nn.Module):
         return self.logit_cap * torch.tanh(upcast_to_float32(logits) / self.logit_cap)
 
     def next_logits(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
-        """Logits (B, V) of the token after the last of `tokens` (B, T). `cache`: see `hidden`."""
+        """Logits (B, V) of the token that follows `tokens` (B, T). For `cache`, see `hidden`."""
         return self.unembed(self.hidden(tokens, cache)[:, -1:])[:, 0]
 
     def parameter_count(self) -> int:

@@ -22,12 +22,12 @@ def next_token_loss(logits: Tensor, targets: Tensor, *, reduction: str = "mean")
 def chunked_loss_sum(
     x: Tensor, targets: Tensor, unembed_loss_sum: Callable[[Tensor, Tensor], Tensor], *, rows: int
 ) -> Tensor:
-    """Summed cross-entropy in nats from the final hidden states x (B, T, C) and the next tokens
-    `targets` (B, T), computed in chunks to save memory.
+    """The summed cross-entropy in nats, computed in chunks to save memory. The final hidden states
+    are x (B, T, C). The next tokens are `targets` (B, T).
 
-    `unembed_loss_sum` computes the logits of a chunk (N, C) and their summed loss at its targets
-    (N,); N is at most `rows`. The backward pass recomputes the logits, so that only one chunk of
-    logits is in memory at a time.
+    `unembed_loss_sum` takes the hidden states (N, C) and targets (N,) of one chunk, computes the
+    logits, and returns the summed loss. N is at most `rows`. The backward pass recomputes the
+    logits, so that only one chunk of logits is in memory at a time.
     """
     chunks = math.ceil(targets.numel() / rows)
     loss_sums = [
@@ -40,10 +40,10 @@ def chunked_loss_sum(
 
 
 def bits_per_byte(nats: float, size: float) -> float:
-    """Converts the summed loss of a text (in nats) to bits per byte. `size` is the text's size in
-    bytes; the result is NaN if it is 0.
+    """Converts the summed loss of a text, in nats, to bits per byte. `size` is the size of the text
+    in bytes. If `size` is 0, the result is NaN.
 
-    Unlike the loss per token, this can be compared across tokenizers. A high value means a text
-    that is hard to predict.
+    Unlike the loss per token, bits per byte can be compared across tokenizers. A high value means
+    that the text is hard to predict.
     """
     return nats / math.log(2) / size if size else math.nan

@@ -1,4 +1,4 @@
-"""Embeddings of n-grams: of the last 2, 3, ... tokens together.
+"""Embeddings of n-grams, which are sequences of n tokens.
 
 Shapes: B batch, T tokens, N newest tokens, C embed_dim.
 """
@@ -7,15 +7,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 MULTIPLIER, PRIME = 1_640_531_513, 2**31 - 1
-"""Constants of the hash. Both are below 2^31, so no product overflows a 64-bit integer."""
+"""Constants of the hash function. Both are below 2^31, so no product overflows a 64-bit integer."""
 
 
 class NGramEmbedding(nn.Module):
-    """The sum of the embeddings of the last 2, 3, ..., `ngrams` tokens at each position.
+    """Adds the embeddings of the n-grams that end at each position, for n = 2, 3, ..., `ngrams`.
 
-    Each n has its own table of `buckets` embeddings, initialized to zero. An n-gram is hashed to
-    one of them, so n-grams may collide (Svenstrup 2017: Hash Embeddings). At the beginning of a
-    sequence, longer n-grams than the tokens so far are left out.
+    Each n has its own table of `buckets` embeddings, initialized to zero. A hash function maps an
+    n-gram to one of these embeddings, so several n-grams may share an embedding (Svenstrup 2017:
+    Hash Embeddings). An n-gram that would begin before the first token of the sequence is omitted.
 
     Parameters: (`ngrams` - 1) `buckets` C.
     """
@@ -32,7 +32,8 @@ class NGramEmbedding(nn.Module):
             nn.init.zeros_(table)
 
     def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
-        """x (B, N, C) plus the embeddings of the n-grams at the last N of `tokens` (B, T)."""
+        """Adds to x (B, N, C) the embeddings of the n-grams that end at the last N tokens of
+        `tokens` (B, T)."""
         count = x.size(1)
         tokens = tokens[:, -(count + self.ngrams - 1) :]
         key = tokens

@@ -4,20 +4,20 @@ from torch import Tensor, nn
 
 
 def layer_norm(*, embed_dim: int, bias: bool = False) -> nn.Module:
-    """LayerNorm (Ba 2016): mean 0 and variance 1, then a learned gain and, with `bias`, a learned
-    shift for each dimension."""
+    """LayerNorm (Ba 2016) normalizes the input to mean 0 and variance 1. Then it applies a learned
+    gain and, with `bias`, a learned shift for each dimension."""
     return nn.LayerNorm(embed_dim, bias=bias)
 
 
 def rms_norm(*, embed_dim: int, bias: bool = False, gain: bool = True) -> nn.Module:
-    """RMSNorm (Zhang 2019): root mean square 1, then, with `gain`, a learned gain for each
-    dimension. RMSNorm has no shift, so `bias` has no effect."""
+    """RMSNorm (Zhang 2019) normalizes the input to root mean square 1. With `gain`, it then applies
+    a learned gain for each dimension. RMSNorm has no shift, so `bias` has no effect."""
     return nn.RMSNorm(embed_dim, elementwise_affine=gain)
 
 
 class HeadNorm(nn.RMSNorm):
-    """RMSNorm of the queries or keys of a head, with a learned gain for each of the D dimensions.
-    It computes in the dtype of the gains and returns the dtype of the input."""
+    """RMSNorm of queries or keys, with a learned gain for each of the D dimensions of a head. It is
+    computed in the dtype of the gains. The result has the dtype of the input."""
 
     def __init__(self, head_dim: int) -> None:
         super().__init__(head_dim, eps=1e-6)

@@ -1,4 +1,4 @@
-"""Number formats, and matrix sizes that are fast on GPUs."""
+"""Number formats of models and tensors, and matrix sizes that are fast on GPUs."""
 
 import copy
 import warnings
@@ -17,18 +17,19 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def upcast_to_float32(x: Tensor) -> Tensor:
-    """x in float32; float64 stays float64. The two to three digits of bf16 are too few for scores
-    and angles."""
+    """Converts x to float32, but leaves float64 unchanged. The two to three decimal digits of bf16
+    are too few for scores and angles."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def no_autocast(x: Tensor) -> torch.autocast:
-    """A context without autocast on the device of x, so that products keep the inputs' dtype."""
+    """Turns autocast off inside a `with` block, on the device of x. So matrix products keep the
+    dtype of their inputs."""
     return torch.autocast(x.device.type, enabled=False)
 
 
 def supports_bf16(device: torch.device) -> bool:
-    """Whether `device` computes in bfloat16 itself, without emulating it."""
+    """Whether `device` supports bfloat16. Emulated support on a GPU does not count."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return device.type == "cpu"
@@ -36,8 +37,8 @@ def supports_bf16(device: torch.device) -> bool:
 
 @contextmanager
 def tf32(device: torch.device) -> Iterator[None]:
-    """A context in which a CUDA device multiplies float32 matrices in TF32. It changes nothing for
-    other devices, because on some CPUs the same setting rounds to bf16."""
+    """Inside this `with` block, a CUDA device multiplies float32 matrices in TF32. Nothing changes
+    for other devices, because on some CPUs the same PyTorch setting rounds to bf16."""
     before = torch.get_float32_matmul_precision()
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
@@ -48,15 +49,17 @@ def tf32(device: torch.device) -> Iterator[None]:
 
 
 LARGE = 2**24
-"""The number of weights above which reading them takes most of the time of a sampled token."""
+"""In a model with at least this number of weights, most of the time to sample a token is spent on
+reading the weights."""
 
 
 def faster_precision(model: nn.Module) -> str:
-    """The faster of fp32 and bf16 for sampling. Depends only on the device and the model's size, so
-    a seed always gives the same text on one device.
+    """Returns fp32 or bf16, whichever is faster for sampling. The choice depends only on the device
+    and the model's size, so a seed always gives the same text on the same device.
 
-    A large model reads every weight from memory for every token, and bf16 halves the bytes. A small
-    model spends its time in calls, and bf16 needs more of them.
+    A large model spends most of its time on reading every weight from memory for every token. With
+    bf16, the weights have half as many bytes. A small model spends most of its time on the overhead
+    of operations, and bf16 needs more operations.
     """
     weight = next(model.parameters())
     device = weight.device
@@ -67,8 +70,9 @@ def faster_precision(model: nn.Module) -> str:
 
 
 class RowLinear(nn.Linear):
-    """A linear layer with the weight and bias of `linear`, for bf16 on a CPU. Multiplies a single
-    row, as in sampling, by `torch.mv`, which uses all cores. `F.linear` uses one core for it."""
+    """A linear layer for bf16 on a CPU, with the weight and bias of `linear`. A single row, as in
+    sampling, is multiplied with `torch.mv`, which uses all cores. `F.linear` would use only one
+    core for a single row."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__(linear.in_features, linear.out_features, device="meta")
@@ -84,11 +88,12 @@ class RowLinear(nn.Linear):
 
 
 class Int8Linear(nn.Module):
-    """A linear layer with the weight (N, C) of `linear` in int8 and one scale per row, for CPUs.
+    """A linear layer for CPUs that stores the weight (N, C) of `linear` in int8, with one scale per
+    row.
 
-    PyTorch's product also rounds the input to int8, with one scale per call. It keeps its own
-    packed copy of the weight, which the compiler cannot read. A compiled product reads `weight` and
-    does not round the input.
+    Outside of compiled code, PyTorch's int8 product also rounds the input to int8, with one scale
+    per call. This product uses a packed copy of the weight, which the compiler cannot read. So
+    compiled code uses `weight` instead, and does not round the input.
     """
 
     weight: Tensor
@@ -101,7 +106,7 @@ class Int8Linear(nn.Module):
         bias = None if linear.bias is None else linear.bias.detach().float()
         scale = (weight.abs().amax(dim=1) / 127).clamp(min=torch.finfo(torch.float32).tiny)
         zeros = torch.zeros(len(scale), dtype=torch.long)
-        with warnings.catch_warnings():  # PyTorch will drop tensors that know their scales
+        with warnings.catch_warnings():  # PyTorch has deprecated quantized tensors
             warnings.simplefilter("ignore", UserWarning)
             rounded = torch.quantize_per_channel(weight, scale, zeros, axis=0, dtype=torch.qint8)
         packed = torch.ops.quantized.linear_prepack(rounded, bias)
@@ -120,10 +125,11 @@ class Int8Linear(nn.Module):
 
 
 def in_precision(model: Model, precision: str) -> Model:
-    """`model` itself for `fp32`; for `bf16` and `int8` a converted copy. `int8` converts only the
-    weights of linear layers (see `Int8Linear`), and works only on CPUs.
+    """Converts a model to `precision`. For `fp32`, returns `model` itself; for `bf16` and `int8`,
+    returns a converted copy. `int8` converts only the weights of linear layers (see `Int8Linear`),
+    and works only on CPUs.
 
-    Raises UserError when `precision` is unknown, or is not supported on the model's device.
+    Raises UserError when `precision` is unknown, or when the model's device does not support it.
     """
     if precision == "fp32":
         return model
@@ -140,7 +146,8 @@ def in_precision(model: Model, precision: str) -> Model:
 
 
 def replace_linear(model: Model, make: Callable[[nn.Linear], nn.Module]) -> Model:
-    """Replaces every linear layer of `model`, in place, by what `make` returns for it."""
+    """Replaces every linear layer of `model` in place. `make` takes the old layer and returns the
+    new one."""
     for parent in list(model.modules()):
         for name, part in parent.named_children():
             if type(part) is nn.Linear:
@@ -149,10 +156,11 @@ def replace_linear(model: Model, make: Callable[[nn.Linear], nn.Module]) -> Mode
 
 
 def padded_linear(x: Tensor, weight: Tensor) -> Tensor:
-    """x (..., C) times the transpose of weight (V, C), (..., V).
+    """Multiplies x (..., C) by the transpose of weight (V, C). Returns (..., V).
 
-    Pads V with zeros to a multiple of 64 for the product, because other sizes are several times
-    slower on GPUs. For a single token, as in sampling, copying the matrix would take longer.
+    For the product, V is padded with zeros to a multiple of 64, because other sizes are several
+    times slower on GPUs. Do not use this function for a single token, as in sampling: copying the
+    matrix would take longer than the product.
     """
     padding = -weight.size(0) % 64
     if padding:

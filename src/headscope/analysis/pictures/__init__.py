@@ -1,4 +1,5 @@
-"""Pictures of attention heads: functions from tensors and plain values to a matplotlib Figure."""
+"""Draws pictures of attention heads. The functions take tensors and plain values, and return a
+matplotlib Figure."""
 
 from headscope.analysis.pictures.heads import (
     changes_of_heads,

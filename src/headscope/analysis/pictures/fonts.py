@@ -1,6 +1,6 @@
 """Chooses an installed font for each character, and makes labels that these fonts can draw.
 
-DejaVu Sans, which matplotlib contains, is the first choice. The system's fonts are searched only
+The first choice is DejaVu Sans, which is part of matplotlib. The system's fonts are searched only
 when a text has a character that DejaVu Sans lacks.
 """
 
@@ -16,39 +16,42 @@ from matplotlib.font_manager import FontProperties, findfont, findSystemFonts, f
 from headscope.data.labels import EMPTY, code_point, split_characters, visible_characters
 
 LABEL_LENGTH = 10
-MOST_MARKS = 8  # on one character; more would cover the line above
+MOST_MARKS = 8  # combining marks on one character; more would cover the line above
 FIRST = "DejaVu Sans"
 FALLBACKS = (
-    # Chinese, Japanese kana, and in most of them Korean hangul. matplotlib before 3.11 reads only
-    # the first font of a collection: in Noto Sans CJK this is the Japanese one.
+    # Fonts for Chinese and for Japanese kana; most also contain Korean hangul. Versions of
+    # matplotlib before 3.11 read only the first font of a font collection. In Noto Sans CJK, this
+    # is the Japanese font.
     *("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "Noto Sans CJK JP"),
     *("WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "Droid Sans Fallback"),
     *("PingFang SC", "Hiragino Sans GB", "Heiti SC", "Heiti TC", "STHeiti"),
     *("Microsoft YaHei", "SimHei", "SimSun", "Microsoft JhengHei"),
     *("Hiragino Sans", "Yu Gothic", "MS Gothic", "Noto Sans JP"),
     *("Apple SD Gothic Neo", "Malgun Gothic", "NanumGothic", "Noto Sans KR"),
-    # Scripts that DejaVu Sans lacks.
+    # Fonts for other scripts that DejaVu Sans lacks.
     *("Noto Sans Devanagari", "Lohit Devanagari", "Kohinoor Devanagari", "Nirmala UI"),
     *("Noto Sans Thai", "Loma", "Thonburi", "Leelawadee UI", "Tahoma"),
     *("FreeSans", "Arial Unicode MS"),
-    # Emoji as outlines: matplotlib cannot scale a font of bitmaps.
+    # Emoji fonts with outlines, because matplotlib cannot scale bitmap fonts.
     *("Noto Emoji", "Symbola", "Segoe UI Emoji"),
 )
-"""Families for the characters that DejaVu Sans lacks, in order of preference."""
+"""Font families for the characters that DejaVu Sans lacks, in order of preference."""
 PLAIN: Any = dict.fromkeys(["style", "variant", "weight", "stretch"], "normal")
-"""Given to every font, because a matplotlibrc sets other defaults."""
+"""Properties of every font. They are always given, because a matplotlibrc file may set other
+defaults."""
 
 
 @cache
 def family_for(character: str) -> str | None:
-    """The first family that can draw a character and all of its marks, or None."""
+    """The first font family that can draw a character and all of its combining marks, or None."""
     if character.isascii() or _has_ink(_file_of(FIRST), character):
         return FIRST
     return next((name for name, file in fallbacks().items() if _has_ink(file, character)), None)
 
 
 def font_properties(size: float, texts: Iterable[str] = ()) -> FontProperties:
-    """DejaVu Sans and the families that `texts` need; a matplotlibrc changes none of it."""
+    """DejaVu Sans and the font families that `texts` need. A matplotlibrc file has no effect on
+    them."""
     foreign = "\n".join(text for text in texts if not text.isascii())
     needed = set(map(family_for, split_characters(foreign)))
     families = [FIRST, *(family for family in FALLBACKS if family in needed)]
@@ -57,25 +60,28 @@ def font_properties(size: float, texts: Iterable[str] = ()) -> FontProperties:
 
 @cache
 def fallbacks() -> dict[str, str]:
-    """The installed families of FALLBACKS and their files."""
-    # matplotlib caches its list of fonts on disk: fonts that were installed later are missing.
+    """The installed font families of FALLBACKS, each with its font file."""
+    # matplotlib caches its list of fonts on disk. The list lacks fonts that were installed later,
+    # so add them.
     listed = {entry.fname for entry in fontManager.ttflist}
     for file in set(findSystemFonts()) - listed:
-        with suppress(OSError, RuntimeError):  # FreeType cannot read the file
+        with suppress(OSError, RuntimeError):  # skip files that FreeType cannot read
             fontManager.addfont(file)
     found = {}
     for family in FALLBACKS:
         entries = [entry for entry in fontManager.ttflist if entry.name == family]
         if entries:
             regular = min(entries, key=lambda entry: fontManager.score_weight(entry.weight, 400))
-            # matplotlib warns when a family has no font of weight 400.
+            # Register the font with weight 400, because matplotlib warns when a family lacks this
+            # weight.
             fontManager.ttflist.append(replace(regular, weight=400))
             found[family] = _file_of(family)
     return found
 
 
 def _file_of(family: str) -> str:
-    """The file of an installed family. Since matplotlib 3.11 it names the font of a collection."""
+    """The font file of an installed family. Since matplotlib 3.11, the path also selects the font
+    within a font collection."""
     return findfont(FontProperties(family=[family], **PLAIN))
 
 
@@ -86,10 +92,11 @@ def _has_ink(file: str, character: str) -> bool:
 
 
 def picture_label(text: str) -> str:
-    """A short label of a token, with only `visible` characters that have a font.
+    """A short label of a token. It contains only visible characters that a font can draw.
 
-    A character that no installed font can draw becomes its code point, as U+4E2D. A label of more
-    than LABEL_LENGTH + 1 characters is cut to LABEL_LENGTH and an ellipsis.
+    A character that no installed font can draw is replaced by its code point, such as U+4E2D. A
+    label of more than LABEL_LENGTH + 1 characters is cut to LABEL_LENGTH characters and an
+    ellipsis.
     """
     shown = split_characters("".join(map(_drawable, visible_characters(text))))
     if len(shown) > LABEL_LENGTH + 1:
@@ -98,7 +105,8 @@ def picture_label(text: str) -> str:
 
 
 def readable(text: str) -> str:
-    """A title or a name that the fonts can draw, with its spaces and newlines."""
+    """Replace the characters of a title or name that no font can draw. Spaces and newlines are
+    kept."""
     return "".join(
         word if word in ("", " ", "\n") else "".join(map(_drawable, visible_characters(word)))
         for word in re.split("([ \n])", text)
@@ -106,7 +114,8 @@ def readable(text: str) -> str:
 
 
 def _drawable(character: str) -> str:
-    """A visible character and its marks, each as a code point if no font can draw it."""
+    """Replace a character by its code point if no font can draw it. If no font can draw the
+    character with its combining marks, replace the marks."""
     base, marks = character[0], character[1:]
     if family_for(character) and len(marks) <= MOST_MARKS:
         return character
@@ -114,6 +123,6 @@ def _drawable(character: str) -> str:
 
 
 def stacked(label: str) -> str:
-    """A label of `picture_label` with one character per line."""
+    """Write a label from `picture_label` vertically, with one character per line."""
     characters = split_characters(label)
     return "\n".join("\n".join(each) if each.startswith("U+") else each for each in characters)

@@ -1,6 +1,6 @@
-"""Charts of figures of heads, of the similarity of heads, and of their change during training.
+"""Charts of the metrics of heads, of their change during training, and of the similarity of heads.
 
-Shapes: S checkpoints, L layers, H heads of a layer, N = L * H heads of a model.
+Shapes: S checkpoints, L layers, H heads per layer, N = L * H heads of the model.
 """
 
 import math
@@ -30,10 +30,10 @@ def arrays(figures: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
 
 
 def changes_of_heads(values: Tensor, *, title: str, label: str) -> Figure:
-    """The change (L, H) that each head causes; `label` names the quantity and its unit.
+    """Draw how much each head changes a quantity, (L, H). `label` names the quantity and its unit.
 
-    The diverging colours are linear up to the median absolute change and logarithmic above it, so
-    that one very large change does not hide the others.
+    The diverging colour scale is linear up to the median absolute change and logarithmic above it.
+    So one very large change does not hide the others.
     """
     cells = array(values)
     sizes = np.abs(cells[np.isfinite(cells)])
@@ -54,10 +54,11 @@ def heatmaps_of(
     ends: Mapping[str, tuple[float, float]] | None = None,
     marks: Mapping[str, float] | None = None,
 ) -> Figure:
-    """One heatmap for each named figure (L, H), with its own colour scale.
+    """Draw one heatmap per metric (L, H), each with its own colour scale.
 
-    `ends` are the limits of a figure's colour scale, by default its minimum and maximum. `marks`
-    are the values for uniform attention, shown as a line on the scale and a number after the name.
+    `ends` contains the limits of the colour scale of each metric; the default is the minimum and
+    maximum of the metric. `marks` contains the value of each metric for uniform attention. This
+    value is shown as a line on the colour scale and as a number after the name.
     """
     every, ends, marks = arrays(figures), ends or {}, marks or {}
     texts = {name: numbers(cells) for name, cells in every.items()}
@@ -78,7 +79,8 @@ def heatmaps_of(
 
 
 def size_of(texts: np.ndarray, narrowest: float) -> tuple[float, float]:
-    """The size in points of a table of texts (L, H), wide enough for the longest text."""
+    """The width and height in points of a table of texts (L, H), which is wide enough for the
+    longest text."""
     if texts.ndim != 2 or not texts.size:
         raise UserError(f"a figure of shape {texts.shape} must be (layers, heads), not empty")
     wide = max(38, 0.65 * SMALL * max(map(len, texts.flat)) + 10)
@@ -88,7 +90,8 @@ def size_of(texts: np.ndarray, narrowest: float) -> tuple[float, float]:
 def table(
     sheet: Sheet, number: int, cells: np.ndarray, norm: Normalize, texts: np.ndarray
 ) -> AxesImage:
-    """A heatmap of cells (L, H) with their texts, one row per layer, one column per head."""
+    """Draw a heatmap of cells (L, H) with a text in each cell. A row is a layer, a column is a
+    head."""
     panel, (layers, heads) = sheet.panels[number], map(range, cells.shape)
     panel.set_xticks(heads, map(str, heads))
     panel.set_yticks(layers, map(str, layers))
@@ -100,10 +103,12 @@ def table(
 
 
 def similarity_matrix(similarity: Tensor, names: Names, *, title: str, label: str = "") -> Figure:
-    """The similarities (N, N) of all pairs of heads; `names` are like L0H1.
+    """Draw the similarities (N, N) of all pairs of heads. `names` are the names of the heads, such
+    as L0H1.
 
-    Lines separate the layers. With up to 16 heads the cells show their numbers. The scale goes from
-    0 to 1, from -1 if any number is negative, and further if any number is larger.
+    Lines separate the layers. With up to 16 heads, each cell shows its value as a number. The
+    colour scale goes from 0 to 1, or from -1 to 1 if any value is negative. It goes further if any
+    absolute value is above 1.
     """
     cells, count = array(similarity), len(names)
     if cells.shape != (count, count) or not count:
@@ -115,7 +120,8 @@ def similarity_matrix(similarity: Tensor, names: Names, *, title: str, label: st
 
 
 def figures_of_heads(values: Tensor, rows: Names, names: Names, *, title: str) -> Figure:
-    """R figures of N heads, (R, N), scaled to 0 to 1; `names` as in `similarity_matrix`."""
+    """Draw R metrics of N heads, (R, N), with values from 0 to 1. `rows` are the labels of the
+    metrics, `names` the names of the heads, such as L0H1."""
     label = "colours run from the first number (dark) to the second (bright)"
     return _matrix(array(values), rows, names, Normalize(0, 1), title, label)
 
@@ -145,14 +151,15 @@ def _matrix(
 
 
 def similarity_histogram(similarity: Tensor, *, title: str, label: str = "") -> Figure:
-    """A histogram of the similarities of all pairs of heads, from a symmetric matrix (N, N)."""
+    """Draw a histogram of the similarities of all pairs of heads, given a symmetric matrix
+    (N, N)."""
     cells = array(similarity)
     pairs = cells[np.triu_indices(len(cells), k=1)].astype(np.float64)
     pairs = pairs[np.isfinite(pairs)]
     sheet = Sheet(1, 1, 424, 220, title)
     [panel] = sheet.panels
     low, high = limits(pairs)
-    ends = low, max(high, low + 0.01)  # similarities may differ only by rounding
+    ends = low, max(high, low + 0.01)  # at least 0.01 wide, even if all are equal
     bins = min(40, 5 + math.isqrt(pairs.size))
     panel.hist(pairs, bins=bins, range=ends, color=BLUE, edgecolor="white", linewidth=0.5)
     note = "there are no two heads to compare"
@@ -166,9 +173,11 @@ def similarity_histogram(similarity: Tensor, *, title: str, label: str = "") -> 
 
 
 def history(steps: Sequence[int], figures: Mapping[str, Tensor], *, title: str) -> Figure:
-    """Every named figure (S, L, H) over S training steps: one line per head, one colour per layer.
+    """Draw each metric (S, L, H) over S training steps, with one line per head and one colour per
+    layer.
 
-    The step axis is logarithmic if at least half of the checkpoints lie in its first quarter.
+    The axis of the steps is logarithmic if at least half of the checkpoints lie in its first
+    quarter.
     """
     every = arrays(figures)
     sheet = Sheet(len(every), 2 if len(every) < 5 else 3, 300, 190, title)
@@ -179,7 +188,7 @@ def history(steps: Sequence[int], figures: Mapping[str, Tensor], *, title: str) 
             panel.plot(steps, values[:, layer, head], **line_style(layer, len(steps)))
         sheet.ticked(panel, "training step (logarithmic)" if early else "training step", "")
         if early:
-            panel.set_xscale("symlog", linthresh=min(positive), linscale=0.4)  # has room for step 0
+            panel.set_xscale("symlog", linthresh=min(positive), linscale=0.4)  # can show step 0
             panel.xaxis.set_major_formatter("{x:g}")
             panel.xaxis.set_minor_formatter(NullFormatter())
         sheet.name(panel, name)

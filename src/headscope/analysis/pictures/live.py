@@ -1,7 +1,8 @@
-"""A figure whose layout is computed once and whose heatmaps are redrawn often, during training.
+"""Redraws the heatmaps of a figure often during training. The layout is computed only once.
 
 matplotlib spends most of its time on layout and text, which do not change. Images have one byte per
-pixel, a grey or a shade of the colour scale, because a PNG of three bytes takes longer to compress.
+pixel, which is a grey or a shade of the colour scale. A PNG with three bytes per pixel would take
+longer to compress.
 """
 
 from collections.abc import Sequence
@@ -16,15 +17,16 @@ from torch import Tensor
 from headscope.analysis.pictures.sheet import array
 from headscope.errors import UserError
 
-GREYS, SHADES = 64, 192  # the palette: black to white, then the colour scale
+GREYS, SHADES = 64, 192  # colours in the palette: black to white, then the colour scale
 WHITE = GREYS - 1
-TITLE_ROWS = 60  # rows of pixels that hold the title, at full size
+TITLE_ROWS = 60  # rows of pixels for the title, before the image is halved
 
 
 class LivePicture:
-    """Draws new values into the heatmaps of a finished figure, at half its size, without numbers.
+    """Draws new values into the heatmaps of a finished figure. The image has half the size of the
+    figure, and no numbers in its cells.
 
-    Cells that are NaN in `figure` stay white, as the future in causal maps.
+    Cells that are NaN in `figure` stay white, such as the future tokens in causal maps.
     """
 
     def __init__(self, figure: Figure) -> None:
@@ -48,7 +50,7 @@ class LivePicture:
         self._page[(np.asarray(page) == 255).all(axis=-1)] = WHITE
 
     def places(self) -> list[tuple[slice, slice]]:
-        """The rows and columns of pixels of each heatmap."""
+        """The rows and columns of pixels that each heatmap covers."""
         edges = [(panel.bbox.get_points() / 2).round().astype(int) for panel in self.panels]
         height = len(self._page)
         return [
@@ -57,9 +59,10 @@ class LivePicture:
         ]
 
     def draw(self, values: Sequence[Tensor], title: str) -> Image.Image:
-        """An image with a `title` of one line and `values`, one matrix for each heatmap.
+        """An image with the given title and values. `title` is a single line. `values` contains one
+        matrix per heatmap.
 
-        Raises UserError when a shape differs from that of its heatmap.
+        Raises UserError when a matrix and its heatmap have different shapes.
         """
         given, shapes = [array(each) for each in values], [each.shape for each in self._blank]
         if [each.shape for each in given] != shapes:
@@ -73,7 +76,7 @@ class LivePicture:
             part = pixels[place]
             sizes = zip(part.shape, each.shape, strict=True)
             down, across = (np.arange(n) * of // n for n, of in sizes)
-            # Only white pixels get a colour: lines and marks stay on top.
+            # Colour only the white pixels, so that lines and marks stay visible.
             np.copyto(part, codes[down[:, None], across], where=part == WHITE)
         self._renderer.clear()
         self.title.set_text(title)

@@ -1,6 +1,6 @@
 """Attention maps: the weight that each query (row) gives to each key (column).
 
-Shapes: H heads, T tokens, each of them a query and a key.
+Shapes: H heads, T tokens. Each token is both a query and a key.
 """
 
 import math
@@ -27,8 +27,9 @@ WEIGHT_TICKS = (0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1)
 
 
 class Map(NamedTuple):
-    """A matrix (T, T) of queries by keys. The unit WEIGHT has a square-root colour scale from 0 to
-    1, so that small weights differ visibly; others have diverging colours about zero."""
+    """A matrix (T, T) with one row per query and one column per key. The unit WEIGHT has a
+    square-root colour scale from 0 to 1, which makes small weights visible. Other units have a
+    diverging colour scale around zero."""
 
     name: str
     values: np.ndarray
@@ -36,17 +37,18 @@ class Map(NamedTuple):
 
 
 def attention_maps(weights: Tensor, labels: Labels, *, title: str, causal: bool = True) -> Figure:
-    """All heads of one layer, from weights (H, T, T); `labels` are texts, one for each token.
+    """Draw the attention maps of all heads of one layer, from weights (H, T, T). `labels` contains
+    one text per token.
 
-    With causal weights the future, above the diagonal, is white. Raises UserError when there is no
-    token or no head, or when there are not T labels.
+    If `causal`, the future (above the diagonal) is white. Raises UserError when there is no token
+    or no head, or when the number of labels is not T.
     """
     return draw_maps(of_heads(array(weights)), labels, title, causal=causal).finish()
 
 
 def mean_map(weights: Tensor, labels: Labels, *, title: str) -> Figure:
-    """The mean over heads of weights (H, T, T). Marks show where a query looks at itself and at the
-    token before it. Raises UserError as `attention_maps` does."""
+    """Draw the mean of the weights (H, T, T) over the heads. In each row, marks show the query's
+    own token and the token before it. Raises UserError in the same cases as `attention_maps`."""
     maps = [Map("", array(weights).mean(axis=0))] if len(weights) else []
     sheet, tokens = draw_maps(maps, labels, title), len(labels)
     [panel], size = sheet.panels, 0.8 * sheet.panel_size[0] / tokens
@@ -63,8 +65,9 @@ def mean_map(weights: Tensor, labels: Labels, *, title: str) -> Figure:
 def difference_map(
     first: Tensor, second: Tensor, labels: Labels, *, title: str, names: tuple[str, str]
 ) -> Figure:
-    """The map `first` minus the map `second`, both (T, T), or both (H, T, T) with a map per head.
-    `names` describe the two. Raises UserError as `attention_maps` does."""
+    """Draw the map `first` minus the map `second`. Both have shape (T, T), or both have shape
+    (H, T, T) with one map per head. `names` contains a name for `first` and a name for `second`.
+    Raises UserError in the same cases as `attention_maps`."""
     values = array(first) - array(second)
     maps = [Map("", values, DIFFERENCE)] if values.ndim == 2 else of_heads(values, DIFFERENCE)
     title = f"{title}\nred: more weight in {names[0]}\nblue: more weight in {names[1]}"
@@ -74,10 +77,12 @@ def difference_map(
 def single_and_multi_head(
     single: Tensor, multi: Tensor, labels: Labels, *, title: str, names: tuple[str, str]
 ) -> Figure:
-    """The map (T, T) of a single head and the maps (H, T, T) of many heads over the same tokens.
+    """Compare the map (T, T) of a single head with the maps (H, T, T) of many heads on the same
+    tokens.
 
-    First row: the single head, the mean of the many heads, and the difference. Below: each of the
-    many heads. `names` describe the two models. Raises UserError when the shapes do not match.
+    The first row shows the single head, the mean of the many heads, and the difference. The rows
+    below show each of the many heads. `names` contains the name of the single-head model and the
+    name of the multi-head model. Raises UserError when the shapes do not match.
     """
     one, many = array(single), array(multi)
     if not len(many) or one.shape != many.shape[1:]:
@@ -101,7 +106,8 @@ def of_heads(values: Iterable[np.ndarray], unit: str = WEIGHT) -> list[Map]:
 def draw_maps(
     maps: Sequence[Map | None], labels: Labels, title: str, causal: bool = True, columns: int = 0
 ) -> Sheet:
-    """Draw maps over the same tokens; None leaves a gap. Maps of one unit share a colour bar."""
+    """Draw maps of the same tokens. None leaves a gap in the grid. Maps with the same unit share a
+    colour bar."""
     count, tokens = len(maps), len(labels)
     shapes = {each.values.shape for each in maps if each}
     if not tokens or shapes != {(tokens, tokens)}:
@@ -132,7 +138,9 @@ def draw_maps(
         if tokens <= FEW:
             sheet.write(image, np.where(future, "", numbers(each.values)), cell)
         sheet.name(panel, each.name)
-        if causal:  # outline the past: differences of zero are white too
+        if causal:
+            # Draw a border around the visible (causal) region: a difference of zero is white, like
+            # the masked future.
             panel.set_autoscale_on(False)
             edges = np.arange(tokens + 1) - 0.5
             panel.stairs(edges[:-1], edges, baseline=None, color=GREY, linewidth=0.6)
@@ -145,9 +153,11 @@ def draw_maps(
 
 
 def name_tokens(panel: Axes, labels: Labels, cell: float, *, down: bool) -> None:
-    """Label the queries (`down`) or the keys; where room is short, label every n-th token.
+    """Label the queries if `down`, otherwise the keys. If there is little room, label only every
+    n-th token.
 
-    Labels of keys are rotated; those with Chinese characters are columns of upright characters.
+    The labels of keys are rotated. A label with a Chinese character is not rotated; its characters
+    are written below one another.
     """
     size = min(TEXT, max(7.5, cell - 1))
     every = math.ceil((size + 0.5) / cell)

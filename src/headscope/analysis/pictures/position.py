@@ -1,4 +1,4 @@
-"""Pictures of position encodings: a table, biases, or rotations.
+"""Draws pictures of position encodings: of tables, of biases, and of rotations.
 
 Shapes: P block_size, C embed_dim, H heads, D head_dim.
 """
@@ -19,10 +19,12 @@ from headscope.errors import UserError
 
 @singledispatch
 def position_picture(position: nn.Position) -> Figure | None:
-    """A picture of `position`; None for `NoPosition`.
+    """Draw a picture of the position encoding. Returns None for `NoPosition`.
 
-    Tables: the table, and the cosine similarity of two positions. Biases: the bias of each head by
-    distance. Raises TypeError for an encoding that has no picture.
+    For an encoding with a table, the picture shows the table and the cosine similarity of each pair
+    of positions. For `Alibi` and `Relative`, it shows the bias of each head by distance; for
+    `HeadBias`, a map of the biases of each head. For `Rotary`, it shows the cosines of the rotation
+    angles and a score by distance. Raises TypeError for an encoding that has no picture.
     """
     raise TypeError(f"{type(position).__name__} has no picture: register one for position_picture")
 
@@ -45,7 +47,7 @@ def _table(
     rest = f" (0 from dimension {used.shape[1]} on)" if used.shape < table.shape else ""
     sheet = Sheet(2, 2, 300, 230, f"{type(position).__name__} positions, added to embeddings")
     image(sheet, 0, f"Table added to the embeddings{rest}", used.T, "dimension")
-    with np.errstate(invalid="ignore"):  # a vector of zeros has no direction: NaN
+    with np.errstate(invalid="ignore"):  # 0 / 0 is NaN for a vector of zeros
         vectors = table / np.linalg.norm(table, axis=1, keepdims=True)
     cosine = vectors @ vectors.T
     note = "; none for position 0, which is zero" if np.isnan(cosine).any() else ""
@@ -57,7 +59,7 @@ def _table(
 @torch.no_grad()
 def _bias(position: nn.Alibi | nn.Relative) -> Figure:
     size = position.block_size
-    added = position.bias(size, size)[:, -1].flip(-1)  # (H, P): the last query, by distance
+    added = position.bias(size, size)[:, -1].flip(-1)  # (H, P): bias of the last query by distance
     sheet = Sheet(2, 2, 300, 230, f"{type(position).__name__}: biases of heads by distance")
     curves(sheet, 0, "Bias added to the score of a key", array(added), "bias")
     caption, weights = "Attention weights if all scores were equal", array(added.softmax(-1))
@@ -72,10 +74,11 @@ def _head_bias(position: nn.HeadBias) -> Figure:
 
 @torch.no_grad()
 def bias_map(position: nn.Position, tokens: int, *, causal: bool = False) -> Figure:
-    """The bias that `position` adds to the scores of `tokens` positions, one map per head.
+    """Draw the bias that `position` adds to the scores of `tokens` positions, with one map per
+    head.
 
-    `causal` leaves the future, above the diagonal, blank. Raises UserError when the encoding has no
-    bias, or when `tokens` exceeds its `block_size`.
+    If `causal`, the future (above the diagonal) stays blank. Raises UserError when the encoding has
+    no bias, or when `tokens` exceeds its `block_size`.
     """
     bias = position.bias(tokens, tokens)  # (1 or H, T, T)
     name = type(position).__name__
@@ -101,10 +104,11 @@ def _rotary(position: nn.Rotary) -> Figure:
 
 
 def image(sheet: Sheet, number: int, caption: str, values: np.ndarray, down: str) -> None:
-    """Draw values (down, position) in panel `number`, in diverging colours if any is negative."""
+    """Draw values (down, position) in panel `number`. The colours are diverging if any value is
+    negative."""
     panel = sheet.panels[number]
     sheet.ticked(panel, "position", down, whole="xy")
-    below = np.nanmin(values, initial=0) < -1e-6  # not for rounding errors of a cosine
+    below = np.nanmin(values, initial=0) < -1e-6  # ignores rounding errors of a cosine
     sheet.bar(sheet.heatmap(panel, values, Normalize(*limits(values, diverging=bool(below)))))
     sheet.name(panel, caption)
 

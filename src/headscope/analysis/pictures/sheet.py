@@ -1,4 +1,5 @@
-"""Shared by all pictures: a grid of panels, heatmaps with numbers, colour bars, wrapped text.
+"""Provides what all pictures share: a grid of panels, heatmaps with numbers, colour bars, and
+wrapped text.
 
 matplotlib's constrained layout makes room for all labels. Sizes are in points.
 """
@@ -29,12 +30,13 @@ EDGE, NARROWEST = 8, 300
 
 
 class Sheet:
-    """A figure of `count` panels, `width` by `height`: draw into `panels`, then call `finish`."""
+    """A figure with a grid of panels. `count` is the number of panels, `width` and `height` the
+    size of each panel. Draw into `panels`, then call `finish`."""
 
     def __init__(self, count: int, columns: int, width: float, height: float, title: str) -> None:
         self.panel_size, self.title = np.array([width, height]), title
         self.shape = np.array([min(columns, count), math.ceil(count / columns)])
-        size = self.shape * self.panel_size + 1000  # room for labels, until `finish` measures it
+        size = self.shape * self.panel_size + 1000  # enough for all labels; `finish` sets the size
         pad = EDGE / 72
         self.layout = ConstrainedLayoutEngine(w_pad=pad, h_pad=pad, wspace=0, hspace=0)
         self.figure = Figure(size / 72, dpi=DPI, facecolor="w", layout=self.layout)
@@ -46,13 +48,13 @@ class Sheet:
             panel.tick_params(length=0, labelsize=SMALL)
 
     def name(self, panel: Axes, text: str) -> None:
-        """Write `text` above a panel, in lines that are no wider than the panel."""
+        """Write `text` above a panel. Lines that are wider than the panel are wrapped."""
         text = wrapped(text, self.panel_size[0], TEXT)
         panel.set_title(text, loc="left", y=1, **font_for(TEXT, text))  # a fixed y saves time
 
     def bar(self, image: AxesImage, label: str = "", ticks: Sequence[float] | None = None) -> Axes:
-        """Draw the colour scale of `image` on the right of its panel."""
-        edge: Any = image.axes.transAxes  # is affine, which its type does not say
+        """Draw the colour bar of `image` to the right of its panel."""
+        edge: Any = image.axes.transAxes  # affine, although its type does not say so
         share = min(1.0, 360 / self.panel_size[1])
         points = Affine2D().scale(1 / 72) + self.figure.dpi_scale_trans
         place = blended_transform_factory(points + ScaledTranslation(1, 0, edge), edge)
@@ -69,7 +71,8 @@ class Sheet:
         self.figure.legend(handles=lines, loc="outside lower left", **looks)
 
     def heatmap(self, panel: Axes, values: np.ndarray, norm: Normalize) -> AxesImage:
-        """Draw values (rows, columns), NaN as white. A scale symmetric about zero diverges."""
+        """Draw values (rows, columns) as a heatmap. NaN is white. If the limits of `norm` are
+        symmetric around zero, the colours are diverging."""
         cmap = "RdBu_r" if norm.vmin == -(norm.vmax or 0) else "viridis"
         image = panel.imshow(values, cmap, norm, aspect="auto", interpolation="nearest")
         image.set_interpolation_stage("rgba")  # compute colours per cell, not per pixel
@@ -78,7 +81,8 @@ class Sheet:
         return image
 
     def write(self, image: AxesImage, texts: np.ndarray, cell: float = math.inf) -> None:
-        """Write texts into cells: black on light, white on dark, no wider than `cell` points."""
+        """Write a text into each cell: black on light colours, white on dark colours. No text is
+        wider than `cell` points."""
         colours = image.to_rgba(np.ma.asarray(image.get_array()))
         linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
         luminance = linear[..., :3] @ np.array([0.2126, 0.7152, 0.0722])
@@ -90,17 +94,17 @@ class Sheet:
             written.set(ha="center", va="center_baseline", in_layout=False)
 
     def ticked(self, panel: Axes, across: str, down: str, whole: str = "x") -> None:
-        """Name both axes and set their ticks; the axes in `whole` get integers only."""
+        """Label both axes and set their ticks. The axes in `whole` have ticks only at integers."""
         plain_axes(panel)
         for name, axis in {"x": panel.xaxis, "y": panel.yaxis}.items():
             axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=name in whole))
-            axis.set_major_formatter("{x:.4g}")  # without a common factor above the axis
+            axis.set_major_formatter("{x:.4g}")  # no common factor, such as 1e3, at the axis
         panel.tick_params(length=3)
         panel.set_xlabel(across, fontsize=SMALL)
         panel.set_ylabel(down, fontsize=SMALL)
 
     def finish(self) -> Figure:
-        """Fit the figure to its panels, labels and title, and fix the layout."""
+        """Adjust the size of the figure to its panels, labels and title, then freeze the layout."""
         heading = self.figure.suptitle(" ", ha="left", **font_for(TITLE, readable(self.title)))
         self.layout.execute(self.figure)
         size, line = self.figure.get_size_inches() * 72, heading.get_window_extent().height
@@ -110,13 +114,13 @@ class Sheet:
         heading.set_x(EDGE / size[0])
         size[1] += (heading.get_window_extent().height - line) * 72 / DPI
         self.figure.set_size_inches(*size / 72)
-        self.layout.execute(self.figure)  # again, for the final size
+        self.layout.execute(self.figure)  # a second time, for the final size
         self.figure.set_layout_engine("none")
         return self.figure
 
 
 def array(tensor: Tensor) -> np.ndarray:
-    """A float array of a tensor of any type on any device."""
+    """Convert a tensor of any dtype on any device to a float32 array."""
     return tensor.detach().float().cpu().numpy()
 
 
@@ -125,18 +129,20 @@ def font_for(size: float, *texts: str) -> dict[str, Any]:
 
 
 def text_width(text: str, size: float) -> float:
-    """The width of one line of text."""
+    """The width in points of one line of text."""
     font = font_properties(size, [text])
     return text_to_path.get_text_width_height_descent(text, font, ismath=False)[0]
 
 
 def wrapped(text: str, width: float, size: float) -> str:
-    """`text` in lines of at most `width`, broken between words and inside very long words."""
+    """Break `text` into lines that are at most `width` points wide. Very long words are broken
+    too."""
     lines = []
     for paragraph in readable(text).split("\n"):
         lines.append("")
         for piece in re.findall(r"\S{0,10} *", paragraph):
-            # Letters are drawn up to 5 percent wider, as they are rounded to whole pixels.
+            # Drawn letters are up to 5 percent wider, because their widths are rounded to whole
+            # pixels.
             if lines[-1] and text_width(lines[-1] + piece.rstrip(), size) > 0.95 * width:
                 lines.append("")
             lines[-1] += piece
@@ -144,9 +150,11 @@ def wrapped(text: str, width: float, size: float) -> str:
 
 
 def numbers(values: np.ndarray, form: str = "") -> np.ndarray:
-    """Values as texts in an array of the same shape; a dash for values that are not finite.
+    """Format values as texts, in an array of the same shape. Values that are not finite become a
+    dash.
 
-    By default all have the same number of decimals, and the largest has about three digits.
+    By default, all texts have the same number of decimals, and the largest value has about three
+    digits.
     """
     largest = float(np.abs(values[np.isfinite(values)]).max(initial=0)) or 1.0
     power = math.floor(math.log10(2 * largest))
@@ -157,7 +165,8 @@ def numbers(values: np.ndarray, form: str = "") -> np.ndarray:
 
 
 def limits(values: np.ndarray, *, diverging: bool = False) -> tuple[float, float]:
-    """The two ends of a scale, never equal: minimum and maximum, or symmetric about zero."""
+    """The two limits of a scale: the minimum and maximum of the values or, if `diverging`, limits
+    that are symmetric around zero. The two limits are never equal."""
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     if diverging:

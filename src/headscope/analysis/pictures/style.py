@@ -5,19 +5,20 @@ from typing import Any
 from matplotlib.axes import Axes
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#000000")
-"""The palette of Okabe and Ito for colour-blind readers, without its yellow."""
+"""The palette of Okabe and Ito for colour-blind readers, without the yellow colour."""
 BLUE, ORANGE, GREY = COLOURS[0], COLOURS[3], "#666666"
 
 
 def plain_axes(panel: Axes) -> None:
-    """Remove the frame on two sides and add light grid lines across the x axis."""
+    """Remove the top and right sides of the frame, and add light vertical grid lines."""
     panel.spines[["top", "right"]].set_visible(False)
     panel.grid(axis="x", color="#e0e0e0", linewidth=0.8)
     panel.set_axisbelow(True)
 
 
 def line_style(number: int, points: int) -> dict[str, Any]:
-    """Keywords for `plot` that distinguish line `number`; up to 12 points get markers."""
+    """Keyword arguments of `plot` that distinguish line `number` from other lines. Lines with up to
+    12 points get markers."""
     return {
         "color": COLOURS[number % len(COLOURS)],
         "linestyle": ["-", "--", ":"][number // len(COLOURS) % 3],

@@ -1,4 +1,4 @@
-"""The pictures of a report, each with its file name.
+"""Draws the pictures of a report, each with its file name.
 
 Shapes: L layers, H heads per layer, T tokens.
 """
@@ -17,11 +17,11 @@ from headscope.analysis.report.selection import Head
 from headscope.checkpoint import AttentionReading, Checkpoint
 
 Pictures = Iterator[tuple[str, Figure]]
-"""File names without extension, and pictures."""
+"""Pairs of a file name without extension and a picture."""
 
 
 def maps(reading: AttentionReading) -> Pictures:
-    """For each layer, the attention maps of all heads, and their mean."""
+    """For each layer, the attention maps of all heads, and the mean of these maps."""
     for layer, weights in enumerate(reading.weights):
         heads = pictures.attention_maps(weights, reading.labels, title=f"Layer {layer}")
         yield f"attention_layer_{layer}", heads
@@ -30,7 +30,7 @@ def maps(reading: AttentionReading) -> Pictures:
 
 
 def difference_of_heads(reading: AttentionReading, first: Head, second: Head) -> Pictures:
-    """The map of the first head minus the map of the second."""
+    """The attention map of the first head minus the attention map of the second head."""
     names = (f"L{first[0]}H{first[1]}", f"L{second[0]}H{second[1]}")
     difference = pictures.difference_map(
         reading.weights[first],
@@ -45,11 +45,13 @@ def difference_of_heads(reading: AttentionReading, first: Head, second: Head) ->
 def difference_of_checkpoints(
     reading: AttentionReading, loaded: Checkpoint, other: Checkpoint
 ) -> Pictures:
-    """The maps of `loaded`, given as `reading`, minus those of `other`, for the layers that both
-    have: the mean over heads and, if both have equally many heads, each head. If one of the two has
-    a single head and the other several, also a picture of both side by side."""
+    """The attention maps of `loaded` minus the attention maps of `other`, for each layer that both
+    models have. `reading` contains the maps of `loaded`. The difference is drawn for the mean over
+    the heads and, if both models have equally many heads, for each head. If only one of the models
+    has a single head, another picture shows the maps of both models side by side."""
     other_reading = other.attention(reading.tokens)
-    # The other model may have a shorter block_size. Causal maps can be cut to it.
+    # If the other model has a shorter block_size, it has read fewer tokens. Cut the maps to these
+    # tokens, which causal attention allows.
     length = len(other_reading.tokens)
     labels = reading.labels[:length]
     names = (label_of(loaded), label_of(other))
@@ -84,8 +86,8 @@ def difference_of_checkpoints(
 
 
 def label_of(loaded: Checkpoint) -> str:
-    """A label that identifies a checkpoint: the last two folders of the run, the file, the step and
-    the number of heads."""
+    """A label that identifies a checkpoint. It contains the last two folders of the run's path, the
+    file name, the step, and the number of heads."""
     path, heads = loaded.path.resolve(), loaded.model.attentions[0].heads
     run = path.parents[1] if path.parent.name == "checkpoints" else path.parent
     file = "/".join([*run.parts[-2:], path.stem])
@@ -93,7 +95,7 @@ def label_of(loaded: Checkpoint) -> str:
 
 
 def figures(statistics: HeadStatistics) -> Pictures:
-    """Heatmaps of all figures, and the cosine similarity of each pair of heads."""
+    """Heatmaps of all metrics, and the cosine similarity of each pair of heads."""
     ends = {name: colour_ends(name, statistics.tokens) for name in statistics.figures}
     yield (
         "figures",
@@ -108,13 +110,14 @@ def figures(statistics: HeadStatistics) -> Pictures:
 
 
 def distances(matrix: Tensor, names: Sequence[str]) -> Pictures:
-    """The Jensen-Shannon distance of each pair of heads (L H, L H), on the text of the page."""
+    """The Jensen-Shannon distance of each pair of heads, from a matrix (L H, L H). The distances
+    are measured on the text of attention.html."""
     title, label = "Distance of heads", "Jensen-Shannon distance on the text of the maps"
     yield "jensen_shannon", pictures.similarity_matrix(matrix, names, title=title, label=label)
 
 
 def ablation(result: AblationResult) -> Pictures:
-    """The change of the loss without each head."""
+    """The change of the loss when each head is removed."""
     replacement = "its mean" if result.replace_by == "mean" else "zero"
     label = (
         f"change of the loss in nats per token when a head is replaced by {replacement}; above 0, "
@@ -126,7 +129,7 @@ def ablation(result: AblationResult) -> Pictures:
 
 
 def history(statistics: Sequence[tuple[int, HeadStatistics]]) -> Pictures:
-    """Each figure of each head over the steps of training."""
+    """Each metric of each head over the training steps."""
     steps = [step for step, _ in statistics]
     values = {
         name: torch.stack([at_step.figures[name] for _, at_step in statistics])
@@ -136,7 +139,7 @@ def history(statistics: Sequence[tuple[int, HeadStatistics]]) -> Pictures:
 
 
 def position(loaded: Checkpoint) -> Pictures:
-    """The picture of the position encoding, if there is one for its type."""
+    """The picture of the position encoding, if this type of encoding has one."""
     picture = pictures.position_picture(loaded.model.position)
     if picture is not None:
         yield "position", picture

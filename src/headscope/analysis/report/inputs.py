@@ -21,19 +21,22 @@ from headscope.data.tokenizer import Tokenizer
 from headscope.evaluation import ValidationText
 
 MAX_COUNTED_TOKENS = 2**20
-"""Tokens of a corpus that are counted to find the frequent tokens, which limits the time."""
+"""To find the frequent tokens of a corpus, at most this many of its tokens are counted. This limits
+the time."""
 
 Track = Callable[[Iterable[Any]], Iterable[Any]]
-"""Wraps an iterable, for example to show progress."""
+"""A function that wraps an iterable, for example to show progress."""
 
 
 @dataclass(frozen=True)
 class ReportInput:
-    """What a report is about.
+    """The checkpoint that a report analyses, and the texts for this analysis.
 
-    `loaded`: the checkpoint. `reading`: the attention on the text of the maps. `windows` (N, T):
-    the tokens that the figures are averaged over. `kinds`: the kinds of tokens in the vocabulary.
-    `source`: a description of the windows, for the report.
+    - `loaded`: the checkpoint.
+    - `reading`: the attention maps on one text.
+    - `windows` (N, T): the tokens that the metrics are averaged over.
+    - `kinds`: the kinds of tokens in the vocabulary.
+    - `source`: a description of the windows, which the report contains.
     """
 
     loaded: Checkpoint
@@ -44,7 +47,9 @@ class ReportInput:
 
     @classmethod
     def of_validation(cls, loaded: Checkpoint, text: ValidationText, windows: int) -> "ReportInput":
-        """Maps of the beginning of a validation split, and figures of windows spread over it."""
+        """A report on a validation split. The attention maps show the beginning of the split. The
+        metrics are averaged over windows from the whole split; `windows` is the number of
+        windows."""
         length = loaded.model.block_size
         return cls(
             loaded,
@@ -56,8 +61,9 @@ class ReportInput:
 
     @classmethod
     def of_text(cls, loaded: Checkpoint, text: str) -> "ReportInput":
-        """Maps and figures of one text, up to the model's `block_size`. It is too short to tell
-        which tokens are frequent, so no head is named frequent-token or rare-token."""
+        """A report on one text, of which at most `block_size` tokens are used. One text is too
+        short to tell which tokens are frequent, so no head is named frequent-token or
+        rare-token."""
         reading = loaded.attention(text)
         return cls(
             loaded,
@@ -69,14 +75,14 @@ class ReportInput:
 
     @property
     def shown_tokens(self) -> int:
-        """The number of tokens on the page: those of the text, up to the limit of the page."""
+        """The number of tokens of the text that attention.html shows, at most `max_tokens`."""
         layers, heads, tokens, _ = self.reading.weights.shape
         return min(tokens, max_tokens(layers, heads))
 
 
 def classify_vocabulary(tokenizer: Tokenizer, tokens: np.ndarray | None = None) -> TokenKinds:
-    """Classify the vocabulary of a tokenizer. The frequent tokens are those in the first
-    MAX_COUNTED_TOKENS of `tokens` (N,), the tokens of a corpus."""
+    """Classify the tokens in the vocabulary of a tokenizer. If given, `tokens` (N,) are the tokens
+    of a corpus. Its first MAX_COUNTED_TOKENS tokens are counted to find the frequent tokens."""
     size = tokenizer.vocab_size
     counts = None
     if tokens is not None:
@@ -86,8 +92,8 @@ def classify_vocabulary(tokenizer: Tokenizer, tokens: np.ndarray | None = None) 
 
 @dataclass(frozen=True)
 class Ablation:
-    """How to remove a head, by `replace_by`, and the windows (N, T + 1) of tokens on which the loss
-    is measured."""
+    """How to measure the effect of removing a head. `replace_by` says what replaces the output of
+    the removed head. `windows` (N, T + 1) are the tokens on which the loss is measured."""
 
     replace_by: Replacement
     windows: Tensor
@@ -97,12 +103,14 @@ class Ablation:
     def on(
         cls, text: ValidationText, replace_by: Replacement, *, windows: int, length: int
     ) -> "Ablation":
-        """Use `windows` windows of `text`, each of `length` tokens and their targets."""
+        """An ablation that measures the loss on windows of the validation text. `windows` is the
+        number of windows, `length` the number of predicted tokens per window."""
         chosen = spread_windows(text.tokens, windows=windows, length=length + 1)
         return cls(replace_by, chosen, text.byte_lengths[chosen[:, 1:].numpy()].mean())
 
     def run(self, loaded: Checkpoint, track: Track) -> "AblationResult":
-        """Remove one head at a time. `track` wraps the iterable of batches."""
+        """Remove one head at a time, and measure the loss. `track` wraps the iterable of
+        batches."""
         ablated = ablate_heads(
             loaded.model,
             self.windows[:, :-1],
@@ -127,10 +135,13 @@ class Ablation:
 class AblationResult:
     """The effect of removing each head.
 
-    `loss` is the loss with all heads, in nats per token. `figures` (L, H) each, by name:
-    `loss_change` is the loss without the head minus the loss with all heads, in nats per token;
-    `loss_change_error` is its standard error; `bits_per_byte_change` is the same change in bits per
-    byte. A positive change means that the head lowers the loss.
+    `loss` is the loss with all heads, in nats per token. `figures` contains these metrics, each a
+    tensor (L, H):
+
+    - `loss_change`: the loss without the head minus the loss with all heads, in nats per token. A
+      positive value means that the head lowers the loss.
+    - `loss_change_error`: the standard error of `loss_change`.
+    - `bits_per_byte_change`: the same change in bits per byte.
     """
 
     replace_by: Replacement
@@ -139,7 +150,8 @@ class AblationResult:
     figures: dict[str, Tensor]
 
     def most_important(self, count: int) -> list[tuple[str, float, float]]:
-        """Name (such as L0H1), change and error of the heads with the largest loss change."""
+        """The heads with the largest loss change, each as a tuple of name (such as L0H1), change
+        and standard error. `count` is the number of heads."""
         change, error = (self.figures[name] for name in ("loss_change", "loss_change_error"))
         heads = change.size(1)
         return [

@@ -1,4 +1,4 @@
-"""The heads and checkpoints that the keys `difference`, `other` and `checkpoints` select."""
+"""Finds the heads and checkpoints that the keys `difference`, `other` and `checkpoints` select."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -15,14 +15,16 @@ FIXED_KEYS = ("model", "data", "seed", "init_from")
 
 
 def parse_head_pair(names: Sequence[str], loaded: Checkpoint) -> tuple[Head, Head]:
-    """Two heads of a model from their names. Raises UserError if they are not two of its heads."""
+    """Parse the names of two heads. Raises UserError if they are not two different heads of the
+    model."""
     if len(set(map(str, names))) != 2 or len(names) != 2:
         raise UserError(f"difference={names} must name two heads, such as [L3H2,L0H1]")
     return parse_head(str(names[0]), loaded), parse_head(str(names[1]), loaded)
 
 
 def parse_head(name: str, loaded: Checkpoint) -> Head:
-    """Layer and head from a name such as L0H1. Raises UserError if the model has no such head."""
+    """Parse a name such as L0H1 into layer and head. Raises UserError if the model has no such
+    head."""
     layers, heads = len(loaded.model.attentions), loaded.model.attentions[0].heads
     match = re.fullmatch(r"L(\d+)H(\d+)", name)
     if not match or int(match[1]) >= layers or int(match[2]) >= heads:
@@ -34,7 +36,7 @@ def parse_head(name: str, loaded: Checkpoint) -> Head:
 
 
 def check_other(loaded: Checkpoint, other: Checkpoint) -> None:
-    """Raises UserError if the two checkpoints encode a text as different tokens."""
+    """Raises UserError if the two checkpoints have different tokenizers."""
     if other.tokenizer.state() != loaded.tokenizer.state():
         raise UserError(
             f"other={other.path} has another vocabulary, so its maps are of other tokens: choose a "
@@ -43,7 +45,8 @@ def check_other(loaded: Checkpoint, other: Checkpoint) -> None:
 
 
 def check_one_run(checkpoints: Sequence[Checkpoint], loaded: Checkpoint) -> None:
-    """Raises UserError if the checkpoints are not from different steps of the run of `loaded`."""
+    """Raises UserError if a checkpoint is not from the same run as `loaded`, or if two checkpoints
+    are from the same step."""
     for one in checkpoints:
         same = all(getattr(one.config, key) == getattr(loaded.config, key) for key in FIXED_KEYS)
         if not same or one.tokenizer.state() != loaded.tokenizer.state():
@@ -61,8 +64,8 @@ def check_one_run(checkpoints: Sequence[Checkpoint], loaded: Checkpoint) -> None
 
 
 def checkpoint_files(paths: Iterable[str]) -> list[Path]:
-    """The checkpoint files at `paths`: a file itself, and for a run folder or its `checkpoints`
-    folder all stored steps, `step_*.ckpt`.
+    """Find the checkpoint files for all `paths`. A path may be a checkpoint file, a run folder, or
+    the `checkpoints` folder of a run. A folder stands for all its stored steps, `step_*.ckpt`.
 
     Raises UserError if a path does not exist, or if a folder has no stored steps.
     """

@@ -1,4 +1,4 @@
-"""The tables of a report, as plain data and as CSV.
+"""Makes the tables of a report, as plain data and as CSV.
 
 Shapes: L layers, H heads per layer, N = L H.
 """
@@ -17,16 +17,19 @@ from headscope.analysis.largest import find_largest_weight
 from headscope.checkpoint import AttentionReading
 
 PAIRS = 5
-"""Number of pairs listed as most similar, and as least similar."""
+"""Number of pairs in the list of the most similar pairs, and in the list of the least similar
+pairs."""
 
 UNIFORM = "uniform_"
-"""Prefix of the columns with the values of uniform attention, which are the same in all rows."""
+"""Prefix of the columns that contain the values for uniform attention. These values are the same in
+all rows."""
 
 
 def head_rows(
     statistics: HeadStatistics, more_figures: Mapping[str, Tensor] | None = None
 ) -> list[dict[str, Any]]:
-    """One row per head with all its figures, and those of `more_figures`, (L, H) each, by name."""
+    """One row per head with all its metrics. `more_figures` contains additional metrics by name,
+    each a tensor (L, H)."""
     layers, heads = statistics.figures["self"].shape
     unique = uniqueness(statistics.similarity).view(layers, heads)
     figures = {**statistics.figures, "uniqueness": unique, **(more_figures or {})}
@@ -40,14 +43,16 @@ def head_rows(
 def with_uniform(
     rows: Sequence[Mapping[str, Any]], statistics: HeadStatistics
 ) -> list[dict[str, Any]]:
-    """The rows with a column `uniform_<figure>` for each figure: the value of uniform attention."""
+    """The rows with an additional column `uniform_<name>` for each metric: its value for uniform
+    attention."""
     uniform = {f"{UNIFORM}{name}": statistics.uniform[name] for name in statistics.figures}
     return [{**row, **uniform} for row in rows]
 
 
 def column_rows(statistics: HeadStatistics, measured_on: Mapping[str, str]) -> list[dict[str, Any]]:
-    """One row per figure of the table of heads: a description of the text it was `measured_on`, and
-    the value of uniform attention, or None if there is none."""
+    """One row per metric in the table of heads. `measured_on` describes the text that each metric
+    was measured on. A row contains this description and the value of the metric for uniform
+    attention, or None if there is no such value."""
     return [
         {"figure": name, "measured_on": text, "uniform": statistics.uniform.get(name)}
         for name, text in measured_on.items()
@@ -55,7 +60,8 @@ def column_rows(statistics: HeadStatistics, measured_on: Mapping[str, str]) -> l
 
 
 def between_heads(statistics: HeadStatistics) -> dict[str, Any]:
-    """The `diversity` of the heads, and the most and least similar pairs (cosine similarity)."""
+    """The `diversity` of the heads, the most similar pairs of heads, and the least similar pairs.
+    The similarity is the cosine similarity."""
     pairs = [
         {"heads": [statistics.names[first], statistics.names[second]], "similarity": value}
         for first, second, value in pairs_by_similarity(statistics.similarity)
@@ -68,7 +74,7 @@ def between_heads(statistics: HeadStatistics) -> dict[str, Any]:
 
 
 def matrix_rows(matrix: Tensor, names: Sequence[str]) -> list[dict[str, Any]]:
-    """One row per head of a matrix (N, N), with a column per head."""
+    """The rows of a matrix (N, N), with one row per head and one column per head."""
     return [
         {"head": name, **dict(zip(names, row, strict=True))}
         for name, row in zip(names, matrix.tolist(), strict=True)
@@ -76,7 +82,8 @@ def matrix_rows(matrix: Tensor, names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def largest_weight_rows(reading: AttentionReading) -> list[dict[str, Any]]:
-    """One row per head: the largest weight of its map, with the query and the key."""
+    """One row per head: the largest weight in its attention map, with the query and the key of this
+    weight."""
     largest = find_largest_weight(reading.weights)
     rows = []
     for layer, head in np.ndindex(*largest.weight.shape):
@@ -96,7 +103,7 @@ def largest_weight_rows(reading: AttentionReading) -> list[dict[str, Any]]:
 
 
 def history_rows(history: Sequence[tuple[int, HeadStatistics]]) -> list[dict[str, Any]]:
-    """The table of heads at each step of `history`."""
+    """The rows of the table of heads for each training step in `history`."""
     return [
         {"step": step, **row}
         for step, statistics in history

@@ -1,4 +1,4 @@
-"""Writes the report on the heads of a checkpoint: a folder of tables, pictures and a page.
+"""Writes the report on the heads of a checkpoint: a folder with tables, pictures and an HTML page.
 
 Shapes: L layers, H heads per layer, T tokens.
 """
@@ -37,7 +37,7 @@ REPORT_FILE = re.compile(
     r"|(attention|single_and_multi|difference|figures|similarity|jensen_shannon|ablation|position"
     r"|history)(_\w+)?\.(png|svg)"
 )
-"""File names that a report can have."""
+"""The names of all files that a report can contain."""
 
 
 def write_report(
@@ -53,15 +53,21 @@ def write_report(
 ) -> tuple[HeadStatistics, AblationResult | None]:
     """Measure the heads and write the tables, the pictures (PNG and SVG) and attention.html.
 
-    Optional parts of the report: an `ablation` of each head, the difference of a `pair` of heads,
-    the difference to an `other` checkpoint, and the figures over the checkpoints in `history`.
-    attention.html and the Jensen-Shannon distances use only the first tokens of the text if the
-    page cannot hold all. Files of an earlier report that this one does not write are removed.
+    Optional parts of the report:
 
-    Returns the statistics of the heads and, with `ablation`, its result.
+    - `ablation`: the effect of removing each head.
+    - `pair`: the difference between the attention maps of two heads.
+    - `other`: the difference to the attention maps of another checkpoint.
+    - `history`: the metrics over the training steps of these checkpoints.
+
+    If attention.html cannot hold all tokens of the text, it shows only the first tokens. The
+    Jensen-Shannon distances are measured on the same tokens. Files of an earlier report that are
+    not part of this report are removed.
+
+    Returns the statistics of the heads, and the result of the ablation or None.
     """
     loaded = report.loaded
-    folder.mkdir(parents=True, exist_ok=True)  # before the measurements, in case it fails
+    folder.mkdir(parents=True, exist_ok=True)  # fails before the long measurements
     old_files = files_of(folder)
     measure = partial(
         measure_heads, windows=report.windows, kinds=report.kinds, thresholds=thresholds
@@ -120,8 +126,9 @@ def write_report(
 
 
 def _write_json(file: Path, content: dict[str, Any], files: Sequence[str]) -> None:
-    """Write heads.json with a list of the report's files. It lists each file before the file is
-    written. So the next report recognizes all files, even if this process is killed."""
+    """Write heads.json with a list of the report's files. Every file is added to the list before
+    the file is written. So the next report recognizes all files of this report, even if this
+    process is killed."""
     names = list(dict.fromkeys(files))
     write_atomically(file, json_text(content | {"files": names}, indent=2))
 
@@ -129,7 +136,8 @@ def _write_json(file: Path, content: dict[str, Any], files: Sequence[str]) -> No
 def measured_on(
     report: ReportInput, statistics: HeadStatistics, ablation_result: AblationResult | None
 ) -> dict[str, str]:
-    """A description of the text that each figure in the table of heads was measured on."""
+    """For each metric in the table of heads, a description of the text that the metric was measured
+    on."""
     texts = dict.fromkeys([*statistics.figures, "uniqueness"], report.source)
     texts |= {
         name: "repeated random texts" for name in REPEAT_FIGURES if name in statistics.figures
@@ -141,7 +149,7 @@ def measured_on(
 def summary(
     report: ReportInput, statistics: HeadStatistics, ablation_result: AblationResult | None
 ) -> dict[str, Any]:
-    """The part of heads.json that describes the report and all heads together."""
+    """The part of heads.json that describes the report as a whole, not single heads or metrics."""
     content = {
         "checkpoint": str(report.loaded.path),
         "step": report.loaded.step,
@@ -165,13 +173,15 @@ def summary(
 
 
 def files_of(folder: Path) -> list[str]:
-    """The files of an earlier report in the folder, as its heads.json lists them.
+    """The files of an earlier report in the folder. The heads.json of that report lists them.
 
-    Raises UserError if another file has a name that this report could overwrite.
+    Raises UserError if a file that is not listed has the name of a report file, because this report
+    could overwrite it.
     """
     content = read_json(folder / "heads.json")
     listed = content.get("files", []) if isinstance(content, Mapping) else []
-    # The listed files may be removed, so a foreign heads.json must not name any other file.
+    # The listed files may be removed. So accept only names of report files, in case heads.json is
+    # from another source.
     names = [name for name in listed if isinstance(name, str) and REPORT_FILE.fullmatch(name)]
     for file in folder.iterdir():
         if REPORT_FILE.fullmatch(file.name) and file.name not in names:

@@ -1,4 +1,4 @@
-"""Additive attention, the score function used before the dot product.
+"""Additive attention, which computes scores with a tanh instead of a dot product.
 
 Shapes: B batch, T queries, S keys, H heads, K kv heads (divides H), D head_dim.
 """
@@ -22,15 +22,17 @@ from headscope.nn.precision import no_autocast, upcast_to_float32
 
 
 class AdditiveAttention(MultiHeadAttention):
-    """The score of a query and a key is w . tanh(q + k) instead of their dot product (Bahdanau
-    2014, appendix A.1.2). Every head learns a vector w.
+    """Attention in which the score of a query q and a key k is w . tanh(q + k), instead of their
+    dot product (Bahdanau 2014, appendix A.1.2). Every head learns a vector w.
 
-    The projections are those of `MultiHeadAttention`. This variant is for reading and comparison:
-    it is slow, because there is no fused kernel and tanh has H T S D results instead of H T S.
+    The projections are the same as in `MultiHeadAttention`. This variant is meant for study and
+    comparison. It is slow: there is no fused kernel, and the tanh has H T S D results, while a dot
+    product has only H T S results.
 
-    The options are those of `MultiHeadAttention`. `scale` defaults to 1, as the paper has no scale.
+    The options are the same as in `MultiHeadAttention`, but `scale` defaults to 1, because the
+    paper does not scale the scores.
 
-    Parameters: those of `MultiHeadAttention`, and H D for w.
+    Parameters: the parameters of `MultiHeadAttention`, and H D for w.
     """
 
     def __init__(self, *, scale: float | None = None, **options: Any) -> None:

@@ -15,9 +15,10 @@ from headscope.nn.position import Position
 
 
 def resolve_head_dim(*, embed_dim: int, heads: int, head_dim: int | None) -> int:
-    """`head_dim`, or `embed_dim` / `heads` if it is None.
+    """Returns `head_dim` or, if it is None, `embed_dim` / `heads`.
 
-    Raises UserError when a size is below 1, or when `heads` does not divide `embed_dim`.
+    Raises UserError when a size is below 1. Without `head_dim`, also raises UserError when
+    `embed_dim` is not a multiple of `heads`.
     """
     for name, size in (("embed_dim", embed_dim), ("heads", heads)):
         if size < 1:
@@ -68,8 +69,10 @@ def check_inputs(
     position: Position | None,
     past: Past | None,
 ) -> None:
-    """Raises UserError when the inputs are not non-empty floating-point tensors (B, T, C),
-    (B, S, C) and (B, S, C), or all without B, or when `mask` does not fit them."""
+    """Raises UserError when the inputs do not fit the attention layer. The query (B, T, C), the key
+    (B, S, C) and the value (B, S, C) must be non-empty floating-point tensors. The batch axis B may
+    be missing in all three. The shape of `mask` must fit them. With a causal mask or a position
+    encoding, T must not be larger than the number of keys."""
     width = attention.embed_dim
     fits = (
         query.dim() in (2, 3)

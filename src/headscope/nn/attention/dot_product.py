@@ -3,21 +3,21 @@
 Shapes: B batch, T queries, S keys, H heads, K kv heads (divides H), D head_dim.
 
 - The fused path calls PyTorch's `scaled_dot_product_attention`, whose kernels do not return the
-  weights. Training uses it. `attend_fused` is the fused path with a mask, a bias or grouped heads;
+  weights. Training uses the fused path. `attend_fused` supports masks, biases and grouped heads;
   without them, `MultiHeadAttention.attend` calls PyTorch directly.
 - The explicit path, `attend_explicit`, computes every step of the equation and returns weights and
-  scores. Analysis uses it. Tests compare the two paths.
-- `scaled_dot_product` is the same equation as a function that needs no layer.
+  scores. Analysis uses the explicit path. Tests compare the two paths.
+- `scaled_dot_product` computes the same equation without a layer.
 
 Arguments of `attend_fused` and `attend_explicit`:
 
 - q (B, H, T, D), k and v (B, K, S, D). Each key head serves H / K consecutive query heads.
-- `causal` (T, S), the causal mask of queries that are aligned to the last keys, and `mask` (see
-  `headscope.nn.attention.masks`) are True where a query may look, or None. If both are given, both
-  must be True.
-- `bias` (1 or H, T, S) is added to the scores, or is None. Both paths round it to the dtype of q,
-  because CUDA kernels require this. In bf16 it keeps 8 significant bits.
-- `scale` multiplies q k^T. `dropout` is the probability with which a weight is dropped.
+- `causal` (T, S) is the causal mask, with the queries aligned to the last keys. `mask` is an
+  additional mask (see `headscope.nn.attention.masks`). A mask is True where a query may look at a
+  key; None hides nothing. If both masks are given, a query may look only where both are True.
+- `bias` (1 or H, T, S) is added to the scores; None adds nothing. Both paths round the bias to the
+  dtype of q, because CUDA kernels require this. In bf16, the bias keeps 8 significant bits.
+- `scale` multiplies q k^T. `dropout` is the probability that a weight is set to zero.
 
 If a query may look at no key, its output and weights are zero.
 """
@@ -37,9 +37,9 @@ from headscope.nn.precision import no_autocast, upcast_to_float32
 class HeadOutputs(NamedTuple):
     """The results of all heads. `outputs` are the weighted sums of the values, before `out_proj`.
 
-    `weights` (B, H, T, S) are taken after softmax and before dropout. `scores` (B, H, T, S) are
-    scaled and include the position's bias; they are taken before masks and softmax. Both are in at
-    least float32. The fused path returns None for both.
+    `weights` (B, H, T, S) are the weights after softmax and before dropout. `scores` (B, H, T, S)
+    are the scores before masks and softmax. The scores are scaled and include the position's bias.
+    Weights and scores have at least the precision of float32. On the fused path, both are None.
     """
 
     outputs: Tensor
@@ -47,7 +47,7 @@ class HeadOutputs(NamedTuple):
     scores: Tensor | None = None
 
     def without_batch(self) -> "HeadOutputs":
-        """The same without the batch axis, for a batch of one sequence."""
+        """The same results without the batch axis. The batch must contain a single sequence."""
         weights = None if self.weights is None else self.weights[0]
         scores = None if self.scores is None else self.scores[0]
         return HeadOutputs(self.outputs[0], weights, scores)
@@ -61,13 +61,14 @@ def scaled_dot_product(
     mask: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Returns the outputs softmax(scale q k^T) v and the weights softmax(scale q k^T) (Vaswani
-    2017, equation 1).
+    """Returns the outputs softmax(scale q k^T) v and the weights softmax(scale q k^T)
+    (Vaswani 2017, equation 1).
 
-    q (..., T, D), k (..., S, D) and v (..., S, E) give outputs (..., T, E) in the dtype of v, and
-    weights (..., T, S) in at least float32. Axes before the last two, such as batch and heads, are
-    broadcast. `mask` is boolean, is broadcast to (..., T, S), and is True where a query may look. A
-    query that may look at no key gets zeros. `scale` defaults to 1 / sqrt(D).
+    For q (..., T, D), k (..., S, D) and v (..., S, E), the outputs (..., T, E) have the dtype of v.
+    The weights (..., T, S) have at least the precision of float32. The axes before the last two,
+    such as batch and heads, are broadcast. The boolean `mask` is broadcast to (..., T, S) and is
+    True where a query may look at a key. If a query may look at no key, its outputs and weights are
+    zero. `scale` defaults to 1 / sqrt(D).
 
     >>> q = k = v = torch.eye(2)
     >>> outputs, weights = scaled_dot_product(q, k, v, mask=torch.ones(2, 2).tril().bool(), scale=1)
@@ -118,7 +119,8 @@ def attend_fused(
     scale: float,
     dropout: float = 0.0,
 ) -> HeadOutputs:
-    """softmax(scale q k^T + bias) v, (B, H, T, D), by PyTorch's fused kernels."""
+    """Computes softmax(scale q k^T + bias) v with PyTorch's fused kernels. The result has shape
+    (B, H, T, D)."""
     is_causal = causal is not None and mask is None and bias is None and q.size(2) == k.size(2)
     visible = None if is_causal else combine_masks(causal, mask)
     fully_masked = None
@@ -131,7 +133,7 @@ def attend_fused(
         if visible is not None:
             attn_mask = attn_mask.masked_fill(~visible, -math.inf)
     if attn_mask is not None and attn_mask.stride(-1) != 1:
-        attn_mask = attn_mask.contiguous()  # CUDA's fused kernels need it
+        attn_mask = attn_mask.contiguous()  # required by CUDA's fused kernels
     grouped = k.size(1) < q.size(1)
     if grouped and not supports_grouped(q.device.type, q.dtype, masked=attn_mask is not None):
         k, v = one_per_query_head(k, q.size(1)), one_per_query_head(v, q.size(1))
@@ -149,12 +151,13 @@ def attend_fused(
 
 
 def supports_grouped(device: str, dtype: torch.dtype, *, masked: bool) -> bool:
-    """Whether a fused kernel supports `enable_gqa`, where key heads serve several query heads.
+    """Whether a fused kernel supports grouped heads (`enable_gqa`), where a key head serves several
+    query heads.
 
-    On CUDA only flash attention does, in 16 bits and without a mask. The memory-efficient kernel,
-    which supports masks and float32, needs a key head for each query head. Without a kernel,
-    PyTorch uses the math path, whose memory grows with T x S. Repeated keys and values need far
-    less memory. All these kernels support dropout.
+    On CUDA, only flash attention supports grouped heads, and only in 16 bits and without a mask.
+    The memory-efficient kernel supports masks and float32, but needs one key head per query head.
+    If no kernel fits, PyTorch uses the math path, whose memory grows with T x S. Repeating the keys
+    and values needs far less memory than the math path. All these kernels support dropout.
     """
     return device != "cuda" or (not masked and dtype in (torch.bfloat16, torch.float16))
 
@@ -170,8 +173,8 @@ def attend_explicit(
     scale: float,
     dropout: float = 0.0,
 ) -> HeadOutputs:
-    """Like `attend_fused`, but step by step, and also returns weights and scores. Computes in at
-    least float32, as the fused kernels do internally."""
+    """Like `attend_fused`, but computes step by step, and also returns weights and scores. The
+    precision is at least float32, as inside the fused kernels."""
     k, v = one_per_query_head(k, q.size(1)), one_per_query_head(v, q.size(1))
     scores = with_bias(dot_product_scores(q, k, scale), bias, q.dtype)
     outputs, weights = weighted_sum(scores, v, mask=combine_masks(causal, mask), dropout=dropout)
@@ -179,26 +182,28 @@ def attend_explicit(
 
 
 def one_per_query_head(x: Tensor, heads: int) -> Tensor:
-    """Repeats key or value heads: (B, K, S, D) becomes (B, H, S, D)."""
+    """Repeats key or value heads, so that each query head has one: (B, K, S, D) becomes
+    (B, H, S, D)."""
     return x.repeat_interleave(heads // x.size(1), dim=1)
 
 
 def dot_product_scores(q: Tensor, k: Tensor, scale: float) -> Tensor:
-    """scale q k^T, (..., T, S), in at least float32."""
+    """The scores scale q k^T, (..., T, S), with at least the precision of float32."""
     with no_autocast(q):
         return scale * (upcast_to_float32(q) @ upcast_to_float32(k).mT)
 
 
 def with_bias(scores: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Adds the bias to the scores, rounded to `dtype` as on the fused path."""
+    """Adds the bias to the scores. The bias is rounded to `dtype`, as on the fused path."""
     return scores if bias is None else scores + bias.to(dtype)
 
 
 def weighted_sum(
     scores: Tensor, v: Tensor, *, mask: Tensor | None = None, dropout: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """From scores (..., T, S) and values v (..., S, D), returns the weighted sums (..., T, D), in
-    the dtype of v, and the weights (..., T, S), before dropout."""
+    """Computes the weights (..., T, S), which are the softmax of the scores (..., T, S), and the
+    weighted sums (..., T, D) of the values v (..., S, D). Returns the weighted sums in the dtype of
+    v, and the weights before dropout."""
     if mask is None:
         weights = scores.softmax(dim=-1)
     else:

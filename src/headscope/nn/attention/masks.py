@@ -2,8 +2,8 @@
 
 Shapes: B batch, T queries, S keys, H heads.
 
-A mask has shape (T, S) or (B, H, T, S). In the second, B, H and T may each be 1, which broadcasts.
-A mask with three axes is refused, because it could mean (B, T, S) or (H, T, S).
+A mask has shape (T, S) or (B, H, T, S). In a mask with four axes, B, H and T may each be 1, and are
+then broadcast. A mask with three axes is rejected, because it could mean (B, T, S) or (H, T, S).
 `mask_from_padding` and `mask_per_sequence` create masks of the right shape.
 """
 
@@ -17,7 +17,7 @@ def mask_from_padding(real: Tensor) -> Tensor:
     """The mask (B, 1, 1, S) that hides padding. `real` (B, S) is True or 1 for real tokens, and
     False or 0 for padding.
 
-    Raises UserError when `real` has another number of axes, or contains floating-point numbers.
+    Raises UserError when `real` does not have two axes, or when it contains floating-point numbers.
     """
     if real.dim() != 2:
         raise UserError(f"padding has shape {tuple(real.shape)}: it must be (batch, keys)")
@@ -25,9 +25,11 @@ def mask_from_padding(real: Tensor) -> Tensor:
 
 
 def mask_per_sequence(mask: Tensor) -> Tensor:
-    """The mask (B, 1, T, S) from one mask per sequence (B, T, S), the same for all heads.
+    """The mask (B, 1, T, S) that gives each sequence its own mask. `mask` (B, T, S) contains one
+    mask per sequence. All heads share this mask.
 
-    Raises UserError when `mask` has another number of axes, or contains floating-point numbers.
+    Raises UserError when `mask` does not have three axes, or when it contains floating-point
+    numbers.
     """
     if mask.dim() != 3:
         raise UserError(
@@ -37,13 +39,14 @@ def mask_per_sequence(mask: Tensor) -> Tensor:
 
 
 def _boolean(mask: Tensor) -> Tensor:
-    if mask.is_floating_point():  # may be an additive mask, in which 0 means "may look"
+    if mask.is_floating_point():  # in an additive mask, 0 would mean "may look"
         raise UserError(f"the mask is {mask.dtype}: it must be boolean, or integers 0 and 1")
     return mask.bool()
 
 
 def check_mask(mask: Tensor, *, batch: int, heads: int, queries: int, keys: int) -> None:
-    """Raises UserError when `mask` is not boolean, or its shape does not fit."""
+    """Raises UserError when `mask` is not boolean, or when its shape does not fit the other
+    arguments."""
     if mask.dtype != torch.bool:
         raise UserError(
             f"the mask is {mask.dtype}: it must be torch.bool, True where a query may look"
@@ -69,7 +72,8 @@ def check_mask(mask: Tensor, *, batch: int, heads: int, queries: int, keys: int)
 
 
 def combine_masks(causal: Tensor | None, mask: Tensor | None) -> Tensor | None:
-    """True where both masks are True. None hides nothing."""
+    """Combine two masks: the result is True where both masks are True. A mask that is None hides
+    nothing."""
     if causal is None or mask is None:
         return mask if causal is None else causal
     return causal & mask

@@ -20,20 +20,21 @@ from headscope.nn.position import Position
 
 
 class MultiHeadAttention(nn.Module):
-    """Each query returns a weighted sum of the values, in every head (Vaswani 2017, 3.2.2).
+    """In every head, each query returns a weighted sum of the values (Vaswani 2017, 3.2.2).
 
-    `heads` = 1 is single-head attention. `kv_heads` = `heads` is multi-head attention, 1 is
-    multi-query (Shazeer 2019), and a number between is grouped-query (Ainslie 2023).
+    `heads=1` is single-head attention. `kv_heads=heads` is multi-head attention, `kv_heads=1` is
+    multi-query (Shazeer 2019), and a value in between is grouped-query (Ainslie 2023).
 
     - `embed_dim` is the input width, `out_dim` the output width (default: `embed_dim`).
     - `kv_heads` defaults to `heads`, and `head_dim` to `embed_dim` / `heads`.
-    - `causal`: a query sees its own and earlier tokens. Sequences have at most `block_size` tokens.
-    - `dropout` applies to weights in training; `scale` multiplies scores (default 1 / sqrt(D)).
-    - `qkv_bias`, `out_bias`: biases. `qk_norm`: RMSNorm of every query and key (Henry 2020).
-    - `out_proj`: if false, the output is the concatenated heads, and `out_dim` must be H D.
+    - `causal`: a query sees its own and earlier tokens. `block_size` is the maximum sequence
+      length.
+    - `dropout` applies to weights in training. `scale` multiplies scores (default: 1 / sqrt(D)).
+    - `qkv_bias`, `out_bias`: add biases. `qk_norm`: apply RMSNorm to queries and keys (Henry 2020).
+    - If `out_proj` is false, the output is the concatenated heads, and `out_dim` must be H D.
 
-    Parameters: (H + 2 K) D C for queries, keys and values, H D O for `out_proj`; (H + 2 K) D more
-    with `qkv_bias`, O with `out_bias`, 2 D with `qk_norm`.
+    Parameters: (H + 2 K) D C for queries, keys and values, and H D O for `out_proj`. The options
+    add (H + 2 K) D with `qkv_bias`, O with `out_bias`, and 2 D with `qk_norm`.
 
     Raises UserError when the sizes do not fit together.
     """
@@ -82,8 +83,9 @@ class MultiHeadAttention(nn.Module):
         self.q_norm, self.k_norm = norm(), norm()
 
     def forward(self, *inputs: Tensor, weights: bool = False, **options: Any) -> Any:
-        """Maps query (B, T, C) to (B, T, O); with `weights`, also returns the weights (B, H, T, S)
-        after softmax, before dropout. Arguments and errors: see `compute_heads`."""
+        """Maps `query` (B, T, C) to outputs (B, T, O). If `weights`, also returns the weights
+        (B, H, T, S) after softmax and before dropout. The other arguments are those of
+        `compute_heads`."""
         dropout = self.dropout if self.training else 0.0
         computed = self.compute_heads(*inputs, dropout=dropout, explicit=weights, **options)
         out = self.out_proj(computed.outputs)
@@ -101,16 +103,16 @@ class MultiHeadAttention(nn.Module):
         dropout: float = 0.0,
         explicit: bool = True,
     ) -> HeadOutputs:
-        """The concatenated outputs of the heads (B, T, H D). With `explicit`, also the weights and
-        raw scores (B, H, T, S), in at least float32. The batch axis is optional in all shapes.
+        """Returns the concatenated outputs of the heads (B, T, H D). If `explicit`, also returns
+        the weights and raw scores (B, H, T, S). The batch axis is optional in all shapes.
 
-        `key` (B, S, C) defaults to `query`, `value` (B, S, C) to `key`: one tensor is
-        self-attention, more are cross-attention. `mask` is True where a query may look (shapes:
-        `headscope.nn.attention.masks`). `position` rotates queries and keys, or biases the scores.
-        `past` holds keys and values of earlier tokens: the new ones are appended, and S counts
-        both. Queries are aligned to the last keys.
+        `key` (B, S, C) defaults to `query` (self-attention), `value` (B, S, C) defaults to `key`.
+        `mask` is True where a query may look (shapes: `headscope.nn.attention.masks`). `position`
+        rotates queries and keys, or biases the scores. `past` holds the keys and values of earlier
+        tokens. The new keys and values are appended, and S counts all keys. Queries are aligned to
+        the last keys.
 
-        Raises UserError if a sequence is longer than `block_size`, or shapes or dtypes do not fit.
+        Raises UserError if a sequence is too long, or if shapes or dtypes do not fit.
         """
         batched = query.dim() == 3
         simple = batched and key is None and value is None and mask is None and query.numel()
@@ -133,7 +135,7 @@ class MultiHeadAttention(nn.Module):
         return computed if batched else computed.without_batch()
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (B, H, T, D), keys and values (B, K, S, D)."""
+        """Projects the inputs to queries (B, H, T, D), and to keys and values (B, K, S, D)."""
         if key is query and value is query:  # one large product is faster than three
             heads = (self.heads, self.kv_heads, self.kv_heads)
             q, k, v = self.split(self.qkv(query)).split(heads, dim=1)
@@ -158,7 +160,7 @@ class MultiHeadAttention(nn.Module):
         dropout: float,
         explicit: bool,
     ) -> HeadOutputs:
-        """softmax(scale q k^T + bias) v, (B, H, T, D); if `explicit`, also weights and scores."""
+        """Computes softmax(scale q k^T + bias) v, (B, H, T, D). `explicit`: see `compute_heads`."""
         causal = self.causal_rows(q.size(2), k.size(2))
         aligned = causal is None or q.size(2) == k.size(2)  # the kernel's `is_causal` needs T = S
         simple = aligned and mask is None and bias is None and self.kv_heads == self.heads
@@ -169,7 +171,7 @@ class MultiHeadAttention(nn.Module):
         return HeadOutputs(F.scaled_dot_product_attention(q, k, v, **options))
 
     def causal_rows(self, queries: int, keys: int) -> Tensor | None:
-        """The last T of the S rows of the causal mask, (T, S), or None if it hides nothing."""
+        """The causal mask (T, S) for the last T of S positions. None if it hides nothing."""
         if self.mask is None:
             return None
         if keys > self.mask.size(0):

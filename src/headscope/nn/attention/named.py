@@ -1,4 +1,5 @@
-"""Named variants of `MultiHeadAttention`. Each checks that the numbers of heads fit its name."""
+"""Named variants of `MultiHeadAttention`. Each variant checks that `heads` and `kv_heads` fit its
+name."""
 
 from typing import Any
 
@@ -7,7 +8,7 @@ from headscope.nn.attention.multi_head import MultiHeadAttention
 
 
 def single_head(*, heads: int, **options: Any) -> MultiHeadAttention:
-    """One head. Its width is `embed_dim` by default.
+    """Attention with a single head. By default, the width of the head is `embed_dim`.
 
     Raises UserError when `heads` is not 1.
     """
@@ -20,7 +21,8 @@ def single_head(*, heads: int, **options: Any) -> MultiHeadAttention:
 
 
 def multi_head(*, heads: int, kv_heads: int | None = None, **options: Any) -> MultiHeadAttention:
-    """One key head per query head. Raises UserError when `kv_heads` is not `heads`."""
+    """Attention with one key head per query head. Raises UserError when `kv_heads` is not
+    `heads`."""
     if kv_heads not in (None, heads):
         raise UserError(
             f"kv_heads={kv_heads}: in multi_head it must equal heads={heads}; remove it, or set "
@@ -30,7 +32,8 @@ def multi_head(*, heads: int, kv_heads: int | None = None, **options: Any) -> Mu
 
 
 def multi_query(*, kv_heads: int | None = None, **options: Any) -> MultiHeadAttention:
-    """One key head for all query heads. Raises UserError when `kv_heads` is not 1."""
+    """Attention with one key head for all query heads. Raises UserError when `kv_heads` is not
+    1."""
     if kv_heads not in (None, 1):
         raise UserError(
             f"kv_heads={kv_heads}: multi_query has one key head; remove it, or set "
@@ -40,7 +43,8 @@ def multi_query(*, kv_heads: int | None = None, **options: Any) -> MultiHeadAtte
 
 
 def grouped_query(*, kv_heads: int | None = None, **options: Any) -> MultiHeadAttention:
-    """`kv_heads` key heads, each for a group of query heads. Raises UserError when it is None."""
+    """Attention with `kv_heads` key heads, each of which serves a group of query heads. Raises
+    UserError when `kv_heads` is None."""
     if kv_heads is None:
         raise UserError("grouped_query needs kv_heads: give a number that divides heads")
     return MultiHeadAttention(kv_heads=kv_heads, **options)

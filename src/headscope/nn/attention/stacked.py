@@ -15,17 +15,20 @@ from headscope.nn.norm import HeadNorm
 
 
 class StackedHeads(MultiHeadAttention):
-    """Independent single heads, each with separate matrices, concatenated, then `out_proj`.
+    """Multi-head attention as independent single heads. Each head has its own projection matrices.
+    The outputs of the heads are concatenated, then projected by `out_proj`.
 
-    With the same weights, the result equals that of `MultiHeadAttention`. It is slower, because the
-    heads are computed one after another. It is for reading and for tests.
+    With the same weights, the result equals that of `MultiHeadAttention`. This class is slower,
+    because it computes the heads one after another. It is meant for reading and for tests.
 
-    The options are those of `MultiHeadAttention`. With `qk_norm`, each head has separate gains.
+    The options are the same as in `MultiHeadAttention`. With `qk_norm`, each head learns its own
+    gains.
 
-    Parameters: 3 H D C for the heads and H D O for `out_proj`; 3 H D more with `qkv_bias`, O with
-    `out_bias`, 2 H D with `qk_norm`.
+    Parameters: 3 H D C for the heads, and H D O for `out_proj`. The options add 3 H D with
+    `qkv_bias`, O with `out_bias`, and 2 H D with `qk_norm`.
 
-    Raises UserError when `kv_heads` is not `heads`, because these heads do not share keys.
+    Raises UserError when `kv_heads` is not `heads`, because the heads of this class do not share
+    keys.
     """
 
     def make_projections(self) -> None:
@@ -40,7 +43,8 @@ class StackedHeads(MultiHeadAttention):
         )
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (B, H, T, D), keys and values (B, H, S, D)."""
+        """Projects the inputs to queries (B, H, T, D), keys (B, H, S, D) and values
+        (B, H, S, D)."""
         projected = [head(query, key, value) for head in self.stack]
         q, k, v = (torch.stack(parts, dim=1) for parts in zip(*projected, strict=True))
         return q, k, v
@@ -55,7 +59,7 @@ class StackedHeads(MultiHeadAttention):
         bias: Tensor | None,
         **options: Any,
     ) -> HeadOutputs:
-        """Like `MultiHeadAttention.attend`, one head at a time."""
+        """Like `MultiHeadAttention.attend`, but computes one head at a time."""
         heads = [
             super(StackedHeads, self).attend(
                 q[:, [head]],
@@ -74,12 +78,13 @@ class StackedHeads(MultiHeadAttention):
 
 
 def slice_head(x: Tensor, axis: int, head: int) -> Tensor:
-    """The slice of x for one head. If the axis has size 1, all heads share it."""
+    """The slice of x for one head. If the axis has size 1, all heads share the same slice."""
     return x if x.size(axis) == 1 else x.narrow(axis, head, 1)
 
 
 class Head(nn.Module):
-    """The query, key and value projections of one head; with `qk_norm`, also its norms."""
+    """The query, key and value projections of one head and, with `qk_norm`, the norms of its
+    queries and keys."""
 
     def __init__(self, embed_dim: int, head_dim: int, *, bias: bool, qk_norm: bool) -> None:
         super().__init__()
@@ -90,5 +95,5 @@ class Head(nn.Module):
         self.k_norm = HeadNorm(head_dim) if qk_norm else nn.Identity()
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (B, T, D), keys and values (B, S, D)."""
+        """Projects the inputs to queries (B, T, D), keys (B, S, D) and values (B, S, D)."""
         return self.q_norm(self.query(query)), self.k_norm(self.key(key)), self.value(value)

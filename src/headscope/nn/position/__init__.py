@@ -1,5 +1,6 @@
-"""Position encodings. They are added to the embeddings (`absolute`, `historical`), rotate queries
-and keys (`rotary`), or are added to the scores (`biases`). `headscope.nn` exports all of them."""
+"""Position encodings: some are added to the embeddings (`absolute`, `historical`), some rotate
+queries and keys (`rotary`), and some are added to the scores (`biases`). `headscope.nn` exports all
+of them."""
 
 from headscope.nn.position.base import Learned, Position
 

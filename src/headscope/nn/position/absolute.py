@@ -13,7 +13,7 @@ from headscope.nn.position.base import Position
 
 
 class FixedTable(Position):
-    """Adds a fixed `table` (block_size, C), which is not learned, to the embeddings."""
+    """Adds a `table` (block_size, C) to the embeddings. The table is fixed, not learned."""
 
     table: Tensor
 
@@ -26,10 +26,10 @@ class Sinusoidal(FixedTable):
     """Sines and cosines of decreasing frequency, added to the embeddings (Vaswani 2017, 3.5).
 
     At position t, dimension 2i is sin(t / base^(2i / C)), and dimension 2i + 1 is the cosine of the
-    same angle. Moving n positions rotates every such pair by an angle that depends on n and i, but
-    not on t.
+    same angle. From position t to position t + n, each such pair is rotated by an angle that
+    depends on n and i, but not on t.
 
-    Parameters: none. Raises UserError when `base` is not above 0 and finite.
+    Parameters: none. Raises UserError when `base` is not positive or not finite.
     """
 
     def __init__(self, *, base: float = 10000.0, **sizes: int) -> None:
@@ -40,13 +40,14 @@ class Sinusoidal(FixedTable):
 
 
 def check_base(base: float) -> None:
-    """Raises UserError when `base` is not above 0 and finite."""
+    """Raises UserError when `base` is not positive or not finite."""
     if not 0 < base < math.inf:
         raise UserError(f"base={base} must be above 0 and finite")
 
 
 def angles(length: int, width: int, base: float) -> Tensor:
-    """The angles t base^(-2i / width), float64 (length, width / 2 rounded up).
+    """The angles t base^(-2i / width) for each position t and each pair of dimensions i, in
+    float64. The result has shape (length, width / 2 rounded up).
 
     In float32, the angles of late positions would have errors of about 0.001.
     """
@@ -56,8 +57,8 @@ def angles(length: int, width: int, base: float) -> Tensor:
 
 
 def sinusoidal_table(length: int, width: int, base: float = 10000.0) -> Tensor:
-    """The table of `Sinusoidal`, float32 (length, width). If the width is odd, the last sine has no
-    cosine."""
+    """The table (length, width) of `Sinusoidal`, in float32. If `width` is odd, the last dimension
+    is a sine without a cosine."""
     angle = angles(length, width, base)
     table = torch.empty(length, width, dtype=torch.float64)
     table[:, 0::2] = torch.sin(angle)

@@ -15,21 +15,23 @@ class Position(nn.Module):
     """Base class of position encodings, which tell the model the order of the tokens.
 
     A subclass overrides one of three methods: `forward` changes the embeddings, `rotate` changes
-    queries and keys, and `bias` is added to the scores. All layers share one encoding. A subclass
-    passes the four sizes to this constructor.
+    queries and keys, and `bias` returns numbers that are added to the scores. All layers share one
+    position encoding. The constructor takes four sizes, which every subclass must pass to it.
 
     `block_size` is the maximum sequence length. `start` is the number of tokens in the key-value
-    cache, before the given ones. In `rotate` and `bias`, queries are aligned to the last keys.
+    cache, which come before the given tokens. In `rotate` and `bias`, queries are aligned to the
+    last keys.
 
-    An overridden method raises UserError for a sequence longer than `block_size`, and for inputs
-    that are empty, have the wrong shape, or are not floating-point numbers.
+    An overridden method raises UserError when a sequence is longer than `block_size`, or when its
+    inputs are empty, have the wrong shape, or are not floating-point numbers.
     """
 
     rotates = False
     """Whether the subclass overrides `rotate`."""
 
     limit: str | None = None
-    """Why `block_size` of a trained model cannot be increased, or None if it can."""
+    """The reason why the `block_size` of a trained model cannot be increased; None if it can be
+    increased."""
 
     def __init__(self, *, embed_dim: int, block_size: int, heads: int, head_dim: int) -> None:
         super().__init__()
@@ -39,8 +41,8 @@ class Position(nn.Module):
         self.head_dim = head_dim
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Position":
-        """Moves the module like any other, but keeps the dtype of buffers, such as slopes and
-        sines. `.bfloat16()` would round them."""
+        """Moves and converts the module like any other module, but keeps the dtype of buffers, such
+        as slopes and sines. Otherwise `.bfloat16()` would round the buffers."""
         old_buffers = dict(self._buffers)
         super()._apply(fn, recurse)
         for name, old in old_buffers.items():
@@ -54,23 +56,25 @@ class Position(nn.Module):
         return embeddings
 
     def rotate(self, q: Tensor, k: Tensor, start: int = 0) -> tuple[Tensor, Tensor]:
-        """Queries (B, H, T, D) and keys (B, K, S, D), rotated by their positions."""
+        """Rotates the queries (B, H, T, D) and the keys (B, K, S, D) according to their
+        positions."""
         return q, k
 
     def bias(self, queries: int, keys: int) -> Tensor | None:
-        """The tensor (1 or H, T, S) to add to the scores, or None."""
+        """The tensor (1 or H, T, S) to add to the scores. None adds nothing."""
         return None
 
     def checked_end(self, embeddings: Tensor, start: int) -> int:
-        """The position after the last of `embeddings` (B, T, C), start + T. Raises UserError when
-        they have the wrong shape or the sequence is too long."""
+        """Returns start + T, the position after the last of the embeddings (B, T, C). Raises
+        UserError when the embeddings have the wrong shape, or when the sequence is too long."""
         check_embeddings(embeddings, self.embed_dim)
         end = start + embeddings.size(1)
         self.check_length(end)
         return end
 
     def check_pairs(self, queries: int, keys: int) -> None:
-        """Raises UserError when there are more queries than keys, no queries, or too many keys."""
+        """Raises UserError when there are no queries, more queries than keys, or more keys than
+        `block_size`."""
         if not 1 <= queries <= keys:
             raise UserError(
                 f"queries ({queries}) must be at least 1 and must not outnumber keys ({keys}): "
@@ -101,21 +105,22 @@ class Learned(Position):
 
 
 class NoPosition(Position):
-    """No position encoding. A causal model still learns some order from the causal mask (Haviv
-    2022).
+    """No position encoding. A causal model still learns some order from the causal mask
+    (Haviv 2022).
 
     Parameters: none.
     """
 
 
 def distances(queries: int, keys: int, device: torch.device | None = None) -> Tensor:
-    """Query position minus key position, (T, S) int64: negative for keys after the query."""
+    """The query position minus the key position, as int64 (T, S). It is negative for keys after the
+    query."""
     position = torch.arange(keys, device=device)
     return position[keys - queries :, None] - position
 
 
 def check_embeddings(x: Tensor, width: int) -> None:
-    """Raises UserError when x is not a non-empty floating-point tensor (B, T, width)."""
+    """Raises UserError unless x is a non-empty floating-point tensor (B, T, width)."""
     if x.dim() != 3 or x.size(-1) != width or x.numel() == 0 or not x.is_floating_point():
         raise UserError(
             f"embeddings are {x.dtype} of shape {tuple(x.shape)}: give floating-point numbers "

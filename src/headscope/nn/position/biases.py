@@ -13,13 +13,13 @@ from headscope.nn.position.base import Position, distances
 
 
 class Alibi(Position):
-    """Scores decrease linearly with distance, with a different slope in every head (Press 2022).
+    """ALiBi (Press 2022): scores decrease linearly with distance. Every head has a different slope.
 
-    The bias is float32. Attention rounds it to the dtype of the queries, on both paths. In bf16, it
-    keeps 8 significant bits, so that distances above 256 are rounded to multiples of 2, above 512
-    to multiples of 4, and so on.
+    The bias is float32. Both the fused and the explicit path of attention round the bias to the
+    dtype of the queries. In bf16, the bias keeps 8 significant bits. So distances above 256 are
+    rounded to multiples of 2, distances above 512 to multiples of 4, and so on.
 
-    Parameters: none; see `alibi_slopes`.
+    Parameters: none. `alibi_slopes` computes the slopes.
     """
 
     slopes: Tensor
@@ -36,9 +36,9 @@ class Alibi(Position):
 
 
 def alibi_slopes(heads: int) -> list[float]:
-    """2^(-8/n), 2^(-16/n), ... for n heads, if n is a power of two. Otherwise, as in the authors'
-    code, the slopes for the next smaller power of two, then every second slope for the next larger
-    one."""
+    """The slopes of n = `heads` heads. If n is a power of two, the slopes are 2^(-8/n), 2^(-16/n),
+    and so on. Otherwise they are the slopes for the next smaller power of two, followed by every
+    second slope for the next larger power of two, as in the authors' code."""
     power = 2 ** math.floor(math.log2(heads))
     slopes = [2 ** (-8 * (head + 1) / power) for head in range(power)]
     if power < heads:
@@ -47,16 +47,17 @@ def alibi_slopes(heads: int) -> list[float]:
 
 
 class Relative(Position):
-    """One learned number per head and bucket of distances, shared by all layers (T5's decoder:
-    Raffel 2020, 2.1).
+    """The relative position bias of the T5 decoder (Raffel 2020, 2.1). Each head learns one number
+    for each bucket of distances. All layers share these numbers.
 
-    In the first half of the `buckets`, each bucket is one distance. The other buckets cover ranges
-    that grow logarithmically up to `max_distance`. All larger distances share the last bucket. Keys
-    after the query, which a causal mask hides, are in bucket 0. T5 does not scale its scores: to do
-    the same, set `model.attention.scale=1`.
+    `buckets` is the number of buckets. In the first half, each bucket contains a single distance.
+    In the second half, each bucket contains a range of distances; the ranges grow logarithmically
+    up to `max_distance`. All larger distances share the last bucket. Keys after the query, which a
+    causal mask hides, are in bucket 0. T5 does not scale its scores; set `model.attention.scale=1`
+    to do the same.
 
-    Parameters: buckets * H. Raises UserError when `buckets` is odd or below 2, or `max_distance` is
-    not larger than half of `buckets`.
+    Parameters: buckets * H. Raises UserError when `buckets` is odd or below 2, or when
+    `max_distance` is not larger than `buckets` / 2.
     """
 
     bucket: Tensor
@@ -79,7 +80,8 @@ class Relative(Position):
 
 
 def t5_buckets(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
-    """The bucket of each distance. `distance` has any shape and no negative values."""
+    """The bucket of each distance. `distance` may have any shape, but must not contain negative
+    values."""
     exact = buckets // 2
     log_ratio = torch.log(distance.clamp(min=1) / exact) / math.log(max_distance / exact)  # 0 to 1
     far = exact + (log_ratio * (buckets - exact)).long()
@@ -87,10 +89,11 @@ def t5_buckets(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
 
 
 class HeadBias(Position):
-    """One learned number per head, query position and key position. Initialized to zero.
+    """A learned bias for every combination of head, query position and key position. All biases are
+    initialized to zero.
 
-    This is the most general bias, but it has the most parameters, and none for positions beyond
-    `block_size`.
+    This is the most general bias, but it has the most parameters. It has no parameters for
+    positions beyond `block_size`.
 
     Parameters: H * block_size^2.
     """

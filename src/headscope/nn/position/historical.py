@@ -1,13 +1,15 @@
-"""Simple position encodings that show why sinusoids were introduced. For teaching.
+"""Simple position encodings for teaching, which show why sinusoids were introduced.
 
-All are added to the embeddings. Each docstring explains the problem of its encoding.
+All encodings here are added to the embeddings. The docstring of each encoding explains its
+problems.
 
 Shapes: B batch, T tokens, C embed_dim.
 
 `Index` and `Normalized` share one more problem: they add the same number to all C dimensions.
-LayerNorm subtracts the mean over the dimensions, which removes that number, so no block sees the
-position. (Dropout before the first norm makes the dimensions unequal: the position then acts as
-noise.) RMSNorm does not subtract the mean, so the position remains.
+LayerNorm subtracts the mean over the dimensions. This removes that number, so no block sees the
+position. Dropout before the first norm sets some dimensions to zero. Then LayerNorm does not remove
+the position completely, and the rest of it acts as noise. RMSNorm does not subtract the mean, so
+the position remains.
 """
 
 import torch
@@ -23,12 +25,15 @@ class Index(Position):
 
     Problems:
 
-    - It is unbounded. Embeddings have values between 0.02 and 1, so at position 64 the token is a
-      small part of the sum. bf16 has steps of 0.5 at 64, which loses the token.
-    - Sequences longer than those of training give values that the weights were not trained on.
-    - All dimensions get the same number. model/norm=layer removes it: the model learns as if it had
-      no position, or, with dropout, sees noise that is larger than the token. model/norm=rms keeps
-      it, but the token stays small relative to the position.
+    - The position is unbounded. Embeddings have a standard deviation between 0.02 and 1, so at
+      position 64 the token embedding is a small part of the sum. In bf16, numbers near 64 are
+      rounded to multiples of 0.5, so the token embedding is lost.
+    - Sequences that are longer than the training sequences contain positions that the weights were
+      not trained on.
+    - All dimensions get the same number. With model/norm=layer, the norm removes this number, and
+      the model trains as if it had no position encoding. With dropout, the model sees noise that is
+      larger than the token embedding. With model/norm=rms, the norm keeps the position, but the
+      token embedding stays small relative to it.
 
     Parameters: none.
     """
@@ -43,11 +48,12 @@ class Normalized(Position):
 
     Problems:
 
-    - Neighbouring positions differ by 1 / `block_size`, which is less than the precision of bf16
-      for long sequences.
-    - A model works only with the `block_size` of its training. Dividing by the length of each text
-      instead, as first proposed, is worse: see `add_position_over_length`.
-    - All dimensions get the same number, as with `Index`: LayerNorm removes it, RMSNorm keeps it.
+    - Neighbouring positions differ by only 1 / `block_size`. For a long `block_size`, this is less
+      than the precision of bf16.
+    - A model works only with the `block_size` that it was trained with. Dividing by the length of
+      each text instead of `block_size` is worse: see `add_position_over_length`.
+    - All dimensions get the same number, as in `Index`: LayerNorm removes this number, RMSNorm
+      keeps it.
 
     Parameters: none.
     """
@@ -60,15 +66,18 @@ class Normalized(Position):
 
 
 class Digits(FixedTable):
-    """Adds the digits of the position, from 0, in the given base. Each digit has one dimension, the
-    lowest digit first; the remaining dimensions get zero.
+    """Adds the digits of the position in the given base. The first position is 0. Each digit is
+    added to one dimension, beginning with the lowest digit. Nothing is added to the remaining
+    dimensions.
 
-    It is bounded, and no norm removes it. Its problem: it jumps. In base 2, four digits change
-    between 7 and 8, but only one between 6 and 7. So neighbouring positions may have very different
-    encodings, and distant ones similar encodings. Sinusoids are a smooth version of this idea: low
-    dimensions change fast, high dimensions slowly.
+    This encoding is bounded, and no norm removes it. Its problem is that it is not smooth. In base
+    2, four digits change between 7 and 8, but only one digit changes between 6 and 7. So
+    neighbouring positions may have very different encodings, and distant positions may have similar
+    encodings. Sinusoids are a smooth version of this idea: low dimensions change fast, high
+    dimensions slowly.
 
-    Parameters: none. Raises UserError when `base` is below 2, or the digits do not fit in C.
+    Parameters: none. Raises UserError when `base` is below 2, or when there are more digits than
+    dimensions.
     """
 
     def __init__(self, *, base: int = 2, **sizes: int) -> None:
@@ -88,14 +97,14 @@ class Digits(FixedTable):
 
 
 def add_position_over_length(embeddings: Tensor, lengths: Tensor | None = None) -> Tensor:
-    """Adds position / length to embeddings (B, T, C): each token's position, from 1, divided by the
-    number of tokens of its text.
+    """Adds position / length to embeddings (B, T, C). The position of the first token is 1. The
+    length is the number of tokens in the text.
 
-    `lengths` (B,) are the numbers of tokens without padding (default: T). Padding after a text gets
-    numbers above 1.
+    `lengths` (B,) contains the number of tokens of each text without padding. The default is T.
+    Padding after a text gets values above 1.
 
-    Its problems: an appended token changes the encoding of all earlier tokens, and the difference
-    between neighbouring positions depends on the text's length.
+    This encoding has two problems. An appended token changes the encoding of all earlier tokens.
+    The difference between neighbouring positions depends on the length of the text.
 
     >>> zeros = torch.zeros(1, 3, 1)
     >>> add_position_over_length(zeros[:, :2]).flatten()
@@ -103,12 +112,15 @@ def add_position_over_length(embeddings: Tensor, lengths: Tensor | None = None) 
     >>> add_position_over_length(zeros).flatten()
     tensor([0.3333, 0.6667, 1.0000])
 
-    For three reasons this is only a function, and not available as model/position. In a causal
-    model, every token would know how many tokens follow, which leaks the future. Cached keys and
-    values would become wrong with every new token. And in training all windows have `block_size`
-    tokens, which makes it equal to `Normalized`, but in sampling the lengths differ.
+    This is only a function and not a choice of model/position, for three reasons:
 
-    Raises UserError when the embeddings are not (B, T, C), or the lengths are not (B,) from 1 to T.
+    - In a causal model, every token would know how many tokens follow. This leaks the future.
+    - Cached keys and values would become wrong with every new token.
+    - In training, all windows have `block_size` tokens, so the encoding equals `Normalized`. In
+      sampling, the lengths differ, so the encoding differs from the encoding in training.
+
+    Raises UserError when the embeddings do not have shape (B, T, C), or when `lengths` does not
+    contain B numbers from 1 to T.
     """
     check_embeddings(embeddings, embeddings.size(-1))
     batch, tokens = embeddings.shape[:2]
@@ -123,7 +135,7 @@ def add_position_over_length(embeddings: Tensor, lengths: Tensor | None = None) 
 
 
 def position_column(embeddings: Tensor, start: int) -> Tensor:
-    """The positions start + 1 to start + T, (T, 1)."""
+    """The positions from start + 1 to start + T, as a column (T, 1)."""
     first, end = start + 1, start + 1 + embeddings.size(1)
     return torch.arange(first, end, device=embeddings.device, dtype=embeddings.dtype)[:, None]
 

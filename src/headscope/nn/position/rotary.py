@@ -13,14 +13,15 @@ from headscope.nn.precision import upcast_to_float32
 
 
 class Rotary(Position):
-    """RoPE (Su 2021): in a query or key at position t, rotates the pair of dimensions number i by
-    the angle t / base^(2i / D).
+    """RoPE (Su 2021): at position t, rotates pair i of the dimensions of a query or key by the
+    angle t / base^(2i / D).
 
-    The position enters the dot product of a query and a key only through their distance. Pairs are
-    the dimensions (i, i + D / 2), as in Llama, or with `interleaved` (2i, 2i + 1), as in the paper.
-    Both are equivalent up to a permutation of the rows of the projections.
+    So the dot product of a query and a key depends on their distance, but not on their absolute
+    positions. Pair i consists of the dimensions (i, i + D / 2), as in Llama. With `interleaved`,
+    pair i consists of the dimensions (2i, 2i + 1), as in the paper. Both choices are equivalent up
+    to a permutation of the rows of the projections.
 
-    Parameters: none. Raises UserError when D is odd, or `base` is not above 0 and finite.
+    Parameters: none. Raises UserError when D is odd, or when `base` is not positive or not finite.
     """
 
     rotates = True
@@ -55,13 +56,13 @@ class Rotary(Position):
 
 
 def rotate_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotates each pair (i, i + D / 2) of x (..., T, D). `cos` and `sin` of the angles are
-    (T, D / 2)."""
+    """Rotates each pair of dimensions (i, i + D / 2) of x (..., T, D). `cos` and `sin` (T, D / 2)
+    are the cosines and sines of the angles."""
     a, b = upcast_to_float32(x).chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x.dtype)
 
 
 def rotate_interleaved(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Like `rotate_halves`, with pairs (2i, 2i + 1)."""
+    """Like `rotate_halves`, but with the pairs of dimensions (2i, 2i + 1)."""
     a, b = upcast_to_float32(x).unflatten(-1, (-1, 2)).unbind(dim=-1)
     return torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2).to(x.dtype)
