@@ -297,8 +297,8 @@ def heads(work: Work) -> None:
 
 
 def read_rows(file: Path, name: str = "") -> list[dict[str, Any]]:
-    """The rows of a CSV file. Texts that are numbers are converted. If `name` is given, the value of
-    this column is also stored under the key `side`."""
+    """The rows of a CSV file. Texts that are numbers are converted to numbers. If `name` is given,
+    the value of this column is also stored under the key `side`."""
     with file.open(newline="", encoding="utf-8") as stream:
         found = [
             {key: number(value) for key, value in row.items()} for row in csv.DictReader(stream)

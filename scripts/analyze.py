@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headscope.evaluation import ValidationText
 
 MOST_IMPORTANT = 5
-"""How many of the most important heads are printed, each with the change of the loss without it."""
+"""The number of most important heads to print, each with the change in loss when it is removed."""
 
 
 def analyze(composed: DictConfig) -> None:
@@ -105,7 +105,7 @@ def analyze(composed: DictConfig) -> None:
 
 def check(config: "AnalyzeConfig") -> None:
     """Raises UserError if a value is out of range."""
-    # A standard error can be computed only from at least two windows.
+    # The standard error of the ablation can be computed only from two or more windows.
     for key, minimum in (("windows", 1), ("ablation_windows", 2)):
         if getattr(config, key) < minimum:
             raise UserError(f"{key}={getattr(config, key)} must be at least {minimum}")

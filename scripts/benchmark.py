@@ -1,7 +1,4 @@
-"""Run one of the benchmarks that are shown in the docs:
-
-    python scripts/benchmark.py [suite=attention]
-"""
+"""Run a benchmark suite: python scripts/benchmark.py [suite=attention]."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,7 @@ from headscope.stop import stop_on_signal
 
 
 def benchmark(composed: DictConfig) -> None:
-    """Run the benchmark suite that `suite=` names."""
+    """Run the suite that `suite=` names."""
     hydra = HydraConfig.get()
     name = hydra.runtime.choices["suite"]
     plain: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)

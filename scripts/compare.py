@@ -122,8 +122,8 @@ def _planned_runs(
 
 
 def _sets(word: str, keys: tuple[str, ...]) -> bool:
-    """Whether the argument `word`, such as `key=value`, sets one of `keys`, or a key inside one of
-    them, as `compare.choices` is inside `compare`."""
+    """Whether the argument `word`, such as `seed=1`, sets one of `keys`. Nested keys also count:
+    `compare.choices=` sets a key inside `compare`."""
     return "=" in word and word.partition("=")[0].lstrip("+~").partition(".")[0] in keys
 
 

@@ -1,8 +1,8 @@
 """Prints the table at the end of gpu_check.sh: python scripts/gpu_table.py FOLDER.
 
 The table has one row for each finished run in FOLDER, and one row for each result of a benchmark.
-MFU is model FLOPs utilization (PaLM 2022): the FLOPs per second of the training, divided by the
-FLOPs per second of a large matrix product on this device, in the precision of the training.
+MFU is model FLOPs utilization (PaLM 2022): the FLOPs per second of training, divided by the FLOPs
+per second of a large matrix product on the same device and in the same precision.
 """
 
 import json

@@ -40,8 +40,8 @@ def arguments(stack: ExitStack, typed: list[str], quoted: list[str]) -> list[str
 
 
 def make_and_lock(stack: ExitStack, folder: Path) -> None:
-    """Creates and locks a run folder. When `stack` closes, releases the lock, and also removes a new
-    folder if no run has started in it."""
+    """Creates and locks a run folder. When `stack` closes, releases the lock, and removes the
+    folder if it is new and no run has started in it."""
     existed = folder.exists()
     remove_unused = partial(run_folder.remove_unused, folder, keep=existed)
     stack.enter_context(stop.on_stop(remove_unused))

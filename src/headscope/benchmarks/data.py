@@ -23,8 +23,8 @@ from headscope.training.check import check
 def measure(request: Request) -> Result:
     """Measures the microseconds per batch, and how much the memory of the process grows.
 
-    The corpora are files of random tokens in a temporary folder. They have just been written, so
-    the operating system usually reads them from its cache in memory, not from the disk.
+    The corpora are files of random tokens in a temporary folder. The files have just been written,
+    so the operating system usually reads them from its cache in memory, not from the disk.
     """
     run, plan = request.run, request.suite
     check(run)
@@ -75,8 +75,8 @@ def turn(batches: Iterator[Batch], count: int) -> Figures:
 
 
 def nanogpt_batches(path: Path, length: int, batch_size: int, seed: int) -> Iterator[Batch]:
-    """Yields batches as `get_batch` in nanoGPT's train.py makes them. It opens the file again for
-    every batch, and copies each sequence separately from a random position."""
+    """Yields batches as `get_batch` in nanoGPT's train.py makes them. `get_batch` opens the file
+    again for every batch, and copies each sequence separately from a random position."""
     generator = torch.Generator().manual_seed(seed)
     while True:
         data = np.memmap(path, dtype=np.uint16, mode="r")

@@ -18,8 +18,8 @@ def measure(request: Request) -> Result:
     """Measures the peak memory and the milliseconds of a training step. Every measurement runs in
     its own process.
 
-    Raises RuntimeError when the losses of the first step differ. They should be equal, because all
-    models start from the same weights.
+    Raises RuntimeError when the losses of the first step differ. These losses should be equal,
+    because all models start from the same weights.
     """
     if request.suite.peers:
         check_gpt2(request.run.model, request)

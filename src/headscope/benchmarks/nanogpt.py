@@ -1,5 +1,5 @@
-"""Trains with the train.py of a nanoGPT checkout, in a separate process. suite=race compares the
-result with headscope."""
+"""Trains with the train.py of a nanoGPT checkout, in a separate process, so that suite=race can
+compare nanoGPT with headscope."""
 
 import pickle
 import re
@@ -107,7 +107,7 @@ def training_seconds(log: str, steps: int) -> float:
     """The seconds of the first `steps` iterations, from the log of nanoGPT's train.py.
 
     If nanoGPT evaluates before an iteration, the logged time of the iteration includes the
-    evaluation. The median time of the iterations without an evaluation is then used instead.
+    evaluation. Then the median time of the iterations without an evaluation is used instead.
 
     Raises UserError when the log does not have the times of these iterations.
     """

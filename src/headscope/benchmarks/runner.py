@@ -1,7 +1,7 @@
 """Runs a benchmark suite, and writes its results as JSON, as Markdown tables and as a chart.
 
-A suite is a module with a function `measure`, which takes a `Request` and returns a `Result`. It
-compares several sides, such as headscope and nanoGPT.
+A suite is a module with a function `measure`, which takes a `Request` and returns a `Result`. A
+suite compares several sides, such as headscope and nanoGPT.
 """
 
 import math
@@ -145,7 +145,7 @@ def alternate(sides: Mapping[str, Callable[[], Figures]], rounds: int = 1) -> Me
 
 def take_turns(sides: Mapping[str, Callable[[], Figures]], measured: Measured, label: str) -> None:
     """Run one round: call the function of every side once. The order is reversed in every second
-    round, so that a machine that becomes slower over time affects all sides equally."""
+    round. So all sides are affected equally if the machine becomes slower over time."""
     odd = sum(map(len, measured.values())) // len(sides) % 2
     for name in reversed([*sides]) if odd else sides:
         figures = sides[name]()
@@ -156,8 +156,8 @@ def take_turns(sides: Mapping[str, Callable[[], Figures]], measured: Measured, l
 
 def summarize(measured: Measured, *, reference: str) -> list[dict[str, Any]]:
     """One row for each side, with the median, minimum and maximum of every measured number over the
-    rounds. `ratio` has the same statistics of the number divided by the number that the side
-    `reference` had in the same round."""
+    rounds. `ratio` has the same statistics for the ratio to the side `reference` in the same
+    round."""
     rows = []
     for name, rounds in measured.items():
         row: dict[str, Any] = {"side": name}
@@ -194,7 +194,8 @@ def in_fresh_process(function: Callable[[Any], Any], argument: Any) -> Any:
     """Call a function in a new process, which has only imported the module of the function."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([function.__module__])
-    # Ctrl-C reaches all processes of a terminal. The new process ignores it: its parent ends it.
+    # Ctrl-C reaches all processes of a terminal. The new process ignores it, and is ended by the
+    # parent process.
     ignore = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
     with on_stop(kill_children), ProcessPoolExecutor(1, context, initializer=ignore) as pool:
         return pool.submit(function, argument).result()
@@ -207,8 +208,8 @@ def kill_children() -> None:
 
 def process_mib(field: str) -> float:
     """The value of `field` in /proc/self/status (man 5 proc), in MiB. VmRSS is the resident memory,
-    VmHWM its peak, and RssAnon the part of it that is not from files. Returns NaN on systems other
-    than Linux."""
+    VmHWM is its peak, and RssAnon is the resident memory without pages of files. Returns NaN on
+    systems other than Linux."""
     status = Path("/proc/self/status")
     lines = status.read_text(encoding="utf-8") if status.exists() else ""
     found = re.search(rf"^{field}:\s+(\d+) kB", lines, re.M)
@@ -216,7 +217,7 @@ def process_mib(field: str) -> float:
 
 
 def trained(config: TrainConfig, *callbacks: Callback, validate_all: bool = False) -> Run:
-    """Train with `config` in a temporary folder, without the final evaluation of a run. With
+    """Train with `config` in a temporary folder, without the evaluation at the end. With
     `validate_all`, every validation during training uses the whole validation split."""
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -1,5 +1,5 @@
 """Measures the tokens that headscope samples per second: without and with the key-value cache,
-compiled, and in bf16 and int8. Compares them with the package transformers."""
+compiled, and in bf16 and int8. Compares headscope with the package transformers."""
 
 import copy
 import time
@@ -29,7 +29,7 @@ CASE = (
 )
 MODEL_KEYS = ("block_size", "embed_dim", "layers", "heads")
 Way = Callable[[int], list[int]]
-"""A function that takes a number of tokens, samples them after a fixed prompt, and returns them."""
+"""A function that samples a given number of tokens after a fixed prompt, and returns them."""
 
 
 def measure(request: Request) -> Result:

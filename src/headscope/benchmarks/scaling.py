@@ -79,8 +79,8 @@ def measure(request: Request) -> Result:
 
 
 def at(plan: StepPlan, axis: str, size: int) -> StepPlan:
-    """A copy of `plan` in which `axis` has the given size. The number of tokens per step and the
-    width of each head do not change."""
+    """A copy of `plan` in which `axis`, such as "width", has the value `size`. The tokens per step
+    and the width of each head do not change."""
     model = plan.run.model
     if axis == "vocabulary":
         return replace(plan, vocab_size=size)

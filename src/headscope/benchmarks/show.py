@@ -89,7 +89,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Line:
-    """A line in a panel, through the points (x, y). A reference line has no marker and is dotted."""
+    """A line in a panel, with the points (x, y). A reference line has no marker and is dotted."""
 
     label: str
     x: Sequence[float]

@@ -50,7 +50,7 @@ class StepPlan:
 
 
 def step_plan(request: Request) -> StepPlan:
-    """The plan that the command line describes."""
+    """The plan for the training step that the command line describes."""
     if request.experiment:
         raise UserError(
             f"experiment={request.experiment}: this suite has its own model; give its sizes as "
@@ -99,7 +99,7 @@ def measure_step(plan: StepPlan) -> Figures:
 
 
 class Step:
-    """A model with its optimizer and its batches. Each call trains on the next batch, and returns
+    """A model with its optimizer and its batches. A call trains on the next batch and returns
     the loss."""
 
     def __init__(self, plan: StepPlan) -> None:

@@ -39,7 +39,7 @@ def measure(request: Request) -> Result:
         )
     if plan.peers:
         check_gpt2(config.model, request)
-    # One more step than the rounds have, because a round ends only when the next step begins.
+    # The last round needs one more step, because a round ends only when the next step begins.
     config.trainer.max_steps = plan.warmup_steps + plan.rounds * plan.steps + 1
     config.trainer.accumulate = 1
     prepare_process()

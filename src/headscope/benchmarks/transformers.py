@@ -28,7 +28,8 @@ their defaults."""
 
 
 def our_names(layers: int) -> dict[str, str]:
-    """Maps the name of each layer in GPT-2 to its name in headscope, for `layers` blocks."""
+    """Maps the name of each layer in GPT-2 to its name in headscope, for models with `layers`
+    blocks."""
     blocks = {
         f"transformer.h.{number}.{theirs}": f"blocks.{number}.{ours}"
         for number in range(layers)
@@ -40,7 +41,7 @@ def our_names(layers: int) -> dict[str, str]:
 
 def gpt2_of(model: GPT) -> Any:
     """Creates a GPT2LMHeadModel with a copy of the weights of `model`, so that both give the same
-    logits. `model` must have the architecture of GPT-2. Its missing biases become zeros."""
+    logits. `model` must have the architecture of GPT-2. Biases that it does not have are zero."""
     require_transformers()
     from transformers import GPT2Config, GPT2LMHeadModel
 

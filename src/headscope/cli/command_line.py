@@ -132,7 +132,7 @@ def skip_bad_runs(note_failure: Callable[[Sequence[str], BaseException], None]) 
 
 class NewFolder(Callback):
     """Creates a new run folder before Hydra writes to it, so that two runs that start in the same
-    second get different folders. A folder that the command line names is not changed."""
+    second get different folders. If the command line names a folder, that name is used."""
 
     def __init__(self, enabled: bool) -> None:
         self.enabled = enabled

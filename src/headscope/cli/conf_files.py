@@ -25,7 +25,7 @@ class Key:
 
     @property
     def shown(self) -> str:
-        """The value, in the form in which a user types it on the command line."""
+        """The value as a user types it on the command line."""
         plain = isinstance(self.value, str) and self.value.isprintable() and self.value
         return self.value if plain else json.dumps(self.value)
 

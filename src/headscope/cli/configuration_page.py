@@ -1,6 +1,5 @@
-"""Generates the documentation of all configuration keys:
-
-    python -m headscope.cli.configuration_page > docs/configuration.md
+"""Generates the documentation of all keys in conf/, with the command
+`python -m headscope.cli.configuration_page > docs/configuration.md`.
 """
 
 import html

@@ -34,7 +34,7 @@ def exit_on_error(full_error: bool) -> Iterator[None]:
 
     An error that the user can fix is printed in one line, and the exit code is 1. With
     `full_error`, such an error is raised again instead. Ctrl-C gives exit code 130. Any other error
-    is a bug: its traceback is printed, together with how to report it.
+    is a bug: the traceback is printed, and a text that says how to report the bug.
     """
     try:
         yield
@@ -42,8 +42,8 @@ def exit_on_error(full_error: bool) -> Iterator[None]:
         print("\nInterrupted.", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
-        # The program that reads the output, such as `head`, has ended. Standard output now goes to
-        # the null device. Otherwise, Python would print another error when it flushes it at exit.
+        # The program that reads the output, such as `head`, has ended. Send the rest of the output
+        # to the null device: otherwise, Python would print another error when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except USER_ERRORS as error:

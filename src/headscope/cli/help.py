@@ -23,8 +23,8 @@ MAX_SETTING_WIDTH = 42
 """If `key=value` has more characters than this, its comment starts on the next line."""
 
 SHARED = "head_types"
-"""The file conf/head_types.yaml. train.py includes its keys as callbacks.heads.thresholds, and
-analyze.py includes them as thresholds."""
+"""The name of a file in conf/ that two scripts include under different keys: train.py under
+callbacks.heads.thresholds, and analyze.py under thresholds."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ class Section:
 
 
 def help_text(root: str, words: Sequence[str]) -> str:
-    """The output of --help of scripts/<root>.py, if the command line has the overrides `words`."""
+    """The text that scripts/<root>.py prints for --help. The command line also has the overrides
+    `words`."""
     usage, sections = sections_of(root, words)
     width = min(shutil.get_terminal_size((MAX_WIDTH, 24)).columns, MAX_WIDTH)
     lines = [line for section in sections for line in section_lines(section, width)]
@@ -46,8 +47,8 @@ def help_text(root: str, words: Sequence[str]) -> str:
 
 
 def sections_of(root: str, words: Sequence[str]) -> tuple[str, list[Section]]:
-    """The usage of a script, and sections with all of its keys. The values of the keys include the
-    overrides `words`."""
+    """The usage of a script, and sections with all of its keys. The overrides `words` change the
+    values of the keys."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
         composed = compose(root, list(words), return_hydra_config=True)
         loader = GlobalHydra.instance().config_loader()

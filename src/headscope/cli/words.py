@@ -96,7 +96,7 @@ def _texts(key: str, value: str) -> list[str]:
     try:
         texts = json.loads(value)
     except ValueError:
-        # Not JSON, because the shell has removed the quotes, as in [\n, END].
+        # The value is not JSON, because the shell has removed the quotes, as in [\n, END].
         texts = [_unescaped(text.strip()) for text in value[1:-1].split(",")]
     if not all(isinstance(text, str) for text in texts):
         raise UserError(f'{key}={value} must be a list of texts, such as {key}=\'["a", "b"]\'')
@@ -185,9 +185,9 @@ def _experiment(name: str) -> str:
 
 
 def check_encoding(arguments: Sequence[str]) -> None:
-    """Raises UserError when an argument or the path of the current folder is not valid UTF-8. They
-    must be UTF-8 because configurations and checkpoints store them. Also raises UserError when the
-    path contains `${`."""
+    """Raises UserError when an argument or the path of the current folder is not valid UTF-8. Both
+    are stored in configurations and checkpoints, which need valid UTF-8. Also raises UserError when
+    the path contains `${`."""
     for kind, text in [*(("argument", word) for word in arguments), ("folder", os.getcwd())]:
         try:
             text.encode()

@@ -25,9 +25,9 @@ def compile_reading(model: GPT, *, batch: int = 1) -> Read:
     """Returns a function like `model.next_logits`, which is compiled for one new token in each of
     `batch` texts.
 
-    In all other cases, this function calls `model.next_logits`: for the first tokens of a text, for
-    several new tokens at once, and for another number of texts. If `block_size` is below 4 or below
-    `ngrams` + 2, nothing is compiled.
+    In all other cases, the returned function calls `model.next_logits`: for the first tokens of a
+    text, for several new tokens at once, and for another number of texts. If `block_size` is below
+    4 or below `ngrams` + 2, nothing is compiled.
 
     Compiling takes tens of seconds on a CPU. The model must not change afterwards. Raises UserError
     if this machine cannot compile.
@@ -85,8 +85,8 @@ def inputs(seen: Tensor, cache: Cache) -> list[Tensor]:
 
 
 def compile_ahead(step: OneToken, cache: Cache, *, first: int) -> Step:
-    """Compiles the step into a library that runs without Python, for a CPU. torch.compile would
-    check guards in every call, and for a small model, these checks take longer than the step."""
+    """Compiles the step for a CPU, into a library that runs without Python. With torch.compile,
+    every call would check guards, which takes longer than the step of a small model."""
     exported = export(step, cache, first=first)
     with tempfile.TemporaryDirectory() as folder:
         library = torch._inductor.aoti_compile_and_package(
@@ -162,9 +162,9 @@ row, each addition would wait for the previous one, and the loop would be slower
 def explicit_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Computes x weight^T + bias (..., N) from x (..., C) and weight (N, C). The sums are computed
     in float32."""
-    # x need not be converted to float32 first: compiled code does not round the products of bf16
-    # numbers before the sum. Also, compiled code would store x in float32, and the loop would then
-    # process half as many bf16 weights at once.
+    # x is not converted to float32 first. This is not needed, because compiled code does not round
+    # products of bf16 numbers before the sum. It would also be slower: a float32 copy of x would be
+    # stored, and the loop would then process half as many bf16 weights at once.
     dtype = torch.promote_types(x.dtype, torch.float32)
     parts = weight.split(max(1, len(weight) // PARTS))
     y = torch.cat([(part * x.unsqueeze(-2)).sum(dim=-1, dtype=dtype) for part in parts], dim=-1)

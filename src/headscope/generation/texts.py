@@ -72,13 +72,13 @@ class Text:
         self.tokenizer = tokenizer
         self.stop = stop
         self.decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        # The last characters may be the start of a stop text, so this many are returned later.
+        # So many of the last characters are returned later, because they may begin a stop text.
         self.held = max((len(text) for text in stop), default=1) - 1
         self.pending = ""
         self.ended = False
 
     def take(self, token: int) -> str:
-        """Decodes the next token. Returns the new text that cannot be the start of a stop text."""
+        """Decodes the next token. Returns the new characters that cannot be part of a stop text."""
         if self.ended:
             return ""
         if token == self.tokenizer.end_of_text:
