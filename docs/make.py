@@ -1,13 +1,15 @@
 """Make the tables and pictures of the docs: python docs/make.py [--quick] [part ...]
 
-Without names, all parts run; --help lists them. A part runs its commands in outputs/docs/<part>/.
-Then its pictures replace those in docs/, and its tables replace the text in README.md and docs/*.md
-between `<!-- figures: name -->` and `<!-- end -->`. If a part fails, the others continue.
+If no part is named, all parts run; --help lists them. A part writes its results to
+outputs/docs/<part>/. Then its pictures replace the pictures in docs/, and its tables replace the
+text between `<!-- figures: name -->` and `<!-- end -->` in README.md and docs/*.md. If a part
+fails, the other parts continue.
 
---quick runs every command with tiny sizes, and changes a copy of the docs in outputs/docs_quick/.
-SHAKESPEARE=input.txt names a local copy of tiny-shakespeare. NANOGPT=folder names a nanoGPT
-checkout, which the part `nanogpt` needs. Install with pip install -e '.[dev]', which includes
-transformers; pictures of pages also need chromium and chromedriver.
+--quick runs every command with tiny sizes. It changes only a copy of the docs, in
+outputs/docs_quick/. The environment variable SHAKESPEARE=input.txt names a local copy of
+tiny-shakespeare. NANOGPT=folder names a nanoGPT checkout; the part `nanogpt` runs only with it.
+Install the packages with pip install -e '.[dev]', which includes transformers. The pictures of
+pages also need chromium and chromedriver.
 """
 
 import argparse
@@ -43,18 +45,20 @@ QUICK = {
     "suite.large.block_size=20 suite.large.layers=2 suite.large.prompt=3 suite.large.tokens=8",
     "attention": "suite.rounds=1 suite.shapes=[[8,24,4]]",
 }
-"""Tiny sizes for each script and suite."""
+"""Overrides with tiny sizes for --quick, for each script and each suite."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """The folder of a part. A command writes a table to <name>.md and a picture to <name>.png."""
+    """Runs the commands of a part. Their tables are written to <name>.md and their pictures to
+    <name>.png in `folder`."""
 
     folder: Path
     quick: bool
 
     def run(self, script: str, words: str, *, kind: str = "") -> str:
-        """The standard output of scripts/<script>.py. `kind` is a key of QUICK."""
+        """Run scripts/<script>.py and return its standard output. `kind` is the key of `QUICK`, by
+        default `script`."""
         quick = QUICK.get(kind or script, "") if self.quick else ""
         shakespeare = os.environ.get("SHAKESPEARE")
         if shakespeare and re.search("tinyshakespeare|experiment=(?!heads|best_sotu)", words):
@@ -71,10 +75,10 @@ class Work:
         self.write(name, without_paths(text))
 
     def compare(self, name: str, words: str) -> list[dict[str, Any]]:
-        """The rows of a comparison, the best first."""
+        """Run a comparison and return its rows. The best row is the first."""
         words = re.sub(r" name=\S+", "", words)
         folder = Path("outputs") / f"compare_{self.folder.parent.name}_{name}"
-        shutil.rmtree(folder, ignore_errors=True)  # or it would continue
+        shutil.rmtree(folder, ignore_errors=True)  # otherwise the comparison would continue
         self.run("compare", f"{words} name={self.folder.parent.name}_{name}")
         shutil.copy(folder / "comparison.png", self.folder / f"{name}.png")
         if (folder / "lengths.png").exists():
@@ -110,7 +114,8 @@ PARTS: dict[str, Part] = {}
 
 
 def part(*, minutes: int, makes: str) -> Callable[[Callable[[Work], None]], None]:
-    """Registers a function as a part that takes about `minutes` on two cores."""
+    """Registers a function as a part that takes about `minutes` on two cores. `makes` lists the
+    names of its tables and pictures."""
 
     def register(run: Callable[[Work], None]) -> None:
         PARTS[run.__name__] = Part(minutes, makes.split(), run)
@@ -120,7 +125,7 @@ def part(*, minutes: int, makes: str) -> Callable[[Callable[[Work], None]], None
 
 @part(minutes=4, makes="default sample precision startup page attention heatmaps scalars")
 def default(work: Work) -> None:
-    """The default run, its sample, its precisions, start-up times, and pictures of its pages."""
+    """The default run: loss, sample, precisions, start-up times, and pictures of its pages."""
     run = work.folder / "runs" / "gpt"
     work.run("train", f"hydra.run.dir={run}")
     summary = {"side": "default", **json.loads((run / "summary.json").read_text())}
@@ -180,7 +185,7 @@ def nanogpt(work: Work) -> None:
 
 @part(minutes=12, makes="step data_speed memory scaling sampling_speed")
 def speed(work: Work) -> None:
-    """A training step, batches, memory, growth with sizes, and sampling."""
+    """Speed and memory of a training step, of making batches, and of sampling."""
     work.benchmark("step", "suite=training experiment=nanogpt_cpu suite.steps=20 suite.rounds=30")
     work.benchmark("data_speed", "suite=data")
     work.benchmark("memory", "suite=memory")
@@ -196,14 +201,15 @@ LADDER = (
     *("optimizer=adamw optimizer.lr=6e-3", "schedule=cosine", "schedule.cooldown=0.3"),
     "model.heads=4",
 )
-"""One change of experiment=speedrun_cpu each. The first is no change."""
+"""Each entry changes one key of experiment=speedrun_cpu. Only the first entry keeps the value of
+the recipe."""
 
 
 @part(minutes=12, makes="ladder")
 def ladder(work: Work) -> None:
-    """What each part of the fast recipe gains."""
-    words = "experiment=speedrun_cpu compare=own name=ladder speed_rounds=0 trainer.max_steps=260 "
-    words += "trainer.val_every_steps=260 compare.choices=" + shlex.quote(json.dumps(LADDER))
+    """How much each part of the fast recipe lowers the loss."""
+    words = "experiment=speedrun_cpu compare=own name=ladder speed_rounds=0 "
+    words += "compare.choices=" + shlex.quote(json.dumps(LADDER))
     rows = work.compare("ladder", words)
     [whole] = [row for row in rows if row["side"] == LADDER[0].removeprefix("model.")]
     for row in rows:
@@ -218,7 +224,7 @@ def ladder(work: Work) -> None:
     makes="compare_attention compare_positions compare_positions_plain lengths attention_speed",
 )
 def variants(work: Work) -> None:
-    """Every attention and every position encoding."""
+    """Comparisons of all attention layers and of all position encodings."""
     steps = "trainer.max_steps=400 trainer.val_every_steps=400"
     recipe = f"tokenizer.vocab_size=2048 optimizer=adamw schedule=cosine {steps}"
     columns = {
@@ -294,7 +300,8 @@ def heads(work: Work) -> None:
 
 
 def read_rows(file: Path, name: str = "") -> list[dict[str, Any]]:
-    """The rows of a CSV file, with numbers as numbers. The column `name` becomes `side`."""
+    """The rows of a CSV file. Texts that are numbers are converted to numbers. If `name` is given,
+    the value of this column is also stored under the key `side`."""
     with file.open(newline="", encoding="utf-8") as stream:
         found = [
             {key: number(value) for key, value in row.items()} for row in csv.DictReader(stream)
@@ -303,7 +310,7 @@ def read_rows(file: Path, name: str = "") -> list[dict[str, Any]]:
 
 
 def without_paths(text: str) -> str:
-    """A command as a reader types it, without the paths of this machine."""
+    """`text` with its commands as a reader types them, without the paths of this machine."""
     text = re.sub(r"'?suite\.nanogpt=\S+", "suite.nanogpt=path/to/nanoGPT", text)
     return re.sub(r" '?data\.path=\S+", "", text)
 
@@ -325,7 +332,8 @@ def shrink(source: Path, target: Path, width: int) -> None:
 
 
 def first_output(command: str) -> float:
-    """Seconds until a script prints something; for train.py, until its first logged step."""
+    """Run a script and return the seconds until it prints something, or for train.py, until its
+    first logged step."""
     started = time.perf_counter()
     words = [sys.executable, "-u", *shlex.split(f"scripts/{command}")]
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
@@ -342,7 +350,8 @@ def first_output(command: str) -> float:
 
 
 def replace_figures(text: str, name: str, figures: str) -> str:
-    """`text` with `figures` between the comments of `name`."""
+    """Returns a copy of `text` in which `figures` replaces what stands between the comments
+    `<!-- figures: name -->` and `<!-- end -->`."""
     begin, end = f"<!-- figures: {name} -->", "<!-- end -->"
     pattern = re.compile(rf"({re.escape(begin)}\n).*?({end})", re.S)
     return pattern.sub(lambda found: f"{found[1]}\n{figures.strip()}\n\n{found[2]}", text)
@@ -351,7 +360,7 @@ def replace_figures(text: str, name: str, figures: str) -> str:
 def publish(made: Part, folder: Path, docs: Path) -> None:
     """Copy the pictures of a part to docs/, and its tables into the pages.
 
-    Raises FileNotFoundError when the part did not make everything.
+    Raises FileNotFoundError when the part has not made all of its tables and pictures.
     """
     for name in made.makes:
         if not any((folder / f"{name}.{suffix}").exists() for suffix in ("md", "png")):
@@ -372,7 +381,7 @@ def pages_in(docs: Path) -> list[Path]:
 
 
 def record(docs: Path, name: str, commit: str, minutes: float) -> None:
-    """Update the row of a part in the table of commits, dates and machines."""
+    """Update the row of a part in docs/performance.md: the commit, the date and the machine."""
     import torch
 
     page = docs / "performance.md"

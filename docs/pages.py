@@ -1,4 +1,4 @@
-"""Pictures of pages in a browser, and the notebook, for docs/make.py."""
+"""Takes screenshots of pages in a browser, and runs the notebook, for docs/make.py."""
 
 import os
 import shutil
@@ -18,7 +18,8 @@ const walk = (root) => {
 };
 walk(document);
 """
-"""All elements that match a selector, also inside TensorBoard's own elements."""
+"""JavaScript that finds all elements that match a selector, also inside the shadow roots of
+TensorBoard."""
 
 
 @contextmanager
@@ -46,7 +47,7 @@ def wait_until(seen: Callable[[], Any], what: str, seconds: float = 60) -> None:
 
 
 def picture_of_page(page: Path, target: Path) -> None:
-    """attention.html with a head of layer 1 and a token selected."""
+    """Save a screenshot of attention.html in which a head of layer 1 and a token are selected."""
     with browser() as opened:
         opened.set_window_size(1440, 1200)
         opened.get(page.resolve().as_uri())
@@ -56,7 +57,7 @@ def picture_of_page(page: Path, target: Path) -> None:
 
 
 def pictures_of_tensorboard(logs: Path, folder: Path) -> None:
-    """Attention maps, heatmaps and charts of the heads of a run in TensorBoard."""
+    """Save screenshots of TensorBoard: the attention maps, heatmaps and charts of a run's heads."""
     from tensorboard.program import TensorBoard
 
     served = TensorBoard()
@@ -87,7 +88,8 @@ def pictures_of_tensorboard(logs: Path, folder: Path) -> None:
 
 
 def run_notebook(source: Path, target: Path) -> None:
-    """Run a notebook on the newest run, in the folder of the notebook."""
+    """Run the notebook `source` in its own folder, and write it with its outputs to `target`. The
+    notebook analyses the newest run."""
     import nbformat
     from nbclient import NotebookClient
 

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from headscope.evaluation import ValidationText
 
 MOST_IMPORTANT = 5
-"""Number of heads printed with their change of the loss."""
+"""The number of most important heads to print, each with the change in loss when it is removed."""
 
 
 def analyze(composed: DictConfig) -> None:
-    """Write tables, pictures and a page about all heads into a folder, and print their names."""
+    """Write tables, pictures and an HTML page about all heads into a folder. Print the type of each
+    head."""
     from functools import cache, partial
 
     from rich.console import Console
@@ -104,7 +105,7 @@ def analyze(composed: DictConfig) -> None:
 
 def check(config: "AnalyzeConfig") -> None:
     """Raises UserError if a value is out of range."""
-    # The standard error of the ablation needs two windows.
+    # The standard error of the ablation can be computed only from two or more windows.
     for key, minimum in (("windows", 1), ("ablation_windows", 2)):
         if getattr(config, key) < minimum:
             raise UserError(f"{key}={getattr(config, key)} must be at least {minimum}")
@@ -117,7 +118,8 @@ def notify(line: str) -> None:
 
 
 def default_folder(path: Path) -> Path:
-    """The folder `analysis` in the folder of the checkpoint's run, or next to the checkpoint."""
+    """The default folder of the report: `analysis` in the run folder of the checkpoint, or next to
+    a checkpoint that is not in a run folder."""
     run = path.parent.parent if path.parent.name == "checkpoints" else path.parent
     return run / "analysis"
 

@@ -1,4 +1,4 @@
-"""Measure the figures in the docs: python scripts/benchmark.py [suite=attention]."""
+"""Run a benchmark suite: python scripts/benchmark.py [suite=attention]."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from headscope.stop import stop_on_signal
 
 
 def benchmark(composed: DictConfig) -> None:
-    """Run the suite that was chosen."""
+    """Run the suite that `suite=` names."""
     hydra = HydraConfig.get()
     name = hydra.runtime.choices["suite"]
     plain: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
@@ -35,7 +35,8 @@ def benchmark(composed: DictConfig) -> None:
 
 
 def composed_as(schema: type, root: str, words: list[str], key: str | None = None) -> Any:
-    """Another configuration of conf/, or the part of it that `key` names."""
+    """Composes conf/<root>.yaml with the overrides `words`, as an instance of `schema`. If `key` is
+    given, only the part of the configuration under this key is converted and returned."""
     found = compose(root, words)
     return from_hydra(schema, found[key] if key else found)
 

@@ -25,16 +25,17 @@ if TYPE_CHECKING:
     from headscope.comparison.runs import PlannedRun
 
 COMPARISON_KEYS = ("compare", "seeds", "speed_rounds", "name")
-"""Keys of the comparison, which are not keys of a run."""
+"""Keys that belong to the comparison. They are not passed on to its runs."""
 
 CONTINUE = "The same command continues the comparison."
 
 RUN_KEYS = ("seed", "resume", "init_from", "hydra")
-"""Keys of a single run, which a comparison does not accept."""
+"""Keys that apply only to a single run. A comparison rejects them."""
 
 
 def arguments(typed: list[str], quoted: list[str]) -> list[str]:
-    """The words for Hydra. `compare.choices=` without `compare=` selects `compare=own`."""
+    """Returns the command-line arguments for Hydra. `compare.choices=` without `compare=` selects
+    `compare=own`."""
     for word in typed:
         if _sets(word, RUN_KEYS):
             raise UserError(
@@ -54,7 +55,8 @@ def arguments(typed: list[str], quoted: list[str]) -> list[str]:
 
 
 def compare(composed: DictConfig) -> None:
-    """Train, evaluate and time all choices. Print the table and write it to the folder."""
+    """Train, evaluate and time all choices. Print a table of the results, and write it to the run
+    folder."""
     from rich.console import Console
 
     from headscope.comparison.compare import compare_runs
@@ -100,7 +102,7 @@ def _remove_if_empty(folder: Path) -> None:
 def _planned_runs(
     shared: list[str], choice: str, seeds: list[int], folder: Path
 ) -> "Iterator[PlannedRun]":
-    """One run of `choice` per seed."""
+    """Plan the runs of `choice`: one for each seed."""
     from headscope.comparison.runs import PlannedRun
 
     try:
@@ -120,7 +122,8 @@ def _planned_runs(
 
 
 def _sets(word: str, keys: tuple[str, ...]) -> bool:
-    """Whether the word `key=value` sets one of `keys`, or a key nested in one of them."""
+    """Whether the argument `word`, such as `seed=1`, sets one of `keys`. Nested keys also count:
+    `compare.choices=` sets a key inside `compare`."""
     return "=" in word and word.partition("=")[0].lstrip("+~").partition(".")[0] in keys
 
 

@@ -10,7 +10,8 @@ from headscope.files import json_text
 
 
 def evaluate(composed: DictConfig) -> None:
-    """Prints the losses as JSON on standard output: an object, or with `block_size` a list."""
+    """Prints the losses to standard output as a JSON object. With `block_size=`, prints a list with
+    one object for each block size."""
     from headscope import checkpoint, evaluation
     from headscope.config import build_part, from_hydra
     from headscope.config.scripts import EvaluateConfig

@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
 # Check and measure headscope on a GPU, part by part, with one table at the end:
 #   bash scripts/gpu_check.sh [part ...] [out=folder] [key=value ...]
-# Parts (none means all): tests, runs, speedrun, steps, chunks, sampling, memory. Each should take less
-# than 8 minutes on an H100, all together less than 25. `out` adds to the folder of an earlier call.
-# Keys go to every run, for example store_dir=/mnt/data. Keys of one benchmark start with its name:
-# training.rounds=5, sampling.rounds=1, memory.rounds=1. Keys of GPT-2's shape, in steps and chunks,
-# start with gpt2: gpt2.tokenizer.vocab_size=320.
-# tiny-shakespeare is downloaded; SHAKESPEARE=input.txt takes a local copy. What needs a package that is
-# not installed is skipped in words: the comparisons need pip install -e '.[peers]', the tests '.[dev]'.
-# With prepared token stores, `datasets` is not needed.
+# The parts are tests, runs, speedrun, steps, chunks, sampling and memory. If no part is named, all run.
+# Each should take less than 8 minutes on an H100, and all together less than 25 minutes.
+# out= may name the folder of an earlier call: the new results are added to it.
+# A key applies to every run, for example store_dir=/mnt/data. A key for one benchmark starts with the
+# name of the benchmark: training.rounds=5, sampling.rounds=1, memory.rounds=1. A key for the GPT-2
+# model in the parts steps and chunks starts with gpt2: gpt2.tokenizer.vocab_size=320.
+# tiny-shakespeare is downloaded. SHAKESPEARE=input.txt uses a local copy instead.
+# A part is skipped with a message if its packages are not installed: the comparisons need
+# pip install -e '.[peers]', and the tests need '.[dev]'. With prepared token stores, the package
+# `datasets` is not needed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 all=(tests runs speedrun steps chunks sampling memory)
-# GPT-2's smallest shape; its vocabulary is a little smaller.
+# The sizes of the smallest GPT-2, with a slightly smaller vocabulary.
 gpt2=(tokenizer.vocab_size=47744 model.block_size=1024 model.embed_dim=768 model.layers=12
   model.heads=12 optimizer=adamw trainer.batch_size=32)
 parts=() keys=() training=() sampling=() memory=()
@@ -41,14 +43,14 @@ if installed transformers; then peers=true; fi
 shakespeare=(data=tinyshakespeare)
 if [ -n "${SHAKESPEARE:-}" ]; then shakespeare+=("data.path=$SHAKESPEARE"); fi
 
-train() { # train NAME [key=value ...]: a run in $out/NAME, which replaces one of an earlier call
+train() { # train NAME [key=value ...]: trains in $out/NAME, and replaces the run of an earlier call
   rm -rf "${out:?}/$1"
   python scripts/train.py "hydra.run.dir=$out/$1" "${@:2}" "${keys[@]}"
 }
 tests() {
   installed pytest xdist hypothesis psutil \
     || { echo "skipped: it needs pytest, pytest-xdist, hypothesis and psutil"; return; }
-  # Only the files with such tests: the others need more packages.
+  # Only the files that have GPU tests, because the other files need more packages.
   grep -rl "mark\.gpu" tests --include='test_*.py' \
     | xargs python -m pytest -m gpu --numprocesses=0 -rs
 }

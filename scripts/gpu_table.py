@@ -1,8 +1,8 @@
-"""The table at the end of gpu_check.sh: python scripts/gpu_table.py FOLDER.
+"""Prints the table at the end of gpu_check.sh: python scripts/gpu_table.py FOLDER.
 
-A row for each finished run in the folder, and for each side of each benchmark. MFU is model FLOPs
-utilization (PaLM 2022), relative to the matrix rate of this device, measured in the precision of
-the run.
+The table has one row for each finished run in FOLDER, and one row for each result of a benchmark.
+MFU is model FLOPs utilization (PaLM 2022): the FLOPs per second of training, divided by the FLOPs
+per second of a large matrix product on the same device and in the same precision.
 """
 
 import json
@@ -27,7 +27,7 @@ COLUMNS = ("", "loss", "seconds", "tokens/s", "MFU", "peak MiB", "attention kern
 
 
 def rows(folder: Path) -> list[list[str]]:
-    """A row for each run in `folder`, then one for each benchmark's figures."""
+    """The rows of all runs in `folder`, and then the rows of all benchmarks."""
     runs = sorted(folder.glob("*/summary.json"))
     files = sorted(folder.glob("*.json"))
     return [run_row(file.parent) for file in runs] + [
@@ -53,14 +53,14 @@ def run_row(run: Path) -> list[str]:
 
 @cache
 def matrix_rate_in(device: torch.device, precision: str) -> float:
-    """The matrix rate as training computes: with TF32 or bf16 where training uses them."""
+    """The FLOPs per second of a large matrix product, in TF32 or bf16 if training uses them."""
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision != "fp32")
     with tf32(device), autocast:
         return matrix_rate(device)
 
 
 def attention_kernel(loaded: Checkpoint) -> str:
-    """The kernels of scaled_dot_product_attention that a forward pass of training calls."""
+    """The scaled_dot_product_attention kernels that are called in a forward pass of training."""
     model, precision = loaded.model.train(), choose_precision("auto", loaded)
     model = model.bfloat16() if precision == "bf16" else model
     tokens = torch.zeros(1, model.block_size, dtype=torch.long, device=model.device)
@@ -73,7 +73,7 @@ def attention_kernel(loaded: Checkpoint) -> str:
 
 
 def benchmark_rows(file: Path) -> list[list[str]]:
-    """A row for each side of each group of a benchmark."""
+    """One row of the table for each result in the JSON file of a benchmark."""
     return [
         row(
             f"{file.stem}: {side['side']}",
@@ -95,7 +95,8 @@ def row(
     peak: Figure = None,
     kernel: str = "-",
 ) -> list[str]:
-    """The cells of a row. Of a figure with a range, the median is shown."""
+    """The cells of one row of the table. A number with a median and a range is shown as its
+    median."""
     figures = ((loss, ".4f"), (seconds, ".1f"), (speed, ",.0f"), (mfu, ".1%"), (peak, ",.0f"))
     cells = []
     for figure, form in figures:

@@ -11,7 +11,7 @@ from headscope.terminal import printable
 
 
 def sample(composed: DictConfig) -> None:
-    """Writes the prompt and its continuation to standard output while it is generated."""
+    """Writes the prompt and the generated text to standard output, piece by piece."""
     from headscope import checkpoint
     from headscope.checkpoint.building import check_samples
     from headscope.config import from_hydra
@@ -42,7 +42,8 @@ def sample(composed: DictConfig) -> None:
         printable(f"Sampling from {loaded.path}, step {loaded.step:,}, in {precision}"),
         file=sys.stderr,
     )
-    loaded.tokenizer.encode_prompt(prompt)  # raises now, not after compilation
+    # If the tokenizer cannot encode the prompt, this fails before the slow compilation.
+    loaded.tokenizer.encode_prompt(prompt)
     read_one = compile_reading(model, batch=config.num_samples) if config.compile else None
     generated = generate_texts(
         model,
@@ -57,7 +58,7 @@ def sample(composed: DictConfig) -> None:
         read_one=read_one,
     )
     texts = [prompt] * config.num_samples
-    # Get the first pieces before writing, so that an error comes before any output.
+    # Generate the first pieces before writing the prompt, so that an error comes before any output.
     first = next(generated, [""] * config.num_samples)
     announce(1, config.num_samples)
     write(prompt)
@@ -65,7 +66,8 @@ def sample(composed: DictConfig) -> None:
         write(pieces[0])
         texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]
     write("\n")
-    for number, text in enumerate(texts[1:], start=2):  # generated together with the first
+    # The other samples were generated in the same batch as the first one.
+    for number, text in enumerate(texts[1:], start=2):
         announce(number, config.num_samples)
         write(text + "\n")
 

@@ -18,11 +18,11 @@ from headscope.training import run_folder
 
 
 def arguments(stack: ExitStack, typed: list[str], quoted: list[str]) -> list[str]:
-    """The words of the command line for Hydra. With `resume=`, these also contain the choices of
-    the resumed run, such as its optimizer.
+    """Returns the command-line arguments for Hydra. With `resume=`, they also contain the choices
+    of the resumed run, such as `optimizer=muon`.
 
-    If the command line names a run folder, locks it until `stack` closes. This must happen before
-    Hydra writes to the folder.
+    If the command line names a run folder, locks the folder until `stack` closes. The folder must
+    be locked before Hydra writes to it.
     """
     from headscope.checkpoint import check_same_tokenizer
     from headscope.cli.resume import resume_arguments
@@ -40,19 +40,20 @@ def arguments(stack: ExitStack, typed: list[str], quoted: list[str]) -> list[str
 
 
 def make_and_lock(stack: ExitStack, folder: Path) -> None:
-    """Makes and locks a run folder until `stack` closes, and then removes it if it is unused."""
+    """Creates and locks a run folder. When `stack` closes, releases the lock, and removes the
+    folder if it is new and no run has started in it."""
     existed = folder.exists()
     remove_unused = partial(run_folder.remove_unused, folder, keep=existed)
     stack.enter_context(stop.on_stop(remove_unused))
     folder.mkdir(parents=True, exist_ok=True)
     stack.enter_context(run_folder.locked(folder))
-    # After locking, because without the lock the files may belong to another process.
+    # Only a locked folder may be cleaned up: otherwise, the files may belong to another process.
     stack.enter_context(stop.on_stop(partial(run_folder.clean_up, folder, keep=existed)))
     stack.callback(remove_unused)
 
 
 def train(composed: DictConfig) -> float:
-    """Trains the run that `composed` describes. Returns the final validation loss."""
+    """Trains a model as the configuration `composed` says. Returns the final validation loss."""
     hydra = HydraConfig.get()
     resume = composed.resume is not None
     folder = Path(composed.resume) if resume else command_line.run_folder()
@@ -65,7 +66,8 @@ def train(composed: DictConfig) -> float:
 
 
 def clean_up(folder: Path, *, keep: bool, sweep: bool) -> str | None:
-    """Removes partial files. Returns a message on how to continue, if there is a checkpoint."""
+    """Removes partial files. Returns a message that says how to continue the run, or None if the
+    run has no checkpoint."""
     run_folder.clean_up(folder, keep=keep)
     return f"To continue: {how_to_continue(folder, sweep)}" if run_folder.is_run(folder) else None
 
@@ -75,8 +77,9 @@ def how_to_continue(folder: Path, sweep: bool) -> str:
 
 
 def train_in(folder: Path, composed: DictConfig, *, named: bool, sweep: bool) -> float:
-    """Trains in `folder`, which must be locked. `named`: the user has named this folder."""
-    # Imported here, because these are slow to import and not needed for --help or a wrong key.
+    """Trains in `folder`, which the caller has locked. `named` is true if the user named the
+    folder."""
+    # These imports are slow, and --help and errors in the command line do not need them.
     from rich.console import Console
 
     from headscope.cli.resume import changed_keys

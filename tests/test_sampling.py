@@ -1,4 +1,4 @@
-"""scripts/sample.py: several texts at once, precisions, and compiled steps."""
+"""Tests of scripts/sample.py: several texts in one batch, precisions, and compiled steps."""
 
 from pathlib import Path
 
@@ -37,7 +37,9 @@ def checkpoint(tmp_path: Path) -> str:
     return f"checkpoint={tmp_path / 'some.ckpt'}"
 
 
-def test_several_samples_equal_single_samples(script: Script, checkpoint: str) -> None:
+def test_samples_of_one_batch_equal_samples_generated_one_by_one(
+    script: Script, checkpoint: str
+) -> None:
     words = ["sample", checkpoint, f"prompt={PROMPT}", "max_new_tokens=12", "top_p=null"]
     several = script(*words, "num_samples=3", "seed=5")
     assert several.code == 0, several.err
@@ -64,14 +66,16 @@ def test_several_samples_equal_single_samples(script: Script, checkpoint: str) -
     assert places == sorted(places)
 
 
-def test_samples_of_consecutive_seeds_are_different(script: Script, checkpoint: str) -> None:
+def test_consecutive_seeds_give_different_samples(script: Script, checkpoint: str) -> None:
     words = ["sample", checkpoint, "prompt=", "max_new_tokens=40", "num_samples=3"]
     first, second = (script(*words, f"seed={seed}") for seed in (5, 6))
     assert first.code == second.code == 0, first.err
     assert not set(first.out.splitlines()) & set(second.out.splitlines()) - {""}
 
 
-def test_texts_of_different_lengths_equal_single_texts(tmp_path: Path, checkpoint: str) -> None:
+def test_texts_that_stop_at_different_lengths_equal_texts_generated_one_by_one(
+    tmp_path: Path, checkpoint: str
+) -> None:
     loaded = headscope.load(checkpoint.partition("=")[2])
     options = {"max_new_tokens": 40, "stop": ["e", "the"]}
     seeds = list(range(8))
@@ -84,7 +88,7 @@ def test_texts_of_different_lengths_equal_single_texts(tmp_path: Path, checkpoin
 
 
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
-def test_fewer_bits_change_the_loss_a_little(
+def test_lower_precision_changes_the_log_probabilities_only_slightly(
     script: Script, checkpoint: str, precision: str
 ) -> None:
     loaded = headscope.load(checkpoint.partition("=")[2])
@@ -98,7 +102,7 @@ def test_fewer_bits_change_the_loss_a_little(
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
-def test_the_callers_model_keeps_its_precision(precision: str) -> None:
+def test_in_precision_does_not_change_the_given_model(precision: str) -> None:
     model = gpt()
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     logits = model(TEXTS)
@@ -112,7 +116,7 @@ def test_the_callers_model_keeps_its_precision(precision: str) -> None:
     assert torch.equal(model(TEXTS), logits)
 
 
-def test_a_precision_that_is_none_is_refused(script: Script, checkpoint: str) -> None:
+def test_an_unknown_precision_is_rejected(script: Script, checkpoint: str) -> None:
     for name, known in {
         "sample": "auto, fp32, bf16, int8",
         "evaluate": "auto, fp32, bf16-mixed, bf16, int8",
@@ -122,7 +126,7 @@ def test_a_precision_that_is_none_is_refused(script: Script, checkpoint: str) ->
         assert said.err == f"Error: precision=fp4 must be one of {known}\n"
 
 
-def test_a_row_in_bf16_is_multiplied_as_many_rows_are() -> None:
+def test_the_bf16_product_of_one_row_equals_the_product_of_many_rows() -> None:
     model = in_precision(gpt(), "bf16")
     for part in model.modules():
         if isinstance(part, torch.nn.Linear):
@@ -132,7 +136,7 @@ def test_a_row_in_bf16_is_multiplied_as_many_rows_are() -> None:
             torch.testing.assert_close(part(x), rows[:, :1])
 
 
-def test_auto_is_bf16_for_large_models_where_the_device_has_it(
+def test_auto_precision_is_bf16_for_large_models_if_the_device_supports_bf16(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     large = torch.nn.Embedding(4, LARGE // 4, device="meta")
@@ -143,7 +147,7 @@ def test_auto_is_bf16_for_large_models_where_the_device_has_it(
         assert faster_precision(small) == "fp32"
 
 
-def test_computed_positions_keep_their_digits_in_bf16() -> None:
+def test_rotary_angles_stay_in_float32_in_a_bf16_model() -> None:
     _, model = content(configuration("model/position=rotary"))
     made = in_precision(model, "bf16")
     assert made.embedding.weight.dtype == torch.bfloat16
@@ -154,14 +158,14 @@ TEXTS = some_tokens()
 
 
 def cache_of_three(model: GPT, batch: int) -> Cache:
-    """What a model has of the first three tokens."""
+    """A key-value cache that contains the first three tokens of `TEXTS`."""
     cache = make_cache(model, batch)
     model.next_logits(TEXTS[:batch, :3], cache)
     return cache
 
 
 def read_others(read: Read, cache: Cache) -> Tensor:
-    """The logits after each of the others."""
+    """The logits of `read` after each of the tokens 3 to 9, which are read one by one."""
     batch = len(cache.tokens)
     tokens = (TEXTS[:batch, number : number + 1].clone() for number in range(3, 10))
     return torch.stack([read(token, cache) for token in tokens])
@@ -172,23 +176,25 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
 @torch.no_grad()
 @pytest.mark.parametrize(("batch", "position"), [(1, Rotary), (2, Alibi)])
-def test_a_compiled_step_has_the_logits_of_the_plain_one(
+def test_the_compiled_step_gives_the_logits_of_next_logits(
     batch: int, position: type[Position]
 ) -> None:
     model = gpt(position=position, ngrams=3)
     plain = read_others(model.next_logits, cache_of_three(model, batch))
     read = compile_reading(model, batch=batch)
-    other = 3 - batch  # is read as it is
+    other = 3 - batch  # for this number of texts, `read` is not compiled
     expected = read_others(model.next_logits, cache_of_three(model, other))
     torch.testing.assert_close(read_others(read, cache_of_three(model, other)), expected)
     cache = cache_of_three(model, batch)
-    model.blocks = None  # all that is left to read with is what was compiled
+    model.blocks = None  # from here on, only the compiled step works
     torch.testing.assert_close(read_others(read, cache), plain, **CLOSE)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
-def test_a_compiled_step_in_fewer_bits_is_as_near_as_the_plain_one(precision: str) -> None:
+def test_the_compiled_step_in_lower_precision_is_about_as_exact_as_next_logits(
+    precision: str,
+) -> None:
     exact = gpt()
     model = in_precision(exact, precision)
     expected = read_others(exact.next_logits, cache_of_three(exact, 1))
@@ -201,7 +207,7 @@ def test_a_compiled_step_in_fewer_bits_is_as_near_as_the_plain_one(precision: st
 
 @torch.no_grad()
 @pytest.mark.parametrize("pair", EACH, ids=str)
-def test_a_step_that_would_be_compiled_has_the_logits_of_the_plain_one(
+def test_the_exported_step_of_every_model_choice_gives_the_logits_of_next_logits(
     pair: tuple[str, str],
 ) -> None:
     model = gpt(**variant(pair))
@@ -216,7 +222,7 @@ def test_a_step_that_would_be_compiled_has_the_logits_of_the_plain_one(
 
 
 @torch.no_grad()
-def test_an_int8_step_that_would_be_compiled_reads_several_texts() -> None:
+def test_the_exported_int8_step_works_for_several_texts() -> None:
     exact = gpt()
     model = in_precision(exact, "int8")
     step = export(OneToken(model), make_cache(model, 2), first=2).module()
@@ -226,12 +232,12 @@ def test_an_int8_step_that_would_be_compiled_reads_several_texts() -> None:
     assert 0 < (made - expected).abs().max() < 0.05 * expected.abs().max()
 
 
-def test_a_context_too_short_to_compile_for_is_read_as_it_is() -> None:
+def test_nothing_is_compiled_for_a_very_short_context() -> None:
     model = gpt(block_size=3)
     assert compile_reading(model) == model.next_logits
 
 
-def test_what_is_compiled_writes_the_same(script: Script, checkpoint: str) -> None:
+def test_compile_does_not_change_the_output_of_the_script(script: Script, checkpoint: str) -> None:
     words = [checkpoint, "num_samples=2", "max_new_tokens=12", "temperature=0"]
     plain, compiled = (script("sample", *words, *more) for more in ([], ["compile=true"]))
     assert compiled.code == 0, compiled.err
@@ -239,7 +245,7 @@ def test_what_is_compiled_writes_the_same(script: Script, checkpoint: str) -> No
 
 
 @torch.no_grad()
-def test_a_step_for_a_gpu_has_the_logits_of_the_plain_one() -> None:
+def test_the_step_compiled_for_gpus_gives_the_logits_of_next_logits() -> None:
     torch._dynamo.reset()
     model = gpt(position=Rotary, ngrams=3)
     step = compile_at_call(OneToken(model), make_cache(model, 2), first=3)
@@ -255,13 +261,13 @@ def test_a_step_for_a_gpu_has_the_logits_of_the_plain_one() -> None:
         read_others(model.next_logits, cache_of_three(model, 2)),
         **CLOSE,
     )
-    assert torch._dynamo.utils.counters["frames"]["ok"] == frames > 0  # compiled once
+    assert torch._dynamo.utils.counters["frames"]["ok"] == frames > 0  # nothing is compiled again
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("width", [3, 3 * PARTS, 3 * PARTS + 5])
-def test_the_explicit_product_of_a_row_is_that_of_many_rows(
+def test_the_explicit_product_of_one_row_equals_the_product_of_many_rows(
     dtype: torch.dtype, bias: bool, width: int
 ) -> None:
     torch.manual_seed(0)
@@ -276,11 +282,11 @@ def test_the_explicit_product_of_a_row_is_that_of_many_rows(
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_an_int8_weight_is_off_by_half_a_step_of_its_row_at_most(bias: bool) -> None:
+def test_the_rounding_error_of_int8_is_at_most_half_a_step_of_the_row(bias: bool) -> None:
     torch.manual_seed(0)
     exact = torch.nn.Linear(24, 7, bias=bias)
     with torch.no_grad():
-        exact.weight[0] *= 100  # its scale is its own
+        exact.weight[0] *= 100  # each row has its own scale
         exact.weight[1] = 0
     made = Int8Linear(exact)
     apart = (made.weight * made.scale[:, None] - exact.weight).abs()
@@ -290,7 +296,9 @@ def test_an_int8_weight_is_off_by_half_a_step_of_its_row_at_most(bias: bool) -> 
     assert (error <= 0.05 * exact(x).norm(dim=(0, 1))).all()
 
 
-def test_where_nothing_can_be_compiled_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_compilation_raises_an_error_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fail(*given, **options):
         raise RuntimeError("no C compiler\nand more")
 

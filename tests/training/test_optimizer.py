@@ -1,4 +1,4 @@
-"""The laws of optimizers: what is in which group, what decays, and several as one."""
+"""Tests of the optimizers: parameter groups, weight decay, Muon, and combined optimizers."""
 
 import copy
 
@@ -21,7 +21,7 @@ def model(**options) -> GPT:
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_every_parameter_is_in_one_group_and_vectors_have_no_decay(tied):
+def test_every_parameter_is_in_exactly_one_group_and_vectors_have_no_weight_decay(tied):
     parameters = list(model(tied_head=tied).parameters())
     gpt = model(tied_head=tied)
     groups = adamw(gpt, **SETTINGS).param_groups
@@ -35,7 +35,7 @@ def test_every_parameter_is_in_one_group_and_vectors_have_no_decay(tied):
             assert group["weight_decay"] == (0.1 if parameter.dim() >= 2 else 0.0)
 
 
-def test_without_a_gradient_matrices_shrink_by_lr_times_decay_and_vectors_stay():
+def test_with_zero_gradients_matrices_shrink_by_lr_times_weight_decay_and_vectors_stay():
     gpt = model()
     before = {name: parameter.clone() for name, parameter in gpt.named_parameters()}
     for parameter in gpt.parameters():
@@ -46,7 +46,7 @@ def test_without_a_gradient_matrices_shrink_by_lr_times_decay_and_vectors_stay()
         torch.testing.assert_close(parameter.detach(), kept * before[name].detach())
 
 
-def test_the_first_step_is_as_long_as_the_rate_whatever_the_gradient():
+def test_the_first_step_of_adamw_is_the_learning_rate_for_any_gradient_size():
     layer = nn.Linear(3, 1, bias=False)
     before = layer.weight.detach().clone()
     layer.weight.grad = torch.tensor([[1e-3, -5.0, 400.0]])
@@ -55,7 +55,7 @@ def test_the_first_step_is_as_long_as_the_rate_whatever_the_gradient():
     torch.testing.assert_close(moved, 0.01 * layer.weight.grad.sign(), rtol=1e-3, atol=0)
 
 
-def test_frozen_parameters_are_left_out():
+def test_frozen_parameters_are_in_no_group():
     gpt = model()
     gpt.position.table.weight.requires_grad_(False)
     listed = [p for group in adamw(gpt, **SETTINGS).param_groups for p in group["params"]]
@@ -73,7 +73,7 @@ def trained(gpt: GPT, optimizer: torch.optim.Optimizer, steps: int) -> None:
         optimizer.step()
 
 
-def test_muon_has_the_matrices_of_the_blocks_and_adamw_all_else():
+def test_muon_trains_the_matrices_of_the_blocks_and_adamw_all_other_parameters():
     gpt = model(tied_head=False)
     fused, hidden, *rest = muon(gpt, **MUON).param_groups
     assert fused["params"] == [block.attention.qkv.weight for block in gpt.blocks]
@@ -87,7 +87,7 @@ def test_muon_has_the_matrices_of_the_blocks_and_adamw_all_else():
     assert [group["weight_decay"] for group in (fused, hidden, *rest)] == [0.1, 0.1, 0.1, 0.0]
 
 
-def test_together_is_each_alone():
+def test_the_combined_optimizer_equals_its_two_optimizers_used_separately():
     torch.manual_seed(0)
     one = model()
     other = copy.deepcopy(one)
@@ -112,7 +112,7 @@ def test_together_is_each_alone():
         assert torch.equal(weight, other.state_dict()[name]), name
 
 
-def test_a_rate_set_on_a_group_holds_also_after_loading():
+def test_a_loaded_state_continues_the_training_and_new_learning_rates_take_effect():
     torch.manual_seed(0)
     gpt = model()
     optimizer = muon(gpt, **MUON)
@@ -136,7 +136,7 @@ def test_a_rate_set_on_a_group_holds_also_after_loading():
         assert torch.equal(weight, before[name]), name
 
 
-def test_the_step_is_given_its_closure_once_and_returns_the_loss():
+def test_a_step_calls_its_closure_once_with_gradients_and_returns_the_loss():
     gpt, calls = model(), []
 
     def closure():
@@ -151,13 +151,13 @@ def test_the_step_is_given_its_closure_once_and_returns_the_loss():
 
 
 @pytest.mark.parametrize("wrong", [{"momentum": 1.0}, {"beta1": 1.0}, {"beta2": -0.1}])
-def test_muon_refuses_what_no_run_can_have(wrong):
+def test_muon_rejects_momentum_and_betas_that_are_out_of_range(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         muon(model(), **(MUON | wrong))
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
-def test_muon_moves_as_that_of_torch_does(weight_decay):
+def test_muon_makes_the_same_updates_as_torch_optim_muon(weight_decay):
     generator = torch.Generator().manual_seed(0)
     shapes = [(24, 8), (8, 24), (8, 8), (32, 8), (24, 8), (8, 32), (5, 8)]
     ours = [nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
@@ -170,24 +170,24 @@ def test_muon_moves_as_that_of_torch_does(weight_decay):
             other.grad = mine.grad.clone()
         for optimizer in optimizers:
             optimizer.step()
-    # A step changes a number by 0.03 or so; both round to bf16, in another order.
+    # A step changes a number by about 0.03. Both optimizers round to bf16, but in different orders.
     torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-3)
 
 
-def test_what_is_made_orthogonal_keeps_its_directions_and_loses_their_sizes():
+def test_orthogonal_keeps_the_singular_vectors_and_moves_singular_values_near_one():
     generator = torch.Generator().manual_seed(0)
     left, _ = torch.linalg.qr(torch.randn(2, 6, 6, generator=generator))
     right, _ = torch.linalg.qr(torch.randn(2, 9, 6, generator=generator))
     sizes = torch.tensor([100.0, 30, 10, 5, 3, 2])
     made = orthogonal(left * sizes @ right.mT)
-    inside = left.mT @ made @ right  # diagonal, were all directions kept
+    inside = left.mT @ made @ right  # diagonal if the singular vectors are kept
     size = inside.diagonal(dim1=1, dim2=2)
     assert (size > 0.6).all()
     assert (size < 1.3).all()
     assert (inside - torch.diag_embed(size)).abs().max() < 0.1
 
 
-def test_a_matrix_without_a_gradient_stays():
+def test_muon_does_not_change_a_matrix_without_a_gradient():
     moved, still = nn.Parameter(torch.ones(2, 3)), nn.Parameter(torch.ones(2, 3))
     moved.grad = torch.randn(2, 3)
     Muon([moved, still], lr=0.1, momentum=0.9, weight_decay=0.1).step()
@@ -195,7 +195,7 @@ def test_a_matrix_without_a_gradient_stays():
     assert not torch.equal(moved, torch.ones(2, 3))
 
 
-def test_muon_leaves_the_vectors_of_additive_attention_to_adamw():
+def test_adamw_trains_the_vectors_of_additive_attention():
     gpt = model(attention=AdditiveAttention)
     fused, hidden, *rest = muon(gpt, **MUON).param_groups
     vectors = {block.attention.w for block in gpt.blocks}
@@ -204,7 +204,7 @@ def test_muon_leaves_the_vectors_of_additive_attention_to_adamw():
     assert {*fused["params"], *hidden["params"]} == linear
 
 
-def test_each_block_of_rows_moves_like_a_matrix_on_its_own():
+def test_each_block_of_rows_is_updated_like_a_separate_matrix():
     generator = torch.Generator().manual_seed(0)
     fused = nn.Parameter(torch.randn(16, 8, generator=generator))
     blocks = [nn.Parameter(block.clone()) for block in fused.detach().split([8, 4, 4])]
@@ -221,7 +221,7 @@ def test_each_block_of_rows_moves_like_a_matrix_on_its_own():
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2])
-def test_the_blocks_of_a_fused_projection_are_queries_keys_and_values(kv_heads):
+def test_muon_divides_the_fused_projection_into_queries_keys_and_values(kv_heads):
     gpt = model(kv_heads=kv_heads)
     fused = muon(gpt, **MUON).param_groups[0]
     assert fused["rows"] == (4, 2 * kv_heads, 2 * kv_heads)

@@ -1,1 +1,1 @@
-"""Measurements that stand behind the figures in the docs."""
+"""The benchmarks whose results are shown in the docs."""

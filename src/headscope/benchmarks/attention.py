@@ -1,4 +1,5 @@
-"""Time of attention alone: every choice of model/attention as a single layer, at several shapes.
+"""Measures the time of a single attention layer, for every choice of model/attention and several
+shapes.
 
 Shapes: B batch, T tokens, C embed_dim.
 """
@@ -25,9 +26,11 @@ WORDS = "{milliseconds[median]:,.2f} ms, {milliseconds[ratio][median]:.2f}x"
 
 
 def measure(request: Request) -> Result:
-    """Milliseconds of one forward and backward pass of every attention, with default settings.
+    """Measures the milliseconds of one forward and backward pass of every attention layer, with its
+    default settings.
 
-    Raises UserError for a shape that no layer can have, and for keys of other parts.
+    Raises UserError when a shape is impossible, or when the command line sets a key that this suite
+    does not use.
     """
     plan = request.suite
     for word in request.words:
@@ -72,7 +75,8 @@ def measure(request: Request) -> Result:
 def time_shape(
     models: dict[str, ModelConfig], shape: list[int], request: Request
 ) -> list[dict[str, Any]]:
-    """A row for each attention, and one for the reference on the explicit path."""
+    """One row for each attention layer, and one more for multi_head on the explicit path, where it
+    also returns the attention weights."""
     tokens, embed_dim, _ = shape
     size = (request.suite.batch_size, tokens, embed_dim)
     x = torch.randn(size, device=request.device, requires_grad=True)
@@ -100,8 +104,9 @@ def layer_of(model: ModelConfig, shape: list[int]) -> MultiHeadAttention:
 
 
 def turn(layer: MultiHeadAttention, x: Tensor, gradient: Tensor, explicit: bool) -> Figures:
-    """Milliseconds of one forward pass of x (B, T, C) and one backward pass of `gradient`
-    (B, T, C) to x and to the weights; and of one forward pass without gradients."""
+    """Milliseconds of one forward and one backward pass of `layer`, and of one forward pass without
+    gradients. `x` (B, T, C) is the input of the layer, and `gradient` (B, T, C) is the gradient of
+    its output. With `explicit`, the layer also returns its attention weights."""
 
     def both() -> None:
         out = layer(x, weights=explicit)

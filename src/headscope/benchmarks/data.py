@@ -1,4 +1,5 @@
-"""Time and memory of making a training batch from small and large corpora, ours and nanoGPT's."""
+"""Compares the time and memory that headscope and nanoGPT need to make a training batch, from small
+and large corpora."""
 
 import tempfile
 from collections.abc import Iterator
@@ -20,9 +21,11 @@ from headscope.training.check import check
 
 
 def measure(request: Request) -> Result:
-    """Microseconds per batch and growth of the process's memory, on corpora of random tokens in a
-    temporary folder. The files were just written, so they are usually read from memory, not from
-    the disk."""
+    """Measures the microseconds per batch, and how much the memory of the process grows.
+
+    The corpora are files of random tokens in a temporary folder. The files have just been written,
+    so the operating system usually reads them from its cache in memory, not from the disk.
+    """
     run, plan = request.run, request.suite
     check(run)
     sizes = sorted(set(plan.tokens))
@@ -30,7 +33,8 @@ def measure(request: Request) -> Result:
         raise UserError(f"suite.tokens={plan.tokens} must hold at least one size, each at least 1")
     length, batch_size = run.model.block_size, run.trainer.batch_size
     make = partial(TrainingBatches, block_size=length, batch_size=batch_size, seed=run.seed)
-    make(np.broadcast_to(np.uint16(0), sizes[0]))  # raises UserError if it is too short
+    # Raises UserError if the smallest corpus is too short for a batch.
+    make(np.broadcast_to(np.uint16(0), sizes[0]))
     groups: dict[str, list[Any]] = {}
     for size in sizes:
         with tempfile.TemporaryDirectory(prefix="headscope-") as folder:
@@ -60,7 +64,7 @@ def measure(request: Request) -> Result:
 
 
 def turn(batches: Iterator[Batch], count: int) -> Figures:
-    """Make `count` batches after one that is not timed."""
+    """Measure the time and memory of `count` batches, after one batch that is not measured."""
     next(batches)
     before = runner.process_mib("RssAnon")
     seconds = runner.seconds_of(lambda: [None for _ in islice(batches, count)], torch.device("cpu"))
@@ -71,8 +75,8 @@ def turn(batches: Iterator[Batch], count: int) -> Figures:
 
 
 def nanogpt_batches(path: Path, length: int, batch_size: int, seed: int) -> Iterator[Batch]:
-    """The batches of `get_batch` in nanoGPT's train.py: it opens the file for every batch, and
-    copies each sequence separately from a random place."""
+    """Yields batches as `get_batch` in nanoGPT's train.py makes them. `get_batch` opens the file
+    again for every batch, and copies each sequence separately from a random position."""
     generator = torch.Generator().manual_seed(seed)
     while True:
         data = np.memmap(path, dtype=np.uint16, mode="r")
@@ -83,7 +87,7 @@ def nanogpt_batches(path: Path, length: int, batch_size: int, seed: int) -> Iter
 
 
 def write_tokens(path: Path, size: int, *, seed: int) -> None:
-    """Write uniformly random uint16 tokens, ten million at a time."""
+    """Write `size` uniformly random uint16 tokens to a file, ten million at a time."""
     random = np.random.default_rng(seed)
     with path.open("wb") as file:
         for first in range(0, size, 10**7):

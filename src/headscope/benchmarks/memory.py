@@ -1,4 +1,5 @@
-"""Memory of a training step: with options that save memory, and with transformers' GPT-2."""
+"""Measures the memory of a training step: without and with the options that save memory, and with
+GPT-2 of the package transformers."""
 
 from dataclasses import replace
 from functools import partial
@@ -14,8 +15,12 @@ OURS, THEIRS = "headscope", "transformers"
 
 
 def measure(request: Request) -> Result:
-    """Peak memory and milliseconds of a step, each side in its own process. Raises RuntimeError
-    when the first losses differ: all sides start from the same weights."""
+    """Measures the peak memory and the milliseconds of a training step. Every measurement runs in
+    its own process.
+
+    Raises RuntimeError when the losses of the first step differ. These losses should be equal,
+    because all models start from the same weights.
+    """
     if request.suite.peers:
         check_gpt2(request.run.model, request)
     plan = step_plan(request).changed({"loss_chunk_tokens": None, "checkpoint_activations": False})

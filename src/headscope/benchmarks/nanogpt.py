@@ -1,4 +1,5 @@
-"""A real nanoGPT checkout as a side of suite=race: its own train.py, in its own process."""
+"""Trains with the train.py of a nanoGPT checkout, in a separate process, so that suite=race can
+compare nanoGPT with headscope."""
 
 import pickle
 import re
@@ -30,11 +31,13 @@ SETTINGS = (
     *("--device=cpu", "--compile=False", "--eval_iters=20", "--log_interval=1", "--block_size=64"),
     *("--batch_size=12", "--n_layer=4", "--n_head=4", "--n_embd=128", "--dropout=0.0"),
 )
-"""The CPU recipe of nanoGPT's README, with max_iters and lr_decay_iters of MAX_STEPS."""
+"""The options of the CPU recipe in nanoGPT's README. The recipe also sets max_iters and
+lr_decay_iters to MAX_STEPS."""
 
 
 def checked(path: str) -> Path:
-    """The path of a checkout. Raises UserError when it is not one."""
+    """Returns the path of a nanoGPT checkout. Raises UserError when one of nanoGPT's files is
+    missing there."""
     for name in FILES:
         if not (Path(path) / name).is_file():
             raise UserError(
@@ -44,10 +47,11 @@ def checked(path: str) -> Path:
 
 
 def train(checkout: Path, request: Request, seed: int) -> tuple[int, list[dict[str, float]]]:
-    """Train nanoGPT on the tokens of the run. Returns the number of parameters and the final mark.
+    """Train nanoGPT on the tokens of the run. Returns the number of parameters, and a list with one
+    entry: the last step, the seconds of training, and the loss.
 
-    The loss is that of the last weights on the whole validation split, computed by our code.
-    nanoGPT always uses its own seed, so `seed` has no effect.
+    headscope computes this loss from the last checkpoint, on the whole validation split. nanoGPT
+    always uses its own seed, so `seed` has no effect.
     """
     steps = min(request.suite.max_steps or MAX_STEPS, MAX_STEPS)
     with (
@@ -60,7 +64,7 @@ def train(checkout: Path, request: Request, seed: int) -> tuple[int, list[dict[s
             (folder / file).parent.mkdir(exist_ok=True)
             shutil.copy(checkout / file, folder / file)
         write_data(store, folder / "data" / "shakespeare_char")
-        # Evaluates, and therefore saves, after the last step.
+        # nanoGPT saves only when it evaluates, so it must evaluate after the last step.
         ends = {"max_iters": steps, "lr_decay_iters": steps, "eval_interval": min(250, steps)}
         options = [f"--{key}={value}" for key, value in ends.items()]
         options += ["--out_dir=out", "--always_save_checkpoint=True"]
@@ -72,7 +76,7 @@ def train(checkout: Path, request: Request, seed: int) -> tuple[int, list[dict[s
 
 
 def write_data(store: TokenStore, folder: Path) -> None:
-    """Write the tokens of both splits as nanoGPT's prepare.py does."""
+    """Write the tokens of both splits in the file format of nanoGPT's prepare.py."""
     if store.train.dtype != "uint16":
         raise UserError("nanoGPT stores tokens as uint16: choose a vocabulary below 65,536")
     folder.mkdir(parents=True)
@@ -83,7 +87,7 @@ def write_data(store: TokenStore, folder: Path) -> None:
 
 
 def run_script(folder: Path, arguments: list[str]) -> str:
-    """The output of train.py in `folder`. Raises UserError when it fails."""
+    """Run train.py in `folder` and return what it prints. Raises UserError when train.py fails."""
     command = [sys.executable, "train.py", *arguments]
     with subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -100,12 +104,12 @@ def run_script(folder: Path, arguments: list[str]) -> str:
 
 
 def training_seconds(log: str, steps: int) -> float:
-    """The training time of the first `steps` iterations, from the log of nanoGPT's train.py.
+    """The seconds of the first `steps` iterations, from the log of nanoGPT's train.py.
 
-    The logged time of an iteration includes the evaluation before it. So an iteration with an
-    evaluation counts with the median time of the others.
+    If nanoGPT evaluates before an iteration, the logged time of the iteration includes the
+    evaluation. Then the median time of the iterations without an evaluation is used instead.
 
-    Raises UserError when the log does not have every iteration.
+    Raises UserError when the log does not have the times of these iterations.
     """
     times = {
         int(n): float(ms) for n, ms in re.findall(r"^iter (\d+): .*time ([\d.]+)ms", log, re.M)
@@ -121,7 +125,8 @@ def training_seconds(log: str, steps: int) -> float:
 
 
 def load_weights(path: Path, request: Request, store: TokenStore) -> GPT:
-    """Our model of experiment=nanogpt_cpu with the weights of nanoGPT's checkpoint."""
+    """Build the headscope model of experiment=nanogpt_cpu, and load the weights of a nanoGPT
+    checkpoint into it."""
     config = request.compose(TrainConfig, "train", ["experiment=nanogpt_cpu"])
     model = build_model(config.model, vocab_size=store.tokenizer.vocab_size)
     try:

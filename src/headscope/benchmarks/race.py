@@ -1,5 +1,5 @@
-"""Time until a recipe reaches a loss, against another recipe or nanoGPT: both train in full, in
-turn."""
+"""Measures how long a recipe trains until it reaches a loss, and compares it with another recipe or
+with nanoGPT. Both train in full, one after the other."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -19,21 +19,27 @@ from headscope.training.process import prepare_process
 
 DEVICE = ("trainer.accelerator", "trainer.precision", "trainer.compile")
 SHARED = ("data", "tokenizer", "store_dir", *DEVICE)
-"""Beginnings of the overrides that hold for both recipes."""
+"""Overrides that start with one of these names apply to both recipes. All other overrides change
+only the first recipe."""
 
 UNITS = {"loss": "nats per token", "bits_per_byte": "bits per byte"}
-"""Names of the validation figures, and their units."""
+"""The validation metrics that a race can compare, with their units."""
 
 Mark = dict[str, float]
-"""The step, the seconds of training until then, and the loss on the whole validation split."""
+"""One validation: the step, the seconds of training up to this step, and the loss on the whole
+validation split."""
 
 Train = Callable[[int], tuple[int, list[Mark]]]
-"""Trains with a seed; returns the number of parameters and the marks."""
+"""A function that trains with a given seed. It returns the number of parameters, and a `Mark` for
+each validation."""
 
 
 def measure(request: Request) -> Result:
-    """Train both sides once with each seed. The time is the training time until the loss is at most
-    `suite.target`. A run that does not reach it, or has no target, counts with its whole time."""
+    """Train both sides (two recipes, or a recipe and nanoGPT) once with each seed.
+
+    The measured time is the training time until the loss is at most `suite.target`. If the loss
+    stays higher, or `suite.target` is null, the time of the whole training is used.
+    """
     plan = request.suite
     if not plan.seeds:
         raise UserError("suite.seeds=[] must name at least one seed")
@@ -81,9 +87,10 @@ def measure(request: Request) -> Result:
 
 
 def trainings(request: Request) -> tuple[dict[str, Train], str]:
-    """Both sides by name, and the unit of the loss: bits per byte if the tokenizers differ.
+    """Returns the training function of each side by name, and the unit of the losses. The unit is
+    bits per byte if the two tokenizers differ.
 
-    Raises UserError when the losses cannot be compared.
+    Raises UserError when the two sides cannot be compared.
     """
     plan, run = request.suite, request.run
     name = request.experiment or "default"
@@ -122,7 +129,7 @@ def train_recipe(
 
 
 class ValidationLosses(Callback):
-    """Records the validation figure `key` at every validation, and the training time until then."""
+    """At every validation, records the metric `val/<key>` and the training time up to this step."""
 
     def __init__(self, key: str) -> None:
         self.key = key

@@ -1,6 +1,7 @@
-"""The arithmetic of a token, and the rate that a machine reaches.
+"""Computes the FLOPs of a training step, and measures the FLOPs per second of a device.
 
-PyTorch's FlopCounterMode counts no fused attention on a CPU; the formula here does.
+A FLOP is one addition or multiplication. The FLOPs come from a formula, because PyTorch's
+FlopCounterMode does not count fused attention on a CPU.
 """
 
 import torch
@@ -11,17 +12,20 @@ from headscope.nn import GPT
 
 
 def training_flops(model: GPT) -> int:
-    """Additions and multiplications per token of a training step: 6 per weight of a linear layer,
-    and 12 T for each dimension of each head (PaLM 2022, appendix B; without a discount for the
-    causal mask). Embeddings are only looked up."""
+    """FLOPs of a training step per token (PaLM 2022, appendix B): 6 for each weight of a linear
+    layer, and 12 T for each dimension of each head, where T is `block_size`.
+
+    Masked positions in causal attention count like all others. Embeddings do not count, because
+    they are only looked up.
+    """
     weights = sum(part.weight.numel() for part in model.modules() if isinstance(part, nn.Linear))
     widths = sum(part.heads * part.head_dim for part in model.attentions)
     return 6 * weights + 12 * widths * model.block_size
 
 
 def matrix_rate(device: torch.device) -> float:
-    """Additions and multiplications per second in a product of two large matrices. Under autocast,
-    they have its precision."""
+    """FLOPs per second of a product of two large matrices. If autocast is on, the matrices have the
+    dtype of autocast."""
     size = 1024 if device.type == "cpu" else 8192
     a, b = (torch.randn(size, size, device=device) for _ in "ab")
     if torch.is_autocast_enabled(device.type):

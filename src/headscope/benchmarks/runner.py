@@ -1,6 +1,7 @@
-"""Runs a suite: times its sides in turn, and writes its figures as JSON, Markdown and a chart.
+"""Runs a benchmark suite, and writes its results as JSON, as Markdown tables and as a chart.
 
-A suite is a module with a function `measure`, which takes a `Request` and returns a `Result`.
+A suite is a module with a function `measure`, which takes a `Request` and returns a `Result`. A
+suite compares several sides, such as headscope and nanoGPT.
 """
 
 import math
@@ -39,13 +40,13 @@ from headscope.training.run import device_name
 
 Figures = dict[str, float]
 Measured = dict[str, list[Figures]]
-"""The figures of each side, round by round."""
+"""The measured numbers of each side: a list with one entry for each round."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """The command line: `words` are its overrides, and `compose` returns another configuration of
-    conf/ as an instance of a schema."""
+    """The configuration of a benchmark, from the command line. `words` are the overrides of the
+    command line. `compose` is a function that composes another configuration from conf/."""
 
     run: TrainConfig
     suite: Any
@@ -61,8 +62,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Result:
-    """The rows of each table by its title, and the keys and headings of its `columns`, which `note`
-    explains. The other `figures` are only in the JSON file."""
+    """The results of a suite. `groups` maps the title of each table to its rows. `columns` maps the
+    keys of the rows to headings, and `note` explains the columns. `panels` are the parts of the
+    chart. `figures` are further results, which are written only to the JSON file."""
 
     groups: Mapping[str, Sequence[Row]]
     columns: Mapping[str, str]
@@ -74,11 +76,11 @@ class Result:
 
 
 def run_suite(name: str, request: Request, output: Path) -> None:
-    """Measure, print the tables, and write the figures to `output`. Beside it, write the tables as
-    .md and the chart as .png.
+    """Run a suite, print its tables, and write its results to the JSON file `output`. Write the
+    tables (.md) and the chart (.png) to files of the same name.
 
-    Raises UserError when a number of the suite is out of range, memory runs out, or a file that
-    this function did not write would be replaced.
+    Raises UserError when a number in the suite's configuration is out of range, when memory runs
+    out, or when a file would be overwritten that is not a result of a benchmark.
     """
     markdown, picture = check_output(output)
     check_positive(request.suite)
@@ -110,7 +112,7 @@ def run_suite(name: str, request: Request, output: Path) -> None:
 
 
 def check_output(output: Path) -> tuple[Path, Path]:
-    """The paths of the tables and the chart beside `output`."""
+    """Returns the paths of the tables (.md) and of the chart (.png) that belong to `output`."""
     if output.suffix != ".json" or not output.parent.is_dir():
         raise UserError(f"output={output} must be a .json file in a folder that exists")
     earlier = read_json(output)
@@ -134,7 +136,7 @@ def check_positive(config: Any, key: str = "suite") -> None:
 
 
 def alternate(sides: Mapping[str, Callable[[], Figures]], rounds: int = 1) -> Measured:
-    """Call every side once per round."""
+    """Call the function of every side once in each round."""
     measured: Measured = {}
     for number in range(rounds):
         take_turns(sides, measured, f"round {number + 1} of {rounds}")
@@ -142,8 +144,8 @@ def alternate(sides: Mapping[str, Callable[[], Figures]], rounds: int = 1) -> Me
 
 
 def take_turns(sides: Mapping[str, Callable[[], Figures]], measured: Measured, label: str) -> None:
-    """One round. Every second round has the reverse order, so that a machine that slows down slows
-    all sides equally."""
+    """Run one round: call the function of every side once. The order is reversed in every second
+    round. So all sides are affected equally if the machine becomes slower over time."""
     odd = sum(map(len, measured.values())) // len(sides) % 2
     for name in reversed([*sides]) if odd else sides:
         figures = sides[name]()
@@ -153,8 +155,9 @@ def take_turns(sides: Mapping[str, Callable[[], Figures]], measured: Measured, l
 
 
 def summarize(measured: Measured, *, reference: str) -> list[dict[str, Any]]:
-    """A row for each side: the median, min and max of each figure, and of its `ratio` to the same
-    figure of the side `reference` in the same round."""
+    """One row for each side, with the median, minimum and maximum of every measured number over the
+    rounds. `ratio` has the same statistics for the ratio to the side `reference` in the same
+    round."""
     rows = []
     for name, rounds in measured.items():
         row: dict[str, Any] = {"side": name}
@@ -172,14 +175,14 @@ def spread(values: Sequence[float]) -> Figures:
 
 
 def require_equal_losses(losses: Figures, reference: str, *, tolerance: float) -> None:
-    """Raises RuntimeError when the sides did not do the same work."""
+    """Raises RuntimeError when the losses differ, because the sides then did different work."""
     for name, loss in losses.items():
         if not math.isclose(loss, losses[reference], rel_tol=tolerance):
             raise RuntimeError(f"{name} began at loss {loss}, {reference} at {losses[reference]}")
 
 
 def seconds_of(call: Callable[[], object], device: torch.device) -> float:
-    """Seconds of one call, until the device has finished its work."""
+    """Seconds that one call takes, until the device has finished its work."""
     wait_for(device)
     started = time.perf_counter()
     call()
@@ -188,10 +191,11 @@ def seconds_of(call: Callable[[], object], device: torch.device) -> float:
 
 
 def in_fresh_process(function: Callable[[Any], Any], argument: Any) -> Any:
-    """Call a function in a process that has imported its module and done nothing else."""
+    """Call a function in a new process, which has only imported the module of the function."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([function.__module__])
-    # Ctrl-C reaches all processes of a terminal. This process is ended by its parent.
+    # Ctrl-C reaches all processes of a terminal. The new process ignores it, and is ended by the
+    # parent process.
     ignore = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
     with on_stop(kill_children), ProcessPoolExecutor(1, context, initializer=ignore) as pool:
         return pool.submit(function, argument).result()
@@ -203,8 +207,9 @@ def kill_children() -> None:
 
 
 def process_mib(field: str) -> float:
-    """A field of /proc/self/status (man 5 proc) in MiB: VmRSS is resident memory, VmHWM its peak,
-    RssAnon the part without file pages. NaN on systems other than Linux."""
+    """The value of `field` in /proc/self/status (man 5 proc), in MiB. VmRSS is the resident memory,
+    VmHWM is its peak, and RssAnon is the resident memory without pages of files. Returns NaN on
+    systems other than Linux."""
     status = Path("/proc/self/status")
     lines = status.read_text(encoding="utf-8") if status.exists() else ""
     found = re.search(rf"^{field}:\s+(\d+) kB", lines, re.M)
@@ -212,8 +217,8 @@ def process_mib(field: str) -> float:
 
 
 def trained(config: TrainConfig, *callbacks: Callback, validate_all: bool = False) -> Run:
-    """Train a run in a temporary folder, without the final validation. With `validate_all`, every
-    validation evaluates the whole split."""
+    """Train with `config` in a temporary folder, without the evaluation at the end. With
+    `validate_all`, every validation during training uses the whole validation split."""
     with (
         tempfile.TemporaryDirectory() as folder,
         on_stop(partial(shutil.rmtree, folder, ignore_errors=True)),

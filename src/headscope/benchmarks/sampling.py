@@ -1,5 +1,5 @@
-"""Tokens sampled per second: with and without the cache, compiled, in bf16 and int8, and by
-transformers."""
+"""Measures the tokens that headscope samples per second: without and with the key-value cache,
+compiled, and in bf16 and int8. Compares headscope with the package transformers."""
 
 import copy
 import time
@@ -29,14 +29,17 @@ CASE = (
 )
 MODEL_KEYS = ("block_size", "embed_dim", "layers", "heads")
 Way = Callable[[int], list[int]]
-"""Samples the given number of tokens after the prompt of its case."""
+"""A function that samples a given number of tokens after a fixed prompt, and returns them."""
 
 
 def measure(request: Request) -> Result:
-    """Tokens per second of one text, including the prompt, without compilation.
+    """Measures the sampled tokens per second for a single text. The time includes reading the
+    prompt, but not the compilation.
 
-    `suite.small` compares ways to sample from one model, `suite.large` compares with `generate` of
-    transformers, greedily. Raises RuntimeError when two ways disagree.
+    With the model `suite.small`, only ways to sample with headscope are compared. With the model
+    `suite.large`, headscope is also compared with `generate` of transformers, in greedy sampling.
+
+    Raises RuntimeError when two ways sample different texts in float32.
     """
     require_transformers()
     plan, large = request.suite, request.suite.large

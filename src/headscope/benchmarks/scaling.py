@@ -1,7 +1,8 @@
-"""Growth of the cost of a training step with context, width, depth and vocabulary.
+"""Measures how the time and memory of a training step grow with context, width, depth and
+vocabulary.
 
-One size varies at a time. Every step trains on equally many tokens, so a longer context means fewer
-sequences.
+Only one of these sizes varies at a time. Every step has the same number of tokens, so with a longer
+context, a batch has fewer sequences.
 """
 
 import statistics
@@ -22,11 +23,11 @@ from headscope.errors import UserError
 from headscope.training.build import precision_of
 
 KEYS = {"context": "contexts", "width": "widths", "depth": "layers", "vocabulary": "vocabularies"}
-"""The axes, and the keys of `suite` with their values."""
+"""The sizes that vary, each with the key of `suite` that lists its values."""
 
 
 def measure(request: Request) -> Result:
-    """Milliseconds of a step and its peak memory at every size, and the exponents of growth."""
+    """Measures the time and the peak memory of a step at every size, and fits how they grow."""
     suite, config = request.suite, request.run
     for context in (config.model.block_size, *suite.contexts):
         if suite.tokens_per_step % context:
@@ -42,7 +43,8 @@ def measure(request: Request) -> Result:
             raise UserError(f"suite.{key}={values} must be at least two numbers, each at least 1")
         plans[axis] = {size: at(base, axis, size) for size in values}
         for plan in plans[axis].values():
-            with torch.device("meta"):  # refuses sizes that do not match, before any measurement
+            # Raises UserError before the first measurement if the sizes do not fit together.
+            with torch.device("meta"):
                 build_model(plan.run.model, vocab_size=plan.vocab_size)
     groups, panels = {}, []
     for axis, sizes in plans.items():
@@ -77,7 +79,8 @@ def measure(request: Request) -> Result:
 
 
 def at(plan: StepPlan, axis: str, size: int) -> StepPlan:
-    """`plan` with another size on one axis. Tokens per step and the width of a head stay."""
+    """A copy of `plan` in which `axis`, such as "width", has the value `size`. The tokens per step
+    and the width of each head do not change."""
     model = plan.run.model
     if axis == "vocabulary":
         return replace(plan, vocab_size=size)
@@ -90,8 +93,10 @@ def at(plan: StepPlan, axis: str, size: int) -> StepPlan:
 
 
 def exponent(sizes: Sequence[int], values: Sequence[float]) -> float:
-    """The p of value = a size^p, by least squares of logarithms over the larger half of the sizes,
-    where constant costs weigh least."""
+    """The exponent p in value = a size^p, fitted by least squares to the logarithms.
+
+    Only the larger half of the sizes is used, because constant costs have the least effect there.
+    """
     half = max(2, (len(sizes) + 1) // 2)
     x, y = ([log(each) for each in of[-half:]] for of in (sizes, values))
     return round(statistics.linear_regression(x, y).slope, 3)

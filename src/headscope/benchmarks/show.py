@@ -1,4 +1,4 @@
-"""Figures as Markdown tables and as charts: one function each, for all suites."""
+"""Shows the results of a benchmark suite as Markdown tables and as a chart."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,10 @@ NUMBER = ",.5g"
 
 
 def table(rows: Sequence[Row], columns: Mapping[str, str]) -> str:
-    """A Markdown table with a line per row. `columns` maps keys of the rows to headings.
+    """A Markdown table with one line for each row. `columns` maps keys of the rows to headings.
 
-    A figure is a number or a spread. Of a spread, the table shows the median, the range over the
-    rounds and the median ratio to the reference.
+    A value is a number, a text, or a dictionary of statistics over the rounds of a benchmark. From
+    a dictionary, the table shows the median, the range and the median ratio to the reference.
     """
     forms = {"": "{side}"}
     for key, heading in columns.items():
@@ -44,7 +44,7 @@ def table(rows: Sequence[Row], columns: Mapping[str, str]) -> str:
 
 
 def cell(form: str, row: Row) -> str:
-    """The format string `form` filled from a row; "-" if the row does not have the figure."""
+    """The format string `form`, filled with values of a row, or "-" if the row lacks a value."""
     try:
         text = form.format_map(row)
     except (KeyError, TypeError):
@@ -53,15 +53,16 @@ def cell(form: str, row: Row) -> str:
 
 
 def median(row: Row, key: str) -> float:
-    """A figure of a row, or its median if it is a spread."""
+    """The value of `key` in a row, or the median if the value is a dictionary of statistics."""
     value = row[key]
     return value["median"] if isinstance(value, Mapping) else value
 
 
 @dataclass(frozen=True)
 class Bars:
-    """A panel with a horizontal bar per row for the figure `key`. `words` is a format string for
-    the text at its end. Rows whose side starts with `highlight` have another colour."""
+    """A panel of a chart, with one horizontal bar for each row. The length of a bar is the value of
+    `key`. `words` is the format string of the text at the end of each bar. Bars whose name starts
+    with `highlight` have a different colour."""
 
     title: str
     axis: str
@@ -76,7 +77,7 @@ class Bars:
         widths = [median(row, self.key) for row in self.rows]
         colours = [ORANGE if name.startswith(self.highlight) else BLUE for name in names]
         bars = axes.barh(names, widths, color=colours, height=0.7)
-        # The text may leave the axes: the constrained layout makes room for it.
+        # The text may extend beyond the axes: the constrained layout makes room for it.
         axes.bar_label(bars, [cell(self.words, row) for row in self.rows], padding=5)
         if self.log:
             axes.set(xscale="log", xlim=(min(widths) / 1.5, 1.02 * max(widths)))
@@ -88,7 +89,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Line:
-    """Points of a line; without a marker it is a dotted reference line."""
+    """A line in a panel, with the points (x, y). A reference line has no marker and is dotted."""
 
     label: str
     x: Sequence[float]
@@ -99,7 +100,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Lines:
-    """A panel of lines. With `base`, both axes are logarithmic."""
+    """A panel of a chart, with lines. If `base` is given, both axes are logarithmic with this
+    base."""
 
     title: str
     axis: str
@@ -109,7 +111,8 @@ class Lines:
     def draw(self, axes: Axes) -> None:
         for line in self.lines:
             style = "-" if line.marker else ":"
-            size = 9 if line.marker == "s" else 5  # two markers at the same point stay visible
+            # Squares are larger, so that a circle at the same point does not hide them.
+            size = 9 if line.marker == "s" else 5
             axes.plot(
                 *(line.x, line.y, line.marker + style), color=line.colour, label=line.label, ms=size
             )
@@ -126,7 +129,7 @@ Panel = Bars | Lines
 
 
 def chart(title: str, panels: Sequence[Panel], columns: int = 1) -> Figure:
-    """The panels in rows of `columns` under one title, with one legend for all of them."""
+    """A figure with a title, all panels with `columns` panels per row, and a common legend."""
     rows = math.ceil(len(panels) / columns)
     height = max(1 + 0.28 * len(panel.rows) if isinstance(panel, Bars) else 3.6 for panel in panels)
     size = (5 + 4 * max(columns, 1.2), 1.6 + height * rows)

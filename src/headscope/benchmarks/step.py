@@ -1,8 +1,8 @@
-"""A training step on random tokens in a separate process: its peak memory and its time.
+"""Measures the peak memory and the time of a training step on random tokens, in a separate process.
 
-Memory is what the step needs at its peak: weights, gradients, optimizer state, activations and
-workspace. Memory in use before the model exists does not count. On a CPU, this is resident memory
-(Linux only); on a GPU, the memory that PyTorch allocated.
+The peak memory includes weights, gradients, optimizer state, activations and temporary buffers. It
+does not include memory that was in use before the model was created. On a CPU, it is the resident
+memory of the process (only on Linux). On a GPU, it is the memory that PyTorch has allocated.
 """
 
 import statistics
@@ -33,8 +33,8 @@ from headscope.training.process import prepare_process
 
 @dataclass(frozen=True)
 class StepPlan:
-    """What the process measures: `rounds` timed steps of `run`, after one that is not timed. With
-    `transformers`, the model is that of the package transformers."""
+    """What a process measures: `rounds` training steps with the configuration `run`, after one step
+    that is not timed. If `transformers` is true, the model is GPT-2 of the package transformers."""
 
     run: TrainConfig
     vocab_size: int
@@ -43,14 +43,14 @@ class StepPlan:
     transformers: bool = False
 
     def changed(self, trainer: Mapping[str, Any] | None = None, **model: Any) -> "StepPlan":
-        """The same plan with other keys of `model` and `trainer`."""
+        """A copy of the plan with other values for the given keys of `model` and `trainer`."""
         parts = {"model": model, "trainer": trainer or {}}
         new = {name: replace(getattr(self.run, name), **keys) for name, keys in parts.items()}
         return replace(self, run=replace(self.run, **new))
 
 
 def step_plan(request: Request) -> StepPlan:
-    """The step that the command line describes."""
+    """The plan for the training step that the command line describes."""
     if request.experiment:
         raise UserError(
             f"experiment={request.experiment}: this suite has its own model; give its sizes as "
@@ -61,7 +61,7 @@ def step_plan(request: Request) -> StepPlan:
 
 
 def measure_isolated(plan: StepPlan) -> Figures:
-    """`measure_step` in a fresh process."""
+    """Call `measure_step` in a new process."""
     if plan.device.type != "cuda" and (plan.device.type, sys.platform) != ("cpu", "linux"):
         raise UserError(
             "memory is measured on a CPU under Linux or on an NVIDIA GPU, not on "
@@ -71,9 +71,11 @@ def measure_isolated(plan: StepPlan) -> Figures:
 
 
 def measure_step(plan: StepPlan) -> Figures:
-    """Median milliseconds, peak memory in MiB, the number of parameters, and the first loss."""
+    """Returns the median milliseconds of a step, the peak memory in MiB, the number of parameters,
+    and the loss of the first step."""
     prepare_process()
-    # Loads libraries, and is too small to leave freed memory that the real step could reuse.
+    # A step of a tiny model loads the libraries, so that their memory does not count. The model is
+    # too small to leave freed memory that the measured step could reuse.
     tiny = plan.changed(
         {"batch_size": 1}, embed_dim=8 * plan.run.model.heads, layers=1, block_size=8
     )
@@ -97,8 +99,8 @@ def measure_step(plan: StepPlan) -> Figures:
 
 
 class Step:
-    """A model, its optimizer and its batches. A call trains on the next batch and returns the
-    loss."""
+    """A model with its optimizer and its batches. A call trains on the next batch and returns
+    the loss."""
 
     def __init__(self, plan: StepPlan) -> None:
         run, self.device = plan.run, plan.device

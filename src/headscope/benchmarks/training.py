@@ -1,4 +1,4 @@
-"""Cost of the framework: a training step of headscope, of a bare PyTorch loop, and of GPT-2 of the
+"""Compares the time of a training step in headscope, in a bare PyTorch loop, and with GPT-2 of the
 package transformers."""
 
 from collections.abc import Callable
@@ -23,11 +23,13 @@ OURS, BARE, THEIRS = "headscope", "bare loop", "transformers"
 
 
 def measure(request: Request) -> Result:
-    """Milliseconds per step, `suite.steps` at a time. All sides start from the same weights and see
-    the same batches. Validation, samples, pictures and saving are not timed.
+    """Measures the milliseconds per step. In each round, every side trains for `suite.steps` steps.
+    All sides start from the same weights and train on the same batches. The time does not include
+    validation, samples, pictures and saving.
 
-    `mfu` is model FLOPs utilization (PaLM 2022), relative to the rate of a large matrix product in
-    the same precision. Raises RuntimeError when the first losses differ.
+    `mfu` is model FLOPs utilization (PaLM 2022): the FLOPs per second of the training, divided by
+    the FLOPs per second of a large matrix product in the same precision. Raises RuntimeError when
+    the sides have different losses in the first step.
     """
     config, plan = deepcopy(request.run), request.suite
     if config.model.dropout:
@@ -37,7 +39,7 @@ def measure(request: Request) -> Result:
         )
     if plan.peers:
         check_gpt2(config.model, request)
-    # One more step, because a round ends where the next step begins.
+    # The last round needs one more step, because a round ends only when the next step begins.
     config.trainer.max_steps = plan.warmup_steps + plan.rounds * plan.steps + 1
     config.trainer.accumulate = 1
     prepare_process()
@@ -71,7 +73,8 @@ def measure(request: Request) -> Result:
 
 
 class Turns(Callback):
-    """After every `suite.steps` steps of the run, runs the other loops for as many steps."""
+    """Pauses a run of headscope after every `suite.steps` steps, and trains the other loops for as
+    many steps."""
 
     def __init__(self, plan: Any, loops: dict[str, BareLoop]) -> None:
         self.plan, self.loops = plan, loops

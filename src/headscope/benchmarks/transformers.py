@@ -1,4 +1,4 @@
-"""A model of ours as GPT-2 of the package transformers, for comparison."""
+"""Converts a headscope model to GPT-2 of the package transformers, to compare the two."""
 
 import importlib.util
 from dataclasses import replace
@@ -20,14 +20,16 @@ LAYERS = {
     "mlp.c_fc": "feed_forward.up_proj",
     "mlp.c_proj": "feed_forward.down_proj",
 }
-"""Names of the layers of a block in GPT-2 and in our model."""
+"""Maps the name of each layer in a GPT-2 block to its name in a headscope block."""
 
 FREE_KEYS = ("block_size", "embed_dim", "layers", "heads", "bias", "qkv_bias")
-"""Keys of the model that may differ between GPT-2 and models of its form."""
+"""Keys of the model that may have any value in a comparison with GPT-2. All other keys must have
+their defaults."""
 
 
 def our_names(layers: int) -> dict[str, str]:
-    """Names of the layers of a whole model in GPT-2 and in our model."""
+    """Maps the name of each layer in GPT-2 to its name in headscope, for models with `layers`
+    blocks."""
     blocks = {
         f"transformer.h.{number}.{theirs}": f"blocks.{number}.{ours}"
         for number in range(layers)
@@ -38,8 +40,8 @@ def our_names(layers: int) -> dict[str, str]:
 
 
 def gpt2_of(model: GPT) -> Any:
-    """GPT2LMHeadModel with a copy of the weights of a model of its form, which gives the same
-    logits. Biases that our model does not have are zero."""
+    """Creates a GPT2LMHeadModel with a copy of the weights of `model`, so that both give the same
+    logits. `model` must have the architecture of GPT-2. Biases that it does not have are zero."""
     require_transformers()
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -56,7 +58,8 @@ def gpt2_of(model: GPT) -> Any:
     copied = {"lm_head.weight": model.embedding.weight}
     for theirs, ours in our_names(len(model.blocks)).items():
         layer = model.get_submodule(ours)
-        for part, value in layer.named_parameters():  # GPT-2 stores linear layers transposed
+        for part, value in layer.named_parameters():
+            # GPT-2 stores the weights of linear layers transposed.
             transposed = isinstance(layer, nn.Linear) and part == "weight"
             copied[f"{theirs}.{part}"] = value.T if transposed else value
     with torch.no_grad():
@@ -74,7 +77,8 @@ def require_transformers() -> None:
 
 
 def check_gpt2(model: ModelConfig, request: Request) -> None:
-    """Raises UserError when a model does not have the form of GPT-2, which is our default form."""
+    """Raises UserError when `model` does not have the architecture of GPT-2, which is headscope's
+    default architecture."""
     same = {key: getattr(model, key) for key in FREE_KEYS}
     if model != replace(request.compose(ModelConfig, "model/gpt", [], key="model"), **same):
         raise UserError(

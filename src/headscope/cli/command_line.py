@@ -38,14 +38,14 @@ from headscope.training.run_folder import make_new
 
 
 def run_folder() -> Path:
-    """The run folder that Hydra chose. It is read without interpolation, because its name may
-    contain a literal `${`."""
+    """The run folder that Hydra has chosen. Its path is not interpolated, because it may contain a
+    literal `${`."""
     runtime: Any = OmegaConf.to_container(HydraConfig.get().runtime, resolve=False)
     return Path(runtime["output_dir"])
 
 
 def read_standard_input() -> str:
-    """Reads all of standard input. Raises UserError when it is not UTF-8."""
+    """Reads all of standard input. Raises UserError when the input is not UTF-8."""
     try:
         return sys.stdin.buffer.read().decode()
     except UnicodeDecodeError as error:
@@ -60,10 +60,13 @@ def run(
     """Composes conf/<config_name>.yaml with the command line of this process, and calls `task` with
     the result.
 
-    `prepare` takes the arguments as typed and as quoted for Hydra, and returns the arguments for
-    Hydra. An error that the user can fix is printed in one line, and the process ends with exit
-    code 1. Ctrl-C ends the process with 130. HYDRA_FULL_ERROR=1 shows the full traceback. If a run
-    of a sweep (`-m`) fails in this way, the sweep continues and lists the error again at the end.
+    `prepare` is called with two versions of the command-line arguments: as the user typed them, and
+    quoted for Hydra. It returns the arguments that are passed to Hydra.
+
+    An error that the user can fix is printed in one line, and the process ends with exit code 1.
+    The environment variable HYDRA_FULL_ERROR=1 shows the full traceback instead. If a run of a
+    sweep (`-m`) has such an error, the sweep continues, and the error is listed again at the end.
+    Ctrl-C ends the process with exit code 130.
     """
     full_error = os.environ.get("HYDRA_FULL_ERROR", "0") not in ("", "0")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise errors instead of printing them
@@ -73,7 +76,8 @@ def run(
 
     @functools.wraps(task)
     def guarded(config: Any) -> Any:
-        with exit_on_error(full_error):  # inside Hydra, which would print additional lines
+        # Errors are handled here, inside Hydra's call, because Hydra would print additional lines.
+        with exit_on_error(full_error):
             try:
                 return task(config)
             except USER_ERRORS as error:
@@ -107,8 +111,9 @@ def run(
 
 
 def skip_bad_runs(note_failure: Callable[[Sequence[str], BaseException], None]) -> None:
-    """Makes a sweep skip runs whose configuration Hydra cannot compose. By default, one such run
-    ends the sweep. `note_failure` is called with the words of each skipped run and the error."""
+    """Makes a sweep skip runs whose configuration Hydra cannot compose. By default, Hydra ends the
+    whole sweep at such a run. `note_failure` is called for each skipped run, with its overrides and
+    the error."""
 
     def remove_bad_runs(self: Sweeper, batch: Any) -> None:
         for words in list(batch):
@@ -118,15 +123,16 @@ def skip_bad_runs(note_failure: Callable[[Sequence[str], BaseException], None]) 
                 note_failure(words, error)
                 batch.remove(words)
 
-    # An import would give another class object than the one that Hydra's plugin loader uses.
+    # Hydra's plugin loader loads this class itself. An import would give a different class object,
+    # which Hydra does not use.
     plugins = Plugins.instance().class_name_to_class
     sweeper: Any = plugins["hydra._internal.core_plugins.basic_sweeper.BasicSweeper"]
     sweeper.validate_batch_is_legal = remove_bad_runs
 
 
 class NewFolder(Callback):
-    """Creates a new run folder before Hydra writes to it. So two runs that start in the same second
-    get different folders. A folder that the command line names is used unchanged."""
+    """Creates a new run folder before Hydra writes to it, so that two runs that start in the same
+    second get different folders. If the command line names a folder, that name is used."""
 
     def __init__(self, enabled: bool) -> None:
         self.enabled = enabled
@@ -139,6 +145,7 @@ class NewFolder(Callback):
 
 
 def _command_line_id() -> str:
-    """Eight hexadecimal digits that depend only on the words of the command line."""
+    """A hash of the command line, as eight hexadecimal digits: the same arguments give the same
+    digits."""
     words = [word for word in sys.argv[1:] if word not in MULTIRUN]
     return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:8]

@@ -16,8 +16,8 @@ from headscope.config import SCHEMAS
 
 @dataclass(frozen=True)
 class Key:
-    """A key of conf/ with its default value and its comment. A key that contains other keys has the
-    value {}."""
+    """A key in a file of conf/, with its default value and its comment. A key that contains other
+    keys has the value {}."""
 
     name: str
     value: Any
@@ -25,13 +25,13 @@ class Key:
 
     @property
     def shown(self) -> str:
-        """The value as it is written on a command line."""
+        """The value as a user types it on the command line."""
         plain = isinstance(self.value, str) and self.value.isprintable() and self.value
         return self.value if plain else json.dumps(self.value)
 
 
 def in_order(groups: Iterable[str]) -> list[str]:
-    """Sorts groups, such as model/attention, in the order of SCHEMAS."""
+    """Sorts configuration groups, such as model/attention, in the order of `SCHEMAS`."""
     order = list(SCHEMAS)
     names = {group: group.split("/")[-1] for group in sorted(groups)}
     return sorted(
@@ -47,8 +47,8 @@ def heading(file: Path) -> str:
 
 
 def keys_in(file: Path) -> Iterator[Key]:
-    """The keys that a file in conf/ sets, with their full names. Yields nothing if the file does
-    not exist, as for schemas and for Hydra's own files."""
+    """Yields the keys that a file in conf/ sets, with their full names. Yields nothing if the file
+    does not exist: schemas and Hydra's own settings have no file in conf/."""
     if not file.is_file():
         return
     text = file.read_text(encoding="utf-8")

@@ -1,4 +1,6 @@
-"""Makes the list of keys: python -m headscope.cli.configuration_page > docs/configuration.md"""
+"""Generates the documentation of all keys in conf/, with the command
+`python -m headscope.cli.configuration_page > docs/configuration.md`.
+"""
 
 import html
 from collections.abc import Iterator
@@ -22,7 +24,7 @@ EXPERIMENTS = "experiment"
 
 
 def page() -> str:
-    """The whole page as Markdown."""
+    """The text of docs/configuration.md."""
     blocks = [PREFACE, "## Groups", table(["group", "choices"], group_rows())]
     for root in SCHEMAS["script"]:
         file = CONF / f"{root}.yaml"
@@ -50,7 +52,8 @@ def group_rows() -> Iterator[list[str]]:
 
 
 def key_table(files: dict[str, Path]) -> str:
-    """A table of the keys that these choices set, with their defaults and comments."""
+    """A Markdown table of the keys that `files` set, with their defaults and comments. `files` maps
+    each choice of a group to its file in conf/."""
     choices: dict[tuple[str, str, str], list[str]] = {}
     for choice, file in files.items():
         for key in keys_in(file):
@@ -67,8 +70,8 @@ def key_table(files: dict[str, Path]) -> str:
 
 @cache
 def comment_elsewhere(name: str) -> str:
-    """The comment of a key in any file of conf/, for a choice that sets the key without a
-    comment."""
+    """Finds a comment for a key in the files of all choices. It is used when a choice sets the key
+    without a comment."""
     files = [CONF / group / f"{choice}.yaml" for group in GROUPS for choice in choices_of(group)]
     keys = [key for file in files for key in keys_in(file) if key.name == name]
     return next((key.comment for key in keys if key.comment), "")

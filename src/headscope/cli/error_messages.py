@@ -33,8 +33,8 @@ def exit_on_error(full_error: bool) -> Iterator[None]:
     """Ends the process if the code inside the `with` block raises an error.
 
     An error that the user can fix is printed in one line, and the exit code is 1. With
-    `full_error`, it is raised instead. Ctrl-C gives exit code 130. Any other error is a
-    bug: prints its traceback and how to report it.
+    `full_error`, such an error is raised again instead. Ctrl-C gives exit code 130. Any other error
+    is a bug: the traceback is printed, and a text that says how to report the bug.
     """
     try:
         yield
@@ -42,8 +42,8 @@ def exit_on_error(full_error: bool) -> Iterator[None]:
         print("\nInterrupted.", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
-        # The reading program, such as `head`, has ended. Without this, Python would print another
-        # error when it flushes standard output at exit.
+        # The program that reads the output, such as `head`, has ended. Send the rest of the output
+        # to the null device: otherwise, Python would print another error when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except USER_ERRORS as error:
@@ -62,7 +62,7 @@ def exit_on_error(full_error: bool) -> Iterator[None]:
 
 
 def one_line(error: BaseException) -> str:
-    """The message of an error in one line, without what Hydra and OmegaConf add to it."""
+    """The message of an error in one line, without the details that Hydra and OmegaConf add."""
     where = re.match(r"In '(.+?)': \w+ raised while composing", str(error))
     if where and error.__context__:
         return f"conf/{where[1]}.yaml: {one_line(error.__context__)}"
@@ -75,7 +75,8 @@ def one_line(error: BaseException) -> str:
         return f"{error.full_key}= must be given"
     if isinstance(error, ConfigKeyError | ConfigAttributeError) and error.full_key:
         return f"{error.full_key}: there is no such key{_suggestion(error)}"
-    if merging and isinstance(getattr(error, "full_key", None), int):  # an index in a list
+    # For an entry of a list, full_key is the index of the entry.
+    if merging and isinstance(getattr(error, "full_key", None), int):
         return f"{merging[1]}: {str(error).splitlines()[0]}"
     if isinstance(error, OmegaConfBaseException) and error.full_key:
         return f"{error.full_key}: {_plain_reason(error)}"
@@ -88,7 +89,7 @@ def one_line(error: BaseException) -> str:
 
 
 def _plain_reason(error: OmegaConfBaseException) -> str:
-    """Why OmegaConf does not accept a value, in terms of the command line."""
+    """Says why OmegaConf rejects a value, and how to fix it on the command line."""
     reason, key = str(error).splitlines()[0], error.full_key
     if "is not a ListConfig" in reason:
         return f"must be a list, in brackets: {key}=[...]"

@@ -17,19 +17,20 @@ from headscope.cli.words import CONF, choices_of
 from headscope.config.parse import HYDRA_KEYS
 
 MAX_WIDTH = 100
-"""Largest number of columns in a line."""
+"""The maximum width of a line, in characters."""
 
 MAX_SETTING_WIDTH = 42
-"""If `key=value` needs more columns than this, its comment starts on the next line."""
+"""If `key=value` has more characters than this, its comment starts on the next line."""
 
 SHARED = "head_types"
-"""A file in conf/ that sets keys at different places: callbacks.heads.thresholds of train.py, and
-thresholds of analyze.py."""
+"""The name of a file in conf/ that two scripts include under different keys: train.py under
+callbacks.heads.thresholds, and analyze.py under thresholds."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """A group with its chosen option and its keys. The script's own keys have the group ""."""
+    """A section of the help text: a configuration group with its current choice and its keys. The
+    script's own keys have the group ""."""
 
     group: str
     choice: str | None
@@ -37,7 +38,8 @@ class Section:
 
 
 def help_text(root: str, words: Sequence[str]) -> str:
-    """The output of scripts/<root>.py --help with the overrides `words`."""
+    """The text that scripts/<root>.py prints for --help. The command line also has the overrides
+    `words`."""
     usage, sections = sections_of(root, words)
     width = min(shutil.get_terminal_size((MAX_WIDTH, 24)).columns, MAX_WIDTH)
     lines = [line for section in sections for line in section_lines(section, width)]
@@ -45,7 +47,8 @@ def help_text(root: str, words: Sequence[str]) -> str:
 
 
 def sections_of(root: str, words: Sequence[str]) -> tuple[str, list[Section]]:
-    """The usage of a script, and all of its keys as composed with the overrides `words`."""
+    """The usage of a script, and sections with all of its keys. The overrides `words` change the
+    values of the keys."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
         composed = compose(root, list(words), return_hydra_config=True)
         loader = GlobalHydra.instance().config_loader()
@@ -83,7 +86,7 @@ Keys (set with key=value) and groups (choose with group=choice), as composed fro
 
 
 def section_lines(section: Section, width: int) -> Iterator[str]:
-    """A group and its keys in lines of up to `width` columns."""
+    """Yields the lines of a section. A line has up to `width` characters."""
     group, choice, keys = section.group, section.choice, section.keys
     if group:
         others = [name for name in choices_of(group) if name != choice]
@@ -101,7 +104,8 @@ def section_lines(section: Section, width: int) -> Iterator[str]:
 
 
 def setting_lines(setting: str, comment: str, column: int, width: int) -> list[str]:
-    """`key=value`, and its comment starting at `column`, in lines of up to `width` columns."""
+    """The lines for one key. `setting` is `key=value`, and `comment` starts at `column`. A line has
+    up to `width` characters."""
     right = [" " * column + line for line in textwrap.wrap(comment, max(width - column, 20))]
     if right and len(setting) <= MAX_SETTING_WIDTH:
         return [f"  {setting}".ljust(column) + right[0].strip(), *right[1:]]
@@ -112,7 +116,8 @@ def setting_lines(setting: str, comment: str, column: int, width: int) -> list[s
 
 
 def nested(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """All keys at all depths with their values. A key that contains other keys has the value {}."""
+    """Yields the full names and the values of all keys, also of nested keys. A key that contains
+    other keys has the value {}."""
     for name, value in values.items():
         if name not in HYDRA_KEYS:
             is_mapping = isinstance(value, dict)
@@ -122,6 +127,7 @@ def nested(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 
 
 def group_of(name: str, groups: Sequence[str]) -> str:
-    """The group of a key, such as model/attention, or "" for one of the script's own keys."""
+    """The configuration group of a key, such as model/attention, or "" if the key is one of the
+    script's own keys."""
     matching = [group for group in groups if name.startswith(group.replace("/", ".") + ".")]
     return max(matching, key=len, default="")

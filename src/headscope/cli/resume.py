@@ -1,7 +1,8 @@
-"""The command line of a resumed run.
+"""Makes the command line with which Hydra composes a resumed run.
 
-Hydra composes the user's words and the names of the run's choices. Nothing else from the checkpoint
-goes through Hydra, because a checkpoint may come from a stranger.
+Hydra gets the arguments of the user and the names of the run's choices, such as `optimizer=muon`.
+Nothing else from the checkpoint goes through Hydra, because a checkpoint may come from an untrusted
+source.
 """
 
 from pathlib import Path
@@ -29,19 +30,20 @@ FIXED = (
 """Keys and groups that cannot change when a run is resumed."""
 
 CHOICES_FROM_RUN = ("optimizer", "schedule")
-"""Groups for which Hydra gets the choice of the resumed run, because their keys depend on it."""
+"""Groups for which Hydra gets the choice of the resumed run, because each choice has different
+keys."""
 
 FIXED_CHOICES = ("optimizer",)
-"""Groups whose choice cannot change, because the checkpoint contains their state. Their keys can
-change."""
+"""Groups whose choice cannot change, because the checkpoint contains the state of this choice. The
+keys of the choice can change, such as `optimizer.lr`."""
 
 
 def resume_arguments(typed: list[str], quoted: list[str]) -> list[str]:
-    """The words of the command line for Hydra. With `resume=`, these also contain the choices of
-    the resumed run, and its folder as `hydra.run.dir`.
+    """Returns the command-line arguments for Hydra. With `resume=`, they also contain the choices
+    of the resumed run, and its folder as `hydra.run.dir`.
 
-    Raises UserError when there is nothing to resume, a word changes a fixed key, or
-    `hydra.run.dir=` names a folder that already holds a run.
+    Raises UserError when there is nothing to resume, when an argument changes a key that must stay
+    the same, or when `hydra.run.dir=` names a folder that already holds a run.
     """
     resumed = value_of(typed, "resume")
     if resumed is None:
@@ -80,10 +82,10 @@ def resume_arguments(typed: list[str], quoted: list[str]) -> list[str]:
 
 
 def choices_from_run(config: TrainConfig, overrides: list[str]) -> list[str]:
-    """The run's choices in CHOICES_FROM_RUN that `overrides` do not change, as words such as
-    `schedule=linear`.
+    """The choices of the resumed run, as arguments such as `schedule=linear`, for each group in
+    `CHOICES_FROM_RUN` that `overrides` do not set.
 
-    Returns only names from SCHEMAS, even if the configuration was manipulated.
+    Returns only names from `SCHEMAS`, even if the configuration was manipulated.
     """
     changed = {key_of(argument) for argument in overrides}
     return [
@@ -96,12 +98,12 @@ def choices_from_run(config: TrainConfig, overrides: list[str]) -> list[str]:
 
 
 def key_of(argument: str) -> str:
-    """The key of a word `key=value`, with dots instead of a group's slashes."""
+    """The key of an argument `key=value`. The slashes in the name of a group become dots."""
     return argument.partition("=")[0].lstrip("+~").replace("/", ".")
 
 
 def changed_keys(composed: list[str]) -> list[str]:
-    """The keys that the user changes. `composed` are the words from `resume_arguments`, in which
-    the user's words follow `resume=`."""
+    """The keys that the user changes in a resumed run. `composed` are the arguments from
+    `resume_arguments`, where the user's own arguments come after `resume=`."""
     first = next(index for index, word in enumerate(composed) if word.startswith("resume="))
     return [key_of(word) for word in composed[first + 1 :]]

@@ -1,7 +1,8 @@
-"""Checks and quotes the words of a command line before Hydra parses them.
+"""Checks and quotes the arguments of a command line before Hydra parses them.
 
-In Hydra's grammar, commas, quotes, brackets, `=` and most Unicode characters have special meanings.
-The user means paths and texts literally, so they are quoted for Hydra.
+In Hydra's grammar, commas, quotes, brackets and `=` have special meanings, and most Unicode
+characters are errors outside quotes. The user means paths and texts literally, so they are quoted
+for Hydra.
 """
 
 import json
@@ -62,11 +63,13 @@ MULTIRUN = {"-m", "--multirun"}
 HELP = {"-h", "--help"}
 NAME = re.compile(r"[^\W_][\w .+=@-]*")
 MAX_NAME_BYTES = 200
-"""File systems allow 255 bytes in the name of a folder, which also contains the date and time."""
+"""Maximum length of `name=` in bytes. The name of a run folder also contains the date and time,
+and file systems allow 255 bytes in total."""
 
 
 def literal_arguments(arguments: Sequence[str]) -> list[str]:
-    """Quotes the values of `LITERAL_KEYS` for Hydra. `null` is not quoted, except for a prompt."""
+    """Quotes the values of `LITERAL_KEYS` for Hydra. The value `null` is not quoted, except as a
+    prompt."""
     return [_literal_argument(argument) for argument in arguments]
 
 
@@ -93,7 +96,7 @@ def _texts(key: str, value: str) -> list[str]:
     try:
         texts = json.loads(value)
     except ValueError:
-        # The shell has removed the quotes, as in [\n, END].
+        # The value is not JSON, because the shell has removed the quotes, as in [\n, END].
         texts = [_unescaped(text.strip()) for text in value[1:-1].split(",")]
     if not all(isinstance(text, str) for text in texts):
         raise UserError(f'{key}={value} must be a list of texts, such as {key}=\'["a", "b"]\'')
@@ -124,7 +127,8 @@ def escape(text: str) -> str:
 
 
 def value_of(arguments: Sequence[str], key: str) -> str | None:
-    """The value of the last `key=...` in unquoted words. None if it is `null` or does not occur."""
+    """The value of the last `key=...` in unquoted arguments. None if the value is `null`, or if the
+    key does not occur."""
     values = [
         argument.partition("=")[2] for argument in arguments if argument.startswith(f"{key}=")
     ]
@@ -132,9 +136,10 @@ def value_of(arguments: Sequence[str], key: str) -> str | None:
 
 
 def implied_data(arguments: Sequence[str]) -> list[str]:
-    """`data=text` if the words contain `data.path=`, or `data=hub` if they contain `data.name=`.
+    """Returns `data=text` if the arguments contain `data.path=`, and `data=hub` if they contain
+    `data.name=`. The result is a list of arguments.
 
-    Returns nothing if the words or the experiment (`experiment=`) already choose `data`.
+    Returns an empty list if the arguments or the experiment (`experiment=`) already choose `data`.
     """
     arguments = [argument.lstrip("+") for argument in arguments]
     if any(argument.startswith("data=") for argument in arguments):
@@ -149,7 +154,8 @@ def implied_data(arguments: Sequence[str]) -> list[str]:
 
 
 def tokenizer_of_experiment(arguments: Sequence[str]) -> list[str]:
-    """The tokenizer that `experiment=` chooses, as a word such as `tokenizer=char`, if any."""
+    """The tokenizer that `experiment=` chooses: a list with an argument such as `tokenizer=char`.
+    The list is empty if the experiment does not choose a tokenizer."""
     chosen = re.findall(
         r"override /tokenizer: (\w+)", _experiment(value_of(arguments, "experiment") or "")
     )
@@ -157,8 +163,11 @@ def tokenizer_of_experiment(arguments: Sequence[str]) -> list[str]:
 
 
 def with_words(arguments: Sequence[str], words: Sequence[str]) -> list[str]:
-    """Inserts `words` before the first `key=value` of a command line. Hydra does not accept them
-    between flags, or after a flag that follows a `key=value`."""
+    """Inserts `words`, such as `data=text`, before the first `key=value` of a command line.
+
+    Hydra does not accept a `key=value` between flags, or after a flag that follows another
+    `key=value`.
+    """
     first = next(
         (
             index
@@ -176,8 +185,9 @@ def _experiment(name: str) -> str:
 
 
 def check_encoding(arguments: Sequence[str]) -> None:
-    """Raises UserError when a word or the path of the current folder is not valid UTF-8, which
-    configurations and checkpoints require, or when the path contains `${`."""
+    """Raises UserError when an argument or the path of the current folder is not valid UTF-8. Both
+    are stored in configurations and checkpoints, which need valid UTF-8. Also raises UserError when
+    the path contains `${`."""
     for kind, text in [*(("argument", word) for word in arguments), ("folder", os.getcwd())]:
         try:
             text.encode()
@@ -203,13 +213,14 @@ def check_name(typed: Sequence[str]) -> None:
 
 
 def choices_of(group: str) -> list[str]:
-    """The choices in a group of conf/, such as model/attention: the names of its files."""
+    """The choices in a configuration group, such as model/attention: the names of the files in its
+    folder."""
     return sorted(file.stem for file in (CONF / group).glob("*.yaml"))
 
 
 def check_groups(typed: Sequence[str]) -> None:
-    """Raises UserError when a group of conf/, such as `model/attention=`, is set to a choice that
-    does not exist."""
+    """Raises UserError when a configuration group, such as `model/attention=`, is set to a choice
+    that does not exist."""
     sweep = any(flag in typed for flag in MULTIRUN)
     for argument in typed:
         key, equals, value = argument.partition("=")
@@ -231,8 +242,8 @@ def check_groups(typed: Sequence[str]) -> None:
 
 
 def plain_word(word: str) -> str:
-    """Simplifies a word: `+key=` and `++key=` become `key=` for literal keys, which always exist,
-    and `logger=null` becomes `~logger`."""
+    """Simplifies an argument. For the keys in `LITERAL_KEYS`, which always exist, `+key=` and
+    `++key=` become `key=`. `logger=null` becomes `~logger`."""
     bare = word.lstrip("+")
     if bare.partition("=")[0] in LITERAL_KEYS:
         return bare
@@ -240,6 +251,7 @@ def plain_word(word: str) -> str:
 
 
 def flags_first(arguments: Sequence[str]) -> list[str]:
-    """Moves -m to the front, because Hydra does not recognize it between keys."""
+    """Moves the flag -m to the front, because Hydra does not recognize it between two arguments
+    `key=value`."""
     flags = [argument for argument in arguments if argument in MULTIRUN]
     return [*flags[:1], *(argument for argument in arguments if argument not in MULTIRUN)]

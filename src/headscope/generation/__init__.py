@@ -1,4 +1,4 @@
-"""Generates tokens and text from a model. Prints nothing and opens no files."""
+"""Generates tokens and text from a model. Prints nothing and loads no checkpoints."""
 
 from headscope.generation.choose_token import check_sampling, check_stop, choose_tokens
 from headscope.generation.compiled import compile_reading

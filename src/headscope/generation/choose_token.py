@@ -12,12 +12,14 @@ from headscope.errors import UserError
 
 
 def uniform_numbers(seeds: Sequence[int], device: torch.device) -> Iterator[Tensor]:
-    """Yields tensors (B,) of random numbers in [0, 1) without end, one number for each of B seeds.
+    """Yields an endless series of tensors (B,) of random numbers in [0, 1). Each tensor has one
+    number from each of the B seeds.
 
     The generators are on the CPU, so that a seed gives the same numbers on every device.
     """
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    while True:  # 256 at a time, to reduce calls and copies to the GPU
+    # Draws 256 numbers at a time, to reduce calls and copies to the GPU.
+    while True:
         numbers = [torch.rand(256, dtype=torch.float64, generator=each) for each in generators]
         yield from torch.stack(numbers, dim=1).to(most_precise_dtype(device)).to(device)
 
@@ -35,20 +37,22 @@ def choose_tokens(
     top_k: int | None = None,
     top_p: float | None = None,
 ) -> Tensor:
-    """Samples a token (B,) from softmax(logits / temperature) for each row of logits (B, V).
+    """For each row of logits (B, V), samples one token from softmax(logits / temperature). Returns
+    the tokens (B,).
 
     Uses inverse-CDF sampling with the random numbers `uniform` (B,) in [0, 1). `temperature=0`
     takes the most likely token. `top_k` keeps only the k most likely tokens. `top_p` then keeps
-    only the most likely tokens whose probabilities add up to top_p (Holtzman 2020).
+    only the most likely tokens, as few as needed for a total probability of top_p (Holtzman 2020).
 
     The same seed gives the same text on the same device. On another device, the logits differ in
-    their last digits. Rarely, this changes a token, and then the rest of the text. Probabilities
-    are computed in float64 (on mps in float32) to make this less likely.
+    their last digits. In rare cases, this changes a token and the text after it. Probabilities are
+    computed in float64 (on mps in float32) to make such cases rarer.
     """
     logits = logits.to(most_precise_dtype(logits.device))
     if temperature == 0:
         return logits.argmax(dim=-1)
-    if top_k is None and top_p is None:  # no need to sort
+    # Without top_k and top_p, the tokens need not be sorted.
+    if top_k is None and top_p is None:
         return inverse_cdf(uniform, probabilities_of(logits, temperature))[:, 0]
     logits, tokens = logits.sort(dim=-1, descending=True, stable=True)
     if top_k is not None:
@@ -61,14 +65,14 @@ def choose_tokens(
 
 
 def probabilities_of(logits: Tensor, temperature: float) -> Tensor:
-    """softmax(logits / temperature) for each row (B, V). Subtracts the largest logit first, because
-    a temperature near 0 would make the quotient infinite."""
+    """softmax(logits / temperature) for each row of logits (B, V). Subtracts the largest logit of
+    the row first. Otherwise, logits / temperature could be infinite for a temperature near 0."""
     return ((logits - logits.amax(dim=-1, keepdim=True)) / temperature).softmax(dim=-1)
 
 
 def inverse_cdf(uniform: Tensor, probabilities: Tensor) -> Tensor:
-    """For each row of `probabilities` (B, V), the first index (B, 1) at which their cumulative sum
-    exceeds `uniform` (B,) times their total."""
+    """Inverse-CDF sampling. For each row of `probabilities` (B, V), returns the first index (B, 1)
+    at which the cumulative sum exceeds `uniform` (B,) times the sum of the row."""
     cumulative = probabilities.cumsum(dim=-1)
     return torch.searchsorted(cumulative, uniform[:, None] * cumulative[:, -1:], right=True)
 

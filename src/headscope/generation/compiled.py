@@ -1,6 +1,7 @@
-"""Compiles the step that computes the logits after one new token.
+"""Compiles the step that reads one new token and computes the logits of the next token.
 
-Shapes: B texts, S tokens of each, C and N input and output width of a product, V vocab_size.
+Shapes: B number of texts, S tokens of each text, C input width and N output width of a matrix
+product, V vocab_size.
 """
 
 import tempfile
@@ -21,21 +22,23 @@ from headscope.nn import GPT, Cache, Past, make_cache
 
 @torch.no_grad()
 def compile_reading(model: GPT, *, batch: int = 1) -> Read:
-    """`model.next_logits`, compiled for one new token in each of `batch` texts.
+    """Returns a function like `model.next_logits`, which is compiled for one new token in each of
+    `batch` texts.
 
-    The result calls `model.next_logits` itself in all other cases: for the first tokens of a text,
-    for several tokens at once, for another number of texts, and if `block_size` is below 4.
+    In all other cases, the returned function calls `model.next_logits`: for the first tokens of a
+    text, for several new tokens at once, and for another number of texts. If `block_size` is below
+    4 or below `ngrams` + 2, nothing is compiled.
 
     Compiling takes tens of seconds on a CPU. The model must not change afterwards. Raises UserError
     if this machine cannot compile.
     """
-    # Earlier tokens lack some of their n-grams, so their step has other shapes.
+    # The first tokens of a text have fewer n-grams, so the tensors of their step have other shapes.
     first = max(2, model.ngrams)
     if first + 2 > model.block_size:
         return model.next_logits
     compile_step = compile_ahead if model.device.type == "cpu" else compile_at_call
     try:
-        with warnings.catch_warnings():  # PyTorch warns of its own calls
+        with warnings.catch_warnings():  # PyTorch's own internal calls raise FutureWarnings
             warnings.simplefilter("ignore", FutureWarning)
             step = compile_step(OneToken(model), make_cache(model, batch), first=first)
     except RuntimeError as error:
@@ -43,10 +46,8 @@ def compile_reading(model: GPT, *, batch: int = 1) -> Read:
         raise UserError(f"compile=true: the model cannot be compiled ({reason})") from error
 
     def read_one(tokens: Tensor, cache: Cache) -> Tensor:
-        if cache.length < first or tokens.shape != (
-            batch,
-            1,
-        ):  # compiled code does not check shapes
+        # The compiled code does not check the shapes of its inputs.
+        if cache.length < first or tokens.shape != (batch, 1):
             return model.next_logits(tokens, cache)
         logits = step(inputs(cache.append(tokens), cache))
         cache.length += 1
@@ -56,8 +57,8 @@ def compile_reading(model: GPT, *, batch: int = 1) -> Read:
 
 
 class OneToken(nn.Module):
-    """Maps `seen` (B, S) to the logits (B, V) of the next token. `cached` are the keys and values
-    of all tokens but the last, layer by layer."""
+    """Maps all tokens of the texts, `seen` (B, S), to the logits (B, V) of the next token. `cached`
+    are the keys and the values of each layer in turn, for all tokens except the last."""
 
     def __init__(self, model: GPT) -> None:
         super().__init__()
@@ -75,17 +76,17 @@ class OneToken(nn.Module):
 
 
 Step = Callable[[list[Tensor]], Tensor]
-"""`OneToken` as a function of the list of its inputs."""
+"""A function that computes `OneToken` from the list of its inputs."""
 
 
 def inputs(seen: Tensor, cache: Cache) -> list[Tensor]:
-    """The inputs of `OneToken`."""
+    """The inputs of `OneToken`, as a list."""
     return [seen, *(part for layer in cache.layers for part in layer)]
 
 
 def compile_ahead(step: OneToken, cache: Cache, *, first: int) -> Step:
-    """Compiles a library that runs without Python, for a CPU. For a small model, the guards that
-    torch.compile checks in every call take longer than the step."""
+    """Compiles the step for a CPU, into a library that runs without Python. With torch.compile,
+    every call would check guards, which takes longer than the step of a small model."""
     exported = export(step, cache, first=first)
     with tempfile.TemporaryDirectory() as folder:
         library = torch._inductor.aoti_compile_and_package(
@@ -93,7 +94,7 @@ def compile_ahead(step: OneToken, cache: Cache, *, first: int) -> Step:
             package_path=str(Path(folder) / "step.pt2"),
             inductor_configs={
                 "aot_inductor.package_constants_in_so": False,
-                # The input of a product is computed once, not again for every row.
+                # Compute the input of a matrix product once, not again for every row of the matrix.
                 "realize_opcount_threshold": 1,
             },
         )
@@ -105,7 +106,8 @@ def compile_ahead(step: OneToken, cache: Cache, *, first: int) -> Step:
 
 
 def export(step: OneToken, cache: Cache, *, first: int) -> torch.export.ExportedProgram:
-    """The step as a graph of operations, for every length from `first` on."""
+    """Exports the step as a graph of operations, for every number of cached tokens from `first`
+    on."""
     example = inputs(cache.tokens[:, : first + 2], cache)
     length = torch.export.Dim("length", min=first + 1, max=cache.block_size)
     shapes = ({1: length}, tuple(None for _ in example[1:]))
@@ -113,11 +115,12 @@ def export(step: OneToken, cache: Cache, *, first: int) -> torch.export.Exported
 
 
 class Library:
-    """A compiled step and the model's weights, which it reads without a copy."""
+    """A compiled step, and the weights of the model. The step reads the weights in place, without a
+    copy."""
 
     def __init__(self, compiled: Any, weights: dict[str, Tensor]) -> None:
         self.loader = compiled.loader
-        self.weights = weights  # the library does not own them
+        self.weights = weights  # keeps them in memory, because the library does not
         compiled.load_constants(weights, check_full_update=True, user_managed=True)
 
     def __call__(self, given: list[Tensor]) -> Tensor:
@@ -125,7 +128,7 @@ class Library:
 
 
 def compile_at_call(step: OneToken, cache: Cache, *, first: int) -> Step:
-    """Compiles with torch.compile, for a GPU."""
+    """Compiles the step with torch.compile, for a GPU."""
     compiled = torch.compile(step, dynamic=True)
     for length in (first + 1, first + 2):
         compiled(*inputs(cache.tokens[:, :length], cache))
@@ -133,10 +136,13 @@ def compile_at_call(step: OneToken, cache: Cache, *, first: int) -> Step:
 
 
 class ExplicitProducts(TorchFunctionMode):
-    """A context in which, on a CPU, the product of a row and a matrix, or of an int8 matrix, is
-    written as an explicit sum. The compiler makes it, with the operations around it, a loop over
-    all cores that reads the matrix at memory speed. PyTorch's product, which is made for many rows,
-    uses one core."""
+    """Inside this `with` block, a linear layer on a CPU is computed as an explicit sum if its input
+    is a single row or its weight is int8.
+
+    The compiler turns this sum and the operations around it into a loop that uses all cores and
+    reads the matrix at memory speed. PyTorch's own matrix product is made for many rows. For a
+    single row, it uses only one core.
+    """
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -149,14 +155,16 @@ class ExplicitProducts(TorchFunctionMode):
 
 
 PARTS = 8
-"""The number of rows of a matrix that a compiled loop sums at the same time. With one sum, each
-addition waits for the previous one, and the loop is slower than memory."""
+"""The number of rows of a matrix that a compiled loop sums at the same time. If it summed only one
+row, each addition would wait for the previous one, and the loop would be slower than memory."""
 
 
 def explicit_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x weight^T + bias, (..., N), of x (..., C) and weight (N, C), summed in float32."""
-    # Compiled, a bf16 product is not rounded before the sum. An `upcast_to_float32(x)` would be
-    # stored as float32, and the loop then takes half as many bf16 weights at once.
+    """Computes x weight^T + bias (..., N) from x (..., C) and weight (N, C). The sums are computed
+    in float32."""
+    # x is not converted to float32 first. This is not needed, because compiled code does not round
+    # products of bf16 numbers before the sum. It would also be slower: a float32 copy of x would be
+    # stored, and the loop would then process half as many bf16 weights at once.
     dtype = torch.promote_types(x.dtype, torch.float32)
     parts = weight.split(max(1, len(weight) // PARTS))
     y = torch.cat([(part * x.unsqueeze(-2)).sum(dim=-1, dtype=dtype) for part in parts], dim=-1)

@@ -35,10 +35,10 @@ def generate_texts(
 ) -> Iterator[list[str]]:
     """Generates several continuations of `prompt`, one for each of `seeds`.
 
-    Yields lists with the next piece of each text. A piece consists of whole characters, and it is
-    empty if the text has no new characters. An empty prompt starts a new document. A text ends
-    after `max_new_tokens` tokens, at the end of the document, or before the first of the `stop`
-    texts. Bytes that are not UTF-8 become U+FFFD.
+    Yields lists with the next piece of each text. A piece consists of whole characters. It is empty
+    if the text has no new characters. With an empty prompt, the model starts a new document. A text
+    ends after `max_new_tokens` tokens, at the end-of-text token, or before the first of the `stop`
+    texts. Bytes that are not valid UTF-8 become U+FFFD.
 
     Raises UserError when the tokenizer cannot encode the prompt, a stop text is empty, or a setting
     is out of range.
@@ -65,20 +65,20 @@ def generate_texts(
 
 
 class Text:
-    """Decodes a stream of tokens to text in pieces of whole characters. The text ends at the end of
-    the document, or before the first of the `stop` texts."""
+    """Decodes a stream of tokens to text in pieces of whole characters. The text ends at the
+    end-of-text token, or before the first of the `stop` texts."""
 
     def __init__(self, tokenizer: "Tokenizer", stop: Sequence[str]) -> None:
         self.tokenizer = tokenizer
         self.stop = stop
         self.decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        # The last characters could be the start of a stop text, so they are returned later.
+        # So many of the last characters are returned later, because they may begin a stop text.
         self.held = max((len(text) for text in stop), default=1) - 1
         self.pending = ""
         self.ended = False
 
     def take(self, token: int) -> str:
-        """Decodes the next token and returns the text that is certain now."""
+        """Decodes the next token. Returns the new characters that cannot be part of a stop text."""
         if self.ended:
             return ""
         if token == self.tokenizer.end_of_text:
@@ -86,7 +86,8 @@ class Text:
         self.pending += self.decoder.decode(self.tokenizer.token_bytes(token))
         found = [(self.pending.find(text), text) for text in self.stop if text in self.pending]
         if found:
-            # The stop text that ends first, so that the result does not depend on the tokens.
+            # If there are several stop texts, use the one that ends first. Then the result does not
+            # depend on how the text is divided into tokens.
             _, start = min((start + len(text), start) for start, text in found)
             self.ended = True
             return self.pending[:start]
@@ -95,7 +96,7 @@ class Text:
         return piece
 
     def rest(self) -> str:
-        """Ends the text and returns all characters that were not returned yet."""
+        """Ends the text. Returns all characters that have not been returned yet."""
         if self.ended:
             return ""
         self.ended = True

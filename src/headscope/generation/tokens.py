@@ -1,4 +1,4 @@
-"""Generates tokens for several texts at once, one token per text and step.
+"""Generates tokens for several texts at once. Each step adds one token to every text.
 
 Shapes: B number of texts, T tokens, V vocab_size.
 """
@@ -19,12 +19,12 @@ and returns the logits of the next tokens."""
 
 
 class Context:
-    """The context of B texts of equal length (B, T), which grow by one token at a time.
+    """The tokens (B, T) of B texts of equal length. Each step adds one token to every text.
 
-    When it is longer than `block_size`, only its last `block_size // 2` tokens are kept, and the
-    model computes these again. With `cached`, a key/value cache is used, and most steps compute
-    only the new token, with `read_one` or else `model.next_logits`. The logits are the same with
-    and without the cache.
+    When T exceeds `block_size`, only the last `block_size // 2` tokens are kept, and the model
+    processes them again. With `cached`, a key-value cache is used, and most steps process only the
+    new token. The function for these steps is `read_one`, or `model.next_logits` if `read_one` is
+    not given. The logits are the same with and without the cache.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Context:
         return read(self.parts[-1], self.cache)
 
     def append(self, tokens: Tensor) -> None:
-        """Appends one token to each text; `tokens` is (B,)."""
+        """Appends one token to each text. `tokens` has the shape (B,)."""
         self.parts.append(tokens[:, None])
         self.length += 1
 
@@ -74,12 +74,12 @@ def generate_tokens(
 ) -> Iterator[list[int]]:
     """Yields lists with one new token for each of `prompts`.
 
-    Each text depends only on its own prompt and seed, not on the other texts; `choose_tokens`
-    describes differences between devices. Prompts of equal length are processed as one batch. See
-    `Context` for `cached`, `read_one` and texts that are longer than `block_size`.
+    Each text depends only on its own prompt and seed, not on the other texts. `choose_tokens`
+    describes differences between devices. Prompts of equal length are processed as one batch.
+    `Context` explains `cached` and `read_one`, and what happens to texts longer than `block_size`.
 
-    Raises UserError when a prompt is empty or has a token that is not in the vocabulary, or a
-    setting is out of range.
+    Raises UserError when a prompt is empty, when a token of a prompt is not in the vocabulary, or
+    when a setting is out of range.
     """
     check_sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p)
     by_length: dict[int, list[int]] = {}
