@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from headscope.evaluation import ValidationText
 
 MOST_IMPORTANT = 5
-"""The number of most important heads to print, each with the change in loss when it is removed."""
+"""How many of the most important heads to print. Each is printed with the change in loss when that
+head is removed."""
 
 
 def analyze(composed: DictConfig) -> None:

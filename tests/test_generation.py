@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from small_gpt import make_gpt
 
 from headscope.data.tokenizer import CharTokenizer, bpe, byte
-from headscope.generation import choose_tokens, generate_text, generate_tokens
+from headscope.generation import choose_token, choose_tokens, generate_text, generate_tokens
 from headscope.generation.choose_token import most_precise_dtype, uniform_numbers
 from headscope.nn import GPT, Learned, multi_head
 
@@ -213,6 +213,14 @@ def test_a_seed_gives_the_same_random_numbers_for_every_device(name, dtype):
         for seed in (3, 4)
     ]
     assert torch.equal(last, torch.stack(expected))
+
+
+def test_a_random_number_below_1_is_not_rounded_to_1(monkeypatch):
+    almost = torch.full((256,), 1 - 2**-53, dtype=torch.float64)
+    monkeypatch.setattr(torch, "rand", lambda *size, **options: almost)
+    monkeypatch.setattr(choose_token, "most_precise_dtype", lambda device: torch.float32)
+    uniform = next(uniform_numbers([1], torch.device("cpu")))
+    assert choose_tokens(torch.zeros(1, 5), uniform=uniform).item() == 4
 
 
 # --- the tokens that the model reads ---

@@ -66,8 +66,8 @@ NARROW = {
     "single_key": "single-key",
     "adjacent": "adjacent",
 }
-"""Names of heads that attend to few keys, by metric. If several names fit, the head gets the name
-with the largest ratio of excess to threshold."""
+"""For each metric, the name of a head that attends to few keys. If several names
+fit, the head gets the name with the largest ratio of excess to threshold."""
 
 BROAD = {
     "local": "local",

@@ -125,8 +125,8 @@ def duplicate_contrast(texts: RepeatedTexts) -> Tensor:
 
 
 def score(weights: Tensor, factors: Tensor) -> Tensor:
-    """The sum of weights (..., B, H, T, T) times factors (B, T, T) over texts, queries and keys.
-    `contrast` computes the factors. The result has shape (..., H)."""
+    """Multiplies weights (..., B, H, T, T) by factors (B, T, T), and sums over texts, queries and
+    keys. `contrast` computes the factors. The result has shape (..., H)."""
     per_text = weights.flatten(-2) @ factors.to(weights).flatten(1)[..., None]  # (..., B, H, 1)
     return per_text[..., 0].sum(dim=-2)
 
@@ -143,11 +143,11 @@ def repeat_figures(
     """Measure the metrics (L, H) of all heads on repeated random texts. `texts` is the number of
     these texts. The texts do not contain the tokens in `excluded`.
 
-    - `induction` and `duplicate`, from -1 to 1: the mean weight that queries in the second copy
-      give to their targets, minus the weight at the same positions in texts with other periods. 1
-      means that a head gives all its weight to the targets, and no weight to the same positions in
-      other texts. Attention that depends only on positions, such as uniform attention, has the
-      value 0.
+    - `induction` and `duplicate` range from -1 to 1. Each is the mean weight from queries in the
+      second copy to their targets, minus a baseline: the weight between the same positions in texts
+      that repeat after another number of tokens. 1 means that a head gives all its weight to the
+      targets, and no weight to the same positions in other texts. Attention that depends only on
+      positions, such as uniform attention, has the value 0.
     - `repeat_previous`, from 0 to 1: the weight on the token just before the query.
 
     Raises UserError if `block_size` is below MIN_LENGTH, or if `texts` is below 2.

@@ -111,11 +111,8 @@ class Lines:
     def draw(self, axes: Axes) -> None:
         for line in self.lines:
             style = "-" if line.marker else ":"
-            # Squares are larger, so that a circle at the same point does not hide them.
-            size = 9 if line.marker == "s" else 5
-            axes.plot(
-                *(line.x, line.y, line.marker + style), color=line.colour, label=line.label, ms=size
-            )
+            shape = {"color": line.colour, "label": line.label, "markersize": 5}
+            axes.plot(line.x, line.y, line.marker + style, **shape)  # type: ignore[arg-type]
         axes.set_xlabel(self.axis)
         axes.grid(axis="y", color="#e0e0e0", linewidth=0.8)
         for set_scale in (axes.set_xscale, axes.set_yscale) if self.base else ():

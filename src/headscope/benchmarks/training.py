@@ -1,4 +1,4 @@
-"""Compares the time of a training step in headscope, in a bare PyTorch loop, and with GPT-2 of the
+"""Compares the time of a training step of headscope, of a bare PyTorch loop, and of GPT-2 from the
 package transformers."""
 
 from collections.abc import Callable

@@ -152,8 +152,8 @@ def no_larger_than(weights: Mapping[str, Tensor], *, name: str) -> Iterator[None
 
     The error is raised at the first parameter above the limit, before memory for further parameters
     is allocated. The limit has the factor two, because a tied output head is first created with its
-    own weight, which is then replaced. `load_state_dict` checks the exact shapes later. `name`
-    describes the source of the configuration in the error message.
+    own weight, which is then replaced. `load_state_dict` checks the exact shapes later. The
+    error message uses `name` to say where the configuration comes from.
     """
     number, size = 2 * len(weights), 2 * sum(weight.numel() for weight in weights.values())
     this_thread = threading.get_ident()

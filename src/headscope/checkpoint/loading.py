@@ -215,8 +215,8 @@ def with_block_size(loaded: Checkpoint, block_size: int) -> GPT:
 
 
 def stored_corpus(config: TrainConfig) -> Corpus:
-    """The corpus that the configuration of a checkpoint selects. The checkpoint decides which files
-    are read, so the names of these files are printed on standard error."""
+    """The corpus that the configuration of a checkpoint selects. The checkpoint names the files to
+    read. Their names are printed on standard error, so that the user sees what is read."""
     for line in sources(config.data, "data"):
         print(printable(line), file=sys.stderr)
     return build_part(config.data)

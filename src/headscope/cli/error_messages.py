@@ -34,7 +34,7 @@ def exit_on_error(full_error: bool) -> Iterator[None]:
 
     An error that the user can fix is printed in one line, and the exit code is 1. With
     `full_error`, such an error is raised again instead. Ctrl-C gives exit code 130. Any other error
-    is a bug: the traceback is printed, and a text that says how to report the bug.
+    is a bug: the traceback is printed, followed by instructions for reporting the bug.
     """
     try:
         yield

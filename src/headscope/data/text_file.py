@@ -59,8 +59,8 @@ BYTE_ORDER_MARKS = {
 
 
 def _other_format(data: bytes) -> str | None:
-    """If the bytes are clearly in another format than UTF-8 text, the part of the error message
-    that says what the file is and what to do. Otherwise None."""
+    """Returns the part of the error message that says what the file is and what to do, if the bytes
+    are clearly not UTF-8 text. Otherwise returns None."""
     for magic, what in CONTAINERS.items():
         if data.startswith(magic):
             return f"is {what}"

@@ -18,10 +18,12 @@ def uniform_numbers(seeds: Sequence[int], device: torch.device) -> Iterator[Tens
     The generators are on the CPU, so that a seed gives the same numbers on every device.
     """
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    dtype = most_precise_dtype(device)
+    largest = 1 - torch.finfo(dtype).eps  # float32 would round some numbers to 1
     # Draws 256 numbers at a time, to reduce calls and copies to the GPU.
     while True:
         numbers = [torch.rand(256, dtype=torch.float64, generator=each) for each in generators]
-        yield from torch.stack(numbers, dim=1).to(most_precise_dtype(device)).to(device)
+        yield from torch.stack(numbers, dim=1).clamp(max=largest).to(dtype).to(device)
 
 
 def most_precise_dtype(device: torch.device) -> torch.dtype:

@@ -87,7 +87,7 @@ def muon(
 
 
 class CombinedOptimizer(torch.optim.Optimizer):
-    """Combines several optimizers of different parameters into one optimizer, which Lightning can
+    """Combines several optimizers, each for different parameters, into one that Lightning can
     step, save and load. The parameter groups of the combined optimizer are the groups of all
     optimizers, in order. The groups are the same objects, so a new learning rate in a group also
     takes effect in the optimizer that the group belongs to."""

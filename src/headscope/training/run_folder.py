@@ -22,8 +22,8 @@ def is_run(folder: Path) -> bool:
 
 
 def make_new(path: str) -> str:
-    """Creates the folder `path`. If this folder already exists, creates `path_2` instead, or else
-    `path_3`, and so on. Returns the path of the new folder.
+    """Creates the folder `path`. If this folder already exists, creates a folder with the suffix
+    `_2` instead, or `_3` if that exists too, and so on. Returns the path of the new folder.
 
     Two processes never get the same folder.
     """

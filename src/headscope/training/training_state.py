@@ -76,8 +76,8 @@ def check_training_state(
 
 
 class Mismatch(Exception):
-    """Raised if an entry of the checkpoint does not fit the run. The message is the key of the
-    entry."""
+    """Raised if an entry of the checkpoint does not fit the run. The message of the error is the
+    key of this entry."""
 
 
 def check_structure(value: Any, template: Any, where: str) -> None:

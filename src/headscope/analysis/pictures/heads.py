@@ -90,8 +90,8 @@ def size_of(texts: np.ndarray, narrowest: float) -> tuple[float, float]:
 def table(
     sheet: Sheet, number: int, cells: np.ndarray, norm: Normalize, texts: np.ndarray
 ) -> AxesImage:
-    """Draw a heatmap of cells (L, H) with a text in each cell. A row is a layer, a column is a
-    head."""
+    """Draw a heatmap of the values `cells` (L, H), with a label in each cell. A row is a layer,
+    a column is a head."""
     panel, (layers, heads) = sheet.panels[number], map(range, cells.shape)
     panel.set_xticks(heads, map(str, heads))
     panel.set_yticks(layers, map(str, layers))

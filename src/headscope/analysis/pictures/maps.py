@@ -139,8 +139,8 @@ def draw_maps(
             sheet.write(image, np.where(future, "", numbers(each.values)), cell)
         sheet.name(panel, each.name)
         if causal:
-            # Draw a border around the visible (causal) region: a difference of zero is white, like
-            # the masked future.
+            # Draw a border around the visible (causal) region, because a difference of zero and the
+            # masked future are both white.
             panel.set_autoscale_on(False)
             edges = np.arange(tokens + 1) - 0.5
             panel.stairs(edges[:-1], edges, baseline=None, color=GREY, linewidth=0.6)

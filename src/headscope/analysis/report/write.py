@@ -180,8 +180,8 @@ def files_of(folder: Path) -> list[str]:
     """
     content = read_json(folder / "heads.json")
     listed = content.get("files", []) if isinstance(content, Mapping) else []
-    # The listed files may be removed. So accept only names of report files, in case heads.json is
-    # from another source.
+    # The caller deletes the returned files. So accept only names of report files, in case
+    # heads.json is from another source.
     names = [name for name in listed if isinstance(name, str) and REPORT_FILE.fullmatch(name)]
     for file in folder.iterdir():
         if REPORT_FILE.fullmatch(file.name) and file.name not in names:

@@ -43,7 +43,7 @@ def multi_query(*, kv_heads: int | None = None, **options: Any) -> MultiHeadAtte
 
 
 def grouped_query(*, kv_heads: int | None = None, **options: Any) -> MultiHeadAttention:
-    """Attention with `kv_heads` key heads, each of which serves a group of query heads. Raises
+    """Attention with `kv_heads` key/value heads, each shared by a group of query heads. Raises
     UserError when `kv_heads` is None."""
     if kv_heads is None:
         raise UserError("grouped_query needs kv_heads: give a number that divides heads")

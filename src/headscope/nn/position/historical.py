@@ -25,9 +25,9 @@ class Index(Position):
 
     Problems:
 
-    - The position is unbounded. Embeddings have a standard deviation between 0.02 and 1, so at
-      position 64 the token embedding is a small part of the sum. In bf16, numbers near 64 are
-      rounded to multiples of 0.5, so the token embedding is lost.
+    - The added number grows without limit. Embeddings have a standard deviation between 0.02 and
+      1, so at position 64 the token embedding is a small part of the sum. In bf16, numbers near 64
+      are rounded to multiples of 0.5, so the token embedding is lost.
     - Sequences that are longer than the training sequences contain positions that the weights were
       not trained on.
     - All dimensions get the same number. With model/norm=layer, the norm removes this number, and
