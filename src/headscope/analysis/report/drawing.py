@@ -100,7 +100,7 @@ def figures(statistics: HeadStatistics) -> Pictures:
     yield (
         "figures",
         pictures.heatmaps_of(
-            statistics.figures, title="Figures of all heads", ends=ends, marks=statistics.uniform
+            statistics.figures, title="Metrics of all heads", ends=ends, marks=statistics.uniform
         ),
     )
     texts = {"title": "Similarity of heads", "label": "cosine similarity of two heads"}
@@ -135,7 +135,7 @@ def history(statistics: Sequence[tuple[int, HeadStatistics]]) -> Pictures:
         name: torch.stack([at_step.figures[name] for _, at_step in statistics])
         for name in statistics[0][1].figures
     }
-    yield "history", pictures.history(steps, values, title="Figures of all heads during training")
+    yield "history", pictures.history(steps, values, title="Metrics of all heads during training")
 
 
 def position(loaded: Checkpoint) -> Pictures:

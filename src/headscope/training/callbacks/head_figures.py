@@ -118,7 +118,7 @@ class HeadFigures(HeadProbe):
             )
             self.similarity = LivePicture(matrix)
         return {
-            "heads/figures": self.figures.draw([rescaled], f"Figures of all heads, step {step:,}"),
+            "heads/figures": self.figures.draw([rescaled], f"Metrics of all heads, step {step:,}"),
             "heads/similarity": self.similarity.draw([similarity], f"Step {step:,}"),
         }
 
