@@ -205,7 +205,7 @@ def test_a_run_with_links_out_of_it_is_not_resumed(script: Script, run: Path) ->
         before = {file: file.read_bytes() for file in Path("victim").rglob("*") if file.is_file()}
         said = script("train", "resume=outputs/run", "trainer.max_steps=3")
         assert said.code == 1
-        assert f"{name} is a link" in said.err
+        assert f"{name} is a symbolic link" in said.err
         after = {file: file.read_bytes() for file in Path("victim").rglob("*") if file.is_file()}
         assert after == before
         own.unlink()
