@@ -42,8 +42,7 @@ def changes_of_heads(values: Tensor, *, title: str, label: str) -> Figure:
     norm = SymLogNorm(linthresh=linear, vmin=-most, vmax=most, base=10)
     texts = numbers(cells, "z.2g")
     sheet = Sheet(1, 1, *size_of(texts, 280), title)
-    sheet.name(sheet.panels[0], label)
-    sheet.bar(table(sheet, 0, cells, norm, texts), "log scale", ticks=[-most, 0, most])
+    sheet.bar(table(sheet, 0, label, cells, norm, texts), "log scale", ticks=[-most, 0, most])
     return sheet.finish()
 
 
@@ -56,9 +55,9 @@ def heatmaps_of(
 ) -> Figure:
     """Draw one heatmap per metric (L, H), each with its own colour scale.
 
-    `ends` contains the limits of the colour scale of each metric; the default is the minimum and
-    maximum of the metric. `marks` contains the value of each metric for uniform attention. This
-    value is shown as a line on the colour scale and as a number after the name.
+    `ends` contains the limits of the scales; the default is the minimum and maximum of the metric.
+    `marks` contains the values of the metrics for uniform attention. Such a value is shown as a
+    line on the colour scale and as a number after the name.
     """
     every, ends, marks = arrays(figures), ends or {}, marks or {}
     texts = {name: numbers(cells) for name, cells in every.items()}
@@ -67,9 +66,8 @@ def heatmaps_of(
     sheet = Sheet(len(every), columns, width, height, title)
     for number, (name, cells) in enumerate(every.items()):
         norm = Normalize(*ends.get(name, limits(cells)))
-        bar = sheet.bar(table(sheet, number, cells, norm, texts[name]))
         caption = f"{name}  ({marks[name]:.3g})" if name in marks else name
-        sheet.name(sheet.panels[number], caption)
+        bar = sheet.bar(table(sheet, number, caption, cells, norm, texts[name]))
         if name in marks:
             bar.axhline(marks[name], color=ORANGE, linewidth=2)
     if marks:
@@ -79,8 +77,7 @@ def heatmaps_of(
 
 
 def size_of(texts: np.ndarray, narrowest: float) -> tuple[float, float]:
-    """The width and height in points of a table of texts (L, H), which is wide enough for the
-    longest text."""
+    """The width and height in points of a table (L, H) that has room for the longest text."""
     if texts.ndim != 2 or not texts.size:
         raise UserError(f"a figure of shape {texts.shape} must be (layers, heads), not empty")
     wide = max(38, 0.65 * SMALL * max(map(len, texts.flat)) + 10)
@@ -88,27 +85,21 @@ def size_of(texts: np.ndarray, narrowest: float) -> tuple[float, float]:
 
 
 def table(
-    sheet: Sheet, number: int, cells: np.ndarray, norm: Normalize, texts: np.ndarray
+    sheet: Sheet, number: int, name: str, cells: np.ndarray, norm: Normalize, texts: np.ndarray
 ) -> AxesImage:
-    """Draw a heatmap of the values `cells` (L, H), with a label in each cell. A row is a layer,
-    a column is a head."""
+    """Draw a heatmap of the values `cells` (L, H) with `texts` in the cells."""
     panel, (layers, heads) = sheet.panels[number], map(range, cells.shape)
-    panel.set_xticks(heads, map(str, heads))
-    panel.set_yticks(layers, map(str, layers))
-    panel.set_xlabel("head", fontsize=SMALL)
-    panel.set_ylabel("layer", fontsize=SMALL)
-    image = sheet.heatmap(panel, cells, norm)
+    panel.set(xticks=heads, yticks=layers, xlabel="head", ylabel="layer")
+    image = sheet.heatmap(panel, name, cells, norm)
     sheet.write(image, texts)
     return image
 
 
 def similarity_matrix(similarity: Tensor, names: Names, *, title: str, label: str = "") -> Figure:
-    """Draw the similarities (N, N) of all pairs of heads. `names` are the names of the heads, such
-    as L0H1.
+    """Draw the similarities (N, N) of heads with `names` such as L0H1. Lines separate the layers.
 
-    Lines separate the layers. With up to 16 heads, each cell shows its value as a number. The
-    colour scale goes from 0 to 1, or from -1 to 1 if any value is negative. It goes further if any
-    absolute value is above 1.
+    The colour scale goes from 0 to 1, or from -1 to 1 if any value is negative. It goes further if
+    any absolute value is above 1.
     """
     cells, count = array(similarity), len(names)
     if cells.shape != (count, count) or not count:
@@ -120,8 +111,7 @@ def similarity_matrix(similarity: Tensor, names: Names, *, title: str, label: st
 
 
 def figures_of_heads(values: Tensor, rows: Names, names: Names, *, title: str) -> Figure:
-    """Draw R metrics of N heads, (R, N), with values from 0 to 1. `rows` are the labels of the
-    metrics, `names` the names of the heads, such as L0H1."""
+    """Draw the metrics `rows` of the heads `names`, such as L0H1. The values are from 0 to 1."""
     label = "colours run from the first number (dark) to the second (bright)"
     return _matrix(array(values), rows, names, Normalize(0, 1), title, label)
 
@@ -138,21 +128,19 @@ def _matrix(
         texts = [readable(name) for name in every[::step]]
         axis.set_ticks(range(0, len(every), step), texts, **font_for(SMALL, *texts))
     panel.tick_params(axis="x", rotation=90)
-    image = sheet.heatmap(panel, cells, norm)
+    image = sheet.heatmap(panel, label, cells, norm)
     if len(names) <= 16:
         sheet.write(image, numbers(cells), cell)
     for number, (before, name) in enumerate(pairwise(names)):
         if before.partition("H")[0] != name.partition("H")[0]:
             for line in [panel.axvline] + [panel.axhline] * (rows is names):
                 line(number + 0.5, color="black" if norm.vmin else "#e0e0e0", linewidth=1.2)
-    sheet.name(panel, label)
     sheet.bar(image)
     return sheet.finish()
 
 
 def similarity_histogram(similarity: Tensor, *, title: str, label: str = "") -> Figure:
-    """Draw a histogram of the similarities of all pairs of heads, given a symmetric matrix
-    (N, N)."""
+    """Draw a histogram of the similarities of all pairs of heads, from a matrix (N, N)."""
     cells = array(similarity)
     pairs = cells[np.triu_indices(len(cells), k=1)].astype(np.float64)
     pairs = pairs[np.isfinite(pairs)]
@@ -173,27 +161,22 @@ def similarity_histogram(similarity: Tensor, *, title: str, label: str = "") -> 
 
 
 def history(steps: Sequence[int], figures: Mapping[str, Tensor], *, title: str) -> Figure:
-    """Draw each metric (S, L, H) over S training steps, with one line per head and one colour per
-    layer.
-
-    The axis of the steps is logarithmic if at least half of the checkpoints lie in its first
-    quarter.
-    """
+    """Draw each metric (S, L, H) over S training steps. There is one line per head and one colour
+    per layer. If over half of the steps lie in the first quarter, their axis is logarithmic."""
     every = arrays(figures)
     sheet = Sheet(len(every), 2 if len(every) < 5 else 3, 300, 190, title)
     positive = [step for step in steps if step > 0]
     early = len(positive) > 2 and np.median(positive) < max(positive) / 4
     for panel, (name, values) in zip(sheet.panels, every.items(), strict=True):
-        for layer, head in np.ndindex(values.shape[1:]):
-            panel.plot(steps, values[:, layer, head], **line_style(layer, len(steps)))
+        lines = []
+        for layer in range(values.shape[1]):
+            look = {"label": f"layer {layer}", **line_style(layer, len(steps))}
+            lines.append(panel.plot(steps, values[:, layer], **look)[0])
         sheet.ticked(panel, "training step (logarithmic)" if early else "training step", "")
         if early:
             panel.set_xscale("symlog", linthresh=min(positive), linscale=0.4)  # can show step 0
             panel.xaxis.set_major_formatter("{x:g}")
             panel.xaxis.set_minor_formatter(NullFormatter())
         sheet.name(panel, name)
-    layers = max(values.shape[1] for values in every.values())
-    looks = [(f"layer {layer}", line_style(layer, len(steps))) for layer in range(layers)]
-    lines = [Line2D([], [], label=name, **look) for name, look in looks]
     sheet.legend(lines, "one line per head")
     return sheet.finish()

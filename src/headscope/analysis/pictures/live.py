@@ -1,8 +1,7 @@
 """Redraws the heatmaps of a figure often during training. The layout is computed only once.
 
-matplotlib spends most of its time on layout and text, which do not change. Images have one byte per
-pixel, which is a grey or a shade of the colour scale. A PNG with three bytes per pixel would take
-longer to compress.
+matplotlib spends most of its time on layout and text, which do not change. A pixel is one byte: a
+grey or a shade of the colour scale. A PNG with three bytes per pixel would take longer to compress.
 """
 
 from collections.abc import Sequence
@@ -59,11 +58,8 @@ class LivePicture:
         ]
 
     def draw(self, values: Sequence[Tensor], title: str) -> Image.Image:
-        """An image with the given title and values. `title` is a single line. `values` contains one
-        matrix per heatmap.
-
-        Raises UserError when a matrix and its heatmap have different shapes.
-        """
+        """An image with a title of one line, and with one matrix of values per heatmap. Raises
+        UserError when a matrix and its heatmap have different shapes."""
         given, shapes = [array(each) for each in values], [each.shape for each in self._blank]
         if [each.shape for each in given] != shapes:
             raise UserError(f"values of shapes {[each.shape for each in given]} must be {shapes}")
@@ -74,10 +70,9 @@ class LivePicture:
             shades = GREYS + (shares * (SHADES - 1)).round()
             codes = np.where(blank | np.isnan(each), WHITE, shades).astype(np.uint8)
             part = pixels[place]
-            sizes = zip(part.shape, each.shape, strict=True)
-            down, across = (np.arange(n) * of // n for n, of in sizes)
+            heatmap = Image.fromarray(codes).resize(part.shape[::-1], Image.Resampling.NEAREST)
             # Colour only the white pixels, so that lines and marks stay visible.
-            np.copyto(part, codes[down[:, None], across], where=part == WHITE)
+            np.copyto(part, heatmap, where=part == WHITE)
         self._renderer.clear()
         self.title.set_text(title)
         self.title.draw(self._renderer)

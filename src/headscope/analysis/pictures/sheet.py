@@ -1,5 +1,4 @@
-"""Provides what all pictures share: a grid of panels, heatmaps with numbers, colour bars, and
-wrapped text.
+"""The parts that all pictures share: a grid of panels, heatmaps, colour bars and wrapped text.
 
 matplotlib's constrained layout makes room for all labels. Sizes are in points.
 """
@@ -18,7 +17,12 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.textpath import text_to_path
 from matplotlib.ticker import MaxNLocator
-from matplotlib.transforms import Affine2D, ScaledTranslation, blended_transform_factory
+from matplotlib.transforms import (
+    Affine2D,
+    ScaledTranslation,
+    blended_transform_factory,
+    nonsingular,
+)
 from torch import Tensor
 
 from headscope.analysis.pictures.fonts import font_properties, readable
@@ -46,6 +50,8 @@ class Sheet:
         del self.panels[count:]
         for panel in self.panels:
             panel.tick_params(length=0, labelsize=SMALL)
+            for axis in (panel.xaxis, panel.yaxis):
+                axis.label.set_size(SMALL)
 
     def name(self, panel: Axes, text: str) -> None:
         """Write `text` above a panel. Lines that are wider than the panel are wrapped."""
@@ -70,14 +76,15 @@ class Sheet:
         looks: dict[str, Any] = {"title": title, "frameon": False, "ncols": 4}
         self.figure.legend(handles=lines, loc="outside lower left", **looks)
 
-    def heatmap(self, panel: Axes, values: np.ndarray, norm: Normalize) -> AxesImage:
-        """Draw values (rows, columns) as a heatmap. NaN is white. If the limits of `norm` are
-        symmetric around zero, the colours are diverging."""
+    def heatmap(self, panel: Axes, name: str, values: np.ndarray, norm: Normalize) -> AxesImage:
+        """Draw values (rows, columns) as a heatmap with a name above it. NaN is white. If the
+        limits of `norm` are symmetric around zero, the colours are diverging."""
         cmap = "RdBu_r" if norm.vmin == -(norm.vmax or 0) else "viridis"
         image = panel.imshow(values, cmap, norm, aspect="auto", interpolation="nearest")
         image.set_interpolation_stage("rgba")  # compute colours per cell, not per pixel
         panel.spines[:].set_visible(False)
         panel.grid(visible=False)
+        self.name(panel, name)
         return image
 
     def write(self, image: AxesImage, texts: np.ndarray, cell: float = math.inf) -> None:
@@ -100,8 +107,7 @@ class Sheet:
             axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=name in whole))
             axis.set_major_formatter("{x:.4g}")  # no common factor, such as 1e3, at the axis
         panel.tick_params(length=3)
-        panel.set_xlabel(across, fontsize=SMALL)
-        panel.set_ylabel(down, fontsize=SMALL)
+        panel.set(xlabel=across, ylabel=down)
 
     def finish(self) -> Figure:
         """Adjust the size of the figure to its panels, labels and title, then freeze the layout."""
@@ -135,14 +141,12 @@ def text_width(text: str, size: float) -> float:
 
 
 def wrapped(text: str, width: float, size: float) -> str:
-    """Break `text` into lines that are at most `width` points wide. Very long words are broken
-    too."""
+    """Break `text`, and very long words in it, into lines of up to `width` points."""
     lines = []
     for paragraph in readable(text).split("\n"):
         lines.append("")
         for piece in re.findall(r"\S{0,10} *", paragraph):
-            # Drawn letters are up to 5 percent wider, because their widths are rounded to whole
-            # pixels.
+            # Drawn letters are up to 5 percent wider: their widths are rounded to whole pixels.
             if lines[-1] and text_width(lines[-1] + piece.rstrip(), size) > 0.95 * width:
                 lines.append("")
             lines[-1] += piece
@@ -150,12 +154,8 @@ def wrapped(text: str, width: float, size: float) -> str:
 
 
 def numbers(values: np.ndarray, form: str = "") -> np.ndarray:
-    """Format values as texts, in an array of the same shape. Values that are not finite become a
-    dash.
-
-    By default, all texts have the same number of decimals, and the largest value has about three
-    digits.
-    """
+    """Format values as texts, in an array of the same shape. NaN and infinity become a dash. By
+    default, all texts have equally many decimals, and the largest value has about three digits."""
     largest = float(np.abs(values[np.isfinite(values)]).max(initial=0)) or 1.0
     power = math.floor(math.log10(2 * largest))
     decimals = max(0, 2 - max(0, power - 1) - min(0, power))
@@ -165,11 +165,10 @@ def numbers(values: np.ndarray, form: str = "") -> np.ndarray:
 
 
 def limits(values: np.ndarray, *, diverging: bool = False) -> tuple[float, float]:
-    """The two limits of a scale: the minimum and maximum of the values or, if `diverging`, limits
-    that are symmetric around zero. The two limits are never equal."""
+    """The minimum and maximum of the values or, if `diverging`, limits that are symmetric around
+    zero. The two limits are never equal."""
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     if diverging:
         low, high = min(low, -high), max(-low, high)
-    pad = 0.0 if low < high else 0.1 * abs(low) or 0.1
-    return low - pad, high + pad
+    return nonsingular(low, high, expander=0.1)
