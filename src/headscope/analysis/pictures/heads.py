@@ -4,7 +4,7 @@ Shapes: S checkpoints, L layers, H heads per layer, N = L * H heads of the model
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -12,7 +12,6 @@ from matplotlib.colors import Normalize, SymLogNorm
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
-from matplotlib.ticker import NullFormatter
 from torch import Tensor
 
 from headscope.analysis.pictures.fonts import readable
@@ -21,12 +20,6 @@ from headscope.analysis.pictures.style import BLUE, ORANGE, line_style
 from headscope.errors import UserError
 
 Names = Sequence[str]
-
-
-def arrays(figures: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
-    if not figures:
-        raise UserError("there must be at least one figure to draw")
-    return {name: array(values) for name, values in figures.items()}
 
 
 def changes_of_heads(values: Tensor, *, title: str, label: str) -> Figure:
@@ -41,7 +34,7 @@ def changes_of_heads(values: Tensor, *, title: str, label: str) -> Figure:
     linear = max(float(np.median(sizes)), most / 1000) if sizes.size else most
     norm = SymLogNorm(linthresh=linear, vmin=-most, vmax=most, base=10)
     texts = numbers(cells, "z.2g")
-    sheet = Sheet(1, 1, *size_of(texts, 280), title)
+    sheet = Sheet(1, 1, *size_of([texts], 280), title)
     sheet.bar(table(sheet, 0, label, cells, norm, texts), "log scale", ticks=[-most, 0, most])
     return sheet.finish()
 
@@ -59,9 +52,10 @@ def heatmaps_of(
     `marks` contains the values of the metrics for uniform attention. Such a value is shown as a
     line on the colour scale and as a number after the name.
     """
-    every, ends, marks = arrays(figures), ends or {}, marks or {}
+    every = {name: array(values) for name, values in figures.items()}
+    ends, marks = ends or {}, marks or {}
     texts = {name: numbers(cells) for name, cells in every.items()}
-    width, height = np.max([size_of(each, 150) for each in texts.values()], axis=0)
+    width, height = size_of(texts.values(), 150)
     columns = max(1, round(math.sqrt(len(every) * (height + 70) / (width + 90) * 1.5)))
     sheet = Sheet(len(every), columns, width, height, title)
     for number, (name, cells) in enumerate(every.items()):
@@ -76,12 +70,15 @@ def heatmaps_of(
     return sheet.finish()
 
 
-def size_of(texts: np.ndarray, narrowest: float) -> tuple[float, float]:
-    """The width and height in points of a table (L, H) that has room for the longest text."""
-    if texts.ndim != 2 or not texts.size:
-        raise UserError(f"a figure of shape {texts.shape} must be (layers, heads), not empty")
-    wide = max(38, 0.65 * SMALL * max(map(len, texts.flat)) + 10)
-    return max(narrowest, wide * texts.shape[1]), max(60, 26 * texts.shape[0])
+def size_of(tables: Iterable[np.ndarray], width: float) -> tuple[float, float]:
+    """The size in points that has room for each table of texts (L, H), at least `width` wide."""
+    height = 60.0
+    for texts in tables:
+        if texts.ndim != 2 or not texts.size:
+            raise UserError(f"a figure of shape {texts.shape} must be (layers, heads), not empty")
+        cell = max(38, 0.65 * SMALL * max(map(len, texts.flat)) + 10)
+        width, height = max(width, cell * texts.shape[1]), max(height, 26 * texts.shape[0])
+    return width, height
 
 
 def table(
@@ -97,10 +94,8 @@ def table(
 
 def similarity_matrix(similarity: Tensor, names: Names, *, title: str, label: str = "") -> Figure:
     """Draw the similarities (N, N) of heads with `names` such as L0H1. Lines separate the layers.
-
     The colour scale goes from 0 to 1, or from -1 to 1 if any value is negative. It goes further if
-    any absolute value is above 1.
-    """
+    any absolute value is above 1."""
     cells, count = array(similarity), len(names)
     if cells.shape != (count, count) or not count:
         raise UserError(f"{cells.shape=} must be (heads, heads), with a name for each: {count}")
@@ -161,9 +156,9 @@ def similarity_histogram(similarity: Tensor, *, title: str, label: str = "") -> 
 
 
 def history(steps: Sequence[int], figures: Mapping[str, Tensor], *, title: str) -> Figure:
-    """Draw each metric (S, L, H) over S training steps. There is one line per head and one colour
-    per layer. If over half of the steps lie in the first quarter, their axis is logarithmic."""
-    every = arrays(figures)
+    """Draw each metric (S, L, H) over S training steps, one line per head, one colour per layer.
+    The axis of the steps is logarithmic if at least half of them lie in its first quarter."""
+    every = {name: array(values) for name, values in figures.items()}
     sheet = Sheet(len(every), 2 if len(every) < 5 else 3, 300, 190, title)
     positive = [step for step in steps if step > 0]
     early = len(positive) > 2 and np.median(positive) < max(positive) / 4
@@ -176,7 +171,7 @@ def history(steps: Sequence[int], figures: Mapping[str, Tensor], *, title: str) 
         if early:
             panel.set_xscale("symlog", linthresh=min(positive), linscale=0.4)  # can show step 0
             panel.xaxis.set_major_formatter("{x:g}")
-            panel.xaxis.set_minor_formatter(NullFormatter())
+            panel.xaxis.set_minor_formatter("")
         sheet.name(panel, name)
     sheet.legend(lines, "one line per head")
     return sheet.finish()

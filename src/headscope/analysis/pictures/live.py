@@ -23,10 +23,7 @@ TITLE_ROWS = 60  # rows of pixels for the title, before the image is halved
 
 class LivePicture:
     """Draws new values into the heatmaps of a finished figure. The image has half the size of the
-    figure, and no numbers in its cells.
-
-    Cells that are NaN in `figure` stay white, such as the future tokens in causal maps.
-    """
+    figure, and no numbers. Cells that are NaN in `figure`, such as the future, stay white."""
 
     def __init__(self, figure: Figure) -> None:
         self.panels = [panel for panel in figure.axes if panel.images]
@@ -50,12 +47,11 @@ class LivePicture:
 
     def places(self) -> list[tuple[slice, slice]]:
         """The rows and columns of pixels that each heatmap covers."""
-        edges = [(panel.bbox.get_points() / 2).round().astype(int) for panel in self.panels]
-        height = len(self._page)
-        return [
-            (slice(height - high, height - low), slice(left, right))
-            for (left, low), (right, high) in edges
-        ]
+        height, places = len(self._page), []
+        for panel in self.panels:
+            (left, low), (right, high) = (panel.bbox.get_points() / 2).round().astype(int)
+            places.append((slice(height - high, height - low), slice(left, right)))
+        return places
 
     def draw(self, values: Sequence[Tensor], title: str) -> Image.Image:
         """An image with a title of one line, and with one matrix of values per heatmap. Raises
@@ -72,7 +68,7 @@ class LivePicture:
             part = pixels[place]
             heatmap = Image.fromarray(codes).resize(part.shape[::-1], Image.Resampling.NEAREST)
             # Colour only the white pixels, so that lines and marks stay visible.
-            np.copyto(part, heatmap, where=part == WHITE)
+            np.copyto(part, np.asarray(heatmap), where=part == WHITE)
         self._renderer.clear()
         self.title.set_text(title)
         self.title.draw(self._renderer)

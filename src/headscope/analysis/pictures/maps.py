@@ -21,16 +21,14 @@ from headscope.data.labels import reads_down
 from headscope.errors import UserError
 
 Labels = Sequence[str]
-FEW = 12
-"""Maps of up to this many tokens show numbers in their cells."""
+FEW = 12  # maps of up to this many tokens show numbers in their cells
 WEIGHT, DIFFERENCE = "attention weight\n(square-root colour scale)", "difference of weights"
 WEIGHT_TICKS = (0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1)
 
 
 class Map(NamedTuple):
-    """A matrix (T, T) with one row per query and one column per key. Weights have a square-root
-    colour scale from 0 to 1, which makes small weights visible. Values with another unit have a
-    diverging colour scale around zero."""
+    """A matrix (T, T) with one row per query and one column per key. The square-root colour scale
+    of weights makes small weights visible. Other values have a diverging scale around zero."""
 
     name: str
     values: np.ndarray
@@ -52,8 +50,7 @@ def mean_map(weights: Tensor, labels: Labels, *, title: str) -> Figure:
     diagonals = ("self", "s", COLOURS[3]), ("previous token", "o", COLOURS[5])
     for behind, (name, marker, colour) in enumerate(diagonals):
         query = np.arange(behind, tokens)
-        [marks] = panel.plot(query - behind, query, marker, color=colour, label=name)
-        marks.set(fillstyle="none", markersize=size)
+        panel.plot(query - behind, query, marker, color=colour, label=name, mfc="none", ms=size)
     place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "frameon": False, "ncols": 2}
     panel.legend(**place, fontsize=SMALL, markerscale=7 / size)
     return sheet.finish()
@@ -115,12 +112,13 @@ def draw_maps(
     future = np.triu(np.ones((tokens, tokens), dtype=bool), 1) & causal
     others = [each.values[~future] for each in maps if each and each.unit != WEIGHT]
     diverging = Normalize(*limits(np.array(others), diverging=True))
+    square_root = PowerNorm(0.5, vmin=0, vmax=1)
     with_bar = set()
     for number, (panel, each) in enumerate(zip(sheet.panels, maps, strict=True)):
         if each is None:
             panel.remove()
             continue
-        norm = PowerNorm(0.5, vmin=0, vmax=1) if each.unit == WEIGHT else diverging
+        norm = square_root if each.unit == WEIGHT else diverging
         panel.set(xticks=[], yticks=[])
         if number % columns == 0:
             name_tokens(panel, labels, cell, down=True)

@@ -30,9 +30,7 @@ def position_picture(position: nn.Position) -> Figure | None:
     raise TypeError(f"{type(position).__name__} has no picture: register one for position_picture")
 
 
-@position_picture.register
-def _none(position: nn.NoPosition) -> None:
-    return None
+position_picture.register(nn.NoPosition, lambda position: None)
 
 
 @position_picture.register
@@ -75,10 +73,8 @@ def _head_bias(position: nn.HeadBias) -> Figure:
 @torch.no_grad()
 def bias_map(position: nn.Position, tokens: int, *, causal: bool = False) -> Figure:
     """Draw one map per head of the bias that `position` adds to the scores of `tokens` positions.
-
     If `causal`, the future (above the diagonal) stays blank. Raises UserError when the encoding has
-    no bias, or when `tokens` exceeds its `block_size`.
-    """
+    no bias, or when `tokens` exceeds its `block_size`."""
     bias = position.bias(tokens, tokens)  # (1 or H, T, T)
     name = type(position).__name__
     if bias is None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib import transforms
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
@@ -17,16 +18,11 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.textpath import text_to_path
 from matplotlib.ticker import MaxNLocator
-from matplotlib.transforms import (
-    Affine2D,
-    ScaledTranslation,
-    blended_transform_factory,
-    nonsingular,
-)
 from torch import Tensor
 
 from headscope.analysis.pictures.fonts import font_properties, readable
 from headscope.analysis.pictures.style import plain_axes
+from headscope.errors import UserError
 
 DPI = 144
 TITLE, TEXT, SMALL = 14, 10, 8.5
@@ -38,6 +34,8 @@ class Sheet:
     size of each panel. Draw into `panels`, then call `finish`."""
 
     def __init__(self, count: int, columns: int, width: float, height: float, title: str) -> None:
+        if not count:
+            raise UserError("there must be at least one figure to draw")
         self.panel_size, self.title = np.array([width, height]), title
         self.shape = np.array([min(columns, count), math.ceil(count / columns)])
         size = self.shape * self.panel_size + 1000  # enough for all labels; `finish` sets the size
@@ -62,8 +60,9 @@ class Sheet:
         """Draw the colour bar of `image` to the right of its panel."""
         edge: Any = image.axes.transAxes  # affine, although its type does not say so
         share = min(1.0, 360 / self.panel_size[1])
-        points = Affine2D().scale(1 / 72) + self.figure.dpi_scale_trans
-        place = blended_transform_factory(points + ScaledTranslation(1, 0, edge), edge)
+        points = transforms.Affine2D().scale(1 / 72) + self.figure.dpi_scale_trans
+        from_edge = points + transforms.ScaledTranslation(1, 0, edge)
+        place = transforms.blended_transform_factory(from_edge, edge)
         bar = image.axes.inset_axes((14, 1 - share, 11, share), transform=place)
         scale = self.figure.colorbar(image, cax=bar, ticks=ticks, format="%.4g")
         scale.outline.set_visible(False)
@@ -73,8 +72,8 @@ class Sheet:
         return bar
 
     def legend(self, lines: Sequence[Line2D], title: str = "") -> None:
-        looks: dict[str, Any] = {"title": title, "frameon": False, "ncols": 4}
-        self.figure.legend(handles=lines, loc="outside lower left", **looks)
+        legend = self.figure.legend(handles=lines, loc="outside lower left", title=title, ncols=4)
+        legend.set_frame_on(False)
 
     def heatmap(self, panel: Axes, name: str, values: np.ndarray, norm: Normalize) -> AxesImage:
         """Draw values (rows, columns) as a heatmap with a name above it. NaN is white. If the
@@ -171,4 +170,4 @@ def limits(values: np.ndarray, *, diverging: bool = False) -> tuple[float, float
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     if diverging:
         low, high = min(low, -high), max(-low, high)
-    return nonsingular(low, high, expander=0.1)
+    return transforms.nonsingular(low, high, expander=0.1)
