@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib import transforms
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
@@ -18,6 +17,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.textpath import text_to_path
 from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import Affine2D, ScaledTranslation, blended_transform_factory
 from torch import Tensor
 
 from headscope.analysis.pictures.fonts import font_properties, readable
@@ -60,9 +60,8 @@ class Sheet:
         """Draw the colour bar of `image` to the right of its panel."""
         edge: Any = image.axes.transAxes  # affine, although its type does not say so
         share = min(1.0, 360 / self.panel_size[1])
-        points = transforms.Affine2D().scale(1 / 72) + self.figure.dpi_scale_trans
-        from_edge = points + transforms.ScaledTranslation(1, 0, edge)
-        place = transforms.blended_transform_factory(from_edge, edge)
+        points = Affine2D().scale(1 / 72) + self.figure.dpi_scale_trans
+        place = blended_transform_factory(points + ScaledTranslation(1, 0, edge), edge)
         bar = image.axes.inset_axes((14, 1 - share, 11, share), transform=place)
         scale = self.figure.colorbar(image, cax=bar, ticks=ticks, format="%.4g")
         scale.outline.set_visible(False)
@@ -170,4 +169,5 @@ def limits(values: np.ndarray, *, diverging: bool = False) -> tuple[float, float
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     if diverging:
         low, high = min(low, -high), max(-low, high)
-    return transforms.nonsingular(low, high, expander=0.1)
+    pad = 0.0 if low < high else 0.1 * abs(low) or 0.1
+    return low - pad, high + pad
