@@ -1,5 +1,4 @@
-"""Draws pictures of attention heads. The functions take tensors and plain values, and return a
-matplotlib Figure."""
+"""Draws pictures of attention heads. Each function returns a matplotlib Figure."""
 
 from headscope.analysis.pictures.heads import (
     changes_of_heads,

@@ -37,8 +37,7 @@ FALLBACKS = (
 )
 """Font families for the characters that DejaVu Sans lacks, in order of preference."""
 PLAIN: Any = dict.fromkeys(["style", "variant", "weight", "stretch"], "normal")
-"""Properties of every font. They are always given, because a matplotlibrc file may set other
-defaults."""
+"""Properties of every font. They override the defaults in a matplotlibrc file."""
 
 
 @cache
@@ -50,8 +49,7 @@ def family_for(character: str) -> str | None:
 
 
 def font_properties(size: float, texts: Iterable[str] = ()) -> FontProperties:
-    """DejaVu Sans and the font families that `texts` need. A matplotlibrc file has no effect on
-    them."""
+    """DejaVu Sans and the font families that `texts` need, in a size in points."""
     foreign = "\n".join(text for text in texts if not text.isascii())
     needed = set(map(family_for, split_characters(foreign)))
     families = [FIRST, *(family for family in FALLBACKS if family in needed)]
@@ -61,8 +59,7 @@ def font_properties(size: float, texts: Iterable[str] = ()) -> FontProperties:
 @cache
 def fallbacks() -> dict[str, str]:
     """The installed font families of FALLBACKS, each with its font file."""
-    # matplotlib caches its list of fonts on disk. The list lacks fonts that were installed later,
-    # so add them.
+    # matplotlib caches its list of fonts on disk, so add the fonts that were installed later.
     listed = {entry.fname for entry in fontManager.ttflist}
     for file in set(findSystemFonts()) - listed:
         with suppress(OSError, RuntimeError):  # skip files that FreeType cannot read
@@ -72,8 +69,7 @@ def fallbacks() -> dict[str, str]:
         entries = [entry for entry in fontManager.ttflist if entry.name == family]
         if entries:
             regular = min(entries, key=lambda entry: fontManager.score_weight(entry.weight, 400))
-            # Register the font with weight 400, because matplotlib warns when a family lacks this
-            # weight.
+            # Without this entry, matplotlib warns when a family has no font of weight 400.
             fontManager.ttflist.append(replace(regular, weight=400))
             found[family] = _file_of(family)
     return found
@@ -92,11 +88,10 @@ def _has_ink(file: str, character: str) -> bool:
 
 
 def picture_label(text: str) -> str:
-    """A short label of a token. It contains only visible characters that a font can draw.
+    """A label of a token. It contains only visible characters that an installed font can draw.
 
-    A character that no installed font can draw is replaced by its code point, such as U+4E2D. A
-    label of more than LABEL_LENGTH + 1 characters is cut to LABEL_LENGTH characters and an
-    ellipsis.
+    A character without a font is replaced by its code point, such as U+4E2D. A label of more than
+    LABEL_LENGTH + 1 characters is cut to LABEL_LENGTH characters and an ellipsis.
     """
     shown = split_characters("".join(map(_drawable, visible_characters(text))))
     if len(shown) > LABEL_LENGTH + 1:
@@ -105,8 +100,7 @@ def picture_label(text: str) -> str:
 
 
 def readable(text: str) -> str:
-    """Replace the characters of a title or name that no font can draw. Spaces and newlines are
-    kept."""
+    """Replace the characters of a title or name that no font can draw. Keep spaces and newlines."""
     return "".join(
         word if word in ("", " ", "\n") else "".join(map(_drawable, visible_characters(word)))
         for word in re.split("([ \n])", text)

@@ -4,7 +4,7 @@ Shapes: S checkpoints, L layers, H heads per layer, N = L * H heads of the model
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -12,7 +12,6 @@ from matplotlib.colors import Normalize, SymLogNorm
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
-from matplotlib.ticker import NullFormatter
 from torch import Tensor
 
 from headscope.analysis.pictures.fonts import readable
@@ -21,12 +20,6 @@ from headscope.analysis.pictures.style import BLUE, ORANGE, line_style
 from headscope.errors import UserError
 
 Names = Sequence[str]
-
-
-def arrays(figures: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
-    if not figures:
-        raise UserError("there must be at least one figure to draw")
-    return {name: array(values) for name, values in figures.items()}
 
 
 def changes_of_heads(values: Tensor, *, title: str, label: str) -> Figure:
@@ -41,9 +34,8 @@ def changes_of_heads(values: Tensor, *, title: str, label: str) -> Figure:
     linear = max(float(np.median(sizes)), most / 1000) if sizes.size else most
     norm = SymLogNorm(linthresh=linear, vmin=-most, vmax=most, base=10)
     texts = numbers(cells, "z.2g")
-    sheet = Sheet(1, 1, *size_of(texts, 280), title)
-    sheet.name(sheet.panels[0], label)
-    sheet.bar(table(sheet, 0, cells, norm, texts), "log scale", ticks=[-most, 0, most])
+    sheet = Sheet(1, 1, *size_of([texts], 280), title)
+    sheet.bar(table(sheet, 0, label, cells, norm, texts), "log scale", ticks=[-most, 0, most])
     return sheet.finish()
 
 
@@ -56,20 +48,20 @@ def heatmaps_of(
 ) -> Figure:
     """Draw one heatmap per metric (L, H), each with its own colour scale.
 
-    `ends` contains the limits of the colour scale of each metric; the default is the minimum and
-    maximum of the metric. `marks` contains the value of each metric for uniform attention. This
-    value is shown as a line on the colour scale and as a number after the name.
+    `ends` contains the limits of the scales; the default is the minimum and maximum of the metric.
+    `marks` contains the values of the metrics for uniform attention. Such a value is shown as a
+    line on the colour scale and as a number after the name.
     """
-    every, ends, marks = arrays(figures), ends or {}, marks or {}
+    every = {name: array(values) for name, values in figures.items()}
+    ends, marks = ends or {}, marks or {}
     texts = {name: numbers(cells) for name, cells in every.items()}
-    width, height = np.max([size_of(each, 150) for each in texts.values()], axis=0)
+    width, height = size_of(texts.values(), 150)
     columns = max(1, round(math.sqrt(len(every) * (height + 70) / (width + 90) * 1.5)))
     sheet = Sheet(len(every), columns, width, height, title)
     for number, (name, cells) in enumerate(every.items()):
         norm = Normalize(*ends.get(name, limits(cells)))
-        bar = sheet.bar(table(sheet, number, cells, norm, texts[name]))
         caption = f"{name}  ({marks[name]:.3g})" if name in marks else name
-        sheet.name(sheet.panels[number], caption)
+        bar = sheet.bar(table(sheet, number, caption, cells, norm, texts[name]))
         if name in marks:
             bar.axhline(marks[name], color=ORANGE, linewidth=2)
     if marks:
@@ -78,38 +70,32 @@ def heatmaps_of(
     return sheet.finish()
 
 
-def size_of(texts: np.ndarray, narrowest: float) -> tuple[float, float]:
-    """The width and height in points of a table of texts (L, H), which is wide enough for the
-    longest text."""
-    if texts.ndim != 2 or not texts.size:
-        raise UserError(f"a figure of shape {texts.shape} must be (layers, heads), not empty")
-    wide = max(38, 0.65 * SMALL * max(map(len, texts.flat)) + 10)
-    return max(narrowest, wide * texts.shape[1]), max(60, 26 * texts.shape[0])
+def size_of(tables: Iterable[np.ndarray], width: float) -> tuple[float, float]:
+    """The size in points that has room for each table of texts (L, H), at least `width` wide."""
+    height = 60.0
+    for texts in tables:
+        if texts.ndim != 2 or not texts.size:
+            raise UserError(f"a figure of shape {texts.shape} must be (layers, heads), not empty")
+        cell = max(38, 0.65 * SMALL * max(map(len, texts.flat)) + 10)
+        width, height = max(width, cell * texts.shape[1]), max(height, 26 * texts.shape[0])
+    return width, height
 
 
 def table(
-    sheet: Sheet, number: int, cells: np.ndarray, norm: Normalize, texts: np.ndarray
+    sheet: Sheet, number: int, name: str, cells: np.ndarray, norm: Normalize, texts: np.ndarray
 ) -> AxesImage:
-    """Draw a heatmap of the values `cells` (L, H), with a label in each cell. A row is a layer,
-    a column is a head."""
+    """Draw a heatmap of the values `cells` (L, H) with `texts` in the cells."""
     panel, (layers, heads) = sheet.panels[number], map(range, cells.shape)
-    panel.set_xticks(heads, map(str, heads))
-    panel.set_yticks(layers, map(str, layers))
-    panel.set_xlabel("head", fontsize=SMALL)
-    panel.set_ylabel("layer", fontsize=SMALL)
-    image = sheet.heatmap(panel, cells, norm)
+    panel.set(xticks=heads, yticks=layers, xlabel="head", ylabel="layer")
+    image = sheet.heatmap(panel, name, cells, norm)
     sheet.write(image, texts)
     return image
 
 
 def similarity_matrix(similarity: Tensor, names: Names, *, title: str, label: str = "") -> Figure:
-    """Draw the similarities (N, N) of all pairs of heads. `names` are the names of the heads, such
-    as L0H1.
-
-    Lines separate the layers. With up to 16 heads, each cell shows its value as a number. The
-    colour scale goes from 0 to 1, or from -1 to 1 if any value is negative. It goes further if any
-    absolute value is above 1.
-    """
+    """Draw the similarities (N, N) of heads with `names` such as L0H1. Lines separate the layers.
+    The colour scale goes from 0 to 1, or from -1 to 1 if any value is negative. It goes further if
+    any absolute value is above 1."""
     cells, count = array(similarity), len(names)
     if cells.shape != (count, count) or not count:
         raise UserError(f"{cells.shape=} must be (heads, heads), with a name for each: {count}")
@@ -120,8 +106,7 @@ def similarity_matrix(similarity: Tensor, names: Names, *, title: str, label: st
 
 
 def figures_of_heads(values: Tensor, rows: Names, names: Names, *, title: str) -> Figure:
-    """Draw R metrics of N heads, (R, N), with values from 0 to 1. `rows` are the labels of the
-    metrics, `names` the names of the heads, such as L0H1."""
+    """Draw the metrics `rows` of the heads `names`, such as L0H1. The values are from 0 to 1."""
     label = "colours run from the first number (dark) to the second (bright)"
     return _matrix(array(values), rows, names, Normalize(0, 1), title, label)
 
@@ -138,21 +123,19 @@ def _matrix(
         texts = [readable(name) for name in every[::step]]
         axis.set_ticks(range(0, len(every), step), texts, **font_for(SMALL, *texts))
     panel.tick_params(axis="x", rotation=90)
-    image = sheet.heatmap(panel, cells, norm)
+    image = sheet.heatmap(panel, label, cells, norm)
     if len(names) <= 16:
         sheet.write(image, numbers(cells), cell)
     for number, (before, name) in enumerate(pairwise(names)):
         if before.partition("H")[0] != name.partition("H")[0]:
             for line in [panel.axvline] + [panel.axhline] * (rows is names):
                 line(number + 0.5, color="black" if norm.vmin else "#e0e0e0", linewidth=1.2)
-    sheet.name(panel, label)
     sheet.bar(image)
     return sheet.finish()
 
 
 def similarity_histogram(similarity: Tensor, *, title: str, label: str = "") -> Figure:
-    """Draw a histogram of the similarities of all pairs of heads, given a symmetric matrix
-    (N, N)."""
+    """Draw a histogram of the similarities of all pairs of heads, from a matrix (N, N)."""
     cells = array(similarity)
     pairs = cells[np.triu_indices(len(cells), k=1)].astype(np.float64)
     pairs = pairs[np.isfinite(pairs)]
@@ -173,27 +156,22 @@ def similarity_histogram(similarity: Tensor, *, title: str, label: str = "") -> 
 
 
 def history(steps: Sequence[int], figures: Mapping[str, Tensor], *, title: str) -> Figure:
-    """Draw each metric (S, L, H) over S training steps, with one line per head and one colour per
-    layer.
-
-    The axis of the steps is logarithmic if at least half of the checkpoints lie in its first
-    quarter.
-    """
-    every = arrays(figures)
+    """Draw each metric (S, L, H) over S training steps, one line per head, one colour per layer.
+    The axis of the steps is logarithmic if at least half of them lie in its first quarter."""
+    every = {name: array(values) for name, values in figures.items()}
     sheet = Sheet(len(every), 2 if len(every) < 5 else 3, 300, 190, title)
     positive = [step for step in steps if step > 0]
     early = len(positive) > 2 and np.median(positive) < max(positive) / 4
     for panel, (name, values) in zip(sheet.panels, every.items(), strict=True):
-        for layer, head in np.ndindex(values.shape[1:]):
-            panel.plot(steps, values[:, layer, head], **line_style(layer, len(steps)))
+        lines = []
+        for layer in range(values.shape[1]):
+            look = {"label": f"layer {layer}", **line_style(layer, len(steps))}
+            lines.append(panel.plot(steps, values[:, layer], **look)[0])
         sheet.ticked(panel, "training step (logarithmic)" if early else "training step", "")
         if early:
             panel.set_xscale("symlog", linthresh=min(positive), linscale=0.4)  # can show step 0
             panel.xaxis.set_major_formatter("{x:g}")
-            panel.xaxis.set_minor_formatter(NullFormatter())
+            panel.xaxis.set_minor_formatter("")
         sheet.name(panel, name)
-    layers = max(values.shape[1] for values in every.values())
-    looks = [(f"layer {layer}", line_style(layer, len(steps))) for layer in range(layers)]
-    lines = [Line2D([], [], label=name, **look) for name, look in looks]
     sheet.legend(lines, "one line per head")
     return sheet.finish()

@@ -1,8 +1,7 @@
 """Redraws the heatmaps of a figure often during training. The layout is computed only once.
 
-matplotlib spends most of its time on layout and text, which do not change. Images have one byte per
-pixel, which is a grey or a shade of the colour scale. A PNG with three bytes per pixel would take
-longer to compress.
+matplotlib spends most of its time on layout and text, which do not change. A pixel is one byte: a
+grey or a shade of the colour scale. A PNG with three bytes per pixel would take longer to compress.
 """
 
 from collections.abc import Sequence
@@ -24,10 +23,7 @@ TITLE_ROWS = 60  # rows of pixels for the title, before the image is halved
 
 class LivePicture:
     """Draws new values into the heatmaps of a finished figure. The image has half the size of the
-    figure, and no numbers in its cells.
-
-    Cells that are NaN in `figure` stay white, such as the future tokens in causal maps.
-    """
+    figure, and no numbers. Cells that are NaN in `figure`, such as the future, stay white."""
 
     def __init__(self, figure: Figure) -> None:
         self.panels = [panel for panel in figure.axes if panel.images]
@@ -51,19 +47,15 @@ class LivePicture:
 
     def places(self) -> list[tuple[slice, slice]]:
         """The rows and columns of pixels that each heatmap covers."""
-        edges = [(panel.bbox.get_points() / 2).round().astype(int) for panel in self.panels]
-        height = len(self._page)
-        return [
-            (slice(height - high, height - low), slice(left, right))
-            for (left, low), (right, high) in edges
-        ]
+        height, places = len(self._page), []
+        for panel in self.panels:
+            (left, low), (right, high) = (panel.bbox.get_points() / 2).round().astype(int)
+            places.append((slice(height - high, height - low), slice(left, right)))
+        return places
 
     def draw(self, values: Sequence[Tensor], title: str) -> Image.Image:
-        """An image with the given title and values. `title` is a single line. `values` contains one
-        matrix per heatmap.
-
-        Raises UserError when a matrix and its heatmap have different shapes.
-        """
+        """An image with a title of one line, and with one matrix of values per heatmap. Raises
+        UserError when a matrix and its heatmap have different shapes."""
         given, shapes = [array(each) for each in values], [each.shape for each in self._blank]
         if [each.shape for each in given] != shapes:
             raise UserError(f"values of shapes {[each.shape for each in given]} must be {shapes}")
@@ -74,10 +66,9 @@ class LivePicture:
             shades = GREYS + (shares * (SHADES - 1)).round()
             codes = np.where(blank | np.isnan(each), WHITE, shades).astype(np.uint8)
             part = pixels[place]
-            sizes = zip(part.shape, each.shape, strict=True)
-            down, across = (np.arange(n) * of // n for n, of in sizes)
+            heatmap = Image.fromarray(codes).resize(part.shape[::-1], Image.Resampling.NEAREST)
             # Colour only the white pixels, so that lines and marks stay visible.
-            np.copyto(part, codes[down[:, None], across], where=part == WHITE)
+            np.copyto(part, np.asarray(heatmap), where=part == WHITE)
         self._renderer.clear()
         self.title.set_text(title)
         self.title.draw(self._renderer)

@@ -1,6 +1,7 @@
 """Attention maps: the weight that each query (row) gives to each key (column).
 
-Shapes: H heads, T tokens. Each token is both a query and a key.
+Shapes: H heads, T tokens. Each token is both a query and a key, and has one label. All functions
+raise UserError when there is no token or no head, or when shapes or labels do not match.
 """
 
 import math
@@ -20,16 +21,14 @@ from headscope.data.labels import reads_down
 from headscope.errors import UserError
 
 Labels = Sequence[str]
-FEW = 12
-"""Maps of up to this many tokens show numbers in their cells."""
+FEW = 12  # maps of up to this many tokens show numbers in their cells
 WEIGHT, DIFFERENCE = "attention weight\n(square-root colour scale)", "difference of weights"
 WEIGHT_TICKS = (0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1)
 
 
 class Map(NamedTuple):
-    """A matrix (T, T) with one row per query and one column per key. The unit WEIGHT has a
-    square-root colour scale from 0 to 1, which makes small weights visible. Other units have a
-    diverging colour scale around zero."""
+    """A matrix (T, T) with one row per query and one column per key. The square-root colour scale
+    of weights makes small weights visible. Other values have a diverging scale around zero."""
 
     name: str
     values: np.ndarray
@@ -37,26 +36,21 @@ class Map(NamedTuple):
 
 
 def attention_maps(weights: Tensor, labels: Labels, *, title: str, causal: bool = True) -> Figure:
-    """Draw the attention maps of all heads of one layer, from weights (H, T, T). `labels` contains
-    one text per token.
-
-    If `causal`, the future (above the diagonal) is white. Raises UserError when there is no token
-    or no head, or when the number of labels is not T.
-    """
+    """Draw the attention maps of all heads of one layer, from weights (H, T, T). If `causal`, the
+    future (above the diagonal) is white."""
     return draw_maps(of_heads(array(weights)), labels, title, causal=causal).finish()
 
 
 def mean_map(weights: Tensor, labels: Labels, *, title: str) -> Figure:
     """Draw the mean of the weights (H, T, T) over the heads. In each row, marks show the query's
-    own token and the token before it. Raises UserError in the same cases as `attention_maps`."""
+    own token and the token before it."""
     maps = [Map("", array(weights).mean(axis=0))] if len(weights) else []
     sheet, tokens = draw_maps(maps, labels, title), len(labels)
     [panel], size = sheet.panels, 0.8 * sheet.panel_size[0] / tokens
     diagonals = ("self", "s", COLOURS[3]), ("previous token", "o", COLOURS[5])
     for behind, (name, marker, colour) in enumerate(diagonals):
         query = np.arange(behind, tokens)
-        [marks] = panel.plot(query - behind, query, marker, color=colour, label=name)
-        marks.set(fillstyle="none", markersize=size)
+        panel.plot(query - behind, query, marker, color=colour, label=name, mfc="none", ms=size)
     place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "frameon": False, "ncols": 2}
     panel.legend(**place, fontsize=SMALL, markerscale=7 / size)
     return sheet.finish()
@@ -65,9 +59,8 @@ def mean_map(weights: Tensor, labels: Labels, *, title: str) -> Figure:
 def difference_map(
     first: Tensor, second: Tensor, labels: Labels, *, title: str, names: tuple[str, str]
 ) -> Figure:
-    """Draw the map `first` minus the map `second`. Both have shape (T, T), or both have shape
-    (H, T, T) with one map per head. `names` contains a name for `first` and a name for `second`.
-    Raises UserError in the same cases as `attention_maps`."""
+    """Draw the map `first` minus the map `second`, or the maps of each head if both have shape
+    (H, T, T). `names` contains a name for `first` and a name for `second`."""
     values = array(first) - array(second)
     maps = [Map("", values, DIFFERENCE)] if values.ndim == 2 else of_heads(values, DIFFERENCE)
     title = f"{title}\nred: more weight in {names[0]}\nblue: more weight in {names[1]}"
@@ -77,19 +70,17 @@ def difference_map(
 def single_and_multi_head(
     single: Tensor, multi: Tensor, labels: Labels, *, title: str, names: tuple[str, str]
 ) -> Figure:
-    """Compare the map (T, T) of a single head with the maps (H, T, T) of many heads on the same
-    tokens.
+    """Compare the map (T, T) of a single head with the maps (H, T, T) of many heads.
 
     The first row shows the single head, the mean of the many heads, and the difference. The rows
-    below show each of the many heads. `names` contains the name of the single-head model and the
-    name of the multi-head model. Raises UserError when the shapes do not match.
+    below show each of the many heads. `names` contains the names of the two models.
     """
     one, many = array(single), array(multi)
     if not len(many) or one.shape != many.shape[1:]:
-        raise UserError(
-            f"maps of shapes {one.shape} and {many.shape} must be (tokens, tokens) and "
-            "(heads, tokens, tokens): give maps over the same tokens, and at least one head"
+        shapes = (
+            f"{one.shape} and {many.shape} must be (tokens, tokens) and (heads, tokens, tokens)"
         )
+        raise UserError(f"maps of shapes {shapes}: give at least one head and the same tokens")
     mean = many.mean(axis=0)
     first = [Map("single head", one), Map(f"mean of {len(many)} heads", mean)]
     first.append(Map("single head - mean", one - mean, DIFFERENCE))
@@ -106,8 +97,7 @@ def of_heads(values: Iterable[np.ndarray], unit: str = WEIGHT) -> list[Map]:
 def draw_maps(
     maps: Sequence[Map | None], labels: Labels, title: str, causal: bool = True, columns: int = 0
 ) -> Sheet:
-    """Draw maps of the same tokens. None leaves a gap in the grid. Maps with the same unit share a
-    colour bar."""
+    """Draw maps of the same tokens. None leaves a gap in the grid. Each unit has one colour bar."""
     count, tokens = len(maps), len(labels)
     shapes = {each.values.shape for each in maps if each}
     if not tokens or shapes != {(tokens, tokens)}:
@@ -120,27 +110,25 @@ def draw_maps(
     cell = max(1, room // tokens)
     sheet = Sheet(count, columns, cell * tokens, cell * tokens, title)
     future = np.triu(np.ones((tokens, tokens), dtype=bool), 1) & causal
-    norms: dict[str, Normalize] = {WEIGHT: PowerNorm(0.5, vmin=0, vmax=1)}
+    others = [each.values[~future] for each in maps if each and each.unit != WEIGHT]
+    diverging = Normalize(*limits(np.array(others), diverging=True))
+    square_root = PowerNorm(0.5, vmin=0, vmax=1)
     with_bar = set()
     for number, (panel, each) in enumerate(zip(sheet.panels, maps, strict=True)):
         if each is None:
             panel.remove()
             continue
-        if each.unit not in norms:
-            same = [other.values[~future] for other in maps if other and other.unit == each.unit]
-            norms[each.unit] = Normalize(*limits(np.stack(same), diverging=True))
+        norm = square_root if each.unit == WEIGHT else diverging
         panel.set(xticks=[], yticks=[])
         if number % columns == 0:
             name_tokens(panel, labels, cell, down=True)
         if number + columns >= count or maps[number + columns] is None:
             name_tokens(panel, labels, cell, down=False)
-        image = sheet.heatmap(panel, np.where(future, np.nan, each.values), norms[each.unit])
+        image = sheet.heatmap(panel, each.name, np.where(future, np.nan, each.values), norm)
         if tokens <= FEW:
             sheet.write(image, np.where(future, "", numbers(each.values)), cell)
-        sheet.name(panel, each.name)
         if causal:
-            # Draw a border around the visible (causal) region, because a difference of zero and the
-            # masked future are both white.
+            # Draw a border around the past: a difference of zero is as white as the future.
             panel.set_autoscale_on(False)
             edges = np.arange(tokens + 1) - 0.5
             panel.stairs(edges[:-1], edges, baseline=None, color=GREY, linewidth=0.6)
@@ -154,21 +142,18 @@ def draw_maps(
 
 def name_tokens(panel: Axes, labels: Labels, cell: float, *, down: bool) -> None:
     """Label the queries if `down`, otherwise the keys. If there is little room, label only every
-    n-th token.
-
-    The labels of keys are rotated. A label with a Chinese character is not rotated; its characters
-    are written below one another.
-    """
+    n-th token. The labels of keys are rotated, except labels with a Chinese character: their
+    characters are written below one another."""
     size = min(TEXT, max(7.5, cell - 1))
     every = math.ceil((size + 0.5) / cell)
     texts = [picture_label(label) for label in labels[::every]]
     ticks, font = range(0, len(labels), every), font_for(size, *texts)
     if down:
         panel.set_yticks(ticks, texts, **font)
-        panel.set_ylabel("query: the token that looks", fontsize=SMALL)
+        panel.set_ylabel("query: the token that looks")
         return
     columns = [stacked(text) if reads_down(text) else text for text in texts]
     panel.set_xticks(ticks, columns, linespacing=1, **font)
     for label, text in zip(panel.get_xticklabels(), texts, strict=True):
         label.set_rotation(0 if reads_down(text) else 90)
-    panel.set_xlabel("key: the token it looks at", fontsize=SMALL)
+    panel.set_xlabel("key: the token it looks at")

@@ -4,6 +4,7 @@ Shapes: P block_size, C embed_dim, H heads, D head_dim.
 """
 
 from functools import singledispatch
+from itertools import chain
 
 import numpy as np
 import torch
@@ -19,19 +20,17 @@ from headscope.errors import UserError
 
 @singledispatch
 def position_picture(position: nn.Position) -> Figure | None:
-    """Draw a picture of the position encoding. Returns None for `NoPosition`.
+    """Draw a picture of the position encoding. Returns None for `NoPosition`, and raises TypeError
+    for a type of encoding that has no picture.
 
-    For an encoding with a table, the picture shows the table and the cosine similarity of each pair
-    of positions. For `Alibi` and `Relative`, it shows the bias of each head by distance; for
-    `HeadBias`, a map of the biases of each head. For `Rotary`, it shows the cosines of the rotation
-    angles and a score by distance. Raises TypeError for an encoding that has no picture.
+    The picture of a table also shows the cosine similarity of each pair of positions. Biases are
+    drawn by distance, or as a map if they depend on more than the distance (`HeadBias`). For
+    `Rotary`, the picture shows the cosines of the rotation angles and a score by distance.
     """
     raise TypeError(f"{type(position).__name__} has no picture: register one for position_picture")
 
 
-@position_picture.register
-def _none(position: nn.NoPosition) -> None:
-    return None
+position_picture.register(nn.NoPosition, lambda position: None)
 
 
 @position_picture.register
@@ -39,10 +38,9 @@ def _none(position: nn.NoPosition) -> None:
 def _table(
     position: nn.Learned | nn.Sinusoidal | nn.Digits | nn.Index | nn.Normalized,
 ) -> Figure:
-    tables = [*position.parameters(), *position.buffers()]
     zeros = torch.zeros(1, position.block_size, position.embed_dim)
-    zeros = zeros.to(tables[0].device) if tables else zeros
-    table = array(position(zeros)[0])  # (P, C)
+    device = next(chain(position.parameters(), position.buffers(), [zeros])).device
+    table = array(position(zeros.to(device))[0])  # (P, C)
     used = table[:, : max(1, int(np.count_nonzero(table.any(axis=0))))]
     rest = f" (0 from dimension {used.shape[1]} on)" if used.shape < table.shape else ""
     sheet = Sheet(2, 2, 300, 230, f"{type(position).__name__} positions, added to embeddings")
@@ -74,12 +72,9 @@ def _head_bias(position: nn.HeadBias) -> Figure:
 
 @torch.no_grad()
 def bias_map(position: nn.Position, tokens: int, *, causal: bool = False) -> Figure:
-    """Draw the bias that `position` adds to the scores of `tokens` positions, with one map per
-    head.
-
+    """Draw one map per head of the bias that `position` adds to the scores of `tokens` positions.
     If `causal`, the future (above the diagonal) stays blank. Raises UserError when the encoding has
-    no bias, or when `tokens` exceeds its `block_size`.
-    """
+    no bias, or when `tokens` exceeds its `block_size`."""
     bias = position.bias(tokens, tokens)  # (1 or H, T, T)
     name = type(position).__name__
     if bias is None:
@@ -109,8 +104,8 @@ def image(sheet: Sheet, number: int, caption: str, values: np.ndarray, down: str
     panel = sheet.panels[number]
     sheet.ticked(panel, "position", down, whole="xy")
     below = np.nanmin(values, initial=0) < -1e-6  # ignores rounding errors of a cosine
-    sheet.bar(sheet.heatmap(panel, values, Normalize(*limits(values, diverging=bool(below)))))
-    sheet.name(panel, caption)
+    norm = Normalize(*limits(values, diverging=bool(below)))
+    sheet.bar(sheet.heatmap(panel, caption, values, norm))
 
 
 def curves(sheet: Sheet, number: int, caption: str, values: np.ndarray, down: str) -> None:

@@ -1,5 +1,4 @@
-"""Provides what all pictures share: a grid of panels, heatmaps with numbers, colour bars, and
-wrapped text.
+"""The parts that all pictures share: a grid of panels, heatmaps, colour bars and wrapped text.
 
 matplotlib's constrained layout makes room for all labels. Sizes are in points.
 """
@@ -23,6 +22,7 @@ from torch import Tensor
 
 from headscope.analysis.pictures.fonts import font_properties, readable
 from headscope.analysis.pictures.style import plain_axes
+from headscope.errors import UserError
 
 DPI = 144
 TITLE, TEXT, SMALL = 14, 10, 8.5
@@ -34,6 +34,8 @@ class Sheet:
     size of each panel. Draw into `panels`, then call `finish`."""
 
     def __init__(self, count: int, columns: int, width: float, height: float, title: str) -> None:
+        if not count:
+            raise UserError("there must be at least one figure to draw")
         self.panel_size, self.title = np.array([width, height]), title
         self.shape = np.array([min(columns, count), math.ceil(count / columns)])
         size = self.shape * self.panel_size + 1000  # enough for all labels; `finish` sets the size
@@ -46,6 +48,8 @@ class Sheet:
         del self.panels[count:]
         for panel in self.panels:
             panel.tick_params(length=0, labelsize=SMALL)
+            for axis in (panel.xaxis, panel.yaxis):
+                axis.label.set_size(SMALL)
 
     def name(self, panel: Axes, text: str) -> None:
         """Write `text` above a panel. Lines that are wider than the panel are wrapped."""
@@ -67,17 +71,18 @@ class Sheet:
         return bar
 
     def legend(self, lines: Sequence[Line2D], title: str = "") -> None:
-        looks: dict[str, Any] = {"title": title, "frameon": False, "ncols": 4}
-        self.figure.legend(handles=lines, loc="outside lower left", **looks)
+        legend = self.figure.legend(handles=lines, loc="outside lower left", title=title, ncols=4)
+        legend.set_frame_on(False)
 
-    def heatmap(self, panel: Axes, values: np.ndarray, norm: Normalize) -> AxesImage:
-        """Draw values (rows, columns) as a heatmap. NaN is white. If the limits of `norm` are
-        symmetric around zero, the colours are diverging."""
+    def heatmap(self, panel: Axes, name: str, values: np.ndarray, norm: Normalize) -> AxesImage:
+        """Draw values (rows, columns) as a heatmap with a name above it. NaN is white. If the
+        limits of `norm` are symmetric around zero, the colours are diverging."""
         cmap = "RdBu_r" if norm.vmin == -(norm.vmax or 0) else "viridis"
         image = panel.imshow(values, cmap, norm, aspect="auto", interpolation="nearest")
         image.set_interpolation_stage("rgba")  # compute colours per cell, not per pixel
         panel.spines[:].set_visible(False)
         panel.grid(visible=False)
+        self.name(panel, name)
         return image
 
     def write(self, image: AxesImage, texts: np.ndarray, cell: float = math.inf) -> None:
@@ -100,8 +105,7 @@ class Sheet:
             axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=name in whole))
             axis.set_major_formatter("{x:.4g}")  # no common factor, such as 1e3, at the axis
         panel.tick_params(length=3)
-        panel.set_xlabel(across, fontsize=SMALL)
-        panel.set_ylabel(down, fontsize=SMALL)
+        panel.set(xlabel=across, ylabel=down)
 
     def finish(self) -> Figure:
         """Adjust the size of the figure to its panels, labels and title, then freeze the layout."""
@@ -135,14 +139,12 @@ def text_width(text: str, size: float) -> float:
 
 
 def wrapped(text: str, width: float, size: float) -> str:
-    """Break `text` into lines that are at most `width` points wide. Very long words are broken
-    too."""
+    """Break `text`, and very long words in it, into lines of up to `width` points."""
     lines = []
     for paragraph in readable(text).split("\n"):
         lines.append("")
         for piece in re.findall(r"\S{0,10} *", paragraph):
-            # Drawn letters are up to 5 percent wider, because their widths are rounded to whole
-            # pixels.
+            # Drawn letters are up to 5 percent wider: their widths are rounded to whole pixels.
             if lines[-1] and text_width(lines[-1] + piece.rstrip(), size) > 0.95 * width:
                 lines.append("")
             lines[-1] += piece
@@ -150,12 +152,8 @@ def wrapped(text: str, width: float, size: float) -> str:
 
 
 def numbers(values: np.ndarray, form: str = "") -> np.ndarray:
-    """Format values as texts, in an array of the same shape. Values that are not finite become a
-    dash.
-
-    By default, all texts have the same number of decimals, and the largest value has about three
-    digits.
-    """
+    """Format values as texts, in an array of the same shape. NaN and infinity become a dash. By
+    default, all texts have equally many decimals, and the largest value has about three digits."""
     largest = float(np.abs(values[np.isfinite(values)]).max(initial=0)) or 1.0
     power = math.floor(math.log10(2 * largest))
     decimals = max(0, 2 - max(0, power - 1) - min(0, power))
@@ -165,8 +163,8 @@ def numbers(values: np.ndarray, form: str = "") -> np.ndarray:
 
 
 def limits(values: np.ndarray, *, diverging: bool = False) -> tuple[float, float]:
-    """The two limits of a scale: the minimum and maximum of the values or, if `diverging`, limits
-    that are symmetric around zero. The two limits are never equal."""
+    """The minimum and maximum of the values or, if `diverging`, limits that are symmetric around
+    zero. The two limits are never equal."""
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     if diverging:

@@ -17,8 +17,7 @@ def plain_axes(panel: Axes) -> None:
 
 
 def line_style(number: int, points: int) -> dict[str, Any]:
-    """Keyword arguments of `plot` that distinguish line `number` from other lines. Lines with up to
-    12 points get markers."""
+    """Keyword arguments of `plot` for line `number`. Lines with up to 12 points get markers."""
     return {
         "color": COLOURS[number % len(COLOURS)],
         "linestyle": ["-", "--", ":"][number // len(COLOURS) % 3],
