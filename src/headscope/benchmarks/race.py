@@ -17,12 +17,10 @@ from headscope.errors import UserError
 from headscope.training.callbacks.clock import clock_of
 from headscope.training.process import prepare_process
 
-SHARED = (
-    *("data", "tokenizer", "store_dir"),
-    *("trainer.accelerator", "trainer.precision", "trainer.compile"),
-)
-"""Overrides that start with one of these names apply to both recipes. All other overrides change
-only the first recipe."""
+DEVICE = ("trainer.accelerator", "trainer.precision", "trainer.compile")
+SHARED = ("data", "tokenizer", "store_dir", *DEVICE)
+"""Overrides that start with one of these names apply to both recipes, all others only to the first
+recipe."""
 
 Mark = dict[str, float]
 """One validation: the step, the seconds of training so far, and the loss on the whole split."""

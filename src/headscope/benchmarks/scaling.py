@@ -61,15 +61,13 @@ def measure(request: Request) -> Result:
         groups[title] = rows
         panels.append(Lines(title, f"{axis} n", lines, 2))
     model = base.run.model
-    fixed = (
-        f"context {model.block_size:,}, width {model.embed_dim:,}, depth {model.layers}, "
-        f"vocabulary {base.vocab_size:,}, {precision_of(config.trainer)}"
-    )
     return Result(
         groups,
         {"milliseconds": "milliseconds", "peak_mib": "peak, MiB"},
-        f"The other sizes stay at: {fixed}. Milliseconds: median of {base.rounds} steps. n^p: "
-        "growth with the size n, fitted to the larger half of the sizes.",
+        f"The other sizes stay at: context {model.block_size:,}, width {model.embed_dim:,}, depth "
+        f"{model.layers}, vocabulary {base.vocab_size:,}, {precision_of(config.trainer)}. "
+        f"Milliseconds: median of {base.rounds} steps. n^p: growth with the size n, fitted to the "
+        "larger half of the sizes.",
         f"Growth of a training step of {suite.tokens_per_step:,} tokens",
         panels,
     )

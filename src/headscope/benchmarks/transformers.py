@@ -35,8 +35,8 @@ def our_names(layers: int) -> dict[str, str]:
 
 
 def gpt2_of(model: GPT) -> Any:
-    """Creates a GPT2LMHeadModel with a copy of the weights of `model`, so that both give the same
-    logits. `model` must have the architecture of GPT-2. Biases that it does not have are zero."""
+    """A GPT2LMHeadModel with a copy of the weights of `model`, so that both give the same logits.
+    `model` must have the architecture of GPT-2. Biases that it does not have are zero."""
     require_transformers()
     from transformers import GPT2Config, GPT2LMHeadModel
 
