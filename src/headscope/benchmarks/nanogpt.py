@@ -60,12 +60,11 @@ def train(checkout: Path, request: Request, seed: int) -> tuple[int, list[dict[s
         # nanoGPT saves only when it evaluates, so it must evaluate after the last step.
         ends = ("max_iters", "lr_decay_iters", "eval_interval")
         options = [f"--{key}={steps}" for key in ends]
-        log = run_script(folder, [FILES[-1], *SETTINGS, *options])
+        seconds = training_seconds(run_script(folder, [FILES[-1], *SETTINGS, *options]), steps)
         model = load_weights(folder / "out" / "ckpt.pt", request, store)
         text = ValidationText(store.validation, store.tokenizer.byte_lengths())
         loss = evaluate(model, text, batch_size=16)["loss_nats_per_token"]
-    mark = {"step": steps, "seconds": training_seconds(log, steps), "loss": loss}
-    return model.parameter_count(), [mark]
+    return model.parameter_count(), [{"step": steps, "seconds": seconds, "loss": loss}]
 
 
 def write_data(store: TokenStore, folder: Path) -> None:
