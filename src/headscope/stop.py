@@ -17,11 +17,15 @@ has no other module-level variable that changes. A signal that was ignored befor
 """
 
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -158,6 +162,16 @@ def on_stop(callback: Callable[[], Any]) -> Iterator[None]:
         yield
     finally:
         callbacks.remove(callback)
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A new folder for the `with` block. It is also removed when a signal ends the process."""
+    with (
+        tempfile.TemporaryDirectory(prefix="headscope-") as folder,
+        on_stop(partial(shutil.rmtree, folder, ignore_errors=True)),
+    ):
+        yield Path(folder)
 
 
 @contextmanager

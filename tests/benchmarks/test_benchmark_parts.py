@@ -65,26 +65,29 @@ def test_a_table_and_a_chart_hold_the_figures() -> None:
     spread = {"median": 3.0, "min": 2.0, "max": 9.0, "ratio": {"median": 1.5}}
     rows = [
         {"side": "[a]", "count": 65536, "ms": spread, "a name": "x"},
-        {"side": "headscope", "count": 7, "ms": {**spread, "median": 4.0}},
+        {"side": "headscope", "count": 7, "ms": {**spread, "median": 4096.0}},
     ]
     made = show.table([*rows, {"side": "c"}], {"count": "number", "ms": "time", "a name": "text"})
     assert made.splitlines() == [
-        "|           | number | time | time: range | time: ratio | text |",
-        "| --------- | -----: | ---: | ----------: | ----------: | ---: |",
-        "| [a]       | 65,536 |    3 |      2 to 9 |       1.500 |    x |",
-        "| headscope |      7 |    4 |      2 to 9 |       1.500 |    - |",
-        "| c         |      - |    - |           - |           - |    - |",
+        "|           | number |  time | time: range | time: ratio | text |",
+        "| --------- | -----: | ----: | ----------: | ----------: | ---: |",
+        "| [a]       | 65,536 |     3 |      2 to 9 |       1.500 |    x |",
+        "| headscope |      7 | 4,096 |      2 to 9 |       1.500 |    - |",
+        "| c         |      - |     - |           - |           - |    - |",
     ]
-    bars = show.Bars("", "ms", rows, "ms", "{ms[median]:.1f} ms")
-    line = show.Line("line", [1, 10], [5, 6], "black", "o")
-    panels = [bars, replace(bars, log=True), show.Lines("", "x", [line], 10)]
-    figure = show.chart("title", panels, columns=2)
-    plain, logarithmic, third = figure.axes
-    assert [bar.get_width() for bar in plain.patches] == [3, 4]
-    assert [text.get_text() for text in plain.texts] == ["3.0 ms", "4.0 ms"]
-    assert (plain.get_xscale(), logarithmic.get_xscale()) == ("linear", "log")
-    assert third.lines[0].get_xydata().tolist() == [[1, 5], [10, 6]]
+    line = show.Line("line", [1, 10], [5, 6], "black")
+    lines = show.Lines("", "x", [line, show.Line("reference", [1, 10], [5, 6])], 10)
+    figure = show.chart("title", [show.Bars("", "ms", rows, "ms"), *[lines] * 3])
+    bars, logarithmic, below, _ = figure.axes
+    assert [bar.get_width() for bar in bars.patches] == [3, 4096]
+    assert [text.get_text() for text in bars.texts] == ["3, 1.50x", "4,096, 1.50x"]
+    assert (bars.get_xscale(), logarithmic.get_xscale()) == ("linear", "log")
+    assert logarithmic.lines[0].get_xydata().tolist() == [[1, 5], [10, 6]]
+    assert [line.get_linestyle() for line in logarithmic.lines] == ["-", ":"]
     figure.draw_without_rendering()
+    left, right, next_row = (axes.get_position() for axes in (bars, logarithmic, below))
+    assert left.x1 < right.x0
+    assert left.y0 > next_row.y1
 
 
 def step_plan(**changed) -> StepPlan:

@@ -104,7 +104,6 @@ def test_attention_measures_every_choice(script: Script) -> None:
     assert "multi_head, explicit" in even
     assert list(odd) == [name.replace("kv_heads=2", "kv_heads=1") for name in even]  # divides 3
     assert even["multi_head"]["milliseconds"]["ratio"] == {"median": 1, "min": 1, "max": 1}
-    assert even["multi_head"]["parameters"] == even["single_head"]["parameters"] == 4 * 24**2
 
 
 def test_all_sides_train_alike(script: Script, training: list[str]) -> None:
@@ -112,8 +111,8 @@ def test_all_sides_train_alike(script: Script, training: list[str]) -> None:
     rows = rows_of(figures)
     assert list(rows) == ["headscope", "bare loop", "transformers"]
     for row in rows.values():
-        tokens = row["tokens_per_second"] * row["milliseconds"]["median"] / 1e3
-        assert tokens == pytest.approx(figures["tokens_per_step"], rel=0.01)
+        tokens = round(row["tokens_per_second"] * row["milliseconds"]["median"] / 1e3)
+        assert f" {tokens:,} tokens per step" in figures["groups"][0]["title"]
         assert 0 < row["mfu"] < 1
 
 
@@ -158,8 +157,8 @@ def test_the_clock_stops_where_the_target_is_reached(script: Script, racing: lis
     assert not any(run["target_seconds"] for run in second)  # warms up for longer than 6 steps
     assert first[0]["marks"] != first[1]["marks"]
     faster = [b["train_seconds"] / a["target_seconds"] for a, b in zip(first, second, strict=True)]
-    assert figures["unit"] == "nats per token"
-    assert figures["speed_up"]["min"] == pytest.approx(min(faster), abs=1e-3)
+    assert "reaches 3.6 nats per token " in figures["note"]
+    assert f"; {min(faster):.2f} to {max(faster):.2f})" in figures["note"]
 
 
 def test_without_a_target_whole_trainings_are_compared(script: Script, racing: list[str]) -> None:
@@ -167,7 +166,7 @@ def test_without_a_target_whole_trainings_are_compared(script: Script, racing: l
     first, second = figures["groups"][0]["rows"]
     assert first["target_seconds"] is second["target_seconds"] is None
     faster = second["train_seconds"] / first["train_seconds"]
-    assert figures["speed_up"]["median"] == pytest.approx(faster, abs=1e-3)
+    assert f"finishes training {faster:.2f} times as fast as nanogpt_cpu" in figures["note"]
 
 
 def test_a_recipe_races_against_the_default_one(script: Script, speeches: Path) -> None:
@@ -188,7 +187,7 @@ def test_recipes_with_different_tokenizers_are_compared_in_bits_per_byte(speeche
         assert found == unit
         assert list(sides) == ["ours", "default"]
     _, [mark] = sides["default"](1)
-    _, [in_nats] = train_recipe(other, 2, "loss", 1)
+    _, [in_nats] = train_recipe(other, plan, "loss", 1)
     # A byte is a token here, but for the token between documents.
     assert mark["loss"] == pytest.approx(in_nats["loss"] / math.log(2), rel=0.01)
     assert mark["loss"] != in_nats["loss"]
@@ -263,9 +262,9 @@ def test_every_way_to_sample_is_timed(script: Script) -> None:
     large = rows_of(figures, 1)
     assert list(large) == [
         *("transformers fp32", "transformers bf16"),
-        *("headscope fp32", "headscope bf16", "headscope int8"),
-        *("headscope, compiled, fp32", "headscope, compiled, bf16"),
-        "headscope, compiled, int8",
+        *("headscope fp32", "headscope, compiled, fp32"),
+        *("headscope bf16", "headscope, compiled, bf16"),
+        *("headscope int8", "headscope, compiled, int8"),
     ]
 
 

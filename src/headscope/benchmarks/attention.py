@@ -5,6 +5,7 @@ Shapes: B batch, T tokens, C embed_dim.
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,9 +21,7 @@ from headscope.errors import UserError
 from headscope.nn import MultiHeadAttention
 
 REFERENCE = "multi_head"
-EXPLICIT = f"{REFERENCE}, explicit"
 WARMUP_ROUNDS = 3
-WORDS = "{milliseconds[median]:,.2f} ms, {milliseconds[ratio][median]:.2f}x"
 
 
 def measure(request: Request) -> Result:
@@ -53,20 +52,15 @@ def measure(request: Request) -> Result:
         "{:,} tokens, embed_dim {:,}, heads {}".format(*shape): time_shape(models, shape, request)
         for shape in plan.shapes
     }
-    how = f"median of {plan.rounds} rounds; ratio (x): to {REFERENCE} in the same round"
     return Result(
         groups,
-        {
-            "parameters": "parameters",
-            "milliseconds": "milliseconds",
-            "forward_milliseconds": "forward only",
-        },
-        f"Milliseconds: one forward and backward pass; forward only: one pass without gradients; "
-        f"{how}. Explicit: the path that returns the attention weights, without the fused kernel.",
-        f"Time of one attention layer, forward and backward, {plan.batch_size} sequences, float32\n"
-        f"{how}\nexplicit: the path that returns the attention weights",
+        {"milliseconds": "milliseconds", "forward_milliseconds": "forward only"},
+        "Milliseconds: one forward and backward pass. Forward only: one pass without gradients. "
+        f"Median of {plan.rounds} rounds. Ratio: to {REFERENCE} in the same round. Explicit: the "
+        "path that returns the attention weights, without the fused kernel.",
+        f"Time of one attention layer, forward and backward, {plan.batch_size} sequences, float32",
         [
-            Bars(title, "ms", rows, "milliseconds", WORDS, REFERENCE, log=True)
+            Bars(title, f"ms, x: ratio to {REFERENCE}", rows, "milliseconds")
             for title, rows in groups.items()
         ],
     )
@@ -77,30 +71,24 @@ def time_shape(
 ) -> list[dict[str, Any]]:
     """One row for each attention layer, and one more for multi_head on the explicit path, where it
     also returns the attention weights."""
-    tokens, embed_dim, _ = shape
+    tokens, embed_dim, all_heads = shape
     size = (request.suite.batch_size, tokens, embed_dim)
     x = torch.randn(size, device=request.device, requires_grad=True)
-    gradient, layers, sides = torch.randn_like(x), {}, {}
-    for name in (*models, EXPLICIT):
-        layers[name] = layer_of(models[name.partition(",")[0]], shape).to(request.device)
-        sides[name] = partial(turn, layers[name], x, gradient, name == EXPLICIT)
-    for side in [*sides.values()] * WARMUP_ROUNDS:
-        side()
-    rows = runner.summarize(runner.alternate(sides, request.suite.rounds), reference=REFERENCE)
-    for row in rows:
-        layer = layers[row["side"]]
-        row["parameters"] = sum(parameter.numel() for parameter in layer.parameters())
-        if layer.kv_heads < layer.heads:
-            row["side"] += f", kv_heads={layer.kv_heads}"
-    return rows
-
-
-def layer_of(model: ModelConfig, shape: list[int]) -> MultiHeadAttention:
-    tokens, embed_dim, heads = shape
-    heads = 1 if model.heads == 1 else heads  # single_head
-    kv_heads = model.kv_heads and math.gcd(model.kv_heads, heads)
-    make = build_part(model.attention, dropout=0.0, qkv_bias=model.qkv_bias, out_bias=model.bias)
-    return make(embed_dim=embed_dim, heads=heads, kv_heads=kv_heads, block_size=tokens)
+    gradient = torch.randn_like(x)
+    sides: dict[str, Callable[[], Figures]] = {}
+    for name, model in models.items():
+        heads = 1 if model.heads == 1 else all_heads  # single_head
+        kv_heads = model.kv_heads and math.gcd(model.kv_heads, heads)
+        biases = {"qkv_bias": model.qkv_bias, "out_bias": model.bias}
+        make = build_part(model.attention, dropout=0.0, **biases)
+        layer = make(embed_dim=embed_dim, heads=heads, kv_heads=kv_heads, block_size=tokens)
+        side = f"{name}, kv_heads={kv_heads}" if layer.kv_heads < heads else name
+        sides[side] = partial(turn, layer.to(request.device), x, gradient, explicit=False)
+        if name == REFERENCE:
+            sides[f"{name}, explicit"] = partial(turn, layer, x, gradient, explicit=True)
+    for side_turn in [*sides.values()] * WARMUP_ROUNDS:
+        side_turn()
+    return runner.summarize(runner.alternate(sides, request.suite.rounds), reference=REFERENCE)
 
 
 def turn(layer: MultiHeadAttention, x: Tensor, gradient: Tensor, explicit: bool) -> Figures:

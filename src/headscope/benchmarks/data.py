@@ -1,7 +1,6 @@
 """Compares the time and memory that headscope and nanoGPT need to make a training batch, from small
 and large corpora."""
 
-import tempfile
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
@@ -14,9 +13,10 @@ import torch
 from headscope.analysis.pictures.style import BLUE, ORANGE
 from headscope.benchmarks import runner
 from headscope.benchmarks.runner import Figures, Request, Result
-from headscope.benchmarks.show import Line, Lines, median
+from headscope.benchmarks.show import Line, Lines
 from headscope.data.batches import Batch, TrainingBatches
 from headscope.errors import UserError
+from headscope.stop import temporary_folder
 from headscope.training.check import check
 
 
@@ -33,12 +33,10 @@ def measure(request: Request) -> Result:
         raise UserError(f"suite.tokens={plan.tokens} must hold at least one size, each at least 1")
     length, batch_size = run.model.block_size, run.trainer.batch_size
     make = partial(TrainingBatches, block_size=length, batch_size=batch_size, seed=run.seed)
-    # Raises UserError if the smallest corpus is too short for a batch.
-    make(np.broadcast_to(np.uint16(0), sizes[0]))
     groups: dict[str, list[Any]] = {}
     for size in sizes:
-        with tempfile.TemporaryDirectory(prefix="headscope-") as folder:
-            path = Path(folder) / "tokens.bin"
+        with temporary_folder() as folder:
+            path = folder / "tokens.bin"
             write_tokens(path, size, seed=run.seed)
             batches: dict[str, Iterator[Batch]] = {
                 "nanoGPT": nanogpt_batches(path, length, batch_size, run.seed),
@@ -49,16 +47,16 @@ def measure(request: Request) -> Result:
         groups[f"{size:,} tokens"] = runner.summarize(measured, reference="nanoGPT")
     lines = []
     for number, (name, colour) in enumerate({"nanoGPT": BLUE, "headscope": ORANGE}.items()):
-        times = [median(rows[number], "microseconds") for rows in groups.values()]
-        lines.append(Line(name, sizes, times, colour, "o"))
+        times = [rows[number]["microseconds"]["median"] for rows in groups.values()]
+        lines.append(Line(name, sizes, times, colour))
     batch = f"a training batch of {batch_size} x {length} tokens"
-    how = f"medians of {plan.rounds} rounds of {plan.batches:,} batches"
     return Result(
         groups,
         {"microseconds": "microseconds", "memory_mib": "memory growth, MiB"},
-        f"Microseconds to make {batch}, {how}. Memory growth: of the process in a round, without "
-        "file pages. Ratio: to nanoGPT in the same round.",
-        f"Making {batch}\n{how}",
+        f"Microseconds to make {batch}: median of {plan.rounds} rounds of {plan.batches:,} "
+        "batches. Memory growth: of the process in a round, without file pages. Ratio: to nanoGPT "
+        "in the same round.",
+        f"Time to make {batch}",
         [Lines("microseconds per batch (lower is faster)", "tokens in the corpus", lines, 10)],
     )
 

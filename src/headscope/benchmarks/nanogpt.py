@@ -1,5 +1,4 @@
-"""Trains with the train.py of a nanoGPT checkout, in a separate process, so that suite=race can
-compare nanoGPT with headscope."""
+"""Trains with the train.py of a nanoGPT checkout, in a separate process, for suite=race."""
 
 import pickle
 import re
@@ -7,8 +6,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +19,7 @@ from headscope.data.store import TokenStore
 from headscope.errors import UserError
 from headscope.evaluation import ValidationText, evaluate
 from headscope.nn import GPT
-from headscope.stop import on_stop
+from headscope.stop import on_stop, temporary_folder
 from headscope.training.bare_loop import built
 
 FILES = ("train.py", "model.py", "configurator.py", "config/train_shakespeare_char.py")
@@ -30,14 +27,14 @@ MAX_STEPS = 2000
 SETTINGS = (
     *("--device=cpu", "--compile=False", "--eval_iters=20", "--log_interval=1", "--block_size=64"),
     *("--batch_size=12", "--n_layer=4", "--n_head=4", "--n_embd=128", "--dropout=0.0"),
+    *("--out_dir=out", "--always_save_checkpoint=True"),
 )
-"""The options of the CPU recipe in nanoGPT's README. The recipe also sets max_iters and
-lr_decay_iters to MAX_STEPS."""
+"""The options of the CPU recipe in nanoGPT's README, and those that save the last checkpoint. The
+recipe also sets max_iters and lr_decay_iters to MAX_STEPS."""
 
 
 def checked(path: str) -> Path:
-    """Returns the path of a nanoGPT checkout. Raises UserError when one of nanoGPT's files is
-    missing there."""
+    """Returns `path`. Raises UserError when one of nanoGPT's files is missing there."""
     for name in FILES:
         if not (Path(path) / name).is_file():
             raise UserError(
@@ -47,29 +44,22 @@ def checked(path: str) -> Path:
 
 
 def train(checkout: Path, request: Request, seed: int) -> tuple[int, list[dict[str, float]]]:
-    """Train nanoGPT on the tokens of the run. Returns the number of parameters, and a list with one
-    entry: the last step, the seconds of training, and the loss.
+    """Train nanoGPT on the tokens of the run, as a `Train` function of suite=race with a single
+    `Mark`, at the last step.
 
-    headscope computes this loss from the last checkpoint, on the whole validation split. nanoGPT
-    always uses its own seed, so `seed` has no effect.
+    headscope computes the loss from the last checkpoint. nanoGPT always uses its own seed, so
+    `seed` has no effect.
     """
     steps = min(request.suite.max_steps or MAX_STEPS, MAX_STEPS)
-    with (
-        tempfile.TemporaryDirectory(prefix="headscope-") as name,
-        on_stop(partial(shutil.rmtree, name, ignore_errors=True)),
-    ):
-        folder = Path(name)
-        store = built(request.run, name).store
+    with temporary_folder() as folder:
+        store = built(request.run, folder).store
         for file in FILES:
             (folder / file).parent.mkdir(exist_ok=True)
             shutil.copy(checkout / file, folder / file)
         write_data(store, folder / "data" / "shakespeare_char")
         # nanoGPT saves only when it evaluates, so it must evaluate after the last step.
-        ends = {"max_iters": steps, "lr_decay_iters": steps, "eval_interval": 250}
-        if steps % 250:
-            ends["eval_interval"] = steps
-        options = [f"--{key}={value}" for key, value in ends.items()]
-        options += ["--out_dir=out", "--always_save_checkpoint=True"]
+        ends = ("max_iters", "lr_decay_iters", "eval_interval")
+        options = [f"--{key}={steps}" for key in ends]
         seconds = training_seconds(run_script(folder, [FILES[-1], *SETTINGS, *options]), steps)
         model = load_weights(folder / "out" / "ckpt.pt", request, store)
         text = ValidationText(store.validation, store.tokenizer.byte_lengths())
@@ -91,14 +81,9 @@ def write_data(store: TokenStore, folder: Path) -> None:
 def run_script(folder: Path, arguments: list[str]) -> str:
     """Run train.py in `folder` and return what it prints. Raises UserError when train.py fails."""
     command = [sys.executable, "train.py", *arguments]
-    with subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
-        try:
-            with on_stop(process.kill):
-                output, _ = process.communicate()
-        finally:
-            process.kill()
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, cwd=folder, **pipes) as process, on_stop(process.kill):
+        output, _ = process.communicate()
     if process.returncode:
         lines = output.strip().splitlines() or [f"exit status {process.returncode}"]
         raise UserError(f"suite.nanogpt: train.py failed: {lines[-1]}")
@@ -106,16 +91,14 @@ def run_script(folder: Path, arguments: list[str]) -> str:
 
 
 def training_seconds(log: str, steps: int) -> float:
-    """The seconds of the first `steps` iterations, from the log of nanoGPT's train.py.
+    """The seconds of the first `steps` iterations, from the log of nanoGPT's train.py. Raises
+    UserError when the log does not have the times of these iterations.
 
     If nanoGPT evaluates before an iteration, the logged time of the iteration includes the
     evaluation. Then the median time of the iterations without an evaluation is used instead.
-
-    Raises UserError when the log does not have the times of these iterations.
     """
-    times = {
-        int(n): float(ms) for n, ms in re.findall(r"^iter (\d+): .*time ([\d.]+)ms", log, re.M)
-    }
+    found = re.findall(r"^iter (\d+): .*time ([\d.]+)ms", log, re.M)
+    times = {int(number): float(milliseconds) for number, milliseconds in found}
     evaluated = {int(number) for number in re.findall(r"^step (\d+): ", log, re.M)}
     plain = [times[number] for number in range(steps) if number in times.keys() - evaluated]
     if not set(range(steps)) <= times.keys() or not plain:
@@ -127,8 +110,7 @@ def training_seconds(log: str, steps: int) -> float:
 
 
 def load_weights(path: Path, request: Request, store: TokenStore) -> GPT:
-    """Build the headscope model of experiment=nanogpt_cpu, and load the weights of a nanoGPT
-    checkpoint into it."""
+    """The headscope model of experiment=nanogpt_cpu, with the weights of a nanoGPT checkpoint."""
     config = request.compose(TrainConfig, "train", ["experiment=nanogpt_cpu"])
     model = build_model(config.model, vocab_size=store.tokenizer.vocab_size)
     try:

@@ -19,19 +19,14 @@ from headscope.training.process import prepare_process
 
 DEVICE = ("trainer.accelerator", "trainer.precision", "trainer.compile")
 SHARED = ("data", "tokenizer", "store_dir", *DEVICE)
-"""Overrides that start with one of these names apply to both recipes. All other overrides change
-only the first recipe."""
-
-UNITS = {"loss": "nats per token", "bits_per_byte": "bits per byte"}
-"""The validation metrics that a race can compare, with their units."""
+"""Overrides that start with one of these names apply to both recipes, all others only to the first
+recipe."""
 
 Mark = dict[str, float]
-"""One validation: the step, the seconds of training up to this step, and the loss on the whole
-validation split."""
+"""One validation: the step, the seconds of training so far, and the loss on the whole split."""
 
 Train = Callable[[int], tuple[int, list[Mark]]]
-"""A function that trains with a given seed. It returns the number of parameters, and a `Mark` for
-each validation."""
+"""Trains with a given seed, and returns the number of parameters and a `Mark` per validation."""
 
 
 def measure(request: Request) -> Result:
@@ -60,16 +55,18 @@ def measure(request: Request) -> Result:
     measured = runner.alternate({name: partial(train, name) for name in runs}, len(plan.seeds))
     ours, theirs = runs
     speed_up = runner.summarize(measured, reference=ours)[1]["seconds"]["ratio"]
-    goal = "finishes training" if plan.target is None else f"reaches {plan.target} {unit}"
-    if plan.target is not None and not all(run["target_seconds"] for run in runs[ours]):
+    if plan.target is None:
+        goal = "finishes training"
+    elif all(run["target_seconds"] for run in runs[ours]):
+        goal = f"reaches {plan.target} {unit}"
+    else:
         goal = f"does not always reach {plan.target} {unit}; it finishes training"
     result = f"{ours} {goal} {speed_up['median']:.2f} times as fast as {theirs}"
     rows = [*runs[ours], *runs[theirs]]
     lines = []
     for row in rows:
         seconds, losses = ([mark[key] for mark in row["marks"]] for key in ("seconds", "loss"))
-        colour = ORANGE if row["side"] == ours else BLUE
-        lines.append(Line(row["side"], seconds, losses, colour, "o"))
+        lines.append(Line(row["side"], seconds, losses, ORANGE if row["side"] == ours else BLUE))
     if plan.target is not None:
         end = max(row["train_seconds"] for row in rows)
         lines.append(Line(f"target: {plan.target}", [0, end], [plan.target] * 2))
@@ -80,9 +77,8 @@ def measure(request: Request) -> Result:
         columns,
         f"{result} (median of {len(plan.seeds)} seed(s); {speed_up['min']:.2f} to "
         f"{speed_up['max']:.2f}).",
-        f"{result}\nmedian of {len(plan.seeds)} seed(s), alternating",
+        result,
         [Lines(f"validation loss, {unit}", "seconds of training", lines)],
-        figures={"speed_up": speed_up, "unit": unit},
     )
 
 
@@ -93,37 +89,32 @@ def trainings(request: Request) -> tuple[dict[str, Train], str]:
     Raises UserError when the two sides cannot be compared.
     """
     plan, run = request.suite, request.run
-    name = request.experiment or "default"
-    run.trainer.max_steps = min(run.trainer.max_steps, plan.max_steps or 2**62)
+    name, key, unit = request.experiment or "default", "loss", "nats per token"
     if plan.nanogpt is not None:
-        checkout = nanogpt.checked(plan.nanogpt)
-        ours = partial(train_recipe, run, plan.every_steps, "loss")
-        return {name: ours, "nanoGPT": partial(nanogpt.train, checkout, request)}, UNITS["loss"]
+        theirs: Train = partial(nanogpt.train, nanogpt.checked(plan.nanogpt), request)
+        return {name: partial(train_recipe, run, plan, key), "nanoGPT": theirs}, unit
     other_name = plan.against or "default"
     if other_name == name:
         raise UserError(f"suite.against={plan.against} is the recipe itself: name another one")
     words = [word for word in request.words if word.startswith(SHARED)]
     words += [f"experiment={plan.against}"] if plan.against else []
     other = request.compose(TrainConfig, "train", words)
-    other.trainer.max_steps = min(other.trainer.max_steps, plan.max_steps or 2**62)
     if run.data != other.data:
         raise UserError(
             f"{name} and {other_name} train on different texts, so their losses cannot be "
             "compared: give both the same, as data=..."
         )
-    key = "loss" if run.tokenizer == other.tokenizer else "bits_per_byte"
-    sides: dict[str, Train] = {}
-    for side, config in {name: run, other_name: other}.items():
-        sides[side] = partial(train_recipe, config, plan.every_steps, key)
-    return sides, UNITS[key]
+    if run.tokenizer != other.tokenizer:
+        key, unit = "bits_per_byte", "bits per byte"
+    configs = {name: run, other_name: other}
+    return {side: partial(train_recipe, configs[side], plan, key) for side in configs}, unit
 
 
-def train_recipe(
-    config: TrainConfig, every_steps: int, key: str, seed: int
-) -> tuple[int, list[Mark]]:
+def train_recipe(config: TrainConfig, plan: Any, key: str, seed: int) -> tuple[int, list[Mark]]:
     config, losses = deepcopy(config), ValidationLosses(key)
-    config.seed = seed
-    config.trainer.val_every_steps = min(every_steps, config.trainer.max_steps)
+    config.seed, trainer = seed, config.trainer
+    trainer.max_steps = min(trainer.max_steps, plan.max_steps or trainer.max_steps)
+    trainer.val_every_steps = min(plan.every_steps, trainer.max_steps)
     run = runner.trained(config, losses, validate_all=True)
     return run.model.parameter_count(), losses.marks
 

@@ -8,16 +8,14 @@ import math
 import multiprocessing
 import re
 import shlex
-import shutil
 import signal
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -32,7 +30,7 @@ from headscope.config import SCHEMAS
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError, ran_out_of_memory
 from headscope.files import json_text, read_json, replacing, write_atomically
-from headscope.stop import on_stop
+from headscope.stop import on_stop, temporary_folder
 from headscope.training.bare_loop import built, wait_for
 from headscope.training.build import Run
 from headscope.training.callbacks.clock import callbacks_of
@@ -63,24 +61,22 @@ class Request:
 @dataclass(frozen=True)
 class Result:
     """The results of a suite. `groups` maps the title of each table to its rows. `columns` maps the
-    keys of the rows to headings, and `note` explains the columns. `panels` are the parts of the
-    chart. `figures` are further results, which are written only to the JSON file."""
+    keys of the rows to headings, and `note` explains the columns. `title` and `panels` are the
+    title and the parts of the chart."""
 
     groups: Mapping[str, Sequence[Row]]
     columns: Mapping[str, str]
     note: str
     title: str
     panels: Sequence[Panel]
-    panel_columns: int = 1
-    figures: Mapping[str, Any] = field(default_factory=dict)
 
 
 def run_suite(name: str, request: Request, output: Path) -> None:
     """Run a suite, print its tables, and write its results to the JSON file `output`. Write the
     tables (.md) and the chart (.png) to files of the same name.
 
-    Raises UserError when a number in the suite's configuration is out of range, when memory runs
-    out, or when a file would be overwritten that is not a result of a benchmark.
+    Raises UserError when a number in `suite` is not positive, when memory runs out, or when a file
+    exists that is not a result of a benchmark.
     """
     markdown, picture = check_output(output)
     check_positive(request.suite)
@@ -97,8 +93,7 @@ def run_suite(name: str, request: Request, output: Path) -> None:
         "suite": name,
         "command": command,
         "place": place,
-        "settings": asdict(request.suite),
-        **result.figures,
+        "note": result.note,
         "groups": [{"title": title, "rows": rows} for title, rows in result.groups.items()],
     }
     tables = (f"{title}:\n\n{table(of, result.columns)}" for title, of in result.groups.items())
@@ -107,7 +102,7 @@ def run_suite(name: str, request: Request, output: Path) -> None:
     write_atomically(output, json_text(figures, indent=2) + "\n")
     write_atomically(markdown, text)
     with replacing(picture) as file:
-        chart(f"{result.title}\n{place}", result.panels, result.panel_columns).savefig(file)
+        chart(f"{result.title}\n{place}", result.panels).savefig(file)
     print(f"Written: {output}, {markdown} and {picture}", file=sys.stderr)
 
 
@@ -138,20 +133,20 @@ def check_positive(config: Any, key: str = "suite") -> None:
 def alternate(sides: Mapping[str, Callable[[], Figures]], rounds: int = 1) -> Measured:
     """Call the function of every side once in each round."""
     measured: Measured = {}
-    for number in range(rounds):
-        take_turns(sides, measured, f"round {number + 1} of {rounds}")
+    for _ in range(rounds):
+        take_turns(sides, measured)
     return measured
 
 
-def take_turns(sides: Mapping[str, Callable[[], Figures]], measured: Measured, label: str) -> None:
+def take_turns(sides: Mapping[str, Callable[[], Figures]], measured: Measured) -> None:
     """Run one round: call the function of every side once. The order is reversed in every second
     round. So all sides are affected equally if the machine becomes slower over time."""
-    odd = sum(map(len, measured.values())) // len(sides) % 2
-    for name in reversed([*sides]) if odd else sides:
+    done = sum(map(len, measured.values())) // len(sides)
+    for name in reversed([*sides]) if done % 2 else sides:
         figures = sides[name]()
         measured.setdefault(name, []).append(figures)
         line = ", ".join(f"{key} {value:,.5g}" for key, value in figures.items())
-        print(f"{label}: {name}: {line}", file=sys.stderr)
+        print(f"round {done + 1}: {name}: {line}", file=sys.stderr)
 
 
 def summarize(measured: Measured, *, reference: str) -> list[dict[str, Any]]:
@@ -194,8 +189,7 @@ def in_fresh_process(function: Callable[[Any], Any], argument: Any) -> Any:
     """Call a function in a new process, which has only imported the module of the function."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([function.__module__])
-    # Ctrl-C reaches all processes of a terminal. The new process ignores it, and is ended by the
-    # parent process.
+    # Ctrl-C also reaches the new process. It ignores the signal, and the parent process ends it.
     ignore = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
     with on_stop(kill_children), ProcessPoolExecutor(1, context, initializer=ignore) as pool:
         return pool.submit(function, argument).result()
@@ -219,10 +213,7 @@ def process_mib(field: str) -> float:
 def trained(config: TrainConfig, *callbacks: Callback, validate_all: bool = False) -> Run:
     """Train with `config` in a temporary folder, without the evaluation at the end. With
     `validate_all`, every validation during training uses the whole validation split."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        on_stop(partial(shutil.rmtree, folder, ignore_errors=True)),
-    ):
+    with temporary_folder() as folder:
         run = built(config, folder)
         if validate_all:
             run.data.validation_every = 1

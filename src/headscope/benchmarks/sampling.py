@@ -2,7 +2,6 @@
 compiled, and in bf16 and int8. Compares headscope with the package transformers."""
 
 import copy
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -21,23 +20,22 @@ from headscope.nn import GPT
 from headscope.nn.precision import in_precision
 
 OURS, THEIRS = "headscope", "transformers"
-AXIS = "tokens per second (higher is faster)"
-WORDS = "{tokens_per_second[median]:,.1f} tokens/s, {tokens_per_second[ratio][median]:.2f}x"
+AXIS = "tokens per second, x: speed-up over the first bar"
 CASE = (
     "{layers} layers, {embed_dim} wide, vocabulary {vocab_size:,}, context {block_size:,}: "
     "{tokens:,} tokens after {prompt:,}"
 )
 MODEL_KEYS = ("block_size", "embed_dim", "layers", "heads")
 Way = Callable[[int], list[int]]
-"""A function that samples a given number of tokens after a fixed prompt, and returns them."""
+"""Samples a given number of tokens after a fixed prompt, and returns them."""
 
 
 def measure(request: Request) -> Result:
     """Measures the sampled tokens per second for a single text. The time includes reading the
     prompt, but not the compilation.
 
-    With the model `suite.small`, only ways to sample with headscope are compared. With the model
-    `suite.large`, headscope is also compared with `generate` of transformers, in greedy sampling.
+    `suite.small` compares only ways to sample with headscope. `suite.large` samples greedily, and
+    also compares with `generate` of transformers.
 
     Raises RuntimeError when two ways sample different texts in float32.
     """
@@ -49,35 +47,29 @@ def measure(request: Request) -> Result:
             f"than suite.large.block_size={large.block_size}, where {THEIRS} stops"
         )
     groups: dict[str, list[dict[str, Any]]] = {}
-    preparing = []
     for case, ways_of in ((plan.small, small_ways), (large, large_ways)):
         torch.manual_seed(1)
         sizes = [f"model.{key}={value}" for key, value in vars(case).items() if key in MODEL_KEYS]
         words = [*sizes, "model.bias=true", "model.qkv_bias=true"]
         config = request.compose(ModelConfig, "model/gpt", words, key="model")
         model = build_model(config, vocab_size=case.vocab_size).to(request.device).eval()
-        drawn = torch.Generator().manual_seed(1)
-        prompt = torch.randint(case.vocab_size, (case.prompt,), generator=drawn).tolist()
-        started = time.perf_counter()
+        prompt = torch.randint(case.vocab_size, (case.prompt,)).tolist()
         ways = ways_of(model, prompt)
-        preparing.append(f"{time.perf_counter() - started:.0f} s")
         count = 8 if case is large else case.tokens
         texts = {name: way(count) for name, way in ways.items()}  # also warms up
-        exact = {name: texts[name] for name in texts if not name.endswith(("bf16", "int8"))}
-        for name, text in exact.items():
-            if text != texts[next(iter(exact))]:
-                raise RuntimeError(f"{name} samples another text than {next(iter(exact))}")
+        first = next(iter(ways))  # in float32
+        for name, text in texts.items():
+            if not name.endswith(("bf16", "int8")) and text != texts[first]:
+                raise RuntimeError(f"{name} samples another text than {first}")
         sides = {name: partial(turn, way, case.tokens, request) for name, way in ways.items()}
-        rows = runner.summarize(runner.alternate(sides, plan.rounds), reference=next(iter(ways)))
+        rows = runner.summarize(runner.alternate(sides, plan.rounds), reference=first)
         groups[CASE.format_map(vars(case))] = rows
     return Result(
         groups,
         {"tokens_per_second": "tokens/s"},
-        f"Median of {plan.rounds} rounds. Ratio: speed-up over the first row in the same round. "
-        f"Compiling and copying the models took {' and '.join(preparing)}, which is not included.",
-        f"Tokens sampled per second, one text at a time, medians of {plan.rounds} rounds\n"
-        "x: speed-up over the first bar of each group",
-        [Bars(title, AXIS, rows, "tokens_per_second", WORDS) for title, rows in groups.items()],
+        f"Median of {plan.rounds} rounds. Ratio: speed-up over the first row in the same round.",
+        "Tokens sampled per second, one text at a time",
+        [Bars(title, AXIS, rows, "tokens_per_second") for title, rows in groups.items()],
     )
 
 
@@ -101,22 +93,20 @@ def small_ways(model: GPT, prompt: list[int]) -> dict[str, Way]:
 
 def large_ways(model: GPT, prompt: list[int]) -> dict[str, Way]:
     kinds = ("fp32", "bf16", "int8") if model.device.type == "cpu" else ("fp32", "bf16")
-    models = {kind: in_precision(model, kind) for kind in kinds}
-    compiled = {kind: compile_reading(models[kind]) for kind in kinds}
     ids, library_model = torch.tensor([prompt], device=model.device), gpt2_of(model)
 
     def generate(model: Any, count: int) -> list[int]:
-        options = {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False}
-        mask = torch.ones_like(ids)
-        made = model.generate(ids, attention_mask=mask, use_cache=True, pad_token_id=0, **options)
+        options = {"max_new_tokens": count, "min_new_tokens": count, "pad_token_id": 0}
+        made = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, **options)
         return made[0, len(prompt) :].tolist()
 
-    def way(kind: str, **options: Any) -> Way:
-        return partial(sample, models[kind], prompt, temperature=0.0, **options)
-
-    return {
+    ways: dict[str, Way] = {
         f"{THEIRS} fp32": partial(generate, library_model),
         f"{THEIRS} bf16": partial(generate, copy.deepcopy(library_model).bfloat16()),
-        **{f"{OURS} {kind}": way(kind) for kind in kinds},
-        **{f"{OURS}, compiled, {kind}": way(kind, read_one=compiled[kind]) for kind in compiled},
     }
+    for kind in kinds:
+        converted = in_precision(model, kind)
+        way = partial(sample, converted, prompt, temperature=0.0)
+        ways[f"{OURS} {kind}"] = way
+        ways[f"{OURS}, compiled, {kind}"] = partial(way, read_one=compile_reading(converted))
+    return ways

@@ -16,7 +16,7 @@ import torch
 from headscope.analysis.pictures.style import BLUE, ORANGE
 from headscope.benchmarks import runner
 from headscope.benchmarks.runner import Request, Result
-from headscope.benchmarks.show import Line, Lines, median
+from headscope.benchmarks.show import Line, Lines
 from headscope.benchmarks.step import StepPlan, measure_isolated, step_plan
 from headscope.checkpoint import build_model
 from headscope.errors import UserError
@@ -50,31 +50,26 @@ def measure(request: Request) -> Result:
     for axis, sizes in plans.items():
         sides = {f"{size:,}": partial(measure_isolated, plan) for size, plan in sizes.items()}
         rows = runner.summarize(runner.alternate(sides), reference=next(iter(sides)))
-        x = [*sizes]
-        exponents = []
+        x, exponents = [*sizes], []
         lines = [Line("proportional to the size", x, [size / x[0] for size in x])]
         for key, name, colour in (("milliseconds", "time", BLUE), ("peak_mib", "memory", ORANGE)):
-            y = [median(row, key) for row in rows]
+            y = [row[key]["median"] for row in rows]
             label = f"{name}, relative to the smallest size"
-            lines.append(Line(label, x, [value / y[0] for value in y], colour, "o"))
+            lines.append(Line(label, x, [value / y[0] for value in y], colour))
             exponents.append(f"{name} ~ n^{exponent(x, y):z.2f}")
         title = f"{axis}: {', '.join(exponents)}"
         groups[title] = rows
         panels.append(Lines(title, f"{axis} n", lines, 2))
     model = base.run.model
-    fixed = (
-        f"context {model.block_size:,}, width {model.embed_dim:,}, depth {model.layers}, "
-        f"vocabulary {base.vocab_size:,}, {precision_of(config.trainer)}"
-    )
-    fit = "n^p: growth with the size n, fitted to the larger half of the sizes"
     return Result(
         groups,
         {"milliseconds": "milliseconds", "peak_mib": "peak, MiB"},
-        f"The other sizes stay at: {fixed}. Milliseconds: median of {base.rounds} steps. {fit}.",
-        f"Growth of a training step of {suite.tokens_per_step:,} tokens\n"
-        f"the other sizes stay at: {fixed}\n{fit}",
+        f"The other sizes stay at: context {model.block_size:,}, width {model.embed_dim:,}, depth "
+        f"{model.layers}, vocabulary {base.vocab_size:,}, {precision_of(config.trainer)}. "
+        f"Milliseconds: median of {base.rounds} steps. n^p: growth with the size n, fitted to the "
+        "larger half of the sizes.",
+        f"Growth of a training step of {suite.tokens_per_step:,} tokens",
         panels,
-        panel_columns=2,
     )
 
 

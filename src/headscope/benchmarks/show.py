@@ -52,36 +52,24 @@ def cell(form: str, row: Row) -> str:
     return "-" if text == "nan" else text
 
 
-def median(row: Row, key: str) -> float:
-    """The value of `key` in a row, or the median if the value is a dictionary of statistics."""
-    value = row[key]
-    return value["median"] if isinstance(value, Mapping) else value
-
-
 @dataclass(frozen=True)
 class Bars:
-    """A panel of a chart, with one horizontal bar for each row. The length of a bar is the value of
-    `key`. `words` is the format string of the text at the end of each bar. Bars whose name starts
-    with `highlight` have a different colour."""
+    """A panel of a chart, with one horizontal bar for each row. The length of a bar is the median
+    of `key`. The text at its end is the median and the median ratio to the reference."""
 
     title: str
     axis: str
     rows: Sequence[Row]
     key: str
-    words: str
-    highlight: str = "headscope"
-    log: bool = False
 
     def draw(self, axes: Axes) -> None:
         names = [row["side"] for row in self.rows]
-        widths = [median(row, self.key) for row in self.rows]
-        colours = [ORANGE if name.startswith(self.highlight) else BLUE for name in names]
+        widths = [row[self.key]["median"] for row in self.rows]
+        colours = [ORANGE if name.startswith("headscope") else BLUE for name in names]
         bars = axes.barh(names, widths, color=colours, height=0.7)
+        words = f"{{{self.key}[median]:{NUMBER}}}, {{{self.key}[ratio][median]:.2f}}x"
         # The text may extend beyond the axes: the constrained layout makes room for it.
-        axes.bar_label(bars, [cell(self.words, row) for row in self.rows], padding=5)
-        if self.log:
-            axes.set(xscale="log", xlim=(min(widths) / 1.5, 1.02 * max(widths)))
-            axes.xaxis.set_minor_formatter("")
+        axes.bar_label(bars, [cell(words, row) for row in self.rows], padding=5)
         axes.xaxis.set_major_formatter("{x:,g}")
         axes.set_xlabel(self.axis)
         axes.invert_yaxis()
@@ -89,13 +77,12 @@ class Bars:
 
 @dataclass(frozen=True)
 class Line:
-    """A line in a panel, with the points (x, y). A reference line has no marker and is dotted."""
+    """A line in a panel, with the points (x, y). A grey line is a reference: it is dotted."""
 
     label: str
     x: Sequence[float]
     y: Sequence[float]
     colour: str = GREY
-    marker: str = ""
 
 
 @dataclass(frozen=True)
@@ -110,9 +97,8 @@ class Lines:
 
     def draw(self, axes: Axes) -> None:
         for line in self.lines:
-            style = "-" if line.marker else ":"
-            shape = {"color": line.colour, "label": line.label, "markersize": 5}
-            axes.plot(line.x, line.y, line.marker + style, **shape)  # type: ignore[arg-type]
+            style = ":" if line.colour == GREY else "o-"
+            axes.plot(line.x, line.y, style, color=line.colour, label=line.label, markersize=5)
         axes.set_xlabel(self.axis)
         axes.grid(axis="y", color="#e0e0e0", linewidth=0.8)
         for set_scale in (axes.set_xscale, axes.set_yscale) if self.base else ():
@@ -125,12 +111,14 @@ class Lines:
 Panel = Bars | Lines
 
 
-def chart(title: str, panels: Sequence[Panel], columns: int = 1) -> Figure:
-    """A figure with a title, all panels with `columns` panels per row, and a common legend."""
+def chart(title: str, panels: Sequence[Panel]) -> Figure:
+    """A figure with a title, all panels, and a common legend. From four panels on, a row has
+    several panels."""
+    columns = math.isqrt(len(panels))
     rows = math.ceil(len(panels) / columns)
     height = max(1 + 0.28 * len(panel.rows) if isinstance(panel, Bars) else 3.6 for panel in panels)
-    size = (5 + 4 * max(columns, 1.2), 1.6 + height * rows)
-    figure = Figure(figsize=size, layout="constrained")
+    width = 10 if columns == 1 else 5 + 4 * columns
+    figure = Figure(figsize=(width, 1.6 + height * rows), layout="constrained")
     figure.suptitle(title, fontsize=12)
     labels: dict[str, Any] = {}
     for number, panel in enumerate(panels):

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -22,7 +21,6 @@ from headscope.benchmarks.runner import Figures, Request
 from headscope.benchmarks.transformers import gpt2_of
 from headscope.config import build_part
 from headscope.config.training import TrainConfig
-from headscope.data.batches import TrainingBatches
 from headscope.errors import UserError
 from headscope.nn.loss import next_token_loss
 from headscope.training.build import precision_of
@@ -53,8 +51,7 @@ def step_plan(request: Request) -> StepPlan:
     """The plan for the training step that the command line describes."""
     if request.experiment:
         raise UserError(
-            f"experiment={request.experiment}: this suite has its own model; give its sizes as "
-            "model.*"
+            f"experiment={request.experiment}: this suite has its own model; set model.* instead"
         )
     check(request.run)
     return StepPlan(request.run, request.suite.vocab_size, request.suite.rounds, request.device)
@@ -71,15 +68,12 @@ def measure_isolated(plan: StepPlan) -> Figures:
 
 
 def measure_step(plan: StepPlan) -> Figures:
-    """Returns the median milliseconds of a step, the peak memory in MiB, the number of parameters,
-    and the loss of the first step."""
+    """Returns the time and the peak memory of a step, and the loss of the first step."""
     prepare_process()
     # A step of a tiny model loads the libraries, so that their memory does not count. The model is
     # too small to leave freed memory that the measured step could reuse.
-    tiny = plan.changed(
-        {"batch_size": 1}, embed_dim=8 * plan.run.model.heads, layers=1, block_size=8
-    )
-    Step(replace(tiny, vocab_size=16))()
+    sizes = {"embed_dim": 8 * plan.run.model.heads, "layers": 1, "block_size": 8}
+    Step(replace(plan.changed({"batch_size": 1}, **sizes), vocab_size=16))()
     on_gpu = plan.device.type == "cuda"
     before = torch.cuda.memory_allocated() / 2**20 if on_gpu else runner.process_mib("VmRSS")
     step = Step(plan)
@@ -99,12 +93,14 @@ def measure_step(plan: StepPlan) -> Figures:
 
 
 class Step:
-    """A model with its optimizer and its batches. A call trains on the next batch and returns
-    the loss."""
+    """A model with an optimizer and a random batch. A call trains one step and returns its loss."""
 
     def __init__(self, plan: StepPlan) -> None:
-        run, self.device = plan.run, plan.device
+        run = plan.run
         torch.manual_seed(run.seed)
+        size = (run.trainer.batch_size, run.model.block_size + 1)
+        tokens = torch.randint(plan.vocab_size, size).to(plan.device)
+        self.inputs, self.targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
         model = checkpoint.build_model(run.model, vocab_size=plan.vocab_size)
         self.precision = precision_of(run.trainer)
         dtype = torch.bfloat16 if self.precision == "bf16-true" else torch.float32
@@ -117,18 +113,11 @@ class Step:
             self.model = gpt2_of(model)
             self.loss = lambda inputs, targets: next_token_loss(self.model(inputs).logits, targets)
         self.optimizer = build_part(run.optimizer)(self.model)
-        length, size = run.model.block_size, run.trainer.batch_size
-        random = np.random.default_rng(run.seed)
-        tokens = random.integers(plan.vocab_size, size=4 * size * (length + 1), dtype=np.uint32)
-        self.batches = iter(
-            TrainingBatches(tokens, block_size=length, batch_size=size, seed=run.seed)
-        )
 
     def __call__(self) -> float:
-        inputs, targets = (half.to(self.device) for half in next(self.batches))
         autocast = self.precision == "bf16-mixed"
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=autocast):
-            loss = self.loss(inputs, targets)
+        with torch.autocast(self.inputs.device.type, torch.bfloat16, enabled=autocast):
+            loss = self.loss(self.inputs, self.targets)
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)

@@ -22,14 +22,9 @@ LAYERS = {
 }
 """Maps the name of each layer in a GPT-2 block to its name in a headscope block."""
 
-FREE_KEYS = ("block_size", "embed_dim", "layers", "heads", "bias", "qkv_bias")
-"""Keys of the model that may have any value in a comparison with GPT-2. All other keys must have
-their defaults."""
-
 
 def our_names(layers: int) -> dict[str, str]:
-    """Maps the name of each layer in GPT-2 to its name in headscope, for models with `layers`
-    blocks."""
+    """Maps the name of each layer in a GPT-2 with `layers` blocks to its name in headscope."""
     blocks = {
         f"transformer.h.{number}.{theirs}": f"blocks.{number}.{ours}"
         for number in range(layers)
@@ -40,8 +35,8 @@ def our_names(layers: int) -> dict[str, str]:
 
 
 def gpt2_of(model: GPT) -> Any:
-    """Creates a GPT2LMHeadModel with a copy of the weights of `model`, so that both give the same
-    logits. `model` must have the architecture of GPT-2. Biases that it does not have are zero."""
+    """A GPT2LMHeadModel with a copy of the weights of `model`, so that both give the same logits.
+    `model` must have the architecture of GPT-2. Biases that it does not have are zero."""
     require_transformers()
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -79,7 +74,8 @@ def require_transformers() -> None:
 def check_gpt2(model: ModelConfig, request: Request) -> None:
     """Raises UserError when `model` does not have the architecture of GPT-2, which is headscope's
     default architecture."""
-    same = {key: getattr(model, key) for key in FREE_KEYS}
+    any_value = ("block_size", "embed_dim", "layers", "heads", "bias", "qkv_bias")
+    same = {key: getattr(model, key) for key in any_value}
     if model != replace(request.compose(ModelConfig, "model/gpt", [], key="model"), **same):
         raise UserError(
             "suite.peers=true compares with GPT-2 of transformers: learned positions, multi-head "

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,12 +14,13 @@ from headscope.config.training import TrainConfig
 from headscope.data.batches import TrainingBatches
 from headscope.nn import GPT
 from headscope.nn.loss import next_token_loss
+from headscope.stop import temporary_folder
 from headscope.training.build import Run, build
 
 
-def built(config: TrainConfig, folder: str) -> Run:
+def built(config: TrainConfig, folder: Path) -> Run:
     """The run that `config` describes, without console output."""
-    return build(config, folder=Path(folder), console=Console(quiet=True))
+    return build(config, folder=folder, console=Console(quiet=True))
 
 
 def bare_loop(
@@ -32,7 +32,7 @@ def bare_loop(
     loop trains the converted model. The output of the converted model must have an attribute
     `logits`, as in transformers.
     """
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         run = built(config, folder)
     device = run.trainer.strategy.root_device
     run.trainer.precision_plugin.convert_module(run.model)
