@@ -104,6 +104,9 @@ def test_attention_measures_every_choice(script: Script) -> None:
     assert "multi_head, explicit" in even
     assert list(odd) == [name.replace("kv_heads=2", "kv_heads=1") for name in even]  # divides 3
     assert even["multi_head"]["milliseconds"]["ratio"] == {"median": 1, "min": 1, "max": 1}
+    assert even["multi_head"]["forward_milliseconds"]["median"] > 0
+    assert even["multi_head, explicit"]["parameters"] == 4 * 24**2
+    assert even["additive"]["parameters"] == 4 * 24**2 + 24
 
 
 def test_all_sides_train_alike(script: Script, training: list[str]) -> None:

@@ -21,6 +21,7 @@ from headscope.errors import UserError
 from headscope.nn import MultiHeadAttention
 
 REFERENCE = "multi_head"
+EXPLICIT = f"{REFERENCE}, explicit"
 WARMUP_ROUNDS = 3
 
 
@@ -54,7 +55,11 @@ def measure(request: Request) -> Result:
     }
     return Result(
         groups,
-        {"milliseconds": "milliseconds", "forward_milliseconds": "forward only"},
+        {
+            "parameters": "parameters",
+            "milliseconds": "milliseconds",
+            "forward_milliseconds": "forward only",
+        },
         "Milliseconds: one forward and backward pass. Forward only: one pass without gradients. "
         f"Median of {plan.rounds} rounds. Ratio: to {REFERENCE} in the same round. Explicit: the "
         "path that returns the attention weights, without the fused kernel.",
@@ -76,6 +81,7 @@ def time_shape(
     x = torch.randn(size, device=request.device, requires_grad=True)
     gradient = torch.randn_like(x)
     sides: dict[str, Callable[[], Figures]] = {}
+    parameters: dict[str, int] = {}
     for name, model in models.items():
         heads = 1 if model.heads == 1 else all_heads  # single_head
         kv_heads = model.kv_heads and math.gcd(model.kv_heads, heads)
@@ -84,11 +90,14 @@ def time_shape(
         layer = make(embed_dim=embed_dim, heads=heads, kv_heads=kv_heads, block_size=tokens)
         side = f"{name}, kv_heads={kv_heads}" if layer.kv_heads < heads else name
         sides[side] = partial(turn, layer.to(request.device), x, gradient, explicit=False)
+        parameters[side] = sum(parameter.numel() for parameter in layer.parameters())
         if name == REFERENCE:
-            sides[f"{name}, explicit"] = partial(turn, layer, x, gradient, explicit=True)
+            sides[EXPLICIT] = partial(turn, layer, x, gradient, explicit=True)
+            parameters[EXPLICIT] = parameters[side]
     for side_turn in [*sides.values()] * WARMUP_ROUNDS:
         side_turn()
-    return runner.summarize(runner.alternate(sides, request.suite.rounds), reference=REFERENCE)
+    rows = runner.summarize(runner.alternate(sides, request.suite.rounds), reference=REFERENCE)
+    return [{**row, "parameters": parameters[row["side"]]} for row in rows]
 
 
 def turn(layer: MultiHeadAttention, x: Tensor, gradient: Tensor, explicit: bool) -> Figures:
