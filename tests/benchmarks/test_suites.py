@@ -1,5 +1,5 @@
 """The laws of every suite: all sides are measured, files and tables hold the figures, and mistakes
-are told in one line."""
+are reported in one line."""
 
 import json
 import math

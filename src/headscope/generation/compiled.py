@@ -58,7 +58,8 @@ def compile_reading(model: GPT, *, batch: int = 1) -> Read:
 
 class OneToken(nn.Module):
     """Maps all tokens of the texts, `seen` (B, S), to the logits (B, V) of the next token. `cached`
-    are the keys and the values of each layer in turn, for all tokens except the last."""
+    are the keys of layer 0, its values, the keys of layer 1, and so on, for all tokens except the
+    last."""
 
     def __init__(self, model: GPT) -> None:
         super().__init__()

@@ -15,6 +15,7 @@ from lightning.pytorch import LightningModule, Trainer
 
 from headscope.checkpoint.file import is_finite
 from headscope.errors import UserError
+from headscope.training.callbacks.clock import callbacks_of
 from headscope.training.muon import Muon
 from headscope.training.optimizer import CombinedOptimizer
 
@@ -52,7 +53,7 @@ def check_training_state(
         callbacks = content.get("callbacks")
         if not isinstance(callbacks, dict):
             raise Mismatch("callbacks")
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]  # not declared by Lightning
+        for callback in callbacks_of(trainer):
             if callback.state_key in callbacks:
                 key = callback.state_key
                 check_structure(callbacks[key], callback.state_dict(), f"callbacks.{key}")

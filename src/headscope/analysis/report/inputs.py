@@ -61,9 +61,8 @@ class ReportInput:
 
     @classmethod
     def of_text(cls, loaded: Checkpoint, text: str) -> "ReportInput":
-        """A report on one text, of which at most `block_size` tokens are used. One text is too
-        short to tell which tokens are frequent, so no head is named frequent-token or
-        rare-token."""
+        """A report on one text, with at most `block_size` of its tokens. One text is too short to
+        tell which tokens are frequent, so no head is named frequent-token or rare-token."""
         reading = loaded.attention(text)
         return cls(
             loaded,
