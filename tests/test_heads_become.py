@@ -12,7 +12,7 @@ from headscope.nn.capture import attention_weights
 
 RECIPE = [
     "model/position=rotary",
-    "model.layers=3",
+    "model.layers=2",
     "model.block_size=32",
     "model.embed_dim=64",
     "model.scale_embedding=true",
@@ -23,8 +23,8 @@ RECIPE = [
     "optimizer.lr=1e-2",
     "schedule=cosine",
     "trainer.batch_size=16",
-    "trainer.max_steps=1100",
-    "trainer.val_every_steps=1100",
+    "trainer.max_steps=800",
+    "trainer.val_every_steps=800",
     "callbacks=plain",
     "callbacks.heads.every_steps=200",
 ]
@@ -69,7 +69,7 @@ def test_a_head_becomes_a_previous_token_head_and_its_figures_tell(trained: Path
     looks_back = weights.argmax(dim=-1) == torch.arange(1, 31)
     share = looks_back.float().mean(dim=(1, 3))  # (L, H)
     assert share[layer, head] == share.max()
-    assert share[layer, head] > 0.6
+    assert share[layer, head] > 0.5
 
     # And the model needs it: without it the loss rises by many times the error of that.
     assert float(best["loss_change"]) > 5 * float(best["loss_change_error"])

@@ -4,6 +4,7 @@ are reported in one line."""
 import json
 import math
 import re
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from headscope.benchmarks.race import train_recipe, trainings
 from headscope.benchmarks.runner import Request
 from headscope.config import SCHEMAS
 from headscope.config.scripts import RaceSuiteConfig
+from headscope.generation import compile_reading
 from headscope.training.module import LanguageModel
 
 SAMPLED = {"vocab_size": 19, "block_size": 12, "embed_dim": 16, "layers": 2, "heads": 2}
@@ -259,7 +261,10 @@ def test_a_train_py_that_fails_is_told_in_one_line(
     assert reason in said.err.splitlines()[-1]
 
 
-def test_every_way_to_sample_is_timed(script: Script) -> None:
+def test_every_way_to_sample_is_timed(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Compiles only the small model. tests/test_sampling.py compiles in every precision.
+    steps = chain([compile_reading], repeat(lambda model: model.next_logits))
+    monkeypatch.setattr(sampling, "compile_reading", lambda model: next(steps)(model))
     figures = measured(script, *SAMPLING)
     assert list(rows_of(figures, 0)) == ["no cache", "headscope", "headscope, compiled"]
     large = rows_of(figures, 1)

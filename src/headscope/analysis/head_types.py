@@ -20,8 +20,8 @@ from headscope.errors import UserError
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The threshold of each head name, from 0 to 1: the minimum excess of a metric over uniform
-    attention.
+    """The threshold of each head name: the minimum excess of a metric over uniform attention. It is
+    above 0 and at most 1.
 
     Two thresholds are compared with a metric itself instead of its excess. A head is named `global`
     only if its metric `global` is at least `spread`. A head gets a name only if its metric
@@ -51,8 +51,8 @@ class Thresholds:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if not 0 <= value <= 1:
-                raise UserError(f"thresholds.{name}={value} must be from 0 to 1")
+            if not 0 < value <= 1:
+                raise UserError(f"thresholds.{name}={value} must be above 0 and at most 1")
 
 
 NARROW = {

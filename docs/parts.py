@@ -1,0 +1,336 @@
+"""The parts of docs/make.py. Each part runs commands of the project, and writes tables and pictures
+to its folder."""
+
+import csv
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "src"))
+
+QUICK = {
+    "train": "trainer.max_steps=20 trainer.val_every_steps=10 model.embed_dim=32 "
+    "callbacks.heads.every_steps=10",
+    "compare": "trainer.max_steps=2 trainer.val_every_steps=2 seeds=[1,2] speed_rounds=1",
+    "training": "suite.rounds=2 suite.steps=2 suite.warmup_steps=1",
+    "race": "suite.seeds=[1] suite.max_steps=4 suite.every_steps=2",
+    "data": "suite.rounds=2 suite.batches=5 suite.tokens=[20000,30000]",
+    "memory": "suite.rounds=1 suite.vocab_size=100 model.embed_dim=24 model.block_size=32",
+    "scaling": "suite.rounds=1 suite.tokens_per_step=64 suite.contexts=[16,32] suite.layers=[1,2] "
+    "suite.widths=[16,32] suite.vocabularies=[64,128] model.block_size=16 model.embed_dim=16",
+    "sampling": "suite.rounds=1 suite.small.tokens=20 suite.large.vocab_size=99 "
+    "suite.large.block_size=20 suite.large.layers=2 suite.large.prompt=3 suite.large.tokens=8",
+    "attention": "suite.rounds=1 suite.shapes=[[8,24,4]]",
+}
+"""Overrides with tiny sizes for --quick, for each script and each suite."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Runs the commands of a part. Their tables are written to <name>.md and their pictures to
+    <name>.png in `folder`."""
+
+    folder: Path
+    quick: bool
+
+    def run(self, script: str, words: str, *, kind: str = "") -> str:
+        """Run scripts/<script>.py and return its standard output. `kind` is the key of `QUICK`, by
+        default `script`."""
+        quick = QUICK.get(kind or script, "") if self.quick else ""
+        shakespeare = os.environ.get("SHAKESPEARE")
+        if shakespeare and re.search("tinyshakespeare|experiment=(?!heads|best_sotu)", words):
+            words += f" data.path={shlex.quote(shakespeare)}"
+        command = [sys.executable, f"scripts/{script}.py", *shlex.split(f"{words} {quick}")]
+        print(shlex.join(["python", *command[1:]]), flush=True)
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+        return done.stdout
+
+    def benchmark(self, name: str, words: str) -> None:
+        suite = words.split()[0].removeprefix("suite=")
+        self.run("benchmark", f"{words} output={self.folder}/{name}.json", kind=suite)
+        text = (self.folder / f"{name}.md").read_text(encoding="utf-8")
+        self.write(name, without_paths(text))
+
+    def compare(self, name: str, words: str) -> list[dict[str, Any]]:
+        """Run a comparison and return its rows. The best row is the first."""
+        words = re.sub(r" name=\S+", "", words)
+        folder = Path("outputs") / f"compare_{self.folder.parent.name}_{name}"
+        shutil.rmtree(folder, ignore_errors=True)  # otherwise the comparison would continue
+        self.run("compare", f"{words} name={self.folder.parent.name}_{name}")
+        shutil.copy(folder / "comparison.png", self.folder / f"{name}.png")
+        if (folder / "lengths.png").exists():
+            shutil.copy(folder / "lengths.png", self.folder / f"{name}_lengths.png")
+        rows = read_rows(folder / "comparison.csv", "choice")
+        return sorted(rows, key=lambda row: row["bits_per_byte"])
+
+    def table(
+        self,
+        name: str,
+        command: str,
+        rows: Sequence[Mapping[str, Any]],
+        columns: Mapping[str, str],
+        note: str = "",
+    ) -> None:
+        from headscope.benchmarks.show import table
+
+        parts = [f"```\n{command}\n```", table(rows, columns), note]
+        self.write(name, "\n\n".join(part for part in parts if part))
+
+    def write(self, name: str, text: str) -> None:
+        (self.folder / f"{name}.md").write_text(text.rstrip() + "\n", encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Part:
+    minutes: int
+    makes: list[str]
+    run: Callable[[Work], None]
+
+
+PARTS: dict[str, Part] = {}
+
+
+def part(*, minutes: int, makes: str) -> Callable[[Callable[[Work], None]], None]:
+    """Registers a function as a part that takes about `minutes` on two cores. `makes` lists the
+    names of its tables and pictures."""
+
+    def register(run: Callable[[Work], None]) -> None:
+        PARTS[run.__name__] = Part(minutes, makes.split(), run)
+
+    return register
+
+
+@part(minutes=4, makes="default sample precision startup page attention heatmaps scalars")
+def default(work: Work) -> None:
+    """The default run: loss, sample, precisions, start-up times, and pictures of its pages."""
+    run = work.folder / "runs" / "gpt"
+    work.run("train", f"hydra.run.dir={run}")
+    summary = {"side": "default", **json.loads((run / "summary.json").read_text())}
+    summary["share"] = 100 * summary["watching_seconds"] / summary["wall_seconds"]
+    columns = {
+        "val_bits_per_byte": "bits per byte",
+        "val_loss": "nats per token",
+        "parameters": "parameters",
+        "train_seconds": "training, s",
+        "wall_seconds": "start to exit, s",
+        "share": "measuring heads, % of the time",
+    }
+    work.table("default", "python scripts/train.py", [summary], columns)
+    words = 'prompt="My fellow citizens" max_new_tokens=120'
+    sample = work.run("sample", f"checkpoint={run} {words}").strip().splitlines()
+    quoted = "\n".join(f"> {line}".rstrip() for line in sample)
+    work.write("sample", f"```\npython scripts/sample.py {words}\n```\n\n{quoted}")
+    rows = []
+    for precision in ("fp32", "bf16", "int8"):
+        found = work.run("evaluate", f"checkpoint={run} precision={precision}")
+        rows.append({"side": precision, "bits": f"{json.loads(found)['bits_per_byte']:.5f}"})
+    precisions = "python scripts/evaluate.py precision=fp32"
+    work.table("precision", precisions, rows, {"bits": "bits per byte"})
+    commands = {
+        f"sample.py checkpoint={run}": "sample.py to its first character",
+        f"train.py hydra.run.dir={work.folder}/runs/short trainer.max_steps=20": "train.py to its "
+        "first logged step",
+    }
+    times = [
+        {"side": side, **{key: first_output(command) for key in ("first", "second", "third")}}
+        for command, side in commands.items()
+    ]
+    heading = {key: f"{key} time, s" for key in ("first", "second", "third")}
+    work.table("startup", "time python scripts/sample.py", times, heading)
+    from pages import picture_of_page, pictures_of_tensorboard
+
+    work.run("analyze", f"checkpoint={run} output_dir={work.folder}/report")
+    picture_of_page(work.folder / "report" / "attention.html", work.folder / "page.png")
+    pictures_of_tensorboard(work.folder / "runs", work.folder)
+
+
+@part(minutes=25, makes="race race_best race_default")
+def races(work: Work) -> None:
+    """Time until a recipe reaches a loss."""
+    work.benchmark("race", "suite=race experiment=speedrun_cpu")
+    work.benchmark("race_best", "suite=race experiment=best_cpu suite.target=null")
+    sotu = "suite=race experiment=best_sotu suite.against=null suite.target=null"
+    work.benchmark("race_default", sotu)
+
+
+@part(minutes=7, makes="race_nanogpt")
+def nanogpt(work: Work) -> None:
+    """The race against the original nanoGPT."""
+    checkout = shlex.quote(os.environ["NANOGPT"])
+    work.benchmark("race_nanogpt", f"suite=race experiment=speedrun_cpu suite.nanogpt={checkout}")
+
+
+@part(minutes=12, makes="step data_speed memory scaling sampling_speed")
+def speed(work: Work) -> None:
+    """Speed and memory of a training step, of making batches, and of sampling."""
+    work.benchmark("step", "suite=training experiment=nanogpt_cpu suite.steps=20 suite.rounds=30")
+    work.benchmark("data_speed", "suite=data")
+    work.benchmark("memory", "suite=memory")
+    work.benchmark("scaling", "suite=scaling")
+    work.benchmark("sampling_speed", "suite=sampling")
+
+
+LADDER = (
+    *("model.ngrams=5", "model.ngrams=4", "model.ngrams=3", "model.ngrams=2", "model.ngrams=1"),
+    *("model.ngram_buckets=4096", "model/norm=layer", "model/activation=gelu"),
+    *("model/position=learned", "model.attention.qk_norm=false", "model.logit_cap=null"),
+    *("model.tied_head=true", "optimizer.momentum=0.95"),
+    *("optimizer=adamw optimizer.lr=6e-3", "schedule=cosine", "schedule.cooldown=0.3"),
+    "model.heads=4",
+)
+"""Each entry changes one key of experiment=speedrun_cpu. Only the first entry keeps the value of
+the recipe."""
+
+
+@part(minutes=12, makes="ladder")
+def ladder(work: Work) -> None:
+    """How much each part of the fast recipe lowers the loss."""
+    words = "experiment=speedrun_cpu compare=own name=ladder speed_rounds=0 "
+    words += "compare.choices=" + shlex.quote(json.dumps(LADDER))
+    rows = work.compare("ladder", words)
+    [whole] = [row for row in rows if row["side"] == LADDER[0].removeprefix("model.")]
+    for row in rows:
+        row["difference"] = f"{row['bits_per_byte'] - whole['bits_per_byte']:+.4f}"
+    whole["side"] += " (the recipe)"
+    columns = {"bits_per_byte": "bits per byte", "deviation": "±", "difference": "difference"}
+    work.table("ladder", f"python scripts/compare.py {words}", rows, columns)
+
+
+@part(
+    minutes=45,
+    makes="compare_attention compare_positions compare_positions_plain lengths attention_speed",
+)
+def variants(work: Work) -> None:
+    """Comparisons of all attention layers and of all position encodings."""
+    steps = "trainer.max_steps=400 trainer.val_every_steps=400"
+    recipe = f"tokenizer.vocab_size=2048 optimizer=adamw schedule=cosine {steps}"
+    columns = {
+        "bits_per_byte": "bits per byte",
+        "deviation": "±",
+        "parameters": "parameters",
+        "cache_bytes_per_token": "cache, bytes per token",
+        "step_ms": "step, ms",
+        "sampled_tokens_per_second": "sampled, tokens/s",
+    }
+    scaled = f"compare=positions model.scale_embedding=true name=positions_scaled {recipe}"
+    commands = {
+        "compare_attention": f"compare=attention {recipe}",
+        "compare_positions": scaled,
+        "compare_positions_plain": "compare=positions model.scale_embedding=false "
+        f"name=positions_plain {recipe}",
+    }
+    for name, words in commands.items():
+        rows = work.compare(name, words)
+        work.table(name, f"python scripts/compare.py {words}", rows, columns)
+        if name == "compare_positions":
+            at = "bits_per_byte_at_"
+            keys = {key for row in rows for key in row if key.startswith(at)}
+            lengths = {
+                f"{at}{size}": str(size) for size in sorted(int(key[len(at) :]) for key in keys)
+            }
+            work.table("lengths", f"python scripts/compare.py {words}", rows, lengths)
+    shutil.copy(work.folder / "compare_positions_lengths.png", work.folder / "lengths.png")
+    work.benchmark("attention_speed", "suite=attention")
+
+
+@part(
+    minutes=15,
+    makes="heads_names heads_figures heads_history heads_layer_3 heads_ablation heads_similarity",
+)
+def heads(work: Work) -> None:
+    """How the heads of one model develop, and the notebook."""
+    from pages import run_notebook
+
+    steps = " callbacks.keep_steps=[0,10,20]" if work.quick else ""
+    run, report = work.folder / "run", work.folder / "analysis"
+    work.run("train", f"experiment=heads hydra.run.dir={run}{steps}")
+    work.run("analyze", f"checkpoints={run} ablation=true output_dir={report}")
+    names: dict[str, dict[str, Any]] = {}
+    for row in read_rows(report / "history.csv"):
+        head = f"L{int(row['layer'])}H{int(row['head'])}"
+        names.setdefault(head, {"side": head})[f"step {row['step']}"] = row["type"]
+    columns = {step: step for step in next(iter(names.values())) if step != "side"}
+    work.table(
+        "heads_names", "python scripts/train.py experiment=heads", [*names.values()], columns
+    )
+    rows = read_rows(report / "heads.csv")
+    for row in rows:
+        row["side"] = f"L{int(row['layer'])}H{int(row['head'])}"
+    figures = {
+        "type": "name",
+        "previous": "previous",
+        "largest": "largest",
+        "entropy_share": "entropy share",
+        "distance": "distance",
+        "induction": "induction",
+        "loss_change": "loss change",
+        "loss_change_error": "its standard error",
+    }
+    figures = {key: heading for key, heading in figures.items() if key in rows[0]}
+    command = "python scripts/analyze.py checkpoints=outputs/heads ablation=true"
+    work.table("heads_figures", command, rows, figures)
+    widths = {"history": 1000, "attention_layer_3": 1500, "ablation": 564, "similarity": 1100}
+    for name, width in widths.items():
+        target = name.replace("attention_", "")
+        shrink(report / f"{name}.png", work.folder / f"heads_{target}.png", width)
+    run_notebook(ROOT / "docs" / "heads.ipynb", work.folder / "heads.ipynb")
+
+
+def read_rows(file: Path, name: str = "") -> list[dict[str, Any]]:
+    """The rows of a CSV file. Texts that are numbers are converted to numbers. If `name` is given,
+    the value of this column is also stored under the key `side`."""
+    with file.open(newline="", encoding="utf-8") as stream:
+        found = [
+            {key: number(value) for key, value in row.items()} for row in csv.DictReader(stream)
+        ]
+    return [{**row, "side": row[name]} if name else row for row in found]
+
+
+def without_paths(text: str) -> str:
+    """`text` with its commands as a reader types them, without the paths of this machine."""
+    text = re.sub(r"'?suite\.nanogpt=\S+", "suite.nanogpt=path/to/nanoGPT", text)
+    return re.sub(r" '?data\.path=\S+", "", text)
+
+
+def number(text: str) -> Any:
+    """A cell of a CSV file: an int, a float rounded to what a table needs, or the text."""
+    try:
+        return int(text) if re.fullmatch(r"-?\d+", text) else round(float(text), 4)
+    except ValueError:
+        return text
+
+
+def shrink(source: Path, target: Path, width: int) -> None:
+    from PIL import Image
+
+    image = Image.open(source).convert("RGB")
+    image.thumbnail((width, 10 * width))
+    image.save(target, optimize=True)
+
+
+def first_output(command: str) -> float:
+    """Run a script and return the seconds until it prints something, or for train.py, until its
+    first logged step."""
+    started = time.perf_counter()
+    words = [sys.executable, "-u", *shlex.split(f"scripts/{command}")]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        if command.startswith("train.py"):
+            next(line for line in process.stdout if re.search(r"step \d+ of", line))
+        else:
+            process.stdout.read(1)
+        seconds = time.perf_counter() - started
+        process.kill()
+    if command.startswith("train.py"):
+        shutil.rmtree(ROOT / command.split("hydra.run.dir=")[1].split()[0], ignore_errors=True)
+    return round(seconds, 1)
