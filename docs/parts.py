@@ -298,11 +298,12 @@ def heads(work: Work) -> None:
 
 
 def read_rows(file: Path, name: str = "") -> list[dict[str, Any]]:
-    """The rows of a CSV file. Texts that are numbers are converted to numbers. If `name` is given,
-    the value of this column is also stored under the key `side`."""
+    """The rows of a CSV file, without empty cells. Texts that are numbers are converted to numbers.
+    If `name` is given, the value of this column is also stored under the key `side`."""
     with file.open(newline="", encoding="utf-8") as stream:
         found = [
-            {key: number(value) for key, value in row.items()} for row in csv.DictReader(stream)
+            {key: number(value) for key, value in row.items() if value}
+            for row in csv.DictReader(stream)
         ]
     return [{**row, "side": row[name]} if name else row for row in found]
 

@@ -92,6 +92,18 @@ def test_a_command_in_the_docs_has_no_path_of_this_machine(make: ModuleType) -> 
     assert without_paths("race data.path=/x/y.txt\n```") == "race\n```"
 
 
+def test_an_empty_cell_of_a_csv_file_becomes_a_dash(make: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("choice,loss,text\na,1.23456,\nb,,x\n")
+    rows = importlib.import_module("parts").read_rows(tmp_path / "rows.csv", "choice")
+    assert rows == [
+        {"choice": "a", "loss": 1.2346, "side": "a"},
+        {"choice": "b", "text": "x", "side": "b"},
+    ]
+    (tmp_path / "figures").mkdir()
+    make.Work(tmp_path / "figures", quick=False).table("t", "python x", rows, {"loss": "loss"})
+    assert "| b |      - |" in (tmp_path / "figures" / "t.md").read_text()
+
+
 def test_an_unknown_part_is_refused(make: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["make.py", "speeed"])
     with pytest.raises(SystemExit) as ended:
