@@ -154,11 +154,21 @@ def default(work: Work) -> None:
     pictures_of_tensorboard(work.folder / "runs", work.folder)
 
 
-@part(minutes=25, makes="race race_best race_default")
-def races(work: Work) -> None:
-    """Time until a recipe reaches a loss."""
+@part(minutes=5, makes="race")
+def race(work: Work) -> None:
+    """Time until the fastest recipe reaches the final loss of nanoGPT's recipe."""
     work.benchmark("race", "suite=race experiment=speedrun_cpu")
+
+
+@part(minutes=8, makes="race_best")
+def race_best(work: Work) -> None:
+    """The lowest loss in the training time of nanoGPT's recipe."""
     work.benchmark("race_best", "suite=race experiment=best_cpu suite.target=null")
+
+
+@part(minutes=8, makes="race_default")
+def race_default(work: Work) -> None:
+    """The default run against a modern recipe on the same text."""
     sotu = "suite=race experiment=best_sotu suite.against=null suite.target=null"
     work.benchmark("race_default", sotu)
 
@@ -196,6 +206,7 @@ the recipe."""
 def ladder(work: Work) -> None:
     """How much each part of the fast recipe lowers the loss."""
     words = "experiment=speedrun_cpu compare=own name=ladder speed_rounds=0 "
+    words += "trainer.max_steps=80 trainer.val_every_steps=80 "
     words += "compare.choices=" + shlex.quote(json.dumps(LADDER))
     rows = work.compare("ladder", words)
     [whole] = [row for row in rows if row["side"] == LADDER[0].removeprefix("model.")]
@@ -287,11 +298,12 @@ def heads(work: Work) -> None:
 
 
 def read_rows(file: Path, name: str = "") -> list[dict[str, Any]]:
-    """The rows of a CSV file. Texts that are numbers are converted to numbers. If `name` is given,
-    the value of this column is also stored under the key `side`."""
+    """The rows of a CSV file, without empty cells. Texts that are numbers are converted to numbers.
+    If `name` is given, the value of this column is also stored under the key `side`."""
     with file.open(newline="", encoding="utf-8") as stream:
         found = [
-            {key: number(value) for key, value in row.items()} for row in csv.DictReader(stream)
+            {key: number(value) for key, value in row.items() if value}
+            for row in csv.DictReader(stream)
         ]
     return [{**row, "side": row[name]} if name else row for row in found]
 

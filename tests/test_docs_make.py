@@ -60,13 +60,13 @@ def test_a_part_that_fails_does_not_stop_the_others(
 
     parts = {
         "speed": make.Part(1, ["step"], fails),
-        "races": make.Part(1, ["race"], lambda work: None),  # makes nothing
+        "race": make.Part(1, ["race"], lambda work: None),  # makes nothing
         "ladder": make.Part(1, ["ladder"], writes),
     }
     monkeypatch.setattr(make, "PARTS", parts)
     monkeypatch.setattr(sys, "argv", ["make.py"])
     before = Path("docs/variants.md").read_text()
-    with pytest.raises(SystemExit, match="failed: speed, races"):
+    with pytest.raises(SystemExit, match="failed: speed, race"):
         make.main()
     assert "speed failed: RuntimeError: no memory" in capsys.readouterr().err
     page = Path("docs/performance.md").read_text()
@@ -75,12 +75,12 @@ def test_a_part_that_fails_does_not_stop_the_others(
     assert Path("docs/variants.md").read_text() == before
     assert len(re.findall(r"^\| ladder \|", page, re.M)) == 1
 
-    monkeypatch.setattr(sys, "argv", ["make.py", "races"])
-    parts["races"] = make.Part(1, ["race"], lambda work: work.write("race", "the new race"))
+    monkeypatch.setattr(sys, "argv", ["make.py", "race"])
+    parts["race"] = make.Part(1, ["race"], lambda work: work.write("race", "the new race"))
     make.main()
     page = Path("docs/performance.md").read_text()
     assert "the new race" in page
-    assert re.search(r"^\| races \|.*\n\| ladder \|", page, re.M)  # the record keeps other parts
+    assert re.search(r"^\| race \|.*\n\| ladder \|", page, re.M)  # the record keeps other parts
 
 
 def test_a_command_in_the_docs_has_no_path_of_this_machine(make: ModuleType) -> None:
@@ -90,6 +90,18 @@ def test_a_command_in_the_docs_has_no_path_of_this_machine(make: ModuleType) -> 
     )
     assert without_paths(quoted) == "race suite.nanogpt=path/to/nanoGPT a=1"
     assert without_paths("race data.path=/x/y.txt\n```") == "race\n```"
+
+
+def test_an_empty_cell_of_a_csv_file_becomes_a_dash(make: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("choice,loss,text\na,1.23456,\nb,,x\n")
+    rows = importlib.import_module("parts").read_rows(tmp_path / "rows.csv", "choice")
+    assert rows == [
+        {"choice": "a", "loss": 1.2346, "side": "a"},
+        {"choice": "b", "text": "x", "side": "b"},
+    ]
+    (tmp_path / "figures").mkdir()
+    make.Work(tmp_path / "figures", quick=False).table("t", "python x", rows, {"loss": "loss"})
+    assert "| b |      - |" in (tmp_path / "figures" / "t.md").read_text()
 
 
 def test_an_unknown_part_is_refused(make: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ def table(rows: Sequence[Row], columns: Mapping[str, str]) -> str:
             form = "" if isinstance(values[0], str) else ":,"
         forms[heading] = f"{{{key}{form}}}"
         if any(spread["min"] < spread["max"] for spread in spreads):
-            forms[f"{heading}: range"] = f"{{{key}[min]:,.3g}} to {{{key}[max]:,.3g}}"
+            forms[f"{heading}: range"] = f"{{{key}[min]:{NUMBER}}} to {{{key}[max]:{NUMBER}}}"
         if spreads:
             forms[f"{heading}: ratio"] = f"{{{key}[ratio][median]:.3f}}"
     cells = [[*forms], *([cell(form, row) for form in forms.values()] for row in rows)]
