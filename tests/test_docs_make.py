@@ -101,7 +101,7 @@ def test_an_empty_cell_of_a_csv_file_becomes_a_dash(make: ModuleType, tmp_path: 
     ]
     (tmp_path / "figures").mkdir()
     make.Work(tmp_path / "figures", quick=False).table("t", "python x", rows, {"loss": "loss"})
-    assert "| b |      - |" in (tmp_path / "figures" / "t.md").read_text()
+    assert "| b   |      - |" in (tmp_path / "figures" / "t.md").read_text()
 
 
 def test_an_unknown_part_is_refused(make: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
