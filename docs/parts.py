@@ -195,7 +195,7 @@ LADDER = (
     *("model.ngram_buckets=4096", "model/norm=layer", "model/activation=gelu"),
     *("model/position=learned", "model.attention.qk_norm=false", "model.logit_cap=null"),
     *("model.tied_head=true", "optimizer.momentum=0.95"),
-    *("optimizer=adamw optimizer.lr=6e-3", "schedule=cosine", "schedule.cooldown=0.3"),
+    "schedule.cooldown=0.3",
     "model.heads=4",
 )
 """Each entry changes one key of experiment=speedrun_cpu. Only the first entry keeps the value of
