@@ -64,7 +64,8 @@ def record(docs: Path, name: str, commit: str, minutes: float) -> None:
 
     page = docs / "performance.md"
     text = page.read_text(encoding="utf-8")
-    rows = dict(re.findall(rf"^\| ({'|'.join(PARTS)}) +(\|.*\|)$", text, re.M))
+    record = text.partition("<!-- figures: record -->")[2].partition("<!-- end -->")[0]
+    rows = dict(re.findall(rf"^\| ({'|'.join(PARTS)}) +(\|.*\|)$", record, re.M))
     date = time.strftime("%Y-%m-%d")
     machine = f"{os.cpu_count()} cores, {cpu_name()}, PyTorch {torch.__version__}"
     rows[name] = f"| {commit} | {date} | {minutes:.0f} | {machine} |"
