@@ -110,7 +110,7 @@ def part(*, minutes: int, makes: str) -> Callable[[Callable[[Work], None]], None
     return register
 
 
-@part(minutes=4, makes="default sample precision startup page attention heatmaps scalars")
+@part(minutes=3, makes="default sample precision startup page attention heatmaps scalars")
 def default(work: Work) -> None:
     """The default run: loss, sample, precisions, start-up times, and pictures of its pages."""
     run = work.folder / "runs" / "gpt"
@@ -154,13 +154,13 @@ def default(work: Work) -> None:
     pictures_of_tensorboard(work.folder / "runs", work.folder)
 
 
-@part(minutes=5, makes="race")
+@part(minutes=6, makes="race")
 def race(work: Work) -> None:
     """Time until the fastest recipe reaches the final loss of nanoGPT's recipe."""
     work.benchmark("race", "suite=race experiment=speedrun_cpu")
 
 
-@part(minutes=8, makes="race_best")
+@part(minutes=7, makes="race_best")
 def race_best(work: Work) -> None:
     """The lowest loss in the training time of nanoGPT's recipe."""
     work.benchmark("race_best", "suite=race experiment=best_cpu suite.target=null")
@@ -173,14 +173,14 @@ def race_default(work: Work) -> None:
     work.benchmark("race_default", sotu)
 
 
-@part(minutes=7, makes="race_nanogpt")
+@part(minutes=4, makes="race_nanogpt")
 def nanogpt(work: Work) -> None:
     """The race against the original nanoGPT."""
     checkout = shlex.quote(os.environ["NANOGPT"])
     work.benchmark("race_nanogpt", f"suite=race experiment=speedrun_cpu suite.nanogpt={checkout}")
 
 
-@part(minutes=12, makes="step data_speed memory scaling sampling_speed")
+@part(minutes=9, makes="step data_speed memory scaling sampling_speed")
 def speed(work: Work) -> None:
     """Speed and memory of a training step, of making batches, and of sampling."""
     work.benchmark("step", "suite=training experiment=nanogpt_cpu suite.steps=20 suite.rounds=30")
@@ -202,7 +202,7 @@ LADDER = (
 the recipe."""
 
 
-@part(minutes=12, makes="ladder")
+@part(minutes=4, makes="ladder")
 def ladder(work: Work) -> None:
     """How much each part of the fast recipe lowers the loss."""
     words = "experiment=speedrun_cpu compare=own name=ladder speed_rounds=0 "
@@ -218,7 +218,7 @@ def ladder(work: Work) -> None:
 
 
 @part(
-    minutes=45,
+    minutes=35,
     makes="compare_attention compare_positions compare_positions_plain lengths attention_speed",
 )
 def variants(work: Work) -> None:
@@ -255,7 +255,7 @@ def variants(work: Work) -> None:
 
 
 @part(
-    minutes=15,
+    minutes=10,
     makes="heads_names heads_figures heads_history heads_layer_3 heads_ablation heads_similarity",
 )
 def heads(work: Work) -> None:
