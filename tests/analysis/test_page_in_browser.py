@@ -312,8 +312,8 @@ def test_a_token_far_down_is_brought_into_sight_among_the_lines(page, tmp_path):
 
 
 def test_canvases_have_a_pixel_for_every_pixel_of_the_window(page):
-    for width, scale in ((1000, 2), (1000, 1), (1200, 2), (700, 2), (400, 2), (400, 3), (1900, 2)):
-        metrics = {"width": width, "height": 800, "deviceScaleFactor": scale, "mobile": False}
+    for width in (1000, 1200, 700, 400, 1900):
+        metrics = {"width": width, "height": 800, "deviceScaleFactor": 2, "mobile": False}
         page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         sizes = page.execute_async_script(
             """const done = arguments[0], started = performance.now();
