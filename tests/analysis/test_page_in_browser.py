@@ -315,6 +315,7 @@ def test_canvases_have_a_pixel_for_every_pixel_of_the_window(page):
     for width in (1000, 1200, 700, 400, 1900):
         metrics = {"width": width, "height": 800, "deviceScaleFactor": 2, "mobile": False}
         page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        page.refresh()  # the page hears of the new size, but not always of the new scale factor
         sizes = page.execute_async_script(
             """const done = arguments[0], started = performance.now();
             const size = (canvas) => [canvas.width, canvas.clientWidth * devicePixelRatio];
