@@ -112,6 +112,7 @@ def test_tf32_is_enabled_only_for_the_device_of_the_run(
         lambda *args: settings.append(torch.get_float32_matmul_precision()) or step(*args),
     )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)  # asks the driver
     words = ["trainer.accelerator=cpu", f"data.path={speeches}"]
     said = script("train", *SHORT, *words)
     assert said.code == 0, said.err
