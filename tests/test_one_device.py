@@ -46,7 +46,7 @@ def tokens_on_gpu(length: int) -> Tensor:
 
 
 def test_tensors_on_two_devices_raise() -> None:
-    with pytest.raises(RuntimeError, match="same device|different devices"):
+    with pytest.raises(RuntimeError, match=r"same device|different devices"):
         torch.zeros(2, device=GPU) + torch.zeros(2)
 
 
