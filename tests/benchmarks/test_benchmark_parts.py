@@ -180,7 +180,7 @@ def growth_mib(path: Path) -> float:
 
 
 def growth_of_a_copy(path: Path) -> float:
-    """In a process of its own: the growth of memory when a file is read as a whole."""
+    """Returns how much the memory of this process grows, in MiB, when it reads a whole file."""
     before = process_mib("RssAnon")
     assert before > 20  # numpy and torch
     held = np.fromfile(path, dtype=np.uint16)
