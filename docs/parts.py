@@ -43,12 +43,18 @@ class Work:
     folder: Path
     quick: bool
 
+    @property
+    def seeds(self) -> list[int]:
+        return [1] if self.quick else [1, 2, 3]
+
     def run(self, script: str, words: str, *, kind: str = "") -> str:
         """Run scripts/<script>.py and return its standard output. `kind` is the key of `QUICK`, by
         default `script`."""
         quick = QUICK.get(kind or script, "") if self.quick else ""
         shakespeare = os.environ.get("SHAKESPEARE")
-        if shakespeare and re.search("tinyshakespeare|experiment=(?!heads|best_sotu)", words):
+        if shakespeare and re.search(
+            "tinyshakespeare|experiment=(?!heads|best_sotu|induction)", words
+        ):
             words += f" data.path={shlex.quote(shakespeare)}"
         command = [sys.executable, f"scripts/{script}.py", *shlex.split(f"{words} {quick}")]
         print(shlex.join(["python", *command[1:]]), flush=True)
@@ -295,6 +301,46 @@ def heads(work: Work) -> None:
         target = name.replace("attention_", "")
         shrink(report / f"{name}.png", work.folder / f"heads_{target}.png", width)
     run_notebook(ROOT / "docs" / "heads.ipynb", work.folder / "heads.ipynb")
+
+
+@part(minutes=25, makes="induction_heads induction_controls")
+def induction(work: Work) -> None:
+    """How induction heads form in half a minute, and in which models they do not."""
+    from induction_runs import CHANGES, induction_run
+
+    train = "python scripts/train.py experiment=induction"
+    controls = []
+    for number, changes in enumerate(CHANGES):
+        rows = [induction_run(work, changes, seed, number) for seed in work.seeds]
+        if not changes:
+            columns = {
+                "val_loss": "loss, nats per token",
+                "halfway": "half of the fall at step",
+                "train_seconds": "training, s",
+                "names": "names of the heads",
+                "largest": "largest induction",
+                "removed": "removed head",
+                "loss_change": "its loss change",
+                "other_induction": "induction of the others",
+            }
+            command = f"{train}\npython scripts/analyze.py ablation=true"
+            work.table("induction_heads", command, rows, columns)
+        controls.append(
+            {
+                "side": changes or "(the recipe)",
+                "loss": ", ".join(f"{row['val_loss']:.2f}" for row in rows),
+                "standard": ", ".join(f"{row['standard']:.2f}" for row in rows),
+                "largest": ", ".join(f"{row['largest']:.2f}" for row in rows),
+                "heads": ", ".join(str(row["heads"]) for row in rows),
+            }
+        )
+    columns = {
+        "loss": "loss on its own text",
+        "standard": "loss on the text of the recipe",
+        "largest": "largest induction",
+        "heads": "induction heads",
+    }
+    work.table("induction_controls", f"{train} <the change>", controls, columns)
 
 
 def read_rows(file: Path, name: str = "") -> list[dict[str, Any]]:

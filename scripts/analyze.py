@@ -1,5 +1,6 @@
 """Write a report on the attention heads of a checkpoint: python scripts/analyze.py."""
 
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -32,6 +33,7 @@ def analyze(composed: DictConfig) -> None:
     from headscope.analysis.head_types import Thresholds
     from headscope.analysis.report import selection
     from headscope.analysis.report.inputs import Ablation, ReportInput
+    from headscope.analysis.report.page import shown_tokens
     from headscope.analysis.report.write import write_report
     from headscope.config import from_hydra
     from headscope.config.scripts import AnalyzeConfig
@@ -88,15 +90,18 @@ def analyze(composed: DictConfig) -> None:
         track=progress if console.is_terminal else iter,
     )
     for name, head_type in zip(statistics.names, statistics.types, strict=True):
-        print(f"{name}  {head_type}")
+        print(f"{name}  {head_type.name}")
     if ablation_result:
         print(
             "most important heads: change of the loss without the head (with all heads "
-            f"{ablation_result.loss:.4f} nats per token)"
+            f"{ablation_result.loss:.4f} nats per token), and the largest induction of the others"
         )
-        for name, change, error in ablation_result.most_important(MOST_IMPORTANT):
-            print(f"{name}  {change:+.4f} ± {error:.4f}")
-    shown, tokens = report.shown_tokens, len(report.reading.tokens)
+        for name, figures in ablation_result.most_important(MOST_IMPORTANT):
+            change, error = figures["loss_change"], figures["loss_change_error"]
+            others = figures.get("other_induction", math.nan)  # not measured on very short texts
+            print(f"{name}  {change:+.4f} ± {error:.4f}  {others:.2f}")
+    tokens = len(report.reading.tokens)
+    shown = shown_tokens(report.reading, len({stored.step for stored in [loaded, *history]}))
     if shown < tokens:
         notify(
             f"attention.html has the first {shown} of {tokens} tokens: a larger page would be slow"

@@ -27,7 +27,7 @@ SECONDS, BYTES = 20, 2 * 10**9
 ROOT = Path(__file__).parents[1]
 SMALL = [
     *("tokenizer=byte", "data.path=text.txt", "model.block_size=16", "model.embed_dim=16"),
-    *("model.layers=2", "model.heads=2", "trainer.max_steps=2", "callbacks.attention.tokens=4"),
+    *("model.layers=2", "model.heads=2", "trainer.max_steps=2", "callbacks.attention.steps=2"),
     *("callbacks.samples.max_new_tokens=3", "callbacks.heads.windows=1"),
 ]
 TEXT = "To be, or not to be, that is the question: 名 é \n" * 60

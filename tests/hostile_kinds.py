@@ -55,7 +55,7 @@ KEYS = {
         *("trainer.val_batch_size", "trainer.log_every_steps", "trainer.gradient_clip"),
         *("trainer.accelerator", "trainer.devices", "trainer.precision", "trainer.compile"),
         *("trainer.loss_chunk_tokens", "trainer.max_steps", "callbacks", "callbacks.attention"),
-        *("callbacks.attention.images", "callbacks.attention.text", "callbacks.attention.tokens"),
+        *("callbacks.attention.images", "callbacks.attention.text", "callbacks.attention.steps"),
         *("callbacks.heads.every_steps", "callbacks.heads.windows", "callbacks.heads.thresholds"),
         *("callbacks.heads.thresholds.self", "callbacks.samples.prompt", "callbacks.keep_steps"),
         *("callbacks.samples.temperature", "callbacks.samples.top_k", "hydra.run.dir"),

@@ -57,7 +57,6 @@ def words_of(number: int, text: Path, rng: random.Random) -> list[str]:
         "model.block_size=16",
         "model.embed_dim=16",
         "model.layers=1",
-        "callbacks.attention.tokens=6",
         "callbacks.samples.max_new_tokens=5",
         "callbacks.heads.windows=1",
         f"seed={number}",
@@ -76,6 +75,7 @@ def words_of(number: int, text: Path, rng: random.Random) -> list[str]:
         f"callbacks.save_every_minutes={rng.choice([0, 0.003, 10])}",
         f"callbacks.heads.every_steps={rng.choice([0, 3, 5])}",
         f"callbacks.attention.images={rng.choice([0, 4])}",
+        f"callbacks.attention.steps={rng.choice([0, 6])}",
         f"callbacks.keep_steps=[0,{rng.randint(1, steps)}]" if rng.random() < 0.5 else "",
         "callbacks.early_stopping_patience=2" if rng.random() < 0.2 else "",
     ]

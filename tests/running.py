@@ -3,8 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from headscope.viewer.history import read_header
 
 ROOT = Path(__file__).parents[1]
 
@@ -14,13 +17,12 @@ SMALL = [
     "model.embed_dim=32",
     "model.layers=2",
     "callbacks.samples.max_new_tokens=20",
-    "callbacks.attention.tokens=8",
+    "callbacks.attention.steps=4",
     "callbacks.attention.images=0",
-    "callbacks.heads.images=0",
 ]
 """Makes a run that takes a second. Drawing would take most of it."""
 
-DRAWN = ["callbacks.attention.images=10", "callbacks.heads.images=10"]
+DRAWN = ["callbacks.attention.images=10"]
 """After SMALL: the default number of pictures."""
 
 
@@ -34,6 +36,12 @@ class Said:
 
 
 Script = Callable[..., Said]
+
+
+def snapshot_headers(run: str) -> list[dict[str, Any]]:
+    """The headers of the snapshots that a run logged for the tab Attention."""
+    logged = events(run).Tensors("attention")
+    return [read_header(event.tensor_proto.string_val[0]) for event in logged]
 
 
 def events(run: str) -> EventAccumulator:

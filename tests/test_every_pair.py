@@ -31,7 +31,7 @@ TINY = [
     "schedule.warmup_steps=1",
     "callbacks.samples.max_new_tokens=0",
     "callbacks.attention.images=2",
-    "callbacks.attention.tokens=6",
+    "callbacks.attention.steps=2",
 ]
 
 
@@ -66,6 +66,7 @@ def start(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         config.store_dir = str(text / "store")
         if not logger:
             config.logger, config.callbacks.attention.images = None, 0
+            config.callbacks.attention.steps = 0
         console = Console(quiet=True)
         found = newest_checkpoint(Path(folder)) if resume else None
         return build(config, folder=Path(folder), console=console, resume=found)

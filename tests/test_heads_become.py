@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from running import Script, events
+from running import Script, events, snapshot_headers
 
 import headscope
 from headscope.nn.capture import attention_weights
@@ -27,21 +27,26 @@ RECIPE = [
     "trainer.val_every_steps=800",
     "callbacks=plain",
     "callbacks.heads.every_steps=200",
+    "callbacks.attention.steps=5",
 ]
 
 
 @pytest.fixture
-def trained(script: Script, pictures_not_drawn: None) -> Path:
+def trained(script: Script, pictures_not_drawn: None) -> tuple[Path, str]:
+    """The folder of the run, and what it printed."""
     run = Path("outputs/run")
-    said = script("train", *RECIPE, f"hydra.run.dir={run}")
-    assert said.code == 0, said.err
+    training = script("train", *RECIPE, f"hydra.run.dir={run}")
+    assert training.code == 0, training.err
     said = script("analyze", f"checkpoint={run}", "ablation=true")
     assert said.code == 0, said.err
-    return run
+    return run, training.out
 
 
-def test_a_head_becomes_a_previous_token_head_and_its_figures_tell(trained: Path) -> None:
-    with (trained / "analysis" / "heads.csv").open() as file:
+def test_a_head_becomes_a_previous_token_head_and_its_figures_tell(
+    trained: tuple[Path, str],
+) -> None:
+    run, console = trained
+    with (run / "analysis" / "heads.csv").open() as file:
         rows = list(csv.DictReader(file))
     named = [row for row in rows if row["type"] == "previous-token"]
     assert 1 <= len(named) < len(rows)
@@ -51,18 +56,18 @@ def test_a_head_becomes_a_previous_token_head_and_its_figures_tell(trained: Path
     layer, head = int(best["layer"]), int(best["head"])
 
     # It came with training, and TensorBoard showed how.
-    log = events(str(trained))
-    came = [event.value for event in log.Scalars(f"heads/previous/L{layer}H{head}")]
+    log = events(str(run))
+    came = [event.value for event in log.Scalars(f"watch/previous/L{layer}H{head}")]
     assert came[0] < 0.2
     assert came[-1] > 0.5
-    names = log.Tensors("heads/types/text_summary")
-    first, last = (names[i].tensor_proto.string_val[0].decode() for i in (0, -1))
-    assert "previous-token" not in first
-    assert "previous-token" in last
+    snapshots = snapshot_headers(str(run))
+    assert "previous-token" not in snapshots[0]["names"]
+    assert snapshots[-1]["names"][layer * 4 + head] == "previous-token"
+    assert f"L{layer}H{head} is now a previous-token head" in console
 
     # It is what the figure says, on tokens that are no text: it looks at the one before more than
     # at any other, whatever these are.
-    loaded = headscope.load(trained)
+    loaded = headscope.load(run)
     generator = torch.Generator().manual_seed(5)
     noise = torch.randint(loaded.tokenizer.vocab_size, (64, 32), generator=generator)
     weights = attention_weights(loaded.model, noise)[..., 2:, :]  # (L, N, H, T - 2, T)

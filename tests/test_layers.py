@@ -96,6 +96,7 @@ def test_nn_imports_torch_and_the_error_type_alone(module):
         module
         for module in modules(
             *("nn", "analysis", "data", "generation", "config", "evaluation", "checkpoint"),
+            "viewer",
         )
         if module != "headscope.data.module"
     ],
@@ -109,8 +110,8 @@ def test_lightning_is_not_needed_to_use_a_model(module):
 LAYERS = [
     ["cli", "comparison", "benchmarks"],
     ["training"],
-    ["analysis", "generation"],
-    ["evaluation"],
+    ["analysis", "generation", "tensorboard"],
+    ["evaluation", "viewer"],
     ["checkpoint"],
     ["data", "config"],
     ["nn"],
@@ -136,6 +137,12 @@ def test_a_layer_imports_only_layers_below_it(module):
         if within(name, "headscope") and name != "headscope":
             other, its_part = layer_of(name)
             assert other > number or its_part == part or number == len(LAYERS) - 1, name
+
+
+@pytest.mark.parametrize("module", modules("viewer", "tensorboard"))
+def test_tensorboard_starts_without_torch(module):
+    for name in reached(module):
+        assert not within(name, "torch", "lightning", "hydra", "omegaconf", "matplotlib"), name
 
 
 def test_the_root_of_the_package_holds_at_most_six_modules():

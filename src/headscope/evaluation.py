@@ -22,11 +22,12 @@ from headscope.nn.precision import in_precision, supports_bf16, tf32
 
 @dataclass(frozen=True)
 class ValidationText:
-    """The N tokens of a validation split, and the number of bytes of each of the V tokens in the
-    vocabulary."""
+    """The N tokens of a validation split, the number of bytes of each of the V tokens in the
+    vocabulary, and the text on which the corpus shows attention, if it has chosen one."""
 
     tokens: np.ndarray
     byte_lengths: np.ndarray
+    probe: str | None = None
 
 
 def validation_text(corpus: Corpus, tokenizer: Tokenizer) -> ValidationText:
@@ -34,7 +35,7 @@ def validation_text(corpus: Corpus, tokenizer: Tokenizer) -> ValidationText:
     _, documents = corpus.splits()
     texts = (row["text"] for row in documents)
     tokens = np.concatenate(list(encode_documents(texts, tokenizer)))
-    return ValidationText(tokens, tokenizer.byte_lengths())
+    return ValidationText(tokens, tokenizer.byte_lengths(), corpus.probe_text)
 
 
 OF_RUN = {"32-true": "fp32", "bf16-mixed": "bf16-mixed", "bf16-true": "bf16"}

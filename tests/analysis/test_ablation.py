@@ -5,10 +5,12 @@ import copy
 import pytest
 import torch
 from choices import ATTENTIONS, parts
+from induction_circuit import induction_circuit
 from small_gpt import gpt
 from torch import Tensor
 
-from headscope.analysis.ablation import ablate_heads, mean_outputs
+from headscope.analysis.ablation import ablate_heads, mean_outputs, other_induction
+from headscope.analysis.repeats import repeat_figures
 from headscope.nn import GPT, MultiHeadAttention
 from headscope.nn.loss import next_token_loss
 
@@ -109,3 +111,39 @@ def test_progress_is_shown_batch_by_batch():
         gpt(), INPUTS, TARGETS, max_batch=8, track=lambda parts: seen.extend(parts) or seen
     )
     assert torch.equal(torch.cat(seen), torch.arange(7))
+
+
+def test_without_the_previous_token_head_no_head_does_induction():
+    """Each layer of the circuit has one head that matters, head 0."""
+    model = induction_circuit(heads=2)
+    [[whole]] = repeat_figures(model, texts=24)["induction"][1:, :1].tolist()
+    assert whole > 0.9
+    assert other_induction(model, texts=24).tolist() == [
+        [pytest.approx(0, abs=0.05), pytest.approx(whole)],  # the previous-token head, an idle one
+        [pytest.approx(0, abs=0.05), pytest.approx(whole)],  # the induction head, an idle one
+    ]
+
+
+@torch.no_grad()
+@every_attention
+@pytest.mark.parametrize("by_mean", [False, True])
+def test_the_others_are_measured_in_the_model_without_the_head(attention, by_mean):
+    model = gpt(**parts(attention, "learned"))
+    means = mean_outputs(model, INPUTS, max_batch=3) if by_mean else None
+    found = other_induction(model, means=means, excluded=[3], texts=6)
+    for layer, part in enumerate(model.attentions):
+        for head in range(part.heads):
+            changed = without(model, layer, head)
+            if means is not None:
+                always = part.out_proj.weight.unflatten(1, (part.heads, -1))[:, head]
+                changed.attentions[layer].out_proj.register_forward_hook(
+                    lambda module, read, out, more=always @ means[layer][head]: out + more
+                )
+            induction = repeat_figures(changed, excluded=[3], texts=6)["induction"]
+            induction[layer, head] = -1
+            torch.testing.assert_close(found[layer, head], induction.max(), rtol=1e-4, atol=1e-6)
+
+
+def test_a_head_without_others_has_no_induction_of_others():
+    model = gpt(**parts("single_head", "learned"), layers=1)
+    assert other_induction(model, texts=4).isnan().all()

@@ -3,22 +3,21 @@
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from running import ROOT
 from small_gpt import gpt, some_tokens
 
 from headscope.analysis import diversity, metrics
-from headscope.analysis.glossary import FIGURES, HEAD_NAMES, as_markdown
+from headscope.analysis.glossary import FIGURES, HEAD_NAMES, as_javascript, as_markdown
 from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.head_types import BROAD, GLOBAL, MIXED, NARROW, NONE
 from headscope.analysis.report.inputs import Ablation
 from headscope.analysis.report.tables import between_heads, head_rows
 from headscope.analysis.tokens import classify_tokens
 
-WRITE = (
-    'python -c "from headscope.analysis.glossary import as_markdown as page; '
-    "print(page(), end='')\" > docs/glossary.md"
-)
+JAVASCRIPT = "src/headscope/viewer/static/glossary.js"
+FILES = {"docs/glossary.md": as_markdown, JAVASCRIPT: as_javascript}
 
 
 def figures_of_the_report() -> set[str]:
@@ -52,6 +51,12 @@ def test_every_entry_is_a_sentence_and_the_entry_of_a_metric_says_what_a_high_va
         assert ". A high value means" in text
 
 
-def test_the_page_is_current():
-    page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
-    assert page == as_markdown(), f"write it again: {WRITE}"
+@pytest.mark.parametrize("file", FILES)
+def test_the_files_made_from_the_glossary_are_current(file):
+    function = FILES[file]
+    write = (
+        f'python -c "from headscope.analysis.glossary import {function.__name__} as text; '
+        f"print(text(), end='')\" > {file}"
+    )
+    text = (ROOT / file).read_text(encoding="utf-8")
+    assert text == function(), f"write it again: {write}"

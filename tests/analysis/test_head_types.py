@@ -28,7 +28,11 @@ def looking(*offsets: int, share: float = 1.0, causal: bool = True) -> Tensor:
 
 def called(*heads: Tensor, causal: bool = True, **options) -> list[str]:
     figures = head_figures(torch.stack(heads), causal=causal)
-    return head_types(figures, uniform_figures(TOKENS, causal=causal), causal=causal, **options)
+    return names_of(figures, uniform_figures(TOKENS, causal=causal), causal=causal, **options)
+
+
+def names_of(*args, **options) -> list[str]:
+    return [each.name for each in head_types(*args, **options)]
 
 
 SINK = torch.eye(TOKENS)[[0] * TOKENS]
@@ -69,13 +73,13 @@ def test_heads_of_a_fresh_model_have_no_name():
     weights = attention_weights(model, torch.randint(60, (1, TOKENS)))[:, 0]
     figures = head_figures(weights) | repeat_figures(model)
     even = uniform_figures(TOKENS) | uniform_repeat_figures(TOKENS)
-    assert head_types(figures, even) == ["-"] * 8
+    assert names_of(figures, even) == ["-"] * 8
 
 
 def test_induction_is_told_by_repeated_texts():
     figures = head_figures(torch.stack([looking(-9), looking(-1)]))
     induction = {"induction": torch.tensor([0.8, 0.02])}
-    names = head_types(figures | induction, uniform_figures(TOKENS) | {"induction": 0.0})
+    names = names_of(figures | induction, uniform_figures(TOKENS) | {"induction": 0.0})
     assert names == ["induction", "previous-token"]
 
 
@@ -123,14 +127,40 @@ def test_a_head_that_looks_half_as_far_as_uniform_attention_is_short_range():
 )
 def test_names_by_tokens_are_of_the_excess_over_uniform_attention(figure, value, even, name):
     figures = head_figures(looking(-9)[None]) | {figure: torch.tensor([value])}
-    assert head_types(figures, uniform_figures(TOKENS) | {figure: even}) == [name]
+    assert names_of(figures, uniform_figures(TOKENS) | {figure: even}) == [name]
+
+
+@pytest.mark.parametrize(
+    ("figure", "value", "even", "score", "ratio"),
+    [
+        ("punctuation", 0.55, 0.1, 0.55, 0.5 / 0.4),
+        ("frequent", 0.7, 0.5, 0.7, 0.4 / 0.33),
+        ("frequent", 0.2, 0.5, 0.8, 0.6 / 0.33),  # rare-token: 1 - frequent
+        ("frequent", 0.5, 0.5, 0.8793, 0.0),  # mixed: unevenness, 1 - the mean of 1 to 1/24
+    ],
+)
+def test_the_score_is_the_metric_and_the_ratio_the_excess_over_the_threshold(
+    figure, value, even, score, ratio
+):
+    figures = head_figures(looking(-9)[None]) | {figure: torch.tensor([value])}
+    [head] = head_types(figures, uniform_figures(TOKENS) | {figure: even})
+    assert head.score == pytest.approx(score, abs=1e-4)
+    assert head.ratio == pytest.approx(ratio, abs=1e-4)
+
+
+def test_the_score_of_short_range_is_how_much_shorter_the_distance_is():
+    figures = head_figures(looking(*range(-5, 1))[None])
+    even = uniform_figures(TOKENS)
+    [head] = head_types(figures, even)
+    assert head.score == pytest.approx(1 - float(figures["distance"]) / even["distance"])
+    assert head.ratio == pytest.approx(head.score / Thresholds.short_range)
 
 
 def test_a_narrow_name_goes_before_a_broad_one():
     figures = head_figures(looking(-9)[None])
     figures |= {"frequent": torch.tensor([0.99]), "punctuation": torch.tensor([0.5])}
     even = uniform_figures(TOKENS) | {"frequent": 0.5, "punctuation": 0.1}
-    assert head_types(figures, even) == ["punctuation"]
+    assert names_of(figures, even) == ["punctuation"]
 
 
 def test_thresholds_stand_in_conf_as_the_library_has_them() -> None:

@@ -4,7 +4,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from small_gpt import fresh, make_gpt
+from induction_circuit import LENGTH, VOCAB, induction_circuit
+from small_gpt import fresh
 from torch import Tensor
 
 from headscope.analysis.metrics import uniform
@@ -17,60 +18,6 @@ from headscope.analysis.repeats import (
     score,
     uniform_repeat_figures,
 )
-from headscope.nn import GPT, NoPosition, multi_head
-
-LENGTH, VOCAB = 24, 60
-
-
-def induction_circuit() -> GPT:
-    """Two layers, each of one head that matters (Elhage 2021): the first writes the token before
-    beside every token, the second looks for where its own token was written so.
-
-    The residual stream holds three parts: the token (V), the token before (V), the position (T).
-    """
-    length = LENGTH
-    width = 2 * VOCAB + length
-    model = make_gpt(
-        vocab_size=VOCAB,
-        block_size=length,
-        embed_dim=width,
-        layers=2,
-        heads=1,
-        attention=lambda **options: multi_head(scale=1.0, **options),
-        position=Places,
-    )
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-        model.embedding.weight[:, :VOCAB] = torch.eye(VOCAB)
-        for block in model.blocks:
-            block.attention_norm = torch.nn.Identity()
-        token, before, place = (
-            slice(0, VOCAB),
-            slice(VOCAB, 2 * VOCAB),
-            slice(2 * VOCAB, width),
-        )
-        # Layer 0: the query is the place before, the key the place; the value is the token.
-        query, key, value = model.blocks[0].attention.qkv.weight.chunk(3)
-        query[:length, place] = 100 * torch.eye(length).roll(1, dims=1)
-        key[:length, place] = torch.eye(length)
-        value[:VOCAB, token] = torch.eye(VOCAB)
-        model.blocks[0].attention.out_proj.weight[before, :VOCAB] = torch.eye(VOCAB)
-        # Layer 1: the query is the token, the key the token before.
-        query, key, _ = model.blocks[1].attention.qkv.weight.chunk(3)
-        query[:VOCAB, token] = 100 * torch.eye(VOCAB)
-        key[:VOCAB, before] = torch.eye(VOCAB)
-    return model
-
-
-class Places(NoPosition):
-    """Writes the position as one number of its own."""
-
-    def forward(self, embeddings: Tensor, start: int = 0) -> Tensor:
-        places = torch.zeros_like(embeddings[0])
-        length = len(places)
-        places[:, 2 * VOCAB : 2 * VOCAB + length] = torch.eye(length)
-        return embeddings + places
 
 
 def texts_of(length: int = LENGTH, texts: int = 8, seed: int = 0, **options) -> RepeatedTexts:

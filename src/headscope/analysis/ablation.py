@@ -1,4 +1,5 @@
-"""Ablation of heads: measures how much the loss changes when one head is removed (Michel 2019).
+"""Ablation of heads: measures what changes when one head is removed. The loss shows how much the
+model needs the head (Michel 2019). The induction of the other heads shows whether they need it.
 
 Shapes: L layers, H heads, D head_dim, N texts, T tokens, C embed_dim.
 
@@ -6,18 +7,23 @@ The output of a head is the slice of the input of `out_proj` that this head comp
 token.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from headscope.analysis.repeats import repeat_figures
 from headscope.nn import GPT, MultiHeadAttention
 from headscope.nn.loss import next_token_loss
 
 Replacement = Literal["zero", "mean"]
 MAX_BATCH = 64
+
+TEXTS = 16
+"""Number of repeated random texts. It is smaller than in a report, because these texts are measured
+once per head."""
 
 
 @torch.no_grad()
@@ -93,6 +99,38 @@ def _loss_changes(
     return torch.stack(changes).cpu(), losses.cpu()
 
 
+@torch.no_grad()
+def other_induction(
+    model: GPT,
+    *,
+    means: list[Tensor] | None = None,
+    excluded: Sequence[int] = (),
+    texts: int = TEXTS,
+) -> Tensor:
+    """For each head (L, H), the largest metric `induction` of all other heads when this head is
+    removed. A low value means that the other heads need this head for induction, as induction heads
+    need a previous-token head (Elhage 2021).
+
+    The output of the removed head is replaced by zero or, if given, by `means` (H, D) of its layer.
+    `excluded` and `texts` are those of `repeat_figures`. A model with a single head has no other
+    heads, which gives NaN.
+
+    Raises UserError for the same reasons as `repeat_figures`.
+    """
+    layers, heads = len(model.attentions), model.attentions[0].heads
+    largest = torch.full((layers, heads), torch.nan)
+    for layer, attention in enumerate(model.attentions):
+        layer_means = None if means is None else means[layer]
+        for head in range(heads):
+            removed = torch.tensor([head], device=model.device)  # the same head in all texts
+            with replaced_heads(attention, removed, layer_means):
+                induction = repeat_figures(model, excluded=excluded, texts=texts)["induction"]
+            others = torch.arange(layers * heads) != layer * heads + head
+            if others.any():
+                largest[layer, head] = induction.cpu().flatten()[others].max()
+    return largest
+
+
 def _losses(model: GPT, x: Tensor, targets: Tensor) -> Tensor:
     """The mean loss of each text (N,), given the output x (N, T, C) of the last block."""
     losses = next_token_loss(model.unembed(x), targets, reduction="none")
@@ -104,8 +142,8 @@ def replaced_heads(
     attention: MultiHeadAttention, heads: Tensor, means: Tensor | None
 ) -> Iterator[None]:
     """Inside this `with` block, the output of one head per text is replaced. In text n, this is
-    head `heads[n]`; `heads` has shape (N,). The new output is zero or, if `means` (H, D) is given,
-    the mean output of that head."""
+    head `heads[n]`; `heads` has shape (N,), or (1,) for the same head in all texts. The new output
+    is zero or, if `means` (H, D) is given, the mean output of that head."""
 
     def replace(module: torch.nn.Module, arguments: tuple[Tensor]) -> Tensor:
         outputs = arguments[0].unflatten(-1, (attention.heads, -1)).clone()  # (N, T, H, D)

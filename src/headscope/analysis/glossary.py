@@ -1,9 +1,10 @@
 """Short explanations of every metric of heads and of every head name.
 
-`as_markdown()` returns the text of `docs/glossary.md`. After a change, a test fails and prints the
-command that writes this page again.
+`as_markdown()` returns the text of `docs/glossary.md`, and `as_javascript()` that of the viewer's
+`glossary.js`. After a change, a test fails and prints the command that writes these files again.
 """
 
+import json
 from collections.abc import Mapping
 
 from headscope.analysis.head_types import Thresholds
@@ -149,6 +150,11 @@ ABLATION: Mapping[str, str] = {
         "The same change as `loss_change`, in bits per byte. A high value means that the model "
         "needs the head."
     ),
+    "other_induction": (
+        "Largest value of `induction` among all other heads without the head, from -1 to 1. A high "
+        "value means that other heads do induction without the head. A low value means that they "
+        "need it, as induction heads need a previous-token head (Elhage 2021)."
+    ),
 }
 
 SECTIONS: Mapping[str, Mapping[str, str]] = {
@@ -287,3 +293,11 @@ def table(heading: str, texts: Mapping[str, str]) -> str:
         f"| `{name}` | {text.replace('|', chr(92) + '|')} |\n" for name, text in texts.items()
     )
     return f"| {heading} | meaning |\n|---|---|\n{rows}"
+
+
+def as_javascript() -> str:
+    """The text of src/headscope/viewer/static/glossary.js, a JavaScript module."""
+    lines = ["// Generated from headscope.analysis.glossary: edit that file."]
+    for name, texts in {"FIGURES": FIGURES, "HEAD_NAMES": HEAD_NAMES}.items():
+        lines.append(f"export const {name} = {json.dumps(dict(texts), indent=2)};")
+    return "\n".join(lines) + "\n"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headscope.analysis.diversity import cosine_similarity
-from headscope.analysis.head_types import Thresholds, head_types
+from headscope.analysis.head_types import HeadType, Thresholds, head_types
 from headscope.analysis.metrics import head_figures, uniform, uniform_figures
 from headscope.analysis.repeats import (
     MIN_LENGTH,
@@ -34,14 +34,14 @@ class HeadStatistics:
 
     - `figures`: the metrics by name, each a tensor (L, H).
     - `uniform`: the value of each metric for uniform attention.
-    - `types`: the name of each head, such as `previous-token`, layer by layer.
+    - `types`: the name of each head, such as `previous-token`, with its score, layer by layer.
     - `similarity` (L H, L H): the cosine similarity of each pair of heads.
     - `tokens`: the length T of the windows.
     """
 
     figures: dict[str, Tensor]
     uniform: dict[str, float]
-    types: list[str]
+    types: list[HeadType]
     similarity: Tensor
     tokens: int
 

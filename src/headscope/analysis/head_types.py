@@ -83,14 +83,30 @@ head gets the first of them."""
 GLOBAL, MIXED, NONE = "global", "mixed", "-"
 
 
+@dataclass(frozen=True)
+class HeadType:
+    """The name of a head, and how clearly the name fits.
+
+    - `score`: the metric that decides the name. For rare-token, this is 1 - `frequent`. For
+      short-range, it is the share by which the mean distance is shorter than for uniform attention.
+      For mixed heads and heads without a name, it is `unevenness`.
+    - `ratio`: the excess of this metric divided by its threshold, at least 1 if the head has a
+      name. It is 0 for mixed heads and heads without a name.
+    """
+
+    name: str
+    score: float
+    ratio: float
+
+
 def head_types(
     figures: Mapping[str, Tensor],
     uniform: Mapping[str, float],
     *,
     causal: bool = True,
     thresholds: Thresholds | None = None,
-) -> list[str]:
-    """The name of each head, layer by layer.
+) -> list[HeadType]:
+    """The name of each head with its score, layer by layer.
 
     `figures` contains the metrics of `head_figures`. It may also contain the metrics of
     `repeat_figures` and the metrics that `targets_in` lists. `uniform` contains the value of each
@@ -124,11 +140,16 @@ def head_types(
         )
         excesses["adjacent"] = excess(adjacent, uniform_adjacent)
     ratios = {figure: value / getattr(thresholds, figure) for figure, value in excesses.items()}
+    scores = flat | {"short_range": excesses["short_range"]}
+    if "frequent" in flat:
+        scores["rare"] = 1 - flat["frequent"]
+    if not causal:
+        scores["adjacent"] = adjacent
     return [
         _head_type(
             {figure: float(ratio[head]) for figure, ratio in ratios.items()},
-            is_uneven=float(flat["unevenness"][head]) >= thresholds.even,
-            is_global=float(flat["global"][head]) >= thresholds.spread,
+            {figure: float(score[head]) for figure, score in scores.items()},
+            thresholds,
         )
         for head in range(len(flat["unevenness"]))
     ]
@@ -143,15 +164,19 @@ def excess(figure: Tensor, uniform: Tensor | float) -> Tensor:
     return (figure - uniform) / max(1 - float(uniform), 1e-6)
 
 
-def _head_type(ratios: Mapping[str, float], *, is_uneven: bool, is_global: bool) -> str:
+def _head_type(
+    ratios: Mapping[str, float], scores: Mapping[str, float], thresholds: Thresholds
+) -> HeadType:
     """The name of one head. `ratios` contains excess / threshold for each metric. A name fits if
     its ratio is at least 1."""
-    if not is_uneven:
-        return NONE
+    if scores["unevenness"] < thresholds.even:
+        return HeadType(NONE, scores["unevenness"], 0.0)
     narrow = max((figure for figure in NARROW if figure in ratios), key=lambda name: ratios[name])
     if ratios[narrow] >= 1:
-        return NARROW[narrow]
+        return HeadType(NARROW[narrow], scores[narrow], ratios[narrow])
     for figure, name in BROAD.items():
         if ratios.get(figure, 0.0) >= 1:
-            return name
-    return GLOBAL if is_global else MIXED
+            return HeadType(name, scores[figure], ratios[figure])
+    if scores["global"] >= thresholds.spread:
+        return HeadType(GLOBAL, scores["global"], scores["global"] / thresholds.spread)
+    return HeadType(MIXED, scores["unevenness"], 0.0)

@@ -66,6 +66,18 @@ class HubConfig(CorpusConfig):
     revision: str | None = MISSING
 
 
+@dataclass
+class RepeatsConfig(CorpusConfig):
+    _target_: str = "headscope.data.repeats.Repeats"
+    alphabet: int = MISSING
+    min_length: int = MISSING
+    max_length: int = MISSING
+    min_copies: int = MISSING
+    max_copies: int = MISSING
+    characters: int = MISSING
+    seed: int = MISSING
+
+
 SCHEMAS: dict[str, dict[str, type]] = {
     "tokenizer": {
         "bpe": BpeConfig,
@@ -78,5 +90,6 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "tinyshakespeare": TinyShakespeareConfig,
         "text": TextFilesConfig,
         "hub": HubConfig,
+        "repeats": RepeatsConfig,
     },
 }

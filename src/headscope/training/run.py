@@ -13,12 +13,26 @@ from headscope.errors import UserError, first_line, ran_out_of_memory
 from headscope.files import json_text, write_atomically
 from headscope.nn.precision import tf32
 from headscope.training.build import Run
-from headscope.training.callbacks.clock import clock_of
-from headscope.training.callbacks.step_callback import watching_seconds
-from headscope.training.callbacks.tensorboard_log import report_full_disk
+from headscope.training.callbacks.clock import callbacks_of, clock_of
+from headscope.training.callbacks.head_watch import HeadWatch
+from headscope.training.callbacks.writers import report_full_disk
 from headscope.training.process import prepare_process
 from headscope.training.recovery import ResumeCheckpoint
 from headscope.training.run_folder import how_to_resume, is_run
+
+COMPARED = (
+    "model.layers",
+    "model.heads",
+    "model.embed_dim",
+    "model.block_size",
+    "model.dropout",
+    "optimizer.lr",
+    "optimizer.weight_decay",
+    "trainer.max_steps",
+    "trainer.batch_size",
+    "seed",
+)
+"""The settings in TensorBoard's tab HParams: those that people compare most."""
 
 
 def fit(run: Run) -> dict[str, Any]:
@@ -66,7 +80,10 @@ def _fit(run: Run) -> dict[str, Any]:
         "parameters": run.model.parameter_count(),
         "train_seconds": round(clock.train_seconds, 2),
         "wall_seconds": round(clock.wall_seconds(), 2),
-        "watching_seconds": round(watching_seconds(run.trainer), 2),
+        "watching_seconds": round(
+            sum(each.seconds for each in callbacks_of(run.trainer) if isinstance(each, HeadWatch)),
+            2,
+        ),
         "tokens_per_second": round(tokens / clock.train_seconds, 1),
         "seed": run.config.seed,
         "precision": run.trainer.precision,
@@ -80,7 +97,7 @@ def _fit(run: Run) -> dict[str, Any]:
             # again. TensorBoard then hides the first entry, because its step, `steps + 1`, is after
             # the step of the checkpoint.
             logger.log_hyperparams(
-                flat(asdict(run.config)),
+                {key: value for key, value in flat(asdict(run.config)).items() if key in COMPARED},
                 {f"final/{name}": summary[name] for name in ("val_loss", "val_bits_per_byte")},
                 step=steps + 1,
             )

@@ -7,10 +7,10 @@ import matplotlib
 import numpy as np
 import pytest
 import torch
-from drawn import AWKWARD, assert_readable
+from drawn import AWKWARD
 from PIL import Image
 
-from headscope.analysis.pictures import attention_maps, figures_of_heads, similarity_matrix
+from headscope.analysis.pictures import attention_maps, similarity_matrix
 from headscope.analysis.pictures.live import LivePicture
 
 NAMES = [f"L{layer}H{head}" for layer in range(2) for head in range(3)]
@@ -54,9 +54,11 @@ def test_a_colour_is_the_root_of_its_weight_and_the_future_is_white(heads, token
 
 
 def test_beyond_its_ends_a_scale_stays_and_what_is_unknown_is_white():
-    live = LivePicture(figures_of_heads(torch.zeros(2, 6), ["a", "b"], NAMES, title="Step"))
-    given = torch.tensor([[-3.0, 7.0, float("nan")] * 2, [0.0, 1.0, 0.5] * 2])
-    shown = cells(live, live.draw([given], "title"), 0, (2, 6))
+    live = LivePicture(similarity_matrix(torch.eye(6), NAMES, title="Step"))
+    given = torch.full((6, 6), 0.5)
+    given[0, :3] = torch.tensor([-3.0, 7.0, float("nan")])
+    given[1, :2] = torch.tensor([0.0, 1.0])
+    shown = cells(live, live.draw([given], "title"), 0, (6, 6))
     assert (shown[0, :2] == shown[1, :2]).all()
     assert (shown[0, 2] == 255).all()
     assert not (shown[1] == 255).all(axis=-1).any()
@@ -80,11 +82,8 @@ def test_tensors_that_train_can_be_drawn():
 
 
 @pytest.mark.parametrize("count", [1, 6, 64])
-def test_figures_and_similarities_can_be_read_and_logged(count):
+def test_similarities_can_be_logged(count):
     names = [f"L{number // 4}H{number % 4}" for number in range(count)]
-    figure = figures_of_heads(torch.rand(3, count), ["a", "W" * 40, "$b$"], names, title="Step")
-    assert_readable(figure)
-    LivePicture(figure).draw([torch.rand(3, count)], "Step 1")
     similarity = similarity_matrix(torch.eye(count), names, title="Step")
     LivePicture(similarity).draw([torch.eye(count)], "Step 1")
 
@@ -112,3 +111,28 @@ def test_pyplot_is_never_imported_and_latin_needs_no_search_for_fonts():
         "assert fonts.fallbacks.cache_info().currsize == 0\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_names_are_written_above_each_heatmap_and_long_text_is_cut():
+    weights, live = list(causal_weights(2, 20)), live_maps(2, 20)
+    first = live.draw(weights, "title", ["L0H0 self 0.50", "L0H1 first-token 0.90"])
+    second = live.draw(weights, "title", ["L0H0 self 0.50", "L0H1 first-token 0.91"])
+    rows, columns = np.nonzero((pixels(first) != pixels(second)).any(axis=-1))
+    (top, left), (bottom, right) = (rows.min(), columns.min()), (rows.max(), columns.max())
+    place = live.places()[1]
+    assert place[0].start - 20 < top <= bottom < place[0].start
+    assert place[1].start < left <= right < place[1].stop
+    again = live.draw(weights, "title", ["L0H0 self 0.50", "L0H1 first-token 0.90"])
+    assert np.array_equal(pixels(first), pixels(again))
+
+    wide = pixels(live.draw(weights, "title " * 90, ["long " * 90] * 2))
+    gap = slice(live.places()[0][1].stop, live.places()[1][1].start)
+    assert (wide[place[0].start - 20 : place[0].start, gap] == 255).all()
+    assert (wide[:, -4:] == 255).all()
+
+
+def test_without_names_those_of_the_figure_stay():
+    weights, live = list(causal_weights(2, 9)), live_maps(2, 9)
+    own = live.draw(weights, "title")
+    assert np.array_equal(pixels(own), pixels(live.draw(weights, "title", ["head 0", "head 1"])))
+    assert not np.array_equal(pixels(own), pixels(live.draw(weights, "title", ["", ""])))

@@ -12,7 +12,7 @@ from running import Script
 
 import headscope
 from headscope import checkpoint
-from headscope.analysis.ablation import ablate_heads
+from headscope.analysis.ablation import ablate_heads, mean_outputs, other_induction
 from headscope.analysis.diversity import cosine_similarity, jensen_shannon
 from headscope.analysis.metrics import head_figures
 from headscope.data.tokenizer import bpe
@@ -84,7 +84,11 @@ def test_heads_are_removed_on_the_validation_split(script: Script, run: Path) ->
     windows = text.tokens[: len(text.tokens) // 9 * 9].reshape(-1, 9).astype(np.int64)
     chosen = torch.from_numpy(windows[np.linspace(0, len(windows) - 1, 5).astype(int)])
     expected = ablate_heads(loaded.model, chosen[:, :-1], chosen[:, 1:], replace_by="mean")
+    means = mean_outputs(loaded.model, chosen[:, :-1], max_batch=8)
+    end_of_text = loaded.tokenizer.end_of_text
+    others = other_induction(loaded.model, means=means, excluded=[end_of_text]).flatten().tolist()
     for number, row in enumerate(rows_of(run / "analysis" / "heads.csv")):
+        assert float(row["other_induction"]) == pytest.approx(others[number], rel=1e-3, abs=1e-6)
         change = expected["nats_per_token"].flatten()[number].item()
         error = expected["standard_error"].flatten()[number].item()
         assert float(row["loss_change"]) == pytest.approx(change, rel=1e-4, abs=1e-7)
@@ -101,6 +105,7 @@ def test_heads_are_removed_on_the_validation_split(script: Script, run: Path) ->
     assert float(lines[9].split()[1]) == pytest.approx(
         float(expected["nats_per_token"].max()), abs=6e-5
     )
+    assert [line.split()[-1] for line in lines[9:]] == [f"{others[n]:.2f}" for n in order]
     about = json.loads((run / "analysis" / "heads.json").read_text())["ablation"]
     assert about == {
         "replace_by": "mean",
@@ -139,7 +144,7 @@ def test_every_figure_has_its_uniform_value_and_the_text_it_is_of(
         if name not in ("layer", "head", "type") and not name.startswith("uniform_")
     ]
     assert list(columns) == figures
-    repeats = ("induction", "duplicate", "repeat_previous")
+    repeats = ("induction", "duplicate", "repeat_previous", "other_induction")
     for name, row in columns.items():
         expected = "repeated random texts" if name in repeats else "the given text"
         if name.startswith(("loss_change", "bits_per_byte")):
@@ -148,7 +153,8 @@ def test_every_figure_has_its_uniform_value_and_the_text_it_is_of(
         if row["uniform"]:
             assert {one[f"uniform_{name}"] for one in heads} == {row["uniform"]}
         else:
-            assert name.startswith(("loss_change", "bits_per_byte", "uniqueness"))
+            ablated = ("loss_change", "bits_per_byte", "other_induction")
+            assert name.startswith((*ablated, "uniqueness"))
     even = head_figures(torch.ones(8, 8).tril() / torch.arange(1, 9)[:, None])
     for name, value in even.items():
         assert float(columns[name]["uniform"]) == pytest.approx(value.item(), abs=1e-6)

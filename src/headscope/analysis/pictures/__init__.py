@@ -2,7 +2,6 @@
 
 from headscope.analysis.pictures.heads import (
     changes_of_heads,
-    figures_of_heads,
     heatmaps_of,
     history,
     similarity_histogram,
@@ -21,7 +20,6 @@ __all__ = [
     "bias_map",
     "changes_of_heads",
     "difference_map",
-    "figures_of_heads",
     "heatmaps_of",
     "history",
     "mean_map",

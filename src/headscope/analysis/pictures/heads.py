@@ -102,33 +102,20 @@ def similarity_matrix(similarity: Tensor, names: Names, *, title: str, label: st
     finite = cells[np.isfinite(cells)]
     reach = max(1.0, round(float(np.abs(finite).max(initial=0)), 3))  # 1.0000001 is 1
     norm = Normalize(-reach if (finite < 0).any() else 0, reach)
-    return _matrix(cells, names, names, norm, title, label)
-
-
-def figures_of_heads(values: Tensor, rows: Names, names: Names, *, title: str) -> Figure:
-    """Draw the metrics `rows` of the heads `names`, such as L0H1. The values are from 0 to 1."""
-    label = "colours run from the first number (dark) to the second (bright)"
-    return _matrix(array(values), rows, names, Normalize(0, 1), title, label)
-
-
-def _matrix(
-    cells: np.ndarray, rows: Names, names: Names, norm: Normalize, title: str, label: str
-) -> Figure:
-    cell = max(3, min(30, 560 // len(names))) if len(names) > 6 else 240 / len(names)
-    high = cell if rows is names else 20
-    sheet = Sheet(1, 1, cell * len(names), high * len(rows), title)
+    cell = max(3, min(30, 560 // count)) if count > 6 else 240 / count
+    sheet = Sheet(1, 1, cell * count, cell * count, title)
     [panel] = sheet.panels
-    for axis, every, room in (panel.xaxis, names, cell), (panel.yaxis, rows, high):
-        step = math.ceil((SMALL + 1) / room)
-        texts = [readable(name) for name in every[::step]]
-        axis.set_ticks(range(0, len(every), step), texts, **font_for(SMALL, *texts))
+    step = math.ceil((SMALL + 1) / cell)
+    texts = [readable(name) for name in names[::step]]
+    for axis in (panel.xaxis, panel.yaxis):
+        axis.set_ticks(range(0, count, step), texts, **font_for(SMALL, *texts))
     panel.tick_params(axis="x", rotation=90)
     image = sheet.heatmap(panel, label, cells, norm)
-    if len(names) <= 16:
+    if count <= 16:
         sheet.write(image, numbers(cells), cell)
     for number, (before, name) in enumerate(pairwise(names)):
         if before.partition("H")[0] != name.partition("H")[0]:
-            for line in [panel.axvline] + [panel.axhline] * (rows is names):
+            for line in (panel.axvline, panel.axhline):
                 line(number + 0.5, color="black" if norm.vmin else "#e0e0e0", linewidth=1.2)
     sheet.bar(image)
     return sheet.finish()

@@ -13,12 +13,11 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
-from headscope.analysis.pictures.sheet import array
+from headscope.analysis.pictures.sheet import DPI, EDGE, TEXT, TITLE, array, cut, write_name
 from headscope.errors import UserError
 
 GREYS, SHADES = 64, 192  # colours in the palette: black to white, then the colour scale
 WHITE = GREYS - 1
-TITLE_ROWS = 60  # rows of pixels for the title, before the image is halved
 
 
 class LivePicture:
@@ -29,7 +28,9 @@ class LivePicture:
         self.panels = [panel for panel in figure.axes if panel.images]
         first = (np.asanyarray(panel.images[0].get_array()) for panel in self.panels)
         self._blank = [np.ma.getmaskarray(values) for values in first]
+        self.names = [panel.get_title(loc="left") for panel in self.panels]
         for panel in self.panels:
+            panel.set_title("", loc="left")
             for hidden in (*panel.images, *panel.texts):
                 hidden.set_visible(False)
         [self.title] = figure.texts
@@ -53,9 +54,10 @@ class LivePicture:
             places.append((slice(height - high, height - low), slice(left, right)))
         return places
 
-    def draw(self, values: Sequence[Tensor], title: str) -> Image.Image:
-        """An image with a title of one line, and with one matrix of values per heatmap. Raises
-        UserError when a matrix and its heatmap have different shapes."""
+    def draw(self, values: Sequence[Tensor], title: str, names: Sequence[str] = ()) -> Image.Image:
+        """An image with a title of one line, and with one matrix of values per heatmap. `names` are
+        written above the heatmaps; the default is the names in the figure. Text that is too long is
+        cut. Raises UserError when a matrix and its heatmap have different shapes."""
         given, shapes = [array(each) for each in values], [each.shape for each in self._blank]
         if [each.shape for each in given] != shapes:
             raise UserError(f"values of shapes {[each.shape for each in given]} must be {shapes}")
@@ -70,11 +72,20 @@ class LivePicture:
             # Colour only the white pixels, so that lines and marks stay visible.
             np.copyto(part, np.asarray(heatmap), where=part == WHITE)
         self._renderer.clear()
-        self.title.set_text(title)
-        self.title.draw(self._renderer)
-        ink = Image.fromarray(np.asarray(self._renderer.buffer_rgba())[:TITLE_ROWS, :, 3])
-        top = np.asarray(ink.reduce(2))
-        pixels[: len(top)] = np.minimum(pixels[: len(top)], (255 - top) // (256 // GREYS))
+        self._write(title, names or self.names)
+        ink = np.asarray(
+            Image.fromarray(np.asarray(self._renderer.buffer_rgba())[..., 3]).reduce(2)
+        )
+        grey = (255 - ink) // (256 // GREYS)
+        np.minimum(pixels, grey, out=pixels, where=ink > 0)
         picture = Image.fromarray(pixels)
         picture.putpalette(self._palette)
         return picture
+
+    def _write(self, title: str, names: Sequence[str]) -> None:
+        """Draw the title, and the name of each heatmap, with the renderer."""
+        self.title.set_text(cut(title, self.title.figure.bbox.width * 72 / DPI - 2 * EDGE, TITLE))
+        self.title.draw(self._renderer)
+        for panel, name in zip(self.panels, names, strict=True):
+            text = write_name(panel, cut(name, panel.bbox.width * 72 / DPI, TEXT))
+            text.draw(self._renderer)

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
+from matplotlib.text import Text
 from matplotlib.textpath import text_to_path
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Affine2D, ScaledTranslation, blended_transform_factory
@@ -53,8 +54,7 @@ class Sheet:
 
     def name(self, panel: Axes, text: str) -> None:
         """Write `text` above a panel. Lines that are wider than the panel are wrapped."""
-        text = wrapped(text, self.panel_size[0], TEXT)
-        panel.set_title(text, loc="left", y=1, **font_for(TEXT, text))  # a fixed y saves time
+        write_name(panel, wrapped(text, self.panel_size[0], TEXT))
 
     def bar(self, image: AxesImage, label: str = "", ticks: Sequence[float] | None = None) -> Axes:
         """Draw the colour bar of `image` to the right of its panel."""
@@ -123,6 +123,12 @@ class Sheet:
         return self.figure
 
 
+def write_name(panel: Axes, text: str) -> Text:
+    """Write `text` above a panel."""
+    # Without a fixed y, matplotlib would look for a free place, which takes time.
+    return panel.set_title(text, loc="left", y=1, **font_for(TEXT, text))
+
+
 def array(tensor: Tensor) -> np.ndarray:
     """Convert a tensor of any dtype on any device to a float32 array."""
     return tensor.detach().float().cpu().numpy()
@@ -136,6 +142,19 @@ def text_width(text: str, size: float) -> float:
     """The width in points of one line of text."""
     font = font_properties(size, [text])
     return text_to_path.get_text_width_height_descent(text, font, ismath=False)[0]
+
+
+def cut(text: str, width: float, size: float) -> str:
+    """The beginning of `text`, in one line of up to `width` points. An ellipsis stands for the
+    rest."""
+    text = readable(text).replace("\n", " ")
+    room, needed = 0.95 * width, text_width(text, size)
+    if needed <= room:
+        return text
+    kept = int(len(text) * room / needed)
+    while kept and text_width(text[:kept] + "…", size) > room:
+        kept -= 1
+    return text[:kept].rstrip() + "…"
 
 
 def wrapped(text: str, width: float, size: float) -> str:

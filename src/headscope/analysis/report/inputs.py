@@ -4,7 +4,7 @@ Shapes: N windows, T tokens, L layers, H heads per layer.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.analysis.ablation import Replacement, ablate_heads
-from headscope.analysis.page import max_tokens
+from headscope.analysis.ablation import (
+    MAX_BATCH,
+    Replacement,
+    ablate_heads,
+    mean_outputs,
+    other_induction,
+)
+from headscope.analysis.repeats import MIN_LENGTH, text_length
 from headscope.analysis.tokens import TokenKinds, classify_tokens
 from headscope.checkpoint import AttentionReading, Checkpoint
 from headscope.data.batches import first_passage, spread_windows
@@ -47,13 +53,13 @@ class ReportInput:
 
     @classmethod
     def of_validation(cls, loaded: Checkpoint, text: ValidationText, windows: int) -> "ReportInput":
-        """A report on a validation split. The attention maps show the beginning of the split. The
-        metrics are averaged over windows from the whole split; `windows` is the number of
-        windows."""
+        """A report on a validation split. The attention maps show the text that the corpus has
+        chosen, or the beginning of the split. The metrics are averaged over windows from the whole
+        split; `windows` is the number of windows."""
         length = loaded.model.block_size
         return cls(
             loaded,
-            reading=loaded.attention(first_passage(text.tokens, length)),
+            reading=loaded.attention(text.probe or first_passage(text.tokens, length)),
             windows=spread_windows(text.tokens, windows=windows, length=length),
             kinds=classify_vocabulary(loaded.tokenizer, text.tokens),
             source="validation windows",
@@ -72,12 +78,6 @@ class ReportInput:
             source="the given text",
         )
 
-    @property
-    def shown_tokens(self) -> int:
-        """The number of tokens of the text that attention.html shows, at most `max_tokens`."""
-        layers, heads, tokens, _ = self.reading.weights.shape
-        return min(tokens, max_tokens(layers, heads))
-
 
 def classify_vocabulary(tokenizer: Tokenizer, tokens: np.ndarray | None = None) -> TokenKinds:
     """Classify the tokens in the vocabulary of a tokenizer. If given, `tokens` (N,) are the tokens
@@ -92,11 +92,13 @@ def classify_vocabulary(tokenizer: Tokenizer, tokens: np.ndarray | None = None) 
 @dataclass(frozen=True)
 class Ablation:
     """How to measure the effect of removing a head. `replace_by` says what replaces the output of
-    the removed head. `windows` (N, T + 1) are the tokens on which the loss is measured."""
+    the removed head. `windows` (N, T + 1) are the tokens on which the loss is measured. The random
+    texts on which induction is measured do not contain the tokens in `excluded`."""
 
     replace_by: Replacement
     windows: Tensor
     bytes_per_token: float
+    excluded: Sequence[int] = ()
 
     @classmethod
     def on(
@@ -105,28 +107,36 @@ class Ablation:
         """An ablation that measures the loss on windows of the validation text. `windows` is the
         number of windows, `length` the number of predicted tokens per window."""
         chosen = spread_windows(text.tokens, windows=windows, length=length + 1)
-        return cls(replace_by, chosen, text.byte_lengths[chosen[:, 1:].numpy()].mean())
+        bytes_per_token = text.byte_lengths[chosen[:, 1:].numpy()].mean()
+        special = np.flatnonzero(text.byte_lengths == 0).tolist()
+        return cls(replace_by, chosen, bytes_per_token, excluded=special)
 
     def run(self, loaded: Checkpoint, track: Track) -> "AblationResult":
-        """Remove one head at a time, and measure the loss. `track` wraps the iterable of
-        batches."""
+        """Remove one head at a time, and measure the loss and the induction of the other heads.
+        Induction is not measured if the model's `block_size` is below `MIN_LENGTH`. `track` wraps
+        the iterable of batches."""
+        model, inputs = loaded.model, self.windows[:, :-1]
         ablated = ablate_heads(
-            loaded.model,
-            self.windows[:, :-1],
+            model,
+            inputs,
             self.windows[:, 1:],
             replace_by=self.replace_by,
             track=track,
         )
         nats = ablated["nats_per_token"]
+        figures = {
+            "loss_change": nats,
+            "loss_change_error": ablated["standard_error"],
+            "bits_per_byte_change": nats / math.log(2) / self.bytes_per_token,
+        }
+        if text_length(model) >= MIN_LENGTH:
+            means = mean_outputs(model, inputs, MAX_BATCH) if self.replace_by == "mean" else None
+            figures["other_induction"] = other_induction(model, means=means, excluded=self.excluded)
         return AblationResult(
             replace_by=self.replace_by,
             windows=len(self.windows),
             loss=float(ablated["loss"]),
-            figures={
-                "loss_change": nats,
-                "loss_change_error": ablated["standard_error"],
-                "bits_per_byte_change": nats / math.log(2) / self.bytes_per_token,
-            },
+            figures=figures,
         )
 
 
@@ -141,6 +151,8 @@ class AblationResult:
       positive value means that the head lowers the loss.
     - `loss_change_error`: the standard error of `loss_change`.
     - `bits_per_byte_change`: the same change in bits per byte.
+    - `other_induction`: the largest metric `induction` of all other heads without the head. Missing
+      if it was not measured.
     """
 
     replace_by: Replacement
@@ -148,12 +160,15 @@ class AblationResult:
     loss: float
     figures: dict[str, Tensor]
 
-    def most_important(self, count: int) -> list[tuple[str, float, float]]:
-        """The heads with the largest loss change, each as a tuple of name (such as L0H1), change
-        and standard error. `count` is the number of heads."""
-        change, error = (self.figures[name] for name in ("loss_change", "loss_change_error"))
+    def most_important(self, count: int) -> list[tuple[str, dict[str, float]]]:
+        """The heads with the largest loss change, each as a tuple of name (such as L0H1) and
+        metrics. `count` is the number of heads."""
+        change = self.figures["loss_change"]
         heads = change.size(1)
         return [
-            (f"L{n // heads}H{n % heads}", float(change.flatten()[n]), float(error.flatten()[n]))
+            (
+                f"L{n // heads}H{n % heads}",
+                {name: float(figure.flatten()[n]) for name, figure in self.figures.items()},
+            )
             for n in change.flatten().argsort(descending=True, stable=True)[:count].tolist()
         ]

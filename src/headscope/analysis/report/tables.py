@@ -36,7 +36,7 @@ def head_rows(
     rows = []
     for index, (layer, head) in enumerate(np.ndindex(layers, heads)):
         values = {name: float(figure[layer, head]) for name, figure in figures.items()}
-        rows.append({"layer": layer, "head": head, "type": statistics.types[index], **values})
+        rows.append({"layer": layer, "head": head, "type": statistics.types[index].name, **values})
     return rows
 
 

@@ -13,10 +13,10 @@ from typing import Any
 from headscope.analysis.diversity import jensen_shannon
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads
 from headscope.analysis.head_types import Thresholds
-from headscope.analysis.page import attention_page
 from headscope.analysis.repeats import REPEAT_FIGURES
 from headscope.analysis.report import drawing
 from headscope.analysis.report.inputs import Ablation, AblationResult, ReportInput, Track
+from headscope.analysis.report.page import page_of, shown_tokens
 from headscope.analysis.report.selection import Head
 from headscope.analysis.report.tables import (
     between_heads,
@@ -74,11 +74,14 @@ def write_report(
     )
     statistics = measure(loaded.model, track=track)
     ablation_result = ablation.run(loaded, track) if ablation else None
-    statistics_over_steps = [
-        (stored.step, measure(stored.model))
-        for stored in track(sorted(history, key=lambda stored: stored.step))
-    ]
-    shown = report.reading.first(report.shown_tokens)
+    measured = [(stored, measure(stored.model)) for stored in track(history)]
+    statistics_over_steps = sorted(
+        ((stored.step, measurement) for stored, measurement in measured), key=lambda each: each[0]
+    )
+    if all(stored.step != loaded.step for stored in history):
+        measured.append((loaded, statistics))
+    measured.sort(key=lambda each: each[0].step)
+    shown = report.reading.first(shown_tokens(report.reading, len(measured)))
     distances = jensen_shannon(shown.weights.flatten(0, 1))
     rows = head_rows(statistics, ablation_result.figures if ablation_result else {})
     columns = column_rows(statistics, measured_on(report, statistics, ablation_result))
@@ -88,12 +91,7 @@ def write_report(
         "similarity.csv": csv_text(matrix_rows(statistics.similarity, statistics.names)),
         "jensen_shannon.csv": csv_text(matrix_rows(distances, statistics.names)),
         "largest_weights.csv": csv_text(largest_weight_rows(report.reading)),
-        "attention.html": attention_page(
-            weights=shown.weights,
-            labels=shown.labels,
-            figures=rows,
-            title=f"{loaded.config.name}, step {loaded.step:,}",
-        ),
+        "attention.html": page_of(loaded, report.reading, len(shown.tokens), measured),
     }
     if statistics_over_steps:
         texts["history.csv"] = csv_text(history_rows(statistics_over_steps))
@@ -142,8 +140,9 @@ def measured_on(
     texts |= {
         name: "repeated random texts" for name in REPEAT_FIGURES if name in statistics.figures
     }
-    ablation_figures = ablation_result.figures if ablation_result else []
-    return texts | dict.fromkeys(ablation_figures, "validation windows")
+    for name in ablation_result.figures if ablation_result else ():
+        texts[name] = "repeated random texts" if "induction" in name else "validation windows"
+    return texts
 
 
 def summary(

@@ -12,7 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from headscope import stop
 from headscope.stop import Interrupted
 from headscope.training.callbacks.clock import timer_paused
-from headscope.training.callbacks.tensorboard_log import tensorboard_writers
+from headscope.training.callbacks.writers import tensorboard_writers
 from headscope.training.checkpoint_io import copy_checkpoint
 from headscope.training.module import LanguageModel
 

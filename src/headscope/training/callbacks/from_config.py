@@ -1,5 +1,6 @@
 """Creates the optional callbacks of a training run from its configuration."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from lightning.pytorch import Callback
@@ -11,60 +12,97 @@ from headscope.data.batches import first_passage, spread_windows
 from headscope.data.labels import token_labels
 from headscope.data.store import TokenStore
 from headscope.errors import UserError
-from headscope.training.callbacks.attention_maps import AttentionMaps
 from headscope.training.callbacks.early_stopping import ResumableEarlyStopping
-from headscope.training.callbacks.head_figures import HeadFigures
+from headscope.training.callbacks.head_pictures import HeadPictures
+from headscope.training.callbacks.head_watch import HeadWatch, ProbeText, WatchSteps
 from headscope.training.callbacks.samples import Samples
-from headscope.training.callbacks.snapshot_saver import SnapshotSaver
+from headscope.training.callbacks.step_callback import snapshot_steps, spread_steps
+from headscope.training.callbacks.step_saver import StepSaver
+from headscope.viewer.snapshot import tokens_within
+
+MEGABYTE = 10**6
 
 
 def optional_callbacks(
-    config: TrainConfig, store: TokenStore, samples: Samples, folder: Path
+    config: TrainConfig,
+    store: TokenStore,
+    samples: Samples,
+    folder: Path,
+    *,
+    probe: str | None,
+    say: Callable[[str], None],
 ) -> list[Callback]:
-    """The callbacks that `config.callbacks` turns on, for the run in `folder`."""
-    settings, max_steps = config.callbacks, config.trainer.max_steps
+    """The callbacks that `config.callbacks` turns on, for the run in `folder`. `probe` is the text
+    on which the corpus shows attention. `say` prints a line."""
+    settings = config.callbacks
     callbacks: list[Callback] = []
     if settings.early_stopping_patience is not None:
         callbacks.append(ResumableEarlyStopping(patience=settings.early_stopping_patience))
-    if settings.attention.images:
-        length = min(settings.attention.tokens, config.model.block_size)
-        tokens = probe_tokens(store, settings.attention.text, length)
-        maps = AttentionMaps(
-            tokens=tokens,
-            labels=token_labels(map(store.tokenizer.token_bytes, tokens)),
-            heads=config.model.heads,
-            images=settings.attention.images,
-            max_steps=max_steps,
-        )
-        callbacks.append(maps)
-    if settings.heads.every_steps:
-        windows = spread_windows(
-            store.validation, windows=settings.heads.windows, length=config.model.block_size
-        )
-        figures = HeadFigures(
-            windows=windows,
-            every_steps=settings.heads.every_steps,
-            images=settings.heads.images,
-            max_steps=max_steps,
-            kinds=classify_vocabulary(store.tokenizer, store.validation),
-            thresholds=Thresholds(**vars(settings.heads.thresholds)),
-        )
-        callbacks.append(figures)
+    attention, heads = settings.attention, settings.heads
+    if attention.steps or attention.images or heads.every_steps:
+        callbacks.append(head_watch(config, store, folder, probe, say))
     if settings.samples.max_new_tokens:
         callbacks.append(samples)
     if settings.keep_steps:
-        callbacks.append(SnapshotSaver(folder=folder / "checkpoints", steps=settings.keep_steps))
+        callbacks.append(StepSaver(folder=folder / "checkpoints", steps=settings.keep_steps))
     return callbacks
 
 
-def probe_tokens(store: TokenStore, text: str | None, length: int) -> list[int]:
-    """The tokens for the attention maps. These tokens come from `text`, or from the start of the
-    validation split if `text` is None."""
-    if text is not None:
-        tokens = store.tokenizer.encode_prompt(text)[:length]
-        if not tokens:
-            raise UserError(
-                "callbacks.attention.text= is empty: give a text, or null for validation text"
-            )
-        return tokens
-    return first_passage(store.validation, length)
+def head_watch(
+    config: TrainConfig,
+    store: TokenStore,
+    folder: Path,
+    probe: str | None,
+    say: Callable[[str], None],
+) -> HeadWatch:
+    """The callback that watches the heads of the run in `folder`."""
+    attention, heads = config.callbacks.attention, config.callbacks.heads
+    length, last = config.model.block_size, config.trainer.max_steps
+    snapshots = snapshot_steps(attention.steps, last)
+    run_bytes = int(attention.run_megabytes * MEGABYTE)
+    text = probe_text(store, probe if attention.text is None else attention.text, length)
+    if snapshots:
+        limit = min(int(attention.step_megabytes * MEGABYTE), run_bytes // len(snapshots))
+        text = shortened(text, limit, layers=config.model.layers, heads=config.model.heads)
+    return HeadWatch(
+        text=text,
+        windows=spread_windows(store.validation, windows=heads.windows, length=length),
+        kinds=classify_vocabulary(store.tokenizer, store.validation),
+        thresholds=Thresholds(**vars(heads.thresholds)),
+        steps=WatchSteps(
+            every=heads.every_steps,
+            snapshots=frozenset(snapshots),
+            pictures=frozenset(spread_steps(attention.images, last)),
+            last=last,
+        ),
+        pictures=HeadPictures(run=folder.name, labels=text.labels),
+        max_bytes=run_bytes,
+        say=say,
+    )
+
+
+def probe_text(store: TokenStore, text: str | None, length: int) -> ProbeText:
+    """The first `length` tokens of `text`, or of the validation split if `text` is None."""
+    if text is None:
+        tokens = first_passage(store.validation, length)
+        whole = len(tokens)
+    else:
+        every = store.tokenizer.encode_prompt(text)
+        tokens, whole = every[:length], len(every)
+    if not tokens:
+        raise UserError(
+            "callbacks.attention.text= is empty: give a text, or null for a text of the corpus"
+        )
+    return ProbeText(tokens, token_labels(map(store.tokenizer.token_bytes, tokens)), whole)
+
+
+def shortened(text: ProbeText, limit: int, *, layers: int, heads: int) -> ProbeText:
+    """The beginning of `text`, so that a snapshot of it has at most `limit` bytes."""
+    kept = tokens_within(limit, layers=layers, heads=heads, tokens=len(text.tokens))
+    if not kept:
+        raise UserError(
+            "callbacks.attention.step_megabytes and callbacks.attention.run_megabytes have no room "
+            f"for one token of {layers} x {heads} heads in a step: raise them, or set "
+            "callbacks.attention.steps=0"
+        )
+    return ProbeText(text.tokens[:kept], text.labels[:kept], text.whole)

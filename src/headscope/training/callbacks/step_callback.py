@@ -1,15 +1,12 @@
-"""Base classes of callbacks that run at certain training steps."""
+"""The base class of callbacks that run at certain training steps, and how to choose these steps."""
 
 import time
 from abc import ABC, abstractmethod
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from torch.utils.tensorboard import SummaryWriter
 
-from headscope.nn import GPT
-from headscope.training.callbacks.clock import callbacks_of, timer_paused
-from headscope.training.callbacks.tensorboard_log import tensorboard_writers
+from headscope.training.callbacks.clock import timer_paused
 
 
 class StepCallback(Callback, ABC):
@@ -55,36 +52,6 @@ class StepCallback(Callback, ABC):
         self.seconds = state["seconds"]
 
 
-class HeadProbe(StepCallback):
-    """Measures the model and logs the result to TensorBoard. This happens at every step for which
-    `due` is true, and once more when early stopping ends the run.
-
-    `ResumableEarlyStopping` must come before this callback in the list of callbacks.
-    """
-
-    @abstractmethod
-    def measure(self, model: GPT, step: int, writers: list[SummaryWriter]) -> None:
-        """Measures `model` after `step` steps, and logs the result to `writers`."""
-
-    def on_due_step(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        writers = tensorboard_writers(trainer)
-        if writers:
-            assert isinstance(pl_module.model, GPT)
-            self.measure(pl_module.model, trainer.global_step, writers)
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # `on_train_end` would be too late: the last checkpoint is saved before it.
-        stopped_early = trainer.should_stop and trainer.global_step < trainer.max_steps
-        if trainer.state.fn == "fit" and stopped_early and not self.due(trainer.global_step):
-            self._call(trainer, pl_module)
-
-
-def watching_seconds(trainer: Trainer) -> float:
-    """The total seconds of all `HeadProbe` callbacks of a run, including the time before the run
-    was resumed."""
-    return sum(probe.seconds for probe in callbacks_of(trainer) if isinstance(probe, HeadProbe))
-
-
 def spread_steps(number: int, max_steps: int) -> list[int]:
     """Up to `number` steps from 0 to `max_steps` (both included), evenly spaced on a logarithmic
     scale."""
@@ -94,3 +61,13 @@ def spread_steps(number: int, max_steps: int) -> list[int]:
     ratio = max_steps ** (1 / (number - 2)) if number > 2 else 1
     middle = {round(ratio**power) for power in range(number - 2)}
     return sorted({0, max_steps} | middle)
+
+
+def snapshot_steps(number: int, max_steps: int) -> list[int]:
+    """Up to `number` steps from 0 to `max_steps` (both included). Half of them are evenly spaced on
+    a logarithmic scale, and the others on a linear scale, as far as these halves differ."""
+    chosen = set(spread_steps((number + 1) // 2, max_steps))
+    even = number - len(chosen)
+    for count in range(1, even + 1):
+        chosen.add(round(max_steps * count / (even + 1)))
+    return sorted(chosen)

@@ -1,58 +1,21 @@
-"""Writes directly to TensorBoard, for cases in which Lightning's loggers lack a function or are
-slow."""
+"""Writes directly to TensorBoard's event file, for cases in which Lightning's loggers lack a
+function or are slow.
+
+This module needs the package tensorboard, so it is imported only when something is written.
+"""
 
 import io
-import shutil
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lightning.pytorch import Trainer
 from PIL import Image
-from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.summary_pb2 import DataClass, Summary, SummaryMetadata
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+from tensorboard.compat.proto.types_pb2 import DataType
 from torch.utils.tensorboard import SummaryWriter
 
-from headscope.errors import UserError
-from headscope.files import FULL
-
-
-def tensorboard_writers(trainer: Trainer) -> list[SummaryWriter]:
-    """The TensorBoard writers of a run, or an empty list if another process logs this run."""
-    if not trainer.is_global_zero:
-        return []
-    experiments = (getattr(logger, "experiment", None) for logger in trainer.loggers)
-    return [writer for writer in experiments if isinstance(writer, SummaryWriter)]
-
-
-@contextmanager
-def report_full_disk(folder: Path) -> Iterator[None]:
-    """Inside the `with` block, raises UserError if TensorBoard cannot write to `folder` because the
-    disk is full.
-
-    TensorBoard writes in a separate thread. When that thread fails, the next call of the writer
-    raises the same error in this thread, without the file's name. This context manager also hides
-    the traceback that the failed thread would print.
-    """
-    previous_hook = threading.excepthook
-
-    def hook(failed: threading.ExceptHookArgs) -> None:
-        if not type(failed.thread).__module__.startswith("tensorboard."):
-            previous_hook(failed)
-
-    threading.excepthook = hook
-    try:
-        yield
-    except OSError as error:
-        if error.filename is not None or error.errno not in FULL:
-            raise
-        raise UserError(
-            f"{folder}: the TensorBoard log could not be written: {error.strerror}; "
-            f"{shutil.disk_usage(folder).free:,} bytes are free there"
-        ) from error
-    finally:
-        threading.excepthook = previous_hook
+from headscope.viewer import PLUGIN
 
 
 def add_scalars(writer: SummaryWriter, values: Mapping[str, float], step: int) -> None:
@@ -73,6 +36,18 @@ def add_picture(writer: SummaryWriter, tag: str, picture: Image.Image, step: int
         encoded_image_string=png.getvalue(),
     )
     _write(writer, Summary(value=[Summary.Value(tag=tag, image=image)]), step)
+
+
+def add_snapshot(writer: SummaryWriter, tag: str, parts: Sequence[bytes], step: int) -> None:
+    """Logs the parts of a snapshot (see `headscope.viewer.snapshot`) for TensorBoard's tab
+    Attention. `tag` names the text."""
+    metadata = SummaryMetadata(
+        plugin_data=SummaryMetadata.PluginData(plugin_name=PLUGIN),
+        data_class=DataClass.DATA_CLASS_BLOB_SEQUENCE,
+    )
+    shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=len(parts))])
+    tensor = TensorProto(dtype=DataType.DT_STRING, tensor_shape=shape, string_val=parts)
+    _write(writer, Summary(value=[Summary.Value(tag=tag, metadata=metadata, tensor=tensor)]), step)
 
 
 def _write(writer: SummaryWriter, summary: Summary, step: int) -> None:

@@ -8,7 +8,7 @@ from lightning.pytorch import LightningModule, Trainer
 from headscope.training.callbacks.step_callback import StepCallback
 
 
-class SnapshotSaver(StepCallback):
+class StepSaver(StepCallback):
     """Saves the weights in `folder` after each step in `steps`, for example as `step_000100.ckpt`.
 
     These checkpoints can be used for sampling, for analysis and as `init_from`. A run cannot be

@@ -10,7 +10,7 @@ from running import SMALL, Script
 
 import headscope
 from headscope import checkpoint
-from headscope.training.callbacks.snapshot_saver import SnapshotSaver
+from headscope.training.callbacks.step_saver import StepSaver
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_a_snapshot_cannot_be_resumed(script: Script, snapshots: Path) -> None:
 
 
 def test_early_stopping_saves_no_additional_snapshot(tmp_path: Path) -> None:
-    saver = SnapshotSaver(folder=tmp_path, steps=[0, 100])
+    saver = StepSaver(folder=tmp_path, steps=[0, 100])
     trainer = mock.Mock(global_step=57, max_steps=100)
     saver.on_train_end(trainer, mock.Mock())
     trainer.save_checkpoint.assert_not_called()

@@ -1,0 +1,74 @@
+"""attention.html: the attention viewer with the attention of a checkpoint, or of several steps of its
+run.
+
+Shapes: L layers, H heads per layer, T tokens.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from headscope.analysis.head_statistics import HeadStatistics
+from headscope.analysis.snapshots import snapshot_of
+from headscope.checkpoint import AttentionReading, Checkpoint
+from headscope.nn import GPT
+from headscope.nn.loss import next_token_loss
+from headscope.viewer.history import history, read_header
+from headscope.viewer.page import attention_page
+from headscope.viewer.snapshot import tokens_within
+
+MAX_BYTES = 10 * 2**20
+"""Maximum size of all snapshots in a page. Base64 adds a third to it."""
+
+
+def shown_tokens(reading: AttentionReading, steps: int) -> int:
+    """The number of tokens of the text that the page shows, if it shows `steps` steps. At least
+    1."""
+    layers, heads, tokens, _ = reading.weights.shape
+    within = tokens_within(MAX_BYTES // max(steps, 1), layers=layers, heads=heads, tokens=tokens)
+    return max(within, 1)
+
+
+def page_of(
+    loaded: Checkpoint,
+    reading: AttentionReading,
+    shown: int,
+    measured: Sequence[tuple[Checkpoint, HeadStatistics]],
+) -> str:
+    """The text of attention.html, on the first `shown` tokens of `reading`. `measured` contains the
+    checkpoints to show, in the order of their steps, and the statistics of their heads."""
+    tokens, labels = reading.tokens[:shown], reading.labels[:shown]
+    headers, keys, parts, losses = [], [], {}, []
+    for checkpoint, statistics in measured:
+        weights = checkpoint.attention(tokens).weights
+        header, *others = snapshot_of(
+            weights,
+            statistics,
+            step=checkpoint.step,
+            labels=labels,
+            text_tokens=len(reading.tokens),
+        )
+        headers.append(read_header(header))
+        named = {f"{checkpoint.step}/{number}": part for number, part in enumerate(others)}
+        keys.append(list(named))
+        parts.update(named)
+        losses.append(loss_on(checkpoint.model, torch.tensor([tokens])))
+    steps = [checkpoint.step for checkpoint, _ in measured]
+    loss = {"name": "loss on this text", "steps": steps, "values": losses}
+    run = {
+        "name": loaded.config.name,
+        "text": "text",
+        "history": history(headers, keys, loss),
+        "parts": parts,
+    }
+    return attention_page(title=f"{loaded.config.name}, step {loaded.step:,}", runs=[run])
+
+
+@torch.no_grad()
+def loss_on(model: GPT, tokens: Tensor) -> float | None:
+    """The mean loss on tokens (1, T) in nats per token, or None for a single token."""
+    if tokens.size(1) < 2:
+        return None
+    tokens = tokens.to(model.device)
+    return float(next_token_loss(model(tokens[:, :-1]), tokens[:, 1:]))

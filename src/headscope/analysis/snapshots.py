@@ -1,0 +1,33 @@
+"""Makes snapshots for the attention viewer from attention weights and metrics of heads."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from headscope.analysis.head_statistics import HeadStatistics
+from headscope.analysis.metrics import colour_ends
+from headscope.viewer.snapshot import snapshot_parts
+
+
+def snapshot_of(
+    weights: Tensor,
+    statistics: HeadStatistics,
+    *,
+    step: int,
+    labels: Sequence[str],
+    text_tokens: int,
+) -> list[bytes]:
+    """The snapshot of attention weights (L, H, T, T) after `step` steps. `labels` and `text_tokens`
+    are explained in `snapshot_parts`."""
+    return snapshot_parts(
+        weights.detach().float().cpu().numpy(),
+        step=step,
+        labels=labels,
+        text_tokens=text_tokens,
+        names=[head_type.name for head_type in statistics.types],
+        scores=[head_type.score for head_type in statistics.types],
+        ratios=[head_type.ratio for head_type in statistics.types],
+        figures={name: each.flatten().tolist() for name, each in statistics.figures.items()},
+        uniform=statistics.uniform,
+        ends={name: colour_ends(name, statistics.tokens) for name in statistics.figures},
+    )

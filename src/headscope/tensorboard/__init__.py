@@ -1,0 +1,1 @@
+"""The tab Attention in TensorBoard. Its page is the viewer in headscope/viewer/static."""

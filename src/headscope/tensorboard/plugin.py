@@ -1,0 +1,123 @@
+"""The plugin: answers the requests of the tab Attention.
+
+A request that cannot be answered gets {"error": one line}, so damaged data does not become an error
+of the server.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tensorboard.backend import http_util
+from tensorboard.plugins.base_plugin import FrontendMetadata, TBContext, TBPlugin
+from werkzeug import Request, Response
+
+import headscope.viewer
+from headscope.tensorboard.event_data import EventData, Refused
+from headscope.viewer import PLUGIN
+from headscope.viewer.history import HeaderError, history, read_header
+
+STATIC = Path(headscope.viewer.__file__).with_name("static")
+CONTENT_TYPES = {".js": "text/javascript", ".css": "text/css"}
+MAX_HEADERS_BYTES = 32 * 2**20
+"""Maximum size of all headers of a history together."""
+PART_SECONDS = 3600
+"""How long the browser may keep a part."""
+
+Application = Callable[..., Any]
+
+
+class AttentionPlugin(TBPlugin):
+    """The tab Attention: static files of the viewer, and the data that the viewer asks for."""
+
+    plugin_name = PLUGIN
+
+    def __init__(self, context: TBContext) -> None:
+        self.provider = context.data_provider
+
+    def is_active(self) -> bool:
+        """TensorBoard itself shows the tab as soon as a run has data of this plugin."""
+        return False
+
+    def frontend_metadata(self) -> FrontendMetadata:
+        return FrontendMetadata(es_module_path="/tab.js", tab_name="Attention")
+
+    def get_plugin_apps(self) -> dict[str, Application]:
+        files = [file for file in STATIC.iterdir() if file.suffix in CONTENT_TYPES]
+        return {
+            **{f"/{file.name}": _static(file) for file in files},
+            "/runs": self._application(_runs),
+            "/history": self._application(_history),
+            "/part": self._application(_part),
+        }
+
+    def _application(self, answer: Callable[[Request, EventData], Response]) -> Application:
+        @Request.application
+        def application(request: Request) -> Response:
+            try:
+                return answer(request, EventData(self.provider, request.environ))
+            except Refused as error:
+                return _json(request, {"error": str(error)}, error.status)
+
+        return application
+
+
+def _static(file: Path) -> Application:
+    # Read once: if the package is updated, a running TensorBoard does not mix two versions.
+    content, content_type = file.read_bytes(), CONTENT_TYPES[file.suffix]
+
+    @Request.application
+    def application(request: Request) -> Response:
+        return http_util.Respond(request, content, content_type)
+
+    return application
+
+
+def _runs(request: Request, data: EventData) -> Response:
+    """All runs with snapshots."""
+    runs = [{"name": run, "texts": texts} for run, texts in data.texts().items()]
+    return _json(request, {"runs": runs})
+
+
+def _history(request: Request, data: EventData) -> Response:
+    """The history of one run and one text, without its damaged snapshots."""
+    run, text = _parameter(request, "run"), _parameter(request, "text")
+    snapshots = data.snapshots(run, text)
+    headers, parts, size = [], [], 0
+    problem = "no snapshot has all its parts"
+    for snapshot, header in zip(snapshots, data.headers(snapshots), strict=True):
+        try:
+            headers.append(read_header(header))
+        except HeaderError as error:
+            problem = f"step {snapshot.step}: {error}"
+            continue
+        size += len(header)
+        if size > MAX_HEADERS_BYTES:
+            raise Refused(f"run {run}: the headers have more than {MAX_HEADERS_BYTES:,} bytes", 422)
+        # With the time, a run has other keys than an older run with the same name, whose parts the
+        # browser may still keep.
+        parts.append([f"{each.blob_key}@{snapshot.wall_time}" for each in snapshot.values[1:]])
+    found = history(headers, parts, data.loss(run)) if headers else {"steps": []}
+    if not found["steps"]:
+        raise Refused(f"run {run}, text {text}, {problem}", 422)
+    return _json(request, found)
+
+
+def _part(request: Request, data: EventData) -> Response:
+    """The bytes of the part with a key of the history."""
+    blob_key, _, _ = _parameter(request, "key").partition("@")
+    part = data.part(blob_key)
+    return http_util.Respond(request, part, "application/octet-stream", expires=PART_SECONDS)
+
+
+def _parameter(request: Request, name: str) -> str:
+    if name not in request.args:
+        raise Refused(f"the parameter `{name}` is missing", 400)
+    return request.args[name]
+
+
+def _json(request: Request, answer: dict[str, Any], status: int = 200) -> Response:
+    # As text, because `Respond` would copy a dictionary value by value, which takes longer.
+    text = json.dumps(answer, allow_nan=False)
+    return http_util.Respond(request, text, "application/json", code=status)

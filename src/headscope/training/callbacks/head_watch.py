@@ -1,0 +1,240 @@
+"""Watches the attention heads during training: measures and names them, and logs what they do.
+
+Shapes: L layers, H heads per layer, N windows, T tokens.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from PIL import Image
+from torch import Tensor
+
+from headscope.analysis.diversity import diversity
+from headscope.analysis.head_statistics import HeadStatistics, measure_heads
+from headscope.analysis.head_types import GLOBAL, MIXED, NONE, Thresholds
+from headscope.analysis.snapshots import snapshot_of
+from headscope.analysis.tokens import TokenKinds
+from headscope.nn import GPT
+from headscope.nn.capture import attention_weights
+from headscope.training.callbacks.head_pictures import HeadPictures
+from headscope.training.callbacks.step_callback import StepCallback
+from headscope.training.callbacks.writers import tensorboard_writers
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+REPEATED_TEXTS = 8
+"""Number of random texts for the induction metrics. Each text contains a random passage twice."""
+
+CHARTED = ("previous", "first", "induction", "entropy_share")
+"""The metrics that are logged as scalars for each head. The tab Attention has all metrics."""
+
+SCALARS = "watch"
+"""The group of these scalars. TensorBoard sorts groups, so `train` and `val` come before it."""
+
+SNAPSHOTS = "attention"
+"""The TensorBoard tag of the snapshots."""
+
+
+@dataclass(frozen=True)
+class ProbeText:
+    """The text on which attention is shown: its tokens, a label for each, and the number of tokens
+    before it was shortened."""
+
+    tokens: list[int]
+    labels: list[str]
+    whole: int
+
+
+@dataclass(frozen=True)
+class WatchSteps:
+    """The steps after which to measure: every `every` steps (0: never), at the steps of `snapshots`
+    and of `pictures`, and after the last step."""
+
+    every: int
+    snapshots: frozenset[int]
+    pictures: frozenset[int]
+    last: int
+
+    def due(self, step: int) -> bool:
+        regular = self.every and step % self.every == 0
+        return bool(regular or step in self.snapshots | self.pictures | {self.last})
+
+
+class HeadWatch(StepCallback):
+    """Measures all heads at the steps of `steps`, and once more when early stopping ends the run.
+
+    Logs to TensorBoard:
+
+    - a snapshot for the tab Attention, at the steps of `steps.snapshots` and whenever the name of a
+      head has changed. Additional snapshots end when the run's snapshots would exceed `max_bytes`;
+    - `watch/<metric>/<head>`, for example `watch/previous/L0H1`, for the metrics in CHARTED, and
+      `watch/diversity`. The tab Custom Scalars shows the heads of a layer in one chart;
+    - the images of `pictures`, at the steps of `steps.pictures`.
+
+    `say` prints a line when a head gets a name. The induction metrics are averaged over random
+    texts that contain a passage twice. All other metrics are averaged over `windows` (N, T).
+
+    Training itself uses fused attention, which does not return attention weights. So additional
+    forward passes with explicit attention compute them. `ResumableEarlyStopping` must come before
+    this callback in the list of callbacks.
+    """
+
+    def __init__(
+        self,
+        *,
+        text: ProbeText,
+        windows: Tensor,
+        kinds: TokenKinds,
+        thresholds: Thresholds,
+        steps: WatchSteps,
+        pictures: HeadPictures,
+        max_bytes: int,
+        say: Callable[[str], None],
+    ) -> None:
+        self.text = text
+        self.windows = windows
+        self.kinds = kinds
+        self.thresholds = thresholds
+        self.steps = steps
+        self.pictures = pictures
+        self.max_bytes = max_bytes
+        self.say = say
+        self.names: list[str] = []  # at the last measurement
+        self.announced: set[str] = set()  # heads with names, such as "L0H2 previous-token"
+        self.logged_bytes = 0
+        self.layout_written = False
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {
+            "names": " ".join(self.names),
+            "announced": "\n".join(sorted(self.announced)),
+            "logged_bytes": self.logged_bytes,
+            "layout_written": self.layout_written,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.names = state["names"].split()
+        self.announced = set(state["announced"].splitlines())
+        self.logged_bytes = state["logged_bytes"]
+        self.layout_written = state["layout_written"]
+
+    def due(self, step: int) -> bool:
+        return self.steps.due(step)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # `on_train_end` would be too late: the last checkpoint is saved before it.
+        stopped_early = trainer.should_stop and trainer.global_step < trainer.max_steps
+        if trainer.state.fn == "fit" and stopped_early and not self.due(trainer.global_step):
+            self._call(trainer, pl_module)
+
+    def on_due_step(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        writers = tensorboard_writers(trainer)
+        if writers:
+            assert isinstance(pl_module.model, GPT)
+            self.measure(pl_module.model, trainer.global_step, writers)
+
+    def measure(self, model: GPT, step: int, writers: "Sequence[SummaryWriter]") -> None:
+        """Measures `model` after `step` steps, and logs the results to `writers`."""
+        from headscope.training.callbacks.tensorboard_log import (  # needs tensorboard
+            add_picture,
+            add_scalars,
+            add_snapshot,
+        )
+
+        statistics = measure_heads(
+            model,
+            self.windows,
+            kinds=self.kinds,
+            thresholds=self.thresholds,
+            texts=REPEATED_TEXTS,
+        )
+        self._announce(statistics, step)
+        names = [head_type.name for head_type in statistics.types]
+        renamed, self.names = names != self.names, names
+        parts: list[bytes] = []
+        pictures: dict[str, Image.Image] = {}
+        with_snapshot = step in self.steps.snapshots or (self.steps.snapshots and renamed)
+        if with_snapshot or step in self.steps.pictures:
+            tokens = torch.tensor([self.text.tokens], device=model.device)
+            weights = attention_weights(model, tokens)[:, 0].float().cpu()  # (L, H, T, T)
+            if with_snapshot:
+                parts = self._snapshot(weights, statistics, step)
+            if step in self.steps.pictures:
+                pictures = self.pictures.draw(weights, statistics, step)
+        for writer in writers:
+            if not self.layout_written:
+                writer.add_custom_scalars(layout(statistics))
+            add_scalars(writer, scalars(statistics), step)
+            if parts:
+                add_snapshot(writer, SNAPSHOTS, parts, step)
+            for tag, picture in pictures.items():
+                add_picture(writer, tag, picture, step)
+        self.layout_written = True
+
+    def _snapshot(self, weights: Tensor, statistics: HeadStatistics, step: int) -> list[bytes]:
+        """The parts of a snapshot. Empty if this is an additional step for which there is no
+        room."""
+        parts = snapshot_of(
+            weights, statistics, step=step, labels=self.text.labels, text_tokens=self.text.whole
+        )
+        size = sum(map(len, parts))
+        planned = sum(later > step for later in self.steps.snapshots)
+        additional = step not in self.steps.snapshots
+        if additional and self.logged_bytes + size * (1 + planned) > self.max_bytes:
+            return []
+        self.logged_bytes += size
+        return parts
+
+    def _announce(self, statistics: HeadStatistics, step: int) -> None:
+        """Prints a line for each head that has a name for the first time. Names that say little
+        are not printed."""
+        for head, head_type in zip(statistics.names, statistics.types, strict=True):
+            named = f"{head} {head_type.name}"
+            if head_type.name not in (GLOBAL, MIXED, NONE) and named not in self.announced:
+                self.announced.add(named)
+                article = "an" if head_type.name[0] in "aeiou" else "a"
+                self.say(
+                    f"step {step:,}  {head} is now {article} {head_type.name} head "
+                    f"({head_type.score:.2f})"
+                )
+
+
+def scalars(statistics: HeadStatistics) -> dict[str, float]:
+    """The scalars to log, by their tags."""
+    values = {
+        f"{SCALARS}/{figure}/{head}": value
+        for figure in charted(statistics)
+        for head, value in zip(
+            statistics.names, statistics.figures[figure].flatten().tolist(), strict=True
+        )
+    }
+    return values | {f"{SCALARS}/diversity": float(diversity(statistics.similarity))}
+
+
+def layout(statistics: HeadStatistics) -> dict[str, dict[str, list]]:
+    """The layout of TensorBoard's tab Custom Scalars: one category per metric, with one chart per
+    layer."""
+    layers, heads = statistics.figures["previous"].shape
+    return {
+        figure: {
+            f"layer {layer}": [
+                "Multiline",
+                [
+                    f"{SCALARS}/{figure}/{head}"
+                    for head in statistics.names[layer * heads :][:heads]
+                ],
+            ]
+            for layer in range(layers)
+        }
+        for figure in charted(statistics)
+    }
+
+
+def charted(statistics: HeadStatistics) -> list[str]:
+    """The metrics in CHARTED that were measured: very short texts have no induction metrics."""
+    return [figure for figure in CHARTED if figure in statistics.figures]

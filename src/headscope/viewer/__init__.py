@@ -1,0 +1,5 @@
+"""The attention viewer: one page of plain JavaScript that shows attention over training steps, in
+TensorBoard's tab Attention and in attention.html. This folder imports neither torch nor Hydra."""
+
+PLUGIN = "headscope"
+"""The name of the TensorBoard plugin, which also marks its data in event files."""

@@ -1,0 +1,118 @@
+// The thumbnails of all heads, one row per layer.
+
+import { card, fit, make, write } from "./dom.js";
+import { background } from "./names.js";
+import { paint } from "./picture.js";
+import { WEIGHTS, differences, reachOf, scoreText } from "./scales.js";
+import { headName } from "./state.js";
+
+export function createGrid(parent, actions) {
+  const section = card(parent, "grid-card", "All heads");
+  const about = make(section, "p", { class: "quiet" });
+  const grid = make(section, "div", { class: "grid", role: "group", "aria-label": "All heads" });
+  // One canvas for all thumbnails: browsers are slow with hundreds of canvases.
+  const canvas = make(grid, "canvas", { "aria-hidden": "true" });
+  const atlas = document.createElement("canvas"); // all thumbnails, one pixel per cell
+  let shape = "";
+  let heads = 0;
+  let cells = []; // {button, place, name, score}, layer by layer
+  let opened = null;
+  let painted = []; // what the thumbnails show
+
+  function build(layers, headsPerLayer) {
+    heads = headsPerLayer;
+    grid.replaceChildren(canvas);
+    grid.classList.toggle("many", heads > 8);
+    make(grid, "span", { class: "corner" });
+    for (let head = 0; head < heads; head++) make(grid, "span", { class: "head" }, `H${head}`);
+    cells = Array.from({ length: layers * heads }, (_, number) => {
+      if (number % heads === 0) make(grid, "span", { class: "layer" }, `L${number / heads}`);
+      const button = make(grid, "button", { type: "button", tabindex: -1, "aria-pressed": false });
+      const place = make(button, "i");
+      const name = make(button, "span", { class: "name", dir: "auto" });
+      const score = make(button, "span", { class: "score" });
+      button.addEventListener("click", () => actions.open(number));
+      return { button, place, name, score };
+    });
+    opened = null;
+  }
+
+  grid.addEventListener("keydown", (event) => {
+    const moves = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -heads, ArrowDown: heads };
+    if (!(event.key in moves)) return;
+    event.preventDefault();
+    event.stopPropagation(); // outside the grid, the arrow keys move the cursor of the timeline
+    const next = opened + moves[event.key];
+    if (next < 0 || next >= cells.length) return;
+    actions.open(next);
+    cells[next].button.focus();
+  });
+
+  function press(head) {
+    if (head === opened) return;
+    for (const [number, on] of [[opened, false], [head, true]]) {
+      cells[number]?.button.setAttribute("tabindex", on ? "0" : "-1");
+      cells[number]?.button.setAttribute("aria-pressed", on);
+    }
+    opened = head;
+  }
+
+  const atlasColumns = () => Math.ceil(Math.sqrt(cells.length));
+
+  function draw() {
+    if (painted.length === 0) return;
+    const [width, height] = [grid.scrollWidth, grid.scrollHeight];
+    const boxes = cells.map(({ button, place }) =>
+      [button.offsetLeft + place.offsetLeft, button.offsetTop + place.offsetTop, place.offsetWidth]);
+    canvas.style.width = `${width}px`;
+    const context = fit(canvas, width, height);
+    context.imageSmoothingEnabled = false;
+    const columns = atlasColumns();
+    const side = atlas.width / columns;
+    boxes.forEach(([x, y, size], number) => context.drawImage(
+      atlas, (number % columns) * side, Math.floor(number / columns) * side, side, side, x, y, size, size));
+  }
+
+  return {
+    show({ history, step, opened: head, comparison }) {
+      const newShape = `${history.layers} x ${history.heads}`;
+      if (newShape !== shape) build(history.layers, history.heads);
+      shape = newShape;
+      cells.forEach(({ button, name, score }, number) => {
+        const label = `${headName(number, heads)} ${step.names[number]} ${scoreText(step.scores[number])}`;
+        if (button.title === label) return;
+        button.title = label;
+        button.setAttribute("aria-label", label);
+        write(name, step.names[number]);
+        name.style.setProperty("--look", background(step.names[number]));
+        write(score, scoreText(step.scores[number]));
+      });
+      press(head);
+      write(about, comparison && comparison.kind !== "head"
+        ? `Difference from ${comparison.what}: red is more weight, blue is less.`
+        : "One row per layer. Click a head to open it.");
+    },
+
+    paint({ thumbnails, otherThumbnails, view }) {
+      const shown = [cells, thumbnails, otherThumbnails, view];
+      if (shown.every((each, i) => each === painted[i])) return;
+      painted = shown;
+      const { side, bytes } = thumbnails;
+      const size = side * side;
+      const start = view === "shares" ? cells.length * size : 0;
+      const values = Float32Array.from({ length: cells.length * size }, (_, at) =>
+        (bytes[start + at] - (otherThumbnails?.bytes[start + at] ?? 0)) / 255);
+      const scale = otherThumbnails ? differences(reachOf(values)) : WEIGHTS;
+      const columns = atlasColumns();
+      const rows = Math.ceil(cells.length / columns);
+      paint(atlas, columns * side, rows * side, (x, y) => {
+        const number = Math.floor(y / side) * columns + Math.floor(x / side);
+        const [query, key] = [y % side, x % side];
+        return key > query || number >= cells.length ? null : values[number * size + query * side + key];
+      }, scale);
+      draw();
+    },
+
+    resize: draw,
+  };
+}

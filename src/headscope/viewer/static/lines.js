@@ -1,0 +1,137 @@
+// Lines from queries (left) to keys (right). Only the visible rows are drawn.
+
+import { card, fit, make, shortened, write } from "./dom.js";
+import { shadesOf } from "./text.js";
+import { at } from "./weights.js";
+
+const MIN_WEIGHT = { all: 0.05, token: 0.005 };
+const MAX_HEIGHT = 594;
+
+export function createLines(parent, actions) {
+  const section = card(parent, "lines-card", "Attention lines");
+  const about = make(section, "p", { class: "quiet" });
+  const ends = make(section, "div", { class: "ends quiet" });
+  make(ends, "span", {}, "query: the token that looks");
+  make(ends, "span", {}, "key: the token it looks at");
+  const scroller = make(section, "div", { class: "lines" });
+  const canvas = make(scroller, "canvas", { "aria-hidden": "true" });
+  const spacer = make(scroller, "div");
+
+  let current = null;
+  let pointed = null;
+  let row = 20; // height of a token in pixels
+
+  const tokenAt = (event) =>
+    Math.floor((event.clientY - scroller.getBoundingClientRect().top + scroller.scrollTop) / row);
+  const inRange = (token) => current && token >= 0 && token < current.tokens;
+  scroller.addEventListener("pointermove", (event) => {
+    const token = tokenAt(event);
+    if (inRange(token)) actions.point({ token });
+  });
+  scroller.addEventListener("pointerleave", () => actions.point(null));
+  scroller.addEventListener("click", (event) => {
+    const token = tokenAt(event);
+    if (inRange(token)) actions.keep(token);
+  });
+  scroller.addEventListener("scroll", draw, { passive: true });
+
+  function layOut() {
+    if (!current) return;
+    row = Math.max(18, Math.min(28, Math.floor(MAX_HEIGHT / current.tokens)));
+    const height = Math.min(MAX_HEIGHT, row * current.tokens);
+    scroller.style.height = `${height}px`;
+    spacer.style.height = `${row * current.tokens - height}px`;
+    draw();
+  }
+
+  function draw() {
+    if (!current) return;
+    const { theme, tokens, labels } = current;
+    const [width, height] = [scroller.clientWidth, scroller.clientHeight];
+    const context = fit(canvas, width, height);
+    const top = scroller.scrollTop;
+    const column = Math.min(170, Math.floor(width * 0.33));
+    context.font = `12px ${theme.font}`;
+    context.textBaseline = "middle";
+    drawCurves(context, column, width - column, top, height);
+
+    const { looks, looked } = shadesOf(current, pointed);
+    const focus = pointed?.token ?? pointed?.query;
+    const first = Math.floor(top / row);
+    const last = Math.min(tokens - 1, Math.ceil((top + height) / row));
+    for (let token = first; token <= last; token++) {
+      const y = token * row - top;
+      const cell = (x, shade, marked, align) => {
+        const style = shade && shade[1] > 0 && focus !== undefined ? shade[0][shade[1]] : null;
+        if (style) {
+          context.fillStyle = style.back;
+          context.fillRect(x, y + 1, column, row - 2);
+        }
+        if (marked) {
+          context.strokeStyle = marked;
+          context.lineWidth = 2;
+          context.strokeRect(x + 1, y + 2, column - 2, row - 4);
+        }
+        context.fillStyle = style?.text ?? theme.ink;
+        context.textAlign = align;
+        const text = shortened(context, labels[token], column - 14);
+        context.fillText(text, align === "right" ? x + column - 7 : x + 7, y + row / 2 + 0.5);
+      };
+      cell(0, looked[token], token === focus ? theme.looks : null, "right");
+      const isKey = token === (pointed?.key ?? pointed?.token);
+      cell(width - column, looks[token], isKey ? theme.looked : null, "left");
+    }
+  }
+
+  function drawCurves(context, left, right, top, height) {
+    const { values, tokens, theme, scale, reach } = current;
+    const focus = pointed?.token ?? pointed?.query;
+    const third = (right - left) / 3;
+    const middle = (token) => (token + 0.5) * row - top;
+    const curve = (query, key, colour, smallest) => {
+      const value = values[at(query, key)];
+      const size = scale.diverging ? Math.abs(value) / reach : value;
+      if (size < smallest) return;
+      context.strokeStyle = scale.diverging ? (value > 0 ? theme.more : theme.less) : colour;
+      context.globalAlpha = focus === undefined ? 0.1 + 0.6 * size : 0.15 + 0.85 * Math.sqrt(size);
+      context.lineWidth = 0.5 + (focus === undefined ? 2 : 4) * size;
+      context.beginPath();
+      context.moveTo(left, middle(query));
+      context.bezierCurveTo(left + third, middle(query), right - third, middle(key), right, middle(key));
+      context.stroke();
+    };
+    if (focus !== undefined) {
+      for (let query = focus + 1; query < tokens; query++) curve(query, focus, theme.looked, MIN_WEIGHT.token);
+      for (let key = 0; key <= focus; key++) curve(focus, key, theme.looks, MIN_WEIGHT.token);
+    } else {
+      const first = Math.floor(top / row);
+      const last = Math.min(tokens - 1, Math.ceil((top + height) / row));
+      for (let query = first; query <= last; query++) {
+        for (let key = 0; key <= query; key++) curve(query, key, theme.blue, MIN_WEIGHT.all);
+      }
+    }
+    context.globalAlpha = 1;
+  }
+
+  return {
+    paint(model) {
+      current = model;
+      const what = model.scale.diverging ? "difference" : "weight";
+      write(about, `A stronger line is a larger ${what}. Without a token, lines below `
+        + (model.scale.diverging ? "5 % of the largest difference are hidden." : "0.05 are hidden."));
+      layOut();
+    },
+    point(model, what) {
+      pointed = what;
+      const token = what?.token ?? what?.query;
+      if (token !== undefined && !scroller.matches(":hover")) {
+        const top = token * row;
+        if (top < scroller.scrollTop || top + row > scroller.scrollTop + scroller.clientHeight) {
+          scroller.scrollTop = top - scroller.clientHeight / 2;
+        }
+      }
+      draw();
+    },
+    resize: layOut,
+  };
+}

@@ -1,0 +1,116 @@
+// The model: everything that the panels show, computed from the state and the data.
+
+import { figureOf } from "./names.js";
+import { WEIGHTS, differences, reachOf, scoreText, stepText } from "./scales.js";
+import { headName, headNumber } from "./state.js";
+import { difference, triangle } from "./weights.js";
+
+/** The model without weights. Chooses what `state` leaves open, and keeps it in `model.state`. */
+export async function modelOf(store, runs, state) {
+  const chosen = await choose(store, runs, state);
+  const { history, index, opened } = chosen;
+  const { comparison, problem } = await chooseComparison(store, runs, chosen);
+  const step = history.steps[index];
+  const name = headName(opened, history.heads);
+  const at = `step ${stepText(step.step)}`;
+  return {
+    ...chosen, runs, comparison, problem, step, name,
+    what: { step: at, head: name, run: `${chosen.state.run} at ${at}` }[comparison?.kind],
+    labels: history.labels,
+    tokens: history.labels.length,
+    view: chosen.state.view,
+    title: `${name} ${step.names[opened]} ${scoreText(step.scores[opened])}`,
+    moment: momentText(step.step, history.loss),
+  };
+}
+
+/** Adds the weights to a model: `values` are those to show, in the colour scale `scale`. */
+export async function withWeights(store, model) {
+  const { history, index, comparison, tokens, view } = model;
+  const weights = async (from) => triangle(
+    await store.layer(from.history, from.index, Math.floor(from.opened / history.heads)),
+    from.opened % history.heads, tokens, view);
+  const thumbnailsDiffer = comparison && comparison.kind !== "head";
+  const [thumbnails, otherThumbnails, own, other] = await Promise.all([
+    store.thumbnails(history, index),
+    thumbnailsDiffer ? store.thumbnails(comparison.history, comparison.index) : null,
+    weights(model),
+    comparison ? weights(comparison) : null,
+  ]);
+  const values = other ? difference(own, other) : own;
+  const reach = other ? reachOf(values) : 1;
+  const scale = other ? differences(reach) : WEIGHTS;
+  return { ...model, thumbnails, otherThumbnails, own, other, values, reach, scale };
+}
+
+async function choose(store, runs, state) {
+  const run = runs.find(({ name }) => name === state.run) ?? runs[0];
+  const tag = run.texts.includes(state.text) ? state.text : run.texts[0];
+  const history = await store.history(run.name, tag);
+  const { steps, heads, labels } = history;
+  const index = state.step === null ? steps.length - 1 : nearest(steps, state.step);
+  const last = steps.at(-1);
+  const best = last.ratios.reduce((top, ratio, head) => (ratio > last.ratios[top] ? head : top), 0);
+  const opened = headNumber(state.head, history) ?? best;
+  const named = figureOf(mostCommon(last.names, last.names[opened]));
+  const known = (figure) => figure !== null && Object.hasOwn(last.figures, figure);
+  const figure = [state.figure, named, "previous"].find(known) ?? Object.keys(last.figures)[0];
+  const kept = state.token !== null && state.token < labels.length ? state.token : null;
+  const chosen = { run: run.name, text: tag, head: headName(opened, heads), figure, token: kept };
+  return { state: { ...state, ...chosen }, history, index, opened, figure, kept };
+}
+
+/** What the model is compared with, {kind, what, history, index, step, opened}, or null. `problem` is
+    the reason if the comparison in the state is not possible. */
+async function chooseComparison(store, runs, { state, history, index, opened }) {
+  const [kind] = state.compare.split(":", 1);
+  const value = state.compare.slice(kind.length + 1);
+  if (kind === "") return { comparison: null };
+  const found = { kind, history, index, opened };
+  if (kind === "step") {
+    found.index = nearest(history.steps, Number(value) || 0);
+    found.what = `step ${stepText(history.steps[found.index].step)}`;
+  } else if (kind === "head") {
+    found.opened = headNumber(value, history);
+    if (found.opened === null) return refuse(`There is no head ${value} to compare with.`);
+    found.what = headName(found.opened, history.heads);
+  } else {
+    const run = runs.find(({ name }) => name === value);
+    if (!run) return refuse(`There is no run ${value} to compare with.`);
+    const tag = run.texts.includes(state.text) ? state.text : run.texts[0];
+    found.history = await store.history(run.name, tag);
+    const { labels, layers, heads, steps } = found.history;
+    if (layers !== history.layers || heads !== history.heads) {
+      return refuse(`Run ${value} cannot be compared: it has another number of heads.`);
+    }
+    if (JSON.stringify(labels) !== JSON.stringify(history.labels)) {
+      return refuse(`Run ${value} cannot be compared: its text has other tokens.`);
+    }
+    found.index = nearest(steps, history.steps[index].step);
+    found.what = `${value} at step ${stepText(steps[found.index].step)}`;
+  }
+  found.step = found.history.steps[found.index];
+  return { comparison: found };
+}
+
+const refuse = (problem) => ({ comparison: null, problem });
+
+/** The index of the step that is nearest to `wanted`. */
+function nearest(steps, wanted) {
+  const distances = steps.map(({ step }) => Math.abs(step - wanted));
+  return distances.indexOf(Math.min(...distances));
+}
+
+/** The name that most heads have, among those that a figure decides. `preferred` is the name of the
+    opened head, which is chosen if no name is more frequent. */
+function mostCommon(names, preferred) {
+  const decided = names.filter((name) => !["-", "mixed"].includes(name));
+  const frequency = (name) => decided.filter((each) => each === name).length;
+  return decided.reduce((best, name) => (frequency(name) > frequency(best) ? name : best), preferred);
+}
+
+/** "step 500 · train/loss 5.12": the last loss that was logged until this step, if there is one. */
+function momentText(step, { name, steps, values }) {
+  const loss = values[steps.findLastIndex((each) => each <= step)];
+  return `step ${stepText(step)}${typeof loss === "number" ? ` · ${name} ${loss.toFixed(2)}` : ""}`;
+}

@@ -1,0 +1,25 @@
+// The entry of attention.html: the data is in script elements of the page.
+
+import { createAddress } from "./state.js";
+import { createStore } from "./store.js";
+import { createViewer } from "./viewer.js";
+
+const data = JSON.parse(document.getElementById("data").textContent);
+
+/** Base64 text to bytes. */
+function bytes(base64) {
+  const text = atob(base64);
+  return Uint8Array.from({ length: text.length }, (_, i) => text.charCodeAt(i));
+}
+
+const store = createStore({
+  runs: async () => data.runs.map(({ name, text }) => ({ name, texts: [text] })),
+  history: async (run) => data.runs.find(({ name }) => name === run).history,
+  part: async (key) => bytes(document.getElementById(`part-${key}`).textContent),
+});
+
+createViewer(document.body, {
+  store,
+  address: createAddress(window),
+  title: data.title || "Attention heads",
+}).refresh();

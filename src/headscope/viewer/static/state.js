@@ -1,0 +1,94 @@
+// The state that a URL carries. A missing entry means: choose for me.
+
+/** The state of no URL. `step` null is the last step, `head` null the head that is furthest above the
+    threshold of its name. `compare` is "", or a kind (step, run, head) and its choice: "step:400". */
+export const EMPTY = Object.freeze({
+  run: null, text: null, step: null, head: null, token: null, figure: null,
+  view: "weights", compare: "",
+});
+
+export const headName = (head, heads) => `L${Math.floor(head / heads)}H${head % heads}`;
+
+/** The number of a head such as L0H2, counted over all layers. Null if there is no such head. */
+export function headNumber(name, { layers, heads }) {
+  const match = /^L(\d{1,5})H(\d{1,5})$/.exec(name ?? "");
+  const [layer, head] = match ? [Number(match[1]), Number(match[2])] : [layers, heads];
+  return layer < layers && head < heads ? layer * heads + head : null;
+}
+
+const wholeNumber = (text) => (/^\d{1,15}$/.test(text ?? "") ? Number(text) : null);
+
+/** Reads a state from an object of texts, for example of a URL. */
+export function fromTexts(texts) {
+  return {
+    run: texts.run ?? null,
+    text: texts.text ?? null,
+    step: wholeNumber(texts.step),
+    head: texts.head ?? null,
+    token: wholeNumber(texts.token),
+    figure: texts.figure ?? null,
+    view: texts.view === "shares" ? "shares" : "weights",
+    compare: /^(step|run|head):/.test(texts.compare ?? "") ? texts.compare : "",
+  };
+}
+
+/** The entries of a state that are not empty, as texts. */
+export function toTexts(state) {
+  return Object.fromEntries(
+    Object.keys(EMPTY)
+      .filter((name) => state[name] !== EMPTY[name] && state[name] !== null)
+      .map((name) => [name, String(state[name])]),
+  );
+}
+
+// ---- Addresses: where a state is written -------------------------------------------------------
+
+const DELAY = 300; // ms; browsers limit how often a page may change its URL
+
+/** Keeps states in the part of a window's URL after "#", as name=value&name=value. Each name starts
+    with `prefix`, and all entries without it are left unchanged. */
+export function createAddress(owner, prefix = "") {
+  let timer = 0;
+  let written = null;
+
+  const entries = () => owner.location.hash.slice(1).split("&").filter(Boolean);
+  const isOwn = (entry) => entry.includes("=") && entry.startsWith(prefix);
+
+  function read() {
+    const texts = {};
+    for (const entry of entries().filter(isOwn)) {
+      const [name, ...value] = entry.slice(prefix.length).split("=");
+      try {
+        texts[name] = decodeURIComponent(value.join("="));
+      } catch {
+        continue; // not a URL that this page wrote
+      }
+    }
+    written = JSON.stringify(toTexts(fromTexts(texts)));
+    return fromTexts(texts);
+  }
+
+  function writeNow(texts) {
+    const own = Object.entries(texts).map(([name, text]) => `${prefix}${name}=${encodeURIComponent(text)}`);
+    const hash = [...entries().filter((entry) => !isOwn(entry)), ...own].join("&");
+    written = JSON.stringify(texts);
+    owner.history.replaceState(owner.history.state, "", `#${hash}`);
+  }
+
+  return {
+    read,
+    write(state) {
+      const texts = toTexts(state);
+      clearTimeout(timer);
+      if (JSON.stringify(texts) !== written) timer = setTimeout(() => writeNow(texts), DELAY);
+    },
+    /** Calls `changed` with the new state after somebody else changed it in the URL. */
+    onChange(changed) {
+      owner.addEventListener("hashchange", () => {
+        const before = written;
+        const state = read();
+        if (written !== before) changed(state);
+      });
+    },
+  };
+}

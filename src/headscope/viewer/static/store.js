@@ -1,0 +1,122 @@
+// Gets and decodes the data: histories, thumbnails, and the weights of one layer at one step.
+// The data may come from a stranger, so every size is checked before and after decompression.
+
+export class DataError extends Error {}
+
+const CACHE_BYTES = 256 * 2 ** 20;
+const MAX_PART_BYTES = 256 * 2 ** 20;
+const THUMBNAIL = 24; // maximum side of a thumbnail, as in snapshot.py
+
+/** `source` gets the data itself: runs(), history(run, text) and part(key), all asynchronous. */
+export function createStore(source) {
+  const histories = new Map(); // promises
+  const parts = new Map(); // key -> {promise, bytes}, the least recently used first
+  let held = 0;
+
+  function history(run, text) {
+    const name = JSON.stringify([run, text]);
+    const entry = histories.get(name);
+    if (entry && !entry.stale) return entry.promise;
+    const promise = source.history(run, text).then(async (fresh) => merged(await entry?.promise, fresh));
+    histories.set(name, { promise, stale: false });
+    promise.catch(() => histories.delete(name));
+    return promise;
+  }
+
+  /** The decompressed bytes of a part, which must have exactly `size` bytes. */
+  function part(key, size, decode) {
+    let entry = parts.get(key);
+    parts.delete(key);
+    if (!entry) {
+      if (size > MAX_PART_BYTES) {
+        const megabytes = Math.round(size / 2 ** 20).toLocaleString("en");
+        throw new DataError(`This snapshot is too large to show: ${megabytes} MiB per layer.`);
+      }
+      entry = { bytes: size, promise: source.part(key).then((data) => inflate(data, size)).then(decode) };
+      held += size;
+      entry.promise.catch(() => forget(key, entry));
+    }
+    parts.set(key, entry);
+    for (const [oldest, other] of parts) {
+      if (held <= CACHE_BYTES || other === entry) break;
+      forget(oldest, other);
+    }
+    return entry.promise;
+  }
+
+  function forget(key, entry) {
+    if (parts.get(key) === entry) parts.delete(key);
+    held -= entry.bytes;
+    entry.bytes = 0;
+  }
+
+  return {
+    runs: () => source.runs(),
+    history,
+    /** Fetches all histories again when they are asked for. */
+    reload() {
+      for (const entry of histories.values()) entry.stale = true;
+    },
+
+    /** The thumbnails of all heads at a step: {side, bytes}, uint8 (2, heads, side, side). */
+    async thumbnails({ layers, heads, labels, steps }, index) {
+      const side = Math.min(labels.length, THUMBNAIL);
+      const size = 2 * layers * heads * side * side;
+      return part(steps[index].parts[0], size, (bytes) => ({ side, bytes }));
+    },
+
+    /** The weights of one layer at a step: {rest, peak, codes}. See `layer_part` in snapshot.py. */
+    async layer({ heads, labels, steps }, index, layer) {
+      const tokens = labels.length;
+      const rows = heads * tokens;
+      const size = 8 * rows + (heads * tokens * (tokens - 1)) / 2;
+      return part(steps[index].parts[1 + layer], size, (bytes) => {
+        const rest = new Float32Array(bytes.buffer, 0, rows);
+        const peak = new Float32Array(bytes.buffer, 4 * rows, rows);
+        const valid = (value) => value >= 0 && value <= 1.001;
+        if (!rest.every(valid) || !peak.every(valid)) {
+          throw new DataError("The data of this step is damaged: weights are not from 0 to 1.");
+        }
+        return { rest, peak, codes: bytes.subarray(8 * rows) };
+      });
+    },
+  };
+}
+
+/** A history that was fetched again. What did not change stays the same object, so that the viewer
+    need not build it again. */
+function merged(old, fresh) {
+  if (!old) return fresh;
+  if (JSON.stringify(old) === JSON.stringify(fresh)) return old;
+  const sameText = JSON.stringify(old.labels) === JSON.stringify(fresh.labels);
+  return sameText ? { ...fresh, labels: old.labels } : fresh;
+}
+
+/** Decompresses zlib data, and stops when more than `size` bytes come out. */
+async function inflate(data, size) {
+  const damaged = (why) => new DataError(`The data of this step is damaged: ${why}.`);
+  const stream = new Blob([data]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const reader = stream.getReader();
+  const chunks = [];
+  let length = 0;
+  try {
+    for (let next = await reader.read(); !next.done; next = await reader.read()) {
+      length += next.value.length;
+      if (length > size) {
+        reader.cancel().catch(() => {});
+        break;
+      }
+      chunks.push(next.value);
+    }
+  } catch {
+    throw damaged("it cannot be decompressed");
+  }
+  if (length !== size) throw damaged("its size does not match its header");
+  const bytes = new Uint8Array(size);
+  let at = 0;
+  for (const chunk of chunks) {
+    bytes.set(chunk, at);
+    at += chunk.length;
+  }
+  return bytes;
+}

@@ -1,0 +1,84 @@
+// The entry of TensorBoard's tab: the data comes from the routes of the plugin.
+
+import { createAddress } from "./state.js";
+import { DataError, createStore } from "./store.js";
+import { connect } from "./tensorboard.js";
+import { createViewer } from "./viewer.js";
+
+const POLL = 30_000; // ms
+
+const url = (route, parameters = {}) => {
+  const address = new URL(`./${route}`, import.meta.url);
+  address.search = new URLSearchParams(parameters);
+  return address;
+};
+
+/** Gets an answer of the plugin. An error becomes the line that the plugin says. */
+async function get(address) {
+  let response;
+  try {
+    response = await fetch(address);
+  } catch {
+    throw new DataError("TensorBoard does not answer. Is it still running?");
+  }
+  if (response.ok) return response;
+  const said = await response.json().catch(() => ({}));
+  throw new DataError(said.error ?? `TensorBoard answered with the error ${response.status}.`);
+}
+
+const json = async (route, parameters) => (await get(url(route, parameters))).json();
+
+/** The window whose URL the user sees: TensorBoard's, or this one if it cannot be reached. */
+function visibleWindow() {
+  try {
+    return window.parent.location.hash === undefined ? window : window.parent;
+  } catch {
+    return window;
+  }
+}
+
+/** TensorBoard calls this in an empty page. */
+export async function render() {
+  document.documentElement.lang = "en";
+  document.title = "Attention";
+  const style = document.createElement("link");
+  style.rel = "stylesheet";
+  style.href = url("viewer.css");
+  await new Promise((resolve) => {
+    style.onload = style.onerror = resolve;
+    document.head.append(style);
+  });
+
+  let selected = null; // the runs that TensorBoard selects; null if it does not say so
+  let known = []; // all runs with data
+  const isShown = ({ name }) => selected === null || selected.has(name);
+  const select = (names) => {
+    const before = known.filter(isShown).length;
+    selected = Array.isArray(names) && names.length > 0 ? new Set(names) : null;
+    if (known.filter(isShown).length !== before) viewer.refresh();
+  };
+  const store = createStore({
+    async runs() {
+      known = (await json("runs")).runs;
+      const shown = known.filter(isShown);
+      if (known.length > 0 && shown.length === 0) {
+        throw new DataError("None of the runs that TensorBoard selects has attention data.");
+      }
+      return shown;
+    },
+    history: (run, text) => json("history", { run, text }),
+    part: async (key) => new Uint8Array(await (await get(url("part", { key }))).arrayBuffer()),
+  });
+  // TensorBoard keeps entries p.<plugin>.<name> of the part of its URL after "#".
+  const address = createAddress(visibleWindow(), "p.headscope.");
+  const viewer = createViewer(document.body, { store, address, title: "Attention" });
+  const ask = connect({
+    "experimental.DataReloaded": () => viewer.refresh(),
+    "experimental.RunsChanged": select,
+  });
+  ask("experimental.GetRuns").then(select);
+  await viewer.refresh();
+  setInterval(() => {
+    if (document.visibilityState === "visible") viewer.refresh();
+  }, POLL);
+}

@@ -1,0 +1,130 @@
+// The text, coloured by weights: in one colour where the token looks, in another one who looks at it.
+
+import { card, make } from "./dom.js";
+import { at, received } from "./weights.js";
+
+/** The shade of every token, as [list of tints, level], or null for none. `looks` has the tokens that
+    are looked at, and `looked` those that look. Without a token, `looked` has the share of all
+    attention that goes to each token. */
+export function shadesOf(model, pointed) {
+  const { tokens, values, scale, reach, tints } = model;
+  const looks = new Array(tokens).fill(null);
+  const looked = new Array(tokens).fill(null);
+  const shade = (value, own) => {
+    if (!scale.diverging) return [own, Math.round(Math.sqrt(value) * (own.length - 1))];
+    const list = value > 0 ? tints.more : tints.less;
+    return [list, Math.round(Math.min(1, Math.abs(value) / reach) * (list.length - 1))];
+  };
+  const token = pointed?.token ?? pointed?.query;
+  if (token === undefined) {
+    received(values, tokens).forEach((value, key) => { looked[key] = shade(value, tints.looked); });
+    return { looks, looked };
+  }
+  for (let key = 0; key <= token; key++) looks[key] = shade(values[at(token, key)], tints.looks);
+  for (let query = token; query < tokens; query++) {
+    looked[query] = shade(values[at(query, token)], tints.looked);
+  }
+  return { looks, looked };
+}
+
+export function createText(parent, actions) {
+  const section = card(parent, "text-card", "The text");
+  const legend = make(section, "p", { class: "quiet legend" });
+  const box = make(section, "div", { class: "tokens", role: "group", "aria-label": "Tokens" });
+  let labels = null;
+  let tokens = [];
+  let styles = [];
+  let reachable = 0; // the token that the Tab key reaches
+
+  function build(model) {
+    labels = model.labels;
+    box.replaceChildren();
+    tokens = labels.map((label, number) => {
+      const attributes = { role: "button", dir: "auto", tabindex: -1, "data-token": number };
+      const token = make(box, "span", attributes, label);
+      if (label.endsWith("⏎")) make(box, "br");
+      return token;
+    });
+    styles = new Array(labels.length).fill(null);
+    reach(0);
+  }
+
+  function reach(token) {
+    tokens[reachable]?.setAttribute("tabindex", "-1");
+    reachable = token;
+    tokens[token].setAttribute("tabindex", "0");
+  }
+
+  const numberOf = (event) => {
+    const token = event.target.closest("[data-token]");
+    return token ? Number(token.dataset.token) : null;
+  };
+  box.addEventListener("pointerover", (event) => {
+    const token = numberOf(event);
+    if (token !== null) actions.point({ token });
+  });
+  box.addEventListener("pointerleave", () => actions.point(null));
+  box.addEventListener("click", (event) => {
+    const token = numberOf(event);
+    if (token !== null) actions.keep(token);
+  });
+  box.addEventListener("focusin", (event) => {
+    const token = numberOf(event);
+    reach(token);
+    if (tokens[token].matches(":focus-visible")) actions.point({ token });
+  });
+  box.addEventListener("focusout", () => actions.point(null));
+  box.addEventListener("keydown", (event) => {
+    const token = numberOf(event);
+    const steps = { ArrowLeft: token - 1, ArrowRight: token + 1, Home: 0, End: tokens.length - 1 };
+    if (event.key === "Enter" || event.key === " ") actions.keep(token);
+    else if (event.key in steps) tokens[steps[event.key]]?.focus();
+    else return;
+    event.preventDefault();
+    event.stopPropagation(); // outside the text, the arrow keys move the cursor of the timeline
+  });
+
+  return {
+    show(model) {
+      if (model.labels !== labels) build(model);
+    },
+
+    point(model, pointed) {
+      const { looks, looked } = shadesOf(model, pointed);
+      const token = pointed?.token ?? pointed?.query;
+      for (let number = 0; number < tokens.length; number++) {
+        const [list, level] = (number <= (token ?? -1) ? looks : looked)[number] ?? [null, 0];
+        const style = level > 0 ? list[level] : null;
+        const marked = number === token ? "own" : number === pointed?.key ? "other" : "";
+        const kept = number === model.kept;
+        if (styles[number]?.style === style && styles[number].marked === marked
+            && styles[number].kept === kept) continue;
+        styles[number] = { style, marked, kept };
+        tokens[number].style.backgroundColor = style?.back ?? "";
+        tokens[number].style.color = style?.text ?? "";
+        tokens[number].className = marked;
+        tokens[number].setAttribute("aria-pressed", kept);
+      }
+      writeLegend(model, token);
+    },
+  };
+
+  function writeLegend(model, token) {
+    legend.replaceChildren();
+    const swatch = (name, text) => {
+      make(legend, "i", { class: `swatch ${name}` });
+      legend.append(text);
+    };
+    if (model.scale.diverging) {
+      swatch("more", ` more weight than ${model.comparison.what}  `);
+      swatch("less", " less weight  ");
+    } else if (token !== undefined) {
+      swatch("looks", " where the token looks  ");
+      swatch("looked", " who looks at it  ");
+    } else {
+      swatch("looked", " share of all attention that goes to the token  ");
+    }
+    const hint = model.kept === null ? "Point at a token; click to keep it." : "Esc clears the selection.";
+    make(legend, "span", { class: "hint" }, hint);
+  }
+}

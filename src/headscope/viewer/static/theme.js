@@ -1,0 +1,64 @@
+// Light or dark, and the colours of the style sheet for canvases.
+
+const NAMES = [
+  ...["card", "rule", "ink", "quiet", "accent", "looks", "looked", "more", "less", "stripe", "none"],
+  ...["blue", "orange", "green", "vermillion", "sky", "purple", "yellow", "grey"],
+];
+
+/** Keeps the attribute data-theme of the page current, and calls `changed` after a change. Inside
+    TensorBoard, its own switch decides; elsewhere the browser's setting. */
+export function watchTheme(changed) {
+  const setting = matchMedia("(prefers-color-scheme: dark)");
+  const body = hostBody();
+  const apply = () => {
+    const dark = body ? body.classList.contains("dark-mode") : setting.matches;
+    const theme = dark ? "dark" : "light";
+    if (document.documentElement.dataset.theme === theme) return;
+    document.documentElement.dataset.theme = theme;
+    changed();
+  };
+  if (body) new MutationObserver(apply).observe(body, { attributeFilter: ["class"] });
+  else setting.addEventListener("change", apply);
+  apply();
+}
+
+function hostBody() {
+  try {
+    return window.parent !== window ? window.parent.document.body : null;
+  } catch {
+    return null; // the page is in a frame of another origin
+  }
+}
+
+/** The colours of the style sheet, by name. */
+export function readTheme() {
+  const style = getComputedStyle(document.documentElement);
+  const theme = Object.fromEntries(
+    NAMES.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]),
+  );
+  theme.series = ["blue", "orange", "green", "vermillion", "sky", "purple", "ink"].map((n) => theme[n]);
+  theme.font = getComputedStyle(document.body).fontFamily;
+  return theme;
+}
+
+const channels = (hexadecimal) => [1, 3, 5].map((i) => parseInt(hexadecimal.slice(i, i + 2), 16));
+
+/** The relative luminance of a colour (WCAG 2), from 0 to 1. */
+function luminance([r, g, b]) {
+  const linear = (v) => (v <= 10.3 ? v / 3294.6 : ((v / 255 + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+}
+
+const readable = (colour) => (luminance(colour) > 0.19 ? "#10151c" : "#ffffff");
+
+/** A text colour that can be read on a colour such as #0072b2. */
+export const textOn = (hexadecimal) => readable(channels(hexadecimal));
+
+/** `count` backgrounds from the paper to `colour`, each with a text colour that can be read on it. */
+export function tints(paper, colour, count) {
+  const [from, to] = [channels(paper), channels(colour)];
+  return Array.from({ length: count }, (_, level) => {
+    const mixed = from.map((low, i) => Math.round(low + (level / (count - 1)) * (to[i] - low)));
+    return { back: `rgb(${mixed})`, text: readable(mixed) };
+  });
+}

@@ -1,0 +1,219 @@
+// The timeline: figures, loss and names over the steps, and the cursor that everything else follows.
+
+import { LINES, LOSS, drawLabelledLines, drawLoss, drawOtherLines, drawSteps, labelledHeads,
+         rangeOf } from "./chart.js";
+import { card, fit, make, own } from "./dom.js";
+import { FIGURES, HEAD_NAMES } from "./glossary.js";
+import { NO_NAME, background } from "./names.js";
+import { timeAxis } from "./scales.js";
+import { drawStrips, markStrip, stripTop, stripsOf } from "./strips.js";
+import { explain } from "./tooltip.js";
+
+const GAP = 22;
+const AXIS = 24;
+const PLAY = 250; // ms per step
+
+export function createTimeline(parent, actions) {
+  const section = card(parent, "timeline-card", "Timeline");
+  const controls = make(section, "div", { class: "controls" });
+  const play = make(controls, "button", { type: "button", class: "play" });
+  const now = make(controls, "output", { class: "now" });
+  const chooser = make(controls, "label", { class: "chooser" }, "figure ");
+  const select = make(chooser, "select", { "aria-label": "figure of the timeline" });
+  const about = make(chooser, "span", { class: "info", role: "note" }, "?");
+  const chart = make(section, "div", { class: "chart", role: "slider", tabindex: 0,
+                                       "aria-label": "training step" });
+  // What depends on the opened head has its own canvas, so that opening a head is fast.
+  const [base, top] = ["base", "top"].map((name) =>
+    make(chart, "canvas", { class: name, "aria-hidden": "true" }));
+  const other = make(chart, "div", { class: "cursor other", hidden: "" });
+  const cursor = make(chart, "div", { class: "cursor" });
+  const legend = make(section, "p", { class: "legend names" });
+  make(section, "p", { class: "quiet keys" }).append(
+    key("←"), " ", key("→"), " step; click a line or a strip to open its head");
+
+  let current = null;
+  let drawn = {}; // what each canvas shows
+  let listed = null; // the history whose names and figures are listed
+  let playing = 0;
+
+  const steps = () => current.history.steps;
+  let place = () => 0.5; // of a step, from 0 to 1
+
+  function areas() {
+    const width = chart.clientWidth;
+    const room = width < 460 ? 60 : 104; // for labels at the ends of the lines
+    const area = (top, height) => ({ left: 46, right: width - room, room, top, height });
+    const lines = area(10, LINES);
+    const loss = area(lines.top + lines.height + GAP, current.history.loss.steps.length ? LOSS : -GAP);
+    const axis = area(loss.top + loss.height + 4, AXIS);
+    const strips = area(axis.top + axis.height, stripsOf(current.history).height);
+    return { lines, loss, axis, strips, height: strips.top + strips.height + 3 };
+  }
+
+  const xOf = (area) => (index) =>
+    area.left + place(steps()[index].step) * (area.right - area.left);
+
+  function drawBase() {
+    const { lines, loss, axis, strips, height } = areas();
+    const context = fit(base, chart.clientWidth, height);
+    drawOtherLines(context, current, xOf(lines), lines);
+    drawLoss(context, current, place, loss);
+    drawSteps(context, current, place, axis);
+    drawStrips(context, current, xOf(strips), strips);
+    cursor.style.height = other.style.height = `${height - 10}px`;
+  }
+
+  function drawTop() {
+    const { lines, strips, height } = areas();
+    const context = fit(top, chart.clientWidth, height);
+    drawLabelledLines(context, current, xOf(lines), lines);
+    markStrip(context, current, strips);
+  }
+
+  /** Draws what is not yet drawn. */
+  function draw() {
+    const { history, figure, theme, opened } = current;
+    const same = history === drawn.history && figure === drawn.figure && theme === drawn.theme;
+    if (!same) drawBase();
+    if (!same || opened !== drawn.opened) drawTop();
+    drawn = { history, figure, theme, opened };
+    moveCursor();
+  }
+
+  function moveCursor() {
+    const x = xOf(areas().lines);
+    cursor.style.transform = `translateX(${x(current.index)}px)`;
+    const compared = current.comparison?.kind === "step" ? current.comparison.index : null;
+    other.hidden = compared === null;
+    if (compared !== null) other.style.transform = `translateX(${x(compared)}px)`;
+  }
+
+  // ---- Input: drag and click, keys, play ---------------------------------------------------------
+
+  function stepAt(event) {
+    const { lines } = areas();
+    const x = event.clientX - chart.getBoundingClientRect().left;
+    const places = steps().map((_, index) => Math.abs(xOf(lines)(index) - x));
+    return places.indexOf(Math.min(...places));
+  }
+
+  /** The head whose strip or line is at the pointer, or null. */
+  function headAt(event) {
+    const { lines, strips } = areas();
+    const y = event.clientY - chart.getBoundingClientRect().top;
+    const { history, figure } = current;
+    const count = history.layers * history.heads;
+    if (y >= strips.top) {
+      const sizes = stripsOf(history);
+      for (let head = count - 1; head >= 0; head--) {
+        if (y - strips.top >= stripTop(sizes, head, history.heads)) return head;
+      }
+    }
+    if (y > lines.top + lines.height + 4) return null;
+    const [low, high] = rangeOf(history, figure);
+    const values = own(steps()[stepAt(event)].figures, figure) ?? [];
+    const distance = (head) => (typeof values[head] !== "number" ? Infinity
+      : Math.abs(lines.top + (1 - (values[head] - low) / (high - low)) * lines.height - y));
+    const near = labelledHeads(current).sort((a, b) => distance(a) - distance(b))[0];
+    return distance(near) <= 8 ? near : null;
+  }
+
+  let dragging = false;
+  chart.addEventListener("pointerdown", (event) => {
+    if (event.button !== 0) return;
+    dragging = true;
+    chart.setPointerCapture(event.pointerId);
+    stop();
+    const head = headAt(event);
+    actions.move(stepAt(event), head ?? undefined);
+  });
+  chart.addEventListener("pointermove", (event) => {
+    if (!current) return;
+    if (dragging && stepAt(event) !== current.index) actions.move(stepAt(event));
+    chart.classList.toggle("on-head", !dragging && headAt(event) !== null);
+  });
+  for (const end of ["pointerup", "pointercancel"]) {
+    chart.addEventListener(end, () => { dragging = false; });
+  }
+  chart.addEventListener("keydown", (event) => {
+    const to = { Home: 0, End: steps().length - 1 }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    actions.move(to);
+  });
+  select.addEventListener("change", () => actions.change({ figure: select.value }));
+  play.addEventListener("click", () => (playing ? stop() : start()));
+
+  function start() {
+    playing = setInterval(() => {
+      if (document.documentElement.dataset.ready !== "1") return; // the data is still on its way
+      if (current.index + 1 < steps().length) actions.move(current.index + 1);
+      else stop();
+    }, PLAY);
+    if (current.index + 1 === steps().length) actions.move(0);
+    showPlay();
+  }
+  function stop() {
+    clearInterval(playing);
+    playing = 0;
+    showPlay();
+  }
+  function showPlay() {
+    play.textContent = playing ? "❚❚ Pause" : "▶ Play";
+  }
+  showPlay();
+
+  // ---- What the model says -----------------------------------------------------------------------
+
+  function list({ history }) {
+    listed = history;
+    place = timeAxis(history.steps.map(({ step }) => step));
+    select.replaceChildren();
+    for (const figure of Object.keys(history.steps.at(-1).figures)) {
+      make(select, "option", { value: figure }, figure.replaceAll("_", " "));
+    }
+    const names = new Set(history.steps.flatMap((step) => step.names));
+    const known = Object.keys(HEAD_NAMES).filter((name) => names.has(name));
+    const unknown = [...names].filter((name) => !known.includes(name)).slice(0, 20);
+    legend.replaceChildren();
+    for (const name of [...known, ...unknown]) {
+      if (name === NO_NAME) continue;
+      const item = make(legend, "span", { dir: "auto" });
+      make(item, "i", { class: "swatch" }).style.background = background(name);
+      item.append(name);
+      explain(item, own(HEAD_NAMES, name));
+    }
+  }
+
+  function say({ moment, title, index }) {
+    now.textContent = moment;
+    chart.setAttribute("aria-valuemin", 0);
+    chart.setAttribute("aria-valuemax", steps().length - 1);
+    chart.setAttribute("aria-valuenow", index);
+    chart.setAttribute("aria-valuetext", `${moment}, ${title}`);
+  }
+
+  return {
+    show(model) {
+      current = model;
+      section.hidden = model.history.steps.length < 2;
+      if (section.hidden) return;
+      if (listed !== model.history) list(model);
+      select.value = model.figure;
+      explain(about, own(FIGURES, model.figure) ?? `The figure ${model.figure} has no description.`);
+      say(model);
+      draw();
+    },
+    resize() {
+      drawn = {};
+      if (current && !section.hidden) draw();
+    },
+  };
+}
+
+function key(text) {
+  const element = document.createElement("kbd");
+  element.textContent = text;
+  return element;
+}

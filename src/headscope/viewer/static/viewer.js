@@ -1,0 +1,226 @@
+// The viewer: its state, its panels, and the model that the panels show.
+
+import { createBar, choicesOf } from "./bar.js";
+import { count, make, oncePerFrame, own } from "./dom.js";
+import { createFigures } from "./figures.js";
+import { HEAD_NAMES } from "./glossary.js";
+import { createGrid } from "./grid.js";
+import { createLines } from "./lines.js";
+import { createMap } from "./map.js";
+import { modelOf, withWeights } from "./model.js";
+import { scoreText } from "./scales.js";
+import { EMPTY, headName } from "./state.js";
+import { describe } from "./status.js";
+import { DataError } from "./store.js";
+import { createText } from "./text.js";
+import { readTheme, tints, watchTheme } from "./theme.js";
+import { createTimeline } from "./timeline.js";
+import { createTooltip, explain } from "./tooltip.js";
+
+const SHADES = 33;
+const NO_RUNS = "No run has attention data. Train one with scripts/train.py and its TensorBoard logger; "
+  + "callbacks.attention.steps sets how many steps are logged.";
+
+/** Builds the viewer in `root`. `store` gets the data, and `address` keeps the state. Returns
+    {refresh}, which fetches the list of runs and the histories again. */
+export function createViewer(root, { store, address, title }) {
+  let state = { ...EMPTY, ...address.read() };
+  let runs = [];
+  let model = null; // what the panels show, perhaps still without its weights
+  let complete = null; // the model whose weights the panels show
+  let theme = null;
+  let hovered = null; // the token or the cell that the pointer is at
+  let turn = 0; // counts the renderings that were started
+  let painted = 0; // the newest of them that was finished
+
+  // ---- Elements ----------------------------------------------------------------------------------
+
+  const header = make(root, "header");
+  make(header, "h1", { dir: "auto" }, title);
+  const size = make(header, "p", { class: "quiet" });
+  const actions = { change, changeRun, compare, move, open, point, keep };
+  const bar = createBar(root, actions);
+  const notice = make(root, "p", { class: "notice", role: "status", hidden: "" });
+  const main = make(root, "main", { hidden: "" });
+  const overview = make(main, "div", { class: "overview" });
+  const timeline = createTimeline(overview, actions);
+  const grid = createGrid(overview, actions);
+  const opened = make(main, "section", { class: "opened", "aria-labelledby": "opened-head" });
+  const headline = make(opened, "div", { class: "headline" });
+  const heading = make(headline, "h2", { id: "opened-head" });
+  const moment = make(headline, "p", { class: "quiet moment" });
+  const says = make(headline, "p", { class: "says", role: "status" });
+  const panels = make(opened, "div", { class: "panels" });
+  const text = createText(panels, actions);
+  const map = createMap(panels, actions);
+  const lines = createLines(panels, actions);
+  const figures = createFigures(panels);
+  createTooltip(root);
+
+  // ---- Actions -----------------------------------------------------------------------------------
+
+  function change(part) {
+    state = { ...state, ...part };
+    render();
+  }
+
+  function changeRun(run) {
+    change({ run, text: null, compare: state.compare.startsWith("run:") ? "" : state.compare });
+  }
+
+  /** Starts a comparison of a kind, with a useful first choice: the first step, or the next head. */
+  function compare(kind) {
+    const choices = choicesOf(model.history, runs, state)[kind] ?? [];
+    const next = kind === "head" ? (model.opened % choices.length) : 0;
+    change({ compare: kind && `${kind}:${choices[next][0]}` });
+  }
+
+  /** Moves the cursor, and opens a head if it is given. */
+  function move(index, head = model.opened) {
+    const last = model.history.steps.length - 1;
+    if (index < 0 || index > last) return;
+    // At the last step, the cursor follows a run that is still training.
+    change({
+      step: index === last ? null : model.history.steps[index].step,
+      head: headName(head, model.history.heads),
+    });
+  }
+
+  function open(head) {
+    change({ head: headName(head, model.history.heads) });
+  }
+
+  function keep(token) {
+    change({ token: state.token === token ? null : token });
+  }
+
+  const showPointed = oncePerFrame(() => {
+    if (!complete || complete.labels !== model?.labels) return; // the weights are on their way
+    const pointed = hovered ?? (model.kept === null ? null : { token: model.kept });
+    for (const panel of [text, map, lines]) panel.point(complete, pointed);
+    describe(says, complete, pointed);
+  });
+
+  function point(what) {
+    hovered = what;
+    showPointed();
+  }
+
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.shiftKey || !model) return;
+    if (event.target.closest?.("select, input")) return;
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (by && model.history.steps.length > 1) {
+      event.preventDefault();
+      move(model.index + by);
+    } else if (event.key === "Escape") {
+      hovered = null;
+      change({ token: null });
+    }
+  });
+
+  // ---- Rendering ---------------------------------------------------------------------------------
+
+  function say(line) {
+    notice.textContent = line;
+    notice.hidden = !line;
+  }
+
+  async function render() {
+    turn += 1;
+    const mine = turn;
+    delete document.documentElement.dataset.ready;
+    try {
+      if (runs.length === 0) throw new DataError(NO_RUNS);
+      bar.showRuns(runs, state);
+      await renderModel(mine);
+    } catch (error) {
+      if (mine === turn) {
+        main.hidden = true;
+        model = complete = null;
+        say(error.message);
+      }
+    }
+    if (mine === turn) document.documentElement.dataset.ready = "1";
+  }
+
+  async function renderModel(mine) {
+    const next = { ...(await modelOf(store, runs, state)), ...theme };
+    if (mine < painted) return; // a newer rendering was faster
+    if (mine === turn) state = next.state;
+    show(next);
+    let weights = null;
+    try {
+      weights = await withWeights(store, next);
+    } catch (error) {
+      if (mine === turn) say(error.message); // other steps may be fine
+    }
+    if (mine < painted || !model) return;
+    painted = mine;
+    complete = weights;
+    main.classList.toggle("without-weights", !weights);
+    if (!weights) return;
+    for (const panel of [grid, map, lines]) panel.paint(complete);
+    showPointed();
+    if (mine === turn) prefetch(complete);
+  }
+
+  /** Shows everything that needs no weights. */
+  function show(next) {
+    const { history, step, tokens, problem } = next;
+    main.hidden = false;
+    main.classList.toggle("one-step", history.steps.length < 2);
+    main.style.setProperty("--heads", history.heads);
+    const shortened = tokens < history.text_tokens
+      ? `Shows the first ${tokens.toLocaleString("en")} of ${count(history.text_tokens, "token")}, `
+        + "because the size of a snapshot is limited." : "";
+    say(problem ?? shortened);
+    size.textContent = [count(history.layers, "layer"), `${count(history.heads, "head")} each`,
+      count(tokens, "token"), count(history.steps.length, "step")].join(" · ");
+    heading.replaceChildren(`${next.name} `);
+    const name = make(heading, "span", { dir: "auto" }, step.names[next.opened]);
+    explain(name, own(HEAD_NAMES, step.names[next.opened]));
+    heading.append(` ${scoreText(step.scores[next.opened])}`);
+    moment.textContent = next.moment;
+    for (const panel of [timeline, grid, text, figures]) panel.show(next);
+    bar.show(next);
+    address.write(state);
+    model = next;
+  }
+
+  /** Loads the data of the neighbours of the cursor. */
+  function prefetch({ history, index, opened }) {
+    const layer = Math.floor(opened / history.heads);
+    for (const next of [index + 1, index - 1]) {
+      if (!history.steps[next]) continue;
+      const ignore = () => {}; // an error is shown when the step is opened
+      store.thumbnails(history, next).catch(ignore);
+      store.layer(history, next, layer).catch(ignore);
+    }
+  }
+
+  async function refresh() {
+    try {
+      runs = await store.runs();
+      store.reload();
+    } catch (error) {
+      say(error.message);
+      document.documentElement.dataset.ready = "1";
+      return;
+    }
+    await render();
+  }
+
+  watchTheme(() => {
+    const colours = readTheme();
+    const of = (name) => tints(colours.card, colours[name], SHADES);
+    const all = { looks: of("looks"), looked: of("looked"), more: of("more"), less: of("less") };
+    theme = { theme: colours, tints: all };
+    if (model) render();
+  });
+  address.onChange((changed) => change(changed));
+  new ResizeObserver(oncePerFrame(() => {
+    for (const panel of [timeline, grid, map, lines]) panel.resize();
+  })).observe(root);
+  return { refresh };
+}

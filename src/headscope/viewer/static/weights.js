@@ -1,0 +1,52 @@
+// The weights of one head as a triangle: a Float32Array in which the weight of query q on key k, with
+// k <= q, has the index q (q + 1) / 2 + k.
+
+export const at = (query, key) => (query * (query + 1)) / 2 + key;
+
+/** Decodes one head of a layer from the store. `view` is "weights", or "shares": the weight on each
+    key divided by the sum of the weights on all keys but the first. */
+export function triangle({ rest, peak, codes }, head, tokens, view) {
+  const values = new Float32Array((tokens * (tokens + 1)) / 2);
+  let code = (head * tokens * (tokens - 1)) / 2;
+  let place = 0;
+  for (let query = 0; query < tokens; query++) {
+    const total = rest[head * tokens + query];
+    let unit = peak[head * tokens + query] / 255;
+    if (view === "shares") unit = total > 0 ? unit / total : 0;
+    values[place++] = view === "shares" ? 0 : Math.max(0, 1 - total);
+    for (let key = 1; key <= query; key++) values[place++] = Math.min(1, codes[code++] * unit);
+  }
+  return values;
+}
+
+export function difference(first, second) {
+  return first.map((value, i) => value - second[i]);
+}
+
+/** [token, value] for every key of a query: where it looks. */
+export function row(values, query) {
+  return Array.from({ length: query + 1 }, (_, key) => [key, values[at(query, key)]]);
+}
+
+/** [token, value] for every query that sees a key: who looks at it. */
+export function column(values, key, tokens) {
+  return Array.from({ length: tokens - key }, (_, i) => [key + i, values[at(key + i, key)]]);
+}
+
+/** The `most` pairs with the largest absolute values, largest first, without zeros. */
+export function strongest(pairs, most) {
+  return pairs
+    .filter(([, value]) => value !== 0)
+    .sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]))
+    .slice(0, most);
+}
+
+/** The mean of each column over all queries: how much of all attention goes to each key. */
+export function received(values, tokens) {
+  const sums = new Float32Array(tokens);
+  let place = 0;
+  for (let query = 0; query < tokens; query++) {
+    for (let key = 0; key <= query; key++) sums[key] += values[place++];
+  }
+  return sums.map((sum) => sum / tokens);
+}

@@ -1,0 +1,322 @@
+"""What the plugin of the tab Attention answers in the real TensorBoard, with both loaders."""
+
+import json
+import subprocess
+import sys
+from argparse import Namespace
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tab_runs import ROUTES, TEXT, Answer, Board, board, made_up_parts, until, write_run
+from tensorboard.compat.proto.summary_pb2 import Summary
+from torch.utils.tensorboard import SummaryWriter
+
+import headscope.viewer
+from headscope.tensorboard.loader import MAX_STEPS, AttentionLoader
+from headscope.training.callbacks.tensorboard_log import add_scalars, add_snapshot
+
+STEPS = range(0, 120, 2)
+MARKUP = "<script>alert(1)</script>"
+STATIC = sorted((Path(headscope.viewer.__file__).parent / "static").iterdir())
+
+
+def with_header(**changed: Any) -> list[bytes]:
+    """The parts of a good snapshot with a changed header."""
+    header, *others = made_up_parts(0)
+    return [json.dumps(json.loads(header) | changed).encode(), *others]
+
+
+HOSTILE = [
+    [b""],
+    [b"\xff\xfe", b"", b"", b""],
+    [b"[" * 100_000, b"", b"", b""],
+    [b'{"format": 1' + b"0" * 10_000 + b"}"],
+    [b"[]"],
+    with_header(layers=10**9, heads=10**9),
+    with_header(layers=-1),
+    with_header(layers=True),
+    with_header(labels="abc"),
+    with_header(labels=[1, 2]),
+    with_header(labels=["a" * 10_000]),
+    with_header(names=[None] * 4),
+    with_header(scores=[10**400] * 4),
+    with_header(figures={"previous": [[]] * 4}),
+    with_header(figures=[]),
+    with_header(step="1"),
+    with_header(step=float("nan")),
+    with_header(format=2),
+    made_up_parts(0)[:2],
+]
+"""Parts of snapshots that cannot be shown."""
+
+
+def write_parts(folder: Path, snapshots: list[list[bytes]], text: str = TEXT) -> None:
+    with SummaryWriter(str(folder)) as writer:
+        for step, parts in enumerate(snapshots):
+            add_snapshot(writer, text, parts, step)
+
+
+def write_changed(folder: Path, **changed: Any) -> None:
+    """A run whose only snapshot has a tensor with changed fields."""
+    with SummaryWriter(str(folder)) as writer:
+        add = writer.file_writer.add_summary
+
+        def add_changed(summary: Summary, step: int) -> None:
+            if shape := changed.get("shape"):
+                del summary.value[0].tensor.tensor_shape.dim[:]
+                for size in shape:
+                    summary.value[0].tensor.tensor_shape.dim.add(size=size)
+            if dtype := changed.get("dtype"):
+                summary.value[0].tensor.dtype = dtype
+            add(summary, step)
+
+        writer.file_writer.add_summary = add_changed
+        add_snapshot(writer, TEXT, made_up_parts(0), 0)
+
+
+@pytest.fixture(scope="module")
+def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of every kind."""
+    folder = tmp_path_factory.mktemp("runs")
+    write_run(folder / "good", STEPS)
+    with SummaryWriter(str(folder / "old")) as writer:
+        add_scalars(writer, {"train/loss": 1.0}, 0)
+    write_parts(folder / "hostile", [*HOSTILE, made_up_parts(len(HOSTILE))])
+    for number, parts in enumerate(HOSTILE):
+        write_parts(folder / "only" / str(number), [parts])
+    write_changed(folder / "claims", shape=[10**6, 10**6])
+    write_changed(folder / "negative", shape=[-5])
+    write_changed(folder / "floats", dtype=1)
+    write_parts(folder / MARKUP, [with_header(labels=[MARKUP] * 6, names=["\ud800"] * 4)], MARKUP)
+    write_run(folder / "cut", [0, 1, 2])
+    [file] = (folder / "cut").iterdir()
+    file.write_bytes(file.read_bytes()[:-100])
+    with SummaryWriter(str(folder / "losses")) as writer:
+        for step, loss in enumerate([2.5, float("nan"), float("inf")]):
+            add_scalars(writer, {"val/loss": loss}, step)
+        add_snapshot(writer, TEXT, made_up_parts(1), 1)
+    return folder
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["fast", "slow"])
+def served(request: pytest.FixtureRequest, logdir: Path) -> Iterator[Board]:
+    """TensorBoard, after it has read everything. It must not print a traceback until the end."""
+    snapshots = {"good": len(STEPS), "hostile": 1, "cut": 2, "losses": 1, MARKUP: 1}
+    others = {f"only/{number}" for number in range(len(HOSTILE))}
+    with board(logdir, load_fast=request.param) as started:
+
+        def all_read() -> bool:
+            runs = started.runs()
+            return others | snapshots.keys() <= runs.keys() and all(
+                len(started.steps(run, *runs[run])) == number for run, number in snapshots.items()
+            )
+
+        until(all_read, "all runs")
+        yield started
+    assert "Traceback" not in "".join(started.lines)
+
+
+def history(served: Board, run: str, text: str = TEXT) -> Any:
+    return served.ask("history", run=run, text=text).json
+
+
+def refused(answer: Answer, status: int) -> str:
+    """The line of an answer that is an error."""
+    assert answer.status == status
+    [(name, line)] = answer.json.items()
+    assert name == "error"
+    assert "\n" not in line
+    return line
+
+
+def test_the_tab_is_listed_and_its_page_loads_the_viewer(served: Board) -> None:
+    listed = served.get("data/plugins_listing").json["headscope"]
+    assert listed["tab_name"] == "Attention"
+    assert listed["enabled"]  # because there is data
+    assert listed["loading_mechanism"] == {
+        "type": "IFRAME",
+        "module_path": f"/{ROUTES}/tab.js",
+    }
+    assert b"./tab.js" in served.get("data/plugin_entry.html", name="headscope").body
+
+
+@pytest.mark.parametrize("file", STATIC, ids=lambda file: file.name)
+def test_static_files_are_served_with_their_type(served: Board, file: Path) -> None:
+    answer = served.ask(file.name)
+    kind = {".js": "text/javascript", ".css": "text/css"}[file.suffix]
+    assert answer.headers["Content-Type"] == f"{kind}; charset=utf-8"
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert answer.body == file.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("../plugin.py", "..%2fhistory.py", "%2e%2e/history.py", "....//history.py"),
+        *("../../../../../etc/passwd", "/etc/passwd", "static/tab.js", "tab.js%00.css", "tab.py"),
+    ],
+)
+def test_no_other_file_is_served(served: Board, path: str) -> None:
+    assert served.ask(path).status == 404
+
+
+def test_runs_with_snapshots_are_listed(served: Board) -> None:
+    runs = served.runs()
+    assert runs["good"] == [TEXT]
+    assert runs[MARKUP] == [MARKUP]
+    assert "old" not in runs
+
+
+def test_the_history_has_every_step_without_a_flag(served: Board) -> None:
+    found = history(served, "good")
+    assert [each["step"] for each in found["steps"]] == [*STEPS]
+    for each in found["steps"]:
+        header = json.loads(made_up_parts(each["step"])[0])
+        for name in ("names", "scores", "ratios", "figures"):
+            assert each[name] == header[name]
+        for name in ("layers", "heads", "labels", "text_tokens", "uniform", "ends"):
+            assert found[name] == header[name]
+    assert found["loss"]["name"] == "train/loss"
+    assert found["loss"]["steps"] == [*STEPS]
+    assert found["loss"]["values"] == pytest.approx([4 / (1 + step) for step in STEPS])
+
+
+def test_parts_are_the_bytes_that_were_written(served: Board) -> None:
+    for each in history(served, "good")["steps"][::20]:
+        answers = [served.ask("part", key=key) for key in each["parts"]]
+        assert [answer.body for answer in answers] == made_up_parts(each["step"])[1:]
+        for answer in answers:
+            assert answer.headers["Content-Type"] == "application/octet-stream"
+            assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_the_loss_may_be_of_the_validation_and_not_finite(served: Board) -> None:
+    assert history(served, "losses")["loss"] == {
+        "name": "val/loss",
+        "steps": [0, 1, 2],
+        "values": [2.5, None, None],
+    }
+
+
+def test_damaged_snapshots_do_not_hide_a_good_one(served: Board) -> None:
+    [step] = history(served, "hostile")["steps"]
+    assert step["step"] == len(HOSTILE)
+    assert served.ask("part", key=step["parts"][0]).body == made_up_parts(len(HOSTILE))[1]
+
+
+@pytest.mark.parametrize("number", range(len(HOSTILE)))
+def test_a_damaged_snapshot_alone_is_an_error(served: Board, number: int) -> None:
+    line = refused(served.ask("history", run=f"only/{number}", text=TEXT), 422)
+    assert f"only/{number}" in line
+
+
+def test_data_of_a_newer_format_says_so(served: Board) -> None:
+    number = HOSTILE.index(with_header(format=2))
+    line = refused(served.ask("history", run=f"only/{number}", text=TEXT), 422)
+    assert "step 0: the format is 2, and this version reads 1" in line
+
+
+@pytest.mark.parametrize("run", ["claims", "negative", "floats"])
+def test_a_tensor_that_contradicts_itself_is_no_error_of_the_server(
+    served: Board, run: str
+) -> None:
+    """The loaders differ: the fast one counts the parts itself, and drops what it does not know."""
+    answer = served.ask("history", run=run, text=TEXT)
+    if answer.status == 200:
+        assert [step["step"] for step in answer.json["steps"]] == [0]
+    else:
+        assert answer.status in (404, 422)
+        assert run in refused(answer, answer.status)
+
+
+def test_markup_stays_text(served: Board) -> None:
+    found = history(served, MARKUP, MARKUP)
+    assert found["labels"] == [MARKUP] * 6
+    assert found["steps"][0]["names"] == ["\ud800"] * 4
+    assert MARKUP in refused(served.ask("history", run="good", text=MARKUP), 404)
+
+
+@pytest.mark.parametrize("run", ["", "old", "../good", "\0", "\n", "good\udcff", "é" * 4000])
+def test_unknown_runs_and_texts_are_refused(served: Board, run: str) -> None:
+    name = run.encode(errors="surrogateescape")
+    refused(served.ask("history", run=name, text=TEXT), 404)
+    refused(served.ask("history", run="good", text=name), 404)
+
+
+def test_missing_parameters_are_refused(served: Board) -> None:
+    assert "`run`" in refused(served.ask("history"), 400)
+    assert "`text`" in refused(served.ask("history", run="good"), 400)
+    assert "`key`" in refused(served.ask("part"), 400)
+
+
+def as_key(values: Any) -> bytes:
+    """A key as TensorBoard's slow loader encodes it."""
+    return urlsafe_b64encode(json.dumps(values).encode())
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *(
+            "",
+            "x",
+            "@",
+            "=",
+            "é",
+            "\0",
+            "A" * 10_000,
+            b"\xff",
+            as_key(1),
+            as_key({}),
+            b"W" * 99_999,
+        ),
+        *(as_key(["", "headscope", "good", TEXT, 0, index]) for index in (99, -99, "0", None, [0])),
+        as_key(["", "headscope", "good", TEXT, 1, 0]),
+        as_key(["", "headscope", "no", TEXT, 0, 0]),
+        as_key(["", "scalars", "good", "train/loss", 0, 0]),
+    ],
+    ids=lambda key: str(key)[:40],
+)
+def test_hostile_keys_are_refused(served: Board, key: str) -> None:
+    answer = served.ask("part", key=key)
+    assert 400 <= answer.status < 500
+    assert answer.status == 414 or refused(answer, answer.status)
+
+
+def test_a_run_is_hidden_while_no_run_has_data(tmp_path: Path) -> None:
+    with SummaryWriter(str(tmp_path)) as writer:
+        add_scalars(writer, {"train/loss": 1.0}, 0)
+    with board(tmp_path, load_fast=True) as started:
+        assert not started.get("data/plugins_listing").json["headscope"]["enabled"]
+        assert started.runs() == {}
+
+
+def test_a_broken_plugin_does_not_stop_tensorboard(tmp_path: Path, logdir: Path) -> None:
+    breaks = "import sys\nsys.modules['headscope.tensorboard.plugin'] = None\n"
+    (tmp_path / "sitecustomize.py").write_text(breaks)
+    with board(logdir, load_fast=True, path=tmp_path) as started:
+        listed = started.get("data/plugins_listing").json
+    assert "scalars" in listed
+    assert "headscope" not in listed
+    [line] = [line for line in started.lines if "Attention" in line]
+    assert "the tab Attention is not available" in line
+    assert "Traceback" not in "".join(started.lines)
+
+
+def test_the_loader_imports_nothing_heavy() -> None:
+    program = "import sys, headscope.tensorboard.loader; print(*sys.modules)"
+    names = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
+    heavy = {b"torch", b"hydra", b"matplotlib", b"lightning", b"numpy", b"headscope.nn"}
+    assert not heavy & set(names.split())
+
+
+def test_a_flag_of_the_user_is_kept() -> None:
+    flags = Namespace(samples_per_plugin={})
+    AttentionLoader().fix_flags(flags)
+    assert flags.samples_per_plugin == {"headscope": MAX_STEPS}
+    flags = Namespace(samples_per_plugin={"headscope": 3})
+    AttentionLoader().fix_flags(flags)
+    assert flags.samples_per_plugin == {"headscope": 3}

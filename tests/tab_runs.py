@@ -1,0 +1,148 @@
+"""Runs with attention data for the tests of the tab, and the real TensorBoard that serves them."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import PIPE
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+import numpy as np
+from torch.utils.tensorboard import SummaryWriter
+
+from headscope.training.callbacks.tensorboard_log import add_scalars, add_snapshot
+from headscope.viewer.snapshot import snapshot_parts
+
+TEXT = "attention/speech"
+ROUTES = "data/plugin/headscope"
+STARTED = re.compile(r"http://\S+:\d+/")
+
+
+def made_up_weights(
+    step: int, *, seed: int = 0, layers: int = 2, heads: int = 2, tokens: int = 6
+) -> Any:
+    """Random weights (layers, heads, tokens, tokens). They depend on step and seed."""
+    random = np.random.default_rng([seed, step])
+    weights = np.tril(random.random((layers, heads, tokens, tokens), dtype=np.float32) ** 8 + 1e-6)
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+def made_up_scores(step: int, **sizes: int) -> Any:
+    """The scores of all heads (layers, heads): the weight of the last token on itself."""
+    return made_up_weights(step, **sizes)[..., -1, -1]
+
+
+def made_up_parts(
+    step: int,
+    *,
+    labels: Sequence[str] | None = None,
+    figures: Sequence[str] = ("previous", "entropy"),
+    **sizes: int,
+) -> list[bytes]:
+    """The parts of a snapshot of `made_up_weights`."""
+    weights = made_up_weights(step, **sizes)
+    layers, heads, tokens, _ = weights.shape
+    count = layers * heads
+    scores = made_up_scores(step, **sizes).flatten().tolist()
+    return snapshot_parts(
+        weights,
+        step=step,
+        labels=labels or [f"t{number}" for number in range(tokens)],
+        text_tokens=tokens + 3,
+        names=["previous-token" if head % 2 else "mixed" for head in range(count)],
+        scores=scores,
+        ratios=[head / count for head in range(count)],
+        figures=dict.fromkeys(figures, scores),
+        uniform=dict.fromkeys(figures, 0.25),
+        ends=dict.fromkeys(figures, (0.0, 1.0)),
+    )
+
+
+def write_run(folder: Path, steps: Sequence[int], text: str = TEXT, **sizes: Any) -> None:
+    """A run with a snapshot and a loss at each step."""
+    with SummaryWriter(str(folder)) as writer:
+        for step in steps:
+            add_scalars(writer, {"train/loss": 4 / (1 + step)}, step)
+            add_snapshot(writer, text, made_up_parts(step, **sizes), step)
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        assert self.headers["Content-Type"] == "application/json"
+        assert self.headers["X-Content-Type-Options"] == "nosniff"
+        return json.loads(self.body)
+
+
+@dataclass
+class Board:
+    """A TensorBoard process."""
+
+    address: str
+    lines: list[str]
+    """What it printed on stderr."""
+
+    def get(self, path: str, **parameters: Any) -> Answer:
+        query = f"?{urlencode(parameters)}" if parameters else ""
+        try:
+            with urlopen(f"{self.address}{path}{query}") as response:
+                return Answer(response.status, dict(response.headers), response.read())
+        except HTTPError as error:
+            return Answer(error.code, dict(error.headers), error.read())
+
+    def ask(self, route: str, **parameters: Any) -> Answer:
+        """The answer of a route of the plugin."""
+        return self.get(f"{ROUTES}/{route}", **parameters)
+
+    def runs(self) -> dict[str, list[str]]:
+        return {run["name"]: run["texts"] for run in self.ask("runs").json["runs"]}
+
+    def steps(self, run: str, text: str = TEXT) -> list[int]:
+        """The steps in the history of a run. Empty if there is none."""
+        found = self.ask("history", run=run, text=text).json
+        return [step["step"] for step in found.get("steps", [])]
+
+
+@contextmanager
+def board(logdir: Path, *, load_fast: bool, path: Path | None = None) -> Iterator[Board]:
+    """A TensorBoard process on a free port, which is stopped at the end. It looks for new data once
+    a second. It finds Python modules also in the folder `path`."""
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logdir), "--port", "0"]
+    command += ["--load_fast", str(load_fast).lower(), "--reload_interval", "1"]
+    environment = {**os.environ, **({"PYTHONPATH": str(path)} if path else {})}
+    with subprocess.Popen(command, stderr=PIPE, text=True, env=environment) as process:
+        lines: list[str] = []
+        reader = threading.Thread(target=lambda: lines.extend(process.stderr or ()))
+        reader.start()
+        try:
+            found = until(lambda: STARTED.search("".join(lines)) or process.poll(), "TensorBoard")
+            assert isinstance(found, re.Match), "".join(lines)
+            yield Board(found[0], lines)
+        finally:
+            process.terminate()
+            reader.join()
+
+
+def until(seen: Callable[[], Any], what: str, seconds: float = 60) -> Any:
+    """The first true value of `seen()`."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if value := seen():
+            return value
+        time.sleep(0.1)
+    raise AssertionError(f"{what} did not come within {seconds} s")

@@ -1,0 +1,282 @@
+"""What a run logs about its heads, read with TensorBoard's own reader."""
+
+import io
+import json
+import math
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from running import DRAWN, SMALL, Script, events, snapshot_headers
+from small_gpt import gpt, some_tokens
+from tensorboard.plugins.custom_scalar import layout_pb2
+from torch.utils.tensorboard import SummaryWriter
+
+from headscope import checkpoint
+from headscope.analysis.diversity import diversity
+from headscope.analysis.head_statistics import measure_heads
+from headscope.analysis.head_types import Thresholds
+from headscope.analysis.metrics import METRICS
+from headscope.analysis.repeats import REPEAT_FIGURES
+from headscope.analysis.report.inputs import classify_vocabulary
+from headscope.analysis.tokens import TokenKinds
+from headscope.data.batches import spread_windows
+from headscope.data.store import open_store
+from headscope.nn import GPT, MultiHeadAttention
+from headscope.training.callbacks.head_pictures import HeadPictures
+from headscope.training.callbacks.head_watch import (
+    CHARTED,
+    REPEATED_TEXTS,
+    HeadWatch,
+    ProbeText,
+    WatchSteps,
+)
+from headscope.training.callbacks.step_callback import snapshot_steps, spread_steps
+from headscope.viewer.snapshot import max_bytes
+
+RUN = "outputs/run"
+FIGURES = {*METRICS, "same_token", "punctuation", "frequent", *REPEAT_FIGURES}
+
+
+@pytest.fixture
+def watched(script: Script, speeches: Path) -> None:
+    """A run of 5 steps that measures heads every 2 steps and draws pictures at steps 0, 1 and 5."""
+    said = script(
+        "train",
+        *SMALL,
+        f"data.path={speeches}",
+        "trainer.max_steps=5",
+        "model.heads=2",
+        "callbacks.heads.every_steps=2",
+        "callbacks.heads.windows=3",
+        "callbacks.attention.images=3",
+        "callbacks.attention.steps=3",
+        f"hydra.run.dir={RUN}",
+    )
+    assert said.code == 0, said.err
+
+
+def test_a_run_logs_what_its_weights_give(watched) -> None:
+    log = events(RUN)
+    heads = [f"L{layer}H{head}" for layer in range(2) for head in range(2)]
+    tags = {f"watch/{name}/{head}" for name in CHARTED for head in heads}
+    logged = {tag for tag in log.Tags()["scalars"] if tag.startswith("watch/")}
+    assert logged == tags | {"watch/diversity"}
+    for tag in logged:
+        assert [event.step for event in log.Scalars(tag)] == [0, 1, 2, 4, 5]
+
+    # The last values equal those of the saved weights on the same windows.
+    loaded = checkpoint.load(f"{RUN}/checkpoints/last.ckpt")
+    [store] = [path for path in Path("data").iterdir() if path.is_dir()]
+    validation = open_store(store).validation
+    expected = measure_heads(
+        loaded.model,
+        spread_windows(validation, windows=3, length=32),
+        kinds=classify_vocabulary(loaded.tokenizer, validation),
+        texts=REPEATED_TEXTS,
+    )
+    assert expected.figures.keys() == FIGURES
+    for name in CHARTED:
+        for head, value in zip(heads, expected.figures[name].flatten().tolist(), strict=True):
+            last = log.Scalars(f"watch/{name}/{head}")[-1].value
+            assert last == pytest.approx(value, rel=1e-4, abs=1e-6)
+    last = log.Scalars("watch/diversity")[-1].value
+    assert last == pytest.approx(diversity(expected.similarity).item(), rel=1e-4)
+
+    # The tab Custom Scalars has one category per metric, with one chart per layer.
+    layout = layout_pb2.Layout()
+    [event] = log.Tensors("custom_scalars__config__")
+    layout.ParseFromString(event.tensor_proto.string_val[0])
+    assert {category.title for category in layout.category} == set(CHARTED)
+    for category in layout.category:
+        assert [chart.title for chart in category.chart] == ["layer 0", "layer 1"]
+        for layer, chart in enumerate(category.chart):
+            tags_of_layer = [f"watch/{category.title}/L{layer}H{head}" for head in range(2)]
+            assert list(chart.multiline.tag) == tags_of_layer
+
+    # Snapshots have all metrics, and the weights of the probe text.
+    snapshots = snapshot_headers(RUN)
+    assert [header["step"] for header in snapshots] == snapshot_steps(3, 5)
+    last = snapshots[-1]
+    assert last["figures"].keys() == FIGURES
+    for name, values in last["figures"].items():
+        assert values == pytest.approx(expected.figures[name].flatten().tolist(), abs=1e-3), name
+    assert last["names"] == [head.name for head in expected.types]
+    assert (last["layers"], last["heads"], len(last["labels"])) == (2, 2, 32)
+
+
+def test_images_show_the_maps_of_each_layer(watched) -> None:
+    log = events(RUN)
+    assert set(log.Tags()["images"]) == {"attention/layer_0", "attention/layer_1"}
+    for tag in log.Tags()["images"]:
+        pictures = log.Images(tag)
+        assert [picture.step for picture in pictures] == [0, 1, 5]
+        for picture in pictures:
+            image = Image.open(io.BytesIO(picture.encoded_image_string)).convert("RGB")
+            assert image.size == (picture.width, picture.height)
+            assert len(np.unique(np.asarray(image).reshape(-1, 3), axis=0)) > 20
+        assert pictures[0].encoded_image_string != pictures[-1].encoded_image_string
+
+
+def test_watching_does_not_change_training(script: Script, speeches: Path) -> None:
+    words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=6", "model.dropout=0.2"]
+    watching = [*DRAWN, "callbacks.heads.every_steps=1"]
+    # SMALL sets keys of callbacks, so the choice of callbacks must come before it.
+    for folder, before, after in (
+        ("plain", ["callbacks=plain"], ["callbacks.attention.steps=0"]),
+        ("watched", [], watching),
+    ):
+        said = script("train", *before, *words, *after, f"hydra.run.dir=outputs/{folder}")
+        assert said.code == 0, said.err
+    plain, watched = (
+        torch.load(f"outputs/{folder}/checkpoints/last.ckpt", weights_only=True)
+        for folder in ("plain", "watched")
+    )
+    assert plain["state_dict"].keys() == watched["state_dict"].keys()
+    for name, weight in plain["state_dict"].items():
+        assert torch.equal(weight, watched["state_dict"][name]), name
+    losses = (
+        json.loads(Path(f"outputs/{folder}/summary.json").read_text())["val_loss"]
+        for folder in ("plain", "watched")
+    )
+    assert len(set(losses)) == 1
+    logged = events("outputs/plain").Tags()
+    assert not [tag for tag in logged["scalars"] if tag.startswith("watch")]
+    assert not logged["images"]
+    assert "attention" not in logged["tensors"]
+    logged = events("outputs/watched").Tags()
+    assert [tag for tag in logged["scalars"] if tag.startswith("watch")]
+    assert logged["images"]
+    assert "attention" in logged["tensors"]
+
+
+TOKENS = 10
+NEVER = WatchSteps(every=1, snapshots=frozenset([0, 900]), pictures=frozenset(), last=900)
+"""Snapshots are planned only at the first and the last step."""
+
+
+def watch(say=print, max_bytes: int = 10**9) -> HeadWatch:
+    labels = [f"t{index}" for index in range(TOKENS)]
+    none = torch.zeros(11, dtype=torch.bool)
+    return HeadWatch(
+        text=ProbeText(list(range(TOKENS)), labels, TOKENS + 3),
+        windows=some_tokens(TOKENS),
+        kinds=TokenKinds(special=none, punctuation=none),
+        thresholds=Thresholds(),
+        steps=NEVER,
+        pictures=HeadPictures(run="run", labels=labels),
+        max_bytes=max_bytes,
+        say=say,
+    )
+
+
+def flat_and_sharp() -> tuple[GPT, GPT]:
+    """A model with uniform attention, whose heads have no name, and one whose heads have names."""
+    flat, sharp = gpt(), gpt(attention=partial(MultiHeadAttention, scale=40.0))
+    with torch.no_grad():
+        for parameter in flat.parameters():
+            parameter.zero_()
+    return flat, sharp
+
+
+def measured(tmp_path: Path, watcher: HeadWatch, models: dict[int, GPT]) -> list[int]:
+    """The steps of the snapshots after `watcher` has measured each model at its step."""
+    with SummaryWriter(str(tmp_path / "run" / "tensorboard")) as writer:
+        for step, model in models.items():
+            watcher.measure(model, step, [writer])
+    return [header["step"] for header in snapshot_headers(str(tmp_path / "run"))]
+
+
+def test_a_name_is_announced_once_also_after_a_resume(tmp_path) -> None:
+    flat, sharp = flat_and_sharp()
+    types = measure_heads(sharp, some_tokens(TOKENS), texts=REPEATED_TEXTS).types
+    names = [each.name for each in types]
+    said: list[str] = []
+    watcher = watch(said.append)
+    measured(tmp_path, watcher, {0: flat, 20: sharp, 40: flat, 60: sharp})
+    told = [
+        f"step 20  L{index // 4}H{index % 4} is now a {each.name} head ({each.score:.2f})"
+        for index, each in enumerate(types)
+        if each.name not in ("global", "mixed", "-")
+    ]
+    assert len(told) > 1, names
+    assert [line.replace(" an ", " a ") for line in said] == told
+
+    resumed = watch(said.append)
+    resumed.load_state_dict(watcher.state_dict())
+    measured(tmp_path, resumed, {80: sharp})
+    assert len(said) == len(told)
+
+
+def test_a_snapshot_is_added_when_a_name_changes(tmp_path) -> None:
+    flat, sharp = flat_and_sharp()
+    models = {0: flat, 20: flat, 40: sharp, 60: sharp, 80: flat, 900: flat}
+    assert measured(tmp_path, watch(), models) == [0, 40, 80, 900]
+
+
+def test_added_snapshots_leave_room_for_planned_ones(tmp_path) -> None:
+    flat, sharp = flat_and_sharp()
+    models = {0: flat} | {20 * n: [flat, sharp][n % 2] for n in range(1, 10)} | {900: flat}
+    size = max_bytes(layers=2, heads=4, tokens=TOKENS)
+    watcher = watch(max_bytes=size)  # real snapshots are smaller than this upper limit
+    steps = measured(tmp_path, watcher, models)
+    assert watcher.logged_bytes <= size
+    assert steps[0] == 0
+    assert steps[-1] == 900
+    assert 2 < len(steps) < len(models)
+
+
+def test_a_snapshot_tells_how_long_the_text_was(tmp_path) -> None:
+    measured(tmp_path, watch(), {0: gpt()})
+    [header] = snapshot_headers(str(tmp_path / "run"))
+    assert (len(header["labels"]), header["text_tokens"]) == (TOKENS, TOKENS + 3)
+
+
+def test_a_text_is_shortened_to_the_size_of_a_step(script: Script, speeches: Path) -> None:
+    words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=2", f"hydra.run.dir={RUN}"]
+    said = script("train", *words, "callbacks.attention.step_megabytes=0.011")
+    assert said.code == 0, said.err
+    shown = len(snapshot_headers(RUN)[0]["labels"])
+    assert 0 < shown < 32
+    limit = 11_000
+    assert max_bytes(layers=2, heads=4, tokens=shown) <= limit
+    assert max_bytes(layers=2, heads=4, tokens=shown + 1) > limit
+    for event in events(RUN).Tensors("attention"):
+        assert sum(map(len, event.tensor_proto.string_val)) <= limit
+
+    words[-1] = "hydra.run.dir=outputs/other"
+    said = script("train", *words, "callbacks.attention.step_megabytes=0.001")
+    assert said.code == 1
+    assert "step_megabytes" in said.err
+    assert len(said.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 3, 10])
+def test_spread_steps_are_evenly_spaced_on_a_logarithmic_scale(number) -> None:
+    steps = spread_steps(number, 900)
+    assert len(steps) <= number
+    assert steps == sorted(set(steps))
+    if number:
+        assert steps[-1] == 900
+    if number > 1:
+        assert steps[0] == 0
+    if number > 3:
+        gaps = [math.log(after / before) for before, after in pairwise(steps[1:])]
+        assert max(gaps) < 2 * math.log(900) / (number - 2)
+
+
+@pytest.mark.parametrize(("number", "last"), [(60, 850), (60, 40), (5, 100), (1, 7), (0, 7)])
+def test_snapshots_are_half_logarithmic_and_half_even(number, last) -> None:
+    steps = snapshot_steps(number, last)
+    assert steps == sorted(set(steps))
+    assert len(steps) <= number
+    assert set(spread_steps((number + 1) // 2, last)) <= set(steps)
+    if number > 1:
+        assert (steps[0], steps[-1]) == (0, last)
+    if number == 60 and last == 850:
+        assert len(steps) > 50
+        assert max(after - before for before, after in pairwise(steps)) <= 850 / 29

@@ -1,0 +1,162 @@
+"""The laws of attention.html, without a browser: what it holds and what cannot get out."""
+
+import base64
+import json
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from viewer_data import HOSTILE, run
+
+from headscope.data.labels import visible
+from headscope.viewer.page import STATIC, TAB_ONLY, attention_page
+
+MODULES = sorted(STATIC.glob("*.js"))
+LABELS = [f" word{number}" for number in range(5)]
+
+
+class Elements(HTMLParser):
+    """Every start tag with its attributes, every comment, and the text of each script by its id."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, Any]] = []
+        self.comments = 0
+        self.scripts: dict[str, str] = {}
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attributes: Any) -> None:
+        self.tags.append((tag, attributes))
+        if tag == "script":
+            found = dict(attributes)
+            self.name = found.get("id", found["type"])
+            self.scripts[self.name] = ""
+
+    def handle_data(self, data: str) -> None:
+        if self.tags and self.tags[-1][0] == "script":
+            self.scripts[self.name] += data
+
+    def handle_comment(self, data: str) -> None:
+        self.comments += 1
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.scripts["data"])
+
+    @property
+    def modules(self) -> dict[str, str]:
+        """The text of each module in the import map."""
+        start = "data:text/javascript;base64,"
+        addresses = json.loads(self.scripts["importmap"])["imports"]
+        assert all(address.startswith(start) for address in addresses.values())
+        return {
+            name: base64.b64decode(address.removeprefix(start)).decode()
+            for name, address in addresses.items()
+        }
+
+
+def page(title: str = "A title", **others: Any) -> str:
+    return attention_page(title=title, runs=[run(**({"labels": LABELS, "steps": [0, 9]} | others))])
+
+
+AWKWARD = [
+    *("</script>", "<!--", "<script>", HOSTILE, "]]>", "&lt;", "&", "'\"`", "__proto__"),
+    *(
+        "\u2028",
+        "\u2029",
+        "\x00",
+        "\r\n",
+        "\ud83d",
+        "\udc80",
+        "\ufffd",
+        "\\u003c",
+        "\\",
+        "${a}",
+        "",
+    ),
+    *("", "🦜", "中文", "مرحبا", "\u202eabc", "e\u0301", "W" * 199),
+]
+texts = st.text(st.characters(), max_size=20) | st.sampled_from(AWKWARD)
+encodable = texts.filter(lambda text: text.isprintable() or text.isascii())
+"""Names of heads are never lone surrogates."""
+
+
+@settings(max_examples=50)
+@given(title=texts, labels=st.lists(texts, min_size=5, max_size=5), name=texts, head=encodable)
+def test_no_text_adds_to_the_html_or_ends_a_script(title, labels, name, head):
+    html = page(title, labels=labels, names=[head] * 8, name=name, text=name)
+    parsed, plain = Elements(html), Elements(page())
+    assert parsed.tags == plain.tags
+    assert parsed.comments == plain.comments
+    assert not set("<>&\u2028\u2029") & set(parsed.scripts["data"])
+    html.encode("utf-8")  # can be written, lone surrogates and all
+
+    assert parsed.data["title"] == title
+    [shown] = parsed.data["runs"]
+    assert shown["name"] == shown["text"] == name
+    for label, text in zip(labels, shown["history"]["labels"], strict=True):
+        assert text == visible(label) or visible(label).startswith(text.removesuffix("…"))
+    assert shown["history"]["steps"][0]["names"] == [head] * 8
+
+
+def test_the_parts_of_every_run_and_step_come_back():
+    runs = [run(name, labels=LABELS, steps=[0, 9]) for name in ("one", "two")]
+    elements = Elements(attention_page(title="", runs=runs))
+    seen = set()
+    for given_run, shown in zip(runs, elements.data["runs"], strict=True):
+        steps = zip(given_run["history"]["steps"], shown["history"]["steps"], strict=True)
+        for given_step, step in steps:
+            assert {**step, "parts": None} == {**given_step, "parts": None}
+            for given_key, key in zip(given_step["parts"], step["parts"], strict=True):
+                part = base64.b64decode(elements.scripts[f"part-{key}"])
+                assert part == given_run["parts"][given_key]
+                seen.add(key)
+    assert len(seen) == 2 * 2 * 3
+    assert runs[0]["history"]["steps"][0]["parts"][0] == "one/0/1"  # not changed
+
+
+def test_every_import_of_a_module_is_in_the_page():
+    modules = Elements(page()).modules
+    assert set(modules) == {file.name for file in MODULES} - set(TAB_ONLY)
+    imports = re.compile(r'\bimport\b[^;]*?"([^"]+)"')
+    for text in [*modules.values(), Elements(page()).scripts["module"]]:
+        for name in imports.findall(text):
+            assert name in modules
+    assert 'from "dom.js"' in modules["viewer.js"]
+
+
+def test_the_policy_of_the_page_allows_no_request():
+    policies = [
+        dict(attributes)["content"]
+        for tag, attributes in Elements(page()).tags
+        if tag == "meta" and dict(attributes).get("http-equiv") == "Content-Security-Policy"
+    ]
+    assert len(policies) == 1
+    assert policies[0].startswith("default-src 'none';")
+    assert "connect-src" not in policies[0]
+
+
+@pytest.mark.parametrize("file", MODULES, ids=lambda file: file.name)
+def test_a_module_builds_no_html_from_data_and_knows_no_other_site(file):
+    text = file.read_text(encoding="utf-8")
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", text
+    )
+    assert not re.search(r"https?://|@import|XMLHttpRequest", text)
+    assert bool(re.search(r"\bfetch\(", text)) == (file.name == "tab.js")
+    assert len(text.splitlines()) <= 250
+
+
+def test_the_style_sheet_asks_for_nothing():
+    assert not re.search(r"https?://|url\(|@import", (STATIC / "viewer.css").read_text("utf-8"))
+
+
+def test_the_page_is_little_larger_than_its_data():
+    made = run(labels=[f" word{number}" for number in range(256)], layers=4, heads=4, steps=[0, 9])
+    html = attention_page(title="", runs=[made])
+    data = sum(map(len, made["parts"].values())) * 4 / 3
+    assert len(html.encode()) < data + 250_000
