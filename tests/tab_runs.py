@@ -124,7 +124,8 @@ def board(logdir: Path, *, load_fast: bool, path: Path | None = None) -> Iterato
     a second. It finds Python modules also in the folder `path`."""
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logdir), "--port", "0"]
     command += ["--load_fast", str(load_fast).lower(), "--reload_interval", "1"]
-    environment = {**os.environ, **({"PYTHONPATH": str(path)} if path else {})}
+    folders = [*filter(None, [path and str(path), os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
     with subprocess.Popen(command, stderr=PIPE, text=True, env=environment) as process:
         lines: list[str] = []
         reader = threading.Thread(target=lambda: lines.extend(process.stderr or ()))

@@ -11,12 +11,13 @@ from chinese import TEXT
 from composing import training_config
 
 import headscope
-from headscope.analysis.page import attention_page
+from headscope.analysis.head_statistics import measure_heads
+from headscope.analysis.report.page import page_of
 from headscope.data.corpus import TextFiles
 from headscope.data.store import prepare_store
 from headscope.data.tokenizer import Tokenizer, bpe, byte, char
-from headscope.training.callbacks.attention_maps import AttentionMaps
 from headscope.training.callbacks.from_config import optional_callbacks
+from headscope.training.callbacks.head_watch import HeadWatch
 from headscope.training.callbacks.samples import Samples, as_markdown
 
 MAKERS = {"char": char, "byte": byte, "bpe": partial(bpe, vocab_size=400)}
@@ -39,13 +40,12 @@ def test_labels_while_training(kind, tmp_path):
     store = prepare_store(corpus, MAKERS[kind], root=tmp_path / "stores")
     options = {"max_new_tokens": 1, "temperature": 1.0, "top_k": None, "seed": 0}
     samples = Samples(tokenizer=store.tokenizer, prompt="", **options)
-    [maps] = [
-        each
-        for each in optional_callbacks(training_config(), store, samples, tmp_path)
-        if isinstance(each, AttentionMaps)
-    ]
-    assert len(maps.labels) == len(maps.tokens)
-    assert_every_byte_is_told(maps.labels, store.tokenizer)
+    callbacks = optional_callbacks(
+        training_config(), store, samples, tmp_path, probe=None, say=print
+    )
+    [watch] = [each for each in callbacks if isinstance(each, HeadWatch)]
+    assert len(watch.text.labels) == len(watch.text.tokens)
+    assert_every_byte_is_told(watch.text.labels, store.tokenizer)
 
 
 @pytest.mark.parametrize("kind", MAKERS)
@@ -58,14 +58,11 @@ def test_labels_of_a_checkpoint_and_its_page(kind, tmp_path):
     first = {"char": ["多", "言"], "byte": ["多 1/3", "多 2/3"]}
     assert reading.labels[:2] == first.get(kind, reading.labels[:2])
 
-    layers, heads, _, _ = reading.weights.shape
-    figures = [{"layer": layer, "head": head} for layer in range(layers) for head in range(heads)]
-    page = attention_page(
-        weights=reading.weights, labels=reading.labels, figures=figures, title="名"
-    )
+    statistics = measure_heads(loaded.model, torch.tensor([reading.tokens]), texts=2)
+    page = page_of(loaded, reading, len(reading.tokens), [(loaded, statistics)])
     [data] = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page)
-    assert json.loads(data)["labels"] == reading.labels
-    assert json.loads(data)["title"] == "名"
+    [run] = json.loads(data)["runs"]
+    assert run["history"]["labels"] == reading.labels
 
 
 def test_sampled_chinese_is_whole_in_tensorboard():

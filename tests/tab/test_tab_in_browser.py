@@ -262,5 +262,6 @@ def test_new_steps_of_a_run_appear(tab: Tab, served: tuple[Board, Path]) -> None
     tab.browser.switch_to.default_content()
     tab.all('button[aria-label="Reload"], button.reload-button')[0].click()
     tab.enter()
-    until(lambda: tab.step == new, "the step in the tab")  # the cursor stays at the last step
+    # The cursor stays at the last step. Without TensorBoard's message, the tab looks after 30 s.
+    until(lambda: tab.step == new, "the step in the tab", seconds=15)
     assert tab.score == scored(new)

@@ -155,14 +155,20 @@ def expected_cells(weights: np.ndarray, scale: str = "viridis") -> np.ndarray:
     return matplotlib.colormaps[scale](np.rint(places * 255).astype(int), bytes=True)
 
 
-def assert_cells(page: Any, weights: np.ndarray, scale: str = "viridis", **other: Any) -> None:
-    """The map has these colours, with an error of 1/255 of a weight, and no future."""
+def assert_cells(
+    page: Any,
+    weights: np.ndarray,
+    scale: str = "viridis",
+    error: float = 1 / 255,
+    **other: Any,
+) -> None:
+    """The map has the colours of weights with at most this error, and no future."""
     seen = cells(page, len(weights), **other)
     future = np.triu(np.ones_like(weights, dtype=bool), 1)
     assert (seen[future] == 0).all()
     wanted = [
         expected_cells((weights + d).clip(-1, 1).clip(0 if scale == "viridis" else -1), scale)
-        for d in (-1 / 255, 0, 1 / 255)
+        for d in np.linspace(-error, error, 21)
     ]
     low, high = np.min(wanted, 0).astype(int) - 3, np.max(wanted, 0).astype(int) + 3
     assert ((low <= seen) & (seen <= high))[~future].all()
@@ -207,10 +213,12 @@ def test_hostile_names_of_heads_figures_runs_and_texts_stay_text(opened):
     assert HOSTILE in find_one(page, ".bar select").text
 
 
-def test_the_page_opens_at_the_last_step_on_the_head_furthest_above_its_threshold(page):
-    made = small_run()
+def test_the_page_opens_at_the_last_step_on_the_head_furthest_above_its_threshold(opened):
+    made = small_run(weights=WEIGHTS[::-1, ::-1])
+    page = opened(made)
     last = made["history"]["steps"][-1]
     best = int(np.argmax(last["ratios"]))
+    assert best > 0
     name, score = last["names"][best], last["scores"][best]
     assert headline(page) == f"L{best // HEADS}H{best % HEADS} {name} {score:.2f}"
     loss = made["history"]["loss"]["values"][-1]
@@ -400,7 +408,7 @@ def compared(page: Any, first: np.ndarray, second: np.ndarray) -> None:
         ),
         1,
     )
-    assert_cells(page, (first - second) / reach, "RdBu_r")
+    assert_cells(page, (first - second) / reach, "RdBu_r", error=2 / 255 / reach)
     for number, side in enumerate([first, second], 1):
         assert_cells(page, side, selector=f".sides figure:nth-child({number}) canvas")
     hover(page, tokens(page)[5])
@@ -663,6 +671,26 @@ def test_a_damaged_step_says_so_and_the_other_steps_are_shown(opened, damage):
     press(page, Keys.ARROW_LEFT)
     assert not find_one(page, ".notice").is_displayed()
     assert_cells(page, weights_at(10, 1000, WEIGHTS)[0, 0])
+
+
+def test_decompression_stops_when_more_comes_out_than_the_header_justifies(browser, opened):
+    made = small_run(steps=[1])
+    [step] = made["history"]["steps"]
+    made["parts"][step["parts"][1]] = zlib.compress(bytes(50 * 2**20))
+    count_bytes = """window.decompressed = 0;
+    const read = ReadableStreamDefaultReader.prototype.read;
+    ReadableStreamDefaultReader.prototype.read = async function () {
+      const next = await read.call(this);
+      window.decompressed += next.value?.length ?? 0;
+      return next;
+    };"""
+    [added] = browser.execute_cdp_cmd(
+        "Page.addScriptToEvaluateOnNewDocument", {"source": count_bytes}
+    ).values()
+    page = opened(made, state="head=L0H0")
+    browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", {"identifier": added})
+    assert "its size does not match its header" in find_one(page, ".notice").text
+    assert 0 < page.execute_script("return window.decompressed") < 2**20
 
 
 def test_a_page_without_runs_says_how_to_get_them(opened):

@@ -20,7 +20,7 @@ import torch
 
 from headscope.errors import UserError
 
-FORMAT = 3
+FORMAT = 4
 
 DEPTH = 64
 """Maximum nesting depth of the dictionaries and lists in a checkpoint."""

@@ -89,6 +89,18 @@ class ScalingSuiteConfig(SuiteConfig):
 
 
 @dataclass
+class WatchingSuiteConfig(SuiteConfig):
+    rounds: int = MISSING
+
+
+@dataclass
+class ViewerSuiteConfig(SuiteConfig):
+    rounds: int = MISSING
+    steps: int = MISSING
+    shapes: list[list[int]] = MISSING
+
+
+@dataclass
 class BenchmarkConfig(MoreThanTrainConfig):
     suite: SuiteConfig = MISSING
     output: str = MISSING
@@ -166,6 +178,8 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "data": DataSuiteConfig,
         "memory": MemorySuiteConfig,
         "scaling": ScalingSuiteConfig,
+        "watching": WatchingSuiteConfig,
+        "viewer": ViewerSuiteConfig,
     },
     "compare": {
         "attention": ChoicesConfig,

@@ -18,6 +18,7 @@ from headscope.analysis.metrics import head_figures
 from headscope.data.tokenizer import bpe
 from headscope.evaluation import validation_text
 from headscope.nn.capture import attention_weights
+from headscope.viewer.snapshot import max_bytes
 
 pytestmark = pytest.mark.usefixtures("pictures_not_drawn")
 
@@ -205,7 +206,8 @@ def test_moments_may_be_named_one_by_one_in_any_order(script: Script, run: Path)
 def test_a_page_holds_as_many_tokens_as_a_browser_can(
     script: Script, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headscope.analysis.page.MAX_WEIGHTS", 8 * 5**2)
+    size = max_bytes(layers=2, heads=4, tokens=5)
+    monkeypatch.setattr("headscope.analysis.report.page.MAX_BYTES", size)
     said = script("analyze", f"checkpoint={run}", "text=abcdefgh")
     assert said.code == 0, said.err
     assert "attention.html has the first 5 of 8 tokens" in said.err
@@ -213,5 +215,6 @@ def test_a_page_holds_as_many_tokens_as_a_browser_can(
     assert '"labels":["a","b","c","d","e"]' in page
     weights = headscope.load(run).attention("abcde").weights.flatten(0, 1)
     assert [float(row["L1H2"]) for row in rows_of(run / "analysis" / "jensen_shannon.csv")] == (
-        pytest.approx(jensen_shannon(weights)[:, 6].tolist(), abs=1e-5)
+        # The distances are about 0.001, and the square root in them enlarges rounding errors.
+        pytest.approx(jensen_shannon(weights)[:, 6].tolist(), abs=1e-4)
     )

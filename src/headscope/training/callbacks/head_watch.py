@@ -106,6 +106,7 @@ class HeadWatch(StepCallback):
         self.names: list[str] = []  # at the last measurement
         self.announced: set[str] = set()  # heads with names, such as "L0H2 previous-token"
         self.logged_bytes = 0
+        self.logged_steps = 0
         self.layout_written = False
 
     def state_dict(self) -> dict[str, Any]:
@@ -113,6 +114,7 @@ class HeadWatch(StepCallback):
             "names": " ".join(self.names),
             "announced": "\n".join(sorted(self.announced)),
             "logged_bytes": self.logged_bytes,
+            "logged_steps": self.logged_steps,
             "layout_written": self.layout_written,
         }
 
@@ -121,6 +123,7 @@ class HeadWatch(StepCallback):
         self.names = state["names"].split()
         self.announced = set(state["announced"].splitlines())
         self.logged_bytes = state["logged_bytes"]
+        self.logged_steps = state["logged_steps"]
         self.layout_written = state["layout_written"]
 
     def due(self, step: int) -> bool:
@@ -188,6 +191,7 @@ class HeadWatch(StepCallback):
         if additional and self.logged_bytes + size * (1 + planned) > self.max_bytes:
             return []
         self.logged_bytes += size
+        self.logged_steps += 1
         return parts
 
     def _announce(self, statistics: HeadStatistics, step: int) -> None:

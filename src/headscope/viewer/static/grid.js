@@ -17,6 +17,8 @@ export function createGrid(parent, actions) {
   let heads = 0;
   let cells = []; // {button, place, name, score}, layer by layer
   let opened = null;
+  let boxes = []; // [left, top, width] of each thumbnail
+  let size = [0, 0]; // of the canvas
   let painted = []; // what the thumbnails show
 
   function build(layers, headsPerLayer) {
@@ -59,24 +61,29 @@ export function createGrid(parent, actions) {
 
   const atlasColumns = () => Math.ceil(Math.sqrt(cells.length));
 
+  function measure() {
+    canvas.style.width = canvas.style.height = "0"; // the canvas must not enlarge what is measured
+    boxes = cells.map(({ button, place }) =>
+      [button.offsetLeft + place.offsetLeft, button.offsetTop + place.offsetTop, place.offsetWidth]);
+    size = [grid.scrollWidth, grid.scrollHeight];
+  }
+
   function draw() {
     if (painted.length === 0) return;
-    const [width, height] = [grid.scrollWidth, grid.scrollHeight];
-    const boxes = cells.map(({ button, place }) =>
-      [button.offsetLeft + place.offsetLeft, button.offsetTop + place.offsetTop, place.offsetWidth]);
-    canvas.style.width = `${width}px`;
-    const context = fit(canvas, width, height);
+    canvas.style.width = `${size[0]}px`;
+    const context = fit(canvas, ...size);
     context.imageSmoothingEnabled = false;
     const columns = atlasColumns();
     const side = atlas.width / columns;
-    boxes.forEach(([x, y, size], number) => context.drawImage(
-      atlas, (number % columns) * side, Math.floor(number / columns) * side, side, side, x, y, size, size));
+    boxes.forEach(([x, y, width], number) => context.drawImage(
+      atlas, (number % columns) * side, Math.floor(number / columns) * side, side, side, x, y, width, width));
   }
 
   return {
     show({ history, step, opened: head, comparison }) {
       const newShape = `${history.layers} x ${history.heads}`;
-      if (newShape !== shape) build(history.layers, history.heads);
+      const isNew = newShape !== shape;
+      if (isNew) build(history.layers, history.heads);
       shape = newShape;
       cells.forEach(({ button, name, score }, number) => {
         const label = `${headName(number, heads)} ${step.names[number]} ${scoreText(step.scores[number])}`;
@@ -88,6 +95,7 @@ export function createGrid(parent, actions) {
         write(score, scoreText(step.scores[number]));
       });
       press(head);
+      if (isNew) measure();
       write(about, comparison && comparison.kind !== "head"
         ? `Difference from ${comparison.what}: red is more weight, blue is less.`
         : "One row per layer. Click a head to open it.");
@@ -98,9 +106,9 @@ export function createGrid(parent, actions) {
       if (shown.every((each, i) => each === painted[i])) return;
       painted = shown;
       const { side, bytes } = thumbnails;
-      const size = side * side;
-      const start = view === "shares" ? cells.length * size : 0;
-      const values = Float32Array.from({ length: cells.length * size }, (_, at) =>
+      const area = side * side;
+      const start = view === "shares" ? cells.length * area : 0;
+      const values = Float32Array.from({ length: cells.length * area }, (_, at) =>
         (bytes[start + at] - (otherThumbnails?.bytes[start + at] ?? 0)) / 255);
       const scale = otherThumbnails ? differences(reachOf(values)) : WEIGHTS;
       const columns = atlasColumns();
@@ -108,11 +116,14 @@ export function createGrid(parent, actions) {
       paint(atlas, columns * side, rows * side, (x, y) => {
         const number = Math.floor(y / side) * columns + Math.floor(x / side);
         const [query, key] = [y % side, x % side];
-        return key > query || number >= cells.length ? null : values[number * size + query * side + key];
+        return key > query || number >= cells.length ? null : values[number * area + query * side + key];
       }, scale);
       draw();
     },
 
-    resize: draw,
+    resize() {
+      measure();
+      draw();
+    },
   };
 }

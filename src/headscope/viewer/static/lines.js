@@ -1,7 +1,7 @@
 // Lines from queries (left) to keys (right). Only the visible rows are drawn.
 
 import { card, fit, make, shortened, write } from "./dom.js";
-import { shadesOf } from "./text.js";
+import { shadesOf } from "./shades.js";
 import { at } from "./weights.js";
 
 const MIN_WEIGHT = { all: 0.05, token: 0.005 };

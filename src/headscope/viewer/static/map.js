@@ -95,7 +95,7 @@ export function createMap(parent, actions) {
     const key = pointed?.key ?? pointed?.token;
     if (query === undefined) return;
     const cell = side / tokens;
-    const line = 1.5 * devicePixelRatio;
+    const line = Math.max(1, Math.min(1.5 * devicePixelRatio, cell / 2));
     context.lineWidth = line;
     const frame = (colour, x, y, width, height) => {
       context.strokeStyle = colour;

@@ -17,9 +17,11 @@ export function createStore(source) {
     const name = JSON.stringify([run, text]);
     const entry = histories.get(name);
     if (entry && !entry.stale) return entry.promise;
-    const promise = source.history(run, text).then(async (fresh) => merged(await entry?.promise, fresh));
-    histories.set(name, { promise, stale: false });
-    promise.catch(() => histories.delete(name));
+    const old = entry?.promise.catch(() => null);
+    const promise = source.history(run, text).then(async (fresh) => merged(await old, fresh));
+    const fetched = { promise, stale: false };
+    histories.set(name, fetched);
+    promise.catch(() => { fetched.stale = true; });
     return promise;
   }
 

@@ -6,7 +6,7 @@ import { textOn } from "./theme.js";
 
 /** The heights of the strips: {row, gap, height}. */
 export function stripsOf({ layers, heads }) {
-  const row = Math.max(1, Math.min(17, Math.floor(432 / (layers * heads))));
+  const row = Math.max(1, Math.min(17, Math.floor(560 / (layers * heads))));
   const gap = layers > 1 && layers * heads <= 512 ? 3 : 0;
   return { row, gap, height: layers * heads * row + (layers - 1) * gap };
 }
@@ -29,19 +29,25 @@ export function drawStrips(context, { history, theme }, x, area) {
       for (to = from + 1; to < steps.length && steps[to].names[head] === name;) to += 1;
       const width = edges[to] - edges[from];
       fillName(context, theme, name, edges[from], top, width, height);
-      if (height >= 12 && name !== NO_NAME) label(context, theme, name, edges[from], top, width, height);
+      if (height >= 11 && name !== NO_NAME) label(context, theme, name, edges[from], top, width, height);
     }
     context.font = `11px ${theme.font}`;
     context.textAlign = "right";
     context.fillStyle = theme.quiet;
-    if (height >= 10) context.fillText(headName(head, heads), area.left - 8, top + height / 2);
-    else if (head % heads === 0 && heads * strips.row >= 11) {
-      context.fillText(`L${head / heads}`, area.left - 8, top + 5);
-    }
+    const text = height >= 10 ? headName(head, heads) : `L${head / heads}`;
+    if (hasLabel(history, head)) context.fillText(text, area.left - 8, top + labelMiddle(height));
   }
 }
 
 const heightOfStrip = ({ row }) => (row > 3 ? row - 1 : row);
+const labelMiddle = (height) => (height >= 10 ? height / 2 : 5);
+
+/** Every strip has a label if it is high enough, otherwise the first strip of a layer has one. */
+function hasLabel(history, head) {
+  const { row } = stripsOf(history);
+  const { heads } = history;
+  return heightOfStrip({ row }) >= 10 || (head % heads === 0 && heads * row >= 11);
+}
 
 /** Marks the strip of the opened head. */
 export function markStrip(context, { history, opened, theme }, area) {
@@ -51,13 +57,18 @@ export function markStrip(context, { history, opened, theme }, area) {
   context.strokeStyle = theme.ink;
   context.lineWidth = 1.5;
   context.strokeRect(area.left - 1, top - 1, area.right - area.left + 2, height + 2);
-  context.fillStyle = theme.card; // hides the labels below
-  context.fillRect(0, top + height / 2 - 10, area.left - 4, 20);
+  context.fillStyle = theme.card; // hides the labels that would overlap
+  const middle = top + height / 2;
+  for (let head = 0; head < history.layers * history.heads; head++) {
+    const y = area.top + stripTop(strips, head, history.heads) + labelMiddle(height);
+    const overlaps = Math.abs(y - middle) < 10 && hasLabel(history, head);
+    if (overlaps) context.fillRect(0, y - 7, area.left - 4, 14);
+  }
   context.fillStyle = theme.ink;
   context.font = `600 11px ${theme.font}`;
   context.textAlign = "right";
   context.textBaseline = "middle";
-  context.fillText(headName(opened, history.heads), area.left - 8, top + height / 2);
+  context.fillText(headName(opened, history.heads), area.left - 8, middle);
 }
 
 /** Writes a name on its strip if there is room, on a plain ground, since stripes hide letters. */

@@ -2,12 +2,13 @@
 
 import { make } from "./dom.js";
 
-/** Makes `element` a term that is explained by `text`. Without a text, it stays as it is. */
+/** Makes `element` a term that is explained by `text`, or an ordinary text if `text` is undefined. */
 export function explain(element, text) {
-  if (!text) return;
-  element.setAttribute("data-tip", text);
-  element.setAttribute("aria-description", text);
-  element.setAttribute("tabindex", "0");
+  const attributes = { "data-tip": text, "aria-description": text, tabindex: "0" };
+  for (const [name, value] of Object.entries(attributes)) {
+    if (text === undefined) element.removeAttribute(name);
+    else element.setAttribute(name, value);
+  }
 }
 
 /** Shows the texts of `explain` for all elements inside `root`. */
@@ -27,14 +28,14 @@ export function createTooltip(root) {
     tip.style.left = `${Math.max(8, Math.min(box.left, width - tip.offsetWidth - 8))}px`;
     const below = box.bottom + 6;
     const fits = below + tip.offsetHeight < document.documentElement.clientHeight;
-    tip.style.top = `${fits ? below : Math.max(8, box.top - tip.offsetHeight - 6)}px`;
+    const top = fits ? below : Math.max(8, box.top - tip.offsetHeight - 6);
+    tip.style.top = `${top + window.scrollY}px`; // the tooltip scrolls with the page
   }
 
   root.addEventListener("pointerover", open);
   root.addEventListener("focusin", open);
   root.addEventListener("focusout", () => { tip.hidden = true; });
   root.addEventListener("pointerleave", () => { tip.hidden = true; });
-  document.addEventListener("scroll", () => { tip.hidden = true; }, { passive: true });
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") tip.hidden = true;
   });

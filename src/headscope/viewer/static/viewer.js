@@ -48,6 +48,11 @@ export function createViewer(root, { store, address, title }) {
   const opened = make(main, "section", { class: "opened", "aria-labelledby": "opened-head" });
   const headline = make(opened, "div", { class: "headline" });
   const heading = make(headline, "h2", { id: "opened-head" });
+  const head = make(heading, "span");
+  heading.append(" ");
+  const headType = make(heading, "span", { dir: "auto" });
+  heading.append(" ");
+  const score = make(heading, "span");
   const moment = make(headline, "p", { class: "quiet moment" });
   const says = make(headline, "p", { class: "says", role: "status" });
   const panels = make(opened, "div", { class: "panels" });
@@ -177,10 +182,10 @@ export function createViewer(root, { store, address, title }) {
     say(problem ?? shortened);
     size.textContent = [count(history.layers, "layer"), `${count(history.heads, "head")} each`,
       count(tokens, "token"), count(history.steps.length, "step")].join(" · ");
-    heading.replaceChildren(`${next.name} `);
-    const name = make(heading, "span", { dir: "auto" }, step.names[next.opened]);
-    explain(name, own(HEAD_NAMES, step.names[next.opened]));
-    heading.append(` ${scoreText(step.scores[next.opened])}`);
+    head.textContent = next.name;
+    headType.textContent = step.names[next.opened];
+    explain(headType, own(HEAD_NAMES, step.names[next.opened]));
+    score.textContent = scoreText(step.scores[next.opened]);
     moment.textContent = next.moment;
     for (const panel of [timeline, grid, text, figures]) panel.show(next);
     bar.show(next);
