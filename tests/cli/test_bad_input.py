@@ -85,6 +85,8 @@ def assert_one_line(said: Said, *words: str) -> None:
         (["trainer.compile=1"], ["trainer.compile=1"]),
         (["optimizer.weight_decay=inf"], ["optimizer.weight_decay=inf", "finite"]),
         (["schedule.final_fraction=inf"], ["schedule.final_fraction=inf", "finite"]),
+        (["callbacks.attention.steps=501"], ["attention.steps=501", "500"]),
+        (["callbacks.attention.run_megabytes=-1"], ["run_megabytes=-1", "at least 0"]),
         (["callbacks.heads.thresholds.self=nan"], ["thresholds.self=nan", "finite"]),
         (["seed=99999999999999999999"], ["seed=99999999999999999999", "64 bits"]),
         (["model.heads=1180591620717411303424"], ["model.heads", "64 bits"]),

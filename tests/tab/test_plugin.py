@@ -15,8 +15,9 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import SummaryWriter
 
 import headscope.viewer
-from headscope.tensorboard.loader import MAX_STEPS, AttentionLoader
+from headscope.tensorboard.loader import AttentionLoader
 from headscope.training.callbacks.tensorboard_log import add_scalars, add_snapshot
+from headscope.viewer import MAX_STEPS
 
 STEPS = range(0, 120, 2)
 MARKUP = "<script>alert(1)</script>"

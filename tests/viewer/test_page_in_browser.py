@@ -540,13 +540,13 @@ def test_arrow_keys_go_through_the_heads_and_stop_at_the_ends(opened):
         [pressed] = find(page, ".grid [aria-pressed=true]")
         assert pressed.get_attribute("aria-label").startswith(name)
         assert pressed == page.switch_to.active_element
-    assert moment(page).startswith("step 1,000")
+        assert moment(page).startswith("step 1,000")
 
 
 def test_the_keyboard_alone_points_at_a_token_and_keeps_it(opened):
     page = opened(small_run(), state="head=L0H0")
     page.execute_script("document.querySelector('.tokens [data-token]').focus()")
-    press(page, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+    press(page, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_LEFT)
     assert says(page).startswith("“·of” looks at “·state” 0.90")
     press(page, Keys.ENTER)
     assert tokens(page)[2].get_attribute("aria-pressed") == "true"
@@ -616,6 +616,8 @@ def test_pages_of_any_size_fit_any_width(opened, layers, heads, count, width):
     names = find(page, ".grid .name")
     assert len(names) == layers * heads
     assert all(name.text for name in names)
+    click(page, find(page, ".grid button")[-1])
+    assert headline(page).startswith(f"L{layers - 1}H{heads - 1} ")
     text, table = find_one(page, ".text-card").rect, find_one(page, ".figures-card").rect
     assert width > 860 or text["y"] < table["y"]
 
@@ -704,3 +706,14 @@ def test_uniform_attention_is_shown_both_ways(opened):
         run(labels=["a"] * 8, layers=1, heads=1, steps=[1], weights=uniform(8)[None, None])
     )
     assert_cells(page, uniform(8))
+
+
+def test_the_thumbnails_fit_after_the_window_became_smaller(opened):
+    page = opened(small_run())
+    for width in (1600, 360):
+        resize(page, width)
+        says(page)
+        script = (
+            "const at = document.querySelector('.grid'); return at.scrollWidth - at.clientWidth"
+        )
+        assert page.execute_script(script) <= 0

@@ -14,9 +14,8 @@ from tensorboard import plugin_util
 from tensorboard.data.provider import BlobSequenceDatum, DataProvider, RunTagFilter
 
 from headscope.errors import first_line
-from headscope.tensorboard.loader import MAX_STEPS
 from headscope.terminal import printable
-from headscope.viewer import PLUGIN
+from headscope.viewer import MAX_STEPS, PLUGIN
 
 MAX_PARTS = 256
 """Maximum number of parts of a snapshot. A damaged event file may claim any number, and TensorBoard

@@ -10,11 +10,7 @@ from tensorboard.plugins.base_plugin import TBContext, TBLoader, TBPlugin
 from tensorboard.util import tb_logging
 
 from headscope.errors import first_line
-from headscope.viewer import PLUGIN
-
-MAX_STEPS = 1000
-"""Maximum number of snapshots per run and text. Without a limit, a small hostile event file could
-make TensorBoard allocate much memory."""
+from headscope.viewer import MAX_STEPS, PLUGIN
 
 
 class AttentionLoader(TBLoader):

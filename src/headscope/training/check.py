@@ -7,6 +7,7 @@ from headscope.config.parse import short
 from headscope.config.training import PRECISIONS, TrainConfig, TrainerConfig
 from headscope.errors import UserError
 from headscope.generation import check_sampling
+from headscope.viewer import MAX_STEPS
 
 ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
 MAX_SAMPLE_TOKENS = 100_000
@@ -50,6 +51,12 @@ def check(config: TrainConfig) -> None:
     for key, (value, minimum) in values_and_minima.items():
         if not value >= minimum:
             raise UserError(f"{key}={value} must be at least {minimum}")
+    if callbacks.attention.steps > MAX_STEPS // 2:
+        raise UserError(
+            f"callbacks.attention.steps={callbacks.attention.steps} must be at most "
+            f"{MAX_STEPS // 2}: TensorBoard shows {MAX_STEPS:,} steps, and steps where the name of "
+            "a head changes are added"
+        )
     if callbacks.samples.max_new_tokens > MAX_SAMPLE_TOKENS:
         raise UserError(
             f"callbacks.samples.max_new_tokens={callbacks.samples.max_new_tokens} must be at most "

@@ -1,4 +1,4 @@
-"""attention.html: the attention viewer with the attention of a checkpoint, or of several steps of its
+"""attention.html: the attention viewer with the attention of a checkpoint, or of several steps of a
 run.
 
 Shapes: L layers, H heads per layer, T tokens.

@@ -28,7 +28,8 @@ def add_scalars(writer: SummaryWriter, values: Mapping[str, float], step: int) -
 def add_picture(writer: SummaryWriter, tag: str, picture: Image.Image, step: int) -> None:
     """Logs an image in its own pixel format. `SummaryWriter.add_image` would convert it to RGB."""
     png = io.BytesIO()
-    picture.save(png, format="PNG", compress_level=1)
+    # TensorBoard computes a checksum of each byte in Python, which takes longer than compression.
+    picture.save(png, format="PNG", compress_level=6)
     image = Summary.Image(
         height=picture.height,
         width=picture.width,

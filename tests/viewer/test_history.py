@@ -1,0 +1,129 @@
+"""Headers from strangers are checked, and headers of one run become a history."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headscope.viewer.history import MAX_TOKENS, HeaderError, history, read_header
+
+GOOD = {
+    "format": 1,
+    "step": 5,
+    "layers": 1,
+    "heads": 2,
+    "labels": ["a", "<b>"],
+    "text_tokens": 3,
+    "names": ["self", "mixed"],
+    "scores": [0.5, None],
+    "ratios": [1, 0.0],
+    "figures": {"self": [0.5, 0.1]},
+    "uniform": {"self": 0.3},
+    "ends": {"self": [0, 1]},
+}
+
+
+def header(**changes) -> dict:
+    return read_header(json.dumps(GOOD | changes).encode())
+
+
+def test_a_good_header_is_read_and_unknown_entries_are_dropped():
+    assert header(extra="x" * 1000) == {k: v for k, v in GOOD.items() if k != "format"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"format": 2},
+        {"format": None},
+        {"step": -1},
+        {"step": 1.5},
+        {"step": True},
+        {"step": 2**60},
+        {"layers": 0},
+        {"layers": 5000},
+        {"layers": 100, "heads": 100},
+        {"labels": []},
+        {"labels": "ab"},
+        {"labels": ["a", 1]},
+        {"labels": ["a" * 1000, "b"]},
+        {"labels": ["a"] * (MAX_TOKENS + 1)},
+        {"text_tokens": "3"},
+        {"names": ["self"]},
+        {"names": ["self", None]},
+        {"scores": [0.5]},
+        {"scores": [0.5, "1"]},
+        {"scores": [0.5, True]},
+        {"ratios": [1e308, 0]},
+        {"figures": []},
+        {"figures": {"self": [1]}},
+        {"figures": {"self": {"0": 1}}},
+        {"figures": {"x" * 300: [0, 0]}},
+        {"figures": {str(number): [0, 0] for number in range(200)}},
+        {"uniform": {"self": [1]}},
+        {"ends": {"self": [0]}},
+    ],
+)
+def test_a_bad_header_is_refused(changes):
+    with pytest.raises(HeaderError):
+        header(**changes)
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_missing_entry_is_refused(name):
+    with pytest.raises(HeaderError):
+        read_header(json.dumps({k: v for k, v in GOOD.items() if k != name}).encode())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\xff", b"[]", b"1", b"null", b"{", b"[" * 100_000, b'{"format": NaN}', b"9" * 5000],
+)
+def test_what_is_no_header_is_refused(data):
+    with pytest.raises(HeaderError):
+        read_header(data)
+
+
+def test_a_number_that_is_not_finite_is_refused():
+    text = json.dumps(GOOD).replace("0.5, null", "NaN, Infinity")
+    with pytest.raises(HeaderError):
+        read_header(text.encode())
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(name=st.sampled_from(list(GOOD)), value=JSON)
+def test_any_value_at_any_place_is_read_or_refused(name, value):
+    try:
+        found = header(**{name: value})
+    except HeaderError:
+        return
+    json.dumps(found, allow_nan=False)  # what the viewer gets is always valid JSON
+
+
+def test_a_history_has_the_steps_in_order_and_the_last_of_two_equal_steps():
+    steps = [header(step=step, scores=[step / 10, 0]) for step in (0, 4, 2)]
+    again = header(step=4, scores=[0.9, 0])
+    keys = [["a", "b"], ["c", "d"], ["e", "f"], ["g", "h"]]
+    loss = {"name": "train/loss", "steps": [1], "values": [2.0]}
+    found = history([*steps, again], keys, loss)
+    assert [step["step"] for step in found["steps"]] == [0, 2, 4]
+    assert found["steps"][-1]["scores"] == [0.9, 0]
+    assert found["steps"][-1]["parts"] == ["g", "h"]
+    assert found["loss"] == loss
+    assert found["labels"] == ["a", "<b>"]
+    assert "names" not in found
+
+
+def test_a_snapshot_of_another_text_or_without_all_parts_is_left_out():
+    other = header(step=1, labels=["x", "y"])
+    cut = header(step=2)
+    found = history([other, cut, header()], [["a", "b"], ["c"], ["d", "e"]], {})
+    assert [step["step"] for step in found["steps"]] == [5]

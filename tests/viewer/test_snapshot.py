@@ -1,0 +1,195 @@
+"""The laws of snapshots: how exact the stored weights are, and how large a snapshot can be."""
+
+import json
+import zlib
+
+import numpy as np
+import pytest
+
+from headscope.viewer.snapshot import (
+    LABEL_CHARACTERS,
+    THUMBNAIL,
+    max_bytes,
+    shares,
+    snapshot_parts,
+    tokens_within,
+)
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    """Causal attention weights (L, H, T, T)."""
+    future = np.triu(np.ones(scores.shape[-2:], dtype=bool), 1)
+    scores = np.where(future, -np.inf, scores)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return (weights / weights.sum(axis=-1, keepdims=True)).astype(np.float32)
+
+
+def weights_of(kind: str, tokens: int = 70) -> np.ndarray:
+    """Weights (2, 3, T, T) of six heads of one kind."""
+    random = np.random.default_rng(0)
+    scores = random.normal(size=(2, 3, tokens, tokens))
+    if kind == "sharp":
+        scores *= 20
+    if kind == "sink":
+        scores[..., 0] = 9.5  # gives the first token about 0.99
+    if kind == "strong sink":
+        scores[..., 0] = 25
+    if kind == "uniform":
+        scores *= 0
+    return softmax(scores)
+
+
+KINDS = ["soft", "sharp", "sink", "strong sink", "uniform"]
+
+
+def parts_of(weights: np.ndarray, labels: list[str] | None = None, **changes) -> list[bytes]:
+    layers, heads, tokens, _ = weights.shape
+    count = layers * heads
+    given: dict = {
+        "step": 7,
+        "labels": labels or [f"t{number}" for number in range(tokens)],
+        "text_tokens": tokens,
+        "names": ["mixed"] * count,
+        "scores": [0.5] * count,
+        "ratios": [0.0] * count,
+        "figures": {"self": [0.1] * count},
+        "uniform": {"self": 0.1},
+        "ends": {"self": (0.0, 1.0)},
+    }
+    return snapshot_parts(weights, **(given | changes))
+
+
+def decoded(part: bytes, heads: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
+    """The weights and the shares (H, T, T), as the docstring of `layer_part` says."""
+    raw = zlib.decompress(part)
+    numbers = np.frombuffer(raw, "<f4", count=2 * heads * tokens).reshape(2, heads, tokens)
+    rest, peak = numbers.astype(np.float64)
+    codes = np.frombuffer(raw, np.uint8, offset=8 * heads * tokens).reshape(heads, -1)
+    others = np.zeros((heads, tokens, tokens))
+    position = 0
+    for query in range(1, tokens):
+        row = codes[:, position : position + query]
+        others[:, query, 1 : query + 1] = row / 255 * peak[:, query, None]
+        position += query
+    assert position == codes.shape[1]
+    weights = others.copy()
+    weights[..., 0] = 1 - rest
+    return weights, np.divide(
+        others, rest[..., None], out=np.zeros_like(others), where=rest[..., None] > 0
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_and_shares_are_exact_enough(kind):
+    weights = weights_of(kind)
+    if kind == "sink":
+        assert weights[..., 20:, 0].mean() > 0.98
+    parts = parts_of(weights)
+    for layer, part in zip(weights, parts[2:], strict=True):
+        found, found_shares = decoded(part, 3, 70)
+        assert np.abs(found - layer).max() <= 0.002
+        without = layer.astype(np.float64)
+        without[..., 0] = 0
+        total = without.sum(axis=-1, keepdims=True)
+        expected = np.divide(without, total, out=np.zeros_like(without), where=total > 0)
+        assert np.abs(found_shares - expected).max() <= 0.01
+        assert np.abs(shares(layer) - expected).max() <= 1e-4
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 9, THUMBNAIL, 25, 70])
+def test_a_thumbnail_shows_the_largest_weight_of_each_cell(tokens):
+    weights = weights_of("sharp", tokens)
+    side = min(tokens, THUMBNAIL)
+    raw = np.frombuffer(zlib.decompress(parts_of(weights)[1]), np.uint8)
+    small = raw.reshape(2, 2, 3, side, side) / 255
+    for half, whole in zip(small, (weights, shares(weights)), strict=True):
+        edges = [tokens * cell // side for cell in range(side + 1)]
+        for row in range(side):
+            for column in range(side):
+                cell = whole[..., edges[row] : edges[row + 1], edges[column] : edges[column + 1]]
+                assert np.abs(half[..., row, column] - cell.max(axis=(-2, -1))).max() <= 0.002
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 30, 200])
+@pytest.mark.parametrize("kind", ["soft", "uniform"])
+def test_no_snapshot_is_larger_than_its_limit(kind, tokens):
+    many = {f"figure_{number}": [0.12345] * 6 for number in range(20)}
+    parts = parts_of(
+        weights_of(kind, tokens),
+        labels=["\U0001f600" * 100] * tokens,
+        figures=many,
+        uniform=dict.fromkeys(many, 0.12345),
+        ends=dict.fromkeys(many, (0.0, 12345.0)),
+        names=["previous-token"] * 6,
+    )
+    limit = max_bytes(layers=2, heads=3, tokens=tokens)
+    assert sum(map(len, parts)) <= limit
+    assert tokens_within(limit, layers=2, heads=3, tokens=1000) == tokens
+    assert tokens_within(limit - 1, layers=2, heads=3, tokens=1000) == tokens - 1
+
+
+def test_incompressible_weights_stay_within_the_limit():
+    tokens = 150
+    random = np.random.default_rng(1)
+    weights = np.tril(random.random((2, 3, tokens, tokens), dtype=np.float32)) + 1e-9
+    weights = np.tril(weights)
+    weights /= weights.sum(axis=-1, keepdims=True)
+    size = sum(map(len, parts_of(weights)))
+    raw = 6 * (8 * tokens + tokens * (tokens - 1) // 2)
+    assert raw * 0.9 < size <= max_bytes(layers=2, heads=3, tokens=tokens)
+
+
+def test_labels_are_visible_and_cut():
+    labels = ["\n", "a" * 100, "\x07", "<b>"]
+    header = json.loads(parts_of(weights_of("soft", 4), labels=labels)[0])
+    assert header["labels"][0] == "⏎"
+    assert len(header["labels"][1]) == LABEL_CHARACTERS
+    assert header["labels"][2:] == ["U+0007", "<b>"]
+
+
+def test_numbers_that_json_cannot_hold_are_null():
+    figures = {"self": [float("nan"), float("inf"), 1 / 3, 0.0, 1e-9, 1.0]}
+    header = json.loads(parts_of(weights_of("soft", 3), figures=figures)[0])
+    assert header["figures"]["self"] == [None, None, 0.33333, 0.0, 1e-9, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda weights: weights[0], "shape"),
+        (lambda weights: weights[..., :-1], "shape"),
+        (lambda weights: weights.transpose(0, 1, 3, 2), "future"),
+        (lambda weights: weights * 2, "from 0 to 1"),
+        (lambda weights: weights * np.nan, "from 0 to 1"),
+        (lambda weights: weights * 0.5, "sum to one"),
+    ],
+)
+def test_what_is_no_causal_attention_is_refused(change, problem):
+    weights = weights_of("soft", 5)
+    with pytest.raises(ValueError, match=problem):
+        snapshot_parts(
+            change(weights),
+            step=0,
+            labels=["a"] * 5,
+            text_tokens=5,
+            names=[],
+            scores=[],
+            ratios=[],
+            figures={},
+            uniform={},
+            ends={},
+        )
+
+
+def test_a_label_is_needed_for_each_token():
+    with pytest.raises(ValueError, match="3 labels do not match weights of 5 tokens"):
+        parts_of(weights_of("soft", 5), labels=["a"] * 3)
+
+
+def test_rows_of_bf16_are_normalized():
+    weights = weights_of("soft", 30)
+    rounded = (weights.view(np.uint32) & 0xFFFF0000).view(np.float32)
+    assert np.abs(rounded.sum(axis=-1) - 1).max() > 1e-3
+    expected = rounded / rounded.sum(axis=-1, keepdims=True)
+    found, _ = decoded(parts_of(rounded)[2], 3, 30)
+    assert np.abs(found - expected[0]).max() <= 0.002
