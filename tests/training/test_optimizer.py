@@ -156,8 +156,14 @@ def test_muon_rejects_momentum_and_betas_that_are_out_of_range(wrong):
         muon(model(), **(MUON | wrong))
 
 
+@pytest.fixture
+def in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Muon computes in bf16, like torch.optim.Muon, also on a CPU that multiplies bf16 slowly."""
+    monkeypatch.setattr("headscope.training.muon.multiplies_bf16_fast", lambda device: True)
+
+
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
-def test_muon_makes_the_same_updates_as_torch_optim_muon(weight_decay):
+def test_muon_makes_the_same_updates_as_torch_optim_muon(weight_decay, in_bf16):
     generator = torch.Generator().manual_seed(0)
     shapes = [(24, 8), (8, 24), (8, 8), (32, 8), (24, 8), (8, 32), (5, 8)]
     ours = [nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
@@ -204,7 +210,18 @@ def test_adamw_trains_the_vectors_of_additive_attention():
     assert {*fused["params"], *hidden["params"]} == linear
 
 
-def test_each_block_of_rows_is_updated_like_a_separate_matrix():
+@pytest.mark.parametrize("fast", [True, False])
+def test_muon_computes_in_bf16_only_where_that_is_fast(fast, monkeypatch):
+    monkeypatch.setattr("headscope.training.muon.multiplies_bf16_fast", lambda device: fast)
+    matrices = torch.randn(3, 6, 9, generator=torch.Generator().manual_seed(0))
+    made = orthogonal(matrices)
+    assert made.dtype == torch.float32
+    assert torch.equal(made, made.bfloat16().float()) == fast
+    monkeypatch.setattr("headscope.training.muon.multiplies_bf16_fast", lambda device: not fast)
+    torch.testing.assert_close(made, orthogonal(matrices), rtol=0, atol=0.05)
+
+
+def test_each_block_of_rows_is_updated_like_a_separate_matrix(in_bf16):
     generator = torch.Generator().manual_seed(0)
     fused = nn.Parameter(torch.randn(16, 8, generator=generator))
     blocks = [nn.Parameter(block.clone()) for block in fused.detach().split([8, 4, 4])]

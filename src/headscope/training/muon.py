@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headscope.nn.precision import multiplies_bf16_fast
+
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Coefficients a, b, c of the polynomial a x + b x^3 + c x^5 (Jordan 2024). If the polynomial is
 applied five times, it maps every x from 0.002 to 1 to a value between 0.6 and 1.3."""
@@ -84,10 +86,12 @@ def wide(matrix: Tensor) -> Tensor:
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
-    """Moves all singular values of each matrix close to 1, by five Newton-Schulz iterations in bf16
-    (Jordan 2024). `matrices` has the shape (N, R, C), with R <= C."""
+    """Moves all singular values of each matrix close to 1, by five Newton-Schulz iterations
+    (Jordan 2024). They are computed in bf16, or in float32 on a device that multiplies bf16 slowly.
+    `matrices` has the shape (N, R, C), with R <= C."""
     a, b, c = COEFFICIENTS
-    x = matrices.bfloat16()
+    fast = multiplies_bf16_fast(matrices.device)
+    x = matrices.to(torch.bfloat16 if fast else torch.float32)
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     for _ in range(5):
         gram = x @ x.mT  # (N, R, R)
