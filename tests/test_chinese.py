@@ -58,7 +58,7 @@ def test_labels_of_a_checkpoint_and_its_page(kind, tmp_path):
     first = {"char": ["多", "言"], "byte": ["多 1/3", "多 2/3"]}
     assert reading.labels[:2] == first.get(kind, reading.labels[:2])
 
-    statistics = measure_heads(loaded.model, torch.tensor([reading.tokens]), texts=2)
+    statistics = measure_heads(loaded.model, torch.tensor([reading.tokens]))
     page = page_of(loaded, reading, len(reading.tokens), [(loaded, statistics)])
     [data] = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page)
     [run] = json.loads(data)["runs"]

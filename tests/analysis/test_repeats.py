@@ -143,3 +143,12 @@ def test_a_small_vocabulary_repeats_tokens_but_leaves_out_what_it_must():
 def test_what_has_no_two_periods_is_refused(block_size, texts):
     with pytest.raises(ValueError, match=rf"block_size={block_size} .* texts={texts}"):
         repeat_figures(fresh(block_size=block_size), texts=texts)
+
+
+def test_few_texts_have_periods_from_the_whole_range():
+    periods = periods_in(64)
+    few = texts_of(texts=4, length=64).periods.tolist()
+    assert (few[0], few[-1]) == (periods[0], periods[-1])
+    assert len(set(few)) == 4
+    assert set(few) <= set(periods)
+    assert texts_of(texts=8, length=64).periods.tolist() == periods

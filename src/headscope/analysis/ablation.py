@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from headscope.analysis.repeats import repeat_figures
+from headscope.analysis.repeats import RepeatProbe
 from headscope.nn import GPT, MultiHeadAttention
 from headscope.nn.loss import next_token_loss
 
@@ -112,11 +112,12 @@ def other_induction(
     need a previous-token head (Elhage 2021).
 
     The output of the removed head is replaced by zero or, if given, by `means` (H, D) of its layer.
-    `excluded` and `texts` are those of `repeat_figures`. A model with a single head has no other
+    `excluded` and `texts` are those of `RepeatProbe`. A model with a single head has no other
     heads, which gives NaN.
 
-    Raises UserError for the same reasons as `repeat_figures`.
+    Raises UserError for the same reasons as `RepeatProbe`.
     """
+    probe = RepeatProbe(model, excluded=excluded, texts=texts)
     layers, heads = len(model.attentions), model.attentions[0].heads
     largest = torch.full((layers, heads), torch.nan)
     for layer, attention in enumerate(model.attentions):
@@ -124,7 +125,7 @@ def other_induction(
         for head in range(heads):
             removed = torch.tensor([head], device=model.device)  # the same head in all texts
             with replaced_heads(attention, removed, layer_means):
-                induction = repeat_figures(model, excluded=excluded, texts=texts)["induction"]
+                induction = probe.figures(model)["induction"]
             others = torch.arange(layers * heads) != layer * heads + head
             if others.any():
                 largest[layer, head] = induction.cpu().flatten()[others].max()

@@ -15,7 +15,7 @@ from headscope.analysis.metrics import head_figures, uniform, uniform_figures
 from headscope.analysis.repeats import (
     MIN_LENGTH,
     TEXTS,
-    repeat_figures,
+    RepeatProbe,
     text_length,
     uniform_repeat_figures,
 )
@@ -58,16 +58,16 @@ def measure_heads(
     *,
     kinds: TokenKinds | None = None,
     thresholds: Thresholds | None = None,
-    texts: int = TEXTS,
+    repeats: RepeatProbe | None = None,
     track: Callable[[Iterable[Tensor]], Iterable[Tensor]] = iter,
 ) -> HeadStatistics:
     """Measure all metrics of all heads. Most metrics are averaged over `windows` (N, T) of tokens.
 
-    The induction metrics are averaged over repeated random texts instead; `texts` is the number of
-    these texts. The induction metrics are omitted if the model's `block_size` is below
-    `MIN_LENGTH`. The metric `punctuation` is measured only if `kinds` is given, and `frequent` only
-    if `kinds.frequent` is given. `track` wraps the iterable of batches of windows, for example to
-    show progress.
+    The induction metrics are averaged over the repeated random texts of `repeats` instead, by
+    default over TEXTS texts. They are omitted if the model's `block_size` is below `MIN_LENGTH`.
+    The metric `punctuation` is measured only if `kinds` is given, and `frequent` only if
+    `kinds.frequent` is given. `track` wraps the iterable of batches of windows, for example to show
+    progress.
     """
     length = windows.size(1)
     uniform_weights = uniform(torch.ones(length, length, device=model.device))
@@ -95,9 +95,8 @@ def measure_heads(
     baseline = uniform_figures(length)
     baseline |= {name: float(total) / max(1, queries[name]) for name, total in uniform_sums.items()}
     if text_length(model) >= MIN_LENGTH:
-        excluded = [] if kinds is None else kinds.special.nonzero()[:, 0].tolist()
-        repeats = repeat_figures(model, excluded=excluded, texts=texts)
-        figures |= {name: figure.cpu() for name, figure in repeats.items()}
+        repeats = repeats or repeat_probe(model, kinds, TEXTS)
+        figures |= {name: figure.cpu() for name, figure in repeats.figures(model).items()}
         baseline |= uniform_repeat_figures(text_length(model))
     return HeadStatistics(
         figures=figures,
@@ -106,3 +105,9 @@ def measure_heads(
         similarity=(similarity / len(windows)).clamp(0, 1),
         tokens=length,
     )
+
+
+def repeat_probe(model: GPT, kinds: TokenKinds | None, texts: int) -> RepeatProbe:
+    """Repeated random texts without special tokens. `texts` is the number of texts."""
+    excluded = [] if kinds is None else kinds.special.nonzero()[:, 0].tolist()
+    return RepeatProbe(model, excluded=excluded, texts=texts)

@@ -16,6 +16,7 @@ periods. Attention that depends only on positions, such as uniform attention, sc
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,7 +51,8 @@ def repeated_texts(
     *, vocab_size: int, length: int, texts: int, seed: int, excluded: Sequence[int] = ()
 ) -> RepeatedTexts:
     """Generate random texts that each contain a passage twice in a row, at a random position. The
-    lengths of the passages cycle through `periods_in(length)`.
+    lengths of the passages cycle through `periods_in(length)`, or through some of these that are
+    spread over the whole range if there are fewer texts.
 
     The texts do not contain the tokens in `excluded`. If the vocabulary is large enough, the tokens
     of a passage are all different and occur nowhere else in the text.
@@ -59,7 +61,9 @@ def repeated_texts(
     allowed = torch.ones(vocab_size, dtype=torch.bool)
     allowed[list(excluded)] = False
     vocabulary = allowed.nonzero()[:, 0]
-    periods = torch.tensor(periods_in(length)).repeat(texts)[:texts]
+    possible = torch.tensor(periods_in(length))
+    spread = torch.linspace(0, len(possible) - 1, min(texts, len(possible))).round().long()
+    periods = possible[spread].repeat(texts)[:texts]
     rows, starts = [], []
     for period in periods.tolist():
         if len(vocabulary) > period:
@@ -136,47 +140,62 @@ def text_length(model: GPT) -> int:
     return min(model.block_size, MAX_LENGTH)
 
 
-@torch.no_grad()
-def repeat_figures(
-    model: GPT, *, excluded: Sequence[int] = (), texts: int = TEXTS, seed: int = 0
-) -> dict[str, Tensor]:
-    """Measure the metrics (L, H) of all heads on repeated random texts. `texts` is the number of
-    these texts. The texts do not contain the tokens in `excluded`.
+class RepeatProbe:
+    """Repeated random texts for a model, and the factors that turn attention weights into scores.
+    They can be used again for every step of the training.
 
-    - `induction` and `duplicate` range from -1 to 1. Each is the mean weight from queries in the
-      second copy to their targets, minus a baseline: the weight between the same positions in texts
-      that repeat after another number of tokens. 1 means that a head gives all its weight to the
-      targets, and no weight to the same positions in other texts. Attention that depends only on
-      positions, such as uniform attention, has the value 0.
-    - `repeat_previous`, from 0 to 1: the weight on the token just before the query.
+    `texts` is the number of texts. The texts do not contain the tokens in `excluded`.
 
-    Raises UserError if `block_size` is below MIN_LENGTH, or if `texts` is below 2.
+    Raises UserError if the model's `block_size` is below MIN_LENGTH, or if `texts` is below 2.
     """
-    length = text_length(model)
-    if length < MIN_LENGTH or texts < 2:
-        raise UserError(
-            f"block_size={model.block_size} and texts={texts}: the induction figures need a "
-            f"block_size of at least {MIN_LENGTH} and at least 2 texts"
+
+    def __init__(
+        self, model: GPT, *, excluded: Sequence[int] = (), texts: int = TEXTS, seed: int = 0
+    ) -> None:
+        length = text_length(model)
+        if length < MIN_LENGTH or texts < 2:
+            raise UserError(
+                f"block_size={model.block_size} and texts={texts}: the induction figures need a "
+                f"block_size of at least {MIN_LENGTH} and at least 2 texts"
+            )
+        self.texts = repeated_texts(
+            vocab_size=model.embedding.num_embeddings,
+            length=length,
+            texts=texts,
+            seed=seed,
+            excluded=excluded,
         )
-    repeated = repeated_texts(
-        vocab_size=model.embedding.num_embeddings,
-        length=length,
-        texts=texts,
-        seed=seed,
-        excluded=excluded,
-    )
-    induction, duplicate = induction_contrast(repeated), duplicate_contrast(repeated)
-    sums: dict[str, Tensor] = {}
-    for batch in torch.arange(texts).split(BATCH_SIZE):
-        weights = attention_weights(model, repeated.tokens[batch].to(model.device))
-        batch_sums = {
-            "induction": score(weights, induction[batch]),
-            "duplicate": score(weights, duplicate[batch]),
-            "repeat_previous": previous_mass(weights).sum(dim=1),
-        }
-        for name, batch_sum in batch_sums.items():
-            sums[name] = sums.get(name, 0) + batch_sum
-    return {name: total / texts for name, total in sums.items()}
+        self.induction = induction_contrast(self.texts)
+        self.duplicate = duplicate_contrast(self.texts)
+
+    @torch.no_grad()
+    def figures(self, model: GPT) -> dict[str, Tensor]:
+        """The metrics (L, H) of all heads of `model`:
+
+        - `induction` and `duplicate` range from -1 to 1. Each is the mean weight from queries in
+          the second copy to their targets, minus a baseline: the weight between the same positions
+          in texts that repeat after another number of tokens. 1 means that a head gives all its
+          weight to the targets, and no weight to the same positions in other texts. Attention that
+          depends only on positions, such as uniform attention, has the value 0.
+        - `repeat_previous`, from 0 to 1: the weight on the token just before the query.
+        """
+        sums: dict[str, Tensor] = {}
+        texts = len(self.texts.tokens)
+        for batch in torch.arange(texts).split(BATCH_SIZE):
+            weights = attention_weights(model, self.texts.tokens[batch].to(model.device))
+            batch_sums = {
+                "induction": score(weights, self.induction[batch]),
+                "duplicate": score(weights, self.duplicate[batch]),
+                "repeat_previous": previous_mass(weights).sum(dim=1),
+            }
+            for name, batch_sum in batch_sums.items():
+                sums[name] = sums.get(name, 0) + batch_sum
+        return {name: total / texts for name, total in sums.items()}
+
+
+def repeat_figures(model: GPT, **options: Any) -> dict[str, Tensor]:
+    """The metrics of `RepeatProbe.figures`. `options` are the arguments of `RepeatProbe`."""
+    return RepeatProbe(model, **options).figures(model)
 
 
 def uniform_repeat_figures(length: int) -> dict[str, float]:

@@ -18,7 +18,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from headscope import checkpoint
 from headscope.analysis.diversity import diversity
-from headscope.analysis.head_statistics import measure_heads
+from headscope.analysis.head_statistics import measure_heads, repeat_probe
 from headscope.analysis.head_types import Thresholds
 from headscope.analysis.metrics import METRICS
 from headscope.analysis.repeats import REPEAT_FIGURES
@@ -73,11 +73,12 @@ def test_a_run_logs_what_its_weights_give(watched) -> None:
     loaded = checkpoint.load(f"{RUN}/checkpoints/last.ckpt")
     [store] = [path for path in Path("data").iterdir() if path.is_dir()]
     validation = open_store(store).validation
+    kinds = classify_vocabulary(loaded.tokenizer, validation)
     expected = measure_heads(
         loaded.model,
         spread_windows(validation, windows=3, length=32),
-        kinds=classify_vocabulary(loaded.tokenizer, validation),
-        texts=REPEATED_TEXTS,
+        kinds=kinds,
+        repeats=repeat_probe(loaded.model, kinds, REPEATED_TEXTS),
     )
     assert expected.figures.keys() == FIGURES
     for name in CHARTED:
@@ -193,7 +194,8 @@ def measured(tmp_path: Path, watcher: HeadWatch, models: dict[int, GPT]) -> list
 
 def test_a_name_is_announced_once_also_after_a_resume(tmp_path) -> None:
     flat, sharp = flat_and_sharp()
-    types = measure_heads(sharp, some_tokens(TOKENS), texts=REPEATED_TEXTS).types
+    repeats = repeat_probe(sharp, None, REPEATED_TEXTS)
+    types = measure_heads(sharp, some_tokens(TOKENS), repeats=repeats).types
     names = [each.name for each in types]
     said: list[str] = []
     watcher = watch(said.append)

@@ -13,8 +13,9 @@ from PIL import Image
 from torch import Tensor
 
 from headscope.analysis.diversity import diversity
-from headscope.analysis.head_statistics import HeadStatistics, measure_heads
+from headscope.analysis.head_statistics import HeadStatistics, measure_heads, repeat_probe
 from headscope.analysis.head_types import GLOBAL, MIXED, NONE, Thresholds
+from headscope.analysis.repeats import MIN_LENGTH, RepeatProbe, text_length
 from headscope.analysis.snapshots import snapshot_of
 from headscope.analysis.tokens import TokenKinds
 from headscope.nn import GPT
@@ -26,7 +27,7 @@ from headscope.training.callbacks.writers import tensorboard_writers
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-REPEATED_TEXTS = 8
+REPEATED_TEXTS = 4
 """Number of random texts for the induction metrics. Each text contains a random passage twice."""
 
 CHARTED = ("previous", "first", "induction", "entropy_share")
@@ -103,6 +104,7 @@ class HeadWatch(StepCallback):
         self.pictures = pictures
         self.max_bytes = max_bytes
         self.say = say
+        self.repeats: RepeatProbe | None = None
         self.names: list[str] = []  # at the last measurement
         self.announced: set[str] = set()  # heads with names, such as "L0H2 previous-token"
         self.logged_bytes = 0
@@ -149,12 +151,14 @@ class HeadWatch(StepCallback):
             add_snapshot,
         )
 
+        if self.repeats is None and text_length(model) >= MIN_LENGTH:
+            self.repeats = repeat_probe(model, self.kinds, REPEATED_TEXTS)
         statistics = measure_heads(
             model,
             self.windows,
             kinds=self.kinds,
             thresholds=self.thresholds,
-            texts=REPEATED_TEXTS,
+            repeats=self.repeats,
         )
         self._announce(statistics, step)
         names = [head_type.name for head_type in statistics.types]
