@@ -41,8 +41,8 @@ def publish(made: Part, folder: Path, docs: Path) -> None:
     Raises FileNotFoundError when the part has not made all of its tables and pictures.
     """
     for name in made.makes:
-        if not any((folder / f"{name}.{suffix}").exists() for suffix in ("md", "png")):
-            raise FileNotFoundError(f"{name}.md or {name}.png was not made")
+        if not any((folder / f"{name}.{suffix}").exists() for suffix in ("md", "png", "gif")):
+            raise FileNotFoundError(f"{name}.md, {name}.png or {name}.gif was not made")
     shown = "".join(page.read_text(encoding="utf-8") for page in pages_in(docs))
     for file in sorted(folder.iterdir()):
         if file.suffix == ".md":

@@ -1,25 +1,20 @@
 """Takes screenshots of pages in a browser, and runs the notebook, for docs/make.py."""
 
+import io
+import json
 import os
+import re
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
-FIND = """
-const found = [];
-const walk = (root) => {
-  for (const element of root.querySelectorAll('*')) {
-    if (element.matches(arguments[0])) found.push(element);
-    if (element.shadowRoot) walk(element.shadowRoot);
-  }
-};
-walk(document);
-"""
-"""JavaScript that finds all elements that match a selector, also inside the shadow roots of
-TensorBoard."""
+from PIL import Image
 
 
 @contextmanager
@@ -47,44 +42,113 @@ def wait_until(seen: Callable[[], Any], what: str, seconds: float = 60) -> None:
 
 
 def picture_of_page(page: Path, target: Path) -> None:
-    """Save a screenshot of attention.html in which a head of layer 1 and a token are selected."""
+    """Save a screenshot of attention.html in which a token is selected."""
     with browser() as opened:
-        opened.set_window_size(1440, 1200)
+        opened.set_window_size(1440, 1400)
         opened.get(page.resolve().as_uri())
-        opened.find_elements("css selector", "#thumbnails button")[4].click()
-        opened.find_elements("css selector", "#text [data-token]")[25].click()
+        wait_until(lambda: is_ready(opened), "page")
+        opened.find_elements("css selector", ".tokens [data-token]")[25].click()
+        wait_until(lambda: is_ready(opened), "page")
         opened.save_screenshot(str(target))
 
 
-def pictures_of_tensorboard(logs: Path, folder: Path) -> None:
-    """Save screenshots of TensorBoard: the attention maps, heatmaps and charts of a run's heads."""
-    from tensorboard.program import TensorBoard
+def is_ready(opened: Any) -> bool:
+    """Whether the viewer has shown everything."""
+    return opened.execute_script("return document.documentElement.dataset.ready") == "1"
 
-    served = TensorBoard()
-    served.configure(argv=["tensorboard", "--logdir", str(logs), "--port", "0"])
-    address = served.launch()
-    with browser() as opened:
 
-        def shown(selector: str, text: str = "") -> list[Any]:
-            script = FIND + "return found.filter((e) => e.textContent.includes(arguments[1]))"
-            return opened.execute_script(script, selector, text)
+@contextmanager
+def tensorboard(logs: Path) -> Iterator[str]:
+    """The address of a TensorBoard that shows `logs`."""
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logs), "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            yield next(filter(None, (re.search(r"http://\S+/", line) for line in process.stderr)))[
+                0
+            ]
+        finally:
+            process.terminate()
 
-        for tag, name in {"attention/layer_1": "attention", "heads/figures": "heatmaps"}.items():
-            opened.set_window_size(1800, 1500)
-            opened.get("about:blank")
-            opened.get(f"{address}#images&tagFilter={tag.replace('/', '%2F')}")
-            drawn = FIND + "return found.some((image) => image.naturalWidth > 0)"
-            wait_until(lambda script=drawn: opened.execute_script(script, "img"), tag)
-            for box in shown("paper-checkbox", "Show actual image size"):
-                opened.execute_script("arguments[0].click()", box)
-            time.sleep(2)
-            opened.save_screenshot(str(folder / f"{name}.png"))
-        opened.set_window_size(1240, 860)
-        opened.get("about:blank")
-        opened.get(f"{address}#custom_scalars")
-        wait_until(lambda: shown("path.line, svg g path[d]"), "charts")
-        time.sleep(3)
-        opened.save_screenshot(str(folder / "scalars.png"))
+
+def open_tab(opened: Any, address: str, **state: Any) -> None:
+    """Open the tab Attention with a state, such as step=100 and head="L0H1"."""
+    entries = "".join(f"&p.headscope.{name}={value}" for name, value in state.items())
+    frame = 'iframe[src$="name=headscope"]'
+    opened.switch_to.default_content()
+    opened.get("about:blank")
+    opened.get(f"{address}#headscope{entries}")
+    wait_until(lambda: opened.find_elements("css selector", frame), "tab")
+    opened.switch_to.frame(opened.find_element("css selector", frame))
+    wait_until(lambda: is_ready(opened), "data in the tab")
+    time.sleep(0.5)
+
+
+def picture_of_tab(logs: Path, target: Path) -> None:
+    """Save a screenshot of the tab Attention as it opens."""
+    with tensorboard(logs) as address, browser() as opened:
+        opened.set_window_size(1440, 1400)
+        wait_until(lambda: has_data(address), "attention data")
+        open_tab(opened, address)
+        opened.save_screenshot(str(target))
+
+
+def has_data(address: str) -> bool:
+    """Whether TensorBoard has read attention data."""
+    with urlopen(f"{address}data/plugin/headscope/runs") as answer:
+        return bool(json.load(answer)["runs"])
+
+
+def pictures_of_induction(logs: Path, folder: Path, *, step: int) -> None:
+    """Save screenshots of a run of experiment=induction: the tab at `step`, two views that answer
+    which head looks at the previous token since when, and a GIF of the steps."""
+    with tensorboard(logs) as address, browser() as opened:
+        opened.set_window_size(1240, 1400)
+        wait_until(lambda: has_data(address), "attention data")
+        open_tab(opened, address, figure="induction", step=step)
+        opened.save_screenshot(str(folder / "induction.png"))
+        open_tab(opened, address, figure="previous")
+        opened.save_screenshot(str(folder / "question_1.png"))
+        history = opened.execute_async_script(HISTORY)
+        first = next(
+            (each["step"], head)
+            for each in history["steps"]
+            for head, name in enumerate(each["names"])
+            if name == "previous-token"
+        )
+        layer, head = divmod(first[1], history["heads"])
+        open_tab(opened, address, figure="previous", step=first[0], head=f"L{layer}H{head}")
+        opened.save_screenshot(str(folder / "question_2.png"))
+        steps = [each["step"] for each in history["steps"]]
+        opened.set_window_size(1240, 1180)
+        frames = []
+        for shown in steps[:: max(1, len(steps) // 20)]:
+            open_tab(opened, address, figure="induction", step=shown)
+            frames.append(opened.get_screenshot_as_png())
+    write_gif(frames, folder / "tab_steps.gif")
+
+
+HISTORY = """
+const done = arguments[0];
+const get = (route) => fetch(new URL(`data/plugin/headscope/${route}`, window.parent.location.href))
+  .then((answer) => answer.json());
+get("runs").then(({ runs }) => get(`history?run=${encodeURIComponent(runs[0].name)}&text=`
+  + encodeURIComponent(runs[0].texts[0]))).then(done);
+"""
+
+
+def write_gif(
+    frames: list[bytes], file: Path, *, width: int = 860, milliseconds: int = 350
+) -> None:
+    """Write screenshots as an animated GIF with one palette."""
+    images = [Image.open(io.BytesIO(frame)).convert("RGB") for frame in frames]
+    small = [each.resize((width, each.height * width // each.width)) for each in images]
+    palette = small[-1].quantize(64)
+    indexed = [each.quantize(palette=palette, dither=Image.Dither.NONE) for each in small]
+    durations = [milliseconds] * (len(indexed) - 1) + [2500]
+    indexed[0].save(
+        file, save_all=True, append_images=indexed[1:], duration=durations, loop=0, optimize=True
+    )
 
 
 def run_notebook(source: Path, target: Path) -> None:

@@ -31,6 +31,8 @@ QUICK = {
     "sampling": "suite.rounds=1 suite.small.tokens=20 suite.large.vocab_size=99 "
     "suite.large.block_size=20 suite.large.layers=2 suite.large.prompt=3 suite.large.tokens=8",
     "attention": "suite.rounds=1 suite.shapes=[[8,24,4]]",
+    "watching": "suite.rounds=1 trainer.max_steps=4 trainer.val_every_steps=4",
+    "viewer": "suite.rounds=2 suite.steps=4 suite.shapes=[[2,2,8]]",
 }
 """Overrides with tiny sizes for --quick, for each script and each suite."""
 
@@ -116,7 +118,7 @@ def part(*, minutes: int, makes: str) -> Callable[[Callable[[Work], None]], None
     return register
 
 
-@part(minutes=3, makes="default sample precision startup page attention heatmaps scalars")
+@part(minutes=3, makes="default sample precision startup page tab")
 def default(work: Work) -> None:
     """The default run: loss, sample, precisions, start-up times, and pictures of its pages."""
     run = work.folder / "runs" / "gpt"
@@ -129,7 +131,7 @@ def default(work: Work) -> None:
         "parameters": "parameters",
         "train_seconds": "training, s",
         "wall_seconds": "start to exit, s",
-        "share": "measuring heads, % of the time",
+        "share": "watching heads, % of the time",
     }
     work.table("default", "python scripts/train.py", [summary], columns)
     words = 'prompt="My fellow citizens" max_new_tokens=120'
@@ -153,11 +155,11 @@ def default(work: Work) -> None:
     ]
     heading = {key: f"{key} time, s" for key in ("first", "second", "third")}
     work.table("startup", "time python scripts/sample.py", times, heading)
-    from pages import picture_of_page, pictures_of_tensorboard
+    from pages import picture_of_page, picture_of_tab
 
     work.run("analyze", f"checkpoint={run} output_dir={work.folder}/report")
     picture_of_page(work.folder / "report" / "attention.html", work.folder / "page.png")
-    pictures_of_tensorboard(work.folder / "runs", work.folder)
+    picture_of_tab(work.folder / "runs", work.folder / "tab.png")
 
 
 @part(minutes=6, makes="race")
@@ -194,6 +196,13 @@ def speed(work: Work) -> None:
     work.benchmark("memory", "suite=memory")
     work.benchmark("scaling", "suite=scaling")
     work.benchmark("sampling_speed", "suite=sampling")
+
+
+@part(minutes=20, makes="watching viewer_speed")
+def tab(work: Work) -> None:
+    """The cost of watching heads during training, and the response time of the tab Attention."""
+    work.benchmark("watching", "suite=watching")
+    work.benchmark("viewer_speed", "suite=viewer")
 
 
 LADDER = (
@@ -303,10 +312,14 @@ def heads(work: Work) -> None:
     run_notebook(ROOT / "docs" / "heads.ipynb", work.folder / "heads.ipynb")
 
 
-@part(minutes=25, makes="induction_heads induction_controls")
+@part(
+    minutes=25,
+    makes="induction_heads induction_controls induction question_1 question_2 tab_steps",
+)
 def induction(work: Work) -> None:
     """How induction heads form in half a minute, and in which models they do not."""
     from induction_runs import CHANGES, induction_run
+    from pages import pictures_of_induction
 
     train = "python scripts/train.py experiment=induction"
     controls = []
@@ -325,6 +338,9 @@ def induction(work: Work) -> None:
             }
             command = f"{train}\npython scripts/analyze.py ablation=true"
             work.table("induction_heads", command, rows, columns)
+            pictures_of_induction(
+                work.folder / "runs" / "0_1", work.folder, step=rows[0]["halfway"]
+            )
         controls.append(
             {
                 "side": changes or "(the recipe)",

@@ -35,10 +35,10 @@ def test_every_table_and_picture_is_made_by_one_part(make: ModuleType) -> None:
     text = "".join(page.read_text() for page in make.pages_in(ROOT / "docs"))
     tables = {*re.findall(r"<!-- figures: (\w+) -->\n.*?<!-- end -->", text, re.S)}
     assert len(re.findall("<!-- figures:", text)) == text.count("<!-- end -->")
-    pictures = {file.stem for file in (ROOT / "docs").glob("*.png")}
-    assert {*made} == (tables | pictures) - {"record"}
-    for name in pictures:
-        assert f"{name}.png)" in text
+    pictures = [*(ROOT / "docs").glob("*.png"), *(ROOT / "docs").glob("*.gif")]
+    assert {*made} == (tables | {file.stem for file in pictures}) - {"record"}
+    for file in pictures:
+        assert f"{file.name})" in text
 
 
 def test_a_table_replaces_the_text_between_its_comments(make: ModuleType) -> None:

@@ -13,6 +13,7 @@ from headscope.analysis.repeats import (
     RepeatedTexts,
     duplicate_contrast,
     induction_contrast,
+    periods_in,
     repeat_figures,
     repeated_texts,
     score,

@@ -78,6 +78,7 @@ export async function render() {
   });
   ask("experimental.GetRuns").then(select);
   await viewer.refresh();
+  window.focus(); // so that the arrow keys work without a click
   setInterval(() => {
     if (document.visibilityState === "visible") viewer.refresh();
   }, POLL);
