@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from composing import training_config
 from matplotlib.image import imread
 from running import SMALL, Script
@@ -16,9 +17,12 @@ from running import SMALL, Script
 from headscope.benchmarks import nanogpt, sampling
 from headscope.benchmarks.race import train_recipe, trainings
 from headscope.benchmarks.runner import Request
+from headscope.benchmarks.viewer import ACTIONS
 from headscope.config import SCHEMAS
 from headscope.config.scripts import RaceSuiteConfig
 from headscope.generation import compile_reading
+from headscope.nn import GPT
+from headscope.training.callbacks.head_watch import HeadWatch
 from headscope.training.module import LanguageModel
 
 SAMPLED = {"vocab_size": 19, "block_size": 12, "embed_dim": 16, "layers": 2, "heads": 2}
@@ -95,6 +99,42 @@ def test_data_measures_every_size_and_side(script: Script) -> None:
     figures = measured(script, *words, "suite.tokens=[20000,3000]")
     assert [group["title"] for group in figures["groups"]] == ["3,000 tokens", "20,000 tokens"]
     assert list(rows_of(figures, 0)) == list(rows_of(figures, 1)) == ["nanoGPT", "headscope"]
+
+
+def test_watching_is_compared_with_not_watching(script: Script, speeches: Path) -> None:
+    words = ["suite=watching", "suite.rounds=2", "data=text", f"data.path={speeches}", *SMALL]
+    figures = measured(script, *words, "trainer.max_steps=5", "callbacks.attention.steps=4")
+    without, watched = rows_of(figures).values()
+    assert without["watching_seconds"]["median"] == without["snapshots"]["median"] == 0
+    assert watched["watching_seconds"]["median"] > 0
+    assert watched["snapshots"]["median"] == 4
+    assert 0 < watched["share"]["median"] < 100
+
+
+def test_watching_that_changes_the_weights_is_found_out(
+    script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure = HeadWatch.measure
+
+    def disturb(watch: HeadWatch, model: GPT, *given: Any) -> None:
+        measure(watch, model, *given)
+        with torch.no_grad():
+            model.embedding.weight[0, 0] += 1e-3
+
+    monkeypatch.setattr(HeadWatch, "measure", disturb)
+    words = ["suite=watching", "suite.rounds=1", f"data.path={speeches}", *SMALL]
+    said = script("benchmark", *words, "trainer.max_steps=2")
+    assert said.code == 1
+    assert "watching changed the weights" in said.err
+
+
+def test_every_action_of_the_viewer_is_timed(script: Script, browser: Any) -> None:
+    words = ["suite=viewer", "suite.rounds=2", "suite.steps=4", "suite.shapes=[[2,2,8],[1,1,3]]"]
+    figures = measured(script, *words)
+    for number in (0, 1):
+        rows = rows_of(figures, number)
+        assert list(rows) == ["headscope: open the tab", *ACTIONS]
+        assert all(row["milliseconds"]["min"] > 0 for row in rows.values())
 
 
 def test_attention_measures_every_choice(script: Script) -> None:
@@ -332,6 +372,9 @@ def test_only_an_earlier_result_is_replaced(script: Script) -> None:
         ("suite=memory model/position=rotary", "suite.peers=false"),
         ("suite=scaling suite.contexts=[16,24]", "suite.tokens_per_step=2048 24"),
         ("suite=scaling suite.widths=[16]", "suite.widths=[16] two"),
+        ("suite=viewer suite.shapes=[[2,2]]", "[2, 2] layers"),
+        ("suite=viewer model.heads=8", "model.heads=8 suite.*"),
+        ("suite=watching callbacks=plain", "callbacks=plain"),
         ("suite=scaling suite.widths=[128,129]", "129"),
         ("suite=sampling suite.large.tokens=1000", "suite.large.tokens=1000 1024"),
         ("suite=sampling suite.small.tokens=0", "suite.small.tokens=0"),

@@ -7,7 +7,7 @@ from chinese import TEXT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headscope.data.labels import runs_down, token_labels, visible
+from headscope.data.labels import token_labels, visible
 from headscope.data.tokenizer import Tokenizer, bpe, byte, char
 
 texts = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("多🦜é e\u0301\u200d"))
@@ -133,22 +133,6 @@ def test_chinese_is_told_by_every_tokenizer(kind):
 )
 def test_visible(text, label):
     assert visible(text) == label
-
-
-@pytest.mark.parametrize(
-    ("text", "runs"),
-    [
-        ("多言", [("多", True), ("言", True)]),
-        ("多 1/3", [("多", True), (" 1/3", False)]),
-        ("a多", [("a", False), ("多", True)]),
-        ("word", [("word", False)]),
-        ("「名」", [("「", False), ("名", True), ("」", False)]),
-        ("カー", [("カ", True), ("ー", False)]),
-        ("か\u3099", [("か\u3099", True)]),
-    ],
-)
-def test_runs_of_a_vertical_label(text, runs):
-    assert runs_down(text) == runs
 
 
 @given(st.text(st.characters()))

@@ -128,26 +128,6 @@ def reads_down(text: str) -> bool:
     return any(unicodedata.east_asian_width(character) in ("W", "F") for character in text)
 
 
-def runs_down(text: str) -> list[tuple[str, bool]]:
-    """Splits a vertical text into runs (text, upright). An upright run is a single character. All
-    other runs are rotated to the right.
-
-    Wide East Asian characters are upright, except brackets, dashes and the long-vowel sign (Unicode
-    Standard Annex 50).
-    """
-    runs: list[tuple[str, bool]] = []
-    for upright, group in groupby(split_characters(text), key=_is_upright):
-        characters = list(group)
-        runs += [(each, True) for each in characters] if upright else [("".join(characters), False)]
-    return runs
-
-
-def _is_upright(character: str) -> bool:
-    base = character[0]
-    rotated = unicodedata.category(base) in ("Ps", "Pe", "Pd") or base == "ー"
-    return reads_down(base) and not rotated
-
-
 def code_point(character: str) -> str:
     """The character's Unicode code point, such as U+4E2D."""
     return f"U+{ord(character):04X}"

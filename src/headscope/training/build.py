@@ -5,6 +5,7 @@ import warnings
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,13 @@ def _build_trainer(
     silence_libraries()
     loggers: list[Logger] = []
     if config.logger:
+        try:
+            import_module("torch.utils.tensorboard")
+        except ImportError as error:
+            raise UserError(
+                "logger=tensorboard needs the package tensorboard: install it with pip install "
+                "tensorboard, or train without a logger: ~logger"
+            ) from error
         # If a run is resumed, TensorBoard hides its earlier entries from step `purge_step` on.
         # TensorBoard ignores the first `purge_step` in a folder, so a new run must also set one.
         purge_step = 0 if resumed_step is None else resumed_step + 1

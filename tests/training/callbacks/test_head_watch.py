@@ -205,7 +205,7 @@ def test_a_name_is_announced_once_also_after_a_resume(tmp_path) -> None:
         for index, each in enumerate(types)
         if each.name not in ("global", "mixed", "-")
     ]
-    assert len(told) > 1, names
+    assert told, names
     assert [line.replace(" an ", " a ") for line in said] == told
 
     resumed = watch(said.append)

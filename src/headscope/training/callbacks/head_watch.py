@@ -4,7 +4,7 @@ Shapes: L layers, H heads per layer, N windows, T tokens.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -63,6 +63,22 @@ class WatchSteps:
     def due(self, step: int) -> bool:
         regular = self.every and step % self.every == 0
         return bool(regular or step in self.snapshots | self.pictures | {self.last})
+
+    def with_all(self, step: int) -> "WatchSteps":
+        """These steps and `step`, after which everything that is turned on is logged."""
+        extra = frozenset([step])
+        return replace(
+            self,
+            snapshots=self.snapshots and self.snapshots | extra,
+            pictures=self.pictures and self.pictures | extra,
+            last=step,
+        )
+
+    def is_complete(self, step: int) -> bool:
+        """Whether everything that is turned on is logged after `step`."""
+        more = self.with_all(step)
+        same = (self.snapshots, self.pictures) == (more.snapshots, more.pictures)
+        return same and self.due(step)
 
 
 class HeadWatch(StepCallback):
@@ -133,8 +149,10 @@ class HeadWatch(StepCallback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         # `on_train_end` would be too late: the last checkpoint is saved before it.
-        stopped_early = trainer.should_stop and trainer.global_step < trainer.max_steps
-        if trainer.state.fn == "fit" and stopped_early and not self.due(trainer.global_step):
+        step = trainer.global_step
+        stopped_early = trainer.should_stop and step < trainer.max_steps
+        if trainer.state.fn == "fit" and stopped_early and not self.steps.is_complete(step):
+            self.steps = self.steps.with_all(step)
             self._call(trainer, pl_module)
 
     def on_due_step(self, trainer: Trainer, pl_module: LightningModule) -> None:
