@@ -117,14 +117,14 @@ def pictures_of_induction(logs: Path, folder: Path, *, step: int) -> None:
             if name == "previous-token"
         )
         layer, head = divmod(first[1], history["heads"])
-        open_tab(opened, address, figure="previous", step=first[0], head=f"L{layer}H{head}")
-        opened.save_screenshot(str(folder / "question_2.png"))
         steps = [each["step"] for each in history["steps"]]
-        opened.set_window_size(1240, 1180)
         frames = []
         for shown in steps[:: max(1, len(steps) // 20)]:
             open_tab(opened, address, figure="induction", step=shown)
             frames.append(opened.get_screenshot_as_png())
+        opened.set_window_size(1240, 2300)
+        open_tab(opened, address, figure="previous", step=first[0], head=f"L{layer}H{head}")
+        opened.save_screenshot(str(folder / "question_2.png"))
     write_gif(frames, folder / "tab_steps.gif")
 
 
@@ -143,7 +143,7 @@ def write_gif(
     """Write screenshots as an animated GIF with one palette."""
     images = [Image.open(io.BytesIO(frame)).convert("RGB") for frame in frames]
     small = [each.resize((width, each.height * width // each.width)) for each in images]
-    palette = small[-1].quantize(64)
+    palette = small[len(small) * 2 // 3].quantize(200)
     indexed = [each.quantize(palette=palette, dither=Image.Dither.NONE) for each in small]
     durations = [milliseconds] * (len(indexed) - 1) + [2500]
     indexed[0].save(

@@ -198,11 +198,10 @@ def speed(work: Work) -> None:
     work.benchmark("sampling_speed", "suite=sampling")
 
 
-@part(minutes=20, makes="watching viewer_speed")
-def tab(work: Work) -> None:
-    """The cost of watching heads during training, and the response time of the tab Attention."""
+@part(minutes=12, makes="watching")
+def watching(work: Work) -> None:
+    """The cost of watching heads during training."""
     work.benchmark("watching", "suite=watching")
-    work.benchmark("viewer_speed", "suite=viewer")
 
 
 LADDER = (
