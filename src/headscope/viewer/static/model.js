@@ -52,7 +52,7 @@ async function choose(store, runs, state) {
   const last = steps.at(-1);
   const best = last.ratios.reduce((top, ratio, head) => (ratio > last.ratios[top] ? head : top), 0);
   const opened = headNumber(state.head, history) ?? best;
-  const named = figureOf(mostCommon(last.names, last.names[opened]));
+  const named = figureOf(last.names[opened]);
   const known = (figure) => figure !== null && Object.hasOwn(last.figures, figure);
   const figure = [state.figure, named, "previous"].find(known) ?? Object.keys(last.figures)[0];
   const kept = state.token !== null && state.token < labels.length ? state.token : null;
@@ -99,14 +99,6 @@ const refuse = (problem) => ({ comparison: null, problem });
 function nearest(steps, wanted) {
   const distances = steps.map(({ step }) => Math.abs(step - wanted));
   return distances.indexOf(Math.min(...distances));
-}
-
-/** The name that most heads have, among those that a figure decides. `preferred` is the name of the
-    opened head, which is chosen if no name is more frequent. */
-function mostCommon(names, preferred) {
-  const decided = names.filter((name) => !["-", "mixed"].includes(name));
-  const frequency = (name) => decided.filter((each) => each === name).length;
-  return decided.reduce((best, name) => (frequency(name) > frequency(best) ? name : best), preferred);
 }
 
 /** "step 500 · train/loss 5.12": the last loss that was logged until this step, if there is one. */
