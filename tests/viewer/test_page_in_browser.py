@@ -231,6 +231,18 @@ def test_the_map_has_the_colours_of_all_pictures_and_leaves_the_future_blank(pag
         assert_cells(page, WEIGHTS[number // HEADS, number % HEADS])
 
 
+def test_a_map_as_wide_as_a_new_canvas_is_square(opened, tmp_path, browser):
+    """A new canvas has 300 x 150 pixels."""
+    opened(small_run())
+    file = tmp_path / "attention.html"
+    style = ".map-card canvas { width: 300px !important; }</style>"
+    file.write_text(file.read_text("utf-8").replace("</style>", style), encoding="utf-8")
+    browser.refresh()
+    ready(browser)
+    size = "const map = document.querySelector('.map-card canvas'); return [map.width, map.height]"
+    assert browser.execute_script(size) == [300, 300]
+
+
 def test_the_first_token_can_be_taken_out(opened):
     """Head 1 gives 0.99 to the first token. Its other weights are then as clear as those of any
     head."""

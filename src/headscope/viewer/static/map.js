@@ -62,7 +62,8 @@ export function createMap(parent, actions) {
   function draw() {
     [main, pair[0].canvas, pair[1].canvas].forEach((canvas, number) => {
       const side = sideOf(canvas);
-      if (canvas.width !== side) canvas.width = canvas.height = side;
+      // Both are compared, because a new canvas has 300 x 150 pixels.
+      if (canvas.width !== side || canvas.height !== side) canvas.width = canvas.height = side;
       const context = canvas.getContext("2d");
       context.clearRect(0, 0, side, side);
       if (!pictures[number]) return;
