@@ -3,34 +3,15 @@
 import io
 import json
 import os
-import re
-import shutil
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
 from PIL import Image
 
-
-@contextmanager
-def browser() -> Iterator[Any]:
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium") or shutil.which("google-chrome") or ""
-    for flag in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage"):
-        options.add_argument(f"--{flag}")
-    service = webdriver.ChromeService(shutil.which("chromedriver"))
-    opened = webdriver.Chrome(options=options, service=service)
-    try:
-        yield opened
-    finally:
-        opened.quit()
+from headscope.benchmarks.viewer import chromium, tensorboard
 
 
 def wait_until(seen: Callable[[], Any], what: str, seconds: float = 60) -> None:
@@ -43,7 +24,7 @@ def wait_until(seen: Callable[[], Any], what: str, seconds: float = 60) -> None:
 
 def picture_of_page(page: Path, target: Path) -> None:
     """Save a screenshot of attention.html in which a token is selected."""
-    with browser() as opened:
+    with chromium() as opened:
         opened.set_window_size(1440, 1400)
         opened.get(page.resolve().as_uri())
         wait_until(lambda: is_ready(opened), "page")
@@ -55,20 +36,6 @@ def picture_of_page(page: Path, target: Path) -> None:
 def is_ready(opened: Any) -> bool:
     """Whether the viewer has shown everything."""
     return opened.execute_script("return document.documentElement.dataset.ready") == "1"
-
-
-@contextmanager
-def tensorboard(logs: Path) -> Iterator[str]:
-    """The address of a TensorBoard that shows `logs`."""
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logs), "--port", "0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        try:
-            yield next(filter(None, (re.search(r"http://\S+/", line) for line in process.stderr)))[
-                0
-            ]
-        finally:
-            process.terminate()
 
 
 def open_tab(opened: Any, address: str, **state: Any) -> None:
@@ -86,7 +53,7 @@ def open_tab(opened: Any, address: str, **state: Any) -> None:
 
 def picture_of_tab(logs: Path, target: Path) -> None:
     """Save a screenshot of the tab Attention as it opens."""
-    with tensorboard(logs) as address, browser() as opened:
+    with tensorboard(logs) as address, chromium() as opened:
         opened.set_window_size(1440, 1400)
         wait_until(lambda: has_data(address), "attention data")
         open_tab(opened, address)
@@ -102,7 +69,7 @@ def has_data(address: str) -> bool:
 def pictures_of_induction(logs: Path, folder: Path, *, step: int) -> None:
     """Save screenshots of a run of experiment=induction: the tab at `step`, two views that answer
     which head looks at the previous token since when, and a GIF of the steps."""
-    with tensorboard(logs) as address, browser() as opened:
+    with tensorboard(logs) as address, chromium() as opened:
         opened.set_window_size(1240, 1400)
         wait_until(lambda: has_data(address), "attention data")
         open_tab(opened, address, figure="induction", step=step)

@@ -200,18 +200,18 @@ def test_a_name_is_announced_once_also_after_a_resume(tmp_path) -> None:
     said: list[str] = []
     watcher = watch(said.append)
     measured(tmp_path, watcher, {0: flat, 20: sharp, 40: flat, 60: sharp})
-    told = [
+    expected = [
         f"step 20  L{index // 4}H{index % 4} is now a {each.name} head ({each.score:.2f})"
         for index, each in enumerate(types)
         if each.name not in ("global", "mixed", "-")
     ]
-    assert told, names
-    assert [line.replace(" an ", " a ") for line in said] == told
+    assert expected, names
+    assert [line.replace(" an ", " a ") for line in said] == expected
 
     resumed = watch(said.append)
     resumed.load_state_dict(watcher.state_dict())
     measured(tmp_path, resumed, {80: sharp})
-    assert len(said) == len(told)
+    assert len(said) == len(expected)
 
 
 def test_a_snapshot_is_added_when_a_name_changes(tmp_path) -> None:
