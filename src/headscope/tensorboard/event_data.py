@@ -21,8 +21,8 @@ MAX_PARTS = 256
 """Maximum number of parts of a snapshot. A damaged event file may claim any number, and TensorBoard
 would create a key for each of them."""
 READ_TOGETHER = 32
-"""Number of headers that are read at the same time. For each header, the fast loader may wait for up
-to 45 ms, so it is faster to read many at once."""
+"""Number of headers that are read at the same time. For each header, the fast loader may wait up to
+45 ms, so it is faster to read many at once."""
 LOSSES = ("train/loss", "val/loss")
 LOSS_POINTS = 1000
 
