@@ -198,10 +198,11 @@ def speed(work: Work) -> None:
     work.benchmark("sampling_speed", "suite=sampling")
 
 
-@part(minutes=12, makes="watching")
+@part(minutes=8, makes="watching viewer_speed")
 def watching(work: Work) -> None:
-    """The cost of watching heads during training."""
+    """The cost of watching heads during training, and the speed of the tab Attention."""
     work.benchmark("watching", "suite=watching")
+    work.benchmark("viewer_speed", "suite=viewer")
 
 
 LADDER = (

@@ -15,7 +15,7 @@ function bytes(base64) {
 const store = createStore({
   runs: async () => data.runs.map(({ name, text }) => ({ name, texts: [text] })),
   history: async (run) => data.runs.find(({ name }) => name === run).history,
-  part: async (key) => bytes(document.getElementById(`part-${key}`).textContent),
+  part: async (key) => new Blob([bytes(document.getElementById(`part-${key}`).textContent)]).stream(),
 });
 
 createViewer(document.body, {

@@ -7,7 +7,8 @@ const CACHE_BYTES = 256 * 2 ** 20;
 const MAX_PART_BYTES = 256 * 2 ** 20;
 const THUMBNAIL = 24; // maximum side of a thumbnail, as in snapshot.py
 
-/** `source` gets the data itself: runs(), history(run, text) and part(key), all asynchronous. */
+/** `source` gets the data itself: runs(), history(run, text) and part(key), all asynchronous. A part is a
+    stream, so that it is decompressed while it arrives. */
 export function createStore(source) {
   const histories = new Map(); // promises
   const parts = new Map(); // key -> {promise, bytes}, the least recently used first
@@ -94,11 +95,10 @@ function merged(old, fresh) {
   return sameText ? { ...fresh, labels: old.labels } : fresh;
 }
 
-/** Decompresses zlib data, and stops when more than `size` bytes come out. */
+/** Decompresses a stream of zlib data, and stops when more than `size` bytes come out. */
 async function inflate(data, size) {
   const damaged = (why) => new DataError(`The data of this step is damaged: ${why}.`);
-  const stream = new Blob([data]).stream().pipeThrough(new DecompressionStream("deflate"));
-  const reader = stream.getReader();
+  const reader = data.pipeThrough(new DecompressionStream("deflate")).getReader();
   const chunks = [];
   let length = 0;
   try {

@@ -67,7 +67,7 @@ export async function render() {
       return shown;
     },
     history: (run, text) => json("history", { run, text }),
-    part: async (key) => new Uint8Array(await (await get(url("part", { key }))).arrayBuffer()),
+    part: async (key) => (await get(url("part", { key }))).body,
   });
   // TensorBoard keeps entries p.<plugin>.<name> of the part of its URL after "#".
   const address = createAddress(visibleWindow(), "p.headscope.");

@@ -18,6 +18,7 @@ import { createTimeline } from "./timeline.js";
 import { createTooltip, explain } from "./tooltip.js";
 
 const SHADES = 33;
+const REST = 100; // ms without an action until the neighbours of the cursor are loaded
 const NO_RUNS = "No run has attention data. Train one with scripts/train.py and its TensorBoard logger; "
   + "callbacks.attention.steps sets how many steps are logged.";
 
@@ -167,7 +168,7 @@ export function createViewer(root, { store, address, title }) {
     if (!weights) return;
     for (const panel of [grid, map, lines]) panel.paint(complete);
     showPointed();
-    if (mine === turn) prefetch(complete);
+    setTimeout(() => { if (mine === turn) prefetch(weights); }, REST);
   }
 
   /** Shows everything that needs no weights. */
