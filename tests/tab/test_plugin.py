@@ -1,21 +1,27 @@
 """What the plugin of the tab Attention answers in the real TensorBoard, with both loaders."""
 
 import json
+import shutil
 import subprocess
 import sys
 from argparse import Namespace
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tab_runs import ROUTES, TEXT, Answer, Board, board, made_up_parts, until, write_run
+from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.base_plugin import TBContext
 from torch.utils.tensorboard import SummaryWriter
+from werkzeug.test import Client
 
 import headscope.viewer
 from headscope.tensorboard.loader import AttentionLoader
+from headscope.tensorboard.plugin import AttentionPlugin
 from headscope.training.callbacks.tensorboard_log import add_scalars, add_snapshot
 from headscope.viewer import MAX_STEPS
 
@@ -321,3 +327,40 @@ def test_a_flag_of_the_user_is_kept() -> None:
     flags = Namespace(samples_per_plugin={"headscope": 3})
     AttentionLoader().fix_flags(flags)
     assert flags.samples_per_plugin == {"headscope": 3}
+
+
+def in_process(logdir: Path) -> Callable[..., Answer]:
+    """ask(route, parameters) asks the plugin without a server."""
+    multiplexer = EventMultiplexer().AddRunsFromDirectory(str(logdir))
+    multiplexer.Reload()
+    provider = MultiplexerDataProvider(multiplexer, str(logdir))
+    plugin = AttentionPlugin(TBContext(data_provider=provider))
+
+    def ask(route: str, **parameters: str) -> Answer:
+        found = Client(plugin.get_plugin_apps()[f"/{route}"]).get(query_string=parameters)
+        return Answer(found.status_code, dict(found.headers), found.data)
+
+    return ask
+
+
+def test_headers_are_read_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path / "run", [0, 1, 2])
+    ask = in_process(tmp_path)
+    size = sum(len(made_up_parts(step)[0]) for step in [0, 1, 2])
+    monkeypatch.setattr("headscope.tensorboard.plugin.MAX_HEADERS_BYTES", size)
+    assert len(ask("history", run="run", text=TEXT).json["steps"]) == 3
+    monkeypatch.setattr("headscope.tensorboard.plugin.MAX_HEADERS_BYTES", size - 1)
+    assert f"{size - 1:,} bytes" in refused(ask("history", run="run", text=TEXT), 422)
+
+
+def test_a_run_that_was_trained_again_has_other_keys(tmp_path: Path) -> None:
+    """The browser keeps the parts of the first run by their keys."""
+    keys = set()
+    for seed in [0, 1]:
+        write_run(tmp_path / "run", [0], seed=seed)
+        ask = in_process(tmp_path)
+        [step] = ask("history", run="run", text=TEXT).json["steps"]
+        assert ask("part", key=step["parts"][0]).body == made_up_parts(0, seed=seed)[1]
+        keys.update(step["parts"])
+        shutil.rmtree(tmp_path / "run")
+    assert len(keys) == 2 * len(made_up_parts(0)[1:])

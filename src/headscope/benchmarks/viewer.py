@@ -54,7 +54,8 @@ const selectOption = (text, index) => {
 const choose = (selector, index) => {
   const element = document.querySelector(selector);
   const box = element.getBoundingClientRect();
-  const at = {clientX: box.left + box.width * (0.02 + 0.95 * ((index * 37 % 60)/60)), clientY: box.top + 40};
+  const part = 0.02 + 0.95 * (index * 37 % 60) / 60;
+  const at = {clientX: box.left + box.width * part, clientY: box.top + 40};
   const options = {...at, bubbles: true, pointerId: 1, button: 0, buttons: 1};
   element.dispatchEvent(new PointerEvent("pointerdown", options));
   element.dispatchEvent(new PointerEvent("pointerup", {...options, buttons: 0}));

@@ -44,7 +44,7 @@ export function createTimeline(parent, actions) {
     const width = chart.clientWidth;
     const room = width < 460 ? 60 : 104; // for labels at the ends of the lines
     const area = (top, height) => ({ left: 46, right: width - room, room, top, height });
-    const lines = area(10, LINES);
+    const lines = area(12, LINES);
     const loss = area(lines.top + lines.height + GAP, current.history.loss.steps.length ? LOSS : -GAP);
     const axis = area(loss.top + loss.height + 4, AXIS);
     const strips = area(axis.top + axis.height, stripsOf(current.history).height);
