@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from choices import ATTENTIONS, POSITIONS, REFUSED
+from choices import ATTENTIONS, POSITIONS
 from torch import Tensor, nn
 
 from headscope.nn import Position, mask_from_padding, mask_per_sequence
@@ -14,12 +14,7 @@ IN_ATTENTION = [  # the encodings that act there
     for name, position in POSITIONS.items()
     if position.rotate is not Position.rotate or position.bias is not Position.bias
 ]
-PAIRS = [
-    (name, position)
-    for name in ATTENTIONS
-    for position in (None, *IN_ATTENTION)
-    if (name, position) not in REFUSED
-]
+PAIRS = [(name, position) for name in ATTENTIONS for position in (None, *IN_ATTENTION)]
 MASKS = ["queries_keys", "padding", "per_sequence", "per_head"]
 
 every_attention = pytest.mark.parametrize("name", ATTENTIONS)

@@ -23,13 +23,7 @@ POSITIONS = choices("position")
 HEADS = {"single_head": {"heads": 1}, "grouped_query": {"heads": 4, "kv_heads": 2}}
 """What an attention needs, as its file in conf/ sets it; the others have 4 heads here."""
 
-REFUSED = [("additive", "rotary")]
-PAIRS = [
-    (attention, position)
-    for attention in ATTENTIONS
-    for position in POSITIONS
-    if (attention, position) not in REFUSED
-]
+PAIRS = [(attention, position) for attention in ATTENTIONS for position in POSITIONS]
 EACH = [pair for pair in PAIRS if pair[0] == "multi_head" or pair[1] == "learned"]
 """Every attention and every position, not in every pair."""
 SIZES = {"embed_dim": 16, "block_size": 10, "heads": 4, "head_dim": 4}

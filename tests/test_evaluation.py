@@ -72,7 +72,7 @@ def test_evaluating_in_bf16_changes_nothing_of_the_callers_model(tmp_path, speec
 def test_the_script_prints_a_list_and_refuses_what_is_no_list_of_lengths(
     script: Script, speeches: Path
 ) -> None:
-    saved(Path("a.ckpt"), "data=text", f"data.path={speeches}")
+    saved(Path("a.ckpt"), "data=text", f"data.path={speeches}", "model/position=learned")
     said = script("evaluate", "checkpoint=a.ckpt", "block_size=[8,16]")
     assert said.code == 0, said.err
     own, far = json.loads(said.out)

@@ -25,7 +25,7 @@ class Scripted(GPT):
     def __init__(self, script, *, vocab_size: int = 257, block_size: int = 1000) -> None:
         attention = partial(multi_head, heads=1)
         sizes = {"block_size": block_size, "embed_dim": 1, "layers": 1}
-        super().__init__(vocab_size=vocab_size, attention=attention, **sizes)
+        super().__init__(vocab_size=vocab_size, attention=attention, position=Learned, **sizes)
         self.script = [int(token) for token in script]
         self.read: list[list[int]] = []
 

@@ -58,7 +58,6 @@ def test_an_attention_has_its_own_heads_unless_told_otherwise(line, heads, kv_he
         ("grouped_query model.kv_heads=0", ["heads=4", "kv_heads=0"]),
         ("grouped_query model.kv_heads=null", ["grouped_query", "kv_heads"]),
         ("stacked_heads model.kv_heads=2", ["kv_heads=2", "heads=4", "grouped_query"]),
-        ("additive model/position=rotary", ["position=rotary", "attention=additive"]),
         ("multi_head model.attention.scale=0", ["scale=0"]),
         ("multi_head model.head_dim=16 model.attention.out_proj=false", ["head_dim=16"]),
     ],

@@ -33,7 +33,7 @@ from headscope.data.batches import Batch, TrainingBatches
 from headscope.data.store import TokenStore
 from headscope.data.tokenizer import byte
 from headscope.errors import UserError
-from headscope.nn import MultiHeadAttention
+from headscope.nn import Learned, MultiHeadAttention
 
 SIZES = {"vocab_size": 19, "block_size": 12, "embed_dim": 16, "layers": 2, "heads": 2}
 CPU = torch.device("cpu")
@@ -229,7 +229,7 @@ def test_the_matrix_rate_is_that_of_a_machine() -> None:
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_model_of_transformers_gives_our_logits(bias: bool) -> None:
     torch.manual_seed(0)
-    model = make_gpt(**SIZES, bias=bias, qkv_bias=bias).eval()
+    model = make_gpt(**SIZES, position=Learned, bias=bias, qkv_bias=bias).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.3 * torch.randn_like(parameter)

@@ -47,7 +47,8 @@ SCALING = [
 @pytest.fixture
 def training(speeches: Path) -> list[str]:
     short = ["suite.rounds=2", "suite.steps=3", "suite.warmup_steps=2", "suite.peers=true"]
-    return ["suite=training", *short, *SMALL, f"data.path={speeches}", "optimizer=adamw"]
+    chosen = ["suite=training", "model=gpt2", "optimizer=adamw"]
+    return [*chosen, *short, *SMALL, f"data.path={speeches}"]
 
 
 @pytest.fixture

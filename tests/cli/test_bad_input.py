@@ -69,7 +69,7 @@ def assert_one_line(said: Said, *words: str) -> None:
         (["data.path=/proc/kmsg"], ["data.path=/proc/kmsg"]),
         (["+bogus=1"], ["bogus", "no such key"]),
         (["+model.bogus=1"], ["model.bogus", "no such key"]),
-        (["model=null"], ["model=null", "gpt, modern"]),
+        (["model=null"], ["model=null", "gpt, gpt2, modern"]),
         (["trainer=[1]"], ["trainer=[1]", "default"]),
         (["trainer=5"], ["trainer=5", "default"]),
         (["model.attention=null"], ["model.attention"]),

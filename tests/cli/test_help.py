@@ -68,7 +68,7 @@ def test_help_follows_the_choices_of_the_command_line() -> None:
     register_schemas()
     text = help_text("train", ["model=modern", "model/attention=grouped_query", "model.layers=7"])
     for line in (
-        r"model=modern, or gpt\nThe GPT with newer parts: rotary positions, .*",
+        r"model=modern, or gpt, gpt2\nThe GPT with newer parts: normalized queries and keys, .*",
         r"  model\.layers=7 +transformer blocks",
         r"  model\.kv_heads=2 +key/value heads per layer; .*",
         r"model/position=rotary, or alibi, .*(\n    .*)?\nRoPE: .*",

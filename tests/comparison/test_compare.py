@@ -135,10 +135,6 @@ def test_two_comparisons_do_not_work_in_one_folder(compare) -> None:
         (['compare.choices=["model.heads=3"]'], ["model.heads=3", "embed_dim=32"]),
         (['compare.choices=["model.haeds=3"]'], ["haeds", "heads"]),
         (['compare.choices=["model.heads=2", "model.heads=2"]'], ["twice"]),
-        (
-            ["compare=positions", "model/attention=additive"],
-            ["model/position=rotary", "model/attention=additive"],
-        ),
         (["compare=atention"], ["atention", "attention"]),
         (["compare.block_sizes=[0]", "compare=attention"], ["compare.block_sizes", "0"]),
         (["seeds=[1,1]", "compare=attention"], ["seeds= has 1 twice"]),

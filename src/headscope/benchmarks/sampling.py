@@ -50,8 +50,7 @@ def measure(request: Request) -> Result:
     for case, ways_of in ((plan.small, small_ways), (large, large_ways)):
         torch.manual_seed(1)
         sizes = [f"model.{key}={value}" for key, value in vars(case).items() if key in MODEL_KEYS]
-        words = [*sizes, "model.bias=true", "model.qkv_bias=true"]
-        config = request.compose(ModelConfig, "model/gpt", words, key="model")
+        config = request.compose(ModelConfig, "model/gpt2", sizes, key="model")
         model = build_model(config, vocab_size=case.vocab_size).to(request.device).eval()
         prompt = torch.randint(case.vocab_size, (case.prompt,)).tolist()
         ways = ways_of(model, prompt)

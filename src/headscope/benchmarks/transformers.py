@@ -72,13 +72,11 @@ def require_transformers() -> None:
 
 
 def check_gpt2(model: ModelConfig, request: Request) -> None:
-    """Raises UserError when `model` does not have the architecture of GPT-2, which is headscope's
-    default architecture."""
+    """Raises UserError when `model` does not have the architecture of GPT-2, model=gpt2."""
     any_value = ("block_size", "embed_dim", "layers", "heads", "bias", "qkv_bias")
     same = {key: getattr(model, key) for key in any_value}
-    if model != replace(request.compose(ModelConfig, "model/gpt", [], key="model"), **same):
+    if model != replace(request.compose(ModelConfig, "model/gpt2", [], key="model"), **same):
         raise UserError(
-            "suite.peers=true compares with GPT-2 of transformers: learned positions, multi-head "
-            "attention, LayerNorm, GELU, a tied output head, no dropout; keep these defaults, or "
-            "set suite.peers=false"
+            "suite.peers=true compares with GPT-2 of transformers: add model=gpt2, change only its "
+            "sizes and biases, or set suite.peers=false"
         )

@@ -163,7 +163,7 @@ class ModelConfig:
 
 
 SCHEMAS: dict[str, dict[str, type]] = {
-    "model": {"gpt": ModelConfig, "modern": ModelConfig},
+    "model": {"gpt": ModelConfig, "gpt2": ModelConfig, "modern": ModelConfig},
     "attention": {
         "single_head": SingleHeadConfig,
         "multi_head": MultiHeadConfig,

@@ -17,8 +17,8 @@ from headscope.nn.cache import Cache, Past, cache_bytes_per_token, make_cache
 from headscope.nn.feed_forward import FeedForward, gelu, relu_squared
 from headscope.nn.gpt import GPT
 from headscope.nn.norm import layer_norm, rms_norm
-from headscope.nn.position.absolute import Sinusoidal
-from headscope.nn.position.base import Learned, NoPosition, Position
+from headscope.nn.position.absolute import Learned, Sinusoidal
+from headscope.nn.position.base import NoPosition, Position
 from headscope.nn.position.biases import Alibi, HeadBias, Relative
 from headscope.nn.position.historical import Digits, Index, Normalized, add_position_over_length
 from headscope.nn.position.rotary import Rotary

@@ -18,7 +18,7 @@ from headscope.nn.cache import Cache, Past
 from headscope.nn.feed_forward import FeedForward
 from headscope.nn.ngrams import NGramEmbedding
 from headscope.nn.norm import layer_norm
-from headscope.nn.position import Learned, Position
+from headscope.nn.position import Position, Rotary
 from headscope.nn.precision import padded_linear, upcast_to_float32
 
 
@@ -39,7 +39,7 @@ class GPT(nn.Module):
     As in GPT-2, initial weights have std 0.02, or 0.02 / sqrt(2 layers) in the projections that
     write to the residual stream.
 
-    Raises UserError when sizes do not fit together, or attention does not support the position.
+    Raises UserError when sizes do not fit together.
     """
 
     checkpoint_activations = False
@@ -53,7 +53,7 @@ class GPT(nn.Module):
         embed_dim: int,
         layers: int,
         attention: Callable[..., MultiHeadAttention],
-        position: Callable[..., Position] = Learned,
+        position: Callable[..., Position] = Rotary,
         norm: Callable[..., nn.Module] = layer_norm,
         feed_forward: Callable[..., nn.Module] = FeedForward,
         dropout: float = 0.0,
@@ -83,8 +83,6 @@ class GPT(nn.Module):
         )
         self.position = position(**sizes, heads=heads, head_dim=head_dim)
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
-        for layer in attentions:
-            layer.check_position(self.position)
         self.blocks = nn.ModuleList(
             Block(
                 attention=layer,

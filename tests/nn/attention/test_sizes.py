@@ -5,7 +5,7 @@ import itertools
 import math
 
 import pytest
-from attention_layers import attention, encoding, every_attention, some_input
+from attention_layers import attention, every_attention, some_input
 from choices import ATTENTIONS
 
 from headscope.nn import grouped_query, multi_head, multi_query, single_head
@@ -163,16 +163,3 @@ def test_causal_needs_a_block_size_and_without_causal_none_is_needed(name):
         attention(name, block_size=None)
     layer = attention(name, block_size=None, causal=False)
     assert layer(some_input(40)).shape == (2, 40, 24)
-
-
-@every_attention
-def test_rotary_is_for_dot_products(name):
-    layer = attention(name)
-    rotary = encoding("rotary", layer)
-    if name == "additive":
-        with pytest.raises(ValueError, match=r"model/position=rotary.*model/attention=additive"):
-            layer.check_position(rotary)
-    else:
-        layer.check_position(rotary)
-    for position in ("alibi", "relative", "head_bias"):
-        layer.check_position(encoding(position, layer))

@@ -52,9 +52,8 @@ def acts(position: Position) -> set[str]:
 @every
 def test_it_does_one_of_three_things_and_none_does_nothing(name):
     position = position_of(name)
-    module = "absolute" if name == "learned" else type(position).__module__.rpartition(".")[2]
+    module = type(position).__module__.rpartition(".")[2]
     assert acts(position) == ({WHERE[module]} if name != "none" else set())
-    assert position.rotates == ("turns" in acts(position))
 
 
 @every

@@ -26,7 +26,7 @@ from headscope.analysis.report.inputs import classify_vocabulary
 from headscope.analysis.tokens import TokenKinds
 from headscope.data.batches import spread_windows
 from headscope.data.store import open_store
-from headscope.nn import GPT, MultiHeadAttention
+from headscope.nn import GPT, Learned, MultiHeadAttention
 from headscope.training.callbacks.head_pictures import HeadPictures
 from headscope.training.callbacks.head_watch import (
     CHARTED,
@@ -177,7 +177,8 @@ def watch(say=print, max_bytes: int = 10**9) -> HeadWatch:
 
 def flat_and_sharp() -> tuple[GPT, GPT]:
     """A model with uniform attention, whose heads have no name, and one whose heads have names."""
-    flat, sharp = gpt(), gpt(attention=partial(MultiHeadAttention, scale=40.0))
+    flat = gpt()
+    sharp = gpt(attention=partial(MultiHeadAttention, scale=40.0), position=Learned)
     with torch.no_grad():
         for parameter in flat.parameters():
             parameter.zero_()

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headscope.errors import UserError
 from headscope.nn.attention.dot_product import (
     HeadOutputs,
     one_per_query_head,
@@ -17,7 +16,6 @@ from headscope.nn.attention.dot_product import (
 )
 from headscope.nn.attention.masks import combine_masks
 from headscope.nn.attention.multi_head import MultiHeadAttention
-from headscope.nn.position import Position
 from headscope.nn.precision import no_autocast, upcast_to_float32
 
 
@@ -28,6 +26,9 @@ class AdditiveAttention(MultiHeadAttention):
     The projections are the same as in `MultiHeadAttention`. This variant is meant for study and
     comparison. It is slow: there is no fused kernel, and the tanh has H T S D results, while a dot
     product has only H T S results.
+
+    With rotary positions, the score of a query and a key depends on both positions, and not only on
+    their distance, because tanh(q + k) changes when both are rotated by the same angle.
 
     The options are the same as in `MultiHeadAttention`, but `scale` defaults to 1, because the
     paper does not scale the scores.
@@ -62,10 +63,3 @@ class AdditiveAttention(MultiHeadAttention):
         visible = combine_masks(self.causal_rows(q.size(2), k.size(2)), mask)
         outputs, weights = weighted_sum(scores, v, mask=visible, dropout=dropout)
         return HeadOutputs(outputs, weights, scores)
-
-    def check_position(self, position: Position) -> None:
-        if position.rotates:
-            raise UserError(
-                "model/position=rotary does not work with model/attention=additive: it needs the "
-                "dot product of queries and keys; choose another model/position"
-            )

@@ -124,7 +124,6 @@ class MultiHeadAttention(nn.Module):
             query, key, value = query[None], key[None], value[None]
         q, k, v = self.project(query, key, value)
         if position is not None:
-            self.check_position(position)
             q, k = position.rotate(q, k, 0 if past is None else past.length)
         if past is not None:
             k, v = past.extend(k, v)
@@ -177,6 +176,3 @@ class MultiHeadAttention(nn.Module):
         if keys > self.mask.size(0):
             raise UserError(f"{keys} tokens are more than block_size={self.mask.size(0)}")
         return None if queries == 1 else self.mask[keys - queries : keys, :keys]
-
-    def check_position(self, position: Position) -> None:
-        """Raises UserError when this attention cannot use `position`."""

@@ -2,6 +2,7 @@
 queries and keys (`rotary`), and some are added to the scores (`biases`). `headscope.nn` exports all
 of them."""
 
-from headscope.nn.position.base import Learned, Position
+from headscope.nn.position.base import Position
+from headscope.nn.position.rotary import Rotary
 
-__all__ = ["Learned", "Position"]
+__all__ = ["Position", "Rotary"]

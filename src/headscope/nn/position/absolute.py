@@ -1,4 +1,4 @@
-"""Fixed position encodings that are added to the embeddings.
+"""Position encodings that are added to the embeddings: learned, or fixed.
 
 Shapes: B batch, T tokens, C embed_dim.
 """
@@ -6,10 +6,27 @@ Shapes: B batch, T tokens, C embed_dim.
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headscope.errors import UserError
 from headscope.nn.position.base import Position
+
+
+class Learned(Position):
+    """One learned vector per position, added to the embeddings (Gehring 2017, GPT-2).
+
+    Parameters: block_size * C.
+    """
+
+    limit = "its learned table has no rows for later positions"
+
+    def __init__(self, **sizes: int) -> None:
+        super().__init__(**sizes)
+        self.table = nn.Embedding(self.block_size, self.embed_dim)
+
+    def forward(self, embeddings: Tensor, start: int = 0) -> Tensor:
+        end = self.checked_end(embeddings, start)
+        return embeddings + self.table.weight[start:end]
 
 
 class FixedTable(Position):

@@ -26,9 +26,6 @@ class Position(nn.Module):
     inputs are empty, have the wrong shape, or are not floating-point numbers.
     """
 
-    rotates = False
-    """Whether the subclass overrides `rotate`."""
-
     limit: str | None = None
     """The reason why the `block_size` of a trained model cannot be increased; None if it can be
     increased."""
@@ -85,23 +82,6 @@ class Position(nn.Module):
     def check_length(self, length: int) -> None:
         if length > self.block_size:
             raise UserError(f"{length} tokens are more than block_size={self.block_size}")
-
-
-class Learned(Position):
-    """One learned vector per position, added to the embeddings (Gehring 2017, GPT-2).
-
-    Parameters: block_size * C.
-    """
-
-    limit = "its learned table has no rows for later positions"
-
-    def __init__(self, **sizes: int) -> None:
-        super().__init__(**sizes)
-        self.table = nn.Embedding(self.block_size, self.embed_dim)
-
-    def forward(self, embeddings: Tensor, start: int = 0) -> Tensor:
-        end = self.checked_end(embeddings, start)
-        return embeddings + self.table.weight[start:end]
 
 
 class NoPosition(Position):

@@ -24,7 +24,6 @@ class Rotary(Position):
     Parameters: none. Raises UserError when D is odd, or when `base` is not positive or not finite.
     """
 
-    rotates = True
     cos: Tensor
     sin: Tensor
 
