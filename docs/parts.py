@@ -250,7 +250,7 @@ def variants(work: Work) -> None:
     }
     scaled = f"compare=positions model.scale_embedding=true name=positions_scaled {recipe}"
     commands = {
-        "compare_attention": f"compare=attention {recipe}",
+        "compare_attention": f"compare=attention model/position=learned {recipe}",
         "compare_positions": scaled,
         "compare_positions_plain": "compare=positions model.scale_embedding=false "
         f"name=positions_plain {recipe}",
