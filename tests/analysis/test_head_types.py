@@ -6,7 +6,7 @@ from omegaconf import OmegaConf
 from small_gpt import fresh
 from torch import Tensor
 
-from headscope.analysis.head_types import Thresholds, excess, head_types
+from headscope.analysis.head_types import HeadType, Thresholds, excess, head_types
 from headscope.analysis.metrics import head_figures, uniform, uniform_figures
 from headscope.analysis.repeats import repeat_figures, uniform_repeat_figures
 from headscope.cli.words import CONF
@@ -146,6 +146,12 @@ def test_the_score_is_the_metric_and_the_ratio_the_excess_over_the_threshold(
     [head] = head_types(figures, uniform_figures(TOKENS) | {figure: even})
     assert head.score == pytest.approx(score, abs=1e-4)
     assert head.ratio == pytest.approx(ratio, abs=1e-4)
+
+
+def test_a_global_head_is_above_no_threshold():
+    figures = head_figures(looking(-9)[None]) | {"global": torch.tensor([0.9])}
+    [head] = head_types(figures, uniform_figures(TOKENS))
+    assert head == HeadType("global", pytest.approx(0.9), 0.0)
 
 
 def test_the_score_of_short_range_is_how_much_shorter_the_distance_is():

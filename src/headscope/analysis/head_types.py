@@ -90,8 +90,8 @@ class HeadType:
     - `score`: the metric that decides the name. For rare-token, this is 1 - `frequent`. For
       short-range, it is the share by which the mean distance is shorter than for uniform attention.
       For mixed heads and heads without a name, it is `unevenness`.
-    - `ratio`: the excess of this metric divided by its threshold, at least 1 if the head has a
-      name. It is 0 for mixed heads and heads without a name.
+    - `ratio`: the excess of this metric divided by its threshold, at least 1 if a name fits. It is
+      0 for global and mixed heads, which no name fits, and for heads without a name.
     """
 
     name: str
@@ -178,5 +178,5 @@ def _head_type(
         if ratios.get(figure, 0.0) >= 1:
             return HeadType(name, scores[figure], ratios[figure])
     if scores["global"] >= thresholds.spread:
-        return HeadType(GLOBAL, scores["global"], scores["global"] / thresholds.spread)
+        return HeadType(GLOBAL, scores["global"], 0.0)
     return HeadType(MIXED, scores["unevenness"], 0.0)

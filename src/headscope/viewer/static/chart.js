@@ -4,7 +4,7 @@ import { own, shortened } from "./dom.js";
 import { shortText, stepText, ticksOf } from "./scales.js";
 import { headName } from "./state.js";
 
-export const LINES = 176; // heights in pixels
+export const LINES = 208; // heights in pixels
 export const LOSS = 64;
 const LABELLED = 8; // heads with a label if there are many
 const FEW = 16; // up to this number, all heads have a colour and a label
