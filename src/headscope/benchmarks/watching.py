@@ -39,9 +39,9 @@ def measure(request: Request) -> Result:
     rows = runner.summarize(runner.alternate(sides, request.suite.rounds), reference=UNWATCHED)
     title = f"{request.experiment or 'default'} run, {watched.trainer.max_steps:,} steps"
     columns = {
-        "seconds": "training and watching, s",
+        "seconds": "run, s",
         "watching_seconds": "watching, s",
-        "share": "watching, % of the time",
+        "share": "watching, % of the run",
         "snapshots": "snapshots",
         "megabytes": "size of all snapshots, MB",
     }
@@ -49,7 +49,8 @@ def measure(request: Request) -> Result:
         {title: rows},
         columns,
         f"Median of {request.suite.rounds} rounds. The weights at the end of all runs are "
-        "bit-identical. Ratio: to training without watching in the same round.",
+        "bit-identical. A run trains, validates and samples. Ratio: to the run without watching in the "
+        "same round.",
         "Cost of watching heads during training",
         [Bars(title, f"seconds, x: ratio to {UNWATCHED}", rows, "seconds")],
     )
@@ -65,7 +66,7 @@ def train(config: TrainConfig, weights: list[dict[str, torch.Tensor]]) -> Figure
         raise RuntimeError("watching changed the weights")
     watches = [each for each in callbacks_of(run.trainer) if isinstance(each, HeadWatch)]
     watching = sum(watch.seconds for watch in watches)
-    seconds = clock_of(run.trainer).train_seconds + watching
+    seconds = clock_of(run.trainer).wall_seconds()
     return {
         "seconds": seconds,
         "watching_seconds": watching,

@@ -52,8 +52,8 @@ class ProbeText:
 
 @dataclass(frozen=True)
 class WatchSteps:
-    """The steps after which to measure: every `every` steps (0: never), at the steps of `snapshots`
-    and of `pictures`, and after the last step."""
+    """The steps after which to measure: the steps of `snapshots` and of `pictures`, the last step,
+    and where these are far apart, also every `every` steps (0: never)."""
 
     every: int
     snapshots: frozenset[int]
@@ -61,8 +61,12 @@ class WatchSteps:
     last: int
 
     def due(self, step: int) -> bool:
-        regular = self.every and step % self.every == 0
-        return bool(regular or step in self.snapshots | self.pictures | {self.last})
+        planned = self.snapshots | self.pictures | {self.last}
+        if step in planned:
+            return True
+        if not self.every or step % self.every:
+            return False
+        return not any(step - self.every < other < step for other in planned)
 
     def with_all(self, step: int) -> "WatchSteps":
         """These steps and `step`, after which everything that is turned on is logged."""
