@@ -49,8 +49,8 @@ def measure(request: Request) -> Result:
         {title: rows},
         columns,
         f"Median of {request.suite.rounds} rounds. The weights at the end of all runs are "
-        "bit-identical. A run trains, validates and samples. Ratio: to the run without watching in the "
-        "same round.",
+        "bit-identical. A run trains, validates and samples. Ratio: to the run without watching in "
+        "the same round.",
         "Cost of watching heads during training",
         [Bars(title, f"seconds, x: ratio to {UNWATCHED}", rows, "seconds")],
     )
