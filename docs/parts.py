@@ -131,7 +131,7 @@ def default(work: Work) -> None:
         "parameters": "parameters",
         "train_seconds": "training, s",
         "wall_seconds": "start to exit, s",
-        "share": "watching heads, % of the time",
+        "share": "watching heads, % of start to exit",
     }
     work.table("default", "python scripts/train.py", [summary], columns)
     words = 'prompt="My fellow citizens" max_new_tokens=120'

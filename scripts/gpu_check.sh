@@ -16,8 +16,8 @@ cd "$(dirname "$0")/.."
 
 all=(tests runs speedrun steps chunks sampling memory)
 # The sizes of the smallest GPT-2, with a slightly smaller vocabulary.
-gpt2=(tokenizer.vocab_size=47744 model.block_size=1024 model.embed_dim=768 model.layers=12
-  model.heads=12 optimizer=adamw trainer.batch_size=32)
+gpt2=(model=gpt2 tokenizer.vocab_size=47744 model.block_size=1024 model.embed_dim=768
+  model.layers=12 model.heads=12 optimizer=adamw trainer.batch_size=32)
 parts=() keys=() training=() sampling=() memory=()
 out=outputs/gpu_check_$(date +%Y-%m-%d_%H-%M-%S)
 for word in "$@"; do

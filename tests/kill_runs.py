@@ -43,7 +43,7 @@ ROOT = Path(__file__).parents[1]
 EXEMPT = ("seconds", "tokens_per_second", "wait", "saved_at")
 
 ATTENTIONS = ["multi_head", "single_head", "multi_query", "grouped_query", "additive"]
-POSITIONS = ["learned", "sinusoidal", "none", "relative", "head_bias"]
+POSITIONS = ["learned", "sinusoidal", "rotary", "alibi", "none", "relative", "head_bias"]
 PLACES = ["training_step", "validation_step", "half a checkpoint", "replace", "summary"]
 
 
@@ -61,7 +61,7 @@ def words_of(number: int, text: Path, rng: random.Random) -> list[str]:
         "callbacks.heads.windows=1",
         f"seed={number}",
         f"model/attention={attention}",
-        f"model/position={rng.choice(POSITIONS)}" if attention != "additive" else "",
+        f"model/position={rng.choice(POSITIONS)}",
         "model.kv_heads=2" if attention == "grouped_query" else "",
         f"model.dropout={rng.choice([0, 0.1])}",
         f"optimizer={rng.choice(['adamw', 'muon'])}",

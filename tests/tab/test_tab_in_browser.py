@@ -205,7 +205,7 @@ def test_steps_runs_and_heads_can_be_compared(tab: Tab) -> None:
         tab.point(tab.tokens[5])
         difference = (own - other)[5]
         expected = difference[np.abs(difference).argmax()]
-        assert largest(tab.said(" against ")) == pytest.approx(expected, abs=0.0111)
+        assert largest(tab.said(" compared with ")) == pytest.approx(expected, abs=0.0111)
         tab.leave()
 
 

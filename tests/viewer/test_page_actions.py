@@ -174,7 +174,7 @@ def test_the_url_carries_the_state(opened):
     ready(page)
     assert {name: find_one(page, name).text for name in before} == before
     hover(page, find_one(page, "h1"))
-    assert says(page).startswith(f"“{SHOWN[6]}” against step 0")
+    assert says(page).startswith(f"“{SHOWN[6]}” compared with step 0")
     assert find_one(page, "select[aria-label=run]").get_attribute("value") == "run & b=c#?%"
     chosen = find_one(page, "select[aria-label='figure of the timeline']")
     assert chosen.get_attribute("value") == "entropy"

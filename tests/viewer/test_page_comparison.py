@@ -56,7 +56,7 @@ def test_a_run_minus_another_run(page):
     click(page, find(page, ".grid button")[0])
     select(page, "compare with", "run")
     compared(page, WEIGHTS[0, 0], WEIGHTS[0, 2])
-    assert "run b" in find_one(page, ".legend").text or "run b" in find_one(page, ".sides").text
+    assert find_one(page, ".sides figure:nth-child(2)").text == "run b at step 1,000"
 
 
 def test_a_head_beside_another_head(page):
@@ -68,6 +68,9 @@ def test_a_head_beside_another_head(page):
     value, other = (float(text) for text in row.text.split()[1:3])
     previous = [np.diagonal(WEIGHTS[at], -1).mean() for at in ((0, 0), (1, 1))]
     assert [value, other] == pytest.approx(previous, abs=0.002)
+    click(page, find(page, ".grid button")[4])  # the head itself ends the comparison
+    assert_cells(page, WEIGHTS[1, 1])
+    assert find_one(page, "select[aria-label='compare with']").get_attribute("value") == ""
 
 
 def test_runs_that_cannot_be_compared_say_why(opened):

@@ -91,7 +91,8 @@ class HeadType:
       short-range, it is the share by which the mean distance is shorter than for uniform attention.
       For mixed heads and heads without a name, it is `unevenness`.
     - `ratio`: the excess of this metric divided by its threshold, at least 1 if a name fits. It is
-      0 for global and mixed heads, which no name fits, and for heads without a name.
+      0 for the names global and mixed, which a head gets if no other name fits, and for heads
+      without a name.
     """
 
     name: str

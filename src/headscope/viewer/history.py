@@ -22,7 +22,7 @@ class HeaderError(ValueError):
 def read_header(data: bytes) -> dict[str, Any]:
     """Decode the header of a snapshot. Raises HeaderError if it is not valid."""
     if len(data) > MAX_HEADER_BYTES:
-        raise HeaderError(f"the header has {len(data):,} bytes, at most {MAX_HEADER_BYTES:,} do")
+        raise HeaderError(f"the header has {len(data):,} bytes; the limit is {MAX_HEADER_BYTES:,}")
     try:
         header = json.loads(data)
     except (ValueError, RecursionError):

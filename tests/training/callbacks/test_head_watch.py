@@ -3,6 +3,7 @@
 import io
 import json
 import math
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -213,6 +214,15 @@ def test_a_name_is_announced_once_also_after_a_resume(tmp_path) -> None:
     resumed.load_state_dict(watcher.state_dict())
     measured(tmp_path, resumed, {80: sharp})
     assert len(said) == len(expected)
+
+
+def test_heads_are_also_measured_where_planned_steps_are_far_apart() -> None:
+    planned = frozenset([0, 50, 420, 1000])
+    steps = WatchSteps(every=100, snapshots=planned, pictures=frozenset(), last=1000)
+    due = [step for step in range(1001) if steps.due(step)]
+    assert due == [0, 50, 200, 300, 400, 420, 600, 700, 800, 900, 1000]
+    never = replace(steps, every=0)
+    assert [step for step in range(1001) if never.due(step)] == sorted(planned)
 
 
 def test_a_snapshot_is_added_when_a_name_changes(tmp_path) -> None:

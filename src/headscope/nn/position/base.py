@@ -1,4 +1,4 @@
-"""The interface of position encodings, and the two simplest ones.
+"""The interface of position encodings, and the model without one.
 
 Shapes: B batch, T tokens or queries, S keys, C embed_dim, H heads, D head_dim.
 """

@@ -117,7 +117,7 @@ export function createLines(parent, actions) {
     paint(model) {
       current = model;
       const what = model.scale.diverging ? "difference" : "weight";
-      write(about, `A stronger line is a larger ${what}. Without a token, lines below `
+      write(about, `A stronger line is a larger ${what}. While no token is selected, lines below `
         + (model.scale.diverging ? "5 % of the largest difference are hidden." : "0.05 are hidden."));
       layOut();
     },

@@ -10,6 +10,7 @@ export async function modelOf(store, runs, state) {
   const chosen = await choose(store, runs, state);
   const { history, index, opened } = chosen;
   const { comparison, problem } = await chooseComparison(store, runs, chosen);
+  if (!problem) chosen.state.compare = comparison ? `${comparison.kind}:${comparison.choice}` : "";
   const step = history.steps[index];
   const name = headName(opened, history.heads);
   const at = `step ${stepText(step.step)}`;
@@ -60,19 +61,21 @@ async function choose(store, runs, state) {
   return { state: { ...state, ...chosen }, history, index, opened, figure, kept };
 }
 
-/** What the model is compared with, {kind, what, history, index, step, opened}, or null. `problem` is
+/** What the model is compared with, {kind, choice, what, history, index, step, opened}, or null. `problem` is
     the reason if the comparison in the state is not possible. */
 async function chooseComparison(store, runs, { state, history, index, opened }) {
   const [kind] = state.compare.split(":", 1);
   const value = state.compare.slice(kind.length + 1);
   if (kind === "") return { comparison: null };
-  const found = { kind, history, index, opened };
+  const found = { kind, choice: value, history, index, opened };
   if (kind === "step") {
     found.index = nearest(history.steps, Number(value) || 0);
+    found.choice = String(history.steps[found.index].step);
     found.what = `step ${stepText(history.steps[found.index].step)}`;
   } else if (kind === "head") {
     found.opened = headNumber(value, history);
     if (found.opened === null) return refuse(`There is no head ${value} to compare with.`);
+    if (found.opened === opened) return { comparison: null };
     found.what = headName(found.opened, history.heads);
   } else {
     const run = runs.find(({ name }) => name === value);

@@ -53,7 +53,7 @@ export function describe(says, model, pointed) {
     says.replaceChildren(...parts);
   } else if (pointed?.token !== undefined) {
     token(pointed.token);
-    parts.push(scale.diverging ? ` against ${model.comparison.what}: looks at ` : " looks at ");
+    parts.push(scale.diverging ? ` compared with ${model.comparison.what}: looks at ` : " looks at ");
     list(row(values, pointed.token), "looks");
     parts.push("; looked at most by ");
     list(column(values, pointed.token, tokens), "looked");

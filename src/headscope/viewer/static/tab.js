@@ -53,9 +53,10 @@ export async function render() {
   let known = []; // all runs with data
   const isShown = ({ name }) => selected === null || selected.has(name);
   const select = (names) => {
-    const before = known.filter(isShown).length;
+    const shown = () => JSON.stringify(known.filter(isShown).map(({ name }) => name));
+    const before = shown();
     selected = Array.isArray(names) && names.length > 0 ? new Set(names) : null;
-    if (known.filter(isShown).length !== before) viewer.refresh();
+    if (shown() !== before) viewer.refresh();
   };
   const store = createStore({
     async runs() {

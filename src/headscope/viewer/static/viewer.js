@@ -32,6 +32,7 @@ export function createViewer(root, { store, address, title }) {
   let theme = null;
   let hovered = null; // the token or the cell that the pointer is at
   let turn = 0; // counts the renderings that were started
+  let shown = 0; // the newest of them that was shown without its weights
   let painted = 0; // the newest of them that was finished
 
   // ---- Elements ----------------------------------------------------------------------------------
@@ -152,7 +153,8 @@ export function createViewer(root, { store, address, title }) {
 
   async function renderModel(mine) {
     const next = { ...(await modelOf(store, runs, state)), ...theme };
-    if (mine < painted) return; // a newer rendering was faster
+    if (mine < shown) return; // a newer rendering was faster
+    shown = mine;
     if (mine === turn) state = next.state;
     show(next);
     let weights = null;
