@@ -25,6 +25,7 @@ QUICK = {
     "training": "suite.rounds=2 suite.steps=2 suite.warmup_steps=1",
     "race": "suite.seeds=[1] suite.max_steps=4 suite.every_steps=2",
     "data": "suite.rounds=2 suite.batches=5 suite.tokens=[20000,30000]",
+    "encoding": "suite.megabytes=[1,2]",
     "memory": "suite.rounds=1 suite.vocab_size=100 model.embed_dim=24 model.block_size=32",
     "scaling": "suite.rounds=1 suite.tokens_per_step=64 suite.contexts=[16,32] suite.layers=[1,2] "
     "suite.widths=[16,32] suite.vocabularies=[64,128] model.block_size=16 model.embed_dim=16",
@@ -196,6 +197,12 @@ def speed(work: Work) -> None:
     work.benchmark("memory", "suite=memory")
     work.benchmark("scaling", "suite=scaling")
     work.benchmark("sampling_speed", "suite=sampling")
+
+
+@part(minutes=5, makes="encoding")
+def encoding(work: Work) -> None:
+    """Speed and memory of preparing a large text."""
+    work.benchmark("encoding", "suite=encoding")
 
 
 @part(minutes=8, makes="watching viewer_speed")

@@ -12,7 +12,7 @@ from headscope import checkpoint
 from headscope.checkpoint import Checkpoint
 from headscope.data.batches import ValidationWindows
 from headscope.data.corpus import Corpus
-from headscope.data.store import encode_documents
+from headscope.data.encode import encode_validation
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
 from headscope.nn import GPT
@@ -32,9 +32,7 @@ class ValidationText:
 
 def validation_text(corpus: Corpus, tokenizer: Tokenizer) -> ValidationText:
     """The validation split of `corpus`, encoded by `tokenizer`."""
-    _, documents = corpus.splits()
-    texts = (row["text"] for row in documents)
-    tokens = np.concatenate(list(encode_documents(texts, tokenizer)))
+    tokens = encode_validation(corpus, tokenizer)
     return ValidationText(tokens, tokenizer.byte_lengths(), corpus.probe_text)
 
 

@@ -24,7 +24,7 @@ def loader(device: str) -> TrainingBatches | DataLoader:
     """What a trainer on this device gets, three steps of two batches into its run."""
     tokens = np.arange(2000, dtype=np.uint16)
     store = TokenStore(folder=Path(), tokenizer=byte([]), train=tokens, validation=tokens)
-    options = {"validation_batch_size": 1, "validation_every": 1, "seed": 3}
+    options = {"validation_batch_size": 1, "validation_every": 1, "final_every": 1, "seed": 3}
     data = TokenDataModule(store, block_size=8, batch_size=4, accumulate=2, **options)
     strategy = SimpleNamespace(root_device=torch.device(device))
     data.trainer = SimpleNamespace(global_step=3, global_rank=0, world_size=1, strategy=strategy)

@@ -20,7 +20,8 @@ SETTINGS = {
 
 def texts(**settings: int) -> tuple[str, str]:
     """The training and the validation text."""
-    [train], [validation] = (split["text"] for split in Repeats(**(SETTINGS | settings)).splits())
+    corpus = Repeats(**(SETTINGS | settings))
+    train, validation = ("".join(document.pieces) for document in corpus.documents())
     return train, validation
 
 

@@ -15,7 +15,8 @@ from filelock import FileLock
 
 from headscope.data import tokenizer as tokenizers
 from headscope.data.corpus import TextFiles
-from headscope.data.store import open_store, prepare_store, token_dtype
+from headscope.data.encode import token_dtype
+from headscope.data.store import open_store, prepare_store
 from headscope.errors import UserError
 
 DOCUMENTS = [f"Speech {i % 9}: <|endoftext|> we'll été 中文🦜\n\n" * (1 + i) for i in range(12)]
@@ -54,22 +55,24 @@ def documents(tokens, tokenizer):
 )
 def test_a_store_is_the_text(corpus, root, make):
     store = prepare_store(corpus, make, root=root)
-    train, validation = corpus.splits()
-    assert documents(store.train, store.tokenizer) == list(train["text"])
+    texts = {"train": [], "validation": []}
+    for document in corpus.documents():
+        texts[document.split].append("".join(document.pieces))
+    assert documents(store.train, store.tokenizer) == texts["train"]
     # `char` knows every character of these documents.
-    assert documents(store.validation, store.tokenizer) == list(validation["text"])
+    assert documents(store.validation, store.tokenizer) == texts["validation"]
     assert store.name.startswith("text-")
-    fresh = make(train["text"])
+    fresh = make(texts["train"])
     assert fresh.state() == store.tokenizer.state()
 
 
 def test_a_store_that_is_there_is_not_made_again(corpus, root, monkeypatch):
     first = prepare_store(corpus, tokenizers.char, root=root)
 
-    def read(self):
+    def read(self, wanted):
         raise AssertionError("the corpus was read again")
 
-    monkeypatch.setattr(TextFiles, "splits", read)
+    monkeypatch.setattr(TextFiles, "documents", read)
     for again in (prepare_store(corpus, tokenizers.char, root=root), open_store(first.folder)):
         assert again.folder == first.folder
         assert np.array_equal(again.train, first.train)
@@ -100,13 +103,14 @@ def test_tokens_are_as_wide_as_the_vocabulary_needs(tmp_path, root, characters, 
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-@pytest.mark.parametrize("split", ["train", "validation"])
-def test_a_store_that_was_not_finished_is_not_there(corpus, root, error, split):
-    def crash(rows, description, count):
-        for index, row in enumerate(rows):
-            if split in description and index == count // 2:
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_store_that_was_not_finished_is_not_there(corpus, root, error, number):
+    def crash(batches, size):
+        for index, batch in enumerate(batches):
+            if index == number:
                 raise error
-            yield row
+            yield batch
+        raise error
 
     with pytest.raises(error):
         prepare_store(corpus, tokenizers.byte, root=root, track=crash)
@@ -123,17 +127,16 @@ from headscope.data.tokenizer import byte
 
 text, root, task = sys.argv[1:]
 
-def kill(rows, description, count):
-    for row in rows:
-        yield row
-        if "validation" in description:
-            os.kill(os.getpid(), signal.SIGKILL)
+def kill(batches, size):
+    for batch in batches:
+        yield batch
+        os.kill(os.getpid(), signal.SIGKILL)
 
-def wait(rows, description, count):
+def wait(batches, size):
     (Path(root) / f".{task}").touch()
     while not (Path(root) / ".go").exists():
         time.sleep(0.01)
-    return rows
+    return batches
 
 store = prepare_store(
     TextFiles(path=text), byte, root=Path(root), track=kill if task == "kill" else wait,
@@ -208,7 +211,7 @@ def test_a_signal_undoes_what_is_half_made(corpus, root, monkeypatch):
         undone.append(undo)
         yield
 
-    def stopped(rows, description, count):
+    def stopped(batches, size):
         assert list(root.glob(".preparing-*/"))
         undone[0]()
         assert not list(root.iterdir())
@@ -221,10 +224,9 @@ def test_a_signal_undoes_what_is_half_made(corpus, root, monkeypatch):
 
 def test_a_text_that_changes_while_it_is_read_makes_no_store(corpus, root):
     class Changing(TextFiles):
-        def splits(self):
-            found = super().splits()
+        def documents(self, wanted):
+            yield from super().documents(wanted)
             self.files[0].write_text("changed meanwhile")
-            return found
 
     with pytest.raises(UserError, match="changed while it was read"):
         prepare_store(Changing(path=corpus.path), tokenizers.byte, root=root)
@@ -277,7 +279,7 @@ def test_a_store_with_a_broken_description_is_an_error(corpus, root, name, conte
         {"train_tokens": -1},
         {"train_tokens": None},
         {"train_tokens": 10**30},
-        {"format": 2},
+        {"format": 1},
         {"format": "1"},
         {"format": True},
         {"vocab_size": 258},

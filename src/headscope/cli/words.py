@@ -29,6 +29,7 @@ LITERAL_KEYS = frozenset(
         "init_from",
         "store_dir",
         "data.path",
+        "data.template",
         "data.name",
         "data.subset",
         "data.column",

@@ -56,7 +56,11 @@ def parse(schema: type[Schema], data: Any, key: str = "") -> Schema:
     values = {}
     for name in known:
         if name not in data:
-            raise UserError(f"{_join(key, name)} is missing")
+            default = vars(schema).get(name, MISSING)
+            if default == MISSING:
+                raise UserError(f"{_join(key, name)} is missing")
+            values[name] = default  # the key is newer than the data
+            continue
         values[name] = _checked_value(types_of_keys[name], data[name], _join(key, name))
     return schema(**values)
 

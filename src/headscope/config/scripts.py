@@ -71,6 +71,12 @@ class DataSuiteConfig(SuiteConfig):
 
 
 @dataclass
+class EncodingSuiteConfig(SuiteConfig):
+    rounds: int = MISSING
+    megabytes: list[int] = MISSING
+
+
+@dataclass
 class MemorySuiteConfig(SuiteConfig):
     rounds: int = MISSING
     vocab_size: int = MISSING
@@ -176,6 +182,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "sampling": SamplingSuiteConfig,
         "race": RaceSuiteConfig,
         "data": DataSuiteConfig,
+        "encoding": EncodingSuiteConfig,
         "memory": MemorySuiteConfig,
         "scaling": ScalingSuiteConfig,
         "watching": WatchingSuiteConfig,

@@ -25,6 +25,7 @@ class CharConfig(TokenizerConfig):
 class BpeConfig(TokenizerConfig):
     _target_: str = "headscope.data.tokenizer.bpe"
     vocab_size: int = MISSING
+    sample_megabytes: float = 100.0
 
 
 @dataclass
@@ -53,6 +54,10 @@ class TinyShakespeareConfig(CorpusConfig):
 class TextFilesConfig(CorpusConfig):
     _target_: str = "headscope.data.corpus.TextFiles"
     path: str = MISSING
+    # These keys, and those below with a value, are newer than some checkpoints.
+    column: str = "text"
+    template: str | None = None
+    deduplicate: bool = False
 
 
 @dataclass
@@ -61,9 +66,13 @@ class HubConfig(CorpusConfig):
     name: str = MISSING
     subset: str | None = MISSING
     column: str = MISSING
+    template: str | None = None
     train_split: str = MISSING
     validation_split: str | None = MISSING
     revision: str | None = MISSING
+    streaming: bool = False
+    max_tokens: int | None = None
+    deduplicate: bool = False
 
 
 @dataclass

@@ -67,6 +67,7 @@ class TrainerConfig:
     gradient_clip: float = MISSING
     val_every_steps: int = MISSING
     val_batch_size: int = MISSING
+    final_validation: str = "whole"
     log_every_steps: int = MISSING
     accelerator: str = MISSING
     devices: Any = MISSING

@@ -1,23 +1,33 @@
 """Trains a byte-level byte-pair encoding with the library `tokenizers`."""
 
 import json
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+from headscope.data.pieces import pieces
 from headscope.errors import UserError
 
 MAX_VOCAB_SIZE = 2**20
 
+PIECE = 2**14
+"""Number of characters that the library gets at a time. It reads 256 pieces at once, and needs 60
+times their size as memory."""
 
-def train_bpe(texts: Iterable[str], *, vocab_size: int) -> dict[bytes, int]:
+
+def train_bpe(
+    texts: Iterable[str], *, vocab_size: int, sample_megabytes: float
+) -> dict[bytes, int]:
     """Returns a dictionary from the bytes of each token to the token's id. The end-of-text token is
-    not included.
+    not included. If `texts` have more than `sample_megabytes`, a sample of them is used.
 
     Raises UserError if `texts` contain too little text for a vocabulary of `vocab_size` tokens.
     """
     from tokenizers import Tokenizer as HuggingFaceTokenizer
     from tokenizers import models, pre_tokenizers, trainers
 
+    if not 0 < sample_megabytes < math.inf:
+        raise UserError(f"tokenizer.sample_megabytes={sample_megabytes} must be above 0 and finite")
     if vocab_size < 257:
         raise UserError(
             f"tokenizer.vocab_size={vocab_size} must be at least 257: the 256 bytes and the "
@@ -36,7 +46,12 @@ def train_bpe(texts: Iterable[str], *, vocab_size: int) -> dict[bytes, int]:
         show_progress=False,
     )
     hf_tokenizer.train_from_iterator(
-        (piece for text in texts for piece in split_long_runs(text)), trainer
+        (
+            part
+            for piece in sample(small_pieces(texts), int(sample_megabytes * 1e6))
+            for part in split_long_runs(piece)
+        ),
+        trainer,
     )
     byte_of = {symbol: value for value, symbol in enumerate(_byte_symbols())}
     ranks = {bytes([value]): value for value in range(256)}
@@ -51,13 +66,37 @@ def train_bpe(texts: Iterable[str], *, vocab_size: int) -> dict[bytes, int]:
     return ranks
 
 
+def small_pieces(texts: Iterable[str]) -> Iterator[str]:
+    for text in texts:
+        yield from pieces([text], size=PIECE)
+
+
+def sample(texts: Iterable[str], limit: int) -> list[str]:
+    """Up to `limit` bytes of the texts: all texts, or every second, or every fourth, and so on. So
+    the sample is spread over all texts, whose number need not be known before."""
+    kept: list[str] = []
+    every, size = 1, 0
+    for number, text in enumerate(texts):
+        if number % every == 0:
+            kept.append(text)
+            size += byte_count(text)
+        while size > limit and len(kept) > 1:
+            kept, every = kept[::2], 2 * every
+            size = sum(map(byte_count, kept))
+    return kept
+
+
+def byte_count(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
+
+
 LONG_RUN = re.compile(r"\w{10000}|\s{10000}|[^\w\s]{10000}")
 
 
 def split_long_runs(text: str) -> list[str]:
     """Splits the text into pieces if it has a very long run of letters, spaces or punctuation.
     Otherwise, the time of BPE training would grow with the square of the length of the run."""
-    if LONG_RUN.search(text) is None:
+    if len(text) < 4 * PIECE and LONG_RUN.search(text) is None:
         return [text]
     return [text[start : start + 10_000] for start in range(0, len(text), 10_000)]
 

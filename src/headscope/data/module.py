@@ -22,10 +22,10 @@ MAX_BYTES_ON_GPU = 256 * 2**20
 class TokenDataModule(LightningDataModule):
     """Batches for `Trainer.fit` and `Trainer.validate`.
 
-    During `fit`, validation uses every `validation_every`-th window. `Trainer.validate` uses all
-    windows. Each optimizer step uses `accumulate` batches. The index of the first training batch is
-    computed from the trainer's current step, so a resumed run needs no saved state of the data
-    loader.
+    During `fit`, validation uses every `validation_every`-th window. `Trainer.validate` uses every
+    `final_every`-th. Each optimizer step uses `accumulate` batches. The index of the first training
+    batch is computed from the trainer's current step, so a resumed run needs no saved state of the
+    data loader.
 
     On a CPU, batches are copied from the memory-mapped file. On a GPU, the tokens are kept in GPU
     memory if they need at most `MAX_BYTES_ON_GPU`. Otherwise, a worker process prefetches the
@@ -43,6 +43,7 @@ class TokenDataModule(LightningDataModule):
         accumulate: int,
         validation_batch_size: int,
         validation_every: int,
+        final_every: int,
         seed: int,
     ) -> None:
         super().__init__()
@@ -52,6 +53,7 @@ class TokenDataModule(LightningDataModule):
         self.accumulate = accumulate
         self.validation_batch_size = validation_batch_size
         self.validation_every = validation_every
+        self.final_every = final_every
         self.seed = seed
         # If a split is too short, raise UserError now, before training is set up.
         TrainingBatches(store.train, block_size=block_size, batch_size=batch_size, seed=seed)
@@ -80,7 +82,7 @@ class TokenDataModule(LightningDataModule):
             self.store.validation,
             block_size=self.block_size,
             batch_size=self.validation_batch_size,
-            every=self.validation_every if self.trainer.state.fn == "fit" else 1,
+            every=self.validation_every if self.trainer.state.fn == "fit" else self.final_every,
             rank=self.trainer.global_rank,
             world_size=self.trainer.world_size,
         )

@@ -3,15 +3,14 @@
 import hashlib
 import json
 import string
+from collections.abc import Iterator
 from random import Random
-from typing import TYPE_CHECKING
 
-from headscope.data.corpus import HOLD_OUT, Corpus
+from headscope.data.corpus import Corpus, Wanted
+from headscope.data.documents import HOLD_OUT, Document
+from headscope.data.pieces import pieces
 from headscope.errors import UserError
 from headscope.seeds import mixed_seed
-
-if TYPE_CHECKING:
-    from datasets import Dataset
 
 CHARACTERS = string.ascii_letters + string.digits + string.punctuation
 """All characters that a text can have: the 94 visible characters of ASCII."""
@@ -79,12 +78,11 @@ class Repeats(Corpus):
         parts = [self.alphabet, self.lengths, self.copies, self.characters, self.seed]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
-    def splits(self) -> "tuple[Dataset, Dataset]":
-        from datasets import Dataset
-
+    def documents(self, wanted: Wanted = lambda split: True) -> Iterator[Document]:
         train = self._text(self.characters, mixed_seed(self.seed, 0))
+        yield Document("train", pieces([train]))
         validation = self._text(self.characters // HOLD_OUT, mixed_seed(self.seed, 1))
-        return Dataset.from_dict({"text": [train]}), Dataset.from_dict({"text": [validation]})
+        yield Document("validation", pieces([validation]))
 
     def _text(self, characters: int, seed: int) -> str:
         """A text of `characters` characters, drawn with `seed`."""

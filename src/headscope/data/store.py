@@ -3,21 +3,27 @@ tokens.
 
 A store is a folder with four files. `train.bin` and `validation.bin` are raw arrays of tokens
 (uint16, or uint32 for a large vocabulary). `tokenizer.json` contains the tokenizer. `store.json`
-contains the name of the corpus, the type of the tokens, and the numbers of documents and tokens.
-The folder's name ends in a fingerprint of the text and the tokenizer.
+contains the name of the corpus, the type of the tokens, the numbers of documents and tokens, and a
+checksum for each shard of the tokens. The folder's name ends in a fingerprint of the text and the
+tokenizer.
 
 A store is first written to a temporary folder `.preparing-<name>`. This folder is renamed when the
 store is complete, so a folder without the prefix `.preparing-` is always complete. If two processes
-need the same store, the second waits for the first.
+need the same store, the second waits for the first. If a process is killed, the next one that needs
+the store continues after the last finished shard.
+
+Opening a store verifies all checksums. Then the file `verified.json` says when the files were
+changed last, so that they are verified again only after a change.
 """
 
 import hashlib
 import json
-import os
+import math
 import shutil
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,21 +33,30 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from headscope.data.corpus import Corpus
+from headscope.data.encode import (
+    CHUNK,
+    PROGRESS,
+    SPLITS,
+    Track,
+    check_shards,
+    encode_corpus,
+    token_dtype,
+)
 from headscope.data.tokenizer import Tokenizer, tokenizer_from_state
 from headscope.errors import UserError
-from headscope.files import cannot_write, parse_json, write_atomically
+from headscope.files import parse_json, read_json, write_atomically
 from headscope.stop import on_stop
 
-FORMAT = 1
-SPLITS = ("train", "validation")
+FORMAT = 2
+DESCRIPTION, TOKENIZER, VERIFIED = "store.json", "tokenizer.json", "verified.json"
 
 PREPARING = ".preparing-"
 
-CHUNK = 2**24
-"""Number of tokens that are checked against the vocabulary size at a time, to limit memory use."""
+KEEP_DAYS = 7
+"""Unfinished stores are removed after this number of days."""
 
-Track = Callable[[Iterable[Any], str, int], Iterable[Any]]
-"""A function of (items, description, total) that yields the same items and shows the progress."""
+CHARACTERS_PER_TOKEN = 8
+"""More characters than a token has on average."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +78,7 @@ def prepare_store(
     make_tokenizer: Callable[[Iterable[str]], Tokenizer],
     *,
     root: Path,
-    track: Track = lambda items, description, total: items,
+    track: Track = lambda batches, size: batches,
     say: Callable[[str], None] = lambda line: None,
 ) -> TokenStore:
     """Opens the store of this corpus and tokenizer in the folder `root`. Creates the store if it
@@ -85,10 +100,11 @@ def prepare_store(
         root.mkdir(parents=True, exist_ok=True)
         with _locked(folder, say) as scratch:
             if not folder.exists():  # another process may have created it meanwhile
-                with on_stop(partial(_discard, scratch)):
-                    scratch.mkdir()
-                    _write_store(scratch, corpus, fingerprint, make_tokenizer, track)
+                with on_stop(partial(_discard_unless_begun, scratch)):
+                    scratch.mkdir(exist_ok=True)
+                    _write_store(scratch, corpus, fingerprint, make_tokenizer, track, say)
                     scratch.rename(folder)
+                    (folder / PROGRESS).unlink()
     store = open_store(folder, expect={"corpus": corpus.name, "corpus_fingerprint": fingerprint})
     name, options = _name_and_options(make_tokenizer)
     tokenizer = store.tokenizer
@@ -109,28 +125,29 @@ def open_store(folder: Path, *, expect: dict[str, Any] | None = None) -> TokenSt
     Raises UserError if the store is incomplete, or if its files do not match store.json.
     """
     try:
-        for name in ("store.json", "tokenizer.json", *(f"{split}.bin" for split in SPLITS)):
+        for name in (DESCRIPTION, TOKENIZER, *(f"{split}.bin" for split in SPLITS)):
             # A symbolic link is not allowed either, because it could point to any file.
             if not stat.S_ISREG((folder / name).lstat().st_mode):
                 raise ValueError(f"{name} is not a regular file")
-        description = parse_json(folder / "store.json")
+        description = parse_json(folder / DESCRIPTION)
         if not isinstance(description, dict):
-            raise ValueError("store.json is not a JSON object")
-        tokenizer = tokenizer_from_state(parse_json(folder / "tokenizer.json"))
+            raise ValueError(f"{DESCRIPTION} is not a JSON object")
+        tokenizer = tokenizer_from_state(parse_json(folder / TOKENIZER))
         dtype = np.dtype(token_dtype(tokenizer.vocab_size))
         expected = {"format": FORMAT, "vocab_size": tokenizer.vocab_size, "dtype": dtype.name}
         for key, value in (expected | (expect or {})).items():
             found = description.get(key)
             if type(found) is not type(value) or found != value:
-                raise ValueError(f"store.json says {key}={str(found)[:80]!r}, not {value!r}")
+                raise ValueError(f"{DESCRIPTION} says {key}={str(found)[:80]!r}, not {value!r}")
         tokens = {
             split: _map_tokens(folder / f"{split}.bin", dtype, description.get(f"{split}_tokens"))
             for split in SPLITS
         }
-        for split, array in tokens.items():
-            for start in range(0, len(array), CHUNK):
-                if array[start : start + CHUNK].max() >= tokenizer.vocab_size:
-                    raise ValueError(f"{split}.bin has a token that is not in the vocabulary")
+        if read_json(folder / VERIFIED) != (stamps := _stamps(folder)):
+            for split, array in tokens.items():
+                check_tokens(array, description.get(f"{split}_shards"), tokenizer.vocab_size)
+            with suppress(UserError):  # the folder may be read-only
+                write_atomically(folder / VERIFIED, json.dumps(stamps))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{folder} is not a token store ({reason}): delete it") from error
@@ -147,11 +164,28 @@ def _map_tokens(file: Path, dtype: np.dtype, count: Any) -> np.ndarray:
     return np.memmap(file, dtype=dtype, mode="r")
 
 
+def check_tokens(tokens: np.ndarray, shards: Any, vocab_size: int) -> None:
+    """Raises ValueError unless the tokens have the checksums of `shards` and are in the
+    vocabulary."""
+    check_shards(tokens, shards)
+    for start in range(0, len(tokens), CHUNK):
+        if tokens[start : start + CHUNK].max() >= vocab_size:
+            raise ValueError("a token is not in the vocabulary")
+
+
+def _stamps(folder: Path) -> list[list[int]]:
+    """Numbers that differ after any change of a file of tokens, or of the description: the kernel
+    sets the time of the last change itself, so a program cannot restore it."""
+    names = [*(f"{split}.bin" for split in SPLITS), DESCRIPTION]
+    stats = [(folder / name).stat() for name in names]
+    return [[each.st_dev, each.st_ino, each.st_size, each.st_ctime_ns] for each in stats]
+
+
 @contextmanager
 def _locked(folder: Path, say: Callable[[str], None]) -> Iterator[Path]:
     """Inside the `with` block, this process holds the lock for creating the store `folder`. Yields
-    the path of the temporary folder in which the store is created. Removes the temporary folder at
-    the end."""
+    the path of the temporary folder in which the store is created. At the end, removes this folder,
+    unless it has finished shards, with which the next process can continue."""
     scratch = folder.with_name(f"{PREPARING}{folder.name}")
     lock = FileLock(_lock_file(scratch))
     try:
@@ -164,21 +198,37 @@ def _locked(folder: Path, say: Callable[[str], None]) -> Iterator[Path]:
         say(f"Another process is preparing {folder}: waiting for it.")
         lock.acquire()
     try:
-        shutil.rmtree(scratch, ignore_errors=True)  # left by a process that was killed
         yield scratch
-    finally:
+    except UserError:  # the text is not as it should be, so another text will come
         _discard(scratch)
+        raise
+    finally:
+        _discard_unless_begun(scratch)
         lock.release()
 
 
+def _discard_unless_begun(scratch: Path) -> str | None:
+    """Removes the lock file of a temporary folder, and the folder too, unless it has finished
+    shards that are not too old. Returns a message for the user if the folder is kept."""
+    try:
+        age = time.time() - (scratch / PROGRESS).stat().st_mtime
+    except OSError:  # there is no finished shard
+        age = math.inf
+    if age > KEEP_DAYS * 24 * 3600:
+        _discard(scratch)
+        return None
+    _lock_file(scratch).unlink(missing_ok=True)
+    return "The same command continues to prepare the text."
+
+
 def _remove_abandoned(root: Path) -> None:
-    """Removes temporary folders that were left by killed processes."""
+    """Removes temporary folders that were left by killed processes, if nothing can be continued."""
     for scratch in root.glob(f"{PREPARING}*"):
         if scratch.suffix == ".lock":
             scratch = scratch.with_suffix("")
         try:
             with FileLock(_lock_file(scratch), timeout=0):
-                _discard(scratch)
+                _discard_unless_begun(scratch)
         except (Timeout, OSError):
             continue  # still in use by its process, or owned by another user
 
@@ -192,16 +242,6 @@ def _discard(scratch: Path) -> None:
 
 def _lock_file(scratch: Path) -> Path:
     return scratch.with_name(f"{scratch.name}.lock")
-
-
-def encode_documents(texts: Iterable[str], tokenizer: Tokenizer) -> Iterable[np.ndarray]:
-    """The tokens of each document, preceded by the end-of-text token."""
-    for text in texts:
-        yield np.concatenate([[tokenizer.end_of_text], tokenizer.encode(text)])
-
-
-def token_dtype(vocab_size: int) -> type[np.unsignedinteger]:
-    return np.uint16 if vocab_size <= 2**16 else np.uint32
 
 
 def _name_and_options(make_tokenizer: Callable[..., Tokenizer]) -> tuple[str, dict[str, Any]]:
@@ -223,35 +263,57 @@ def _write_store(
     fingerprint: str,
     make_tokenizer: Callable[..., Tokenizer],
     track: Track,
+    say: Callable[[str], None],
 ) -> None:
-    documents = dict(zip(SPLITS, corpus.splits(), strict=True))
+    """Writes the files of a store, or completes those of a process that was killed."""
+    tokenizer = _tokenizer_in(folder)
+    if tokenizer is None:
+        tokenizer = make_tokenizer(training_texts(corpus))
+        content = json.dumps(tokenizer.state(), indent=1, ensure_ascii=False)
+        write_atomically(folder / TOKENIZER, content)
+    progress, in_both = encode_corpus(folder, corpus, tokenizer, track)
     if corpus.fingerprint() != fingerprint:
         raise UserError(f"the text of data={corpus.name} changed while it was read: try again")
-    tokenizer = make_tokenizer(row["text"] for row in documents["train"])
-    dtype = token_dtype(tokenizer.vocab_size)
-    description: dict[str, Any] = {
+    if in_both and not corpus.deduplicate:
+        say(
+            f"{in_both:,} document(s) are in both splits, which makes the validation loss too low: "
+            "data.deduplicate=true keeps only the first of equal documents"
+        )
+    description = {
         "format": FORMAT,
         "corpus": corpus.name,
         "corpus_fingerprint": fingerprint,
         "vocab_size": tokenizer.vocab_size,
-        "dtype": np.dtype(dtype).name,
+        "dtype": np.dtype(token_dtype(tokenizer.vocab_size)).name,
     }
-    for split, rows in documents.items():
-        texts = (row["text"] for row in track(rows, f"Encoding {split}", len(rows)))
-        count = 0
-        file = folder / f"{split}.bin"
-        try:
-            with file.open("wb") as stream:
-                for tokens in encode_documents(texts, tokenizer):
-                    count += len(tokens)
-                    stream.write(tokens.astype(dtype).tobytes())
-                stream.flush()
-                os.fsync(stream.fileno())
-        except OSError as error:
-            size = count * np.dtype(dtype).itemsize
-            raise UserError(cannot_write(file, error, size=size)) from error
-        description[f"{split}_documents"] = len(rows)
-        description[f"{split}_tokens"] = count
-    for name, content in (("tokenizer", tokenizer.state()), ("store", description)):
-        text = json.dumps(content, indent=1, ensure_ascii=False)
-        write_atomically(folder / f"{name}.json", text)
+    for split in SPLITS:
+        description[f"{split}_documents"] = progress.documents[split]
+        description[f"{split}_tokens"] = progress.tokens(split)
+        description[f"{split}_shards"] = progress.shards[split]
+        if not progress.tokens(split):
+            raise UserError(f"data={corpus.name} has no text for the {split} split")
+    for partial_file in folder.glob(".*.part"):  # of a process that was killed
+        partial_file.unlink()
+    write_atomically(folder / DESCRIPTION, json.dumps(description))
+
+
+def _tokenizer_in(folder: Path) -> Tokenizer | None:
+    """The tokenizer that a killed process has written to `folder`, or None."""
+    state = read_json(folder / TOKENIZER)
+    try:
+        return tokenizer_from_state(state) if isinstance(state, dict) else None
+    except UserError:
+        return None
+
+
+def training_texts(corpus: Corpus) -> Iterator[str]:
+    """The training text in pieces, to make a tokenizer. If the number of tokens is limited, the
+    text ends after so many characters that it contains them with near certainty."""
+    left = math.inf if corpus.max_tokens is None else CHARACTERS_PER_TOKEN * corpus.max_tokens
+    for document in corpus.documents(lambda split: split == "train"):
+        if document.split == "train":
+            for piece in document.pieces:
+                yield piece
+                left -= len(piece)
+                if left <= 0:
+                    return

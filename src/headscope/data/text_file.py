@@ -1,49 +1,70 @@
-"""Reads UTF-8 text files. If a file is not UTF-8 text, the error message says what it may be.
+"""Reads UTF-8 text files in pieces. If a file is not UTF-8 text, the error says what it may be.
 
 CRLF and CR line ends become LF, and a byte order mark is removed. Sizes of texts in bytes are
 counted after these changes.
 """
 
+import bz2
 import codecs
+import gzip
 import hashlib
-from collections.abc import Iterator
+import io
+import lzma
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from io import BufferedIOBase, BytesIO
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from headscope.errors import UserError
 
+CHUNK_BYTES = 2**20
+"""Number of bytes that are read at a time."""
 
-def read_text(file: Path) -> str:
-    """The text of a UTF-8 file, with LF line ends. Raises UserError if the file is not UTF-8
-    text."""
-    with _opened(file) as stream:
-        data = stream.read()
-    problem = _other_format(data)
-    if problem:
-        raise UserError(f"{file} {problem}")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{file} is not UTF-8: byte {data[error.start]:#04x} at offset {error.start}; "
-            f"{_decoding_advice(data, error)}"
-        ) from None
-    if "\0" in text:
-        raise UserError(
-            f"{file} has NUL bytes, the first at offset {data.index(0)}: it is not text, or it is "
-            "damaged, UTF-16 or UTF-32: convert that with iconv -f utf-16 -t utf-8 old > new; to "
-            "remove the NUL bytes: tr -d '\\000' < old > new"
-        )
-    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+def text_chunks(file: Path) -> Iterator[str]:
+    """The text of a UTF-8 file in pieces of about 1 MB, with LF line ends. A file that ends in .gz,
+    .bz2, .xz or .zst is decompressed. Raises UserError if the file is not UTF-8 text."""
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    newlines = io.IncrementalNewlineDecoder(decoder, translate=True)
+    offset, ascii_so_far = 0, True
+    with opened(file) as stream:
+        data = stream.read(CHUNK_BYTES)
+        problem = _other_format(data)
+        if problem:
+            raise UserError(f"{file} {problem}")
+        while True:
+            if b"\0" in data:
+                raise UserError(
+                    f"{file} has NUL bytes, the first at offset {offset + data.index(0)}: it is "
+                    "not text, or it is damaged, UTF-16 or UTF-32: convert that with iconv -f "
+                    "utf-16 -t utf-8 old > new; to remove the NUL bytes: tr -d '\\000' < old > new"
+                )
+            try:
+                text = newlines.decode(data, final=not data)
+            except UnicodeDecodeError as error:
+                # The object of the error begins with the bytes that the decoder had kept.
+                place = offset - (len(error.object) - len(data)) + error.start
+                advice = _decoding_advice(error, ascii_so_far)
+                byte = error.object[error.start]
+                raise UserError(
+                    f"{file} is not UTF-8: byte {byte:#04x} at offset {place}; {advice}"
+                ) from None
+            if text:
+                yield text
+            if not data:
+                return
+            offset += len(data)
+            ascii_so_far = ascii_so_far and data.isascii()
+            data = stream.read(CHUNK_BYTES)
 
 
 CONTAINERS = {
-    b"\x1f\x8b": "gzip-compressed: unpack it with gunzip",
+    b"\x1f\x8b": "gzip-compressed: let its name end in .gz",
     b"PK\x03\x04": "a zip archive (or an Office document): unpack it, or save it as plain text",
-    b"\xfd7zXZ\0": "xz-compressed: unpack it with unxz",
-    b"BZh": "bzip2-compressed: unpack it with bunzip2",
-    b"\x28\xb5\x2f\xfd": "zstd-compressed: unpack it with unzstd",
+    b"\xfd7zXZ\0": "xz-compressed: let its name end in .xz",
+    b"BZh": "bzip2-compressed: let its name end in .bz2",
+    b"\x28\xb5\x2f\xfd": "zstd-compressed: let its name end in .zst",
     b"%PDF-": "a PDF: convert it to text, for example with pdftotext",
 }
 """For the first bytes of other file formats, the part of the error message that says what the file
@@ -96,18 +117,22 @@ def _wide_encoding(data: bytes) -> str | None:
     return None
 
 
-def _decoding_advice(data: bytes, error: UnicodeDecodeError) -> str:
-    """Advice for the user about bytes that are not UTF-8, based on a guess about their encoding."""
+def _decoding_advice(error: UnicodeDecodeError, ascii_before: bool) -> str:
+    """Advice for the user about bytes that are not UTF-8, based on a guess about their encoding.
+    `ascii_before` says whether all bytes before those of `error` were ASCII."""
+    data = error.object
     if error.reason == "unexpected end of data":
         return "the file ends inside a character, so it is incomplete: get it again"
-    if not data[: error.start].isascii():
+    if not ascii_before or not data[: error.start].isascii():
         return (
             "the file is UTF-8 up to there, so it is damaged: get it again, or remove the damaged "
             "bytes with iconv -c -f utf-8 -t utf-8 old > new"
         )
     encoding = "windows-1252"
     try:
-        non_ascii = [char for char in data.decode("gb18030") if not char.isascii()]
+        # The data may end inside a character, which the incremental decoder ignores.
+        text = codecs.getincrementaldecoder("gb18030")().decode(data)
+        non_ascii = [char for char in text if not char.isascii()]
     except UnicodeDecodeError:
         non_ascii = []
     chinese = sum("\u3000" <= char <= "\u9fff" for char in non_ascii)
@@ -121,19 +146,45 @@ def _decoding_advice(data: bytes, error: UnicodeDecodeError) -> str:
 
 def file_sha256(file: Path) -> str:
     """The sha256 of a file in hexadecimal. Raises UserError if the file cannot be read."""
-    with _opened(file) as stream:
+    with opened(file, decompress=False) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def _open_zstd(stream: BinaryIO, mode: str) -> Any:
+    # Slow to import, and needed only here. Unlike the package zstandard, pyarrow notices a file
+    # that ends early.
+    import pyarrow
+
+    return io.BufferedReader(pyarrow.CompressedInputStream(stream, "zstd"))
+
+
+OPEN: dict[str, Callable[..., Any]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+    ".zst": _open_zstd,
+}
+"""For the endings of compressed files, the functions that decompress a stream."""
+
+
 @contextmanager
-def _opened(file: Path) -> Iterator[BufferedIOBase]:
-    """Opens a regular file. Raises UserError if the file cannot be read."""
+def opened(file: Path, *, decompress: bool = True) -> Iterator[Any]:
+    """Opens a regular file as a binary stream. A compressed file is decompressed. Raises UserError
+    if the file cannot be read."""
+    unpack = OPEN.get(file.suffix) if decompress else None
     try:
         if file.exists() and not file.is_file():  # reading a pipe could wait forever
             raise UserError(f"{file} is not a regular file")
         # A file of size 0 is not opened, because the files in /proc have size 0, and reading some
         # of them waits forever.
-        with file.open("rb") if file.stat().st_size else BytesIO() as stream:
-            yield stream
-    except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror}") from None
+        with file.open("rb") if file.stat().st_size else io.BytesIO() as stream:
+            if unpack is None:
+                yield stream
+            else:
+                with unpack(stream, "rb") as unpacked:
+                    yield unpacked
+    except EOFError:
+        raise UserError(f"{file} is incomplete: its compressed data ends early") from None
+    except (OSError, zlib.error, lzma.LZMAError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{file} cannot be read: {reason}") from None

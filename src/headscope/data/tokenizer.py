@@ -6,6 +6,7 @@ byte, which can be compared across tokenizers.
 
 import base64
 import binascii
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
@@ -80,8 +81,14 @@ class TiktokenTokenizer(Tokenizer):
         self.name = encoding.name
         self.vocab_size = encoding.n_vocab
         self.end_of_text = encoding.eot_token
+        # Without merges, a table is much faster than `encoding`.
+        ranks = encoding._mergeable_ranks
+        single = [ranks[bytes([value])] for value in range(256)] if len(ranks) == 256 else None
+        self.token_of_byte = None if single is None else np.array(single, dtype=np.uint32)
 
     def encode(self, text: str) -> np.ndarray:
+        if self.token_of_byte is not None:
+            return self.token_of_byte[np.frombuffer(text.encode(), dtype=np.uint8)]
         return self.encoding.encode_to_numpy(text, disallowed_special=())
 
     def encode_prompt(self, text: str) -> list[int]:
@@ -124,17 +131,15 @@ class CharTokenizer(Tokenizer):
         self.unknown = len(alphabet)
         self.end_of_text = len(alphabet) + 1
         self.vocab_size = len(alphabet) + 2
-        self._token_of = {ord(char): token for token, char in enumerate(alphabet)}
+        self._tokens = np.full(CODE_POINTS, self.unknown, dtype=np.uint32)
+        self._tokens[code_points(alphabet)] = np.arange(len(alphabet))
 
     def encode(self, text: str) -> np.ndarray:
-        code_points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-        distinct, inverse = np.unique(code_points, return_inverse=True)
-        tokens = [self._token_of.get(int(code_point), self.unknown) for code_point in distinct]
-        return np.array(tokens, dtype=np.uint32)[inverse]
+        return self._tokens[code_points(text)]
 
     def encode_prompt(self, text: str) -> list[int]:
         for char in text:
-            if ord(char) not in self._token_of:
+            if self._tokens[ord(char)] == self.unknown:
                 raise UserError(
                     f"the character {char!r} is not among the {len(self.alphabet)} characters of "
                     "this model's training text: remove it, or train with tokenizer=byte or bpe"
@@ -146,6 +151,14 @@ class CharTokenizer(Tokenizer):
 
     def state(self) -> dict[str, Any]:
         return {"kind": "char", "alphabet": self.alphabet}
+
+
+CODE_POINTS = sys.maxunicode + 1
+
+
+def code_points(text: str) -> np.ndarray:
+    """The Unicode code point of each character, uint32 (n,)."""
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
 
 
 def tokenizer_from_state(state: dict[str, Any]) -> Tokenizer:
@@ -184,17 +197,22 @@ def byte(texts: Iterable[str]) -> Tokenizer:
 def char(texts: Iterable[str]) -> Tokenizer:
     """A tokenizer with one token for each different character in `texts`, in the order of code
     points."""
-    return CharTokenizer("".join(sorted(set().union(*texts))))
+    seen = np.zeros(CODE_POINTS, dtype=bool)
+    for text in texts:
+        seen[code_points(text)] = True
+    return CharTokenizer("".join(map(chr, np.flatnonzero(seen).tolist())))
 
 
-def bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
+def bpe(texts: Iterable[str], *, vocab_size: int, sample_megabytes: float = 100.0) -> Tokenizer:
     """Trains a byte-level byte-pair encoding (Sennrich 2016) on `texts`, split by GPT-2's pattern.
+    If the texts have more than `sample_megabytes`, it is trained on a sample spread over them.
 
     The vocabulary is the 256 bytes, then the merges in the order in which they were learned, then
     the end-of-text token. Raises UserError if `texts` contain too little text for a vocabulary of
     `vocab_size` tokens.
     """
-    return _tiktoken("bpe", r50k_pat_str, train_bpe(texts, vocab_size=vocab_size))
+    ranks = train_bpe(texts, vocab_size=vocab_size, sample_megabytes=sample_megabytes)
+    return _tiktoken("bpe", r50k_pat_str, ranks)
 
 
 def stored(texts: Iterable[str], *, state: dict[str, Any]) -> Tokenizer:

@@ -149,6 +149,7 @@ def build(
         accumulate=settings.accumulate,
         validation_batch_size=settings.val_batch_size,
         validation_every=stride,
+        final_every=1 if settings.final_validation == "whole" else stride,
         seed=config.seed,
     )
     clock = Clock(tokens_per_step=tokens_per_step, log_every_steps=settings.log_every_steps)

@@ -10,6 +10,7 @@ from headscope.generation import check_sampling
 from headscope.viewer import MAX_STEPS
 
 ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
+FINAL_VALIDATIONS = ("whole", "part")
 MAX_SAMPLE_TOKENS = 100_000
 
 
@@ -83,15 +84,14 @@ def check(config: TrainConfig) -> None:
 def check_choices(config: TrainConfig) -> None:
     """Raises UserError if a setting of `trainer` is not one of the allowed values."""
     settings = config.trainer
-    if settings.accelerator not in ACCELERATORS:
-        raise UserError(
-            f"trainer.accelerator={settings.accelerator} must be one of {', '.join(ACCELERATORS)}"
-        )
-    precisions = ("auto", *PRECISIONS)
-    if settings.precision not in precisions:
-        raise UserError(
-            f"trainer.precision={settings.precision} must be one of {', '.join(precisions)}"
-        )
+    for key, choices in (
+        ("accelerator", ACCELERATORS),
+        ("precision", ("auto", *PRECISIONS)),
+        ("final_validation", FINAL_VALIDATIONS),
+    ):
+        value = getattr(settings, key)
+        if value not in choices:
+            raise UserError(f"trainer.{key}={value} must be one of {', '.join(choices)}")
     if settings.compile != "auto" and type(settings.compile) is not bool:
         raise UserError(f"trainer.compile={short(settings.compile)} must be auto, true or false")
     check_devices(settings)

@@ -1,11 +1,18 @@
 """Prints lines on the console, and shows how the preparation of the data progresses."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
+from headscope.data.encode import Batch
 from headscope.terminal import printable
 
 
@@ -15,12 +22,21 @@ def say(console: Console, line: str, style: str | None = None) -> None:
     console.print(printable(line), style=style, highlight=False, soft_wrap=True, markup=False)
 
 
-def track(items: Iterable[Any], description: str, total: int, *, console: Console) -> Iterable[Any]:
-    """Yields `items`, and shows a progress bar while they are used. If the output is not a
+def track(batches: Iterable[Batch], size: int | None, *, console: Console) -> Iterable[Batch]:
+    """Yields the batches of a corpus, and shows a progress bar while they are encoded, with the
+    speed and the time left if `size`, the number of bytes, is known. If the output is not a
     terminal, prints one line instead."""
-    if console.is_terminal:
-        with Progress(console=console, transient=True) as progress:
-            yield from progress.track(items, total=total, description=description)
-    else:
-        console.print(f"{description}: {total:,} documents", highlight=False)
-        yield from items
+    if not console.is_terminal:
+        of = "" if size is None else f" {size / 1e6:,.1f} MB"
+        console.print(f"Encoding{of} of text", highlight=False)
+        yield from batches
+        return
+    columns = [
+        *(TextColumn("Encoding"), BarColumn(), DownloadColumn(), TransferSpeedColumn()),
+        *(TimeRemainingColumn(), TextColumn("left")),
+    ]
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=size)
+        for batch in batches:
+            yield batch
+            progress.advance(task, batch.size)

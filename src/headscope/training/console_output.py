@@ -9,8 +9,10 @@ import torch
 from rich.table import Table
 from rich.text import Text
 
+from headscope.data.module import FORWARD_SHARE
 from headscope.terminal import printable
 from headscope.training.build import Run
+from headscope.training.callbacks.clock import Clock
 from headscope.training.console import say
 from headscope.training.run_folder import shown
 
@@ -28,10 +30,9 @@ def print_plan(run: Run) -> None:
     settings = config.trainer
     tokens = settings.batch_size * settings.accumulate * config.model.block_size
     write(f"training    {settings.max_steps:,} steps of {tokens:,} tokens on {device_of(run)}")
-    stride = run.data.validation_every
-    part = "the whole split" if stride == 1 else f"every {ordinal(stride)} window of the split"
-    at_end = "" if stride == 1 else "; at the end on the whole split"
-    write(f"validation  every {settings.val_every_steps:,} steps on {part}{at_end}")
+    every, at_end = run.data.validation_every, run.data.final_every
+    more = "" if every == at_end else f"; at the end on {part_of_split(at_end)}"
+    write(f"validation  every {settings.val_every_steps:,} steps on {part_of_split(every)}{more}")
     if config.logger:
         write(f"watch       {tensorboard_command(run.folder)}")
 
@@ -52,6 +53,23 @@ def model_table(model: Any) -> Table:
             table.add_row(label + note, f"{sum(p.numel() for p in uncounted):,}")
     table.add_row("all", f"{model.parameter_count():,}", style="bold")
     return table
+
+
+def part_of_split(every: int) -> str:
+    """The text for a validation that uses every n-th window."""
+    return "the whole split" if every == 1 else f"every {ordinal(every)} window of the split"
+
+
+def print_final_validation(run: Run, clock: Clock) -> None:
+    """Prints what the last validation uses, and how long it will take if this is known."""
+    every = run.data.final_every
+    tokens = len(run.store.validation) // every
+    trained = run.trainer.global_step * clock.tokens_per_step
+    line = f"Validating on {part_of_split(every)}: {tokens:,} tokens"
+    if trained:
+        seconds = FORWARD_SHARE * clock.train_seconds * tokens / trained
+        line += f", about {max(1, round(seconds)):,} s"
+    say(run.console, line)
 
 
 def print_results(run: Run, summary: dict[str, Any]) -> None:

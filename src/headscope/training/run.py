@@ -16,6 +16,7 @@ from headscope.training.build import Run
 from headscope.training.callbacks.clock import callbacks_of, clock_of
 from headscope.training.callbacks.head_watch import HeadWatch
 from headscope.training.callbacks.writers import report_full_disk
+from headscope.training.console_output import print_final_validation
 from headscope.training.process import prepare_process
 from headscope.training.recovery import ResumeCheckpoint
 from headscope.training.run_folder import how_to_resume, is_run
@@ -36,7 +37,7 @@ COMPARED = (
 
 
 def fit(run: Run) -> dict[str, Any]:
-    """Trains the model, evaluates the final weights on the whole validation split, and writes
+    """Trains the model, evaluates the final weights on the validation split, and writes
     `summary.json`. Returns the content of `summary.json`.
 
     Raises `headscope.stop.Interrupted` after a stop signal. Raises UserError if memory or disk
@@ -66,7 +67,7 @@ def _fit(run: Run) -> dict[str, Any]:
         weights_only=True,
     )
     clock = clock_of(run.trainer)
-    run.console.print("Validating on the whole split.")
+    print_final_validation(run, clock)
     run.trainer.validate(run.module, datamodule=run.data, verbose=False)
     figures = {name: float(value) for name, value in run.trainer.callback_metrics.items()}
     steps = run.trainer.global_step

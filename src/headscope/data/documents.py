@@ -1,0 +1,61 @@
+"""Documents, and how they are divided into training and validation text."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Literal, TypeVar
+
+from headscope.data.pieces import pieces
+
+Split = Literal["train", "validation"]
+
+HOLD_OUT = 10
+"""Every tenth document is held out for validation. If there is only one document, its last tenth is
+held out."""
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Document:
+    """A document: the split that it belongs to, its text in pieces, and a function that computes a
+    hash of its text. The pieces can be used only once, and before the next document is read. A part
+    of a document has no hash."""
+
+    split: Split
+    pieces: Iterable[str]
+    digest: Callable[[], bytes] | None = None
+
+
+def hold_out(items: Iterable[Item]) -> Iterator[tuple[Split, Item]]:
+    """Each item with its split. Every tenth item is held out. If there are fewer than ten, the last
+    one is."""
+    stream = iter(items)
+    first = list(islice(stream, HOLD_OUT))
+    last = HOLD_OUT if len(first) == HOLD_OUT else len(first)
+    for number, item in enumerate(chain(first, stream), start=1):
+        yield "validation" if number % last == 0 else "train", item
+
+
+def one_document(chunks: Iterable[str], characters: int) -> Iterator[Document]:
+    """The training part and the validation part of a text of `characters` characters, of which the
+    last tenth is held out."""
+    stream = iter(chunks)
+    rest: list[str] = []
+    head = _head(stream, characters * (HOLD_OUT - 1) // HOLD_OUT, rest)
+    yield Document("train", pieces(head))
+    for _ in head:  # what was not used
+        pass
+    yield Document("validation", pieces(chain(rest, stream)))
+
+
+def _head(stream: Iterator[str], characters: int, rest: list[str]) -> Iterator[str]:
+    """The first `characters` characters of a stream. The rest of the last chunk is appended to
+    `rest`."""
+    for chunk in stream:
+        if len(chunk) >= characters:
+            yield chunk[:characters]
+            rest.append(chunk[characters:])
+            return
+        characters -= len(chunk)
+        yield chunk

@@ -1,0 +1,220 @@
+"""The laws of encoding: whatever happens in between, a store has the tokens of the text."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headscope.data import encode
+from headscope.data import tokenizer as tokenizers
+from headscope.data.corpus import Hub, TextFiles
+from headscope.data.encode import PROGRESS
+from headscope.data.store import prepare_store
+from headscope.errors import UserError
+
+TEXT = "".join(f"Sentence {number}: it's one of many.\n\n" for number in range(20_000))
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch):
+    """Batches of 20 kB and shards of 3 batches."""
+    monkeypatch.setattr(encode, "BATCH", 20_000)
+    monkeypatch.setattr(encode, "SHARD", 3)
+    monkeypatch.setattr("headscope.data.text_file.CHUNK_BYTES", 7_000)
+    monkeypatch.setattr("headscope.data.pieces.pieces.__kwdefaults__", {"size": 5_000})
+
+
+@pytest.fixture
+def corpus(tmp_path) -> TextFiles:
+    (tmp_path / "a.txt").write_text(TEXT)
+    return TextFiles(path=str(tmp_path / "a.txt"))
+
+
+def bpe(texts):
+    return tokenizers.bpe(texts, vocab_size=300)
+
+
+def whole(text: str, tokenizer) -> np.ndarray:
+    return np.concatenate([[tokenizer.end_of_text], tokenizer.encode(text)])
+
+
+@pytest.mark.parametrize("make", [bpe, tokenizers.char, tokenizers.byte])
+def test_a_store_has_the_tokens_of_the_whole_text(corpus, tmp_path, make):
+    store = prepare_store(corpus, make, root=tmp_path / "data")
+    cut = len(TEXT) * 9 // 10
+    assert np.array_equal(store.train, whole(TEXT[:cut], store.tokenizer))
+    assert np.array_equal(store.validation, whole(TEXT[cut:], store.tokenizer))
+    description = json.loads((store.folder / "store.json").read_text())
+    assert len(description["train_shards"]) > 5
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from headscope.data import encode, pieces, text_file, tokenizer
+from headscope.data.corpus import TextFiles
+from headscope.data.store import prepare_store
+
+path, root, batches = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+encode.BATCH, encode.SHARD, encode.process_cores = 20_000, 3, lambda: 2
+text_file.CHUNK_BYTES = 7_000
+pieces.pieces.__kwdefaults__["size"] = 5_000
+
+def bpe(texts):
+    return tokenizer.bpe(texts, vocab_size=300)
+
+def kill(all, size):
+    for number, batch in enumerate(all):
+        if number == batches:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield batch
+
+prepare_store(TextFiles(path=path), bpe, root=root, track=kill)
+"""
+
+
+def test_a_process_that_was_killed_is_continued(corpus, tmp_path, monkeypatch):
+    expected = prepare_store(corpus, bpe, root=tmp_path / "whole")
+    root = tmp_path / "data"
+    for batches in (9, 14, 20):
+        command = [sys.executable, "-c", KILLED, corpus.path, str(root), str(batches)]
+        killed = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        assert list(root.glob(f".preparing-*/{PROGRESS}"))
+    [scratch] = root.glob(".preparing-*/")
+    progress = json.loads((scratch / PROGRESS).read_text())
+    assert progress["pieces"]["train"] > 10
+
+    encoded = []
+    encode_batch = encode.encode_batch
+
+    def counted(tokenizer, batch):
+        encoded.extend(batch.pieces)
+        return encode_batch(tokenizer, batch)
+
+    monkeypatch.setattr(encode, "encode_batch", counted)
+    store = prepare_store(corpus, bpe, root=root)
+    assert 0 < sum(len(text) for _, _, text in encoded) < 0.7 * len(TEXT)
+    assert np.array_equal(store.train, expected.train)
+    assert np.array_equal(store.validation, expected.validation)
+    assert [folder.name for folder in root.iterdir()] == [store.name]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{}", b'{"pieces": {"train": -1}}', b'{"batches": 1}', b"\xff"]
+)
+def test_damaged_progress_begins_again(corpus, tmp_path, content):
+    expected = prepare_store(corpus, bpe, root=tmp_path / "whole")
+    scratch = tmp_path / "data" / f".preparing-{expected.name}"
+    scratch.mkdir(parents=True)
+    (scratch / PROGRESS).write_bytes(content)
+    (scratch / "train.bin").write_bytes(b"other content" * 1000)
+    store = prepare_store(corpus, bpe, root=tmp_path / "data")
+    assert np.array_equal(store.train, expected.train)
+
+
+@pytest.mark.parametrize("shard", [[5, 0], [5, 1.5], [10**30, 0], [-1, 0], [6, 0], None])
+def test_progress_that_does_not_fit_its_files_begins_again(corpus, tmp_path, shard):
+    expected = prepare_store(corpus, bpe, root=tmp_path / "whole")
+    scratch = tmp_path / "data" / f".preparing-{expected.name}"
+    scratch.mkdir(parents=True)
+    progress = {"pieces": {"train": 1, "validation": 0}, "documents": {"train": 1, "validation": 0}}
+    progress["shards"] = {"train": [shard], "validation": []}
+    (scratch / PROGRESS).write_text(json.dumps(progress))
+    for split in ("train", "validation"):
+        (scratch / f"{split}.bin").write_bytes(bytes(10))
+    store = prepare_store(corpus, bpe, root=tmp_path / "data")
+    assert np.array_equal(store.train, expected.train)
+
+
+@pytest.mark.parametrize("place", [0.0, 0.5, 0.999])
+def test_one_flipped_bit_is_noticed_when_the_store_is_opened(corpus, tmp_path, place):
+    store = prepare_store(corpus, bpe, root=tmp_path / "data")
+    file = store.folder / "train.bin"
+    content = bytearray(file.read_bytes())
+    content[int(place * len(content)) // 2 * 2] ^= 1
+    before = file.stat()
+    file.write_bytes(content)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(UserError, match=r"the checksum of a shard differs.*delete it"):
+        prepare_store(corpus, bpe, root=tmp_path / "data")
+
+
+def rows(folder: Path, texts) -> Path:
+    folder.mkdir(exist_ok=True)
+    lines = (json.dumps({"text": text}) for text in texts)
+    (folder / "train.jsonl").write_text("\n".join(lines))
+    return folder
+
+
+LONG = [f"Document {number}. " * 40 for number in range(200)]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("validation", [None, "train"])
+def test_the_number_of_tokens_is_limited(tmp_path, streaming, validation):
+    folder = rows(tmp_path / "set", LONG)
+    limited = Hub(
+        name=str(folder), streaming=streaming, validation_split=validation, max_tokens=9_001
+    )
+    store = prepare_store(limited, tokenizers.byte, root=tmp_path / "limited")
+    assert (len(store.train), len(store.validation)) == (9_001, 1_000)
+    everything = Hub(name=str(folder), validation_split=validation)
+    unlimited = prepare_store(everything, tokenizers.byte, root=tmp_path / "all")
+    assert np.array_equal(store.train, unlimited.train[:9_001])
+    assert np.array_equal(store.validation, unlimited.validation[:1_000])
+
+
+def test_equal_documents_in_both_splits_are_reported_or_removed(tmp_path):
+    texts = [*LONG[:9], LONG[3], *LONG[9:18], LONG[18], LONG[12]]
+    corpus = {"path": str(rows(tmp_path / "set", texts) / "train.jsonl")}
+    said: list[str] = []
+    prepare_store(TextFiles(**corpus), tokenizers.byte, root=tmp_path / "data", say=said.append)
+    assert [line for line in said if line.startswith("1 document(s) are in both splits")]
+
+    unique = TextFiles(**corpus, deduplicate=True)
+    said.clear()
+    store = prepare_store(unique, tokenizers.byte, root=tmp_path / "data", say=said.append)
+    assert said == []
+    starts = np.flatnonzero(store.train == store.tokenizer.end_of_text)
+    found = [store.tokenizer.decode(part[1:]) for part in np.split(store.train, starts[1:])]
+    assert found == LONG[:18]
+    assert store.tokenizer.decode(store.validation) == LONG[18]
+
+
+@pytest.mark.parametrize("kind", ["one file", "rows", "unique rows", "limited"])
+def test_an_evaluation_reads_the_validation_split_of_the_store(corpus, tmp_path, kind):
+    file = rows(tmp_path / "set", [*LONG[:30], *LONG[9:12], *LONG[30:]]) / "train.jsonl"
+    read = {
+        "one file": corpus,
+        "rows": TextFiles(path=str(file)),
+        "unique rows": TextFiles(path=str(file), deduplicate=True),
+        "limited": Hub(name=str(file.parent), max_tokens=9_001),
+    }[kind]
+    store = prepare_store(read, tokenizers.byte, root=tmp_path / "data")
+    assert np.array_equal(encode.encode_validation(read, store.tokenizer), store.validation)
+
+
+def test_without_text_for_a_split_there_is_no_store(tmp_path):
+    path = str(rows(tmp_path / "set", ["the same"] * 3) / "train.jsonl")
+    unique = TextFiles(path=path, deduplicate=True)
+    with pytest.raises(UserError, match="no text for the validation split"):
+        prepare_store(unique, tokenizers.byte, root=tmp_path / "data")
+    assert not list((tmp_path / "data").iterdir())
+
+
+def test_the_sample_for_bpe_is_spread_over_the_text():
+    from headscope.data.bpe import sample
+
+    texts = [f"{number:9}" for number in range(1000)]
+    kept = sample(texts, 900)
+    assert 450 <= sum(map(len, kept)) <= 900
+    steps = np.diff([int(text) for text in kept])
+    assert len(set(steps.tolist())) == 1
+    assert int(kept[-1]) > 900
+    assert sample(texts, 10**6) == texts

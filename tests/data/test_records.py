@@ -1,0 +1,162 @@
+"""The laws of records: a row is a document, in every format, compressed or not."""
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+
+import pyarrow
+import pytest
+from datasets import Dataset
+
+from headscope.data.corpus import TextFiles
+from headscope.data.records import Template, unescaped
+from headscope.data.text_file import text_chunks
+from headscope.errors import UserError
+
+ROWS = [
+    {"question": f"Why {number}?", "answer": "Because\nof 中文 {it}.", "number": number}
+    for number in range(23)
+]
+TEXTS = [f"{row['question']}\n{row['answer']}" for row in ROWS]
+
+
+def zstd(data: bytes) -> bytes:
+    return pyarrow.Codec("zstd").compress(data, asbytes=True)
+
+
+def jsonl(rows=ROWS) -> bytes:
+    return "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+
+
+def as_csv(delimiter: str) -> bytes:
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, ROWS[0], delimiter=delimiter)
+    writer.writeheader()
+    writer.writerows(ROWS)
+    return stream.getvalue().encode()
+
+
+def parquet() -> bytes:
+    stream = io.BytesIO()
+    Dataset.from_list(ROWS).to_parquet(stream)
+    return stream.getvalue()
+
+
+FILES = {
+    "a.jsonl": jsonl(),
+    "a.csv": as_csv(","),
+    "a.tsv": as_csv("\t"),
+    "a.parquet": parquet(),
+    "a.jsonl.gz": gzip.compress(jsonl()),
+    "a.csv.xz": lzma.compress(as_csv(",")),
+    "a.jsonl.zst": zstd(jsonl()),
+}
+
+
+def documents(path, **options) -> dict[str, list[str]]:
+    found = {"train": [], "validation": []}
+    for document in TextFiles(path=str(path), **options).documents():
+        found[document.split].append("".join(document.pieces))
+    return found
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("odd", ["", "a [1] *?"])
+def test_every_row_is_a_document(tmp_path, name, odd):
+    folder = tmp_path / odd
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_bytes(FILES[name])
+    for path in (folder / name, folder):
+        found = documents(path, template=r"{question}\n{answer}")
+        assert found["validation"] == TEXTS[9::10]
+        assert found["train"] == [text for text in TEXTS if text not in found["validation"]]
+
+
+def test_a_column_is_chosen(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(jsonl())
+    found = documents(tmp_path, column="answer")
+    assert {*found["train"], *found["validation"]} == {ROWS[0]["answer"]}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"column": "number"}, "column number of .* is int, not text"),
+        ({"column": "text"}, "has no column text; its columns: question, answer, number"),
+        ({"template": "{words}"}, "has no column words"),
+        ({"template": "no columns"}, "names no column"),
+        ({"template": "{question"}, "data.template='{question': "),
+        ({"template": "{}"}, "name of a column in braces"),
+        ({"template": "{number:>9999999999}"}, "name of a column in braces"),
+        ({"template": "{question!r}"}, "name of a column in braces"),
+        ({"template": "{question.__class__}"}, "has no column question.__class__"),
+    ],
+)
+def test_what_a_template_cannot_take_is_named(tmp_path, options, message):
+    (tmp_path / "a.jsonl").write_bytes(jsonl())
+    with pytest.raises(UserError, match=message):
+        documents(tmp_path, **options)
+
+
+def test_a_template_may_have_numbers_braces_and_tabs():
+    template = Template("text", r"{number}\t{{{answer}}}\\n")
+    assert template.text({"number": 7, "answer": "a"}, "here") == "7\t{a}\\n"
+    assert unescaped(r"\n\t\\n\q") == "\n\t\\n\\q"
+
+
+def test_rows_without_a_value_or_without_text_are_left_out(tmp_path):
+    rows = [{"text": text} for text in ("one", None, "", "two")]
+    (tmp_path / "a.jsonl").write_bytes(jsonl(rows))
+    assert documents(tmp_path) == {"train": ["one"], "validation": ["two"]}
+
+
+@pytest.mark.parametrize("text", ["NA", "null", "nan", "007", "3", "2020-01-01", 'a,b\n"c"', " "])
+def test_values_of_csv_are_not_interpreted(tmp_path, text):
+    stream = io.StringIO()
+    csv.writer(stream).writerows([["text"], ["first"], [text]])
+    (tmp_path / "a.csv").write_bytes(stream.getvalue().encode())
+    assert documents(tmp_path) == {"train": ["first"], "validation": [text]}
+
+
+def test_empty_files_and_late_keys_are_no_error(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b"")
+    (tmp_path / "b.jsonl").write_bytes(jsonl([{"text": "one"}, {"text": "two", "more": 1}, {}]))
+    assert documents(tmp_path) == {"train": ["one"], "validation": ["two"]}
+
+
+def test_text_files_come_first_in_a_folder(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(jsonl())
+    (tmp_path / "b.txt").write_text("plain text")
+    (tmp_path / "c.txt.gz").write_bytes(gzip.compress(b"more"))
+    assert documents(tmp_path) == {"train": ["plain text"], "validation": ["more"]}
+
+
+@pytest.mark.parametrize("content", [b'{"text": "one"}\n{"text', b"[1, 2]\n", b"\xff\xfe\n", b"{}"])
+def test_a_damaged_file_is_an_error_that_names_it(tmp_path, content):
+    (tmp_path / "a.jsonl").write_bytes(content)
+    with pytest.raises(UserError, match=r"a\.jsonl|is empty") as error:
+        documents(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+PACKED = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstd}
+
+
+@pytest.mark.parametrize("ending", PACKED)
+def test_a_compressed_text_is_read_whole_or_refused(tmp_path, ending):
+    text = "".join(f"line {number}\n" for number in range(300_000))
+    packed = PACKED[ending](text.encode())
+    file = tmp_path / f"a.txt{ending}"
+    file.write_bytes(packed)
+    assert "".join(text_chunks(file)) == text
+    file.write_bytes(packed + packed)  # as `cat` joins them
+    assert "".join(text_chunks(file)) == text + text
+    file.write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(UserError, match=rf"a\.txt\{ending}"):
+        list(text_chunks(file))
+    file.write_bytes(b"no such format")
+    with pytest.raises(UserError, match=rf"a\.txt\{ending} cannot be read"):
+        list(text_chunks(file))
