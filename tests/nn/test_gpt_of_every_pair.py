@@ -65,10 +65,10 @@ def test_every_layer_knows_the_position(pair):
     for hook in hooks:
         hook.remove()
     rotates = model.position.rotate.__func__ is not Position.rotate
-    told = rotates or model.position.bias(10, 10) is not None
+    changes_attention = rotates or model.position.bias(10, 10) is not None
     for block, (x, *_), out in calls:
         assert torch.equal(block(x, model.position), out)
-        assert torch.equal(block(x), out) == (not told)
+        assert torch.equal(block(x), out) == (not changes_attention)
 
 
 @every_pair

@@ -38,8 +38,8 @@ def hold_out(items: Iterable[Item]) -> Iterator[tuple[Split, Item]]:
 
 
 def one_document(chunks: Iterable[str], characters: int) -> Iterator[Document]:
-    """The training part and the validation part of a text of `characters` characters, of which the
-    last tenth is held out."""
+    """Divides a text into two documents. Its last tenth is held out for validation. `characters` is
+    the length of the text."""
     stream = iter(chunks)
     rest: list[str] = []
     head = _head(stream, characters * (HOLD_OUT - 1) // HOLD_OUT, rest)
