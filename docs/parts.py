@@ -189,14 +189,19 @@ def nanogpt(work: Work) -> None:
     work.benchmark("race_nanogpt", f"suite=race experiment=speedrun_cpu suite.nanogpt={checkout}")
 
 
-@part(minutes=9, makes="step data_speed memory scaling sampling_speed")
+@part(minutes=8, makes="step memory scaling sampling_speed")
 def speed(work: Work) -> None:
-    """Speed and memory of a training step, of making batches, and of sampling."""
+    """Speed and memory of a training step, and of sampling."""
     work.benchmark("step", "suite=training experiment=nanogpt_cpu suite.steps=20 suite.rounds=30")
-    work.benchmark("data_speed", "suite=data")
     work.benchmark("memory", "suite=memory")
     work.benchmark("scaling", "suite=scaling")
     work.benchmark("sampling_speed", "suite=sampling")
+
+
+@part(minutes=2, makes="data_speed")
+def batches(work: Work) -> None:
+    """Time and memory to make a batch from small and large corpora."""
+    work.benchmark("data_speed", "suite=data")
 
 
 @part(minutes=5, makes="encoding")

@@ -2,12 +2,16 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -118,6 +122,29 @@ def test_a_store_that_was_not_finished_is_not_there(corpus, root, error, number)
     assert prepare_store(corpus, tokenizers.byte, root=root).name in stores(root)
 
 
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux")
+def test_only_training_tokens_that_do_not_fit_into_memory_are_read_without_reading_ahead(
+    corpus, root, monkeypatch
+):
+    def at_random(store):
+        maps = Path("/proc/self/smaps").read_text().split("VmFlags:")
+        flags = {}
+        for before, after in pairwise(maps):
+            for split in ("train", "validation"):
+                if f"{store.folder / split}.bin" in before:
+                    flags[split] = " rr " in after.split("\n")[0]
+        return flags
+
+    store = prepare_store(corpus, tokenizers.byte, root=root)
+    assert at_random(store) == {"train": False, "validation": False}
+    expected, folder = store.train.copy(), store.folder
+    del store  # unmaps its files
+    monkeypatch.setattr("headscope.data.store.machine_memory", lambda: expected.nbytes)
+    again = open_store(folder)
+    assert np.array_equal(again.train, expected)
+    assert at_random(again) == {"train": True, "validation": False}
+
+
 PREPARE = """
 import os, signal, sys, time
 from pathlib import Path
@@ -185,6 +212,29 @@ def test_of_two_processes_the_second_waits_for_the_first(corpus, root):
     assert told == more == f"{store.name} {store.train.sum()} {store.validation.sum()}\n"
     assert stores(root) == [store.name]
     assert not list(root.glob(".preparing-*"))
+
+
+def test_another_process_that_holds_the_lock_for_a_moment_does_no_harm(corpus, root):
+    """A process that looks for unfinished stores locks each of them, and removes the lock file."""
+    other = prepare_store(corpus, tokenizers.char, root=root)
+    name = prepare_store(corpus, tokenizers.byte, root=root).name
+    shutil.rmtree(root / name)
+    locked = threading.Event()
+
+    def look_and_go():
+        with FileLock(root / f".preparing-{name}.lock"):
+            locked.set()
+            time.sleep(0.3)
+            (root / f".preparing-{name}.lock").unlink()
+
+    thread = threading.Thread(target=look_and_go)
+    thread.start()
+    locked.wait()
+    said = []
+    assert prepare_store(corpus, tokenizers.byte, root=root, say=said.append).name == name
+    thread.join()
+    assert said == []
+    assert set(stores(root)) == {name, other.name}
 
 
 def test_what_a_killed_process_was_preparing_is_removed_and_what_another_prepares_is_not(

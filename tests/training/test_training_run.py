@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -189,3 +190,32 @@ def test_training_on_text_files_needs_no_datasets_or_pyarrow(
     trained = train("hydra.run.dir=outputs/blocked")
     assert trained.returncode == 0, trained.stderr
     assert Path("outputs/blocked/summary.json").exists()
+
+
+def test_the_final_validation_announces_what_it_uses_and_how_long_it_takes(
+    script: Script, speeches: Path
+) -> None:
+    words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=6", "trainer.val_every_steps=3"]
+    losses = {}
+    for choice in ("whole", "part"):
+        run = Path("outputs") / choice
+        said = script("train", *words, f"trainer.final_validation={choice}", f"hydra.run.dir={run}")
+        assert said.code == 0, said.err
+        # At the end, part gives the loss of the last validation during training.
+        during = events(str(run)).Scalars("val/loss")[-1].value
+        losses[choice] = json.loads((run / "summary.json").read_text())["val_loss"]
+        assert (losses[choice] == pytest.approx(during, rel=1e-6)) == (choice == "part")
+        [store] = [path for path in Path("data").iterdir() if path.is_dir()]
+        tokens = len(open_store(store).validation)
+        [every] = map(int, re.findall(r"on every (\d+)\w\w window of the split", said.out)[:1])
+        assert every > 1
+        expected = {
+            "whole": f"Validating on the whole split: {tokens:,} tokens, about ",
+            "part": f" window of the split: {tokens // every:,} tokens, about ",
+        }
+        assert expected[choice] in said.out
+        assert re.search(r"Validating on .* tokens, about [\d,]+ s\n", said.out)
+        other = {"whole": "part", "part": "whole"}[choice]
+        assert expected[other] not in said.out
+    evaluated = figures(script("evaluate", "checkpoint=outputs/part/checkpoints/last.ckpt"))
+    assert evaluated["loss_nats_per_token"] == pytest.approx(losses["whole"], rel=1e-5)

@@ -4,7 +4,6 @@ A configuration may contain a typo or come from an untrusted file. So sizes that
 an error before any memory is allocated.
 """
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from headscope.config import build_part
 from headscope.config.model import ModelConfig
+from headscope.data.store import machine_memory
 from headscope.errors import UserError
 from headscope.nn import GPT, FeedForward, cache_bytes_per_token
 
@@ -172,11 +172,6 @@ def no_larger_than(weights: Mapping[str, Tensor], *, name: str) -> Iterator[None
         yield
     finally:
         handle.remove()
-
-
-def machine_memory() -> int:
-    """The physical memory of this machine, in bytes."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def in_gib(size: float) -> str:
