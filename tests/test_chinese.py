@@ -13,7 +13,7 @@ from composing import training_config
 import headscope
 from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.report.page import page_of
-from headscope.data.corpus import TextFiles
+from headscope.data.own_files import TextFiles
 from headscope.data.store import prepare_store
 from headscope.data.tokenizer import Tokenizer, bpe, byte, char
 from headscope.training.callbacks.from_config import optional_callbacks

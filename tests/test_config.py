@@ -183,7 +183,7 @@ NANOGPT = {
     "model.scale_embedding": False,
     "model.position._target_": "headscope.nn.Learned",
     "tokenizer._target_": "headscope.data.tokenizer.char",
-    "data._target_": "headscope.data.corpus.TinyShakespeare",
+    "data._target_": "headscope.data.built_in.TinyShakespeare",
     "optimizer._target_": "headscope.training.optimizer.adamw",
     "optimizer.lr": 1e-3,
     "optimizer.weight_decay": 0.1,

@@ -11,7 +11,7 @@ from running import Script
 
 from headscope import checkpoint
 from headscope.config import SCHEMAS
-from headscope.data.corpus import TextFiles
+from headscope.data.own_files import TextFiles
 from headscope.evaluation import evaluate, evaluate_lengths, validation_text
 from headscope.nn.loss import next_token_loss
 

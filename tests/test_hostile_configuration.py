@@ -151,7 +151,7 @@ def test_other_scripts_name_the_file_that_a_checkpoint_makes_them_read(
     secret.write_text("a secret text that is long enough " * 20)
     saved, _ = content()
     saved["headscope"]["config"]["data"] = {
-        "_target_": "headscope.data.corpus.TextFiles",
+        "_target_": "headscope.data.own_files.TextFiles",
         "path": str(secret),
     }
     torch.save(saved, "a.ckpt")
@@ -182,7 +182,7 @@ def test_a_message_obeys_no_control_character_of_a_checkpoint(script: Script) ->
     saved, _ = content()
     name = "[\x1b[2K\r\x1b[1At]ext.txt"  # a glob that matches text.txt, and erases its own line
     saved["headscope"]["config"]["data"] = {
-        "_target_": "headscope.data.corpus.TextFiles",
+        "_target_": "headscope.data.own_files.TextFiles",
         "path": name,
     }
     torch.save(saved, "a.ckpt")

@@ -16,7 +16,7 @@ from composing import training_config
 
 from headscope import checkpoint
 from headscope.config.text import TextFilesConfig
-from headscope.data.corpus import TextFiles
+from headscope.data.own_files import TextFiles
 from headscope.data.tokenizer import CharTokenizer, byte
 
 

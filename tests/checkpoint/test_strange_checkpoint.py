@@ -74,7 +74,7 @@ def test_a_configuration_that_names_other_code_runs_none(tmp_path, place):
 def test_a_corpus_that_names_other_code_runs_none(tmp_path):
     marker = tmp_path / "ran"
     for trap in traps(marker):
-        for data in (trap, {"_target_": "headscope.data.corpus.Sotu", "x": trap}):
+        for data in (trap, {"_target_": "headscope.data.built_in.Sotu", "x": trap}):
             with pytest.raises(UserError, match=r"is not allowed there|no such key|must be keys"):
                 parse(TrainConfig, configuration() | {"data": data})
             assert not marker.exists()

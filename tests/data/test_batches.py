@@ -8,7 +8,8 @@ import multiprocessing
 import os
 import pickle
 import signal
-from itertools import islice
+from itertools import islice, pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -238,3 +239,20 @@ def test_ranks_share_out_validation(length, block_size, batch_size, world_size, 
 def test_one_token_cannot_be_validated(length):
     with pytest.raises(ValueError, match=f"has {length} tokens, but needs at least 2"):
         ValidationWindows(np.arange(length), block_size=4, batch_size=1)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux")
+@pytest.mark.parametrize("large", [True, False])
+def test_a_file_is_read_without_reading_ahead_only_if_it_fills_half_of_the_memory(
+    tmp_path, monkeypatch, large
+):
+    file = tmp_path / "train.bin"
+    np.arange(1000, dtype=np.uint16).tofile(file)
+    monkeypatch.setattr("headscope.data.batches.machine_memory", lambda: 3999 if large else 4000)
+    tokens = np.memmap(file, np.uint16, "r")
+    batches = TrainingBatches(tokens, block_size=4, batch_size=2, seed=1)
+    in_worker = pickle.loads(pickle.dumps(batches))  # maps the file again
+    assert dealt(batches, 20) == dealt(in_worker, 20)
+    maps = Path("/proc/self/smaps").read_text().split("VmFlags:")
+    flags = [after.split("\n")[0] for before, after in pairwise(maps) if str(file) in before]
+    assert [" rr " in each for each in flags] == [large, large]

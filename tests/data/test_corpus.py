@@ -11,7 +11,9 @@ import pytest
 from chinese import TAO, THOUSAND
 from datasets import Dataset
 
-from headscope.data.corpus import Hub, Sotu, TextFiles, TinyShakespeare
+from headscope.data.built_in import Sotu, TinyShakespeare
+from headscope.data.hub import Hub
+from headscope.data.own_files import TextFiles
 from headscope.data.text_file import text_chunks
 from headscope.errors import UserError
 

@@ -12,8 +12,9 @@ import pytest
 
 from headscope.data import encode
 from headscope.data import tokenizer as tokenizers
-from headscope.data.corpus import Hub, TextFiles
 from headscope.data.encode import PROGRESS
+from headscope.data.hub import Hub
+from headscope.data.own_files import TextFiles
 from headscope.data.store import prepare_store
 from headscope.errors import UserError
 
@@ -57,7 +58,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from headscope.data import encode, pieces, text_file, tokenizer
-from headscope.data.corpus import TextFiles
+from headscope.data.own_files import TextFiles
 from headscope.data.store import prepare_store
 
 path, root, batches = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])

@@ -11,7 +11,7 @@ import pyarrow
 import pytest
 from datasets import Dataset
 
-from headscope.data.corpus import TextFiles
+from headscope.data.own_files import TextFiles
 from headscope.data.records import Template, unescaped
 from headscope.data.text_file import text_chunks
 from headscope.errors import UserError

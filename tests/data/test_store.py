@@ -10,16 +10,14 @@ import threading
 import time
 from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 from filelock import FileLock
 
 from headscope.data import tokenizer as tokenizers
-from headscope.data.corpus import TextFiles
 from headscope.data.encode import token_dtype
+from headscope.data.own_files import TextFiles
 from headscope.data.store import open_store, prepare_store
 from headscope.errors import UserError
 
@@ -122,33 +120,10 @@ def test_a_store_that_was_not_finished_is_not_there(corpus, root, error, number)
     assert prepare_store(corpus, tokenizers.byte, root=root).name in stores(root)
 
 
-@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux")
-def test_only_training_tokens_that_do_not_fit_into_memory_are_read_without_reading_ahead(
-    corpus, root, monkeypatch
-):
-    def at_random(store):
-        maps = Path("/proc/self/smaps").read_text().split("VmFlags:")
-        flags = {}
-        for before, after in pairwise(maps):
-            for split in ("train", "validation"):
-                if f"{store.folder / split}.bin" in before:
-                    flags[split] = " rr " in after.split("\n")[0]
-        return flags
-
-    store = prepare_store(corpus, tokenizers.byte, root=root)
-    assert at_random(store) == {"train": False, "validation": False}
-    expected, folder = store.train.copy(), store.folder
-    del store  # unmaps its files
-    monkeypatch.setattr("headscope.data.store.machine_memory", lambda: expected.nbytes)
-    again = open_store(folder)
-    assert np.array_equal(again.train, expected)
-    assert at_random(again) == {"train": True, "validation": False}
-
-
 PREPARE = """
 import os, signal, sys, time
 from pathlib import Path
-from headscope.data.corpus import TextFiles
+from headscope.data.own_files import TextFiles
 from headscope.data.store import prepare_store
 from headscope.data.tokenizer import byte
 

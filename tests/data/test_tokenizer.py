@@ -19,7 +19,7 @@ from tokenizers import Tokenizer as Trainable
 
 from headscope.data import tokenizer as tokenizers
 from headscope.data.bpe import split_long_runs
-from headscope.data.corpus import Sotu
+from headscope.data.built_in import Sotu
 from headscope.data.tokenizer import END_OF_TEXT, CharTokenizer, tokenizer_from_state
 from headscope.errors import UserError
 

@@ -15,7 +15,6 @@ from headscope.benchmarks import runner
 from headscope.benchmarks.runner import Figures, Request, Result
 from headscope.benchmarks.show import Line, Lines
 from headscope.data.batches import Batch, TrainingBatches
-from headscope.data.store import read_at_random
 from headscope.errors import UserError
 from headscope.stop import temporary_folder
 from headscope.training.check import check
@@ -44,7 +43,7 @@ def measure(request: Request) -> Result:
             write_tokens(path, size, seed=run.seed)
             batches: dict[str, Iterator[Batch]] = {
                 "nanoGPT": nanogpt_batches(path, length, batch_size, run.seed),
-                "headscope": iter(make(map_for_training(path))),
+                "headscope": iter(make(np.memmap(path, dtype=np.uint16, mode="r"))),
             }
             sides = {name: partial(turn, each, plan.batches) for name, each in batches.items()}
             measured = runner.alternate(sides, plan.rounds)
@@ -63,13 +62,6 @@ def measure(request: Request) -> Result:
         f"Time to make {batch}",
         [Lines("microseconds per batch (lower is faster)", "tokens in the corpus", lines, 10)],
     )
-
-
-def map_for_training(path: Path) -> np.memmap:
-    """The tokens of a file as `headscope.data.store.open_store` maps them."""
-    tokens = np.memmap(path, dtype=np.uint16, mode="r")
-    read_at_random(tokens)
-    return tokens
 
 
 def turn(batches: Iterator[Batch], count: int) -> Figures:

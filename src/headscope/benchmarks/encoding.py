@@ -13,8 +13,9 @@ from headscope.benchmarks import runner
 from headscope.benchmarks.runner import Figures, Request, Result
 from headscope.benchmarks.show import Line, Lines
 from headscope.data import tokenizer
-from headscope.data.corpus import Sotu, TextFiles
-from headscope.data.encode import process_cores
+from headscope.data.built_in import Sotu
+from headscope.data.machine import process_cores
+from headscope.data.own_files import TextFiles
 from headscope.data.store import prepare_store
 from headscope.data.text_file import text_chunks
 from headscope.errors import UserError

@@ -104,7 +104,7 @@ class Lines:
         for set_scale in (axes.set_xscale, axes.set_yscale) if self.base else ():
             set_scale("log", base=self.base)
         for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter("{x:,.10g}")
+            axis.set_major_formatter("{x:,.12g}")
             axis.set_minor_formatter("")
 
 

@@ -16,7 +16,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from headscope.config import build_part
 from headscope.config.model import ModelConfig
-from headscope.data.store import machine_memory
+from headscope.data.machine import machine_memory
 from headscope.errors import UserError
 from headscope.nn import GPT, FeedForward, cache_bytes_per_token
 

@@ -41,18 +41,18 @@ class CorpusConfig:
 
 @dataclass
 class SotuConfig(CorpusConfig):
-    _target_: str = "headscope.data.corpus.Sotu"
+    _target_: str = "headscope.data.built_in.Sotu"
 
 
 @dataclass
 class TinyShakespeareConfig(CorpusConfig):
-    _target_: str = "headscope.data.corpus.TinyShakespeare"
+    _target_: str = "headscope.data.built_in.TinyShakespeare"
     path: str | None = MISSING
 
 
 @dataclass
 class TextFilesConfig(CorpusConfig):
-    _target_: str = "headscope.data.corpus.TextFiles"
+    _target_: str = "headscope.data.own_files.TextFiles"
     path: str = MISSING
     # These keys, and those below with a value, are newer than some checkpoints.
     column: str = "text"
@@ -62,7 +62,7 @@ class TextFilesConfig(CorpusConfig):
 
 @dataclass
 class HubConfig(CorpusConfig):
-    _target_: str = "headscope.data.corpus.Hub"
+    _target_: str = "headscope.data.hub.Hub"
     name: str = MISSING
     subset: str | None = MISSING
     column: str = MISSING

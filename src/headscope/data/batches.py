@@ -11,6 +11,7 @@ import itertools
 import mmap
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from headscope.data.machine import machine_memory
 from headscope.data.shuffle import Shuffle
 from headscope.errors import UserError
 
@@ -121,12 +123,23 @@ class TrainingBatches(IterableDataset[Batch]):
 def gather_on_cpu(tokens: np.ndarray, length: int) -> Gather:
     """Returns a function that copies windows from `tokens`, an array in memory or a memory-mapped
     file."""
+    do_not_read_ahead(tokens)
     windows = sliding_window_view(np.asarray(tokens), length)  # (N - length + 1, length), a view
 
     def gather(starts: np.ndarray) -> Tensor:
         return torch.from_numpy(windows[starts].astype(np.int64))
 
     return gather
+
+
+def do_not_read_ahead(tokens: np.ndarray) -> None:
+    """Tells the operating system not to read ahead in the file of `tokens`, if they need more than
+    half of the memory. Training reads a few pages at random places. Reading ahead brings a small
+    file into memory quickly, but it delays every batch from a large file."""
+    mapped = tokens.base
+    if isinstance(mapped, mmap.mmap) and tokens.nbytes > machine_memory() / 2:
+        with suppress(AttributeError):  # Windows has no madvise
+            mapped.madvise(mmap.MADV_RANDOM)
 
 
 def gather_on_device(tokens: np.ndarray, length: int, device: torch.device) -> Gather:

@@ -24,6 +24,7 @@ from headscope.data.bpe import byte_count
 from headscope.data.corpus import Corpus, Wanted
 from headscope.data.documents import HOLD_OUT, Split
 from headscope.data.duplicates import Duplicates
+from headscope.data.machine import process_cores
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
 from headscope.files import cannot_write, read_json, write_atomically
@@ -73,13 +74,6 @@ class Progress:
 
 def token_dtype(vocab_size: int) -> type[np.unsignedinteger]:
     return np.uint16 if vocab_size <= 2**16 else np.uint32
-
-
-def process_cores() -> int:
-    """The number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def encode_corpus(

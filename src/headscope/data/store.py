@@ -19,8 +19,6 @@ changed last, so that they are verified again only after a change.
 import hashlib
 import json
 import math
-import mmap
-import os
 import shutil
 import stat
 import time
@@ -150,14 +148,13 @@ def open_store(folder: Path, *, expect: dict[str, Any] | None = None) -> TokenSt
                 check_tokens(array, description.get(f"{split}_shards"), tokenizer.vocab_size)
             with suppress(UserError):  # the folder may be read-only
                 write_atomically(folder / VERIFIED, json.dumps(stamps))
-        read_at_random(tokens["train"])
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{folder} is not a token store ({reason}): delete it") from error
     return TokenStore(folder=folder, tokenizer=tokenizer, **tokens)
 
 
-def _map_tokens(file: Path, dtype: np.dtype, count: Any) -> np.memmap:
+def _map_tokens(file: Path, dtype: np.dtype, count: Any) -> np.ndarray:
     """Memory-maps a file of `count` tokens. Raises ValueError if the file has another size."""
     size = file.stat().st_size
     if type(count) is not int or count < 1 or size != count * dtype.itemsize:
@@ -165,24 +162,6 @@ def _map_tokens(file: Path, dtype: np.dtype, count: Any) -> np.memmap:
             f"{file.name} has {size:,} bytes, and store.json says {str(count)[:80]} tokens"
         )
     return np.memmap(file, dtype=dtype, mode="r")
-
-
-def read_at_random(tokens: np.memmap) -> None:
-    """Tells the operating system not to read ahead, if the tokens need more than half of the
-    memory. Training reads a few pages at random places. Reading ahead speeds up a small file, which
-    is soon in memory, but it delays each batch from a large file."""
-    mapped = tokens.base
-    if tokens.nbytes > machine_memory() / 2 and isinstance(mapped, mmap.mmap):
-        with suppress(AttributeError):  # Windows has no madvise
-            mapped.madvise(mmap.MADV_RANDOM)
-
-
-def machine_memory() -> float:
-    """The physical memory of this machine in bytes, or infinity if the system does not tell it."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return math.inf
 
 
 def check_tokens(tokens: np.ndarray, shards: Any, vocab_size: int) -> None:

@@ -14,7 +14,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("text.txt").write_text("We the people of the United States. " * 40)
     saved, _ = content()
     saved["headscope"]["config"]["data"] = {
-        "_target_": "headscope.data.corpus.TextFiles",
+        "_target_": "headscope.data.own_files.TextFiles",
         "path": "text.txt",
     }
     checkpoints = tmp_path / "outputs" / "run" / "checkpoints"

@@ -121,7 +121,7 @@ def test_a_bit_is_per_byte_and_not_per_token(script: Script, run: Path) -> None:
     tokenizer = bpe(["ab" * 50], vocab_size=258)
     assert len(tokenizer.encode("abababab")) == 4
     config = configuration() | {
-        "data": {"_target_": "headscope.data.corpus.TextFiles", "path": str(pairs)}
+        "data": {"_target_": "headscope.data.own_files.TextFiles", "path": str(pairs)}
     }
     torch.save(content(config, tokenizer)[0], run / "checkpoints" / "best.ckpt")
     said = script("analyze", f"checkpoint={run}", "ablation=true")

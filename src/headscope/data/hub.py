@@ -1,0 +1,115 @@
+"""Datasets from the Hugging Face Hub as a corpus."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from headscope.data.corpus import Corpus, Wanted
+from headscope.data.documents import Document, Split, hold_out
+from headscope.data.duplicates import digest
+from headscope.data.pieces import pieces
+from headscope.data.records import Template
+from headscope.errors import UserError
+
+
+class Hub(Corpus):
+    """A dataset from the Hugging Face Hub. Each row is a document: see `Template` for `column` and
+    `template`.
+
+    `train_split` and `validation_split` use the syntax of `datasets`, for example "train[:1%]". If
+    `validation_split` is None, every tenth document of `train_split` is held out for validation.
+    With `streaming`, rows are read from the hub while they are encoded, and nothing is downloaded
+    beyond `max_tokens`, the maximum number of training tokens. With `deduplicate`, only the first
+    of several equal documents is kept.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        subset: str | None = None,
+        column: str = "text",
+        template: str | None = None,
+        train_split: str = "train",
+        validation_split: str | None = None,
+        revision: str | None = None,
+        streaming: bool = False,
+        max_tokens: int | None = None,
+        deduplicate: bool = False,
+    ) -> None:
+        if not name:
+            raise UserError("data.name= is empty: name a dataset, such as roneneldan/TinyStories")
+        if max_tokens is not None and max_tokens < 1:
+            raise UserError(f"data.max_tokens={max_tokens} must be at least 1, or null for all")
+        self.dataset = name
+        self.name = name.replace("/", "-")
+        self.subset = subset
+        self.template = Template(column, template)
+        self.train_split = train_split
+        self.validation_split = validation_split
+        self.revision = revision
+        self.streaming = streaming
+        self.max_tokens = max_tokens
+        self.deduplicate = deduplicate
+
+    def fingerprint(self) -> str:
+        """The fingerprint depends only on the arguments of the constructor. So the fingerprint does
+        not change when the text of a dataset changes under the same name and revision."""
+        parts: list[Any] = [self.dataset, self.subset, self.template.parts, self.train_split]
+        parts += [self.validation_split, self.revision, self.max_tokens, self.deduplicate]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    def documents(self, wanted: Wanted = lambda split: True) -> Iterator[Document]:
+        if self.validation_split:
+            sources: list[tuple[Split, str]] = [
+                ("train", self.train_split),
+                ("validation", self.validation_split),
+            ]
+            for split, source in sources:
+                texts = self._texts(source) if wanted(split) else iter(())
+                for text in texts:
+                    yield Document(split, pieces([text]), partial(digest, [text]))
+                    if not wanted(split):
+                        break
+            return
+        number = 0
+        for split, text in hold_out(self._texts(self.train_split)):
+            number += 1
+            yield Document(split, pieces([text]), partial(digest, [text]))
+            if not (wanted("train") or wanted("validation")):
+                break
+        if number < 2:
+            raise UserError(
+                f"data.train_split={self.train_split} of {self.dataset} has {number} document, "
+                "so none can be held out: name a data.validation_split"
+            )
+
+    def _texts(self, split: str) -> Iterator[str]:
+        from datasets import load_dataset
+        from datasets.exceptions import DatasetGenerationError, DatasetsError
+
+        columns = self.template.columns
+        try:
+            rows: Any = load_dataset(
+                self.dataset,
+                self.subset,
+                split=split,
+                revision=self.revision,
+                streaming=self.streaming,
+            )
+            known = rows.column_names  # None if a streamed dataset does not say so
+            if known and set(columns) <= set(known):
+                rows = rows.select_columns(columns)
+            for row in rows:
+                if text := self.template.text(row, self.dataset):
+                    yield text
+        except UserError:
+            raise
+        except (OSError, ValueError, DatasetsError) as error:
+            # The first line of the message gives the reason (no network, no such dataset or split).
+            # For a file that cannot be parsed, only the `__cause__` of the error gives the reason.
+            cause = error.__cause__ if isinstance(error, DatasetGenerationError) else None
+            reason = str(cause or error).strip().split("\n")[0]
+            raise UserError(f"data.name={self.dataset} could not be loaded: {reason}") from error
