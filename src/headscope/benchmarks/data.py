@@ -26,8 +26,9 @@ RANDOM_TOKENS = 10**9
 def measure(request: Request) -> Result:
     """Measures the microseconds per batch, and how much the memory of the process grows.
 
-    The corpora are files of tokens in a temporary folder. The files have just been written,
-    so the operating system usually reads them from its cache in memory, not from the disk.
+    The corpora are files of tokens in a temporary folder. Most of their pages have just been
+    written, so they are still in memory. The pages of a hole are not in memory before their first
+    use.
     """
     run, plan = request.run, request.suite
     check(run)
