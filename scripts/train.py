@@ -14,15 +14,15 @@ from headscope import stop
 from headscope.cli import command_line, words
 from headscope.errors import UserError
 from headscope.terminal import printable
-from headscope.training import run_folder
+from headscope.training import processes, run_folder
 
 
 def arguments(stack: ExitStack, typed: list[str], quoted: list[str]) -> list[str]:
     """Returns the command-line arguments for Hydra. With `resume=`, they also contain the choices
     of the resumed run, such as `optimizer=muon`.
 
-    If the command line names a run folder, locks the folder until `stack` closes. The folder must
-    be locked before Hydra writes to it.
+    If the command line names a run folder, the first process of the run locks the folder until
+    `stack` closes. The folder must be locked before Hydra writes to it.
     """
     from headscope.checkpoint import check_same_tokenizer
     from headscope.cli.resume import resume_arguments
@@ -32,6 +32,8 @@ def arguments(stack: ExitStack, typed: list[str], quoted: list[str]) -> list[str
     if weights and not words.value_of(typed, "resume"):
         check_same_tokenizer(weights, [*words.tokenizer_of_experiment(typed), *typed])
     hydra_words = resume_arguments(typed, quoted)
+    if processes.rank() > 0:
+        return hydra_words
     for key in ("resume", "hydra.run.dir"):
         folder = words.value_of(typed, key)
         if folder and "${" not in folder:
@@ -59,9 +61,12 @@ def train(composed: DictConfig) -> float:
     folder = Path(composed.resume) if resume else command_line.run_folder()
     named = any("run.dir=" in word for word in hydra.overrides.hydra)
     sweep = hydra.mode == RunMode.MULTIRUN
-    clean_up_on_stop = partial(clean_up, folder, keep=named, sweep=sweep)
-    with run_folder.locked(folder), stop.on_stop(clean_up_on_stop):
-        run_folder.check_writable(folder)
+    with processes.report_lost_process(folder), ExitStack() as stack:
+        if processes.rank() == 0:
+            stack.enter_context(run_folder.locked(folder))
+            clean_up_on_stop = partial(clean_up, folder, keep=named, sweep=sweep)
+            stack.enter_context(stop.on_stop(clean_up_on_stop))
+            run_folder.check_writable(folder)
         return train_in(folder, composed, named=named, sweep=sweep)
 
 
@@ -91,36 +96,40 @@ def train_in(folder: Path, composed: DictConfig, *, named: bool, sweep: bool) ->
     from headscope.training.resume import resumed_config, sources
     from headscope.training.run import check_same_config, fit
 
-    console = Console()
+    console = Console(quiet=processes.rank() > 0)
     say = partial(console.print, soft_wrap=True, markup=False, highlight=False)
     changes: list[str] = []
-    resume: ResumeCheckpoint | None
+    resume: ResumeCheckpoint | None = None
     with ExitStack() as on_failure:
-        on_failure.callback(run_folder.remove_unused, folder, keep=named)
+        if processes.rank() == 0:
+            on_failure.callback(run_folder.remove_unused, folder, keep=named)
         if composed.resume is not None:
             plain: Any = OmegaConf.to_container(composed, resolve=True)
             resume = newest_checkpoint(folder)
             keys = changed_keys(list(HydraConfig.get().overrides.task))
             config, changes = resumed_config(plain, resume, keys)
-            for line in sources(config):
+            for line in sources(config) if processes.rank() == 0 else ():
                 print(printable(line), file=sys.stderr)
         else:
             config = from_hydra(TrainConfig, composed)
-            resume = newest_checkpoint(folder) if run_folder.is_run(folder) else None
-        if resume and not sweep and composed.resume is None:
-            raise UserError(
-                f"hydra.run.dir={folder} already holds a run: continue it with resume={folder}, or "
-                "name another folder"
-            )
-        if resume and sweep:
+        connected = processes.connect(config.trainer, sweep=sweep)
+        folder = connected.from_first(folder)
+        if composed.resume is None and run_folder.is_run(folder):
+            resume = newest_checkpoint(folder)
+            if not sweep:
+                raise UserError(
+                    f"hydra.run.dir={folder} already holds a run: continue it with "
+                    f"resume={folder}, or name another folder"
+                )
             check_same_config(resume, config)
             summary = read_summary(folder)
             if summary:
                 say(f"{run_folder.shown(folder)} is already finished")
                 return summary["val_loss"]
-        run = build(config, folder=folder, console=console, resume=resume)
+        run = build(config, folder=folder, console=console, resume=resume, processes=connected)
         on_failure.pop_all()
-    run_folder.remove_leftovers(folder)
+    if connected.is_first:
+        run_folder.remove_leftovers(folder)
     console_output.print_plan(run)
     if run.resumed_step is not None:
         console_output.print_resume(run, changes)
@@ -129,11 +138,16 @@ def train_in(folder: Path, composed: DictConfig, *, named: bool, sweep: bool) ->
     except stop.Interrupted:
         step = run.trainer.global_step
         say(f"Saved at step {step:,}. To continue: {how_to_continue(folder, sweep)}")
+        if not connected.is_first:
+            sys.exit(0)  # the exit code of the run is that of the first process
         raise
-    console_output.print_results(run, summary)
+    if connected.is_first:
+        console_output.print_results(run, summary)
     return summary["val_loss"]
 
 
 if __name__ == "__main__":
-    with stop.stop_on_signal(), ExitStack() as stack:
+    if processes.starter() == "lightning":
+        processes.end_with_first_process()
+    with stop.stop_on_signal(quiet=processes.rank() > 0), ExitStack() as stack:
         command_line.run(train, "train", prepare=partial(arguments, stack))

@@ -52,7 +52,8 @@ class Interrupted(SystemExit):
 class _Receiver:
     """Receives the signals of this process in a separate thread, and reacts to them."""
 
-    def __init__(self) -> None:
+    def __init__(self, quiet: bool) -> None:
+        self.quiet = quiet
         self.callbacks: list[Callable[[], str | None]] = []
         self.say: Callable[[str], None] | None = None  # set while signals are deferred
         self.requested: int | None = None
@@ -99,7 +100,8 @@ class _Receiver:
             if sys.stdout.isatty():
                 lines.insert(0, "\x1b[?25h")  # show the cursor, which a progress bar hides
             text = "\n".join([*filter(None, lines), ""])
-            os.write(2, text.encode(errors="backslashreplace"))
+            if not self.quiet:
+                os.write(2, text.encode(errors="backslashreplace"))
         finally:
             os._exit(128 + number)
 
@@ -108,9 +110,9 @@ _receiver: _Receiver | None = None
 
 
 @contextmanager
-def stop_on_signal() -> Iterator[None]:
+def stop_on_signal(*, quiet: bool = False) -> Iterator[None]:
     """Inside the `with` block, a signal calls the functions registered by `on_stop` and ends the
-    process with the exit code 128 + the signal's number.
+    process with the exit code 128 + the signal's number. If `quiet` is true, prints nothing.
 
     Does nothing when nested, or outside the main thread, because only the main thread may set
     signal handlers.
@@ -119,7 +121,7 @@ def stop_on_signal() -> Iterator[None]:
     if _receiver is not None or not _in_main_thread():
         yield
         return
-    receiver = _receiver = _Receiver()
+    receiver = _receiver = _Receiver(quiet)
     read, write = os.pipe()
     os.set_blocking(write, False)
     thread = threading.Thread(target=receiver.watch, args=(read,), daemon=True)

@@ -34,6 +34,7 @@ from headscope.cli.words import (
 from headscope.config import register_schemas
 from headscope.errors import UserError
 from headscope.terminal import printable
+from headscope.training import processes
 from headscope.training.run_folder import make_new
 
 
@@ -68,7 +69,9 @@ def run(
     sweep (`-m`) has such an error, the sweep continues, and the error is listed again at the end.
     Ctrl-C ends the process with exit code 130.
     """
-    full_error = os.environ.get("HYDRA_FULL_ERROR", "0") not in ("", "0")
+    # A process that Lightning started has inherited the value that the first process set below.
+    inherited = processes.starter() == "lightning"
+    full_error = not inherited and os.environ.get("HYDRA_FULL_ERROR", "0") not in ("", "0")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise errors instead of printing them
     register_schemas()
     OmegaConf.register_new_resolver("command_line_id", _command_line_id, replace=True)
@@ -94,20 +97,32 @@ def run(
     if not full_error:
         skip_bad_runs(note_failure)
     with exit_on_error(full_error):
-        typed = [plain_word(word) for word in flags_first(sys.argv[1:])]
-        check_encoding(typed)
-        check_groups(typed)
-        quoted = literal_arguments(with_words(typed, implied_data(typed)))
-        if HELP & set(typed):
-            print(help_text(config_name, [word for word in quoted if not word.startswith("-")]))
-            return
-        sys.argv[1:] = prepare(typed, quoted)
+        words = sys.argv[1:]
+        # If Lightning started this process, the first process has prepared the words.
+        if processes.starter() != "lightning":
+            typed = [plain_word(word) for word in flags_first(words)]
+            check_encoding(typed)
+            check_groups(typed)
+            quoted = literal_arguments(with_words(typed, implied_data(typed)))
+            if HELP & set(typed):
+                print(help_text(config_name, [word for word in quoted if not word.startswith("-")]))
+                return
+            words = prepare(typed, quoted)
+        sys.argv[1:] = words if processes.rank() == 0 else without_folder(words)
         hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(guarded)()
     if failures:
         print("\nThese runs failed. The same command runs them again:", file=sys.stderr)
         for failure in failures:
             print(f"  {failure}", file=sys.stderr)
         sys.exit(1)
+
+
+def without_folder(words: list[str]) -> list[str]:
+    """The words for a process that is not the first of its run: Hydra makes no folder and writes no
+    file."""
+    keys = ("hydra.run.dir=", "hydra.output_subdir=", "hydra.job.name=")
+    kept = [word for word in words if not word.startswith(keys)]
+    return [*kept, "hydra.run.dir=.", "hydra.output_subdir=null"]
 
 
 def skip_bad_runs(note_failure: Callable[[Sequence[str], BaseException], None]) -> None:

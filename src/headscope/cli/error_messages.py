@@ -19,6 +19,7 @@ from yaml import YAMLError
 
 from headscope.errors import UserError, first_line, ran_out_of_memory
 from headscope.terminal import printable
+from headscope.training.processes import first_reports
 
 USER_ERRORS = (UserError, OSError, YAMLError, HydraException, OmegaConfBaseException)
 """Errors that the user can fix. All other errors are bugs."""
@@ -37,7 +38,8 @@ def exit_on_error(full_error: bool) -> Iterator[None]:
     is a bug: the traceback is printed, followed by instructions for reporting the bug.
     """
     try:
-        yield
+        with first_reports():
+            yield
     except KeyboardInterrupt:
         print("\nInterrupted.", file=sys.stderr)
         sys.exit(130)

@@ -71,6 +71,8 @@ class TrainerConfig:
     log_every_steps: int = MISSING
     accelerator: str = MISSING
     devices: Any = MISSING
+    num_nodes: int = 1
+    strategy: str = "auto"
     precision: str = MISSING
     compile: Any = MISSING
     checkpoint_activations: bool = MISSING

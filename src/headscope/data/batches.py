@@ -8,6 +8,7 @@ Shapes: B batch, T block_size, N tokens.
 """
 
 import itertools
+import math
 import mmap
 import signal
 from collections.abc import Callable, Iterator
@@ -186,7 +187,8 @@ class ValidationWindows(IterableDataset[Batch]):
 
     If the last window is shorter, it is a separate batch. If `every` is n, only every n-th window
     is used: a fixed subset, spread over the whole text. With several ranks, each rank gets every
-    `world_size`-th batch.
+    `world_size`-th batch. All ranks get the same number of batches: the last ranks may get an empty
+    batch (0, T) at the end.
     """
 
     def __init__(
@@ -211,16 +213,19 @@ class ValidationWindows(IterableDataset[Batch]):
         self.world_size = world_size
 
     def __iter__(self) -> Iterator[Batch]:
-        return itertools.islice(self._batches(), self.rank, None, self.world_size)
-
-    def _batches(self) -> Iterator[Batch]:
         full, rest = divmod(len(self.tokens) - 1, self.block_size)
         starts = np.arange(0, full, self.every) * self.block_size
         offsets = np.arange(self.block_size + 1)
-        for first in range(0, len(starts), self.batch_size):
-            yield as_batch(self.tokens[starts[first : first + self.batch_size, None] + offsets])
-        if rest and full % self.every == 0:
-            yield as_batch(self.tokens[None, full * self.block_size :])
+        batches = math.ceil(len(starts) / self.batch_size)
+        with_rest = batches + (rest > 0 and full % self.every == 0)
+        rounds = math.ceil(with_rest / self.world_size)
+        for index in range(self.rank, rounds * self.world_size, self.world_size):
+            if index == batches and with_rest > batches:
+                yield as_batch(self.tokens[None, full * self.block_size :])
+            else:
+                first = index * self.batch_size
+                batch_starts = starts[first : first + self.batch_size, None]
+                yield as_batch(self.tokens[batch_starts + offsets])
 
 
 def spread_windows(tokens: np.ndarray, *, windows: int, length: int) -> Tensor:

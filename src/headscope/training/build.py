@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import Logger
+from lightning.pytorch.strategies import DDPStrategy, Strategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from rich.console import Console
 
@@ -35,6 +36,7 @@ from headscope.training.check import check
 from headscope.training.checkpoint_io import AtomicCheckpointIO
 from headscope.training.console import say, track
 from headscope.training.module import LanguageModel
+from headscope.training.processes import Processes, cluster_plugins, only_this
 from headscope.training.recovery import ResumeCheckpoint, how_to_continue
 from headscope.training.resume import check_same_text
 from headscope.training.run_folder import EVENT_FILE_SUFFIX
@@ -55,6 +57,7 @@ class Run:
     samples: Samples
     checkpoint_saver: CheckpointSaver
     console: Console
+    processes: Processes
     resumed_step: int | None
     resumed_from: Path | None
     resumed_threads: int | None
@@ -66,16 +69,19 @@ def build(
     folder: Path,
     console: Console,
     resume: ResumeCheckpoint | None = None,
+    processes: Processes | None = None,
 ) -> Run:
     """Builds the run that `config` describes. Does not write to `folder`, the folder of the run.
 
     If `resume` is given, the run continues from this checkpoint, which must belong to the run in
-    `folder`.
+    `folder`. If several `processes` train together, each of them builds the run; by default, only
+    this process trains.
 
     Raises UserError if the configuration is inconsistent, or if it does not fit the text or this
     machine.
     """
-    check(config)
+    processes = processes or only_this(config.trainer)
+    check(config, processes.count)
     settings = config.trainer
 
     warn = partial(say, console, style="yellow")
@@ -91,15 +97,16 @@ def build(
     if source:
         config = replace(config, tokenizer=checkpoint.config_of(source).tokenizer)
     corpus = build_part(config.data)
-    store = prepare_store(
-        corpus,
-        partial(stored, state=origin["headscope"]["tokenizer"])
-        if config.init_from and origin
-        else build_part(config.tokenizer),
-        root=Path(config.store_dir),
-        track=partial(track, console=console),
-        say=warn,
-    )
+    with processes.first_goes_first():
+        store = prepare_store(
+            corpus,
+            partial(stored, state=origin["headscope"]["tokenizer"])
+            if config.init_from and origin
+            else build_part(config.tokenizer),
+            root=Path(config.store_dir),
+            track=partial(track, console=console),
+            say=warn,
+        )
     tokenizer = store.tokenizer
     if resume:
         check_same_text(resume, store)
@@ -145,7 +152,7 @@ def build(
     data = TokenDataModule(
         store,
         block_size=config.model.block_size,
-        batch_size=settings.batch_size,
+        batch_size=settings.batch_size // processes.count,
         accumulate=settings.accumulate,
         validation_batch_size=settings.val_batch_size,
         validation_every=stride,
@@ -158,6 +165,7 @@ def build(
         folder=folder / "checkpoints",
         minutes=config.callbacks.save_every_minutes,
         say=warn,
+        largest=processes.largest,
     )
     progress = ProgressReport(console=console, tokens_per_step=tokens_per_step)
     callbacks: list[Callback] = [
@@ -169,7 +177,7 @@ def build(
         ),
         checkpoint_saver,
     ]
-    trainer = _build_trainer(config, folder, callbacks, resumed_step=resumed_step)
+    trainer = _build_trainer(config, folder, callbacks, processes, resumed_step=resumed_step)
     if resume:
         check_training_state(
             resume.content, path=resume.path, module=module, trainer=trainer, optimizer=optimizer
@@ -185,6 +193,7 @@ def build(
         samples=samples,
         checkpoint_saver=checkpoint_saver,
         console=console,
+        processes=processes,
         resumed_step=resumed_step,
         resumed_from=resume.path if resume else None,
         resumed_threads=resumed["threads"] if resumed else None,
@@ -204,7 +213,11 @@ def learning_rates(optimizer: OptimizerConfig) -> dict[str, float]:
 
 
 def _build_trainer(
-    config: TrainConfig, folder: Path, callbacks: list[Callback], resumed_step: int | None
+    config: TrainConfig,
+    folder: Path,
+    callbacks: list[Callback],
+    processes: Processes,
+    resumed_step: int | None,
 ) -> Trainer:
     settings = config.trainer
     silence_libraries()
@@ -233,7 +246,9 @@ def _build_trainer(
     try:
         return Trainer(
             accelerator=settings.accelerator,
-            devices=1 if settings.devices == "auto" else settings.devices,
+            devices=processes.devices,
+            num_nodes=processes.nodes,
+            strategy=_strategy(processes),
             precision=precision_of(settings),
             max_steps=settings.max_steps,
             accumulate_grad_batches=settings.accumulate,
@@ -242,7 +257,7 @@ def _build_trainer(
             num_sanity_val_steps=0,
             logger=loggers,
             callbacks=callbacks,
-            plugins=[AtomicCheckpointIO()],
+            plugins=[AtomicCheckpointIO(), *cluster_plugins()],
             enable_checkpointing=False,
             enable_progress_bar=False,
             enable_model_summary=False,
@@ -255,6 +270,13 @@ def _build_trainer(
         ) from error
 
 
+def _strategy(processes: Processes) -> Strategy | str:
+    if processes.count == 1:
+        return "auto"
+    # The model's buffers never change.
+    return DDPStrategy(broadcast_buffers=False)
+
+
 def silence_libraries() -> None:
     """Hides messages of Lightning that do not help the user."""
     # Hide messages about the hardware, the end of training, and Lightning's other products.
@@ -264,6 +286,10 @@ def silence_libraries() -> None:
         "ignore",
         message="`isinstance\\(treespec, LeafSpec\\)` is deprecated",
     )
+    # torch 2.13 has a new name for this argument, which older versions do not know.
+    warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")
+    # `LanguageModel` sums the validation losses of all processes itself.
+    warnings.filterwarnings("ignore", message="It is recommended to use `self.log\\(")
     # Hide the advice to use more workers. A single process already produces batches faster than any
     # GPU trains on them.
     warnings.filterwarnings("ignore", message="The 'train_dataloader' does not have many workers")

@@ -1,22 +1,21 @@
 """Checks the settings of a training run before data is read or a model is built."""
 
-import torch
-
 from headscope import checkpoint
 from headscope.config.parse import short
-from headscope.config.training import PRECISIONS, TrainConfig, TrainerConfig
+from headscope.config.training import PRECISIONS, TrainConfig
 from headscope.errors import UserError
 from headscope.generation import check_sampling
 from headscope.viewer import MAX_STEPS
 
 ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
 FINAL_VALIDATIONS = ("whole", "part")
+STRATEGIES = ("auto", "ddp")
 MAX_SAMPLE_TOKENS = 100_000
 
 
-def check(config: TrainConfig) -> None:
-    """Raises UserError if a setting is out of range, or if the model's sizes do not fit
-    together."""
+def check(config: TrainConfig, processes: int = 1) -> None:
+    """Raises UserError if a setting is out of range, or if the model's sizes do not fit together.
+    `processes` is the number of processes that train together."""
     settings, callbacks = config.trainer, config.callbacks
     values_and_minima = {
         "trainer.max_steps": (settings.max_steps, 1),
@@ -71,6 +70,13 @@ def check(config: TrainConfig) -> None:
                 f"callbacks.keep_steps={callbacks.keep_steps}: {step} must be an integer from 0 to "
                 f"trainer.max_steps={settings.max_steps}"
             )
+    if settings.batch_size % processes:
+        below = settings.batch_size // processes * processes
+        fitting = " or ".join(str(size) for size in (below, below + processes) if size)
+        raise UserError(
+            f"trainer.batch_size={settings.batch_size} must be a multiple of the number of devices "
+            f"({processes}): for example {fitting}"
+        )
     check_choices(config)
     check_sampling(
         max_new_tokens=callbacks.samples.max_new_tokens,
@@ -88,30 +94,15 @@ def check_choices(config: TrainConfig) -> None:
         ("accelerator", ACCELERATORS),
         ("precision", ("auto", *PRECISIONS)),
         ("final_validation", FINAL_VALIDATIONS),
+        ("strategy", STRATEGIES),
     ):
         value = getattr(settings, key)
         if value not in choices:
             raise UserError(f"trainer.{key}={value} must be one of {', '.join(choices)}")
     if settings.compile != "auto" and type(settings.compile) is not bool:
         raise UserError(f"trainer.compile={short(settings.compile)} must be auto, true or false")
-    check_devices(settings)
     tokens = settings.loss_chunk_tokens
     if tokens not in ("auto", None) and (type(tokens) is not int or tokens < 0):
         raise UserError(
             f"trainer.loss_chunk_tokens={short(tokens)} must be auto, null, or a number of tokens"
-        )
-
-
-def check_devices(settings: TrainerConfig) -> None:
-    """Raises UserError if `trainer.devices` does not select exactly one device of this machine."""
-    devices = settings.devices
-    if devices == "auto" or (type(devices) is int and devices == 1):
-        return
-    count = torch.cuda.device_count() if settings.accelerator != "cpu" else 0
-    available = [[number] for number in range(count)]
-    if devices not in available:
-        more = f", or the number of a GPU in brackets: {' or '.join(map(str, available))}"
-        raise UserError(
-            f"trainer.devices={short(devices)}: headscope trains on one device; give auto or 1"
-            f"{more if available else ''}"
         )

@@ -131,4 +131,6 @@ def ordinal(number: int) -> str:
 
 def device_of(run: Run) -> str:
     root = run.trainer.strategy.root_device
-    return f"{root} ({run.trainer.precision})"
+    count = run.processes.count
+    device = str(root) if count == 1 else f"{count} x {root.type}"
+    return f"{device} ({run.trainer.precision})"

@@ -86,6 +86,7 @@ class LanguageModel(LightningModule):
         checkpoint["headscope"] = self.contents
         # The sum is saved because the next logged `train/loss` is a mean that includes steps before
         # this checkpoint.
+        self.loss_sum = self.trainer.strategy.reduce(self.loss_sum, reduce_op="mean")
         checkpoint["running_loss"] = {"sum": float(self.loss_sum), "count": self.loss_count}
         checkpoint["threads"] = torch.get_num_threads()
 
@@ -146,8 +147,8 @@ class LanguageModel(LightningModule):
         """
         self.trainer.optimizers[0].zero_grad()
         if self.global_step % self.log_every_steps == 0 or self.global_step == 1:
-            loss = self.mean_loss()
-            assert loss is not None
+            loss_sum = self.trainer.strategy.reduce(self.loss_sum, reduce_op="mean")
+            loss = float(loss_sum) / self.loss_count
             self.require_finite(loss, "training")
             self.loss_sum.zero_()
             self.loss_count = 0
@@ -164,8 +165,11 @@ class LanguageModel(LightningModule):
 
     def mean_loss(self) -> float | None:
         """The mean training loss of the steps after the last logged step. Directly after a logged
-        step, this method returns the logged loss."""
-        return float(self.loss_sum) / self.loss_count if self.loss_count else self.latest_loss
+        step, or if other processes have computed a part of it, this method returns the logged
+        loss."""
+        if self.loss_count and self.trainer.world_size == 1:
+            return float(self.loss_sum) / self.loss_count
+        return self.latest_loss
 
     # --- validation ---
 
@@ -175,6 +179,8 @@ class LanguageModel(LightningModule):
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         inputs, targets = batch
+        if not len(inputs):  # the other processes have one batch more
+            return
         self.totals[0] += self.objective.loss_sum(inputs, targets)
         self.totals[1] += targets.numel()
         self.totals[2] += self.byte_lengths[targets].sum()

@@ -45,7 +45,8 @@ def fit(run: Run) -> dict[str, Any]:
     """
     prepare_process()
     run.checkpoint_saver.folder.mkdir(parents=True, exist_ok=True)
-    run.checkpoint_saver.on_first_save = partial(_write_latest, run.folder)
+    if run.processes.is_first:
+        run.checkpoint_saver.on_first_save = partial(_write_latest, run.folder)
     try:
         with report_full_disk(run.folder), tf32(run.trainer.strategy.root_device):
             return _fit(run)
@@ -89,6 +90,7 @@ def _fit(run: Run) -> dict[str, Any]:
         "seed": run.config.seed,
         "precision": run.trainer.precision,
         "device": device_name(device),
+        "devices": run.processes.count,
     }
     if device.type == "cuda":
         summary["peak_memory_mib"] = torch.cuda.max_memory_allocated(device) >> 20

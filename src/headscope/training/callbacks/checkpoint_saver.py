@@ -37,10 +37,12 @@ class CheckpointSaver(Callback):
         folder: Path,
         minutes: float,
         say: Callable[[str], None],
+        largest: Callable[..., tuple[int, ...]],
     ) -> None:
         self.folder = folder
         self.minutes = minutes
         self.say = say
+        self.largest = largest
         self.best_val_loss = math.inf
         self.validation_due = False
         self.saved_at = time.monotonic()
@@ -78,17 +80,24 @@ class CheckpointSaver(Callback):
             trainer.should_stop = True  # makes Lightning validate after the last step
         if trainer.should_stop or self._validates_now(trainer):
             return
-        if stop.requested() or time.monotonic() - self.saved_at > 60 * self.minutes:
+        late = time.monotonic() - self.saved_at > 60 * self.minutes
+        number, late = self.largest(stop.requested() or 0, late)
+        if number or late:
             assert isinstance(pl_module, LanguageModel)
-            pl_module.require_finite(float(outputs["loss"]), "training")
+            loss = trainer.strategy.reduce(outputs["loss"], reduce_op="mean")
+            pl_module.require_finite(float(loss), "training")
             self._save(trainer)
-        self._stop_if_requested()
+        if number:
+            raise Interrupted(number)
 
     def on_validation_batch_end(self, trainer: Trainer, *args: Any) -> None:
-        if trainer.state.fn == "fit" and stop.requested():
+        if trainer.state.fn != "fit":
+            return
+        number = self._requested_stop()
+        if number:
             self.validation_due = True
             self._save(trainer)
-            self._stop_if_requested()
+            raise Interrupted(number)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn != "fit":
@@ -115,8 +124,15 @@ class CheckpointSaver(Callback):
             self.deferred_signals.close()
             self.deferred_signals = None
 
+    def _requested_stop(self) -> int:
+        """The number of the signal that one of the processes has received, or 0. Every process
+        calls this at the same points and gets the same result, so that all of them save and
+        stop."""
+        (number,) = self.largest(stop.requested() or 0)
+        return number
+
     def _stop_if_requested(self) -> None:
-        number = stop.requested()
+        number = self._requested_stop()
         if number:
             raise Interrupted(number)
 

@@ -1,0 +1,263 @@
+"""The processes that train one model together: one for each device.
+
+There are three ways to start them. `python scripts/train.py trainer.devices=2` is the first
+process, and Lightning starts the others with the same command. `torchrun` or `srun` start all of
+them.
+
+The first process (rank 0) chooses the run folder, prints, and writes the files of the run.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headscope.config.parse import short
+from headscope.config.training import TrainerConfig
+from headscope.errors import UserError, first_line
+from headscope.training.run_folder import how_to_resume, is_run
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+    from torch.distributed import ProcessGroup
+
+FIRST_PROCESS = "HEADSCOPE_FIRST_PROCESS"
+"""An environment variable for the processes that Lightning starts: the process ID of the first
+process."""
+
+REPORT_SECONDS = 5.0
+"""Time that a process other than the first waits before it reports an error. If the first process
+has the same error, all processes end within this time, so that the error is printed once."""
+
+CONNECTION_ERRORS = ("gloo", "Connection closed", "Connection reset", "NCCL", "TCPStore")
+"""Parts of the messages with which torch.distributed reports that another process has ended."""
+
+
+def starter() -> str | None:
+    """What started this process as one of several: `torchrun`, `srun`, `lightning`, or None."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return "torchrun"
+    interactive = os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive")
+    if {"SLURM_NTASKS", "SLURM_PROCID"} <= os.environ.keys() and not interactive:
+        return "srun"
+    return "lightning" if FIRST_PROCESS in os.environ else None
+
+
+def rank() -> int:
+    """The number of this process among all processes, according to the environment. The first
+    process has the number 0. Works before the processes are connected."""
+    names = {"torchrun": ("RANK",), "srun": ("SLURM_PROCID",)}
+    return max(
+        int(os.environ.get(name, 0))
+        for name in names.get(starter() or "", ("LOCAL_RANK", "NODE_RANK"))
+    )
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The connected processes of a run, as one of them sees them.
+
+    `count` processes run on `nodes` machines. `devices` is the value of the Trainer's argument
+    `devices`. Without `fabric`, there is only this process.
+    """
+
+    rank: int = 0
+    count: int = 1
+    nodes: int = 1
+    devices: int | list[int] = 1
+    fabric: "Fabric | None" = None
+    cpu_group: "ProcessGroup | None" = None
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def from_first(self, value: Any) -> Any:
+        """The `value` of the first process, in every process."""
+        return self.fabric.broadcast(value) if self.fabric else value
+
+    def first_goes_first(self) -> AbstractContextManager[None]:
+        """The other processes enter the `with` block when the first process has left it."""
+        return self.fabric.rank_zero_first(local=False) if self.fabric else nullcontext()
+
+    def largest(self, *numbers: int) -> tuple[int, ...]:
+        """For each number, the largest value in all processes. Every process must call this at the
+        same point, and gets the same result."""
+        if self.fabric is None:
+            return numbers
+        import torch
+
+        tensor = torch.tensor(numbers)  # on the CPU, so that this does not wait for a GPU
+        torch.distributed.all_reduce(
+            tensor, op=torch.distributed.ReduceOp.MAX, group=self.cpu_group
+        )
+        return tuple(tensor.tolist())
+
+
+def connect(settings: TrainerConfig, *, sweep: bool) -> Processes:
+    """Starts the other processes, unless `torchrun` or `srun` has started them, and connects all
+    processes. `sweep` is whether this run belongs to a sweep.
+
+    Raises UserError if the processes cannot be started with these settings.
+    """
+    import torch
+    from lightning.fabric import Fabric
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
+
+    check_devices(settings)
+    devices, nodes = started_processes() or (settings.devices, settings.num_nodes)
+    devices = 1 if devices == "auto" else devices
+    count = nodes * number_of(devices)
+    if count == 1:
+        return Processes(devices=devices)
+    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+    if starter() is None:
+        check_can_start(settings, sweep=sweep)
+        os.environ[FIRST_PROCESS] = str(os.getpid())
+    try:
+        fabric = Fabric(
+            accelerator=settings.accelerator,
+            devices=devices,
+            num_nodes=nodes,
+            strategy="ddp",
+            plugins=cluster_plugins(),
+        )
+    except MisconfigurationException as error:
+        raise UserError(
+            f"trainer.accelerator={settings.accelerator}, trainer.devices={settings.devices}: "
+            f"{first_line(error)}"
+        ) from error
+    fabric.launch()
+    return Processes(
+        rank=fabric.global_rank,
+        count=fabric.world_size,
+        nodes=nodes,
+        devices=devices,
+        fabric=fabric,
+        cpu_group=torch.distributed.new_group(backend="gloo"),
+    )
+
+
+def only_this(settings: TrainerConfig) -> Processes:
+    """This process alone. Raises UserError if the settings ask for more than one device."""
+    check_devices(settings)
+    devices = 1 if settings.devices == "auto" else settings.devices
+    if settings.num_nodes > 1 or number_of(devices) > 1:
+        raise UserError(
+            f"trainer.devices={settings.devices} trainer.num_nodes={settings.num_nodes}: only "
+            "scripts/train.py trains on several devices"
+        )
+    return Processes(devices=devices)
+
+
+def cluster_plugins() -> list[Any]:
+    """Plugins for Lightning's Trainer. Under SLURM, Lightning must not submit the job again by
+    itself, because headscope handles the signals."""
+    from lightning.pytorch.plugins.environments import SLURMEnvironment
+
+    return [SLURMEnvironment(auto_requeue=False)] if starter() == "srun" else []
+
+
+def started_processes() -> tuple[int, int] | None:
+    """The number of processes per machine and the number of machines, if `torchrun` or `srun` has
+    started the processes."""
+    if starter() == "torchrun":
+        count, per_node = (int(os.environ[key]) for key in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+        return per_node, count // per_node
+    if starter() == "srun":
+        nodes = int(os.environ.get("SLURM_NNODES", 1))
+        per_node = max(1, int(os.environ["SLURM_NTASKS"]) // nodes)
+        # srun sets this variable only with --ntasks-per-node. Lightning needs it.
+        os.environ.setdefault("SLURM_NTASKS_PER_NODE", str(per_node))
+        return per_node, nodes
+    return None
+
+
+def number_of(devices: int | list[int]) -> int:
+    return devices if isinstance(devices, int) else len(devices)
+
+
+def check_devices(settings: TrainerConfig) -> None:
+    """Raises UserError if this machine does not have the devices that `trainer.devices` selects."""
+    if settings.num_nodes < 1:
+        raise UserError(f"trainer.num_nodes={settings.num_nodes} must be at least 1")
+    devices = settings.devices
+    if devices == "auto":
+        return
+    is_list = isinstance(devices, list) and bool(devices)
+    numbers = devices if is_list else [devices]
+    smallest = 0 if is_list else 1
+    if not all(type(number) is int and number >= smallest for number in numbers):
+        raise UserError(
+            f"trainer.devices={short(devices)} must be auto, a number of devices from 1, or a list "
+            "of GPU numbers such as [0, 1]"
+        )
+    import torch
+
+    gpus = torch.cuda.device_count() if settings.accelerator != "cpu" else 0
+    if is_list and (len(set(devices)) < len(devices) or max(devices) >= gpus):
+        available = f"has the GPUs {list(range(gpus))}" if gpus else "has no GPU that can be used"
+        raise UserError(
+            f"trainer.devices={short(devices)}: this machine {available}; name each GPU once"
+        )
+    if not is_list and gpus and devices > gpus:
+        raise UserError(f"trainer.devices={devices}: this machine has {gpus} GPUs")
+
+
+def check_can_start(settings: TrainerConfig, *, sweep: bool) -> None:
+    """Raises UserError if this process cannot start the other processes of the run."""
+    if sweep:
+        raise UserError(
+            f"trainer.devices={settings.devices}: the runs of a sweep train on one device each, "
+            "unless srun or torchrun starts their processes"
+        )
+    variables = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
+    if settings.num_nodes > 1 and not os.environ.keys() >= {*variables}:
+        raise UserError(
+            f"trainer.num_nodes={settings.num_nodes}: start the run with srun or torchrun, or on "
+            f"every machine with the environment variables {', '.join(variables)}"
+        )
+
+
+def end_with_first_process() -> None:
+    """If Lightning has started this process, ends it as soon as the first process has ended."""
+    first = int(os.environ[FIRST_PROCESS])
+
+    def watch() -> None:
+        while os.getppid() == first:
+            time.sleep(0.2)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@contextmanager
+def first_reports() -> Iterator[None]:
+    """If the `with` block raises an error in a process that is not the first, the error is raised
+    `REPORT_SECONDS` later."""
+    try:
+        yield
+    except Exception:
+        if rank() > 0:
+            time.sleep(REPORT_SECONDS)
+        raise
+
+
+@contextmanager
+def report_lost_process(folder: Path) -> Iterator[None]:
+    """Inside the `with` block, an error of torch.distributed because another process of the run in
+    `folder` has ended becomes a UserError."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not any(part in str(error) for part in CONNECTION_ERRORS):
+            raise
+        more = f"; to continue: {how_to_resume(folder)}" if is_run(folder) else ""
+        raise UserError(
+            f"another process of this run has ended, so the run ends ({first_line(error)}){more}"
+        ) from error
