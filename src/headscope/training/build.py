@@ -1,7 +1,5 @@
 """Builds all parts of a training run from its configuration."""
 
-import logging
-import warnings
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,6 +34,7 @@ from headscope.training.check import check
 from headscope.training.checkpoint_io import AtomicCheckpointIO
 from headscope.training.console import say, track
 from headscope.training.module import LanguageModel
+from headscope.training.process import silence_libraries
 from headscope.training.processes import Processes, cluster_plugins, only_this
 from headscope.training.recovery import ResumeCheckpoint, how_to_continue
 from headscope.training.resume import check_same_text
@@ -61,6 +60,7 @@ class Run:
     resumed_step: int | None
     resumed_from: Path | None
     resumed_threads: int | None
+    resumed_processes: int | None
 
 
 def build(
@@ -197,6 +197,7 @@ def build(
         resumed_step=resumed_step,
         resumed_from=resume.path if resume else None,
         resumed_threads=resumed["threads"] if resumed else None,
+        resumed_processes=resumed.get("processes", 1) if resumed else None,
     )
 
 
@@ -275,24 +276,6 @@ def _strategy(processes: Processes) -> Strategy | str:
         return "auto"
     # The model's buffers never change.
     return DDPStrategy(broadcast_buffers=False)
-
-
-def silence_libraries() -> None:
-    """Hides messages of Lightning that do not help the user."""
-    # Hide messages about the hardware, the end of training, and Lightning's other products.
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    warnings.filterwarnings(
-        # Lightning 2.6 itself causes this warning with torch 2.13. It is harmless.
-        "ignore",
-        message="`isinstance\\(treespec, LeafSpec\\)` is deprecated",
-    )
-    # torch 2.13 has a new name for this argument, which older versions do not know.
-    warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")
-    # `LanguageModel` sums the validation losses of all processes itself.
-    warnings.filterwarnings("ignore", message="It is recommended to use `self.log\\(")
-    # Hide the advice to use more workers. A single process already produces batches faster than any
-    # GPU trains on them.
-    warnings.filterwarnings("ignore", message="The 'train_dataloader' does not have many workers")
 
 
 def precision_of(settings: TrainerConfig) -> Any:

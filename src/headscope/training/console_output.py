@@ -109,6 +109,12 @@ def print_resume(run: Run, changes: list[str]) -> None:
         write(f"changed     {change}")
     if any(change.startswith("trainer.max_steps ") for change in changes):
         write("            the learning rate schedule now covers the new number of steps")
+    processes = run.resumed_processes
+    if processes is not None and processes != run.processes.count:
+        write(
+            f"processes   {processes} before, {run.processes.count} now: the losses will differ in "
+            "their last digits from those of an uninterrupted run, and with dropout a little more"
+        )
     before, now = run.resumed_threads, torch.get_num_threads()
     on_cpu = run.trainer.strategy.root_device.type == "cpu"
     if on_cpu and before is not None and before != now:

@@ -89,6 +89,7 @@ class LanguageModel(LightningModule):
         self.loss_sum = self.trainer.strategy.reduce(self.loss_sum, reduce_op="mean")
         checkpoint["running_loss"] = {"sum": float(self.loss_sum), "count": self.loss_count}
         checkpoint["threads"] = torch.get_num_threads()
+        checkpoint["processes"] = self.trainer.world_size
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         running = checkpoint["running_loss"]

@@ -1,7 +1,9 @@
-"""Memory settings for the whole process of a training run."""
+"""Settings for the whole process of a training run: its memory, and the messages of libraries."""
 
 import ctypes
+import logging
 import sys
+import warnings
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
@@ -19,3 +21,22 @@ def prepare_process() -> None:
     if mallopt is not None:
         mallopt(M_MMAP_THRESHOLD, 32 << 20)  # the largest value that glibc accepts
         mallopt(M_TRIM_THRESHOLD, 256 << 20)
+
+
+def silence_libraries() -> None:
+    """Hides messages of Lightning that do not help the user."""
+    # Hide messages about the hardware, the processes, the end of training, and other products.
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings(
+        # Lightning 2.6 itself causes this warning with torch 2.13. It is harmless.
+        "ignore",
+        message="`isinstance\\(treespec, LeafSpec\\)` is deprecated",
+    )
+    # torch 2.13 has a new name for this argument, which older versions do not know.
+    warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")
+    # `LanguageModel` sums the validation losses of all processes itself.
+    warnings.filterwarnings("ignore", message="It is recommended to use `self.log\\(")
+    # Hide the advice to use more workers. A single process already produces batches faster than any
+    # GPU trains on them.
+    warnings.filterwarnings("ignore", message="The 'train_dataloader' does not have many workers")

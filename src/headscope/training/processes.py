@@ -7,7 +7,6 @@ them.
 The first process (rank 0) chooses the run folder, prints, and writes the files of the run.
 """
 
-import logging
 import os
 import threading
 import time
@@ -17,9 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headscope import stop
 from headscope.config.parse import short
 from headscope.config.training import TrainerConfig
 from headscope.errors import UserError, first_line
+from headscope.training.process import silence_libraries
 from headscope.training.run_folder import how_to_resume, is_run
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def connect(settings: TrainerConfig, *, sweep: bool) -> Processes:
     count = nodes * number_of(devices)
     if count == 1:
         return Processes(devices=devices)
-    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+    silence_libraries()
     if starter() is None:
         check_can_start(settings, sweep=sweep)
         os.environ[FIRST_PROCESS] = str(os.getpid())
@@ -251,13 +252,17 @@ def first_reports() -> Iterator[None]:
 @contextmanager
 def report_lost_process(folder: Path) -> Iterator[None]:
     """Inside the `with` block, an error of torch.distributed because another process of the run in
-    `folder` has ended becomes a UserError."""
+    `folder` has ended becomes a UserError, or `Interrupted` if this process has received a stop
+    signal, which probably ended the other process."""
     try:
         yield
     except RuntimeError as error:
         if not any(part in str(error) for part in CONNECTION_ERRORS):
             raise
+        number = stop.requested()
+        if number:
+            raise stop.Interrupted(number) from error
         more = f"; to continue: {how_to_resume(folder)}" if is_run(folder) else ""
         raise UserError(
-            f"another process of this run has ended, so the run ends ({first_line(error)}){more}"
+            f"another process of this run has ended unexpectedly, so the run ends{more}"
         ) from error

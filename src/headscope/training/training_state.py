@@ -60,6 +60,7 @@ def check_training_state(
         check_structure(content.get("lr_schedulers"), [], "lr_schedulers")
         check_structure(content.get("running_loss"), {"sum": 0.0, "count": 0}, "running_loss")
         check_structure(content.get("threads"), 1, "threads")
+        check_structure(content.get("processes", 1), 1, "processes")
         running = content["running_loss"]
         if type(running["sum"]) is not float or not math.isfinite(running["sum"]):
             raise Mismatch("running_loss.sum")

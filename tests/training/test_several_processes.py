@@ -1,0 +1,225 @@
+"""Several processes train the same model as one process: real processes, connected by gloo."""
+
+import json
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from many_processes import (
+    TINY,
+    command,
+    end,
+    start,
+    train,
+    wait_for_end,
+    wait_for_steps,
+)
+from running import Script, events
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+STEPS = ["trainer.max_steps=9", "trainer.val_every_steps=4", "trainer.accumulate=2"]
+LITERAL = """prompt 'a', "b" = ${c} [d]"""
+
+
+def figures(run: str | Path) -> dict[str, list[tuple[int, float]]]:
+    """The losses that a run logged, with their steps."""
+    log = events(str(run))
+    return {
+        tag: [(event.step, event.value) for event in log.Scalars(tag)]
+        for tag in ("train/loss", "val/loss", "train/lr", "train/grad_norm")
+    }
+
+
+def summary(run: str | Path) -> dict:
+    return json.loads((Path(run) / "summary.json").read_text())
+
+
+def weights(run: str | Path) -> dict[str, torch.Tensor]:
+    content = torch.load(Path(run) / "checkpoints" / "last.ckpt", weights_only=True)
+    return content["state_dict"]
+
+
+def assert_same_training(one: str | Path, other: str | Path) -> None:
+    """Both runs have the same steps, and the same losses up to float error."""
+    ours, theirs = figures(one), figures(other)
+    for tag, values in ours.items():
+        assert [step for step, _ in values] == [step for step, _ in theirs[tag]]
+        np.testing.assert_allclose(
+            [value for _, value in values], [value for _, value in theirs[tag]], rtol=2e-5
+        )
+    assert summary(one)["val_loss"] == pytest.approx(summary(other)["val_loss"], rel=1e-6)
+    assert summary(one)["tokens"] == summary(other)["tokens"]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory, speeches: Path) -> Path:
+    """A folder with the token store and with outputs/alone, a run of one process."""
+    folder = tmp_path_factory.mktemp("alone")
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        words = [*TINY, *STEPS, f"data.path={speeches}"]
+        ended = train("lightning", 1, *words, "hydra.run.dir=outputs/alone")
+        assert (ended.code, ended.err) == (0, "")
+    finally:
+        os.chdir(before)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("way", "count"), [("lightning", 2), ("torchrun", 2), ("srun", 2), ("torchrun", 4)]
+)
+def test_several_processes_train_as_one(
+    way: str, count: int, alone: Path, speeches: Path, script: Script
+) -> None:
+    """One run folder, one console, one stream of logs and one checkpoint; literal values arrive in
+    every process."""
+    words = [
+        *(*TINY, *STEPS, f"data.path={speeches}", f"store_dir={alone / 'data'}"),
+        *("name=a = b@c", f"callbacks.samples.prompt={LITERAL}"),
+        "callbacks.heads.every_steps=4",  # only the first process watches
+    ]
+    ended = train(way, count, *words)
+    assert ended.code == 0, ended.err
+    (run,) = Path("outputs").glob("a = b@c_*")
+    assert {entry.name for entry in Path("outputs").iterdir()} == {"latest", run.name}
+    assert len(list((run / "tensorboard").glob("events.*"))) == 2  # of fit, and of the summary
+    assert_same_training(alone / "outputs" / "alone", run)
+    assert summary(run)["devices"] == count
+    for line in ("run  ", "step 9 of 9", "Validating on", "val_loss"):
+        assert ended.out.count(line) == 1, line
+    for name, weight in weights(alone / "outputs" / "alone").items():
+        torch.testing.assert_close(weights(run)[name], weight, rtol=1e-3, atol=1e-4)
+    content = torch.load(run / "checkpoints" / "best.ckpt", weights_only=True)
+    assert content["headscope"]["config"]["callbacks"]["samples"]["prompt"] == LITERAL
+    said = script("sample", f"checkpoint={run}", "max_new_tokens=5")
+    assert said.code == 0, said.err
+
+
+@linux
+def test_a_killed_run_continues_with_any_number_of_processes(alone: Path, speeches: Path) -> None:
+    words = [
+        *(*TINY, f"data.path={speeches}", f"store_dir={alone / 'data'}"),
+        *("trainer.max_steps=40", "trainer.val_every_steps=10", "model.dropout=0.1"),
+        "callbacks.save_every_minutes=0",
+    ]
+    os.chdir(alone)
+    whole = train("lightning", 2, *words, "hydra.run.dir=outputs/whole")
+    assert whole.code == 0, whole.err
+    killed = start([*command("lightning", 2), *words, "hydra.run.dir=outputs/killed"])
+    children = wait_for_steps(killed, 12)
+    os.kill(killed.pid, signal.SIGKILL)
+    assert end(killed).code == -9
+    wait_for_end(children)
+    assert not Path("outputs/killed/summary.json").exists()
+    shutil.copytree("outputs/killed", "outputs/fewer")
+    same = train("lightning", 2, "resume=outputs/killed")
+    assert same.code == 0, same.err
+    one, other = weights("outputs/whole"), weights("outputs/killed")
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    # Dropout draws other numbers with one process, so the losses are only similar.
+    fewer = train("lightning", 1, "resume=outputs/fewer", "trainer.devices=1")
+    assert fewer.code == 0, fewer.err
+    assert "processes   2 before, 1 now" in fewer.out
+    assert summary("outputs/fewer")["val_loss"] == pytest.approx(
+        summary("outputs/whole")["val_loss"], rel=0.05
+    )
+
+
+@linux
+@pytest.mark.parametrize(
+    ("way", "receiver", "number", "code"),
+    [
+        ("lightning", "all", signal.SIGINT, 130),
+        ("lightning", "first", signal.SIGTERM, 143),
+        ("lightning", "other", signal.SIGTERM, 143),
+        ("torchrun", "all", signal.SIGINT, 1),
+    ],
+)
+def test_a_signal_to_any_process_saves_and_ends_all(
+    way: str,
+    receiver: str,
+    number: signal.Signals,
+    code: int,
+    alone: Path,
+    speeches: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = [*TINY, f"data.path={speeches}", f"store_dir={alone / 'data'}"]
+    words += ["trainer.max_steps=100000", "trainer.val_every_steps=100000"]
+    running = start([*command(way, 2), *words, "hydra.run.dir=outputs/run"])
+    children = wait_for_steps(running, 3)
+    if receiver == "all":
+        os.killpg(running.pid, number)
+    else:
+        os.kill(running.pid if receiver == "first" else children[0], number)
+    ended = end(running)
+    assert ended.code == code, ended.err
+    assert ended.out.count("Saved at step ") == 1
+    assert "Traceback" not in ended.err or way == "torchrun"
+    wait_for_end(children)
+    step = int(ended.out.split("Saved at step ")[1].split(".")[0].replace(",", ""))
+    resumed = train(way, 2, "resume=outputs/run", f"trainer.max_steps={step + 3}")
+    assert resumed.code == 0, resumed.err
+    assert summary("outputs/run")["steps"] == step + 3
+
+
+@linux
+@pytest.mark.parametrize("way", ["lightning", "torchrun"])
+def test_a_crash_of_one_process_ends_all(
+    way: str, alone: Path, speeches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = [*TINY, f"data.path={speeches}", f"store_dir={alone / 'data'}"]
+    words += ["trainer.max_steps=100000", "trainer.val_every_steps=5"]
+    running = start([*command(way, 2), *words, "hydra.run.dir=outputs/run"])
+    children = wait_for_steps(running, 8)
+    os.kill(children[-1], signal.SIGKILL)
+    ended = end(running)
+    assert ended.code == 1
+    line = (
+        "Error: another process of this run has ended unexpectedly, so the run ends; to continue:"
+    )
+    assert ended.err.count(line) == 1
+    wait_for_end(children)
+
+
+def test_an_error_is_printed_once(speeches: Path, tmp_path: Path) -> None:
+    os.chdir(tmp_path)
+    words = [*TINY, f"data.path={speeches}", "trainer.batch_size=9"]
+    for way in ("lightning", "torchrun"):
+        ended = train(way, 2, *words)
+        assert ended.code == 1
+        lines = [line for line in ended.err.splitlines() if line.startswith("Error: ")]
+        assert lines == [
+            "Error: trainer.batch_size=9 must be a multiple of the number of devices (2): for "
+            "example 8 or 10"
+        ]
+    assert not list(Path().glob("outputs/*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["-m", "seed=1,2", "trainer.devices=2"], "the runs of a sweep train on one device each"),
+        (["trainer.num_nodes=2"], "trainer.num_nodes=2: start the run with srun or torchrun"),
+        (["trainer.num_nodes=0"], "trainer.num_nodes=0 must be at least 1"),
+        (["trainer.strategy=dp"], "trainer.strategy=dp must be one of"),
+        (["trainer.devices=0"], "trainer.devices=0 must be auto, a number"),
+        (["trainer.devices=[0,1]"], "trainer.devices=[0, 1]: this machine has"),
+    ],
+)
+def test_impossible_devices(
+    script: Script, speeches: Path, words: list[str], expected: str
+) -> None:
+    said = script("train", *TINY, f"data.path={speeches}", *words, "trainer.accelerator=cpu")
+    assert said.code == 1
+    assert expected in said.err
