@@ -76,11 +76,11 @@ def _loss_changes(
     """Returns two tensors in nats per token: the change of each text's mean loss when each head is
     removed (L, H, N), and each text's mean loss with all heads (N,)."""
     inputs, targets = inputs.to(model.device), targets.to(model.device)
-    x = model.embed(inputs)
+    x, mask = model.embed(inputs), model.document_mask(inputs)
     block_inputs = []  # (N, T, C) each
     for block in model.blocks:
         block_inputs.append(x)
-        x = block(x, model.position)
+        x = block(x, model.position, mask=mask)
     losses = _losses(model, x, targets)  # (N,)
     changes = []
     for layer, (attention, x) in enumerate(zip(model.attentions, block_inputs, strict=True)):
@@ -88,11 +88,12 @@ def _loss_changes(
         ablated = []
         for heads in all_heads.split(max(1, max_batch // len(x))):
             y = x.repeat(len(heads), 1, 1)  # one copy of the texts per head
+            masks = None if mask is None else mask.repeat(len(heads), 1, 1, 1)
             layer_means = None if means is None else means[layer]
             with replaced_heads(attention, heads.repeat_interleave(len(x)), layer_means):
-                y = model.blocks[layer](y, model.position)
+                y = model.blocks[layer](y, model.position, mask=masks)
             for block in model.blocks[layer + 1 :]:
-                y = block(y, model.position)
+                y = block(y, model.position, mask=masks)
             without = _losses(model, y, targets.repeat(len(heads), 1))
             ablated.append(without.unflatten(0, (len(heads), len(x))))
         changes.append(torch.cat(ablated) - losses)

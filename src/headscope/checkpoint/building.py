@@ -69,6 +69,7 @@ def make_model(config: ModelConfig, *, vocab_size: int) -> GPT:
         ngrams=config.ngrams,
         ngram_buckets=config.ngram_buckets,
         logit_cap=config.logit_cap,
+        end_of_text=vocab_size - 1 if config.document_mask else None,  # see `Tokenizer`
     )
 
 

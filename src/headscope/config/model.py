@@ -156,6 +156,7 @@ class ModelConfig:
     ngrams: int = MISSING
     ngram_buckets: int = MISSING
     logit_cap: float | None = MISSING
+    document_mask: bool = False
     attention: AttentionConfig = MISSING
     position: PositionConfig = MISSING
     norm: NormConfig = MISSING

@@ -32,7 +32,7 @@ class Tokenizer(ABC):
     """Encodes text to tokens and decodes tokens to text.
 
     `end_of_text` is the id of the end-of-text token, which comes before every document and has no
-    bytes.
+    bytes. It is always the last token of the vocabulary.
     """
 
     name: str

@@ -72,7 +72,8 @@ class OneToken(nn.Module):
             for keys, values in zip(cached[::2], cached[1::2], strict=True)
         ]
         with ExplicitProducts():
-            x = self.model.through_blocks(self.model.embed(seen, length), pasts)
+            x = self.model.embed(seen, length)
+            x = self.model.through_blocks(x, pasts, self.model.document_mask(seen, length))
             return self.model.unembed(x)[:, 0]
 
 

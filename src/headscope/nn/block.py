@@ -16,7 +16,8 @@ class Block(nn.Module):
     """Pre-norm block (Xiong 2020): x + attention(norm(x)), then x + feed_forward(norm(x)).
 
     Maps (B, T, C) to (B, T, C). `norm` is called twice, to create both normalizations. `dropout`
-    applies to the output of each branch, before it is added to the residual stream.
+    applies to the output of each branch, before it is added to the residual stream. `position`,
+    `past` and `mask` are passed to the attention.
     """
 
     def __init__(
@@ -35,7 +36,12 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
 
     def forward(
-        self, x: Tensor, position: Position | None = None, past: Past | None = None
+        self,
+        x: Tensor,
+        position: Position | None = None,
+        past: Past | None = None,
+        mask: Tensor | None = None,
     ) -> Tensor:
-        x = x + self.dropout(self.attention(self.attention_norm(x), position=position, past=past))
+        attended = self.attention(self.attention_norm(x), position=position, past=past, mask=mask)
+        x = x + self.dropout(attended)
         return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from headscope.errors import UserError
-from headscope.nn.attention import MultiHeadAttention
+from headscope.nn.attention import MultiHeadAttention, mask_from_documents
 from headscope.nn.block import Block
 from headscope.nn.cache import Cache, Past
 from headscope.nn.feed_forward import FeedForward
@@ -35,6 +35,10 @@ class GPT(nn.Module):
     - With `ngrams` above 1, embeddings of n-grams of 2, 3, ..., `ngrams` tokens are added. Each n
       has a table of `ngram_buckets` embeddings (see `NGramEmbedding`).
     - With a `logit_cap` c, the logits become c tanh(logit / c), in float32 (Gemma 2, 2024).
+    - If `end_of_text` is given, each token with this id begins a new document, and no information
+      flows between documents (intra-document masking, Zhao 2024): a token attends only to its own
+      document, and n-grams that cross the beginning of a document are omitted. Positions are
+      counted from the first token of the sequence and do not restart.
 
     As in GPT-2, initial weights have std 0.02, or 0.02 / sqrt(2 layers) in the projections that
     write to the residual stream.
@@ -62,6 +66,7 @@ class GPT(nn.Module):
         ngrams: int = 1,
         ngram_buckets: int = 8192,
         logit_cap: float | None = None,
+        end_of_text: int | None = None,
     ) -> None:
         super().__init__()
         counts = {"vocab_size": vocab_size, "layers": layers, "ngrams": ngrams}
@@ -70,6 +75,8 @@ class GPT(nn.Module):
                 raise UserError(f"{name}={size} must be at least 1")
         if logit_cap is not None and not 0 < logit_cap < math.inf:
             raise UserError(f"logit_cap={logit_cap} must be above 0, or null for none")
+        if end_of_text is not None and not 0 <= end_of_text < vocab_size:
+            raise UserError(f"end_of_text={end_of_text} must be a token below {vocab_size}, or None")
         sizes = {"embed_dim": embed_dim, "block_size": block_size}
         attentions = [attention(**sizes, dropout=dropout) for _ in range(layers)]
         heads, head_dim = attentions[0].heads, attentions[0].head_dim
@@ -95,6 +102,7 @@ class GPT(nn.Module):
         self.norm = norm(embed_dim=embed_dim)
         self.head = nn.Linear(embed_dim, vocab_size, bias=False)
         self.logit_cap = logit_cap
+        self.end_of_text = end_of_text
         self._initialize()
         self.ngram_embedding.reset()
         if scale_embedding:
@@ -119,9 +127,10 @@ class GPT(nn.Module):
     def hidden(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
         """The last block's output (B, T, C). `tokens` are appended to the tokens in `cache`."""
         if cache is None:
-            return self.through_blocks(self.embed(tokens))
-        all_tokens = cache.append(tokens)
-        x = self.through_blocks(self.embed(all_tokens, cache.length), cache.pasts())
+            return self.through_blocks(self.embed(tokens), mask=self.document_mask(tokens))
+        all_tokens, start = cache.append(tokens), cache.length
+        mask = self.document_mask(all_tokens, start)
+        x = self.through_blocks(self.embed(all_tokens, start), cache.pasts(), mask)
         cache.length += tokens.size(1)
         return x
 
@@ -137,14 +146,28 @@ class GPT(nn.Module):
             raise UserError(f"{tokens.size(1)} tokens are more than block_size={self.block_size}")
         x = self.embedding(tokens[:, start:]) * self.embedding_scale
         if self.ngrams > 1:
-            x = self.ngram_embedding(x, tokens)
+            x = self.ngram_embedding(x, tokens, self.documents(tokens))
         return self.dropout(self.position(x, start))
 
-    def through_blocks(self, x: Tensor, pasts: Sequence[Past] | None = None) -> Tensor:
-        """Applies all blocks to x (B, T, C). `pasts` are each layer's cached keys and values."""
+    def documents(self, tokens: Tensor) -> Tensor | None:
+        """The number of each token's document (B, T): how many documents begin in `tokens` (B, T)
+        up to this token. None if `end_of_text` is None."""
+        return None if self.end_of_text is None else (tokens == self.end_of_text).cumsum(dim=1)
+
+    def document_mask(self, tokens: Tensor, start: int = 0) -> Tensor | None:
+        """The mask (B, 1, T - start, T) that keeps the attention of `tokens` (B, T) from `start` on
+        within their documents. None if `end_of_text` is None."""
+        documents = self.documents(tokens)
+        return None if documents is None else mask_from_documents(documents, start)
+
+    def through_blocks(
+        self, x: Tensor, pasts: Sequence[Past] | None = None, mask: Tensor | None = None
+    ) -> Tensor:
+        """Applies all blocks to x (B, T, C). `pasts` are each layer's cached keys and values. `mask`
+        hides keys in all layers, in addition to the causal mask."""
         recompute = self.checkpoint_activations and self.training and torch.is_grad_enabled()
         for layer, block in enumerate(self.blocks):
-            inputs = (x, self.position, pasts[layer] if pasts else None)
+            inputs = (x, self.position, pasts[layer] if pasts else None, mask)
             x = checkpoint(block, *inputs, use_reentrant=False) if recompute else block(*inputs)
         return x
 

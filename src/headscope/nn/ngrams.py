@@ -15,7 +15,8 @@ class NGramEmbedding(nn.Module):
 
     Each n has its own table of `buckets` embeddings, initialized to zero. A hash function maps an
     n-gram to one of these embeddings, so several n-grams may share an embedding (Svenstrup 2017:
-    Hash Embeddings). An n-gram that would begin before the first token of the sequence is omitted.
+    Hash Embeddings). An n-gram that would begin before the first token of the sequence or of its
+    document is omitted.
 
     Parameters: (`ngrams` - 1) `buckets` C.
     """
@@ -31,14 +32,20 @@ class NGramEmbedding(nn.Module):
         for table in self.tables.parameters():
             nn.init.zeros_(table)
 
-    def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
+    def forward(self, x: Tensor, tokens: Tensor, documents: Tensor | None = None) -> Tensor:
         """Adds to x (B, N, C) the embeddings of the n-grams that end at the last N tokens of
-        `tokens` (B, T)."""
+        `tokens` (B, T). If `documents` (B, T) is given, it has the number of each token's
+        document."""
         count = x.size(1)
-        tokens = tokens[:, -(count + self.ngrams - 1) :]
+        newest = slice(-(count + self.ngrams - 1), None)
+        tokens = tokens[:, newest]
+        documents = None if documents is None else documents[:, newest]
         key = tokens
         for n, table in enumerate(self.tables, start=2):
             key = (key[:, 1:] * MULTIPLIER + tokens[:, : 1 - n]) % PRIME  # (B, T - n + 1)
             embedded = table(key[:, -count:] % self.buckets)
+            if documents is not None:
+                crosses = documents[:, n - 1 :] != documents[:, : 1 - n]  # (B, T - n + 1)
+                embedded = embedded.masked_fill(crosses[:, -count:, None], 0.0)
             x = x + F.pad(embedded, (0, 0, count - embedded.size(1), 0))
         return x

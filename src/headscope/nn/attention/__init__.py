@@ -2,7 +2,11 @@
 
 from headscope.nn.attention.additive import AdditiveAttention
 from headscope.nn.attention.dot_product import HeadOutputs, scaled_dot_product
-from headscope.nn.attention.masks import mask_from_padding, mask_per_sequence
+from headscope.nn.attention.masks import (
+    mask_from_documents,
+    mask_from_padding,
+    mask_per_sequence,
+)
 from headscope.nn.attention.multi_head import MultiHeadAttention
 from headscope.nn.attention.named import grouped_query, multi_head, multi_query, single_head
 from headscope.nn.attention.stacked import StackedHeads
@@ -13,6 +17,7 @@ __all__ = [
     "MultiHeadAttention",
     "StackedHeads",
     "grouped_query",
+    "mask_from_documents",
     "mask_from_padding",
     "mask_per_sequence",
     "multi_head",

@@ -4,7 +4,7 @@ Shapes: B batch, T queries, S keys, H heads.
 
 A mask has shape (T, S) or (B, H, T, S). In a mask with four axes, B, H and T may each be 1, and are
 then broadcast. A mask with three axes is rejected, because it could mean (B, T, S) or (H, T, S).
-`mask_from_padding` and `mask_per_sequence` create masks of the right shape.
+`mask_from_padding`, `mask_per_sequence` and `mask_from_documents` create masks of the right shape.
 """
 
 import torch
@@ -36,6 +36,13 @@ def mask_per_sequence(mask: Tensor) -> Tensor:
             f"the mask has shape {tuple(mask.shape)}: it must be (batch, queries, keys)"
         )
     return _boolean(mask)[:, None]
+
+
+def mask_from_documents(documents: Tensor, start: int = 0) -> Tensor:
+    """The mask (B, 1, T, S) that keeps attention within a document: True where query and key are in
+    the same document. `documents` (B, S) has the number of each token's document. All S tokens are
+    keys. The tokens from `start` on are queries, so T = S - start."""
+    return (documents[:, start:, None] == documents[:, None])[:, None]
 
 
 def _boolean(mask: Tensor) -> Tensor:
