@@ -294,7 +294,7 @@ def documents(work: Work) -> None:
         texts[f"documents_{order}"] = f" data.path={file} {short}"
     columns = {"bits_per_byte": "bits per byte", "deviation": "±", "step_ms": "step, ms"}
     for name, text in texts.items():
-        words = f"name={name}{text} compare.choices={shlex.quote(choices)}"
+        words = f"compare=own name={name}{text} compare.choices={shlex.quote(choices)}"
         rows = work.compare(name, words)
         (work.folder / f"{name}.png").unlink()  # a chart of two values says no more than the table
         work.table(name, f"python scripts/compare.py {words}", rows, columns)

@@ -113,6 +113,50 @@ BREAKS = [
         new="    weights = F.dropout(weights, dropout)\n    with no_autocast(v):\n",
         test="nn/attention/test_paths.py::test_weights_are_those_before_dropout",
     ),
+    Break(
+        name="skipping blocks forgets the causal mask",
+        file="nn/attention/blocks.py",
+        old="mask if causal is None else causal & mask",
+        new="mask",
+        test="nn/attention/test_blocks.py::test_it_computes_what_the_explicit_path_computes",
+    ),
+    # --- documents ---
+    Break(
+        name="an end-of-text token belongs to the document before it",
+        file="nn/gpt.py",
+        old="(tokens == self.end_of_text).cumsum(dim=1)",
+        new="(tokens.roll(1, dims=1) == self.end_of_text).cumsum(dim=1)",
+        test="nn/test_documents.py::test_after_an_end_of_text_token_a_new_document_is_written",
+    ),
+    Break(
+        name="with a cache, attention crosses documents",
+        file="nn/gpt.py",
+        old="mask = self.document_mask(all_tokens, start)",
+        new="mask = None",
+        test="nn/test_documents.py::test_read_in_parts_a_text_has_the_logits_that_it_has_at_once",
+    ),
+    Break(
+        name="n-grams cross the beginning of a document",
+        file="nn/ngrams.py",
+        old="documents[:, n - 1 :] != documents[:, : 1 - n]",
+        new="documents[:, n - 1 :] < 0",
+        test="nn/test_documents.py::test_a_changed_token_changes_its_own_document_alone",
+    ),
+    Break(
+        name="after a head is removed, the next layers see all documents",
+        file="analysis/ablation.py",
+        old="y = block(y, model.position, mask=masks)",
+        new="y = block(y, model.position)",
+        test="nn/test_documents.py::test_a_removed_head_is_removed_from_the_masked_model",
+    ),
+    Break(
+        name="the compiled step of sampling sees all documents",
+        file="generation/compiled.py",
+        old="pasts, self.model.document_mask(seen, length))",
+        new="pasts)",
+        test="test_sampling.py"
+        "::test_the_exported_step_of_every_model_choice_gives_the_logits_of_next_logits",
+    ),
     # --- nn/position ---
     Break(
         name="RoPE rotates in bf16",

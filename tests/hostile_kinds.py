@@ -47,6 +47,7 @@ KEYS = {
             "model.ngrams",
             "model.ngram_buckets",
             "model.logit_cap",
+            "model.document_mask",
             "model.bias",
         ),
         *("model/attention", "model/position", "model.attention", "model.attention.scale"),

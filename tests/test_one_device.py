@@ -38,7 +38,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def model_on_gpu(pair: tuple[str, str], **options) -> GPT:
     with GPU:
-        return fresh(**variant(pair), **options)
+        return fresh(**variant(pair), end_of_text=0, **options)
 
 
 def tokens_on_gpu(length: int) -> Tensor:

@@ -206,11 +206,12 @@ def test_the_compiled_step_in_lower_precision_is_about_as_exact_as_next_logits(
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("end_of_text", [None, int(TEXTS[0, 5])])
 @pytest.mark.parametrize("pair", EACH, ids=str)
 def test_the_exported_step_of_every_model_choice_gives_the_logits_of_next_logits(
-    pair: tuple[str, str],
+    pair: tuple[str, str], end_of_text: int | None
 ) -> None:
-    model = gpt(**variant(pair))
+    model = gpt(**variant(pair), end_of_text=end_of_text)
     first = max(2, model.ngrams)
     step = export(OneToken(model), make_cache(model, 1), first=first).module()
     cache = cache_of_three(model, 1)

@@ -50,6 +50,19 @@ def test_saved_then_loaded_gives_the_same_logits(tmp_path, attention, position):
     assert set(in_file) == {name for name, _ in model.named_parameters(remove_duplicate=False)}
 
 
+@pytest.mark.parametrize("tokenizer", [byte([]), CharTokenizer("abcé\n")])
+def test_a_model_with_a_document_mask_knows_the_end_of_text_of_its_tokenizer(tmp_path, tokenizer):
+    saved, model = content(configuration("model.document_mask=true"), tokenizer)
+    torch.save(saved, tmp_path / "a.ckpt")
+    loaded = checkpoint.load(tmp_path / "a.ckpt")
+    assert loaded.model.end_of_text == model.end_of_text == loaded.tokenizer.end_of_text
+    longer = checkpoint.with_block_size(loaded, 16)
+    assert longer.end_of_text == loaded.tokenizer.end_of_text
+    del saved["headscope"]["config"]["model"]["document_mask"]  # a checkpoint of before this key
+    torch.save(saved, tmp_path / "old.ckpt")
+    assert checkpoint.load(tmp_path / "old.ckpt").model.end_of_text is None
+
+
 def test_weights_of_another_pair_are_refused(tmp_path):
     saved, _ = content(configuration("model/position=learned"))
     for word in ("model/position=rotary", "model/attention=grouped_query", "model.qkv_bias=true"):

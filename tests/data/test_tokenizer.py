@@ -73,8 +73,8 @@ def test_byte_lengths_are_those_of_token_bytes(tokenizer):
     assert tokenizer.byte_lengths().dtype == np.int64
 
 
-def test_end_of_text_is_a_token_without_bytes(tokenizer):
-    assert 0 <= tokenizer.end_of_text < tokenizer.vocab_size
+def test_end_of_text_is_the_last_token_and_has_no_bytes(tokenizer):
+    assert tokenizer.end_of_text == tokenizer.vocab_size - 1
     assert tokenizer.token_bytes(tokenizer.end_of_text) == b""
     assert tokenizer.decode([tokenizer.end_of_text]) == ""
 

@@ -76,7 +76,7 @@ class GPT(nn.Module):
         if logit_cap is not None and not 0 < logit_cap < math.inf:
             raise UserError(f"logit_cap={logit_cap} must be above 0, or null for none")
         if end_of_text is not None and not 0 <= end_of_text < vocab_size:
-            raise UserError(f"end_of_text={end_of_text} must be a token below {vocab_size}, or None")
+            raise UserError(f"end_of_text={end_of_text} must be below vocab_size={vocab_size}")
         sizes = {"embed_dim": embed_dim, "block_size": block_size}
         attentions = [attention(**sizes, dropout=dropout) for _ in range(layers)]
         heads, head_dim = attentions[0].heads, attentions[0].head_dim
@@ -163,8 +163,8 @@ class GPT(nn.Module):
     def through_blocks(
         self, x: Tensor, pasts: Sequence[Past] | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        """Applies all blocks to x (B, T, C). `pasts` are each layer's cached keys and values. `mask`
-        hides keys in all layers, in addition to the causal mask."""
+        """Applies all blocks to x (B, T, C). `pasts` are each layer's cached keys and values. All
+        layers use `mask` in addition to the causal mask."""
         recompute = self.checkpoint_activations and self.training and torch.is_grad_enabled()
         for layer, block in enumerate(self.blocks):
             inputs = (x, self.position, pasts[layer] if pasts else None, mask)

@@ -4,7 +4,8 @@ Shapes: B batch, T queries, S keys, H heads, K kv heads (divides H), D head_dim.
 
 - The fused path calls PyTorch's `scaled_dot_product_attention`, whose kernels do not return the
   weights. Training uses the fused path. `attend_fused` supports masks, biases and grouped heads;
-  without them, `MultiHeadAttention.attend` calls PyTorch directly.
+  without them, `MultiHeadAttention.attend` calls PyTorch directly. In compiled code on a GPU, masks
+  per sequence use `headscope.nn.attention.blocks` instead.
 - The explicit path, `attend_explicit`, computes every step of the equation and returns weights and
   scores. Analysis uses the explicit path. Tests compare the two paths.
 - `scaled_dot_product` computes the same equation without a layer.
@@ -30,6 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headscope.errors import UserError
+from headscope.nn.attention.blocks import attend_skipping_blocks, can_skip_blocks
 from headscope.nn.attention.masks import combine_masks
 from headscope.nn.precision import no_autocast, upcast_to_float32
 
@@ -121,6 +123,8 @@ def attend_fused(
 ) -> HeadOutputs:
     """Computes softmax(scale q k^T + bias) v with PyTorch's fused kernels. The result has shape
     (B, H, T, D)."""
+    if mask is not None and bias is None and can_skip_blocks(q, mask, dropout=dropout):
+        return HeadOutputs(attend_skipping_blocks(q, k, v, causal, mask, scale=scale))
     is_causal = causal is not None and mask is None and bias is None and q.size(2) == k.size(2)
     visible = None if is_causal else combine_masks(causal, mask)
     fully_masked = None
