@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Check and measure headscope on a GPU, part by part, with one table at the end:
 #   bash scripts/gpu_check.sh [part ...] [out=folder] [key=value ...]
-# The parts are tests, runs, speedrun, steps, chunks, sampling and memory. If no part is named, all run.
+# The parts are tests, runs, speedrun, steps, documents, chunks, sampling and memory. If no part is
+# named, all run.
 # Each should take less than 8 minutes on an H100, and all together less than 25 minutes.
 # out= may name the folder of an earlier call: the new results are added to it.
 # A key applies to every run, for example store_dir=/mnt/data. A key for one benchmark starts with the
 # name of the benchmark: training.rounds=5, sampling.rounds=1, memory.rounds=1. A key for the GPT-2
-# model in the parts steps and chunks starts with gpt2: gpt2.tokenizer.vocab_size=320.
+# model in the parts steps, documents and chunks starts with gpt2: gpt2.tokenizer.vocab_size=320.
 # tiny-shakespeare is downloaded. SHAKESPEARE=input.txt uses a local copy instead.
 # A part is skipped with a message if its packages are not installed: the comparisons need
 # pip install -e '.[peers]', and the tests need '.[dev]'. With prepared token stores, the package
@@ -14,7 +15,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-all=(tests runs speedrun steps chunks sampling memory)
+all=(tests runs speedrun steps documents chunks sampling memory)
 # The sizes of the smallest GPT-2, with a slightly smaller vocabulary.
 gpt2=(model=gpt2 tokenizer.vocab_size=47744 model.block_size=1024 model.embed_dim=768
   model.layers=12 model.heads=12 optimizer=adamw trainer.batch_size=32)
@@ -73,6 +74,10 @@ steps() {
     && python scripts/benchmark.py suite=training suite.peers=true suite.rounds=10 suite.steps=20 \
       experiment=nanogpt_gpu model.dropout=0 "${shakespeare[@]}" "output=$out/step_nanogpt.json" \
       "${keys[@]}" "${training[@]}"
+}
+documents() { # compare with step_124m of the part steps
+  train document_mask_124m "${gpt2[@]}" model.document_mask=true callbacks=plain \
+    trainer.max_steps=200 trainer.val_every_steps=200
 }
 chunks() {
   for tokens in auto null 2048 8192; do

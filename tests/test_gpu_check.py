@@ -55,7 +55,7 @@ def test_it_goes_on_after_a_part_that_failed_and_ends_with_the_table(gpu_check, 
 
 def test_no_part_means_all_and_an_unknown_one_is_refused(gpu_check) -> None:
     done, calls = gpu_check()
-    for part in ("tests", "runs", "speedrun", "steps", "chunks", "sampling", "memory"):
+    for part in ("tests", "runs", "speedrun", "steps", "documents", "chunks", "sampling", "memory"):
         assert f"--- {part}: " in done.stdout
     assert "skipped: it needs pytest" in done.stdout
     done, calls = gpu_check("runs", "rums")
