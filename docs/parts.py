@@ -302,8 +302,8 @@ def documents(work: Work) -> None:
 
 
 def write_paragraphs(file: Path) -> None:
-    """Writes the paragraphs of the State of the Union speeches as a .jsonl file, each as a document,
-    in random order. Omits repeated paragraphs."""
+    """Writes a .jsonl file in which every paragraph of the State of the Union speeches is a
+    document. The documents are in random order, and no two are equal."""
     from headscope.data.built_in import Sotu
 
     speeches = ["".join(document.pieces) for document in Sotu().documents()]
