@@ -293,7 +293,12 @@ def documents(work: Work) -> None:
         "trainer.max_steps=400 trainer.val_every_steps=400 ",
     }
     choices = json.dumps([f"model.document_mask={mask}" for mask in ("false", "true")])
-    columns = {"bits_per_byte": "bits per byte", "deviation": "±", "step_ms": "step, ms"}
+    columns = {
+        "bits_per_byte": "bits per byte",
+        "deviation": "±",
+        "step_ms": "step, ms",
+        "sampled_tokens_per_second": "sampled, tokens/s",
+    }
     for name, text in texts.items():
         words = f"compare=own name={name} {text}compare.choices={shlex.quote(choices)}"
         rows = work.compare(name, words)
