@@ -141,8 +141,7 @@ def train_in(folder: Path, composed: DictConfig, *, named: bool, sweep: bool) ->
         if not connected.is_first:
             sys.exit(0)  # the exit code of the run is that of the first process
         raise
-    if connected.is_first:
-        console_output.print_results(run, summary)
+    console_output.print_results(run, summary)
     return summary["val_loss"]
 
 

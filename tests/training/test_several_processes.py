@@ -78,23 +78,32 @@ def alone(tmp_path_factory: pytest.TempPathFactory, speeches: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("way", "count"), [("lightning", 2), ("torchrun", 2), ("srun", 2), ("torchrun", 4)]
+    ("way", "count", "strategy"),
+    [
+        ("lightning", 2, "ddp"),
+        ("torchrun", 2, "fsdp"),
+        ("srun", 2, "auto"),
+        ("torchrun", 4, "ddp"),
+        ("lightning", 4, "fsdp"),
+    ],
 )
 def test_several_processes_train_as_one(
-    way: str, count: int, alone: Path, speeches: Path, script: Script
+    way: str, count: int, strategy: str, alone: Path, speeches: Path, script: Script
 ) -> None:
     """One run folder, one console, one stream of logs and one checkpoint; literal values arrive in
     every process."""
     words = [
         *(*TINY, *STEPS, f"data.path={speeches}", f"store_dir={alone / 'data'}"),
         *("name=a = b@c", f"callbacks.samples.prompt={LITERAL}"),
-        "callbacks.heads.every_steps=4",  # only the first process watches
+        f"trainer.strategy={strategy}",
+        # Only the first process watches and samples.
+        *("callbacks.heads.every_steps=4", "callbacks.samples.max_new_tokens=4"),
     ]
     ended = train(way, count, *words)
     assert ended.code == 0, ended.err
     (run,) = Path("outputs").glob("a = b@c_*")
     assert {entry.name for entry in Path("outputs").iterdir()} == {"latest", run.name}
-    assert len(list((run / "tensorboard").glob("events.*"))) == 2  # of fit, and of the summary
+    assert len(list((run / "tensorboard").glob("events.*"))) == 2  # of training and of the summary
     assert_same_training(alone / "outputs" / "alone", run)
     assert summary(run)["devices"] == count
     for line in ("run  ", "step 9 of 9", "Validating on", "best_val_loss"):

@@ -39,6 +39,7 @@ from headscope.training.processes import Processes, cluster_plugins, only_this
 from headscope.training.recovery import ResumeCheckpoint, how_to_continue
 from headscope.training.resume import check_same_text
 from headscope.training.run_folder import EVENT_FILE_SUFFIX
+from headscope.training.sharding import ShardedStrategy
 from headscope.training.training_state import check_training_state
 
 
@@ -138,6 +139,7 @@ def build(
         else settings.compile,
         loss_chunk_tokens=settings.loss_chunk_tokens,
         warn=warn,
+        build_model=partial(checkpoint.build_model, config.model, vocab_size=tokenizer.vocab_size),
         how_to_continue=partial(how_to_continue, folder, learning_rates(config.optimizer)),
         contents=checkpoint.contents(
             config=config, tokenizer=tokenizer, store=store.name, precision=precision_of(settings)
@@ -249,7 +251,7 @@ def _build_trainer(
             accelerator=settings.accelerator,
             devices=processes.devices,
             num_nodes=processes.nodes,
-            strategy=_strategy(processes),
+            strategy=_strategy(settings.strategy, processes.count),
             precision=precision_of(settings),
             max_steps=settings.max_steps,
             accumulate_grad_batches=settings.accumulate,
@@ -271,9 +273,12 @@ def _build_trainer(
         ) from error
 
 
-def _strategy(processes: Processes) -> Strategy | str:
-    if processes.count == 1:
+def _strategy(name: str, processes: int) -> Strategy | str:
+    """Lightning's strategy for `trainer.strategy`. With one process, there is nothing to choose."""
+    if processes == 1:
         return "auto"
+    if name == "fsdp":
+        return ShardedStrategy(processes)
     # The model's buffers never change.
     return DDPStrategy(broadcast_buffers=False)
 

@@ -2,14 +2,14 @@
 
 from headscope import checkpoint
 from headscope.config.parse import short
-from headscope.config.training import PRECISIONS, TrainConfig
+from headscope.config.training import PRECISIONS, MuonConfig, TrainConfig
 from headscope.errors import UserError
 from headscope.generation import check_sampling
 from headscope.viewer import MAX_STEPS
 
 ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
 FINAL_VALIDATIONS = ("whole", "part")
-STRATEGIES = ("auto", "ddp")
+STRATEGIES = ("auto", "ddp", "fsdp")
 MAX_SAMPLE_TOKENS = 100_000
 
 
@@ -76,6 +76,11 @@ def check(config: TrainConfig, processes: int = 1) -> None:
         raise UserError(
             f"trainer.batch_size={settings.batch_size} must be a multiple of the number of devices "
             f"({processes}): for example {fitting}"
+        )
+    if processes > 1 and settings.strategy == "fsdp" and isinstance(config.optimizer, MuonConfig):
+        raise UserError(
+            "trainer.strategy=fsdp optimizer=muon: Muon needs whole matrices, but with fsdp every "
+            "device keeps a part of each: use optimizer=adamw or trainer.strategy=ddp"
         )
     check_choices(config)
     check_sampling(

@@ -73,7 +73,8 @@ def print_final_validation(run: Run, clock: Clock) -> None:
 
 
 def print_results(run: Run, summary: dict[str, Any]) -> None:
-    """Prints the summary, one sample, and the next commands to try."""
+    """Prints the summary, one sample, and the next commands to try. Every process of the run must
+    call this."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for name, value in summary.items():
         table.add_row(name, f"{value:,.4f}" if isinstance(value, float) else str(value))
@@ -86,8 +87,11 @@ def print_results(run: Run, summary: dict[str, Any]) -> None:
     console.print(table)
     console.print()
     if run.samples.max_new_tokens:
-        console.print(Text(printable(run.samples.sample(run.model), keep="\n\t")), soft_wrap=True)
-        console.print()
+        with run.module.whole_model() as model:
+            if model is not None:
+                text = printable(run.samples.sample(model), keep="\n\t")
+                console.print(Text(text), soft_wrap=True)
+                console.print()
     best = shown(run.folder / "checkpoints" / "best.ckpt")
     write("Sample from the model:")
     words = [f"checkpoint={best}"]

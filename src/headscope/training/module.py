@@ -4,7 +4,8 @@ Shapes: B batch, T tokens.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -19,6 +20,7 @@ from headscope.seeds import mixed_seed
 from headscope.training.callbacks.clock import timer_paused
 from headscope.training.compiling import compile_in_place
 from headscope.training.objective import Objective
+from headscope.training.sharding import ShardedStrategy, gathered, own_part, shard, whole_copy
 
 Schedule = Callable[[int], float]
 
@@ -35,6 +37,7 @@ class LanguageModel(LightningModule):
     - `loss_chunk_tokens`: the argument `chunk_tokens` of `Objective`.
     - `how_to_continue`: a function that returns advice for the user. The error message shows the
       advice when the loss or a weight is NaN or infinite.
+    - `build_model`: a function that returns a new model of the same sizes.
     - `contents`: plain data that is saved in every checkpoint, such as the configuration.
     """
 
@@ -54,6 +57,7 @@ class LanguageModel(LightningModule):
         loss_chunk_tokens: int | Literal["auto"] | None,
         warn: Callable[[str], None],
         how_to_continue: Callable[[], str],
+        build_model: Callable[[], GPT],
         contents: dict[str, Any],
     ) -> None:
         super().__init__()
@@ -68,10 +72,24 @@ class LanguageModel(LightningModule):
         self.compile_model = compile_model
         self.warn = warn
         self.how_to_continue = how_to_continue
+        self.build_model = build_model
         self.contents = contents
         self.latest_loss: float | None = None
         self.loss_sum = torch.zeros(())
         self.loss_count = 0
+
+    def configure_model(self) -> None:
+        if isinstance(self.trainer.strategy, ShardedStrategy):
+            shard(self.model, self.trainer.strategy.mesh)
+
+    @contextmanager
+    def whole_model(self) -> Iterator[GPT | None]:
+        """The model for forward passes outside of training, in the first process. None in the other
+        processes. Every process must call this, because sharded parameters must be gathered."""
+        if isinstance(self.trainer.strategy, ShardedStrategy):
+            yield whole_copy(self.model, self.build_model)
+        else:
+            yield self.model if self.global_rank == 0 else None
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         optimizer = self.make_optimizer(self.model)
@@ -131,7 +149,7 @@ class LanguageModel(LightningModule):
         gradient_clip_algorithm: str | None = None,
     ) -> None:
         limit = self.gradient_clip or math.inf
-        self.grad_norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        self.grad_norm = gathered(nn.utils.clip_grad_norm_(self.model.parameters(), limit))
 
     def optimizer_zero_grad(
         self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer
@@ -181,6 +199,9 @@ class LanguageModel(LightningModule):
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         inputs, targets = batch
         if not len(inputs):  # the other processes have one batch more
+            if isinstance(self.trainer.strategy, ShardedStrategy):  # they need this process
+                one = inputs.new_zeros(1, inputs.size(1))
+                self.objective.loss_sum(one, one)
             return
         self.totals[0] += self.objective.loss_sum(inputs, targets)
         self.totals[1] += targets.numel()
@@ -203,7 +224,7 @@ class LanguageModel(LightningModule):
     def require_finite_weights(self) -> None:
         """Raises UserError if a weight is NaN or infinite."""
         for name, weight in self.model.named_parameters():
-            if not is_finite(weight):
+            if not is_finite(own_part(weight)):
                 raise UserError(self.diverged(f"the weights of {name} are not finite"))
 
     def diverged(self, symptom: str) -> str:

@@ -23,6 +23,7 @@ from headscope.nn.capture import attention_weights
 from headscope.training.callbacks.head_pictures import HeadPictures
 from headscope.training.callbacks.step_callback import StepCallback
 from headscope.training.callbacks.writers import tensorboard_writers
+from headscope.training.module import LanguageModel
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -160,10 +161,12 @@ class HeadWatch(StepCallback):
             self._call(trainer, pl_module)
 
     def on_due_step(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        writers = tensorboard_writers(trainer)
-        if writers:
-            assert isinstance(pl_module.model, GPT)
-            self.measure(pl_module.model, trainer.global_step, writers)
+        if not trainer.loggers:
+            return
+        assert isinstance(pl_module, LanguageModel)
+        with pl_module.whole_model() as model:
+            if model is not None:
+                self.measure(model, trainer.global_step, tensorboard_writers(trainer))
 
     def measure(self, model: GPT, step: int, writers: "Sequence[SummaryWriter]") -> None:
         """Measures `model` after `step` steps, and logs the results to `writers`."""

@@ -7,6 +7,7 @@ from headscope.generation import generate_text
 from headscope.nn import GPT
 from headscope.training.callbacks.clock import timer_paused
 from headscope.training.callbacks.writers import tensorboard_writers
+from headscope.training.module import LanguageModel
 
 
 class Samples(Callback):
@@ -49,13 +50,14 @@ class Samples(Callback):
             model.train(training)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        writers = tensorboard_writers(trainer)
-        if trainer.state.fn != "fit" or not writers:
+        if trainer.state.fn != "fit" or not trainer.loggers:
             return
-        with timer_paused(trainer):
-            assert isinstance(pl_module.model, GPT)
-            text = as_markdown(self.sample(pl_module.model))
-            for writer in writers:
+        assert isinstance(pl_module, LanguageModel)
+        with timer_paused(trainer), pl_module.whole_model() as model:
+            if model is None:
+                return
+            text = as_markdown(self.sample(model))
+            for writer in tensorboard_writers(trainer):
                 writer.add_text("samples", text, trainer.global_step)
 
 
