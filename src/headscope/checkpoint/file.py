@@ -36,11 +36,12 @@ GLOBALS = re.compile(
 others."""
 
 
-def read(path: Path, *, mmap: bool = True) -> dict[str, Any]:
+def read(path: Path, *, mmap: bool = True, with_shards: bool = True) -> dict[str, Any]:
     """Read a checkpoint file. Returns nested dictionaries and lists of plain data and tensors.
 
     All checksums are verified first. If `mmap` is true, the tensors are memory-mapped from the file
-    instead of copied.
+    instead of copied. If the checkpoint is sharded, its shards are read as well, and each tensor is
+    put together. If `with_shards` is false, empty tensors stand for the sharded ones.
 
     Raises UserError if the file is missing, damaged or not a headscope checkpoint, or if a weight
     is NaN or infinite.
@@ -56,10 +57,31 @@ def read(path: Path, *, mmap: bool = True) -> dict[str, Any]:
     except Exception as error:  # a malformed pickle can raise almost any exception
         raise UserError(f"{path} is not a checkpoint, or is damaged") from error
     try:
-        check_content(content, nodes=pickle_bytes, size=path.stat().st_size)
+        size = path.stat().st_size
+        if with_shards and isinstance(content, dict) and "shards" in content:
+            collect_tensors(content, limit=pickle_bytes)  # checks the depth
+            content, shard_bytes = read_shards(content, path)
+            size += shard_bytes
+        check_content(content, nodes=pickle_bytes, size=size)
     except Damaged as error:
         raise UserError(f"{path} cannot be used: {error}") from error
     return content
+
+
+def read_shards(content: dict[str, Any], path: Path) -> tuple[dict[str, Any], int]:
+    """The content of the sharded checkpoint `path` with whole tensors, and the size of its shards
+    in bytes. Raises Damaged if the shards are missing or damaged."""
+    from headscope.checkpoint import shards  # imports much that other checkpoints do not need
+
+    folder = shards.folder_of(content, path)
+    if folder is None:
+        raise Damaged("its entry shards does not name a folder of shards")
+    try:
+        return shards.with_shards(content, folder)
+    except (OSError, shards.DamagedShards) as error:
+        raise Damaged(str(error)) from error
+    except Exception as error:  # a malformed shard can raise almost any exception
+        raise Damaged(f"the shards in {folder} are damaged") from error
 
 
 class Damaged(Exception):

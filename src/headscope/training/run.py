@@ -20,6 +20,7 @@ from headscope.training.console_output import print_final_validation
 from headscope.training.process import prepare_process
 from headscope.training.recovery import ResumeCheckpoint
 from headscope.training.run_folder import how_to_resume, is_run
+from headscope.training.sharding import consolidate
 
 COMPARED = (
     "model.layers",
@@ -70,6 +71,8 @@ def _fit(run: Run) -> dict[str, Any]:
     clock = clock_of(run.trainer)
     print_final_validation(run, clock)
     run.trainer.validate(run.module, datamodule=run.data, verbose=False)
+    if run.trainer.is_global_zero:
+        consolidate(run.checkpoint_saver.folder)
     figures = {name: float(value) for name, value in run.trainer.callback_metrics.items()}
     steps = run.trainer.global_step
     tokens = steps * clock.tokens_per_step

@@ -5,7 +5,9 @@ Before a block computes, its processes gather the block's parameters, and free t
 (Zhao 2023: PyTorch FSDP).
 """
 
+import shutil
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +17,18 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from headscope.checkpoint.file import read
+from headscope.checkpoint.shards import (
+    FOLDER,
+    checksums,
+    folder_of,
+    map_tensors,
+    named_tensors,
+    write_shards,
+)
 from headscope.nn import GPT
+from headscope.training.checkpoint_io import AtomicCheckpointIO
+from headscope.training.run_folder import CHECKPOINTS, make_new
 
 
 def shard(model: GPT, mesh: DeviceMesh) -> None:
@@ -40,22 +53,12 @@ def own_part(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def map_tensors(node: Any, function: Callable[[Tensor], Any]) -> Any:
-    """Nested dictionaries and lists with `function(tensor)` in the place of each tensor."""
-    if isinstance(node, Tensor):
-        return function(node)
-    if isinstance(node, Mapping):
-        return {key: map_tensors(value, function) for key, value in node.items()}
-    if isinstance(node, list | tuple):
-        return type(node)(map_tensors(value, function) for value in node)
-    return node
-
-
 class ShardedStrategy(ModelParallelStrategy):
-    """Lightning's strategy for FSDP2, with checkpoints in the format of all other runs: any number
-    of processes can resume from them, with or without sharding.
+    """Lightning's strategy for FSDP2. Any number of processes can resume from its checkpoints, with
+    or without sharding.
 
-    When a checkpoint is saved, the first process gathers all tensors in CPU memory.
+    During training, checkpoints are sharded: each process writes the parts that it keeps (see
+    `headscope.checkpoint.shards`). `consolidate` turns them into single files.
     """
 
     def __init__(self, processes: int) -> None:
@@ -71,7 +74,7 @@ class ShardedStrategy(ModelParallelStrategy):
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         assert self.lightning_module is not None
-        return self.lightning_module.state_dict()
+        return self.lightning_module.state_dict(keep_vars=True)  # tied weights stay one object
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         return optimizer.state_dict()
@@ -79,13 +82,38 @@ class ShardedStrategy(ModelParallelStrategy):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | None = None
     ) -> None:
-        def to_first(tensor: Tensor) -> Tensor | None:
-            whole = gathered(tensor)
-            return whole.cpu() if self.is_global_zero else None
-
-        content = map_tensors(checkpoint, to_first)
+        """Saves a sharded checkpoint, from which training can be resumed. If the checkpoint has
+        only weights, saves one file instead, for analysis."""
+        path = Path(filepath)
+        if "optimizer_states" in checkpoint:
+            content = self._written_shards(checkpoint, path.parent)
+        else:
+            content = map_tensors(checkpoint, self._to_first)
         if self.is_global_zero:
-            self.checkpoint_io.save_checkpoint(content, filepath)
+            self.checkpoint_io.save_checkpoint(content, path)
+            remove_unused_shards(path.parent)
+
+    def _to_first(self, name: str, tensor: Tensor) -> Tensor | None:
+        whole = gathered(tensor.detach())
+        return whole.cpu() if self.is_global_zero else None
+
+    def _written_shards(self, checkpoint: dict[str, Any], parent: Path) -> dict[str, Any]:
+        """Writes the sharded tensors of `checkpoint` to a new folder in `parent`. Returns the rest
+        of the checkpoint, for the checkpoint file."""
+        sharded, tied = sharded_tensors(checkpoint)
+        folder = ""
+        if self.is_global_zero:
+            folder = make_new(str(parent / f"shards_{checkpoint['global_step']}"))
+        folder = Path(self.broadcast(folder))
+        write_shards(sharded, folder)
+        self.barrier()
+        rest = map_tensors(
+            checkpoint,
+            lambda name, tensor: torch.empty(0) if isinstance(tensor, DTensor) else tensor,
+        )
+        if self.is_global_zero:
+            rest["shards"] = {"folder": folder.name, "files": checksums(folder), "tied": tied}
+        return rest
 
     def load_checkpoint(
         self, checkpoint_path: Any, weights_only: bool | None = None
@@ -108,6 +136,52 @@ class ShardedStrategy(ModelParallelStrategy):
                 for number, each in state["state"].items()
             }
             optimizer.load_state_dict(state | {"state": parts})
+
+
+def sharded_tensors(content: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The sharded tensors in nested dictionaries and lists, by name. A tensor that occurs twice,
+    such as the weights of a tied output head, is returned once; the second dictionary maps its
+    second name to the first."""
+    tensors: dict[str, Tensor] = {}
+    first_names: dict[int, str] = {}
+    tied = {}
+    for name, tensor in named_tensors(content):
+        if isinstance(tensor, DTensor):
+            first = first_names.setdefault(id(tensor), name)
+            if first == name:
+                tensors[name] = tensor.detach()
+            else:
+                tied[name] = first
+    return tensors, tied
+
+
+def remove_unused_shards(folder: Path) -> None:
+    """Removes the shards in `folder` that neither last.ckpt nor best.ckpt uses."""
+    found = [each for each in folder.glob("shards_*") if FOLDER.fullmatch(each.name)]
+    if not found:
+        return
+    used = {shards_of(folder / name) for name in CHECKPOINTS}
+    for each in found:
+        if each not in used and each.is_dir() and not each.is_symlink():
+            shutil.rmtree(each)
+
+
+def shards_of(path: Path) -> Path | None:
+    """The folder with the shards of the checkpoint file `path`. None if there is no such file, or
+    if it is not sharded."""
+    if not path.is_file():
+        return None
+    content = read(path, with_shards=False)
+    return folder_of(content, path)
+
+
+def consolidate(folder: Path) -> None:
+    """Replaces the sharded checkpoints in `folder` by single files, and removes the shards. Needs
+    as much memory as the largest checkpoint."""
+    for name in CHECKPOINTS:
+        if shards_of(folder / name):
+            AtomicCheckpointIO().save_checkpoint(read(folder / name), folder / name)
+    remove_unused_shards(folder)
 
 
 def part_like(template: Tensor, whole: Tensor) -> Tensor:
