@@ -120,13 +120,19 @@ def test_several_processes_train_as_one(
 
 
 @linux
-def test_a_killed_run_continues_with_any_number_of_processes(alone: Path, speeches: Path) -> None:
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_killed_run_continues_with_any_number_of_processes(
+    strategy: str,
+    alone: Path,
+    speeches: Path,
+    script: Script,
+) -> None:
     words = [
         *(*TINY, f"data.path={speeches}", f"store_dir={alone / 'data'}"),
         *("trainer.max_steps=40", "trainer.val_every_steps=10", "model.dropout=0.1"),
-        "callbacks.save_every_minutes=0",
+        *("callbacks.save_every_minutes=0", f"trainer.strategy={strategy}", "optimizer=adamw"),
+        "callbacks.keep_steps=[3]",
     ]
-    os.chdir(alone)
     whole = train("lightning", 2, *words, "hydra.run.dir=outputs/whole")
     assert whole.code == 0, whole.err
     killed = start([*command("lightning", 2), *words, "hydra.run.dir=outputs/killed"])
@@ -135,11 +141,18 @@ def test_a_killed_run_continues_with_any_number_of_processes(alone: Path, speech
     assert end(killed).code == -9
     wait_for_end(children)
     assert not Path("outputs/killed/summary.json").exists()
+    sharded = list(Path("outputs/killed/checkpoints").glob("shards_*/*.safetensors"))
+    assert bool(sharded) == (strategy == "fsdp")
+    # The checkpoints of a running or killed run can be used, too.
+    for name in ("last", "best", "step_000003"):
+        said = script("sample", f"checkpoint=outputs/killed/checkpoints/{name}.ckpt")
+        assert said.code == 0, said.err
     shutil.copytree("outputs/killed", "outputs/fewer")
     same = train("lightning", 2, "resume=outputs/killed")
     assert same.code == 0, same.err
     one, other = weights("outputs/whole"), weights("outputs/killed")
     assert all(torch.equal(one[name], other[name]) for name in one)
+    assert not list(Path("outputs/killed/checkpoints").glob("shards_*"))
     # Dropout draws other numbers with one process, so the losses are only similar.
     fewer = train("lightning", 1, "resume=outputs/fewer", "trainer.devices=1")
     assert fewer.code == 0, fewer.err
