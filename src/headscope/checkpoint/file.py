@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from headscope.checkpoint import shards
 from headscope.errors import UserError
 
 FORMAT = 4
@@ -71,8 +72,6 @@ def read(path: Path, *, mmap: bool = True, with_shards: bool = True) -> dict[str
 def read_shards(content: dict[str, Any], path: Path) -> tuple[dict[str, Any], int]:
     """The content of the sharded checkpoint `path` with whole tensors, and the size of its shards
     in bytes. Raises Damaged if the shards are missing or damaged."""
-    from headscope.checkpoint import shards  # imports much that other checkpoints do not need
-
     folder = shards.folder_of(content, path)
     if folder is None:
         raise Damaged("its entry shards does not name a folder of shards")

@@ -101,10 +101,10 @@ class ShardedStrategy(ModelParallelStrategy):
         """Writes the sharded tensors of `checkpoint` to a new folder in `parent`. Returns the rest
         of the checkpoint, for the checkpoint file."""
         sharded, tied = sharded_tensors(checkpoint)
-        folder = ""
+        new = ""
         if self.is_global_zero:
-            folder = make_new(str(parent / f"shards_{checkpoint['global_step']}"))
-        folder = Path(self.broadcast(folder))
+            new = make_new(str(parent / f"shards_{checkpoint['global_step']}"))
+        folder = Path(self.broadcast(new))
         write_shards(sharded, folder)
         self.barrier()
         rest = map_tensors(

@@ -81,8 +81,8 @@ class CheckpointSaver(Callback):
         if trainer.should_stop or self._validates_now(trainer):
             return
         late = time.monotonic() - self.saved_at > 60 * self.minutes
-        number, late = self.largest(stop.requested() or 0, late)
-        if number or late:
+        number, save = self.largest(stop.requested() or 0, int(late))
+        if number or save:
             assert isinstance(pl_module, LanguageModel)
             loss = trainer.strategy.reduce(outputs["loss"], reduce_op="mean")
             pl_module.require_finite(float(loss), "training")
