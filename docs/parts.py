@@ -27,6 +27,7 @@ QUICK = {
     "race": "suite.seeds=[1] suite.max_steps=4 suite.every_steps=2",
     "data": "suite.rounds=2 suite.batches=5 suite.tokens=[20000,30000]",
     "encoding": "suite.megabytes=[1,2]",
+    "devices": "suite.rounds=1 suite.steps=2 model.embed_dim=16 model.layers=1",
     "memory": "suite.rounds=1 suite.vocab_size=100 model.embed_dim=24 model.block_size=32",
     "scaling": "suite.rounds=1 suite.tokens_per_step=64 suite.contexts=[16,32] suite.layers=[1,2] "
     "suite.widths=[16,32] suite.vocabularies=[64,128] model.block_size=16 model.embed_dim=16",
@@ -209,6 +210,14 @@ def batches(work: Work) -> None:
 def encoding(work: Work) -> None:
     """Speed and memory of preparing a large text."""
     work.benchmark("encoding", "suite=encoding")
+
+
+@part(minutes=5, makes="devices devices_large")
+def devices(work: Work) -> None:
+    """Speed and memory of one process and of several processes."""
+    work.benchmark("devices", "suite=devices")
+    large = "model.embed_dim=768 model.layers=8 suite.steps=3 suite.rounds=1"
+    work.benchmark("devices_large", f"suite=devices {large}")
 
 
 @part(minutes=8, makes="watching viewer_speed")

@@ -95,6 +95,7 @@ def train_in(folder: Path, composed: DictConfig, *, named: bool, sweep: bool) ->
     from headscope.training.recovery import ResumeCheckpoint, newest_checkpoint, read_summary
     from headscope.training.resume import resumed_config, sources
     from headscope.training.run import check_same_config, fit
+    from headscope.training.sharding import remove_unused_shards
 
     console = Console(quiet=processes.rank() > 0)
     say = partial(console.print, soft_wrap=True, markup=False, highlight=False)
@@ -130,6 +131,7 @@ def train_in(folder: Path, composed: DictConfig, *, named: bool, sweep: bool) ->
         on_failure.pop_all()
     if connected.is_first:
         run_folder.remove_leftovers(folder)
+        remove_unused_shards(folder / "checkpoints")
     console_output.print_plan(run)
     if run.resumed_step is not None:
         console_output.print_resume(run, changes)

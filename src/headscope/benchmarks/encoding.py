@@ -1,6 +1,5 @@
 """Measures the time and the memory to prepare a token store from a large text file."""
 
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -10,7 +9,7 @@ from typing import Any
 
 from headscope.analysis.pictures.style import BLUE, GREY, ORANGE
 from headscope.benchmarks import runner
-from headscope.benchmarks.runner import Figures, Request, Result
+from headscope.benchmarks.runner import Figures, PeakMemory, Request, Result
 from headscope.benchmarks.show import Line, Lines
 from headscope.data import tokenizer
 from headscope.data.built_in import Sotu
@@ -82,26 +81,6 @@ def prepare(task: tuple[Path, str]) -> Figures:
         "speed": megabytes / seconds / process_cores(),
         "memory_mib": memory.peak,
     }
-
-
-class PeakMemory:
-    """The largest memory of this process inside the `with` block in MiB, without file pages. It is
-    measured a hundred times per second."""
-
-    def __enter__(self) -> "PeakMemory":
-        self.peak = 0.0
-        self.ended = threading.Event()
-        self.thread = threading.Thread(target=self.watch)
-        self.thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.ended.set()
-        self.thread.join()
-
-    def watch(self) -> None:
-        while not self.ended.wait(0.01):
-            self.peak = max(self.peak, runner.process_mib("RssAnon"))
 
 
 def write_numbered_speeches(file: Path, size: int) -> None:

@@ -11,6 +11,7 @@ import shlex
 import signal
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -200,14 +201,53 @@ def kill_children() -> None:
         child.kill()
 
 
-def process_mib(field: str) -> float:
-    """The value of `field` in /proc/self/status (man 5 proc), in MiB. VmRSS is the resident memory,
+def process_mib(field: str, process: int | None = None) -> float:
+    """The value of `field` in /proc/<process>/status (man 5 proc), in MiB. Without `process`, of
+    this process. VmRSS is the resident memory,
     VmHWM is its peak, and RssAnon is the resident memory without pages of files. Returns NaN on
     systems other than Linux."""
-    status = Path("/proc/self/status")
-    lines = status.read_text(encoding="utf-8") if status.exists() else ""
+    status = Path(f"/proc/{process or 'self'}/status")
+    try:
+        lines = status.read_text(encoding="utf-8")
+    except OSError:  # not Linux, or the process has ended
+        lines = ""
     found = re.search(rf"^{field}:\s+(\d+) kB", lines, re.M)
     return int(found[1]) / 2**10 if found else math.nan
+
+
+class PeakMemory:
+    """The largest memory in MiB inside the `with` block, without file pages, measured a hundred
+    times per second: of this process, or of the largest of `process` and the processes that it has
+    started."""
+
+    def __init__(self, process: int | None = None) -> None:
+        self.process = process
+        self.peak = 0.0
+
+    def __enter__(self) -> "PeakMemory":
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self.watch)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.ended.set()
+        self.thread.join()
+
+    def watch(self) -> None:
+        while not self.ended.wait(0.01):
+            started = started_by(self.process) if self.process else []
+            for process in (self.process, *started):
+                self.peak = max(self.peak, process_mib("RssAnon", process))
+
+
+def started_by(process: int) -> list[int]:
+    """The processes that `process` has started, on Linux."""
+    children = Path(f"/proc/{process}/task/{process}/children")
+    try:
+        return [int(number) for number in children.read_text(encoding="utf-8").split()]
+    except OSError:  # not Linux, or the process has ended
+        return []
 
 
 def trained(config: TrainConfig, *callbacks: Callback, validate_all: bool = False) -> Run:

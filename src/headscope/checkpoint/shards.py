@@ -20,6 +20,10 @@ import torch
 from torch import Tensor
 
 FOLDER = re.compile(r"shards_\d{1,20}(_\d{1,9})?")
+FILE_BYTES = 128 * 2**20
+"""Size of the tensors after which a new file begins, before they are divided among the
+processes."""
+
 CHUNK = 2**20
 """Number of bytes that are read at a time to compute a checksum."""
 
@@ -33,7 +37,14 @@ def write_shards(tensors: Mapping[str, Tensor], folder: Path) -> None:
     must call this with the same names."""
     import torch.distributed.checkpoint as dcp
 
-    writer = dcp.HuggingFaceStorageWriter(path=str(folder), save_distributed=True)
+    # torch copies a whole file in memory before it writes the file.
+    files, size = {}, 0
+    for name, tensor in tensors.items():
+        files[name] = 1 + size // FILE_BYTES
+        size += tensor.nbytes
+    writer = dcp.HuggingFaceStorageWriter(
+        path=str(folder), fqn_to_index_mapping=files, save_distributed=True
+    )
     try:
         dcp.save(dict(tensors), storage_writer=writer)
     except dcp.CheckpointException as error:  # the errors of all processes, by rank

@@ -107,6 +107,13 @@ class ViewerSuiteConfig(SuiteConfig):
 
 
 @dataclass
+class DevicesSuiteConfig(SuiteConfig):
+    rounds: int = MISSING
+    processes: int = MISSING
+    steps: int = MISSING
+
+
+@dataclass
 class BenchmarkConfig(MoreThanTrainConfig):
     suite: SuiteConfig = MISSING
     output: str = MISSING
@@ -183,6 +190,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "race": RaceSuiteConfig,
         "data": DataSuiteConfig,
         "encoding": EncodingSuiteConfig,
+        "devices": DevicesSuiteConfig,
         "memory": MemorySuiteConfig,
         "scaling": ScalingSuiteConfig,
         "watching": WatchingSuiteConfig,

@@ -81,6 +81,7 @@ class LanguageModel(LightningModule):
     def configure_model(self) -> None:
         if isinstance(self.trainer.strategy, ShardedStrategy):
             shard(self.model, self.trainer.strategy.mesh)
+            self.objective.undo_compile()  # `shard` has replaced a method that it calls
 
     @contextmanager
     def whole_model(self) -> Iterator[GPT | None]:

@@ -35,6 +35,8 @@ def silence_libraries() -> None:
     )
     # torch 2.13 has a new name for this argument, which older versions do not know.
     warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")
+    # Lightning's advice to use srun is also shown on machines where one process is what is wanted.
+    warnings.filterwarnings("ignore", message="The `srun` command is available")
     # `LanguageModel` sums the validation losses of all processes itself.
     warnings.filterwarnings("ignore", message="It is recommended to use `self.log\\(")
     # Hide the advice to use more workers. A single process already produces batches faster than any
