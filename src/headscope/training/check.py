@@ -21,7 +21,6 @@ def check(config: TrainConfig) -> None:
     values_and_minima = {
         "trainer.max_steps": (settings.max_steps, 1),
         "trainer.batch_size": (settings.batch_size, 1),
-        "trainer.accumulate": (settings.accumulate, 1),
         "trainer.val_every_steps": (settings.val_every_steps, 1),
         "trainer.val_batch_size": (settings.val_batch_size, 1),
         "trainer.log_every_steps": (settings.log_every_steps, 1),
@@ -95,6 +94,11 @@ def check_choices(config: TrainConfig) -> None:
     if settings.compile != "auto" and type(settings.compile) is not bool:
         raise UserError(f"trainer.compile={short(settings.compile)} must be auto, true or false")
     check_devices(settings)
+    accumulate = settings.accumulate
+    if accumulate != "auto" and (type(accumulate) is not int or accumulate < 1):
+        raise UserError(
+            f"trainer.accumulate={short(accumulate)} must be auto, or at least 1"
+        )
     tokens = settings.loss_chunk_tokens
     if tokens not in ("auto", None) and (type(tokens) is not int or tokens < 0):
         raise UserError(

@@ -1,4 +1,4 @@
-"""Computes the memory of a training step without allocating it.
+"""Computes the memory and the FLOPs of a training step without running it.
 
 The training step of the real model runs on fake tensors, which have shapes and dtypes but no data
 (PyTorch's `FakeTensorMode`). `LiveBytes` adds up the sizes of the tensors that exist at the same
@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,12 +22,13 @@ from headscope.config import build_part
 from headscope.config.training import TrainConfig
 from headscope.nn import GPT
 from headscope.nn.capture import evaluating
-from headscope.training.objective import Objective
+from headscope.training.flops import training_flops
+from headscope.training.objective import Objective, gpu_logit_bytes
 
 
 @dataclass(frozen=True)
-class StepMemory:
-    """The bytes that a training step needs on one device.
+class StepCost:
+    """The bytes that a training step needs on one device, and its FLOPs per token.
 
     - `parameters` include masks and position tables. `block_parameters` are those of one block, and
       `shared_parameters` those outside of the blocks; both without masks and tables.
@@ -58,6 +59,7 @@ class StepMemory:
     backward: float
     update: float
     validation: float
+    flops_per_token: float
     buckets: float = 0
 
     @property
@@ -75,11 +77,11 @@ class StepMemory:
     def peak(self) -> float:
         return max(self.peaks.values())
 
-    def replicated(self) -> "StepMemory":
+    def replicated(self) -> "StepCost":
         """The same step with DDP: every device has the whole model."""
         return replace(self, buckets=self.gradients)
 
-    def sharded(self, devices: int) -> "StepMemory":
+    def sharded(self, devices: int) -> "StepCost":
         """The same step with FSDP: every device keeps 1 / `devices` of the parameters, of the
         gradients and of the optimizer's state.
 
@@ -98,17 +100,18 @@ class StepMemory:
         )
 
 
-def step_memory(
+def step_cost(
     config: TrainConfig,
     *,
+    sequences: int,
     vocab_size: int,
     precision: str,
-    chunk_tokens: int | Literal["auto"] | None,
-) -> StepMemory:
-    """The memory of a training step on one device with batches of `trainer.batch_size` sequences,
+    gpu_memory: int | None = None,
+) -> StepCost:
+    """The cost of a training step on one device with batches of `sequences` sequences,
     without `torch.compile`, which needs less memory for activations.
 
-    `precision` is one of PRECISIONS. `chunk_tokens` is the argument of `Objective`.
+    `precision` is one of PRECISIONS. If the device is a GPU, `gpu_memory` is its size in bytes.
 
     All sizes grow linearly with the number of blocks. So the step is traced with one block and with
     two blocks, and extended to all blocks.
@@ -117,25 +120,27 @@ def step_memory(
         asdict(
             traced(
                 replace(config, model=replace(config.model, layers=layers)),
+                sequences=sequences,
                 vocab_size=vocab_size,
                 precision=precision,
-                chunk_tokens=chunk_tokens,
+                gpu_memory=gpu_memory,
             )
         )
         for layers in (1, 2)
     )
     more = config.model.layers - 1
-    return StepMemory(**{key: size + more * (two[key] - size) for key, size in one.items()})
+    return StepCost(**{key: size + more * (two[key] - size) for key, size in one.items()})
 
 
 def traced(
     config: TrainConfig,
     *,
+    sequences: int,
     vocab_size: int,
     precision: str,
-    chunk_tokens: int | Literal["auto"] | None,
-) -> StepMemory:
-    """Like `step_memory`, but all blocks run on fake tensors, which takes about 20 milliseconds for
+    gpu_memory: int | None = None,
+) -> StepCost:
+    """Like `step_cost`, but all blocks run on fake tensors, which takes about 20 milliseconds for
     each. Draws no random numbers."""
     settings, length = config.trainer, config.model.block_size
     with FakeTensorMode(), LiveBytes() as live:
@@ -144,10 +149,16 @@ def traced(
             for parameter in model.parameters():
                 parameter.data = parameter.data.bfloat16()  # `.to` does not support fake tensors
         model.checkpoint_activations = settings.checkpoint_activations
+        chunk_tokens = settings.loss_chunk_tokens
+        if gpu_memory is not None:
+            for layer in model.attentions:
+                layer.dropout = 0.0  # a GPU's kernels do not store the weights for dropout
+            if chunk_tokens == "auto":
+                chunk_tokens = max(1, gpu_logit_bytes(gpu_memory) // (4 * vocab_size))
         objective = Objective(model, chunk_tokens=chunk_tokens)
         optimizer = build_part(config.optimizer)(model)
         autocast = torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-mixed")
-        batch = torch.zeros(settings.batch_size, length, dtype=torch.long)
+        batch = torch.zeros(sequences, length, dtype=torch.long)
         parameters = live.now
 
         for _ in range(min(settings.accumulate, 2)):
@@ -176,7 +187,7 @@ def traced(
         start_validation = live.now
         with torch.no_grad(), autocast, evaluating(model):
             objective.loss_sum(batch, batch)
-        return StepMemory(
+        return StepCost(
             parameters=parameters,
             block_parameters=size_of(model.blocks[0]),
             shared_parameters=size_of(model) - size_of(model.blocks),
@@ -188,6 +199,7 @@ def traced(
             backward=backward,
             update=update,
             validation=max(live.history) - start_validation,
+            flops_per_token=training_flops(model),
         )
 
 
