@@ -15,8 +15,14 @@ MAX_SAMPLE_TOKENS = 100_000
 
 
 def check(config: TrainConfig) -> None:
-    """Raises UserError if a setting is out of range, or if the model's sizes do not fit
-    together."""
+    """Raises UserError if a setting is out of range, if the model's sizes do not fit together, or
+    if the model is larger than this machine's memory."""
+    check_settings(config)
+    checkpoint.check_model(config.model, vocab_size=1)
+
+
+def check_settings(config: TrainConfig) -> None:
+    """Raises UserError if a setting outside of `model` is out of range."""
     settings, callbacks = config.trainer, config.callbacks
     values_and_minima = {
         "trainer.max_steps": (settings.max_steps, 1),
@@ -77,7 +83,6 @@ def check(config: TrainConfig) -> None:
         top_k=callbacks.samples.top_k,
         top_p=None,
     )
-    checkpoint.check_model(config.model, vocab_size=1)
 
 
 def check_choices(config: TrainConfig) -> None:
@@ -96,9 +101,7 @@ def check_choices(config: TrainConfig) -> None:
     check_devices(settings)
     accumulate = settings.accumulate
     if accumulate != "auto" and (type(accumulate) is not int or accumulate < 1):
-        raise UserError(
-            f"trainer.accumulate={short(accumulate)} must be auto, or at least 1"
-        )
+        raise UserError(f"trainer.accumulate={short(accumulate)} must be auto, or at least 1")
     tokens = settings.loss_chunk_tokens
     if tokens not in ("auto", None) and (type(tokens) is not int or tokens < 0):
         raise UserError(
