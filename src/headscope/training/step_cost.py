@@ -5,6 +5,7 @@ The training step of the real model runs on fake tensors, which have shapes and 
 time. So every choice in conf/ is counted as it is, and none needs a formula here.
 """
 
+import math
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from headscope.config.training import TrainConfig
 from headscope.nn import GPT
 from headscope.nn.capture import evaluating
 from headscope.training.flops import training_flops
-from headscope.training.objective import Objective, gpu_logit_bytes
+from headscope.training.objective import LOGIT_BYTES, Objective, gpu_logit_bytes
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,11 @@ class StepCost:
         )
 
 
+MAX_CHUNKS = 8
+"""The largest number of chunks of the loss that are traced. From two chunks on, memory grows
+linearly with the sequences."""
+
+
 def step_cost(
     config: TrainConfig,
     *,
@@ -108,40 +114,68 @@ def step_cost(
     precision: str,
     gpu_memory: int | None = None,
 ) -> StepCost:
-    """The cost of a training step on one device with batches of `sequences` sequences,
-    without `torch.compile`, which needs less memory for activations.
+    """The cost of a training step on one device with batches of `sequences` sequences, without
+    `torch.compile`, which needs less memory for activations.
 
     `precision` is one of PRECISIONS. If the device is a GPU, `gpu_memory` is its size in bytes.
 
     All sizes grow linearly with the number of blocks. So the step is traced with one block and with
-    two blocks, and extended to all blocks.
+    two blocks, and extended to all blocks. A large batch is extended from two smaller ones.
     """
-    one, two = (
-        asdict(
+    rows = config.trainer.loss_chunk_tokens
+    if rows == "auto":
+        limit = LOGIT_BYTES if gpu_memory is None else gpu_logit_bytes(gpu_memory)
+        rows = max(1, limit // (4 * vocab_size))
+
+    def cost(sequences: int, validation_sequences: int) -> StepCost:
+        one, two = (
             traced(
                 replace(config, model=replace(config.model, layers=layers)),
                 sequences=sequences,
+                validation_sequences=validation_sequences,
                 vocab_size=vocab_size,
                 precision=precision,
-                gpu_memory=gpu_memory,
+                chunk_tokens=rows,
+                on_gpu=gpu_memory is not None,
             )
+            for layers in (1, 2)
         )
-        for layers in (1, 2)
+        return extended(one, two, config.model.layers - 1)
+
+    of_validation = config.trainer.val_batch_size
+    most = max(2, MAX_CHUNKS * rows // config.model.block_size) if rows else math.inf
+    if max(sequences, of_validation) <= most:
+        return cost(sequences, of_validation)
+    large, small = int(most), int(most) // 2
+    low, high = cost(small, small), cost(large, large)
+    step, validation = (
+        extended(low, high, (size - small) / (large - small)) for size in (sequences, of_validation)
     )
-    more = config.model.layers - 1
-    return StepCost(**{key: size + more * (two[key] - size) for key, size in one.items()})
+    return replace(step, validation=validation.validation)
+
+
+def extended(one: StepCost, two: StepCost, distance: float) -> StepCost:
+    """The cost at `distance` from `one`, on the line through `one` and `two`. The distance between
+    `one` and `two` is 1."""
+    sizes, others = asdict(one), asdict(two)
+    return StepCost(**{key: size + distance * (others[key] - size) for key, size in sizes.items()})
 
 
 def traced(
     config: TrainConfig,
     *,
     sequences: int,
+    validation_sequences: int,
     vocab_size: int,
     precision: str,
-    gpu_memory: int | None = None,
+    chunk_tokens: int | None = None,
+    on_gpu: bool = False,
 ) -> StepCost:
-    """Like `step_cost`, but all blocks run on fake tensors, which takes about 20 milliseconds for
-    each. Draws no random numbers."""
+    """The cost of a training step, from running all its operations on fake tensors. This takes
+    about 20 milliseconds for each block, and draws no random numbers.
+
+    `chunk_tokens` is the argument of `Objective`.
+    """
     settings, length = config.trainer, config.model.block_size
     with FakeTensorMode(), LiveBytes() as live:
         model = checkpoint.build_model(config.model, vocab_size=vocab_size)
@@ -149,17 +183,15 @@ def traced(
             for parameter in model.parameters():
                 parameter.data = parameter.data.bfloat16()  # `.to` does not support fake tensors
         model.checkpoint_activations = settings.checkpoint_activations
-        chunk_tokens = settings.loss_chunk_tokens
-        if gpu_memory is not None:
+        if on_gpu:
             for layer in model.attentions:
                 layer.dropout = 0.0  # a GPU's kernels do not store the weights for dropout
-            if chunk_tokens == "auto":
-                chunk_tokens = max(1, gpu_logit_bytes(gpu_memory) // (4 * vocab_size))
         objective = Objective(model, chunk_tokens=chunk_tokens)
         optimizer = build_part(config.optimizer)(model)
         autocast = torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-mixed")
-        batch = torch.zeros(sequences, length, dtype=torch.long)
         parameters = live.now
+        batch = torch.zeros(sequences, length, dtype=torch.long)
+        base = live.now
 
         for _ in range(min(settings.accumulate, 2)):
             live.history.clear()
@@ -169,20 +201,20 @@ def traced(
                     loss = objective.loss(batch, batch)
                 loss.backward()
             del loss
-        gradients = live.now - parameters
+        gradients = live.now - base
         forward = max(live.history[: marks["last block done"]]) - start
         backward = max(live.history[marks["first block"] :]) - live.now
         activations = live.history[marks["blocks"] - 1] - start
 
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()  # creates the state
-        state = live.now - parameters - gradients
+        state = live.now - base - gradients
         live.history.clear()
         optimizer.step()
         update = max(live.history) - live.now
         optimizer.zero_grad()
 
-        batch = torch.zeros(settings.val_batch_size, length, dtype=torch.long)
+        batch = torch.zeros(validation_sequences, length, dtype=torch.long)
         live.history.clear()
         start_validation = live.now
         with torch.no_grad(), autocast, evaluating(model):
@@ -193,7 +225,7 @@ def traced(
             shared_parameters=size_of(model) - size_of(model.blocks),
             gradients=gradients,
             optimizer=state,
-            kept_gradients=start - parameters,
+            kept_gradients=start - base,
             activations=activations,
             forward=forward,
             backward=backward,
