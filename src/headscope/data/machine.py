@@ -37,7 +37,7 @@ def available_memory(root: Path = Path("/")) -> float:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
             top, limit, usage = root / "sys/fs/cgroup", "memory.max", "memory.current"
-        elif controllers == "memory":  # version 1 of control groups
+        elif "memory" in controllers.split(","):  # version 1 of control groups
             top, limit = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
             usage = "memory.usage_in_bytes"
         else:

@@ -1,5 +1,6 @@
 """Compares the estimated memory of a run with the memory of its device, before the run starts."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -44,13 +45,22 @@ class Capacity:
         """Splits the batches of `config` into the fewest equal parts that fit, or into the smallest
         parts if none fits. Returns the new configuration and its estimate."""
         size, before = config.trainer.batch_size, config.trainer.accumulate
-        for parts in range(1, size + 1):
-            if size % parts == 0 and size // parts % self.devices == 0:
-                found = changed(config, batch_size=size // parts, accumulate=before * parts)
-                estimate = self.estimated(found)
-                if self.fits(estimate):
-                    break
-        return found, estimate
+
+        def split(parts: int) -> TrainConfig:
+            return changed(config, batch_size=size // parts, accumulate=before * parts)
+
+        def fits(parts: int) -> bool:
+            return self.fits(self.estimated(split(parts)))
+
+        possible = [
+            parts
+            for parts in range(1, size // self.devices + 1)
+            if size % parts == 0 and size // parts % self.devices == 0
+        ]
+        # Smaller parts need less memory. So a binary search finds the first number that fits.
+        first = bisect_left(possible, True, key=fits)
+        found = split(possible[min(first, len(possible) - 1)])
+        return found, self.estimated(found)
 
     def check(self, config: TrainConfig, estimate: Estimate) -> str | None:
         """Returns a warning if it is uncertain whether the run fits, or None if the run fits.
