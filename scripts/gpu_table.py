@@ -16,11 +16,11 @@ from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 
 from headscope import checkpoint
-from headscope.benchmarks.roofline import matrix_rate, training_flops
 from headscope.checkpoint import Checkpoint
 from headscope.errors import UserError
 from headscope.evaluation import choose_precision
 from headscope.nn.precision import tf32
+from headscope.training.flops import matrix_rate, training_flops
 
 Figure = float | dict[str, float] | None
 COLUMNS = ("", "loss", "seconds", "tokens/s", "MFU", "peak MiB", "attention kernel")

@@ -4,6 +4,7 @@ are reported in one line."""
 import json
 import math
 import re
+import shlex
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,7 @@ def measured(script: Script, *words: str) -> dict[str, Any]:
     assert imread("made.png").std() > 0.05
     figures = json.loads(Path("made.json").read_text())
     for word in words:
-        assert word.partition("=")[2] in figures["command"]
+        assert word.partition("=")[2] in " ".join(shlex.split(figures["command"]))
     for group in figures["groups"]:
         assert group["title"] in said.out
         for row in group["rows"]:
@@ -83,6 +84,16 @@ def measured(script: Script, *words: str) -> dict[str, Any]:
 
 def rows_of(figures: dict[str, Any], number: int = 0) -> dict[str, Any]:
     return {row["side"]: row for row in figures["groups"][number]["rows"]}
+
+
+def test_the_estimate_is_near_the_memory_of_a_real_run(script, speeches):
+    shape = "tokenizer.vocab_size=320 model.embed_dim=256 model.block_size=512"
+    shapes = f"suite.shapes=['{shape}']"
+    figures = measured(script, "suite=estimate", shapes, "data=text", f"data.path={speeches}")
+    [row] = figures["groups"][0]["rows"]
+    assert row["side"] == shape
+    assert 0.8 < float(row["ratio"]) < 1.15
+    assert row["measured"] <= row["kept"]
 
 
 def test_scaling_measures_every_axis(script: Script) -> None:

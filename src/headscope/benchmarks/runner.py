@@ -32,9 +32,10 @@ from headscope.config.training import TrainConfig
 from headscope.errors import UserError, ran_out_of_memory
 from headscope.files import json_text, read_json, replacing, write_atomically
 from headscope.stop import on_stop, temporary_folder
-from headscope.training.bare_loop import built, wait_for
+from headscope.training.bare_loop import built
 from headscope.training.build import Run
 from headscope.training.callbacks.clock import callbacks_of
+from headscope.training.flops import synchronize
 from headscope.training.run import device_name
 
 Figures = dict[str, float]
@@ -179,10 +180,10 @@ def require_equal_losses(losses: Figures, reference: str, *, tolerance: float) -
 
 def seconds_of(call: Callable[[], object], device: torch.device) -> float:
     """Seconds that one call takes, until the device has finished its work."""
-    wait_for(device)
+    synchronize(device)
     started = time.perf_counter()
     call()
-    wait_for(device)
+    synchronize(device)
     return time.perf_counter() - started
 
 

@@ -10,13 +10,13 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from headscope.benchmarks import runner
-from headscope.benchmarks.roofline import matrix_rate, training_flops
 from headscope.benchmarks.runner import Figures, Measured, Request, Result
 from headscope.benchmarks.show import Bars
 from headscope.benchmarks.transformers import check_gpt2, gpt2_of
 from headscope.errors import UserError
 from headscope.training.bare_loop import BareLoop, bare_loop
 from headscope.training.callbacks.clock import clock_of, timer_paused
+from headscope.training.flops import matrix_rate, training_flops
 from headscope.training.process import prepare_process
 
 OURS, BARE, THEIRS = "headscope", "bare loop", "transformers"

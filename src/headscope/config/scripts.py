@@ -120,6 +120,27 @@ class BenchmarkConfig(MoreThanTrainConfig):
 
 
 @dataclass
+class PlanConfig:
+    vocab_size: int | None = MISSING
+    tokens: float | None = MISSING
+    gpu_gib: float | None = MISSING
+    devices: int = MISSING
+    strategy: str = MISSING
+    tflops: float | None = MISSING
+    mfu: float = MISSING
+
+
+@dataclass
+class EstimateConfig(MoreThanTrainConfig):
+    estimate: PlanConfig = field(default_factory=PlanConfig)
+
+
+@dataclass
+class EstimateSuiteConfig(SuiteConfig):
+    shapes: list[str] = MISSING
+
+
+@dataclass
 class ChoicesConfig:
     choices: list[str] = MISSING
     block_sizes: list[int] = MISSING
@@ -178,6 +199,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
     "script": {
         "train": TrainConfig,
         "sample": SampleConfig,
+        "estimate": EstimateConfig,
         "evaluate": EvaluateConfig,
         "analyze": AnalyzeConfig,
         "benchmark": BenchmarkConfig,
@@ -191,6 +213,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "data": DataSuiteConfig,
         "encoding": EncodingSuiteConfig,
         "devices": DevicesSuiteConfig,
+        "estimate": EstimateSuiteConfig,
         "memory": MemorySuiteConfig,
         "scaling": ScalingSuiteConfig,
         "watching": WatchingSuiteConfig,

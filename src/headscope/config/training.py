@@ -63,7 +63,7 @@ class WarmupLinearConfig(ScheduleConfig):
 class TrainerConfig:
     max_steps: int = MISSING
     batch_size: int = MISSING
-    accumulate: int = MISSING
+    accumulate: Any = MISSING
     gradient_clip: float = MISSING
     val_every_steps: int = MISSING
     val_batch_size: int = MISSING

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
 from rich.console import Console
 from torch import Tensor, nn
 
@@ -16,6 +15,7 @@ from headscope.nn import GPT
 from headscope.nn.loss import next_token_loss
 from headscope.stop import temporary_folder
 from headscope.training.build import Run, build
+from headscope.training.flops import synchronize
 
 
 def built(config: TrainConfig, folder: Path) -> Run:
@@ -70,7 +70,7 @@ class BareLoop:
 
     def run(self, count: int) -> float:
         """Runs `count` steps and returns the mean milliseconds per step."""
-        wait_for(self.device)
+        synchronize(self.device)
         started = time.perf_counter()
         for step, (inputs, targets) in itertools.islice(self.steps, count):
             for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
@@ -83,13 +83,7 @@ class BareLoop:
             self.optimizer.zero_grad(set_to_none=True)
             if step == 0:
                 self.losses.append(float(loss.detach()))
-        wait_for(self.device)
+        synchronize(self.device)
         seconds = time.perf_counter() - started
         self.losses.append(float(loss.detach()))
         return 1e3 * seconds / count
-
-
-def wait_for(device: torch.device) -> None:
-    """Waits until a GPU has finished all launched kernels, which run asynchronously."""
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)

@@ -1,6 +1,5 @@
 """Builds all parts of a training run from its configuration."""
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -18,6 +17,7 @@ from headscope import checkpoint
 from headscope.checkpoint.building import no_larger_than
 from headscope.config import build_part
 from headscope.config.training import OptimizerConfig, TrainConfig, TrainerConfig
+from headscope.data.machine import available_memory
 from headscope.data.module import TokenDataModule, validation_stride
 from headscope.data.store import TokenStore, prepare_store
 from headscope.data.tokenizer import stored
@@ -30,14 +30,16 @@ from headscope.training.callbacks.end_of_step import EndOfStep
 from headscope.training.callbacks.from_config import optional_callbacks
 from headscope.training.callbacks.progress import ProgressReport
 from headscope.training.callbacks.samples import Samples
+from headscope.training.capacity import Capacity, changed
 from headscope.training.check import check
 from headscope.training.checkpoint_io import AtomicCheckpointIO
 from headscope.training.console import say, track
+from headscope.training.estimate import COMPILED_ERROR, ERROR, Estimate, estimate
 from headscope.training.module import LanguageModel
 from headscope.training.process import silence_libraries
-from headscope.training.processes import Processes, cluster_plugins, only_this
+from headscope.training.processes import Processes, cluster_plugins, number_of, only_this
 from headscope.training.recovery import ResumeCheckpoint, how_to_continue
-from headscope.training.resume import check_same_text
+from headscope.training.resume import check_same_text, with_batches_of
 from headscope.training.run_folder import EVENT_FILE_SUFFIX
 from headscope.training.sharding import ShardedStrategy
 from headscope.training.training_state import check_training_state
@@ -58,6 +60,8 @@ class Run:
     checkpoint_saver: CheckpointSaver
     console: Console
     processes: Processes
+    estimate: Estimate
+    capacity: Capacity
     resumed_step: int | None
     resumed_from: Path | None
     resumed_threads: int | None
@@ -82,8 +86,9 @@ def build(
     machine.
     """
     processes = processes or only_this(config.trainer)
+    if resume:
+        config = with_batches_of(resume, config)
     check(config, processes.count)
-    settings = config.trainer
 
     warn = partial(say, console, style="yellow")
 
@@ -111,11 +116,22 @@ def build(
     tokenizer = store.tokenizer
     if resume:
         check_same_text(resume, store)
+        # On the meta device, tensors use no memory.
+        weights, name = checkpoint.model_weights(resume.content), str(resume.path)
+        with torch.device("meta"), no_larger_than(weights, name=name):
+            checkpoint.build_model(config.model, vocab_size=tokenizer.vocab_size)
+    capacity = _capacity(config, processes, tokenizer.vocab_size, fixed_batch=resume is not None)
+    if config.trainer.accumulate == "auto":
+        config, needed = capacity.fewest_parts(changed(config, accumulate=1))
+    else:
+        needed = capacity.estimated(config)
+    if warning := capacity.check(config, needed):
+        warn(warning)
+    settings = config.trainer
     # The initial weights depend only on the seed. All later random numbers depend only on (seed,
     # step, rank).
     torch.manual_seed(config.seed)
-    with _size_limit(resume) if resume else nullcontext():
-        model = checkpoint.build_model(config.model, vocab_size=tokenizer.vocab_size)
+    model = checkpoint.build_model(config.model, vocab_size=tokenizer.vocab_size)
     if source and init_from:
         checkpoint.load_weights(model, source, name=init_from)
     model.checkpoint_activations = settings.checkpoint_activations
@@ -196,6 +212,8 @@ def build(
         checkpoint_saver=checkpoint_saver,
         console=console,
         processes=processes,
+        estimate=needed,
+        capacity=capacity,
         resumed_step=resumed_step,
         resumed_from=resume.path if resume else None,
         resumed_threads=resumed["threads"] if resumed else None,
@@ -203,10 +221,30 @@ def build(
     )
 
 
-def _size_limit(resume: ResumeCheckpoint) -> AbstractContextManager[None]:
-    """Inside the `with` block, building a model that is larger than the weights in the checkpoint
-    raises UserError."""
-    return no_larger_than(checkpoint.model_weights(resume.content), name=str(resume.path))
+def _capacity(
+    config: TrainConfig, processes: Processes, vocab_size: int, *, fixed_batch: bool
+) -> Capacity:
+    """The memory that each process of this run may use, and what it needs."""
+    settings = config.trainer
+    gpu = _on_gpu(settings.accelerator)
+    number = settings.devices[0] if isinstance(settings.devices, list) else 0
+    free, gpu_memory = torch.cuda.mem_get_info(number) if gpu else (available_memory(), None)
+    if not gpu:  # the processes of a machine share its memory
+        free /= number_of(processes.devices)
+    return Capacity(
+        available=processes.from_first(free),  # all processes must decide the same
+        estimated=partial(
+            estimate,
+            vocab_size=vocab_size,
+            precision=precision_of(settings),
+            gpu_memory=gpu_memory,
+            devices=processes.count,
+            strategy="ddp" if settings.strategy == "auto" else settings.strategy,
+        ),
+        devices=processes.count,
+        error=COMPILED_ERROR if settings.compile is True or gpu else ERROR,
+        fixed_batch=fixed_batch,
+    )
 
 
 def learning_rates(optimizer: OptimizerConfig) -> dict[str, float]:

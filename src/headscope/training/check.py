@@ -14,13 +14,19 @@ MAX_SAMPLE_TOKENS = 100_000
 
 
 def check(config: TrainConfig, processes: int = 1) -> None:
-    """Raises UserError if a setting is out of range, or if the model's sizes do not fit together.
-    `processes` is the number of processes that train together."""
+    """Raises UserError if a setting is out of range, if the model's sizes do not fit together, or
+    if the model is larger than this machine's memory. `processes` is the number of processes that
+    train together."""
+    check_settings(config, processes)
+    checkpoint.check_model(config.model, vocab_size=1)
+
+
+def check_settings(config: TrainConfig, processes: int = 1) -> None:
+    """Raises UserError if a setting outside of `model` is out of range."""
     settings, callbacks = config.trainer, config.callbacks
     values_and_minima = {
         "trainer.max_steps": (settings.max_steps, 1),
         "trainer.batch_size": (settings.batch_size, 1),
-        "trainer.accumulate": (settings.accumulate, 1),
         "trainer.val_every_steps": (settings.val_every_steps, 1),
         "trainer.val_batch_size": (settings.val_batch_size, 1),
         "trainer.log_every_steps": (settings.log_every_steps, 1),
@@ -89,7 +95,6 @@ def check(config: TrainConfig, processes: int = 1) -> None:
         top_k=callbacks.samples.top_k,
         top_p=None,
     )
-    checkpoint.check_model(config.model, vocab_size=1)
 
 
 def check_choices(config: TrainConfig) -> None:
@@ -106,6 +111,9 @@ def check_choices(config: TrainConfig) -> None:
             raise UserError(f"trainer.{key}={value} must be one of {', '.join(choices)}")
     if settings.compile != "auto" and type(settings.compile) is not bool:
         raise UserError(f"trainer.compile={short(settings.compile)} must be auto, true or false")
+    accumulate = settings.accumulate
+    if accumulate != "auto" and (type(accumulate) is not int or accumulate < 1):
+        raise UserError(f"trainer.accumulate={short(accumulate)} must be auto, or at least 1")
     tokens = settings.loss_chunk_tokens
     if tokens not in ("auto", None) and (type(tokens) is not int or tokens < 0):
         raise UserError(

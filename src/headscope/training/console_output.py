@@ -13,7 +13,10 @@ from headscope.data.module import FORWARD_SHARE
 from headscope.terminal import printable
 from headscope.training.build import Run
 from headscope.training.callbacks.clock import Clock
+from headscope.training.capacity import readable
 from headscope.training.console import say
+from headscope.training.estimate import MFU
+from headscope.training.flops import matrix_rate
 from headscope.training.run_folder import shown
 
 
@@ -30,11 +33,47 @@ def print_plan(run: Run) -> None:
     settings = config.trainer
     tokens = settings.batch_size * settings.accumulate * config.model.block_size
     write(f"training    {settings.max_steps:,} steps of {tokens:,} tokens on {device_of(run)}")
+    print_estimate(run)
     every, at_end = run.data.validation_every, run.data.final_every
     more = "" if every == at_end else f"; at the end on {part_of_split(at_end)}"
     write(f"validation  every {settings.val_every_steps:,} steps on {part_of_split(every)}{more}")
     if config.logger:
         write(f"watch       {tensorboard_command(run.folder)}")
+
+
+def print_estimate(run: Run) -> None:
+    """Prints the memory and the time that training needs."""
+    needed, write = run.estimate, partial(say, run.console)
+    parts = {
+        "parameters": needed.step.parameters,
+        "gradients": needed.step.gradients,
+        "optimizer": needed.step.optimizer,
+        "activations": needed.step.activations,
+        "logits and temporary": needed.step.forward - needed.step.activations,
+        "measuring heads": needed.watching,
+    }
+    listed = ", ".join(f"{name} {readable(size)}" for name, size in parts.items() if size)
+    write(
+        f"memory      about {readable(needed.peak)} at the peak, "
+        f"{readable(run.capacity.available)} available ({listed})"
+    )
+    device, settings = run.trainer.strategy.root_device, run.config.trainer
+    size = 512 if device.type == "cpu" else 4096
+    with run.trainer.precision_plugin.forward_context():
+        rate = matrix_rate(device, size=size, rounds=3)
+    steps = settings.max_steps - (run.resumed_step or 0)
+    write(
+        f"time        about {duration(needed.seconds(steps, rate=rate))} of training, at {MFU:.0%} "
+        f"of the {rate / 1e9:,.0f} GFLOP/s of a matrix product"
+    )
+
+
+def duration(seconds: float) -> str:
+    """A time in seconds, minutes, hours or days."""
+    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:,.1f} {unit}"
+    return f"{seconds:,.0f} s"
 
 
 def model_table(model: Any) -> Table:

@@ -5,7 +5,7 @@ The configuration in the checkpoint is plain data, which is checked against the 
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from headscope import checkpoint
@@ -49,6 +49,18 @@ def set_at(config: dict[str, Any], key: str, value: Any) -> None:
     for name in groups:
         config = config[name]
     config[last] = value
+
+
+def with_batches_of(resume: ResumeCheckpoint, config: TrainConfig) -> TrainConfig:
+    """Replaces `trainer.accumulate=auto` by the number that the run has used until now. Its steps
+    then have the same batches on every machine."""
+    if config.trainer.accumulate != "auto":
+        return config
+    used, wanted = checkpoint.config_of(resume.content).trainer, config.trainer
+    if used.batch_size * used.accumulate != wanted.batch_size:
+        return config
+    batches = {"batch_size": used.batch_size, "accumulate": used.accumulate}
+    return replace(config, trainer=replace(wanted, **batches))
 
 
 def check_unfinished(resume: ResumeCheckpoint, config: TrainConfig) -> None:

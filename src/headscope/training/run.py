@@ -19,6 +19,7 @@ from headscope.training.callbacks.writers import report_full_disk
 from headscope.training.console_output import print_final_validation
 from headscope.training.process import prepare_process
 from headscope.training.recovery import ResumeCheckpoint
+from headscope.training.resume import with_batches_of
 from headscope.training.run_folder import how_to_resume, is_run
 from headscope.training.sharding import consolidate
 
@@ -44,7 +45,7 @@ def fit(run: Run) -> dict[str, Any]:
     Raises `headscope.stop.Interrupted` after a stop signal. Raises UserError if memory or disk
     space runs out.
     """
-    prepare_process()
+    prepare_process(keep_freed=not run.capacity.is_scarce(run.estimate))
     run.checkpoint_saver.folder.mkdir(parents=True, exist_ok=True)
     if run.processes.is_first:
         run.checkpoint_saver.on_first_save = partial(_write_latest, run.folder)
@@ -131,7 +132,7 @@ def _out_of_memory_message(run: Run, error: BaseException) -> str:
 def check_same_config(resume: ResumeCheckpoint, config: TrainConfig) -> None:
     """Raises UserError if the configuration in the checkpoint differs from `config`."""
     before = resume.content["headscope"]["config"]
-    now = asdict(config)
+    now = asdict(with_batches_of(resume, config))
     keys = {*before, *now} - {"name"}  # `name` is only a part of the folder's name
     changed = sorted(key for key in keys if before.get(key) != now.get(key))
     if changed:
