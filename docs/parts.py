@@ -34,6 +34,7 @@ QUICK = {
     "sampling": "suite.rounds=1 suite.small.tokens=20 suite.large.vocab_size=99 "
     "suite.large.block_size=20 suite.large.layers=2 suite.large.prompt=3 suite.large.tokens=8",
     "attention": "suite.rounds=1 suite.shapes=[[8,24,4]]",
+    "estimate": '\'suite.shapes=["model.layers=1","model.layers=2"]\'',
     "watching": "suite.rounds=1 trainer.max_steps=4 trainer.val_every_steps=4",
     "viewer": "suite.rounds=2 suite.steps=4 suite.shapes=[[2,2,8]]",
 }
@@ -218,6 +219,73 @@ def devices(work: Work) -> None:
     work.benchmark("devices", "suite=devices")
     large = "model.embed_dim=768 model.layers=8 suite.steps=3 suite.rounds=1"
     work.benchmark("devices_large", f"suite=devices {large}")
+
+
+@part(minutes=4, makes="estimate")
+def estimates(work: Work) -> None:
+    """The estimated memory of runs, compared with the memory of their processes."""
+    work.benchmark("estimate", "suite=estimate")
+
+
+@part(minutes=2, makes="scaling_memory scaling_watching scaling_time scaling_published")
+def on_paper(work: Work) -> None:
+    """What large runs need, and what published runs needed, from scripts/estimate.py."""
+    from scaling_runs import (
+        H100,
+        MEMORY,
+        MODELS,
+        PUBLISHED,
+        TOKENS,
+        memory_row,
+        published_row,
+        time_row,
+        watching_row,
+    )
+
+    def estimate(words: str) -> dict[str, Any]:
+        plain = "" if "callbacks=" in words else "callbacks=plain "
+        return json.loads(
+            work.run("estimate", f"{plain}trainer.val_batch_size=1 {words}", kind="plan")
+        )
+
+    command = "python scripts/estimate.py callbacks=plain trainer.val_batch_size=1 "
+    rows = [memory_row(estimate, *plan) for plan in MEMORY]
+    columns = {
+        "batch": "sequences per batch x batches",
+        "kept": "kept, GiB",
+        "peak": "peak, GiB",
+        "fits": "fits in 80 GiB",
+        "sent": "sent per step, GB",
+        "rate": "sent, GB/s",
+        "checkpoint": "checkpoint, GB",
+    }
+    work.table("scaling_memory", command + MEMORY[-1][1], rows, columns)
+    rows = [watching_row(estimate, name) for name in MODELS]
+    columns = {"watching": "measuring heads, GiB", "step": "training step of one sequence, GiB"}
+    first = "python scripts/estimate.py trainer.val_batch_size=1 trainer.batch_size=1 "
+    model = MODELS["124M"].rpartition(" ")[0]
+    work.table("scaling_watching", f"{first}{model} {H100}", rows, columns)
+    rows = [time_row(estimate, name, tokens) for name in MODELS for tokens in TOKENS]
+    columns = {
+        "flops": "FLOPs",
+        "text": "tokens on disk, GB",
+        "one": "1 GPU, days",
+        "node": "8 GPUs, days",
+        "many": "64 GPUs, days",
+    }
+    work.table(
+        "scaling_time", f"{command}{MODELS['7B']} {H100} estimate.tokens=1e12", rows, columns
+    )
+    rows = [published_row(estimate, *plan) for plan in PUBLISHED]
+    columns = {
+        "seconds": "published, s/step",
+        "ideal": "estimate at MFU 1, s/step",
+        "mfu": "MFU from both",
+        "stated": "published MFU",
+        "memory": "published memory, GiB",
+        "peak": "estimated memory, GiB",
+    }
+    work.table("scaling_published", command + PUBLISHED[0][1], rows, columns)
 
 
 @part(minutes=8, makes="watching viewer_speed")

@@ -62,8 +62,9 @@ def print_estimate(run: Run) -> None:
     with run.trainer.precision_plugin.forward_context():
         rate = matrix_rate(device, size=size, rounds=3)
     steps = settings.max_steps - (run.resumed_step or 0)
+    seconds = needed.seconds(steps, rate=rate, devices=run.processes.count)
     write(
-        f"time        about {duration(needed.seconds(steps, rate=rate))} of training, at {MFU:.0%} "
+        f"time        about {duration(seconds)} of training, at {MFU:.0%} "
         f"of the {rate / 1e9:,.0f} GFLOP/s of a matrix product"
     )
 
