@@ -1,6 +1,7 @@
 """Trains a GPT: python scripts/train.py [key=value ...]; --help shows the keys."""
 
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from headscope import stop
 from headscope.cli import command_line, words
+from headscope.cli.sweeps import SweepRun
 from headscope.errors import UserError
 from headscope.terminal import printable
 from headscope.training import processes, run_folder
@@ -147,8 +149,19 @@ def train_in(folder: Path, composed: DictConfig, *, named: bool, sweep: bool) ->
     return summary["val_loss"]
 
 
+def report_sweep(runs: Sequence[SweepRun], folder: Path) -> None:
+    """Prints a table of the runs, and writes it and a picture to the folder of the sweep."""
+    from rich.console import Console
+
+    from headscope.comparison.sweep import report
+
+    report(runs, folder, Console())
+
+
 if __name__ == "__main__":
     if processes.starter() == "lightning":
         processes.end_with_first_process()
     with stop.stop_on_signal(quiet=processes.rank() > 0), ExitStack() as stack:
-        command_line.run(train, "train", prepare=partial(arguments, stack))
+        command_line.run(
+            train, "train", prepare=partial(arguments, stack), report_sweep=report_sweep
+        )

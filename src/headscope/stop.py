@@ -47,6 +47,7 @@ class Interrupted(SystemExit):
 
     def __init__(self, number: int = signal.SIGINT) -> None:
         super().__init__(128 + number)
+        self.number = int(number)
 
 
 class _Receiver:

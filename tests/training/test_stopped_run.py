@@ -150,12 +150,18 @@ def test_a_sweep_skips_bad_values_and_the_same_command_continues_it(
     said = script("train", *words)
     assert said.code == 1
     assert "Traceback" not in said.err
-    last = said.err.splitlines()[-1]
-    assert "model.heads=two" in said.err.splitlines()[-2]  # Hydra cannot compose this run
-    assert "model.heads=3" in last  # this run composes, but its model cannot be built
-    assert "embed_dim=32 must be a multiple of heads=3" in last
+    built, composed = said.err.splitlines()[-2:]
+    assert "model.heads=3" in built  # this run composes, but its model cannot be built
+    assert "embed_dim=32 must be a multiple of heads=3" in built
+    assert "model.heads=two" in composed  # Hydra cannot compose this run
     [sweep] = Path("outputs").glob("gpt_multirun_*")
-    assert {path.name for path in sweep.iterdir()} == {"0", "2", "multirun.yaml"}
+    assert {path.name for path in sweep.iterdir()} == {
+        "0",
+        "2",
+        "multirun.yaml",
+        "sweep.csv",
+        "sweep.png",
+    }
     (sweep / "2/summary.json").unlink()  # as if the process had been killed
     before = (sweep / "0/checkpoints/last.ckpt").stat().st_mtime_ns
     said = script("train", *words)

@@ -5,19 +5,18 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.plugins import Plugins
 from hydra.experimental.callback import Callback
-from hydra.plugins.sweeper import Sweeper
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
-from headscope.cli.error_messages import USER_ERRORS, exit_on_error, one_line
+from headscope.cli import sweeps
+from headscope.cli.error_messages import exit_on_error
 from headscope.cli.help import help_text
 from headscope.cli.words import (
     CONF,
@@ -33,7 +32,6 @@ from headscope.cli.words import (
 )
 from headscope.config import register_schemas
 from headscope.errors import UserError
-from headscope.terminal import printable
 from headscope.training import processes
 from headscope.training.run_folder import make_new
 
@@ -57,16 +55,18 @@ def run(
     task: Callable[[Any], Any],
     config_name: str,
     prepare: Callable[[list[str], list[str]], list[str]] = lambda typed, quoted: quoted,
+    report_sweep: sweeps.ReportSweep | None = None,
 ) -> None:
     """Composes conf/<config_name>.yaml with the command line of this process, and calls `task` with
     the result.
 
     `prepare` is called with two versions of the command-line arguments: as the user typed them, and
-    quoted for Hydra. It returns the arguments that are passed to Hydra.
+    quoted for Hydra. It returns the arguments that are passed to Hydra. `report_sweep` is called
+    at the end of a sweep (`-m`).
 
     An error that the user can fix is printed in one line, and the process ends with exit code 1.
     The environment variable HYDRA_FULL_ERROR=1 shows the full traceback instead. If a run of a
-    sweep (`-m`) has such an error, the sweep continues, and the error is listed again at the end.
+    sweep has such an error, the sweep continues, and the error is listed again at the end.
     Ctrl-C ends the process with exit code 130.
     """
     # A process that Lightning started has inherited the value that the first process set below.
@@ -75,27 +75,18 @@ def run(
     os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise errors instead of printing them
     register_schemas()
     OmegaConf.register_new_resolver("command_line_id", _command_line_id, replace=True)
-    failures: list[str] = []
+    process = os.getpid()
 
     @functools.wraps(task)
     def guarded(config: Any) -> Any:
+        if os.getpid() != process:
+            return sweeps.run_elsewhere(task, config)
         # Errors are handled here, inside Hydra's call, because Hydra would print additional lines.
         with exit_on_error(full_error):
-            try:
+            if full_error or HydraConfig.get().mode != RunMode.MULTIRUN:
                 return task(config)
-            except USER_ERRORS as error:
-                sweep = HydraConfig.get().mode == RunMode.MULTIRUN
-                if full_error or not sweep or isinstance(error, BrokenPipeError):
-                    raise
-                note_failure(HydraConfig.get().overrides.task, error)
-                return None
+            return sweeps.run_here(task, config)
 
-    def note_failure(words: Sequence[str], error: BaseException) -> None:
-        failures.append(printable(f"{' '.join(words)}: {one_line(error)}"))
-        print(f"Error: {failures[-1]}", file=sys.stderr)
-
-    if not full_error:
-        skip_bad_runs(note_failure)
     with exit_on_error(full_error):
         words = sys.argv[1:]
         # If Lightning started this process, the first process has prepared the words.
@@ -107,14 +98,12 @@ def run(
             if HELP & set(typed):
                 print(help_text(config_name, [word for word in quoted if not word.startswith("-")]))
                 return
-            words = prepare(typed, quoted)
+            words = [*prepare(typed, quoted), *sweeps.optuna_defaults(typed)]
         sys.argv[1:] = words if processes.rank() == 0 else without_folder(words)
-        hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(guarded)()
-    if failures:
-        print("\nThese runs failed. The same command runs them again:", file=sys.stderr)
-        for failure in failures:
-            print(f"  {failure}", file=sys.stderr)
-        sys.exit(1)
+        with sweeps.recorded(full_error, report_sweep):
+            hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(
+                guarded
+            )()
 
 
 def without_folder(words: list[str]) -> list[str]:
@@ -123,26 +112,6 @@ def without_folder(words: list[str]) -> list[str]:
     keys = ("hydra.run.dir=", "hydra.output_subdir=", "hydra.job.name=")
     kept = [word for word in words if not word.startswith(keys)]
     return [*kept, "hydra.run.dir=.", "hydra.output_subdir=null"]
-
-
-def skip_bad_runs(note_failure: Callable[[Sequence[str], BaseException], None]) -> None:
-    """Makes a sweep skip runs whose configuration Hydra cannot compose. By default, Hydra ends the
-    whole sweep at such a run. `note_failure` is called for each skipped run, with its overrides and
-    the error."""
-
-    def remove_bad_runs(self: Sweeper, batch: Any) -> None:
-        for words in list(batch):
-            try:
-                Sweeper.validate_batch_is_legal(self, [words])
-            except USER_ERRORS as error:
-                note_failure(words, error)
-                batch.remove(words)
-
-    # Hydra's plugin loader loads this class itself. An import would give a different class object,
-    # which Hydra does not use.
-    plugins = Plugins.instance().class_name_to_class
-    sweeper: Any = plugins["hydra._internal.core_plugins.basic_sweeper.BasicSweeper"]
-    sweeper.validate_batch_is_legal = remove_bad_runs
 
 
 class NewFolder(Callback):

@@ -26,13 +26,17 @@ def write_files(rows: list[dict[str, Any]], folder: Path, block_sizes: Sequence[
     """Write comparison.csv and comparison.png. If `block_sizes` is not empty, also write
     lengths.png."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    with (folder / "comparison.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(rows, columns, folder / "comparison.csv")
     choice_chart(rows).savefig(folder / "comparison.png")
     if block_sizes:
         length_chart(rows, block_sizes).savefig(folder / "lengths.png")
+
+
+def write_csv(rows: Sequence[dict[str, Any]], columns: Sequence[str], path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def print_tables(rows: list[dict[str, Any]], folder: Path, console: Console) -> None:

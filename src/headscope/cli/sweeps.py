@@ -1,0 +1,306 @@
+"""The runs of a sweep (`-m`), with any of Hydra's launchers and sweepers.
+
+Hydra's launchers run a sweep in this process (basic), in other processes (joblib, submitit_local)
+or on a cluster (submitit_slurm). They send the task to the other processes with cloudpickle.
+Nothing that this process has set up exists there: neither its command line nor its signal handlers.
+
+A run that fails returns a `Failure`, so that the other runs of the sweep continue. All results come
+back through a `RecordingLauncher`, in the process that the user started.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext
+from omegaconf import DictConfig, open_dict, read_write
+
+from headscope import stop
+from headscope.cli.error_messages import BUG, USER_ERRORS, one_line
+from headscope.cli.words import quote
+from headscope.errors import first_line
+from headscope.terminal import printable
+
+
+@dataclass
+class SweepRun:
+    """A run of a sweep. `words` are its overrides, such as `seed=1`. `folder` is None if the run
+    could not be composed. `error` says why the run failed."""
+
+    words: tuple[str, ...]
+    folder: Path | None = None
+    error: str | None = None
+
+
+ReportSweep = Callable[[Sequence[SweepRun], Path], None]
+"""Shows the results of all runs of a sweep, and writes them to the folder of the sweep."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A failed run returns this instead of its loss."""
+
+    reason: str
+
+
+def run_here(task: Callable[[Any], Any], config: Any) -> Any:
+    """Runs one run of a sweep in the process of the sweep. A mistake of the user is printed, and
+    returned as a `Failure`."""
+    try:
+        return task(config)
+    except BrokenPipeError:
+        raise
+    except USER_ERRORS as error:
+        words = HydraConfig.get().overrides.task
+        print(f"Error: {described(words, one_line(error))}", file=sys.stderr)
+        return Failure(one_line(error))
+
+
+def run_elsewhere(task: Callable[[Any], Any], config: Any) -> Any:
+    """Runs one run of a sweep in a process that a launcher has started. Every error is returned as
+    a `Failure`.
+
+    Runs in parallel would mix their output, so the output goes to `<folder>.log`. When the run is
+    told to stop, it saves, and the process ends with 128 + the signal's number.
+    """
+    hydra = HydraConfig.get()
+    log = Path(f"{hydra.runtime.output_dir}.log")
+    in_submitit = "SUBMITIT_EXECUTOR" in os.environ
+    if not in_submitit:
+        # Ctrl-C signals every process of a terminal. The process of the sweep forwards it.
+        for name in ("SIGINT", "SIGHUP"):
+            if hasattr(signal, name):
+                signal.signal(getattr(signal, name), signal.SIG_IGN)
+    try:
+        with (
+            log.open("a", buffering=1, encoding="utf-8") as file,
+            redirect_stdout(file),
+            redirect_stderr(file),
+            stop.stop_on_signal(),
+            requeue_after_saving(),
+        ):
+            result = log_errors(task, config, log)
+    except stop.Interrupted as stopped:
+        if in_submitit:
+            raise
+        os._exit(128 + stopped.number)  # joblib would raise it in the process of the sweep
+    outcome = result.reason if isinstance(result, Failure) else f"finished, loss {result:.4f}"
+    print(f"run {hydra.job.num}: {printable(outcome)}", flush=True)
+    return result
+
+
+def log_errors(task: Callable[[Any], Any], config: Any, log: Path) -> Any:
+    try:
+        return task(config)
+    except USER_ERRORS as error:
+        print(f"Error: {printable(one_line(error))}", file=sys.stderr)
+        return Failure(one_line(error))
+    except Exception as error:
+        traceback.print_exc()
+        print(BUG, file=sys.stderr)
+        return Failure(f"a bug in headscope, with its traceback in {log}: {first_line(error)}")
+
+
+@contextmanager
+def requeue_after_saving() -> Iterator[None]:
+    """On SIGUSR2, submitit puts its job back in the queue and ends the process at once. Inside the
+    `with` block, the run saves before that."""
+    number: Any = getattr(signal, "SIGUSR2", None)
+    requeue: Any = number and signal.getsignal(number)
+    if not callable(requeue):  # not a job of submitit
+        yield
+        return
+    received = []
+
+    def save_first(number: int, frame: Any) -> None:
+        received.append(number)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def requeue_unsaved() -> None:
+        if received:
+            try:
+                requeue(number, None)
+            except SystemExit as ended:
+                os._exit(int(ended.code or 0) % 256)
+
+    signal.signal(number, save_first)
+    try:
+        with stop.on_stop(requeue_unsaved):
+            yield
+    except stop.Interrupted:
+        if received:
+            requeue(number, None)
+        raise
+    finally:
+        signal.signal(number, requeue)
+
+
+@dataclass
+class Sweep:
+    """All runs of the sweep of this process. `full_error` raises every error at once instead of
+    recording it."""
+
+    full_error: bool
+    runs: list[SweepRun] = field(default_factory=list)
+    folder: Path = Path()
+
+
+class RecordingLauncher(Launcher):
+    """Calls a launcher, and records the runs and their errors in a `Sweep`. Skips runs whose
+    configuration Hydra cannot compose: the launchers would end the whole sweep at such a run."""
+
+    def __init__(self, launcher: Launcher, sweep: Sweep, config: DictConfig, context: HydraContext):
+        self.launcher = launcher
+        self.sweep = sweep
+        self.config = config
+        self.context = context
+
+    def setup(self, **_: Any) -> None:
+        """The launcher is already set up."""
+
+    def launch(
+        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+    ) -> Sequence[JobReturn]:
+        runs = [SweepRun(tuple(words)) for words in job_overrides]
+        self.sweep.runs += runs
+        composed: list[int] = []
+        for index, (run, words) in enumerate(zip(runs, job_overrides, strict=True)):
+            try:
+                run.folder = self.folder_of(words, initial_job_idx + len(composed))
+                composed.append(index)
+            except USER_ERRORS as error:
+                if self.sweep.full_error:
+                    raise
+                run.error = one_line(error)
+                print(f"Error: {printable(' '.join(words) + ': ' + run.error)}", file=sys.stderr)
+        results = [
+            JobReturn(overrides=words, status=JobStatus.COMPLETED) for words in job_overrides
+        ]
+        if composed:
+            launched = self.launch_composed(
+                [runs[index] for index in composed],
+                [job_overrides[index] for index in composed],
+                initial_job_idx,
+            )
+            for index, result in zip(composed, launched, strict=True):
+                results[index] = result
+        return results
+
+    def launch_composed(
+        self, runs: Sequence[SweepRun], job_overrides: Sequence[Sequence[str]], first: int
+    ) -> Sequence[JobReturn]:
+        """The results of all runs. Optuna needs the loss, or None for a failed trial."""
+        try:
+            with stop.on_stop(stop_children):
+                results = self.launcher.launch(job_overrides, initial_job_idx=first)
+        except Exception as error:
+            # The launcher has lost a process, which was killed or ran out of memory.
+            if type(error).__module__.partition(".")[0] not in ("joblib", "submitit"):
+                raise
+            return [result_on_disk(run, first_line(error)) for run in runs]
+        for run, result in zip(runs, results, strict=True):
+            if isinstance(result.return_value, Failure):
+                run.error = result.return_value.reason
+                result.return_value = None
+        return results
+
+    def folder_of(self, words: Sequence[str], number: int) -> Path:
+        config = self.context.config_loader.load_sweep_config(self.config, list(words))
+        with open_dict(config):
+            config.hydra.job.num = number
+        return self.sweep.folder / config.hydra.sweep.subdir
+
+
+def result_on_disk(run: SweepRun, error: str) -> JobReturn:
+    """The result of a run whose launcher has failed. Other runs of that launcher may have
+    finished before."""
+    from headscope.training.recovery import read_summary
+
+    summary = run.folder and read_summary(run.folder)
+    if not summary:
+        run.error = f"its process ended without a result: {error}"
+    value = summary["val_loss"] if summary else None
+    return JobReturn(status=JobStatus.COMPLETED, _return_value=value)
+
+
+def stop_children() -> str | None:
+    """Stops the processes that joblib has started."""
+    children = multiprocessing.active_children()
+    for child in children:
+        child.terminate()
+    if not children:
+        return None
+    return "The runs finish their current step and save. To continue: the same command"
+
+
+def described(words: Sequence[str], error: str) -> str:
+    return printable(f"{' '.join(words)}: {error}")
+
+
+@contextmanager
+def recorded(full_error: bool, report: ReportSweep | None) -> Iterator[None]:
+    """Inside the `with` block, the runs of a sweep are recorded. At the end, `report` is called
+    with them, also if a process of the sweep ended unexpectedly. If runs failed, they are listed,
+    and this process ends with exit code 1."""
+    sweep = Sweep(full_error)
+    plugins: Any = Plugins
+    original = plugins.instantiate_launcher
+
+    def instantiate_launcher(
+        self: Plugins, hydra_context: HydraContext, task_function: Any, config: DictConfig
+    ) -> Launcher:
+        # All runs go to the same folder: in another process, or with another `experiment`, the
+        # interpolations in hydra.sweep.dir would give another one.
+        sweep.folder = Path(config.hydra.sweep.dir)
+        with read_write(config):
+            config.hydra.overrides.hydra.append(f"hydra.sweep.dir={quote(str(sweep.folder))}")
+        launcher = original(self, hydra_context, task_function, config)
+        return RecordingLauncher(launcher, sweep, config, hydra_context)
+
+    # Hydra's plugin loader loads this class itself. An import would give a different class object,
+    # which Hydra does not use.
+    classes = Plugins.instance().class_name_to_class
+    sweeper: Any = classes["hydra._internal.core_plugins.basic_sweeper.BasicSweeper"]
+    validate = sweeper.validate_batch_is_legal
+    try:
+        plugins.instantiate_launcher = instantiate_launcher
+        sweeper.validate_batch_is_legal = lambda self, batch: None  # RecordingLauncher does this
+        yield
+    except ValueError as error:
+        # Optuna raises this if all runs have failed. They are listed below.
+        if "No trials are completed" not in str(error):
+            raise
+    finally:
+        plugins.instantiate_launcher = original
+        sweeper.validate_batch_is_legal = validate
+    if sweep.runs and report:
+        report(sweep.runs, sweep.folder)
+    failed = [(run.words, run.error) for run in sweep.runs if run.error]
+    if failed:
+        print("\nThese runs failed. The same command runs them again:", file=sys.stderr)
+        for words, reason in failed:
+            print(f"  {described(words, reason)}", file=sys.stderr)
+        sys.exit(1)
+
+
+def optuna_defaults(words: Sequence[str]) -> list[str]:
+    """Arguments that are added for `hydra/sweeper=optuna`. A failed run does not end the sweep, and
+    the same command tries the same values, so that it continues the unfinished runs."""
+    if "hydra/sweeper=optuna" not in words:
+        return []
+    defaults = ["hydra.sweeper.max_failure_rate=1"]
+    if "hydra/sweeper/sampler=grid" not in words:  # the grid has no random numbers
+        defaults.append("hydra.sweeper.sampler.seed=1")
+    given = {word.partition("=")[0].lstrip("+") for word in words}
+    return [word for word in defaults if word.partition("=")[0] not in given]

@@ -1,0 +1,77 @@
+"""Laws of sweeps whose runs train in other processes, started for real, and of Optuna."""
+
+import csv
+import sys
+from pathlib import Path
+
+import pytest
+from many_processes import SCRIPT, TINY, Ended, end, start
+
+from headscope.checkpoint import load
+
+FOLDER = Path("outputs/sweep")
+
+
+@pytest.fixture(autouse=True)
+def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A file whose name has a meaning in Hydra's grammar."""
+    monkeypatch.chdir(tmp_path)
+    Path("a, $b=c.txt").write_text("".join(f"line {i} of the text\n" for i in range(400)))
+    return "data.path=a, $b=c.txt"
+
+
+def sweep(*words: str) -> Ended:
+    tiny = [word for word in TINY if not word.startswith("model.heads=")]
+    command = [sys.executable, SCRIPT, "-m", *tiny, f"hydra.sweep.dir={FOLDER}", *words]
+    return end(start([*command, "trainer.max_steps=2"]))
+
+
+def rows() -> list[dict[str, str]]:
+    with (FOLDER / "sweep.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("launcher", ["joblib", "submitit_local"])
+def test_runs_in_parallel_share_tokens_and_one_failure_is_listed(launcher: str, text: str) -> None:
+    pytest.importorskip(f"hydra_plugins.hydra_{launcher.partition('_')[0]}_launcher")
+    words = [text, f"hydra/launcher={launcher}", "model.heads=2,3,4"]
+    ended = sweep(*words)
+    assert ended.code == 1
+    assert "Traceback" not in ended.err
+    assert "model.heads=3" in ended.err.splitlines()[-1]
+    assert "must be a multiple of heads=3" in ended.err.splitlines()[-1]
+    assert len([path for path in Path("data").iterdir() if path.is_dir()]) == 1
+    for run, heads in (("0", 2), ("2", 4)):
+        model = load(FOLDER / run / "checkpoints/best.ckpt")
+        assert model.config.model.heads == heads
+        assert model.config.data.path == "a, $b=c.txt"
+    table = rows()
+    assert [row["state"] for row in table] == ["best", "finished", "failed"]
+    assert float(table[0]["val_loss"]) <= float(table[1]["val_loss"])
+    assert (FOLDER / "sweep.png").stat().st_size > 0
+    before = (FOLDER / "0/checkpoints/last.ckpt").stat().st_mtime_ns
+    (FOLDER / "2/summary.json").unlink()  # as if the process had been killed
+    if launcher == "joblib":
+        assert sweep(*words).code == 1
+        assert rows() == table
+        assert (FOLDER / "0/checkpoints/last.ckpt").stat().st_mtime_ns == before
+        assert "already finished" in (FOLDER / "0.log").read_text()
+        assert "at step 2 of 2" in (FOLDER / "2.log").read_text()
+
+
+def test_a_failed_trial_does_not_end_the_study(text: str) -> None:
+    pytest.importorskip("hydra_plugins.hydra_optuna_sweeper")
+    ended = sweep(
+        text,
+        "hydra/sweeper=optuna",
+        "hydra.sweeper.n_trials=6",
+        "optimizer.lr=interval(0.001,0.01)",
+        "model.heads=choice(2,3)",
+    )
+    assert ended.code == 1
+    assert "Traceback" not in ended.err
+    table = rows()
+    assert len(table) == 6
+    assert {row["state"] for row in table} == {"best", "finished", "failed"}
+    assert all((row["state"] == "failed") == (row["model.heads"] == "3") for row in table)
+    assert all(0.001 <= float(row["optimizer.lr"]) <= 0.01 for row in table)
