@@ -148,7 +148,9 @@ def test_every_command_in_the_docs_composes(words: tuple[str, ...]) -> None:
     script = Path(program)
     if script.parent.name == "scripts" and script.suffix == ".py":
         if "-m" in arguments:  # the first run of a sweep
-            arguments = [word.partition(",")[0] for word in arguments]
+            values = re.compile(r"(?:choice|interval)\((.*)\)")  # of Hydra's sweepers
+            arguments = [values.sub(r"\1", word).partition(",")[0] for word in arguments]
+            arguments = [word for word in arguments if not word.startswith("hydra")]
         arguments = [word for word in arguments if "=" in word]
         config = typed(script.stem, *arguments, *implied_data(arguments))
         if any(word.startswith("compare.choices=") for word in arguments):

@@ -230,9 +230,12 @@ def test_ranks_share_out_validation(length, block_size, batch_size, world_size, 
     options = {"block_size": block_size, "batch_size": batch_size, "every": every}
     tokens = np.arange(length)
     whole = dealt(ValidationWindows(tokens, **options), None)
+    counts = set()
     for rank in range(world_size):
-        part = ValidationWindows(tokens, rank=rank, world_size=world_size, **options)
-        assert dealt(part, None) == whole[rank::world_size]
+        part = dealt(ValidationWindows(tokens, rank=rank, world_size=world_size, **options), None)
+        assert [batch for batch in part if batch != ([], [])] == whole[rank::world_size]
+        counts.add(len(part))
+    assert len(counts) == 1  # an empty batch is added where one is missing
 
 
 @pytest.mark.parametrize("length", [0, 1])
