@@ -154,3 +154,15 @@ def test_accumulate_is_auto_or_a_number(script, value):
     assert said.code == 1
     assert "trainer.accumulate=" in said.err
     assert said.err.count("\n") == 1
+
+
+def test_the_same_sweep_with_auto_finds_its_runs_finished(script, speeches):
+    words = [*QUICK, f"data.path={speeches}", "trainer.batch_size=4", "trainer.accumulate=auto"]
+    for _ in range(2):
+        said = script("train", "-m", *words, "seed=1,2", "hydra.sweep.dir=sweep")
+        assert said.code == 0, said.err
+    assert said.out.count("already finished") == 2
+    assert batches_of("sweep/0") == (4, 1)
+    other = [word.replace("batch_size=4", "batch_size=8") for word in words]
+    said = script("train", "-m", *other, "seed=1,2", "hydra.sweep.dir=sweep")
+    assert "other settings of trainer" in said.err

@@ -78,6 +78,7 @@ def test_a_model_larger_than_this_machine_can_be_planned(plan):
     ("word", "said"),
     [
         ("estimate.devices=0", "estimate.devices=0 must be above 0"),
+        ("estimate.devices=5", "trainer.batch_size=12 must be a multiple of estimate.devices=5"),
         ("estimate.mfu=-1", "estimate.mfu=-1.0 must be above 0"),
         ("estimate.strategy=zero", "must be one of ddp, fsdp"),
         ("tokenizer=char", "give its size"),

@@ -52,11 +52,8 @@ class Capacity:
         def fits(parts: int) -> bool:
             return self.fits(self.estimated(split(parts)))
 
-        possible = [
-            parts
-            for parts in range(1, size // self.devices + 1)
-            if size % parts == 0 and size // parts % self.devices == 0
-        ]
+        shared = size // self.devices  # every device gets as much of every part
+        possible = [parts for parts in range(1, shared + 1) if shared % parts == 0]
         # Smaller parts need less memory. So a binary search finds the first number that fits.
         first = bisect_left(possible, True, key=fits)
         found = split(possible[min(first, len(possible) - 1)])

@@ -37,6 +37,11 @@ def plan(config: TrainConfig, planned: PlanConfig) -> dict[str, Any]:
     """
     check_plan(planned)
     check_settings(config)
+    if config.trainer.batch_size % planned.devices:
+        raise UserError(
+            f"trainer.batch_size={config.trainer.batch_size} must be a multiple of "
+            f"estimate.devices={planned.devices}, which share every batch"
+        )
     vocab_size = planned.vocab_size or vocab_size_of(config.tokenizer)
     gpu_memory = None if planned.gpu_gib is None else int(planned.gpu_gib * 2**30)
     precision = precision_of(config.trainer)
