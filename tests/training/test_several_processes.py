@@ -184,7 +184,7 @@ def test_a_signal_to_any_process_saves_and_ends_all(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = [*TINY, f"data.path={speeches}", f"store_dir={alone / 'data'}"]
-    words += ["trainer.max_steps=100000", "trainer.val_every_steps=100000"]
+    words += ["trainer.max_steps=100000", "trainer.val_every_steps=20"]
     running = start([*command(way, 2), *words, "hydra.run.dir=outputs/run"])
     children = wait_for_steps(running, 3)
     if receiver == "all":
@@ -227,12 +227,12 @@ def test_an_error_is_printed_once(speeches: Path, tmp_path: Path) -> None:
     words = [*TINY, f"data.path={speeches}", "trainer.batch_size=9"]
     for way in ("lightning", "torchrun"):
         ended = train(way, 2, *words)
-        assert ended.code == 1
+        assert ended.code == 1, ended.err
         lines = [line for line in ended.err.splitlines() if line.startswith("Error: ")]
         assert lines == [
             "Error: trainer.batch_size=9 must be a multiple of the number of devices (2): for "
             "example 8 or 10"
-        ]
+        ], ended.err
     assert not list(Path().glob("outputs/*"))
 
 
