@@ -21,7 +21,7 @@ from headscope.training.process import prepare_process
 from headscope.training.recovery import ResumeCheckpoint
 from headscope.training.resume import with_batches_of
 from headscope.training.run_folder import how_to_resume, is_run
-from headscope.training.sharding import consolidate
+from headscope.training.sharding import ShardedStrategy, consolidate
 
 COMPARED = (
     "model.layers",
@@ -45,7 +45,8 @@ def fit(run: Run) -> dict[str, Any]:
     Raises `headscope.stop.Interrupted` after a stop signal. Raises UserError if memory or disk
     space runs out.
     """
-    prepare_process(keep_freed=not run.capacity.is_scarce(run.estimate))
+    sharded = isinstance(run.trainer.strategy, ShardedStrategy)
+    prepare_process(keep_freed=not sharded and not run.capacity.is_scarce(run.estimate))
     run.checkpoint_saver.folder.mkdir(parents=True, exist_ok=True)
     if run.processes.is_first:
         run.checkpoint_saver.on_first_save = partial(_write_latest, run.folder)
