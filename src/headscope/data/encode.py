@@ -5,16 +5,17 @@ progress.json says how far they are. A process that continues reads the text of 
 again, but does not encode it again.
 """
 
+import copy
 import json
 import math
 import os
+import threading
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -92,7 +93,10 @@ def encode_corpus(
         pool = stack.enter_context(ThreadPoolExecutor(threads))
         batches = iter(track(reader.batches(), corpus.size()))
         stack.callback(getattr(batches, "close", lambda: None))  # ends a progress bar
-        encoded = in_order(pool, partial(encode_batch, tokenizer), batches, ahead=2 * threads)
+        own = OwnTokenizer(tokenizer)
+        encoded = in_order(
+            pool, lambda batch: encode_batch(own.tokenizer, batch), batches, ahead=2 * threads
+        )
         for number, (batch, tokens) in enumerate(encoded, start=1):
             writer.write(batch, tokens)
             if number % SHARD == 0:
@@ -114,6 +118,14 @@ def encode_validation(corpus: Corpus, tokenizer: Tokenizer) -> np.ndarray:
             parts.extend(encode_batch(tokenizer, batch).values())
     tokens = np.concatenate([np.empty(0, token_dtype(tokenizer.vocab_size)), *parts])
     return tokens[: int(min(limit, len(tokens)))]
+
+
+class OwnTokenizer(threading.local):
+    """`tokenizer` is a copy for each thread. Threads that share a `tiktoken.Encoding` wait for each
+    other, which makes two threads about as slow as one."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = copy.deepcopy(tokenizer)
 
 
 def encode_batch(tokenizer: Tokenizer, batch: Batch) -> dict[Split, np.ndarray]:
