@@ -23,7 +23,9 @@ from headscope.nn import GPT
 SHARED = "head_types"  # a part of train.yaml and of analyze.yaml, no root
 ROOTS = sorted(file.stem for file in CONF.glob("*.yaml") if file.stem != SHARED)
 CHOICES = sorted(
-    (file.parent.relative_to(CONF).as_posix(), file.stem) for file in CONF.glob("*/**/*.yaml")
+    (file.parent.relative_to(CONF).as_posix(), file.stem)
+    for file in CONF.glob("*/**/*.yaml")
+    if not file.is_relative_to(CONF / "hydra")
 )
 EXPERIMENTS = [option for group, option in CHOICES if group == "experiment"]
 GROUPS = [(group, option) for group, option in CHOICES if group != "experiment"]

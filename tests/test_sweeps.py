@@ -1,6 +1,7 @@
 """Laws of sweeps whose runs train in other processes, started for real, and of Optuna."""
 
 import csv
+import os
 import sys
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from many_processes import SCRIPT, TINY, Ended, end, start
 
 from headscope.checkpoint import load
+from headscope.cli import command_line
 
 FOLDER = Path("outputs/sweep")
 
@@ -38,7 +40,7 @@ def test_runs_in_parallel_share_tokens_and_one_failure_is_listed(launcher: str, 
     ended = sweep(*words)
     assert ended.code == 1
     assert "Traceback" not in ended.err
-    assert "model.heads=3" in ended.err.splitlines()[-1]
+    assert ended.err.splitlines()[-1].startswith("  model.heads=3: ")
     assert "must be a multiple of heads=3" in ended.err.splitlines()[-1]
     assert len([path for path in Path("data").iterdir() if path.is_dir()]) == 1
     for run, heads in (("0", 2), ("2", 4)):
@@ -75,3 +77,23 @@ def test_a_failed_trial_does_not_end_the_study(text: str) -> None:
     assert {row["state"] for row in table} == {"best", "finished", "failed"}
     assert all((row["state"] == "failed") == (row["model.heads"] == "3") for row in table)
     assert all(0.001 <= float(row["optimizer.lr"]) <= 0.01 for row in table)
+
+
+def test_another_launcher_continues_the_same_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    def identity(*words: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["train.py", "-m", *words])
+        return command_line._command_line_id()
+
+    launcher = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
+    assert identity("seed=1,2", *launcher) == identity("seed=1,2") != identity("seed=1,3")
+
+
+@pytest.mark.parametrize("choice", ["hydra/launcher=slurm", "hydra/sweeper=optuna"])
+def test_a_missing_extra_is_one_line(choice: str, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['hydra_plugins'] = None")
+    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    ended = end(start([sys.executable, SCRIPT, "-m", "seed=1,2", choice], PYTHONPATH=paths))
+    assert ended.code == 1
+    assert ended.err.count("\n") == 1
+    key = choice.replace("=slurm", "=submitit_slurm")
+    assert ended.err == f"Error: {key} is not installed: pip install -e '.[sweeps]'\n"

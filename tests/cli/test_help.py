@@ -16,7 +16,9 @@ from headscope.config import SCHEMAS, register_schemas
 
 SCRIPT_OF = {"suite": "benchmark", "compare": "compare"}  # all other groups belong to train
 CHOICES = sorted(
-    (file.parent.relative_to(CONF).as_posix(), file.stem) for file in CONF.glob("*/**/*.yaml")
+    (file.parent.relative_to(CONF).as_posix(), file.stem)
+    for file in CONF.glob("*/**/*.yaml")
+    if not file.is_relative_to(CONF / "hydra")
 )
 
 

@@ -130,6 +130,8 @@ class NewFolder(Callback):
 
 def _command_line_id() -> str:
     """A hash of the command line, as eight hexadecimal digits: the same arguments give the same
-    digits."""
-    words = [word for word in sys.argv[1:] if word not in MULTIRUN]
+    digits. Another launcher does not change them, so that it continues the same sweep."""
+    words = [
+        word for word in sys.argv[1:] if word not in MULTIRUN and not sweeps.is_launcher_word(word)
+    ]
     return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:8]

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hydra.errors import HydraException, OverrideParseException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import (
     ConfigAttributeError,
     ConfigKeyError,
@@ -23,6 +23,14 @@ from headscope.training.processes import first_reports
 
 USER_ERRORS = (UserError, OSError, YAMLError, HydraException, OmegaConfBaseException)
 """Errors that the user can fix. All other errors are bugs."""
+
+FROM_SWEEPS_EXTRA = (
+    "hydra/launcher/joblib",
+    "hydra/launcher/submitit_local",
+    "hydra/launcher/submitit_slurm",
+    "hydra/sweeper/optuna",
+)
+"""Choices that Hydra finds only if the extra `sweeps` is installed."""
 
 BUG = """
 This is a bug in headscope, not your mistake. Please report it with the traceback above. See
@@ -73,6 +81,9 @@ def one_line(error: BaseException) -> str:
         error = error.__cause__
     if isinstance(error, OverrideParseException):
         return f"{error.override}: Hydra cannot read this as key=value: put the value in quotes"
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file in FROM_SWEEPS_EXTRA:
+        group, _, choice = str(error.missing_cfg_file).rpartition("/")
+        return f"{group}={choice} is not installed: pip install -e '.[sweeps]'"
     if isinstance(error, MissingMandatoryValue):
         return f"{error.full_key}= must be given"
     if isinstance(error, ConfigKeyError | ConfigAttributeError) and error.full_key:

@@ -57,7 +57,8 @@ def sections_of(root: str, words: Sequence[str]) -> tuple[str, list[Section]]:
     chosen = composed.hydra.runtime.choices
     # The script's own groups come before the groups that it includes from train.yaml.
     own = {str(file.config_path).split("/")[0] for file in files if file.parent == root}
-    groups = in_order(group for group in {*chosen, *map(str, composed)} if (CONF / group).is_dir())
+    named = {group for group in {*chosen, *map(str, composed)} if not group.startswith("hydra/")}
+    groups = in_order(group for group in named if (CONF / group).is_dir())
     groups.sort(key=lambda group: group.split("/")[0] not in own)
     # Comments in the script's own file take precedence over comments in other files.
     comments: dict[str, str] = {}

@@ -12,6 +12,8 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -29,7 +31,7 @@ from omegaconf import DictConfig, open_dict, read_write
 from headscope import stop
 from headscope.cli.error_messages import BUG, USER_ERRORS, one_line
 from headscope.cli.words import quote
-from headscope.errors import first_line
+from headscope.errors import UserError, first_line
 from headscope.terminal import printable
 
 
@@ -82,6 +84,7 @@ def run_elsewhere(task: Callable[[Any], Any], config: Any) -> Any:
         for name in ("SIGINT", "SIGHUP"):
             if hasattr(signal, name):
                 signal.signal(getattr(signal, name), signal.SIG_IGN)
+        threading.Thread(target=stop_without_parent, args=(os.getppid(),), daemon=True).start()
     try:
         with (
             log.open("a", buffering=1, encoding="utf-8") as file,
@@ -91,6 +94,8 @@ def run_elsewhere(task: Callable[[Any], Any], config: Any) -> Any:
             requeue_after_saving(),
         ):
             result = log_errors(task, config, log)
+    except UserError as error:
+        result = Failure(one_line(error))
     except stop.Interrupted as stopped:
         if in_submitit:
             raise
@@ -98,6 +103,14 @@ def run_elsewhere(task: Callable[[Any], Any], config: Any) -> Any:
     outcome = result.reason if isinstance(result, Failure) else f"finished, loss {result:.4f}"
     print(f"run {hydra.job.num}: {printable(outcome)}", flush=True)
     return result
+
+
+def stop_without_parent(parent: int) -> None:
+    """Stops this process when the process of the sweep has ended, for example because it was
+    killed. The run saves first."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def log_errors(task: Callable[[Any], Any], config: Any, log: Path) -> Any:
@@ -115,7 +128,8 @@ def log_errors(task: Callable[[Any], Any], config: Any, log: Path) -> Any:
 @contextmanager
 def requeue_after_saving() -> Iterator[None]:
     """On SIGUSR2, submitit puts its job back in the queue and ends the process at once. Inside the
-    `with` block, the run saves before that."""
+    `with` block, the run saves before that. Raises UserError when submitit may not requeue the job
+    again."""
     number: Any = getattr(signal, "SIGUSR2", None)
     requeue: Any = number and signal.getsignal(number)
     if not callable(requeue):  # not a job of submitit
@@ -140,7 +154,15 @@ def requeue_after_saving() -> Iterator[None]:
             yield
     except stop.Interrupted:
         if received:
-            requeue(number, None)
+            try:
+                requeue(number, None)
+            except Exception as error:
+                if type(error).__name__ != "UncompletedJobError":
+                    raise
+                raise UserError(
+                    "saved at the time limit, but not requeued: to requeue it more often, raise "
+                    "hydra.launcher.max_num_timeout"
+                ) from error
         raise
     finally:
         signal.signal(number, requeue)
@@ -244,6 +266,12 @@ def stop_children() -> str | None:
     return "The runs finish their current step and save. To continue: the same command"
 
 
+def differing(words: Sequence[str], runs: Sequence[SweepRun]) -> list[str]:
+    """Those of `words` that are not the same in all runs. All words if that would be none."""
+    common = set.intersection(*(set(run.words) for run in runs))
+    return [word for word in words if word not in common] or list(words)
+
+
 def described(words: Sequence[str], error: str) -> str:
     return printable(f"{' '.join(words)}: {error}")
 
@@ -290,8 +318,13 @@ def recorded(full_error: bool, report: ReportSweep | None) -> Iterator[None]:
     if failed:
         print("\nThese runs failed. The same command runs them again:", file=sys.stderr)
         for words, reason in failed:
-            print(f"  {described(words, reason)}", file=sys.stderr)
+            print(f"  {described(differing(words, sweep.runs), reason)}", file=sys.stderr)
         sys.exit(1)
+
+
+def is_launcher_word(word: str) -> bool:
+    """Whether an argument says how the runs of a sweep are started, and not what they train."""
+    return word.lstrip("+~").startswith(("hydra/launcher=", "hydra.launcher."))
 
 
 def optuna_defaults(words: Sequence[str]) -> list[str]:

@@ -230,6 +230,8 @@ def check_groups(typed: Sequence[str]) -> None:
             raise UserError(
                 f"{argument}: this is a group of keys: set one of its keys with hydra.KEY=value"
             )
+        if group.startswith("hydra/"):
+            continue  # most of these choices are not in conf/: Hydra and its plugins define them
         if not equals or not GROUP.fullmatch(group) or not (CONF / group).is_dir():
             continue
         options = choices_of(group)
