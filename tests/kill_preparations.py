@@ -15,6 +15,7 @@ import filecmp
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -99,7 +100,7 @@ def main() -> None:
                 finished += 1
                 if found := differences(store_in(whole), store_in(root)):
                     sys.exit(f"the stores differ: {', '.join(found)}")
-                subprocess.run(["rm", "-r", str(root)], check=True)
+                shutil.rmtree(root)
         finish(*(start(text, root, options.tokenizer) for _ in range(2)))
         if found := differences(store_in(whole), store_in(root)):
             sys.exit(f"the stores differ: {', '.join(found)}")

@@ -120,7 +120,7 @@ def test_several_processes_train_as_one(
 
 
 @linux
-@pytest.mark.parametrize(("strategy", "dropout"), [("ddp", 0.1), ("fsdp", 0)])
+@pytest.mark.parametrize(("strategy", "dropout"), [("ddp", 0.1), ("fsdp", 0.1), ("fsdp", 0)])
 def test_a_killed_run_continues_with_any_number_of_processes(
     strategy: str,
     dropout: float,

@@ -81,14 +81,14 @@ def prepare(task: tuple[Path, str]) -> Figures:
     with temporary_folder() as root, PeakMemory() as memory:
         started = time.perf_counter()
         made = TOKENIZERS[name](training_texts(corpus))
-        made_after = time.perf_counter() - started
+        tokenizer_seconds = time.perf_counter() - started
         prepare_store(corpus, partial(tokenizer.stored, state=made.state()), root=root)
         seconds = time.perf_counter() - started
     megabytes = file.stat().st_size / 1e6
     return {
         "seconds": seconds,
-        "tokenizer_seconds": made_after,
-        "speed": megabytes / (seconds - made_after) / process_cores(),
+        "tokenizer_seconds": tokenizer_seconds,
+        "speed": megabytes / (seconds - tokenizer_seconds) / process_cores(),
         "memory_mib": memory.peak,
     }
 

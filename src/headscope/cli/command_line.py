@@ -15,7 +15,7 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
-from headscope.cli import sweeps
+from headscope.cli import sweep_run, sweeps
 from headscope.cli.error_messages import exit_on_error
 from headscope.cli.help import help_text
 from headscope.cli.words import (
@@ -80,12 +80,12 @@ def run(
     @functools.wraps(task)
     def guarded(config: Any) -> Any:
         if os.getpid() != process:
-            return sweeps.run_elsewhere(task, config)
+            return sweep_run.run_elsewhere(task, config)
         # Errors are handled here, inside Hydra's call, because Hydra would print additional lines.
         with exit_on_error(full_error):
             if full_error or HydraConfig.get().mode != RunMode.MULTIRUN:
                 return task(config)
-            return sweeps.run_here(task, config)
+            return sweep_run.run_here(task, config)
 
     with exit_on_error(full_error):
         words = sys.argv[1:]

@@ -1,8 +1,7 @@
 """The runs of a sweep (`-m`), with any of Hydra's launchers and sweepers.
 
 Hydra's launchers run a sweep in this process (basic), in other processes (joblib, submitit_local)
-or on a cluster (submitit_slurm). They send the task to the other processes with cloudpickle.
-Nothing that this process has set up exists there: neither its command line nor its signal handlers.
+or on a cluster (submitit_slurm).
 
 A run that fails returns a `Failure`, so that the other runs of the sweep continue. All results come
 back through a `RecordingLauncher`, in the process that the user started.
@@ -10,18 +9,13 @@ back through a `RecordingLauncher`, in the process that the user started.
 
 import multiprocessing
 import os
-import signal
 import sys
-import threading
-import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
@@ -29,9 +23,10 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig, open_dict, read_write
 
 from headscope import stop
-from headscope.cli.error_messages import BUG, USER_ERRORS, one_line
+from headscope.cli.error_messages import USER_ERRORS, one_line
+from headscope.cli.sweep_run import Failure, described
 from headscope.cli.words import quote
-from headscope.errors import UserError, first_line
+from headscope.errors import first_line
 from headscope.terminal import printable
 
 
@@ -47,125 +42,6 @@ class SweepRun:
 
 ReportSweep = Callable[[Sequence[SweepRun], Path], None]
 """Shows the results of all runs of a sweep, and writes them to the folder of the sweep."""
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A failed run returns this instead of its loss."""
-
-    reason: str
-
-
-def run_here(task: Callable[[Any], Any], config: Any) -> Any:
-    """Runs one run of a sweep in the process of the sweep. A mistake of the user is printed, and
-    returned as a `Failure`."""
-    try:
-        return task(config)
-    except BrokenPipeError:
-        raise
-    except USER_ERRORS as error:
-        words = HydraConfig.get().overrides.task
-        print(f"Error: {described(words, one_line(error))}", file=sys.stderr)
-        return Failure(one_line(error))
-
-
-def run_elsewhere(task: Callable[[Any], Any], config: Any) -> Any:
-    """Runs one run of a sweep in a process that a launcher has started. Every error is returned as
-    a `Failure`.
-
-    Runs in parallel would mix their output, so the output goes to `<folder>.log`. When the run is
-    told to stop, it saves, and the process ends with 128 + the signal's number.
-    """
-    hydra = HydraConfig.get()
-    log = Path(f"{hydra.runtime.output_dir}.log")
-    in_submitit = "SUBMITIT_EXECUTOR" in os.environ
-    if not in_submitit:
-        # Ctrl-C signals every process of a terminal. The process of the sweep forwards it.
-        for name in ("SIGINT", "SIGHUP"):
-            if hasattr(signal, name):
-                signal.signal(getattr(signal, name), signal.SIG_IGN)
-        threading.Thread(target=stop_without_parent, args=(os.getppid(),), daemon=True).start()
-    try:
-        with (
-            log.open("a", buffering=1, encoding="utf-8") as file,
-            redirect_stdout(file),
-            redirect_stderr(file),
-            stop.stop_on_signal(),
-            requeue_after_saving(),
-        ):
-            result = log_errors(task, config, log)
-    except UserError as error:
-        result = Failure(one_line(error))
-    except stop.Interrupted as stopped:
-        if in_submitit:
-            raise
-        os._exit(128 + stopped.number)  # joblib would raise it in the process of the sweep
-    outcome = result.reason if isinstance(result, Failure) else f"finished, loss {result:.4f}"
-    print(f"run {hydra.job.num}: {printable(outcome)}", flush=True)
-    return result
-
-
-def stop_without_parent(parent: int) -> None:
-    """Stops this process when the process of the sweep has ended, for example because it was
-    killed. The run saves first."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def log_errors(task: Callable[[Any], Any], config: Any, log: Path) -> Any:
-    try:
-        return task(config)
-    except USER_ERRORS as error:
-        print(f"Error: {printable(one_line(error))}", file=sys.stderr)
-        return Failure(one_line(error))
-    except Exception as error:
-        traceback.print_exc()
-        print(BUG, file=sys.stderr)
-        return Failure(f"a bug in headscope, with its traceback in {log}: {first_line(error)}")
-
-
-@contextmanager
-def requeue_after_saving() -> Iterator[None]:
-    """On SIGUSR2, submitit puts its job back in the queue and ends the process at once. Inside the
-    `with` block, the run saves before that. Raises UserError when submitit may not requeue the job
-    again."""
-    number: Any = getattr(signal, "SIGUSR2", None)
-    requeue: Any = number and signal.getsignal(number)
-    if not callable(requeue):  # not a job of submitit
-        yield
-        return
-    received = []
-
-    def save_first(number: int, frame: Any) -> None:
-        received.append(number)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    def requeue_unsaved() -> None:
-        if received:
-            try:
-                requeue(number, None)
-            except SystemExit as ended:
-                os._exit(int(ended.code or 0) % 256)
-
-    signal.signal(number, save_first)
-    try:
-        with stop.on_stop(requeue_unsaved):
-            yield
-    except stop.Interrupted:
-        if received:
-            try:
-                requeue(number, None)
-            except Exception as error:
-                if type(error).__name__ != "UncompletedJobError":
-                    raise
-                raise UserError(
-                    "saved at the time limit, but not requeued: to requeue it more often, raise "
-                    "hydra.launcher.max_num_timeout"
-                ) from error
-        raise
-    finally:
-        signal.signal(number, requeue)
 
 
 @dataclass
@@ -223,6 +99,8 @@ class RecordingLauncher(Launcher):
         self, runs: Sequence[SweepRun], job_overrides: Sequence[Sequence[str]], first: int
     ) -> Sequence[JobReturn]:
         """The results of all runs. Optuna needs the loss, or None for a failed trial."""
+        # When a signal ends the sweep, joblib's helper process warns of what it then cleans up.
+        os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker:UserWarning")
         try:
             with stop.on_stop(stop_children):
                 results = self.launcher.launch(job_overrides, initial_job_idx=first)
@@ -270,10 +148,6 @@ def differing(words: Sequence[str], runs: Sequence[SweepRun]) -> list[str]:
     """Those of `words` that are not the same in all runs. All words if that would be none."""
     common = set.intersection(*(set(run.words) for run in runs))
     return [word for word in words if word not in common] or list(words)
-
-
-def described(words: Sequence[str], error: str) -> str:
-    return printable(f"{' '.join(words)}: {error}")
 
 
 @contextmanager

@@ -248,9 +248,8 @@ class ShardWriter:
         return self.tokens[split] < self.limits[split]
 
     def write(self, batch: Batch, tokens: dict[Split, np.ndarray]) -> None:
-        for split, begins, _ in batch.pieces:
+        for split, _, _ in batch.pieces:
             self.pieces[split] += 1
-            self.documents[split] += begins
         for split, array in tokens.items():
             room = max(0, self.limits[split] - self.tokens[split])
             array = array[: int(min(room, len(array)))]
@@ -260,6 +259,7 @@ class ShardWriter:
             except OSError as error:
                 raise self._cannot_write(split, error) from error
             self.tokens[split] += len(array)
+            self.documents[split] += int(np.count_nonzero(array == self.tokenizer.end_of_text))
             self.checksums[split] = zlib.crc32(data, self.checksums[split])
 
     def end_shard(self) -> None:
