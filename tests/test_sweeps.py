@@ -2,14 +2,18 @@
 
 import csv
 import os
+import signal
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from many_processes import SCRIPT, TINY, Ended, end, start
+from many_processes import SCRIPT, SECONDS, TINY, Ended, end, start
 
 from headscope.checkpoint import load
 from headscope.cli import command_line
+from headscope.training.run_folder import is_run
 
 FOLDER = Path("outputs/sweep")
 
@@ -86,6 +90,31 @@ def test_another_launcher_continues_the_same_sweep(monkeypatch: pytest.MonkeyPat
 
     launcher = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
     assert identity("seed=1,2", *launcher) == identity("seed=1,2") != identity("seed=1,3")
+
+
+def test_ctrl_c_saves_the_runs_in_other_processes(text: str) -> None:
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    words = [*TINY, text, "trainer.max_steps=1000000", "trainer.val_every_steps=20"]
+    launcher = ["seed=1,2", "hydra/launcher=joblib", f"hydra.sweep.dir={FOLDER}"]
+    running = start([sys.executable, SCRIPT, "-m", *words, *launcher])
+    logs = [FOLDER / "0.log", FOLDER / "1.log"]
+    wait_until(lambda: all(log.exists() and "step 20 " in log.read_text() for log in logs))
+    os.killpg(running.pid, signal.SIGINT)
+    ended = end(running)
+    assert ended.code == 130
+    assert ended.err.splitlines() == [
+        "Stopped by SIGINT.",
+        "The runs finish their current step and save. To continue: the same command",
+    ]
+    wait_until(lambda: all("Saved at step " in log.read_text() for log in logs))
+    assert all(is_run(log.with_suffix("")) for log in logs)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 @pytest.mark.parametrize("choice", ["hydra/launcher=slurm", "hydra/sweeper=optuna"])

@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -169,6 +171,26 @@ def test_the_number_of_tokens_is_limited(tmp_path, streaming, validation):
     unlimited = prepare_store(everything, tokenizers.byte, root=tmp_path / "all")
     assert np.array_equal(store.train, unlimited.train[:9_001])
     assert np.array_equal(store.validation, unlimited.validation[:1_000])
+    description = json.loads((store.folder / "store.json").read_text())
+    for split, tokens in (("train", store.train), ("validation", store.validation)):
+        starts = np.count_nonzero(tokens == store.tokenizer.end_of_text)
+        assert description[f"{split}_documents"] == starts
+
+
+def test_each_thread_encodes_with_its_own_copy_of_the_tokenizer():
+    tokenizer = bpe([TEXT])
+    own = encode.OwnTokenizer(tokenizer)
+    both = Barrier(2)
+
+    def encoded(text: str):
+        both.wait(10)  # so that both threads take part
+        return own.tokenizer, own.tokenizer.encode(text)
+
+    with ThreadPoolExecutor(2) as pool:
+        (one, first), (other, second) = pool.map(encoded, [TEXT, TEXT])
+    assert len({id(each.encoding._core_bpe) for each in (tokenizer, one, other)}) == 3
+    assert np.array_equal(first, second)
+    assert np.array_equal(first, tokenizer.encode(TEXT))
 
 
 def test_equal_documents_in_both_splits_are_reported_or_removed(tmp_path):
