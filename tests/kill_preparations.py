@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 
 from headscope.benchmarks.encoding import write_numbered_speeches
-from headscope.data.encode import PROGRESS, SPLITS
+from headscope.data.shards import PROGRESS, SPLITS
 from headscope.data.store import DESCRIPTION, TOKENIZER
 
 PREPARE = """

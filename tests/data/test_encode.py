@@ -14,9 +14,9 @@ import pytest
 
 from headscope.data import encode
 from headscope.data import tokenizer as tokenizers
-from headscope.data.encode import PROGRESS
 from headscope.data.hub import Hub
 from headscope.data.own_files import TextFiles
+from headscope.data.shards import PROGRESS
 from headscope.data.store import prepare_store
 from headscope.errors import UserError
 

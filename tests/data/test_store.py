@@ -16,8 +16,8 @@ import pytest
 from filelock import FileLock
 
 from headscope.data import tokenizer as tokenizers
-from headscope.data.encode import token_dtype
 from headscope.data.own_files import TextFiles
+from headscope.data.shards import token_dtype
 from headscope.data.store import open_store, prepare_store
 from headscope.errors import UserError
 

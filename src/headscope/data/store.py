@@ -33,15 +33,8 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from headscope.data.corpus import Corpus
-from headscope.data.encode import (
-    CHUNK,
-    PROGRESS,
-    SPLITS,
-    Track,
-    check_shards,
-    encode_corpus,
-    token_dtype,
-)
+from headscope.data.encode import Track, encode_corpus
+from headscope.data.shards import CHUNK, PROGRESS, SPLITS, check_shards, token_dtype
 from headscope.data.tokenizer import Tokenizer, tokenizer_from_state
 from headscope.errors import UserError
 from headscope.files import parse_json, read_json, write_atomically
