@@ -130,14 +130,14 @@ def test_a_killed_run_continues_with_any_number_of_processes(
 ) -> None:
     words = [
         *(*TINY, f"data.path={speeches}", f"store_dir={alone / 'data'}"),
-        *("trainer.max_steps=40", "trainer.val_every_steps=10", f"model.dropout={dropout}"),
+        *("trainer.max_steps=20", "trainer.val_every_steps=5", f"model.dropout={dropout}"),
         *("callbacks.save_every_minutes=0", f"trainer.strategy={strategy}", "optimizer=adamw"),
         "callbacks.keep_steps=[3]",
     ]
     whole = train("lightning", 2, *words, "hydra.run.dir=outputs/whole")
     assert whole.code == 0, whole.err
     killed = start([*command("lightning", 2), *words, "hydra.run.dir=outputs/killed"])
-    children = wait_for_steps(killed, 12)
+    children = wait_for_steps(killed, 7)
     os.kill(killed.pid, signal.SIGKILL)
     assert end(killed).code == -9
     wait_for_end(children)
