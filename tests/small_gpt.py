@@ -22,7 +22,15 @@ def variant(pair: tuple[str, str]) -> dict:
 
 
 def make_gpt(
-    *, heads=4, kv_heads=None, head_dim=None, bias=False, qkv_bias=False, activation=gelu, **options
+    *,
+    heads=4,
+    kv_heads=None,
+    head_dim=None,
+    ff_dim=None,
+    bias=False,
+    qkv_bias=False,
+    activation=gelu,
+    **options,
 ) -> GPT:
     """A GPT from the keys of conf/model, which bind some of them to the model's parts."""
     attention = options.pop("attention", MultiHeadAttention)
@@ -30,7 +38,12 @@ def make_gpt(
     return GPT(
         attention=partial(attention, **widths, qkv_bias=qkv_bias, out_bias=bias),
         norm=partial(options.pop("norm", layer_norm), bias=bias),
-        feed_forward=partial(FeedForward, activation=activation, bias=bias),
+        feed_forward=partial(
+            options.pop("feed_forward", FeedForward),
+            ff_dim=ff_dim,
+            activation=activation,
+            bias=bias,
+        ),
         **options,
     )
 

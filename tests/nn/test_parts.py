@@ -1,5 +1,6 @@
 """The laws of the parts that stand on their own: norms, activations, the cap, the start at zero."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from running import SMALL, Script
 from small_gpt import fresh, gpt
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaMLP
 
 import headscope
 from headscope.errors import UserError
-from headscope.nn import NoPosition, gelu, layer_norm, relu_squared, rms_norm
+from headscope.nn import (
+    FeedForward,
+    NoPosition,
+    SwiGLU,
+    gelu,
+    gelu_tanh,
+    layer_norm,
+    relu_squared,
+    rms_norm,
+)
 from headscope.nn.ngrams import MULTIPLIER, PRIME, NGramEmbedding
 
 TOKENS = torch.randint(0, 11, (2, 6), generator=torch.Generator().manual_seed(0))
@@ -47,6 +59,41 @@ def test_activations_by_hand():
     x = torch.tensor([-2.0, -0.0, 0.5, 3.0])
     assert relu_squared(x).tolist() == [0, 0, 0.25, 9]
     torch.testing.assert_close(gelu(x), F.gelu(x))
+    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+    torch.testing.assert_close(gelu_tanh(x), x / 2 * (1 + inner.tanh()))
+    assert (gelu_tanh(x) - gelu(x)).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("ff_dim", [None, 5])
+def test_swiglu_is_the_feed_forward_network_of_llama(bias, ff_dim):
+    ours = SwiGLU(embed_dim=7, ff_dim=ff_dim, bias=bias)
+    width = ff_dim or 24  # 8 * ceil(7 / 3)
+    config = LlamaConfig(
+        hidden_size=7, num_attention_heads=7, intermediate_size=width, mlp_bias=bias
+    )
+    theirs = LlamaMLP(config)
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(2, 3, 7)
+    torch.testing.assert_close(ours(x), theirs(x))
+
+
+def test_a_feed_forward_network_has_the_width_that_was_chosen():
+    for kind, count in ((FeedForward, 2), (SwiGLU, 3)):
+        model = gpt(feed_forward=kind, ff_dim=5)
+        weights = sum(p.numel() for p in model.blocks[0].feed_forward.parameters())
+        assert weights == count * 16 * 5
+        with pytest.raises(UserError, match="ff_dim=0 must be at least 1"):
+            gpt(feed_forward=kind, ff_dim=0)
+
+
+@pytest.mark.parametrize("norm", [layer_norm, rms_norm])
+def test_eps_is_added_to_the_mean_square(norm):
+    x = torch.tensor([[3.0, -3.0]])
+    torch.testing.assert_close(norm(embed_dim=2, eps=7.0)(x), x / 4)
+    for wrong in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(UserError, match="eps="):
+            norm(embed_dim=2, eps=wrong)
 
 
 def test_the_square_of_relu_has_the_gradient_of_its_steps():
@@ -106,7 +153,7 @@ def test_a_new_model_ignores_ngrams():
 
 
 @pytest.mark.parametrize("norm", [layer_norm, rms_norm])
-@pytest.mark.parametrize("activation", [gelu, relu_squared])
+@pytest.mark.parametrize("activation", [gelu, gelu_tanh, relu_squared])
 def test_every_part_is_the_one_that_was_chosen(norm, activation):
     model = gpt(norm=norm, activation=activation)
     kind = type(norm(embed_dim=4))

@@ -48,7 +48,8 @@ def gpt2_of(model: GPT) -> Any:
         "n_head": model.attentions[0].heads,
     }
     sizes |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-    config = GPT2Config(**sizes, activation_function="gelu", bos_token_id=None, eos_token_id=None)
+    sizes |= {"activation_function": "gelu_pytorch_tanh"}
+    config = GPT2Config(**sizes, bos_token_id=None, eos_token_id=None)
     made: Any = GPT2LMHeadModel(config)
     copied = {"lm_head.weight": model.embedding.weight}
     for theirs, ours in our_names(len(model.blocks)).items():

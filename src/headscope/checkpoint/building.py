@@ -18,7 +18,7 @@ from headscope.config import build_part
 from headscope.config.model import ModelConfig
 from headscope.data.machine import machine_memory
 from headscope.errors import UserError
-from headscope.nn import GPT, FeedForward, cache_bytes_per_token
+from headscope.nn import GPT, cache_bytes_per_token
 
 LIMITS = {"layers": 10_000, "heads": 4_096, "ngrams": 64}
 """Maximum values of the keys that determine how many Python objects are created. Python objects
@@ -61,7 +61,10 @@ def make_model(config: ModelConfig, *, vocab_size: int) -> GPT:
         position=build_part(config.position),
         norm=partial(build_part(config.norm), bias=config.bias),
         feed_forward=partial(
-            FeedForward, activation=build_part(config.activation), bias=config.bias
+            build_part(config.feed_forward),
+            ff_dim=config.ff_dim,
+            activation=build_part(config.activation),
+            bias=config.bias,
         ),
         dropout=config.dropout,
         tied_head=config.tied_head,

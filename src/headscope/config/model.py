@@ -1,6 +1,6 @@
 """Schemas of conf/model: the model and its parts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from omegaconf import MISSING
 
@@ -115,11 +115,14 @@ class NormConfig:
 @dataclass
 class LayerNormConfig(NormConfig):
     _target_: str = "headscope.nn.layer_norm"
+    # These keys, and those below with a value, are newer than some checkpoints.
+    eps: float = 1e-5
 
 
 @dataclass
 class RmsNormConfig(NormConfig):
     _target_: str = "headscope.nn.rms_norm"
+    eps: float = 2.0**-23
     gain: bool = MISSING
 
 
@@ -135,8 +138,24 @@ class GeluConfig(ActivationConfig):
 
 
 @dataclass
+class GeluTanhConfig(ActivationConfig):
+    _target_: str = "headscope.nn.gelu_tanh"
+
+
+@dataclass
 class ReluSquaredConfig(ActivationConfig):
     _target_: str = "headscope.nn.relu_squared"
+
+
+@dataclass
+class MlpConfig:
+    _target_: str = "headscope.nn.FeedForward"
+    _partial_: bool = True
+
+
+@dataclass
+class SwiGluConfig(MlpConfig):
+    _target_: str = "headscope.nn.SwiGLU"
 
 
 @dataclass
@@ -148,6 +167,7 @@ class ModelConfig:
     heads: int = MISSING
     kv_heads: int | None = MISSING
     head_dim: int | None = MISSING
+    ff_dim: int | None = None
     dropout: float = MISSING
     bias: bool = MISSING
     qkv_bias: bool = MISSING
@@ -161,6 +181,7 @@ class ModelConfig:
     position: PositionConfig = MISSING
     norm: NormConfig = MISSING
     activation: ActivationConfig = MISSING
+    feed_forward: MlpConfig = field(default_factory=MlpConfig)
 
 
 SCHEMAS: dict[str, dict[str, type]] = {
@@ -186,5 +207,10 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "digits": DigitsConfig,
     },
     "norm": {"layer": LayerNormConfig, "rms": RmsNormConfig},
-    "activation": {"gelu": GeluConfig, "relu_squared": ReluSquaredConfig},
+    "activation": {
+        "gelu": GeluConfig,
+        "gelu_tanh": GeluTanhConfig,
+        "relu_squared": ReluSquaredConfig,
+    },
+    "feed_forward": {"mlp": MlpConfig, "swiglu": SwiGluConfig},
 }

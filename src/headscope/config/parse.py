@@ -5,12 +5,13 @@ Nothing in the data is executed: `parse` resolves no interpolation, imports noth
 nothing.
 """
 
+import dataclasses
 import difflib
 import math
 import reprlib
 import types
 from collections.abc import Mapping
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from omegaconf import MISSING, DictConfig, OmegaConf
@@ -56,13 +57,22 @@ def parse(schema: type[Schema], data: Any, key: str = "") -> Schema:
     values = {}
     for name in known:
         if name not in data:
-            default = vars(schema).get(name, MISSING)
-            if default == MISSING:
-                raise UserError(f"{_join(key, name)} is missing")
-            values[name] = default  # the key is newer than the data
+            values[name] = _default(
+                schema, name, _join(key, name)
+            )  # the key is newer than the data
             continue
         values[name] = _checked_value(types_of_keys[name], data[name], _join(key, name))
     return schema(**values)
+
+
+def _default(schema: Any, name: str, key: str) -> Any:
+    """The default value of the field `name`. Raises UserError if it has none."""
+    [default] = [each for each in fields(schema) if each.name == name]
+    if callable(default.default_factory):
+        return default.default_factory()
+    if default.default in (MISSING, dataclasses.MISSING):
+        raise UserError(f"{key} is missing")
+    return default.default
 
 
 def _select_schema(schema: type[Schema], data: Mapping[str, Any], key: str) -> type[Schema]:

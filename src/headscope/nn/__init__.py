@@ -15,7 +15,7 @@ from headscope.nn.attention import (
     single_head,
 )
 from headscope.nn.cache import Cache, Past, cache_bytes_per_token, make_cache
-from headscope.nn.feed_forward import FeedForward, gelu, relu_squared
+from headscope.nn.feed_forward import FeedForward, SwiGLU, gelu, gelu_tanh, relu_squared
 from headscope.nn.gpt import GPT
 from headscope.nn.norm import layer_norm, rms_norm
 from headscope.nn.position.absolute import Learned, Sinusoidal
@@ -44,9 +44,11 @@ __all__ = [
     "Rotary",
     "Sinusoidal",
     "StackedHeads",
+    "SwiGLU",
     "add_position_over_length",
     "cache_bytes_per_token",
     "gelu",
+    "gelu_tanh",
     "grouped_query",
     "layer_norm",
     "make_cache",

@@ -1,8 +1,9 @@
-"""The feed-forward network of a block, and its activation functions.
+"""The feed-forward networks of a block, and their activation functions.
 
-Shapes: C embed_dim.
+Shapes: C embed_dim, F ff_dim.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,11 +12,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from headscope.errors import UserError
+
 
 def gelu(x: Tensor) -> Tensor:
     """GELU (Hendrycks 2016): x times the cumulative distribution function of the standard normal
-    distribution at x. This is the exact GELU; GPT-2 uses its tanh approximation."""
+    distribution at x."""
     return F.gelu(x)
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """The approximation of GELU that GPT-2 uses (Hendrycks 2016, section 2):
+    x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
+    return F.gelu(x, approximate="tanh")
 
 
 def relu_squared(x: Tensor) -> Tensor:
@@ -42,19 +51,60 @@ class ReluSquared(torch.autograd.Function):
 
 
 class FeedForward(nn.Module):
-    """The feed-forward network down_proj(activation(up_proj(x))), with 4 C hidden units. It
-    processes each token separately.
+    """The feed-forward network down_proj(activation(up_proj(x))), with F hidden units. It processes
+    each token separately.
 
-    Parameters: 8 C^2 weights and, with `bias`, 5 C biases.
+    `ff_dim` is F, by default 4 C. Parameters: 2 C F weights and, with `bias`, F + C biases. Raises
+    UserError if `ff_dim` is below 1.
     """
 
     def __init__(
-        self, *, embed_dim: int, activation: Callable[[Tensor], Tensor] = gelu, bias: bool = False
+        self,
+        *,
+        embed_dim: int,
+        ff_dim: int | None = None,
+        activation: Callable[[Tensor], Tensor] = gelu,
+        bias: bool = False,
     ) -> None:
         super().__init__()
+        ff_dim = checked_width(4 * embed_dim if ff_dim is None else ff_dim)
         self.activation = activation
-        self.up_proj = nn.Linear(embed_dim, 4 * embed_dim, bias=bias)
-        self.down_proj = nn.Linear(4 * embed_dim, embed_dim, bias=bias)
+        self.up_proj = nn.Linear(embed_dim, ff_dim, bias=bias)
+        self.down_proj = nn.Linear(ff_dim, embed_dim, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(self.activation(self.up_proj(x)))
+
+
+class SwiGLU(nn.Module):
+    """The gated feed-forward network down_proj(silu(gate_proj(x)) * up_proj(x)) (Shazeer 2020),
+    with F hidden units and silu(x) = x sigmoid(x). It processes each token separately.
+
+    `ff_dim` is F, by default 8 C / 3, rounded up to a multiple of 8: then the network has about as
+    many weights as `FeedForward` has by default. `activation` is not used. Parameters: 3 C F
+    weights and, with `bias`, 2 F + C biases. Raises UserError if `ff_dim` is below 1.
+    """
+
+    def __init__(
+        self,
+        *,
+        embed_dim: int,
+        ff_dim: int | None = None,
+        activation: Callable[[Tensor], Tensor] | None = None,
+        bias: bool = False,
+    ) -> None:
+        super().__init__()
+        ff_dim = checked_width(8 * math.ceil(embed_dim / 3) if ff_dim is None else ff_dim)
+        self.gate_proj = nn.Linear(embed_dim, ff_dim, bias=bias)
+        self.up_proj = nn.Linear(embed_dim, ff_dim, bias=bias)
+        self.down_proj = nn.Linear(ff_dim, embed_dim, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+def checked_width(ff_dim: int) -> int:
+    """Returns `ff_dim`. Raises UserError if it is below 1."""
+    if ff_dim < 1:
+        raise UserError(f"ff_dim={ff_dim} must be at least 1, or null for the default width")
+    return ff_dim
