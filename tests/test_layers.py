@@ -96,7 +96,7 @@ def test_nn_imports_torch_and_the_error_type_alone(module):
         module
         for module in modules(
             *("nn", "analysis", "data", "generation", "config", "evaluation", "checkpoint"),
-            "viewer",
+            *("viewer", "conversion"),
         )
         if module != "headscope.data.module"
     ],
@@ -109,7 +109,7 @@ def test_lightning_is_not_needed_to_use_a_model(module):
 
 LAYERS = [
     ["cli", "comparison", "benchmarks"],
-    ["training"],
+    ["training", "conversion"],
     ["analysis", "generation", "tensorboard"],
     ["evaluation", "viewer"],
     ["checkpoint"],

@@ -43,6 +43,7 @@ LITERAL_KEYS = frozenset(
         "hydra.run.dir",
         "hydra.sweep.dir",
         "output",
+        "source",
         "compare.choices",
     }
 )

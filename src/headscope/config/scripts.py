@@ -180,6 +180,16 @@ class EvaluateConfig:
 
 
 @dataclass
+class ConvertConfig:
+    source: str | None = MISSING
+    text: str | None = MISSING
+    block_size: int | None = MISSING
+    checkpoint: str | None = MISSING
+    to: str | None = MISSING
+    output: str | None = MISSING
+
+
+@dataclass
 class AnalyzeConfig:
     checkpoint: str | None = MISSING
     text: str | None = MISSING
@@ -202,6 +212,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "estimate": EstimateConfig,
         "evaluate": EvaluateConfig,
         "analyze": AnalyzeConfig,
+        "convert": ConvertConfig,
         "benchmark": BenchmarkConfig,
         "compare": CompareConfig,
     },
