@@ -7,8 +7,8 @@ from headscope.checkpoint import Checkpoint
 from headscope.errors import UserError
 
 FORMATS: dict[str, Callable[[Checkpoint, Path], list[str]]] = {}
-"""A function for each value of `to`. It writes a checkpoint to a new folder in the format of another
-tool, proves that the logits agree, and returns lines to print."""
+"""A function for each value of `to`. It writes a checkpoint to a new folder in the format of
+another tool, proves that the logits agree, and returns lines to print."""
 
 
 def import_model(
