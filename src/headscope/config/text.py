@@ -35,6 +35,13 @@ class Gpt2Config(TokenizerConfig):
 
 
 @dataclass
+class ImportedConfig(TokenizerConfig):
+    """The tokenizer of an imported model. Only its checkpoint has it, so it cannot be chosen."""
+
+    _target_: str = "headscope.data.tokenizer.stored"
+
+
+@dataclass
 class CorpusConfig:
     _target_: str = MISSING
 
@@ -85,6 +92,13 @@ class RepeatsConfig(CorpusConfig):
     max_copies: int = MISSING
     characters: int = MISSING
     seed: int = MISSING
+
+
+@dataclass
+class UnknownTextConfig(CorpusConfig):
+    """The training text of an imported model. It cannot be chosen."""
+
+    _target_: str = "headscope.data.corpus.unknown_text"
 
 
 SCHEMAS: dict[str, dict[str, type]] = {

@@ -4,6 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headscope.checkpoint import Checkpoint
+from headscope.conversion.folder import load_folder
+from headscope.conversion.hub import folder_of
+from headscope.conversion.imported_run import write_run
+from headscope.conversion.new_folder import new_folder
 from headscope.errors import UserError
 
 FORMATS: dict[str, Callable[[Checkpoint, Path], list[str]]] = {}
@@ -16,7 +20,25 @@ def import_model(
 ) -> list[str]:
     """Converts the model `source` of another tool to a checkpoint in the new folder `output`.
     Returns lines to print. Raises UserError if the model cannot be converted."""
-    raise UserError(f"source={source} is not a model that headscope can read")
+    loaded = load_folder(folder_of(source), block_size=block_size)
+    with new_folder(output) as folder:
+        write_run(loaded, folder)
+    return summary(loaded, output)
+
+
+def summary(loaded: Checkpoint, output: Path) -> list[str]:
+    """Lines that say what was imported and how to use it."""
+    model, heads = loaded.model, loaded.model.attentions[0].heads
+    return [
+        f"Imported: {model.parameter_count():,} parameters, {len(model.blocks)} layers with "
+        f"{heads} heads, {model.block_size} tokens of context, {model.vocab_size:,} tokens in the "
+        "vocabulary",
+        f"Written: {output}/checkpoints/best.ckpt. To use it:",
+        f"  python scripts/sample.py checkpoint={output} prompt=...",
+        f"  python scripts/analyze.py checkpoint={output} text=...",
+        f"  python scripts/evaluate.py checkpoint={output} data.path=...",
+        f"  python scripts/train.py init_from={output} experiment=finetune data.path=...",
+    ]
 
 
 def export_model(loaded: Checkpoint, to: str, output: Path) -> list[str]:
