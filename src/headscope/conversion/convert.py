@@ -6,11 +6,12 @@ from pathlib import Path
 from headscope.checkpoint import Checkpoint
 from headscope.conversion.folder import load_folder
 from headscope.conversion.hub import folder_of
-from headscope.conversion.imported_run import write_run
-from headscope.conversion.new_folder import new_folder
+from headscope.conversion.imported import write_checkpoint
+from headscope.conversion.nanogpt import is_nanogpt, read_nanogpt
+from headscope.conversion.nanogpt_export import export_nanogpt
 from headscope.errors import UserError
 
-FORMATS: dict[str, Callable[[Checkpoint, Path], list[str]]] = {}
+FORMATS: dict[str, Callable[[Checkpoint, Path], list[str]]] = {"nanogpt": export_nanogpt}
 """A function for each value of `to`. It writes a checkpoint to a new folder in the format of
 another tool, proves that the logits agree, and returns lines to print."""
 
@@ -20,9 +21,23 @@ def import_model(
 ) -> list[str]:
     """Converts the model `source` of another tool to a checkpoint in the new folder `output`.
     Returns lines to print. Raises UserError if the model cannot be converted."""
+    if is_nanogpt(Path(source)):
+        config, weights, tokenizer, step = read_nanogpt(Path(source), text, block_size)
+        write_checkpoint(
+            output, model=config, weights=weights, tokenizer=tokenizer, step=step, text=text
+        )
+        return [f"Wrote {output}: {len(weights)} weights of {source}, step {step}"]
+    if text is not None:
+        raise UserError(f"text={text} is only for checkpoints of nanoGPT: leave it out")
     loaded = load_folder(folder_of(source), block_size=block_size)
-    with new_folder(output) as folder:
-        write_run(loaded, folder)
+    write_checkpoint(
+        output,
+        model=loaded.config.model,
+        weights=loaded.model.state_dict(),
+        tokenizer=loaded.tokenizer,
+        step=0,
+        text=None,
+    )
     return summary(loaded, output)
 
 

@@ -17,7 +17,7 @@ from headscope.config.parse import short
 from headscope.conversion.classes import CLASSES, HuggingFaceClass, class_of_type
 from headscope.conversion.classes.base import UNUSED
 from headscope.conversion.classes.table import Link, Table
-from headscope.conversion.imported_config import imported_config
+from headscope.conversion.imported import imported_config
 from headscope.conversion.loaded import Loaded
 from headscope.conversion.weights import Weights, open_weights
 from headscope.data.hf_tokenizer import read_object, read_tokenizer

@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from headscope.checkpoint import file as checkpoint_file
+from headscope.checkpoint import read_foreign
 from headscope.conversion.safetensors_file import SafetensorsFile
 from headscope.data.hf_tokenizer import file_in, read_object
 from headscope.errors import UserError
@@ -43,29 +43,14 @@ class WeightsFile(Protocol):
 
 
 class PickledFile:
-    """A file that `torch.save` wrote. It is checked like our own checkpoints, and its pickle may
-    contain only tensors. The tensors are mapped from the file."""
+    """A file that `torch.save` wrote. It is checked like our own checkpoints, and may contain only
+    tensors, which are mapped from the file."""
 
     def __init__(self, path: Path) -> None:
-        try:
-            pickle_bytes = checkpoint_file.check_archive(path)
-            content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-            tensors = checkpoint_file.collect_tensors(content, limit=pickle_bytes)
-        except OSError as error:
-            raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
-        except checkpoint_file.Damaged as error:
-            raise UserError(
-                f"{path} cannot be used: {error}; if you trust it, open it with transformers and "
-                "save it as safetensors"
-            ) from error
-        except Exception as error:  # a malformed pickle can raise almost any exception
-            raise UserError(f"{path} has no weights, or is damaged") from error
-        named = isinstance(content, dict) and all(
-            isinstance(name, str) and isinstance(value, Tensor) for name, value in content.items()
-        )
-        # A tied output head is stored once, but is listed twice.
-        if not named or sum(tensor.nbytes for tensor in tensors) > 2 * path.stat().st_size:
-            raise UserError(f"{path} is not a dictionary of tensors, or its tensors overlap")
+        content = read_foreign(path)
+        for name, tensor in content.items():
+            if not isinstance(name, str) or not isinstance(tensor, Tensor):
+                raise UserError(f"{path} is not a dictionary of tensors")
         self.tensors: dict[str, Tensor] = content
         self.shapes = {name: tuple(tensor.shape) for name, tensor in content.items()}
         self.dtypes = {name: tensor.dtype for name, tensor in content.items()}
