@@ -170,7 +170,7 @@ def check_samples(model: GPT, count: int) -> None:
 
 
 @contextmanager
-def no_larger_than(weights: Mapping[str, Tensor], *, name: str) -> Iterator[None]:
+def no_larger_than(weights: Mapping[Any, Tensor], *, name: str) -> Iterator[None]:
     """Inside the `with` block, building a model with more than twice the parameters of `weights`
     raises UserError.
 

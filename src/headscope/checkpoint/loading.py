@@ -193,7 +193,8 @@ def load_weights(model: GPT, content: dict[str, Any], *, name: str) -> None:
     except RuntimeError as error:
         first = str(error).splitlines()[1].strip()
         raise UserError(
-            f"init_from={name} is a model of another shape: {first}; use its model settings"
+            f"init_from={name} is a model of another shape: {first}; leave out the "
+            "choices of model, so that its own are used"
         ) from error
 
 

@@ -89,7 +89,12 @@ def class_of(hf: dict[str, Any], folder: Path) -> HuggingFaceClass:
 
 def build(config: ModelConfig, rows: int, weights: Weights) -> GPT:
     """A model without weights. Raises UserError if it is much larger than `weights`."""
-    stored = {name: torch.empty(shape, device="meta") for name, shape in weights.shapes.items()}
+    # Each tensor counts twice, because a tied output head may be stored once.
+    stored = {
+        (name, copy): torch.empty(shape, device="meta")
+        for name, shape in weights.shapes.items()
+        for copy in range(2)
+    }
     with no_larger_than(stored, name="config.json"), WithoutInitialization():
         return build_model(config, vocab_size=rows)
 

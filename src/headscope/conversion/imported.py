@@ -107,12 +107,12 @@ def imported_config(
         logger=TensorBoardConfig(),
         callbacks=CallbacksConfig(
             attention=AttentionConfig(
-                text=None, steps=60, images=4, step_megabytes=10.0, run_megabytes=300.0
+                text=None, steps=60, images=0, step_megabytes=4.0, run_megabytes=200.0
             ),
             heads=HeadsConfig(
-                every_steps=0, windows=4, thresholds=ThresholdsConfig(**vars(Thresholds()))
+                every_steps=100, windows=4, thresholds=ThresholdsConfig(**vars(Thresholds()))
             ),
-            samples=SamplesConfig(prompt="", max_new_tokens=100, temperature=0.8, top_k=200),
+            samples=SamplesConfig(prompt="", max_new_tokens=100, temperature=0.8, top_k=None),
             save_every_minutes=5.0,
             keep_steps=[],
             early_stopping_patience=None,
