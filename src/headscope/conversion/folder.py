@@ -27,8 +27,6 @@ from headscope.nn import GPT
 PART_BYTES = 2**24
 """The size of the parts in which large tensors are read."""
 
-HEAD = "lm_head.weight"
-
 
 def is_model_folder(path: Path) -> bool:
     """Whether `path` is a folder with a config.json, as transformers writes it."""
@@ -60,6 +58,8 @@ def load_folder(folder: Path, *, block_size: int | None = None) -> Loaded:
             # Before the weights, because it needs memory for a short time.
             tokenizer = read_tokenizer(folder, rows)
             copy_weights(model, table, weights, names)
+            if config.tied_head and theirs.head in names:
+                check_tied(model.embedding.weight, weights, names[theirs.head])
     except UserError as error:
         inside = str(folder) in str(error)
         raise error if inside else UserError(f"{folder}: {error}") from None
@@ -123,8 +123,8 @@ def check_names(
     for given in weights.shapes:
         if re.search(UNUSED, given):
             continue
-        name = given if given in expected or given == HEAD else theirs.prefix + given
-        if name not in expected and name != HEAD:
+        name = given if given in expected or given == theirs.head else theirs.prefix + given
+        if name not in expected and name != theirs.head:
             raise UserError(f"the tensor {given[:80]!r} is not one of {theirs.name}")
         if name in names:
             raise UserError(f"the tensor {name[:80]!r} is there twice")
@@ -143,8 +143,7 @@ def check_names(
 @torch.no_grad()
 def copy_weights(model: GPT, table: Table, weights: Weights, names: dict[str, str]) -> None:
     """Copies all weights to `model`, one tensor after the other. `names` is the result of
-    `check_names`. Raises UserError if a weight is NaN or infinite, or if a tied output head differs
-    from the embedding."""
+    `check_names`. Raises UserError if a weight is NaN or infinite."""
     ours = model.state_dict()
     for name, constant in table.our_constants.items():
         ours[name].fill_(constant.value)
@@ -152,9 +151,6 @@ def copy_weights(model: GPT, table: Table, weights: Weights, names: dict[str, st
         copy_link(ours[link.ours], link, weights, [names[name] for name in link.theirs])
         if not is_finite(ours[link.ours]):
             raise UserError(f"the tensor {link.theirs[0]!r} has values that are NaN or infinite")
-    tied = all(HEAD not in link.theirs for link in table.links)
-    if tied and HEAD in names:
-        check_tied(ours["embedding.weight"], weights, names[HEAD])
 
 
 def copy_link(ours: Tensor, link: Link, weights: Weights, names: list[str]) -> None:
