@@ -4,11 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headscope.checkpoint import Checkpoint
+from headscope.conversion.huggingface import export_huggingface
 from headscope.errors import UserError
 
-FORMATS: dict[str, Callable[[Checkpoint, Path], list[str]]] = {}
-"""A function for each value of `to`. It writes a checkpoint to a new folder in the format of another
-tool, proves that the logits agree, and returns lines to print."""
+FORMATS: dict[str, Callable[[Checkpoint, Path], list[str]]] = {
+    "huggingface": export_huggingface,
+}
+"""A function for each value of `to`. It writes a checkpoint to a new folder in the format of
+another tool, proves that the logits agree, and returns lines to print."""
 
 
 def import_model(
