@@ -1,7 +1,7 @@
 """Finds and reads checkpoint files, and builds models from them. Reading never runs code from a
 file."""
 
-from headscope.checkpoint.building import build_model, check_model
+from headscope.checkpoint.building import build_model, build_model_for, check_model
 from headscope.checkpoint.file import read
 from headscope.checkpoint.finding import find, pick_device
 from headscope.checkpoint.loading import (
@@ -22,6 +22,7 @@ __all__ = [
     "AttentionReading",
     "Checkpoint",
     "build_model",
+    "build_model_for",
     "check_model",
     "check_same_tokenizer",
     "config_of",

@@ -81,7 +81,7 @@ def write_model(loaded: Checkpoint, folder: Path, theirs: Any) -> None:
     end_of_text = loaded.tokenizer.end_of_text
     weights = loaded.model.state_dict()
     if theirs is None:
-        config = own_config(model, vocab_size=vocab_size)
+        config = own_config(model, vocab_size=vocab_size, end_of_text=end_of_text)
         if model.tied_head:
             del weights["head.weight"]
         weights = {f"model.{name}": weight for name, weight in weights.items()}
@@ -90,13 +90,14 @@ def write_model(loaded: Checkpoint, folder: Path, theirs: Any) -> None:
     else:
         config = theirs.config(model, vocab_size=vocab_size, end_of_text=end_of_text)
         weights = theirs.to_theirs(model, weights)
-    ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), end_of_text)
+    names = ("bos_token_id", "eos_token_id", "pad_token_id")
+    ends = {} if end_of_text is None else dict.fromkeys(names, end_of_text)
     write_json(folder / "config.json", {**ends, **config})
     write_json(folder / "generation_config.json", ends)
     save_weights(weights, folder / "model.safetensors")
 
 
-def own_config(model: ModelConfig, *, vocab_size: int) -> dict[str, Any]:
+def own_config(model: ModelConfig, *, vocab_size: int, end_of_text: int | None) -> dict[str, Any]:
     """The content of config.json for our own class."""
     module = "modeling_headscope"
     return {
@@ -108,6 +109,7 @@ def own_config(model: ModelConfig, *, vocab_size: int) -> dict[str, Any]:
         "model_type": "headscope",
         "dtype": "float32",
         "vocab_size": vocab_size,
+        "end_of_text": end_of_text,
         "tie_word_embeddings": model.tied_head,
         "model": asdict(model),
     }

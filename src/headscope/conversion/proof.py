@@ -111,7 +111,7 @@ def probe(loaded: Checkpoint) -> tuple[Tensor, list[int]]:
     length = min(COMPARED_TOKENS, loaded.model.block_size)
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(loaded.tokenizer.vocab_size, (2, length), generator=generator)
-    if length > 2:
+    if length > 2 and loaded.tokenizer.end_of_text is not None:
         tokens[:, length // 2] = loaded.tokenizer.end_of_text
     return tokens, tokens[0, : min(8, (length + 1) // 2)].tolist()
 
@@ -165,7 +165,7 @@ def compare_greedy(
     two logits that are equal within the tolerance, either may be chosen. The text may end early
     with an end of text."""
     count = len(generated) - len(prompt)
-    ended = count and generated[-1] == loaded.tokenizer.end_of_text
+    ended = count > 0 and generated[-1] == loaded.tokenizer.end_of_text
     if generated[: len(prompt)] != prompt or not (count == new_tokens or ended):
         raise NotEqual(f"greedy sampling gives {count} tokens instead of {new_tokens}")
     if not count:

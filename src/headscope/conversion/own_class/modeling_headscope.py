@@ -20,16 +20,23 @@ from headscope.nn.loss import next_token_loss
 
 class HeadscopeConfig(PretrainedConfig):
     """`model` has the keys of headscope's conf/model. The value of a key that selects a part is a
-    dictionary: `_target_` is the name of the part, and the other entries are its options."""
+    dictionary: `_target_` is the name of the part, and the other entries are its options.
+    `end_of_text` is the token that begins a new document, if the model has a document mask."""
 
     model_type = "headscope"
     keys_to_ignore_at_inference = ("past_key_values",)
 
     def __init__(
-        self, *, vocab_size: int = 1, model: dict[str, Any] | None = None, **options: Any
+        self,
+        *,
+        vocab_size: int = 1,
+        end_of_text: int | None = None,
+        model: dict[str, Any] | None = None,
+        **options: Any,
     ) -> None:
         model = model or {}
         self.vocab_size = vocab_size
+        self.end_of_text = end_of_text
         self.model = model
         # The names that other tools look for.
         self.hidden_size = model.get("embed_dim")
@@ -44,7 +51,7 @@ def build_gpt(config: HeadscopeConfig, **changes: Any) -> GPT:
     """The model that `config` describes, with untrained weights. `changes` are keys with other
     values."""
     keys = {key: value for key, value in config.model.items() if key != "_target_"}
-    keys |= {"vocab_size": config.vocab_size} | changes
+    keys |= {"vocab_size": config.vocab_size, "end_of_text": config.end_of_text} | changes
     return gpt_from_keys(
         **{key: part(value) if isinstance(value, dict) else value for key, value in keys.items()}
     )
@@ -97,7 +104,7 @@ class HeadscopeForCausalLM(PreTrainedModel, GenerationMixin):
         buffers = dict(module.named_buffers(recurse=False))
         if not buffers or any(buffer.is_meta for buffer in buffers.values()):
             return
-        smallest = {"layers": 1, "vocab_size": 1, "ff_dim": 1, "ngrams": 1}
+        smallest = {"layers": 1, "vocab_size": 1, "ff_dim": 1, "ngrams": 1, "document_mask": False}
         with torch.device("cpu"):
             small = build_gpt(self.config, **smallest)
         computed = small.position if isinstance(module, Position) else small.attentions[0]
