@@ -5,35 +5,21 @@ it has our own class, with its source. Each export is opened again and compared 
 name.
 """
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import save_file
-from torch import Tensor
-
 from headscope.checkpoint import Checkpoint
 from headscope.config.model import ModelConfig
+from headscope.conversion.classes import find_class
 from headscope.conversion.model_card import model_card
 from headscope.conversion.new_folder import new_folder
 from headscope.conversion.own_class.source import source_files
 from headscope.conversion.proof import check_transformers, prove
+from headscope.conversion.tokenizer_files import tokenizer_files
+from headscope.conversion.weights_file import save_weights, write_json
 from headscope.errors import UserError
-from headscope.files import json_text, write_atomically
-
-try:
-    from headscope.conversion.classes import find_class
-    from headscope.conversion.tokenizer_files import tokenizer_files
-except ImportError:
-
-    def find_class(model):
-        return None
-
-    def tokenizer_files(tokenizer):
-        return {}
-
+from headscope.files import write_atomically
 
 OWN_CLASS = "HeadscopeForCausalLM"
 
@@ -121,27 +107,6 @@ def write_tokenizer(loaded: Checkpoint, folder: Path) -> bool:
     for name, content in files.items():
         write_atomically(folder / name, content)
     return bool(files)
-
-
-def save_weights(weights: Mapping[str, Tensor], path: Path) -> None:
-    """Writes the weights as a safetensors file, with the permissions of other new files."""
-    save_file(separate(weights), path, metadata={"format": "pt"})
-    beside = path.with_name("config.json")
-    path.chmod(beside.stat().st_mode & 0o777)  # safetensors lets only the owner read its files
-
-
-def separate(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights on the CPU, each in its own memory, as a safetensors file needs them."""
-    return {
-        name: weight.detach().cpu().clone(memory_format=torch.contiguous_format)
-        if weight.untyped_storage().nbytes() != weight.nbytes
-        else weight.detach().cpu().contiguous()
-        for name, weight in weights.items()
-    }
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    write_atomically(path, json_text(content, indent=2) + "\n")
 
 
 def loading_code(*, own_class: bool, with_tokenizer: bool) -> str:
