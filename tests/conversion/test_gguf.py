@@ -1,8 +1,6 @@
 """The laws of GGUF files: llama.cpp computes what our model computes, and what does not fit is
 refused with the reason."""
 
-import copy
-
 import pytest
 import torch
 from checkpoint_files import configuration
@@ -10,8 +8,8 @@ from conversion.models import saved
 
 from headscope.config import parse
 from headscope.config.training import TrainConfig
-from headscope.conversion.gguf_fit import architecture
 from headscope.conversion.gguf_file import export_gguf
+from headscope.conversion.gguf_fit import architecture
 from headscope.data.tokenizer import CharTokenizer, bpe
 
 RMS = "model/norm=rms model/position=rotary"
@@ -119,6 +117,6 @@ def llama_logits(llama, path, tokens, text, vocab_size):
 def test_what_has_no_byte_level_tokenizer_is_refused(tmp_path):
     pytest.importorskip("gguf")
     loaded = saved(tmp_path, "model=gpt2", CharTokenizer("abc"))
-    with pytest.raises(ValueError, match="to=gguf: llama.cpp has no tokenizer=char"):
+    with pytest.raises(ValueError, match=r"to=gguf: llama\.cpp has no tokenizer=char"):
         export_gguf(loaded, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -71,31 +71,39 @@ def prove(folder: Path, loaded: Checkpoint, *, own_class: bool, with_tokenizer: 
 
     Raises NotEqual if the folder cannot be opened, or if the results differ.
     """
-    tokens, prompt = probe(loaded)
-    block_size = loaded.model.block_size
-    new_tokens = min(NEW_TOKENS, block_size - len(prompt))
-    text = loaded.tokenizer.decode(tokens[0].tolist()) if with_tokenizer else None
-    request = {
-        "own_class": own_class,
-        "tokens": tokens.tolist(),
-        "prompt": prompt,
-        "new_tokens": new_tokens,
-        "text": text,
-    }
+    request = request_for(loaded, own_class=own_class, with_tokenizer=with_tokenizer)
     with temporary_folder() as work:
         (work / "request.json").write_text(json.dumps(request), encoding="utf-8")
         run_reload(folder, work)
-        results = json.loads((work / "results.json").read_text(encoding="utf-8"))
-        theirs = load_file(work / "logits.safetensors")["logits"]
+        return compare(loaded, request, work)
+
+
+def request_for(loaded: Checkpoint, *, own_class: bool, with_tokenizer: bool) -> dict[str, Any]:
+    """What reload.py computes."""
+    tokens, prompt = probe(loaded)
+    return {
+        "own_class": own_class,
+        "tokens": tokens.tolist(),
+        "prompt": prompt,
+        "new_tokens": min(NEW_TOKENS, loaded.model.block_size - len(prompt)),
+        "text": loaded.tokenizer.decode(tokens[0].tolist()) if with_tokenizer else None,
+    }
+
+
+def compare(loaded: Checkpoint, request: dict[str, Any], work: Path) -> Proof:
+    """Compares the results of reload.py in the folder `work` with our model. Raises NotEqual if
+    they differ."""
+    results = json.loads((work / "results.json").read_text(encoding="utf-8"))
+    theirs = load_file(work / "logits.safetensors")["logits"]
     if results["problems"] or not results["without_headscope"]:
         raise NotEqual(f"transformers reports {'; '.join(results['problems']) or 'headscope'}")
-    device = loaded.model.device
+    tokens = torch.tensor(request["tokens"], device=loaded.model.device)
     with torch.no_grad():
-        ours = loaded.model(tokens.to(device)).cpu()
+        ours = loaded.model(tokens).cpu()
     difference = compare_logits(ours, theirs)
-    compare_greedy(loaded, prompt, results["generated"], new_tokens)
-    if text is not None:
-        compare_text(loaded, text, results)
+    compare_greedy(loaded, request["prompt"], results["generated"], request["new_tokens"])
+    if request["text"] is not None:
+        compare_text(loaded, request["text"], results)
     return Proof(
         class_name=results["class"],
         version=results["version"],
@@ -181,7 +189,10 @@ def compare_greedy(
 
 
 def compare_text(loaded: Checkpoint, text: str, results: dict[str, Any]) -> None:
-    """Raises NotEqual if the exported tokenizer encodes or decodes a text differently."""
-    encoded = loaded.tokenizer.encode(text).tolist()
-    if results["encoded"] != encoded:
+    """Raises NotEqual if the exported tokenizer encodes a text or decodes the generated tokens
+    differently."""
+    ours = loaded.tokenizer.decode(results["generated"])
+    if results["decoded"] != ours:
+        raise NotEqual(f"the tokenizer decodes {ours[:80]!r} as {results['decoded'][:80]!r}")
+    if results["encoded"] != loaded.tokenizer.encode(text).tolist():
         raise NotEqual(f"the tokenizer encodes {text[:80]!r} as {results['encoded'][:20]}...")

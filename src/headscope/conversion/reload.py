@@ -40,7 +40,9 @@ def answer(folder: Path, request: dict[str, Any]) -> tuple[dict[str, Any], torch
     if request["text"] is not None:
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         results["encoded"] = tokenizer(request["text"], add_special_tokens=False)["input_ids"]
-        results["decoded"] = tokenizer.decode(generated, clean_up_tokenization_spaces=False)
+        results["decoded"] = tokenizer.decode(
+            generated, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
     return results, logits.float()
 
 
