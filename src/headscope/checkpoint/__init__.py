@@ -2,7 +2,7 @@
 file."""
 
 from headscope.checkpoint.building import build_model, build_model_for, check_model
-from headscope.checkpoint.file import read
+from headscope.checkpoint.file import read, read_foreign
 from headscope.checkpoint.finding import find, pick_device
 from headscope.checkpoint.loading import (
     AttentionReading,
@@ -33,6 +33,7 @@ __all__ = [
     "model_weights",
     "pick_device",
     "read",
+    "read_foreign",
     "sources",
     "stored_corpus",
     "with_block_size",

@@ -35,6 +35,14 @@ class Gpt2Config(TokenizerConfig):
 
 
 @dataclass
+class StoredConfig(TokenizerConfig):
+    """The tokenizer of an imported model. It cannot be chosen: it is only in checkpoints, which
+    contain its state."""
+
+    _target_: str = "headscope.data.tokenizer.stored"
+
+
+@dataclass
 class CorpusConfig:
     _target_: str = MISSING
 

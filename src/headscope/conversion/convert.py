@@ -6,11 +6,15 @@ from pathlib import Path
 from headscope.checkpoint import Checkpoint
 from headscope.conversion.gguf_file import export_gguf
 from headscope.conversion.huggingface import export_huggingface
+from headscope.conversion.imported import write_checkpoint
+from headscope.conversion.nanogpt import is_nanogpt, read_nanogpt
+from headscope.conversion.nanogpt_export import export_nanogpt
 from headscope.conversion.plain import export_safetensors
 from headscope.errors import UserError
 
 FORMATS: dict[str, Callable[[Checkpoint, Path], list[str]]] = {
     "huggingface": export_huggingface,
+    "nanogpt": export_nanogpt,
     "safetensors": export_safetensors,
     "gguf": export_gguf,
 }
@@ -23,6 +27,12 @@ def import_model(
 ) -> list[str]:
     """Converts the model `source` of another tool to a checkpoint in the new folder `output`.
     Returns lines to print. Raises UserError if the model cannot be converted."""
+    if is_nanogpt(Path(source)):
+        config, weights, tokenizer, step = read_nanogpt(Path(source), text, block_size)
+        write_checkpoint(
+            output, model=config, weights=weights, tokenizer=tokenizer, step=step, text=text
+        )
+        return [f"Wrote {output}: {len(weights)} weights of {source}, step {step}"]
     raise UserError(f"source={source} is not a model that headscope can read")
 
 

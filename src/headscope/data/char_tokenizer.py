@@ -54,6 +54,11 @@ class CharTokenizer(Tokenizer):
     def token_bytes(self, token: int) -> bytes:
         return self.alphabet[token].encode() if token < len(self.alphabet) else b""
 
+    def first_token(self) -> int:
+        """Without special tokens, the token of a line end, as in nanoGPT, or the first token."""
+        newline = max(0, self.alphabet.find("\n"))
+        return newline if self.end_of_text is None else self.end_of_text
+
     def state(self) -> dict[str, Any]:
         state: dict[str, Any] = {"kind": "char", "alphabet": self.alphabet}
         return state if self.special_tokens else state | {"special_tokens": False}

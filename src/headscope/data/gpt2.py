@@ -14,9 +14,7 @@ SHA256 = {
     "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
 }
 
-
 RANKS_SHA256 = "50394b9a017a60020093020215664e2995d98351e5240ca0b1abfcb88e9f8773"
-
 """The sha256 of the bytes of GPT-2's tokens, each after its length, in the order of the ranks."""
 
 

@@ -141,7 +141,8 @@ def build(
     optimizer = make_optimizer(model)
     schedule = build_part(config.schedule, max_steps=settings.max_steps)
     schedule(0)
-    tokenizer.encode_prompt(config.callbacks.samples.prompt)
+    if not tokenizer.encode_prompt(config.callbacks.samples.prompt):
+        tokenizer.first_token()  # raises UserError if there is none
     module = LanguageModel(
         model=model,
         optimizer=make_optimizer,
