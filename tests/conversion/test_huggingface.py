@@ -1,5 +1,9 @@
 """The laws of exported folders: transformers opens them in a process without headscope, and a
-folder that is not equal to our model never gets its name."""
+folder that is not equal to our model never gets its name.
+
+The environment variable TRANSFORMERS_PYTHON names the Python of another environment, with another
+version of transformers. Then every choice in conf/model is opened with it.
+"""
 
 import json
 import os
@@ -12,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conversion.models import saved
+from conversion.models import CHOICES, saved
 from running import ROOT
 
 from headscope.conversion import huggingface, proof, reload
@@ -26,12 +30,17 @@ transformers = pytest.importorskip("transformers")
 OWN = "model/attention=additive model/position=relative"
 """A model that only our own class can express."""
 
-FOLDERS = [
-    OWN,
-    "model.document_mask=true model.ngrams=3 model.ngram_buckets=31 model.tied_head=false",
-    "model/position=sinusoidal model/attention=stacked_heads model.bias=true",
-    "model/position=head_bias model/feed_forward=swiglu model.logit_cap=15",
-]
+PYTHON = os.environ.get("TRANSFORMERS_PYTHON", sys.executable)
+FOLDERS = (
+    CHOICES
+    if "TRANSFORMERS_PYTHON" in os.environ
+    else [
+        OWN,
+        "model.document_mask=true model.ngrams=3 model.ngram_buckets=31 model.tied_head=false",
+        "model/position=sinusoidal model/attention=stacked_heads model.bias=true",
+        "model/position=head_bias model/feed_forward=swiglu model.logit_cap=15",
+    ]
+)
 
 SEVERAL = """
 import importlib.util, json, sys
@@ -73,7 +82,7 @@ def test_a_process_without_headscope_opens_exported_folders(tmp_path):
         "HF_HUB_OFFLINE": "1",
         "HF_MODULES_CACHE": str(tmp_path / "modules"),
     }
-    command = [sys.executable, "-P", "-c", SEVERAL, str(reload.__file__), *folders]
+    command = [PYTHON, "-P", "-c", SEVERAL, str(reload.__file__), *folders]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     for number, words in enumerate(FOLDERS):
