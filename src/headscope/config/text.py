@@ -35,9 +35,8 @@ class Gpt2Config(TokenizerConfig):
 
 
 @dataclass
-class StoredConfig(TokenizerConfig):
-    """The tokenizer of an imported model. It cannot be chosen: it is only in checkpoints, which
-    contain its state."""
+class ImportedConfig(TokenizerConfig):
+    """The tokenizer of an imported model. Only its checkpoint has it, so it cannot be chosen."""
 
     _target_: str = "headscope.data.tokenizer.stored"
 

@@ -14,8 +14,8 @@ from headscope.config.text import (
     CharConfig,
     CorpusConfig,
     Gpt2Config,
+    ImportedConfig,
     SotuConfig,
-    StoredConfig,
     TextFilesConfig,
     TokenizerConfig,
 )
@@ -70,7 +70,7 @@ def tokenizer_config(tokenizer: Tokenizer) -> TokenizerConfig:
     """The configuration that names the tokenizer. The checkpoint contains the tokenizer itself."""
     if tokenizer.name == "gpt2":
         return Gpt2Config(path=None)
-    return CharConfig() if tokenizer.name == "char" else StoredConfig()
+    return CharConfig() if tokenizer.name == "char" else ImportedConfig()
 
 
 def train_config(

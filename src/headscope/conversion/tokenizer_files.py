@@ -68,7 +68,7 @@ def _byte_level_content(tokenizer: TiktokenTokenizer) -> dict[str, Any]:
     }
     vocabulary[END_OF_TEXT] = tokenizer.end_of_text
     flags = {"add_prefix_space": False, "trim_offsets": True, "use_regex": tokenizer.name != "byte"}
-    model = {
+    model: dict[str, Any] = {
         "type": "BPE",
         "dropout": None,
         "unk_token": None,
@@ -93,7 +93,7 @@ def _char_content(tokenizer: CharTokenizer) -> dict[str, Any]:
     if tokenizer.special_tokens:
         special = {UNKNOWN: tokenizer.unknown, END_OF_TEXT: tokenizer.unknown + 1}
     alphabet = {character: number for number, character in enumerate(tokenizer.alphabet)}
-    model = {
+    model: dict[str, Any] = {
         "type": "BPE",
         "dropout": None,
         "unk_token": UNKNOWN if special else None,

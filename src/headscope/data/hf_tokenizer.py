@@ -163,12 +163,14 @@ def _special(name: str, number: Any) -> dict[str, Any]:
 def _apply_settings(content: dict[str, Any], settings: dict[str, Any]) -> None:
     """Applies the settings in tokenizer_config.json with which transformers overrides the parts of
     BERT's and GPT-2's tokenizers."""
-    keys = {"do_lower_case": "lowercase", "tokenize_chinese_chars": "handle_chinese_chars"}
+    keys = {
+        "do_lower_case": "lowercase",
+        "tokenize_chinese_chars": "handle_chinese_chars",
+        "strip_accents": "strip_accents",
+    }
     for part in parts_of(content.get("normalizer"), "normalizer"):
         if part["type"] == "BertNormalizer":
             part |= {ours: settings[key] for key, ours in keys.items() if _is_bool(settings, key)}
-            if "strip_accents" in settings:
-                part["strip_accents"] = settings["strip_accents"] or None
     first = content.get("pre_tokenizer")
     byte_level = isinstance(first, dict) and first.get("type") == "ByteLevel"
     if byte_level and _is_bool(settings, "add_prefix_space"):
