@@ -3,6 +3,7 @@
 The names of the fields are those of the package gguf.
 """
 
+import copy
 import json
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -13,7 +14,8 @@ import torch
 from torch import Tensor
 
 from headscope.checkpoint import Checkpoint
-from headscope.conversion.gguf_fit import architecture, name_of
+from headscope.config.model import AlibiConfig, RotaryConfig
+from headscope.conversion.gguf_fit import architecture
 from headscope.conversion.gguf_weights import FUSED, gguf_weights
 from headscope.conversion.new_folder import new_folder
 from headscope.conversion.proof import NotEqual
@@ -43,7 +45,7 @@ def export_gguf(loaded: Checkpoint, output: Path) -> list[str]:
             f"to=gguf: llama.cpp has no tokenizer={loaded.tokenizer.name}, only byte-level BPE "
             "(tokenizer=bpe or gpt2); use to=huggingface or to=safetensors"
         )
-    weights = gguf_weights(loaded.model, name)
+    weights = gguf_weights(copy.deepcopy(loaded.model).cpu(), name)
     with new_folder(output) as folder:
         write(loaded, name, weights, folder / "model.gguf")
         check(folder / "model.gguf", name, weights)
@@ -94,11 +96,11 @@ def add_model(writer: Any, loaded: Checkpoint, name: str) -> None:
     (writer.add_layer_norm_eps if name in FUSED else writer.add_layer_norm_rms_eps)(eps)
     if name == "gptneox":
         writer.add_parallel_residual(False)
-    if name_of(model.position) == "Alibi":
+    if isinstance(model.position, AlibiConfig):
         writer.add_max_alibi_bias(ALIBI_BIAS)
-    if name_of(model.position) == "Rotary":
+    if isinstance(model.position, RotaryConfig):
         writer.add_rope_dimension_count(layer.head_dim)
-        writer.add_rope_freq_base(getattr(model.position, "base", None))
+        writer.add_rope_freq_base(model.position.base)
 
 
 def add_tokenizer(writer: Any, loaded: Checkpoint) -> None:

@@ -21,7 +21,8 @@ FUSED = ("gpt2", "gptneox", "mpt")
 
 
 def gguf_weights(gpt: GPT, architecture: str) -> dict[str, Tensor]:
-    """The tensors of a GGUF file, {name: float32 tensor}. Axes are in PyTorch's order."""
+    """The tensors of a GGUF file, {name: float32 tensor}, of a model on the CPU. Axes are in
+    PyTorch's order."""
     fused = architecture in FUSED
     embedding = gpt.embedding.weight * gpt.embedding_scale
     weights = {"token_embd.weight": embedding, **norm("output_norm", gpt.norm, fused)}
@@ -29,9 +30,10 @@ def gguf_weights(gpt: GPT, architecture: str) -> dict[str, Tensor]:
     if not tied or architecture == "gptneox":
         weights["output.weight"] = gpt.head.weight
     if architecture == "gpt2":
-        nothing = torch.zeros(1, gpt.block_size, embedding.size(1), device=gpt.device)
+        nothing = torch.zeros(1, gpt.block_size, embedding.size(1))
         weights["position_embd.weight"] = gpt.position(nothing)[0]
-    for number, block in enumerate(gpt.blocks):
+    blocks: Any = gpt.blocks
+    for number, block in enumerate(blocks):
         layer = {
             **norm("attn_norm", block.attention_norm, fused),
             **norm("ffn_norm", block.feed_forward_norm, fused),
@@ -41,16 +43,14 @@ def gguf_weights(gpt: GPT, architecture: str) -> dict[str, Tensor]:
         for name, part in block.feed_forward.named_children():
             layer |= linear(names[name], part, fused)
         weights |= {f"blk.{number}.{name}": weight for name, weight in layer.items()}
-    return {name: weight.detach().float().cpu().contiguous() for name, weight in weights.items()}
+    return {name: weight.detach().float().contiguous() for name, weight in weights.items()}
 
 
 def norm(name: str, part: nn.Module, with_bias: bool) -> dict[str, Tensor]:
     """The gain and, `with_bias`, the shift of a normalization. If it has none, ones and zeros."""
     weight: Any = part.weight
-    width = part.normalized_shape
-    device = weight.device if weight is not None else None
-    gain = torch.ones(width, device=device) if weight is None else weight
-    found = {f"{name}.weight": gain}
+    width: Any = part.normalized_shape
+    found = {f"{name}.weight": torch.ones(width) if weight is None else weight}
     if with_bias:
         bias: Any = getattr(part, "bias", None)
         found[f"{name}.bias"] = torch.zeros(width) if bias is None else bias
@@ -76,8 +76,10 @@ def attention(
     order = rows_order(layer.head_dim, position, architecture)
     found: dict[str, Tensor] = {}
     if layer.qk_norm:
-        found["attn_q_norm.weight"] = layer.q_norm.weight[order] * factor
-        found["attn_k_norm.weight"] = layer.k_norm.weight[order]
+        q_norm: Any = layer.q_norm
+        k_norm: Any = layer.k_norm
+        found["attn_q_norm.weight"] = q_norm.weight[order] * factor
+        found["attn_k_norm.weight"] = k_norm.weight[order]
         factor = 1.0
     parts = {"q": reordered(q, order) * factor, "k": reordered(k, order), "v": v}
     if biases is not None:

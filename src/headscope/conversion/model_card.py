@@ -7,7 +7,7 @@ texts are escaped for Markdown, and numbers must be numbers.
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict
 from pathlib import PurePath
 from typing import Any
 
@@ -72,11 +72,10 @@ def data_rows(loaded: Checkpoint) -> dict[str, Any]:
 
 def recipe_rows(loaded: Checkpoint) -> dict[str, Any]:
     config = loaded.config
-    groups = {"optimizer": config.optimizer, "schedule": config.schedule}
+    groups = {"optimizer": asdict(config.optimizer), "schedule": asdict(config.schedule)}
     keys = ("max_steps", "batch_size", "gradient_clip")
     trainer = {f"trainer.{key}": getattr(config.trainer, key) for key in keys}
-    rows = flat({name: asdict(group) for name, group in groups.items() if is_dataclass(group)})
-    return rows | trainer | {"seed": config.seed, "precision": loaded.precision}
+    return flat(groups) | trainer | {"seed": config.seed, "precision": loaded.precision}
 
 
 def losses(summary: Any) -> str:

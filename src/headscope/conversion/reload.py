@@ -17,9 +17,10 @@ from safetensors.torch import save_file
 def answer(folder: Path, request: dict[str, Any]) -> tuple[dict[str, Any], torch.Tensor]:
     """The results that `proof.py` compares, and the logits of `request["tokens"]`."""
     trust = {"trust_remote_code": True} if request["own_class"] else {}
-    model, problems = transformers.AutoModelForCausalLM.from_pretrained(
+    opened: Any = transformers.AutoModelForCausalLM.from_pretrained(
         folder, output_loading_info=True, **trust
     )
+    model, problems = opened
     model.eval()
     tokens = torch.tensor(request["tokens"])
     with torch.no_grad():

@@ -47,9 +47,9 @@ class HeadscopeConfig(PretrainedConfig):
         super().__init__(**options)
 
 
-def build_gpt(config: HeadscopeConfig, **changes: Any) -> GPT:
-    """The model that `config` describes, with untrained weights. `changes` are keys with other
-    values."""
+def build_gpt(config: Any, **changes: Any) -> GPT:
+    """The model that the `HeadscopeConfig` describes, with untrained weights. `changes` are keys
+    with other values."""
     keys = {key: value for key, value in config.model.items() if key != "_target_"}
     keys |= {"vocab_size": config.vocab_size, "end_of_text": config.end_of_text} | changes
     return gpt_from_keys(
@@ -133,7 +133,10 @@ class HeadscopeForCausalLM(PreTrainedModel, GenerationMixin):
         cached = 0 if past is None else past.get_seq_length()
         if not self.can_cache(padding) or output_attentions:
             if cached:
-                raise ValueError("this model, left padding or output_attentions: use_cache=False")
+                raise ValueError(
+                    "past_key_values cannot be used with n-gram embeddings, a document mask, "
+                    "padding on the left or output_attentions: give all tokens, and use_cache=False"
+                )
             past = None
         elif past is None and use_cache:
             past = DynamicCache()
@@ -175,7 +178,7 @@ class HeadscopeForCausalLM(PreTrainedModel, GenerationMixin):
         is the result of `left_padding`."""
         return padding is None and self.model.ngrams == 1 and self.model.end_of_text is None
 
-    def prepare_inputs_for_generation(
+    def prepare_inputs_for_generation(  # type: ignore[override]
         self,
         input_ids: Tensor,
         past_key_values: Any = None,
