@@ -104,7 +104,7 @@ def test_the_script_writes_a_folder_and_says_how_to_load_it(script, tmp_path):
     said = script("convert", "checkpoint=run", "to=huggingface", "output=out")
     assert said.code == 0, said.err
     assert re.search(r"HeadscopeForCausalLM of transformers \S+ gave the same greedy", said.out)
-    assert 'from_pretrained("path/to/this/folder", trust_remote_code=True)' in said.out
+    assert 'AutoModelForCausalLM.from_pretrained("out", trust_remote_code=True)' in said.out
     card = Path("out/README.md").read_text(encoding="utf-8")
     assert 'from_pretrained("path/to/this/folder", trust_remote_code=True)' in card
     assert "logits that differ by at most" in card

@@ -39,7 +39,7 @@ def answer(folder: Path, request: dict[str, Any]) -> tuple[dict[str, Any], torch
         "without_headscope": "headscope" not in sys.modules,
     }
     if request["text"] is not None:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **trust)
         results["encoded"] = tokenizer(request["text"], add_special_tokens=False)["input_ids"]
         results["decoded"] = tokenizer.decode(
             generated, skip_special_tokens=True, clean_up_tokenization_spaces=False
