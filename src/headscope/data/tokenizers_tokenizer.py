@@ -23,7 +23,8 @@ class TokenizersTokenizer(Tokenizer):
     that tiktoken cannot express.
 
     It encodes like the library, without adding special tokens, and with `encode_special_tokens`: in
-    a text, the name of a special token is text. `decode` is the library's, without special tokens.
+    a text, the name of a special token is text. But Unigram and WordLevel find the names of all
+    tokens in a text. `decode` is the library's, without special tokens.
 
     Such a tokenizer may lose text. For example, WordPiece drops the kind of white space, and often
     upper case. So the bytes of the tokens may differ from those of the text.
