@@ -3,15 +3,17 @@
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from headscope import checkpoint
 from headscope.conversion.folder import is_model_folder, load_folder
 from headscope.conversion.loaded import Loaded
 from headscope.conversion.plain import is_plain_folder, load_plain
 
 
-def load(path: str | Path | None = None, *, device: str = "cpu") -> Loaded:
+def load(path: str | Path | None = None, *, device: str | torch.device = "cpu") -> Loaded:
     """See `headscope.load`."""
-    chosen = checkpoint.pick_device(device)
+    chosen = checkpoint.pick_device(str(device))
     if path is not None and is_plain_folder(Path(path)):
         return Loaded(**vars(load_plain(Path(path), device=chosen)))
     if path is not None and is_model_folder(Path(path)):
