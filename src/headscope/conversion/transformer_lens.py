@@ -49,8 +49,9 @@ def to_transformer_lens(loaded: Checkpoint) -> TransformerBridge:
         end_of_text=loaded.model.end_of_text,
     )
     config = HeadscopeConfig(**{key: keys[key] for key in ("vocab_size", "end_of_text", "model")})
-    model = HeadscopeForCausalLM(config).to(loaded.model.device).eval()
+    model = HeadscopeForCausalLM(config).eval()
     model.model.load_state_dict(loaded.model.state_dict())
+    model.model.to(loaded.model.device)
     with TemporaryDirectory() as folder:
         write_tokenizer(loaded, Path(folder))
         return build_bridge_from_module(
@@ -183,9 +184,9 @@ class HookedAttention(AttentionBridge):
     W_Q = property(lambda self: self.projections("weight")[0].mT)
     W_K = property(lambda self: self.projections("weight")[1].mT)
     W_V = property(lambda self: self.projections("weight")[2].mT)
-    b_Q = property(lambda self: self.projections("bias")[0])
-    b_K = property(lambda self: self.projections("bias")[1])
-    b_V = property(lambda self: self.projections("bias")[2])
+    b_Q = property(lambda self: self.projections("bias")[0])  # noqa: N815
+    b_K = property(lambda self: self.projections("bias")[1])  # noqa: N815
+    b_V = property(lambda self: self.projections("bias")[2])  # noqa: N815
 
 
 def per_head(hook: HookPoint, x: Tensor) -> Tensor:
