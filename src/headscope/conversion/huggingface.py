@@ -5,7 +5,9 @@ it has our own class, with its source. Each export is opened again and compared 
 name.
 """
 
+import json
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,20 +40,15 @@ def export_huggingface(loaded: Checkpoint, output: Path) -> list[str]:
         write_model(loaded, folder, theirs)
         with_tokenizer = write_tokenizer(loaded, folder)
         proof = prove(folder, loaded, own_class=theirs is None, with_tokenizer=with_tokenizer)
-        load = loading_code(own_class=theirs is None, with_tokenizer=with_tokenizer)
-        card = model_card(loaded, load=load, checked=proof.sentence())
+        load = partial(loading_code, own_class=theirs is None, with_tokenizer=with_tokenizer)
+        card = model_card(loaded, load=load("path/to/this/folder"), checked=proof.sentence())
         write_atomically(folder / "README.md", card)
     return [
         proof.sentence(),
         f"The greedy text: {proof.text!r}",
         f"Written: {output}/ ({proof.class_name}). To load it:",
-        *(f"  {line}" for line in load.splitlines()),
+        *(f"  {line}" for line in load(str(output)).splitlines()),
     ]
-
-
-def save_pretrained(loaded: Checkpoint, folder: str | Path) -> None:
-    """Writes `loaded` to a new folder that transformers opens. Raises like `export_huggingface`."""
-    export_huggingface(loaded, Path(folder))
 
 
 def check_installed(name: str) -> None:
@@ -114,14 +111,15 @@ def write_tokenizer(loaded: Checkpoint, folder: Path) -> bool:
     return bool(files)
 
 
-def loading_code(*, own_class: bool, with_tokenizer: bool) -> str:
+def loading_code(folder: str, *, own_class: bool, with_tokenizer: bool) -> str:
     """The Python code that opens the folder."""
+    path = json.dumps(folder, ensure_ascii=False)
     trust = ", trust_remote_code=True" if own_class else ""
     names = ["AutoModelForCausalLM", *(["AutoTokenizer"] if with_tokenizer else [])]
     lines = [
         f"from transformers import {', '.join(names)}",
-        f'model = AutoModelForCausalLM.from_pretrained("path/to/this/folder"{trust})',
+        f"model = AutoModelForCausalLM.from_pretrained({path}{trust})",
     ]
     if with_tokenizer:
-        lines.append('tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")')
+        lines.append(f"tokenizer = AutoTokenizer.from_pretrained({path}{trust})")
     return "\n".join(lines)

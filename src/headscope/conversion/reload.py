@@ -39,8 +39,12 @@ def answer(folder: Path, request: dict[str, Any]) -> tuple[dict[str, Any], torch
         "without_headscope": "headscope" not in sys.modules,
     }
     if request["text"] is not None:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-        results["encoded"] = tokenizer(request["text"], add_special_tokens=False)["input_ids"]
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **trust)
+        encoded = tokenizer(request["text"], add_special_tokens=False, return_tensors="pt")
+        results["encoded"] = encoded["input_ids"][0].tolist()
+        if results["encoded"]:  # the model takes what the tokenizer returns
+            length = tokens.size(1)
+            model(**{name: rows[:, :length] for name, rows in encoded.items()})
         results["decoded"] = tokenizer.decode(
             generated, skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
