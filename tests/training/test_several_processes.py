@@ -138,6 +138,8 @@ def test_a_killed_run_continues_with_any_number_of_processes(
     assert whole.code == 0, whole.err
     killed = start([*command("lightning", 2), *words, "hydra.run.dir=outputs/killed"])
     children = wait_for_steps(killed, 7)
+    for child in children:  # a process that does not run ends, too
+        os.kill(child, signal.SIGSTOP)
     os.kill(killed.pid, signal.SIGKILL)
     assert end(killed).code == -9
     wait_for_end(children)

@@ -7,7 +7,10 @@ them.
 The first process (rank 0) chooses the run folder, prints, and writes the files of the run.
 """
 
+import ctypes
 import os
+import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -34,6 +37,8 @@ process."""
 REPORT_SECONDS = 5.0
 """Time that a process other than the first waits before it reports an error. If the first process
 has the same error, all processes end within this time, so that the error is printed once."""
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 CONNECTION_ERRORS = ("gloo", "Connection closed", "Connection reset", "NCCL", "TCPStore")
 """Parts of the messages with which torch.distributed reports that another process has ended."""
@@ -226,8 +231,12 @@ def check_can_start(settings: TrainerConfig, *, sweep: bool) -> None:
 
 
 def end_with_first_process() -> None:
-    """If Lightning has started this process, ends it as soon as the first process has ended."""
+    """If Lightning has started this process, ends it as soon as the first process has ended. Under
+    Linux, the system does this, also if this process does not run because of SIGSTOP."""
     first = int(os.environ[FIRST_PROCESS])
+    prctl = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None
+    if prctl is not None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def watch() -> None:
         while os.getppid() == first:
