@@ -109,7 +109,7 @@ def connect(settings: TrainerConfig, *, sweep: bool) -> Processes:
     """Starts the other processes, unless `torchrun` or `srun` has started them, and connects all
     processes. `sweep` is whether this run belongs to a sweep.
 
-    Raises UserError if the processes cannot be started with these settings.
+    Raises UserError if the processes cannot be started with these settings, or cannot connect.
     """
     import torch
     from lightning.fabric import Fabric
@@ -138,7 +138,13 @@ def connect(settings: TrainerConfig, *, sweep: bool) -> Processes:
             f"trainer.accelerator={settings.accelerator}, trainer.devices={settings.devices}: "
             f"{first_line(error)}"
         ) from error
-    fabric.launch()
+    try:
+        fabric.launch()
+    except torch.distributed.DistError as error:
+        address = ", ".join(f"{key}={os.environ.get(key)}" for key in ("MASTER_ADDR", "MASTER_PORT"))
+        raise UserError(
+            f"the processes of this run cannot connect at {address}: {first_line(error)}"
+        ) from error
     return Processes(
         rank=fabric.global_rank,
         count=fabric.world_size,
@@ -215,12 +221,23 @@ def check_devices(settings: TrainerConfig) -> None:
         raise UserError(f"trainer.devices={devices}: this machine has {gpus} GPUs")
 
 
+def check_sweep() -> None:
+    """Raises UserError if `torchrun` or `srun` has started several processes of this sweep. If a run
+    failed in only one of them, this process would go on to the next run, and the processes would
+    train different runs together."""
+    per_node, nodes = started_processes() or (1, 1)
+    if per_node * nodes > 1:
+        raise UserError(
+            f"-m: {starter()} has started {per_node * nodes} processes, but a sweep is one process, "
+            "and its runs train on one device each: start every run with its own command"
+        )
+
+
 def check_can_start(settings: TrainerConfig, *, sweep: bool) -> None:
     """Raises UserError if this process cannot start the other processes of the run."""
     if sweep:
         raise UserError(
-            f"trainer.devices={settings.devices}: the runs of a sweep train on one device each, "
-            "unless srun or torchrun starts their processes"
+            f"trainer.devices={settings.devices}: the runs of a sweep train on one device each"
         )
     variables = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
     if settings.num_nodes > 1 and not os.environ.keys() >= {*variables}:
