@@ -269,10 +269,9 @@ def test_a_port_in_use_is_one_line(
         used.bind(("127.0.0.1", 0))
         used.listen()
         port = str(used.getsockname()[1])
-        for name, value in {
-            **{"TORCHELASTIC_RUN_ID": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
-            **{"RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
-        }.items():
+        variables = {"TORCHELASTIC_RUN_ID": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+        variables |= {"RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+        for name, value in (variables | {"MASTER_PORT": port}).items():
             monkeypatch.setenv(name, value)
         said = script("train", *TINY, f"data.path={speeches}")
     assert said.code == 1

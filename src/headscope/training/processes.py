@@ -141,7 +141,8 @@ def connect(settings: TrainerConfig, *, sweep: bool) -> Processes:
     try:
         fabric.launch()
     except torch.distributed.DistError as error:
-        address = ", ".join(f"{key}={os.environ.get(key)}" for key in ("MASTER_ADDR", "MASTER_PORT"))
+        keys = ("MASTER_ADDR", "MASTER_PORT")
+        address = ", ".join(f"{key}={os.environ.get(key)}" for key in keys)
         raise UserError(
             f"the processes of this run cannot connect at {address}: {first_line(error)}"
         ) from error
@@ -222,14 +223,15 @@ def check_devices(settings: TrainerConfig) -> None:
 
 
 def check_sweep() -> None:
-    """Raises UserError if `torchrun` or `srun` has started several processes of this sweep. If a run
-    failed in only one of them, this process would go on to the next run, and the processes would
-    train different runs together."""
+    """Raises UserError if `torchrun` or `srun` has started several processes of this sweep. If a
+    run failed in only one of them, this process would go on to the next run, and the processes
+    would train different runs together."""
     per_node, nodes = started_processes() or (1, 1)
-    if per_node * nodes > 1:
+    count = per_node * nodes
+    if count > 1:
         raise UserError(
-            f"-m: {starter()} has started {per_node * nodes} processes, but a sweep is one process, "
-            "and its runs train on one device each: start every run with its own command"
+            f"-m: {starter()} has started {count} processes, but a sweep is one process, and its "
+            "runs train on one device each: start every run with its own command"
         )
 
 
