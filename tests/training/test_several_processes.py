@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -138,6 +139,8 @@ def test_a_killed_run_continues_with_any_number_of_processes(
     assert whole.code == 0, whole.err
     killed = start([*command("lightning", 2), *words, "hydra.run.dir=outputs/killed"])
     children = wait_for_steps(killed, 7)
+    for child in children:  # a process that does not run ends, too
+        os.kill(child, signal.SIGSTOP)
     os.kill(killed.pid, signal.SIGKILL)
     assert end(killed).code == -9
     wait_for_end(children)
@@ -238,6 +241,43 @@ def test_an_error_is_printed_once(speeches: Path, tmp_path: Path) -> None:
             "Error: trainer.batch_size=9 must be a multiple of the number of devices (2): for "
             "example 8 or 10"
         ], ended.err
+    assert not list(Path().glob("outputs/*"))
+
+
+@pytest.mark.parametrize(
+    ("way", "environment"),
+    [
+        ("torchrun", {"TORCHELASTIC_RUN_ID": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}),
+        ("srun", {"SLURM_NTASKS": "2", "SLURM_PROCID": "0", "SLURM_JOB_NAME": "gpt"}),
+    ],
+)
+def test_a_sweep_is_one_process(
+    way: str, environment: dict[str, str], script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    said = script("train", *TINY, "-m", "seed=1,2")
+    assert said.code == 1
+    assert f"-m: {way} has started 2 processes, but a sweep is one process" in said.err
+    assert not Path("outputs").exists()
+
+
+def test_a_port_in_use_is_one_line(
+    script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as used:
+        used.bind(("127.0.0.1", 0))
+        used.listen()
+        port = str(used.getsockname()[1])
+        variables = {"TORCHELASTIC_RUN_ID": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+        variables |= {"RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+        for name, value in (variables | {"MASTER_PORT": port}).items():
+            monkeypatch.setenv(name, value)
+        said = script("train", *TINY, f"data.path={speeches}")
+    assert said.code == 1
+    assert said.err.startswith("Error: the processes of this run cannot connect at MASTER_ADDR=")
+    assert "address already in use" in said.err
+    assert said.err.count("\n") == 1
     assert not list(Path().glob("outputs/*"))
 
 
