@@ -69,6 +69,10 @@ def analyze(composed: DictConfig) -> None:
         raise UserError(
             f"{folder} is a symbolic link, perhaps to another place: name a folder with output_dir="
         )
+    patching = None
+    if any(value is not None for value in vars(config.patch).values()):
+        texts = patch_texts(loaded, **vars(config.patch))
+        patching = texts, texts.run(loaded)
 
     validation = cache(partial(validation_text_of, loaded))
     length = loaded.model.block_size
@@ -80,10 +84,6 @@ def analyze(composed: DictConfig) -> None:
         tokens = len(loaded.tokenizer.encode_prompt(text))
         if tokens > length:
             notify(f"Only the first {length} of {tokens} tokens are analyzed (the block_size)")
-    patching = None
-    if any(value is not None for value in vars(config.patch).values()):
-        texts = patch_texts(loaded, **vars(config.patch))
-        patching = texts, texts.run(loaded)
     ablation = None
     if config.ablation or config.gradients:
         ablation = Ablation.on(

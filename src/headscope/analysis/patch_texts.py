@@ -142,7 +142,7 @@ def check_lengths(clean: Sequence[str], corrupted: Sequence[str]) -> None:
             min(len(clean), len(corrupted)),
         )
         raise UserError(
-            f"patch.clean has {len(clean)} tokens, and patch.corrupted has {len(corrupted)}: "
+            f"patch.clean and patch.corrupted have {len(clean)} and {len(corrupted)} tokens: "
             "change a text until both have the same number; from the first difference, clean has "
             f"{list(clean[same : same + 8])} and corrupted {list(corrupted[same : same + 8])}"
         )

@@ -136,6 +136,12 @@ def test_a_report_replaces_no_file_that_is_not_of_a_report(script: Script, run: 
         (["thresholds.self=0"], ["thresholds.self=0", "above 0"]),
         (["other=outputs"], ["other="]),
         (['checkpoints=[""]'], ["checkpoints=", "empty"]),
+        (
+            ["patch.clean=a", "patch.corrupted=ab", "patch.answers=[a,b]"],
+            ["1 and 2 tokens", "change"],
+        ),
+        (["patch.clean=ab", "patch.corrupted=ac"], ["patch.answers", "patch.continuation"]),
+        (["patch.position=1"], ["patch.clean is missing"]),
         (["difference=[L0H0,first]"], ["first", "L1H3"]),
         (["other=nowhere"], ["nowhere"]),
         (["other=another.ckpt"], ["another.ckpt", "vocabulary"]),
