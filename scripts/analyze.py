@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headscope.analysis.patch_texts import PatchTexts
     from headscope.analysis.patching import PatchingResult
     from headscope.analysis.report.inputs import AblationResult
+    from headscope.analysis.report.write import EventFile
     from headscope.checkpoint import Checkpoint
     from headscope.config.scripts import AnalyzeConfig
     from headscope.evaluation import ValidationText
@@ -44,7 +45,6 @@ def analyze(composed: DictConfig) -> None:
     from headscope.analysis.report.write import write_report
     from headscope.config import from_hydra
     from headscope.config.scripts import AnalyzeConfig
-    from headscope.tensorboard.snapshot_events import event_file
 
     config = from_hydra(AnalyzeConfig, composed)
     check(config)
@@ -105,7 +105,7 @@ def analyze(composed: DictConfig) -> None:
         pair=pair,
         other=other,
         history=history,
-        event_file=event_file if config.tensorboard else None,
+        event_file=event_encoder() if config.tensorboard else None,
         track=progress if console.is_terminal else iter,
     )
     for name, head_type in zip(statistics.names, statistics.types, strict=True):
@@ -135,6 +135,12 @@ def check(config: "AnalyzeConfig") -> None:
             raise UserError(f"{key}={getattr(config, key)} must be at least {minimum}")
     if config.replace_by not in ("zero", "mean"):
         raise UserError(f"replace_by={config.replace_by} must be zero or mean")
+
+
+def event_encoder() -> "EventFile":
+    from headscope.tensorboard.snapshot_events import event_file  # needs tensorboard
+
+    return event_file
 
 
 def print_ablation(result: "AblationResult") -> None:
