@@ -13,6 +13,7 @@ from headscope.checkpoint import Checkpoint
 from headscope.data.batches import ValidationWindows
 from headscope.data.corpus import Corpus
 from headscope.data.encode import encode_validation
+from headscope.data.shards import text_per_token_byte
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
 from headscope.nn import GPT
@@ -22,18 +23,26 @@ from headscope.nn.precision import in_precision, supports_bf16, tf32
 
 @dataclass(frozen=True)
 class ValidationText:
-    """The N tokens of a validation split, the number of bytes of each of the V tokens in the
-    vocabulary, and the text on which the corpus shows attention, if it has chosen one."""
+    """The N tokens of a validation split.
+
+    - `byte_lengths` (V,): the number of bytes of each token in the vocabulary.
+    - `probe`: the text on which the corpus shows attention, if it has chosen one.
+    - `text_per_token_byte`: the bytes of the split's text per byte of its tokens. It is 1, unless
+      the tokenizer loses text.
+    """
 
     tokens: np.ndarray
     byte_lengths: np.ndarray
     probe: str | None = None
+    text_per_token_byte: float = 1.0
 
 
 def validation_text(corpus: Corpus, tokenizer: Tokenizer) -> ValidationText:
     """The validation split of `corpus`, encoded by `tokenizer`."""
-    tokens = encode_validation(corpus, tokenizer)
-    return ValidationText(tokens, tokenizer.byte_lengths(), corpus.probe_text)
+    tokens, text_bytes = encode_validation(corpus, tokenizer)
+    byte_lengths = tokenizer.byte_lengths()
+    ratio = text_per_token_byte(text_bytes, tokens, byte_lengths)
+    return ValidationText(tokens, byte_lengths, corpus.probe_text, ratio)
 
 
 OF_RUN = {"32-true": "fp32", "bf16-mixed": "bf16-mixed", "bf16-true": "bf16"}
@@ -84,7 +93,8 @@ def evaluate(
             inputs, targets = (part.to(device) for part in batch)
             nats += float(next_token_loss(model(inputs), targets, reduction="sum"))
     predicted = len(text.tokens) - 1
-    text_bytes = int(text.byte_lengths[text.tokens[1:]].sum())
+    token_bytes = int(text.byte_lengths[text.tokens[1:]].sum())
+    text_bytes = round(token_bytes * text.text_per_token_byte)
     return {
         "precision": precision,
         "loss_nats_per_token": nats / predicted,

@@ -222,7 +222,10 @@ def test_an_evaluation_reads_the_validation_split_of_the_store(corpus, tmp_path,
         "limited": Hub(name=str(file.parent), max_tokens=9_001),
     }[kind]
     store = prepare_store(read, tokenizers.byte, root=tmp_path / "data")
-    assert np.array_equal(encode.encode_validation(read, store.tokenizer), store.validation)
+    tokens, text_bytes = encode.encode_validation(read, store.tokenizer)
+    assert np.array_equal(tokens, store.validation)
+    assert text_bytes == store.tokenizer.byte_lengths()[tokens].sum()
+    assert store.text_per_token_byte == 1
 
 
 def test_without_text_for_a_split_there_is_no_store(tmp_path):

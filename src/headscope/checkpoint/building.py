@@ -16,6 +16,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from headscope.config import build_part
 from headscope.config.model import ModelConfig
+from headscope.data.base_tokenizer import Tokenizer
 from headscope.data.machine import machine_memory
 from headscope.errors import UserError
 from headscope.nn import GPT, cache_bytes_per_token
@@ -28,14 +29,17 @@ TABLE_SHARE = 16
 """Masks and position tables may use at most 1 / TABLE_SHARE of this machine's memory."""
 
 
-def build_model(config: ModelConfig, *, vocab_size: int) -> GPT:
+def build_model(config: ModelConfig, *, vocab_size: int, end_of_text: int | None = None) -> GPT:
     """Build a model with untrained weights from the `model` part of a configuration.
+
+    A model with a document mask needs the id of the end-of-text token. The default is the last
+    token of the vocabulary, as in headscope's own tokenizers.
 
     Raises UserError if the sizes in `config` are too large or do not fit together.
     """
     check_limits(config)
     try:
-        return make_model(config, vocab_size=vocab_size)
+        return make_model(config, vocab_size=vocab_size, end_of_text=end_of_text)
     except RuntimeError as error:  # out of memory, or a size that overflows an integer
         reason = str(error).splitlines()[0]
         raise UserError(
@@ -43,8 +47,22 @@ def build_model(config: ModelConfig, *, vocab_size: int) -> GPT:
         ) from error
 
 
-def make_model(config: ModelConfig, *, vocab_size: int) -> GPT:
+def build_model_for(config: ModelConfig, tokenizer: Tokenizer) -> GPT:
+    """Build a model with untrained weights for the tokens of a tokenizer. Raises UserError for the
+    same reasons as `build_model`, and if a document mask needs an end-of-text token that the
+    tokenizer does not have."""
+    if config.document_mask and tokenizer.end_of_text is None:
+        raise UserError(
+            "model.document_mask=true: this tokenizer has no end-of-text token, so nothing marks "
+            "the documents; set model.document_mask=false"
+        )
+    return build_model(config, vocab_size=tokenizer.vocab_size, end_of_text=tokenizer.end_of_text)
+
+
+def make_model(config: ModelConfig, *, vocab_size: int, end_of_text: int | None = None) -> GPT:
     """Build the model without the checks of `build_model`."""
+    if end_of_text is None:
+        end_of_text = vocab_size - 1
     return GPT(
         vocab_size=vocab_size,
         block_size=config.block_size,
@@ -72,7 +90,7 @@ def make_model(config: ModelConfig, *, vocab_size: int) -> GPT:
         ngrams=config.ngrams,
         ngram_buckets=config.ngram_buckets,
         logit_cap=config.logit_cap,
-        end_of_text=vocab_size - 1 if config.document_mask else None,  # see `Tokenizer`
+        end_of_text=end_of_text if config.document_mask else None,
     )
 
 

@@ -47,16 +47,7 @@ def read(path: Path, *, mmap: bool = True, with_shards: bool = True) -> dict[str
     Raises UserError if the file is missing, damaged or not a headscope checkpoint, or if a weight
     is NaN or infinite.
     """
-    check_regular(path)
-    try:
-        pickle_bytes = check_archive(path)
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
-    except Damaged as error:
-        raise UserError(f"{path} is not a checkpoint, or is damaged: {error}") from error
-    except Exception as error:  # a malformed pickle can raise almost any exception
-        raise UserError(f"{path} is not a checkpoint, or is damaged") from error
+    content, pickle_bytes = load_plain(path, mmap=mmap)
     try:
         size = path.stat().st_size
         if with_shards and isinstance(content, dict) and "shards" in content:
@@ -64,6 +55,36 @@ def read(path: Path, *, mmap: bool = True, with_shards: bool = True) -> dict[str
             content, shard_bytes = read_shards(content, path)
             size += shard_bytes
         check_content(content, nodes=pickle_bytes, size=size)
+    except Damaged as error:
+        raise UserError(f"{path} cannot be used: {error}") from error
+    return content
+
+
+def load_plain(path: Path, *, mmap: bool) -> tuple[Any, int]:
+    """The content of a file that `torch.save` wrote, and the size of its pickle in bytes. Verifies
+    the archive, its checksums and its pickle, but not the content. Raises UserError if the file is
+    missing or damaged."""
+    check_regular(path)
+    try:
+        pickle_bytes = check_archive(path)
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap), pickle_bytes
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+    except Damaged as error:
+        raise UserError(f"{path} is not a checkpoint, or is damaged: {error}") from error
+    except Exception as error:  # a malformed pickle can raise almost any exception
+        raise UserError(f"{path} is not a checkpoint, or is damaged") from error
+
+
+def read_foreign(path: Path) -> dict[Any, Any]:
+    """The content of a checkpoint of another tool: nested dictionaries and lists of plain data and
+    memory-mapped tensors. Raises UserError if the file is missing, is damaged, or contains anything
+    else."""
+    content, pickle_bytes = load_plain(path, mmap=True)
+    try:
+        check_tensors(content, nodes=pickle_bytes, size=path.stat().st_size)
+        if not isinstance(content, dict):
+            raise Damaged("it is not a dictionary")
     except Damaged as error:
         raise UserError(f"{path} cannot be used: {error}") from error
     return content
@@ -180,11 +201,7 @@ def check_content(content: Any, *, nodes: int, size: int) -> None:
     `nodes` is the maximum number of values in `content`. A value that is in two dictionaries counts
     twice. `size` is the file size in bytes.
     """
-    tensors = collect_tensors(content, limit=nodes)
-    # The factor is two because a tied output head is stored once, but is listed twice in the state
-    # dict.
-    if sum(tensor.numel() * tensor.element_size() for tensor in tensors) > 2 * size:
-        raise Damaged("its tensors overlap")
+    check_tensors(content, nodes=nodes, size=size)
     entry = content.get("headscope") if isinstance(content, dict) else None
     if not isinstance(entry, dict):
         raise Damaged("it has no entry headscope")
@@ -213,6 +230,16 @@ def check_content(content: Any, *, nodes: int, size: int) -> None:
                 f"its weights are not finite (NaN or infinity in {name[:80]}): training diverged; "
                 "choose an earlier checkpoint"
             )
+
+
+def check_tensors(content: Any, *, nodes: int, size: int) -> None:
+    """Raises Damaged unless `content` contains only plain data and dense tensors. For `nodes` and
+    `size`, see `check_content`."""
+    tensors = collect_tensors(content, limit=nodes)
+    # The factor is two because a tied output head is stored once, but is listed twice in the state
+    # dict.
+    if sum(tensor.numel() * tensor.element_size() for tensor in tensors) > 2 * size:
+        raise Damaged("its tensors overlap")
 
 
 def collect_tensors(content: Any, *, limit: int) -> list[torch.Tensor]:

@@ -16,14 +16,13 @@ from typing import Any
 
 import torch
 
-from headscope.checkpoint.building import build_model, no_larger_than
+from headscope.checkpoint.building import build_model_for, no_larger_than
 from headscope.checkpoint.file import FORMAT, read
 from headscope.checkpoint.finding import find, pick_device
 from headscope.config import build_part, parse
 from headscope.config.text import CorpusConfig, TokenizerConfig
 from headscope.config.training import PRECISIONS, TrainConfig
 from headscope.data.corpus import Corpus
-from headscope.data.labels import token_labels
 from headscope.data.tokenizer import Tokenizer, tokenizer_from_state
 from headscope.errors import UserError
 from headscope.nn import GPT
@@ -63,7 +62,7 @@ class Checkpoint:
         )
         return AttentionReading(
             tokens=tokens,
-            labels=token_labels(map(self.tokenizer.token_bytes, tokens)),
+            labels=self.tokenizer.labels(tokens),
             weights=weights[:, 0].cpu(),
             scores=scores[:, 0].cpu(),
         )
@@ -73,9 +72,9 @@ class Checkpoint:
 class AttentionReading:
     """The attention of a model (L layers, H heads per layer) on a text of T tokens.
 
-    `labels` are printable texts of the tokens (see `token_labels`). `weights` (L, H, T, T) are the
-    attention weights. `scores` (L, H, T, T) are the attention scores before the causal mask and the
-    softmax. The scores are scaled and include the bias of the position encoding.
+    `labels` are printable texts of the tokens (see `Tokenizer.labels`). `weights` (L, H, T, T) are
+    the attention weights. `scores` (L, H, T, T) are the attention scores before the causal mask and
+    the softmax. The scores are scaled and include the bias of the position encoding.
     """
 
     tokens: list[int]
@@ -113,7 +112,7 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
         tokenizer = tokenizer_from_state(content["headscope"]["tokenizer"])
         weights = model_weights(content)
         with no_larger_than(weights, name="its configuration"):
-            model = build_model(config.model, vocab_size=tokenizer.vocab_size)
+            model = build_model_for(config.model, tokenizer)
         model.load_state_dict(weights)
         step = content["global_step"]
         precision = content["headscope"]["precision"]
@@ -214,7 +213,7 @@ def with_block_size(loaded: Checkpoint, block_size: int) -> GPT:
             f"{loaded.model.block_size}: {loaded.model.position.limit}"
         )
     sizes = replace(loaded.config.model, block_size=block_size)
-    model = build_model(sizes, vocab_size=loaded.tokenizer.vocab_size)
+    model = build_model_for(sizes, loaded.tokenizer)
     model.load_state_dict(loaded.model.state_dict())
     return model.to(loaded.model.device).eval()
 

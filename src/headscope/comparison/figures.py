@@ -142,7 +142,7 @@ def sampling_speed(run: PlannedRun) -> float:
     started = time.perf_counter()
     tokens = generate_tokens(
         loaded.model,
-        [[loaded.tokenizer.end_of_text]],
+        [[loaded.tokenizer.first_token()]],
         max_new_tokens=loaded.model.block_size - 1,
         seeds=[1],
     )

@@ -35,6 +35,13 @@ class Gpt2Config(TokenizerConfig):
 
 
 @dataclass
+class ImportedConfig(TokenizerConfig):
+    """The tokenizer of an imported model. Only its checkpoint has it, so it cannot be chosen."""
+
+    _target_: str = "headscope.data.tokenizer.stored"
+
+
+@dataclass
 class CorpusConfig:
     _target_: str = MISSING
 

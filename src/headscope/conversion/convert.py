@@ -4,11 +4,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headscope.checkpoint import Checkpoint
+from headscope.conversion.imported import write_checkpoint
+from headscope.conversion.nanogpt import is_nanogpt, read_nanogpt
+from headscope.conversion.nanogpt_export import export_nanogpt
 from headscope.errors import UserError
 
-FORMATS: dict[str, Callable[[Checkpoint, Path], list[str]]] = {}
-"""A function for each value of `to`. It writes a checkpoint to a new folder in the format of another
-tool, proves that the logits agree, and returns lines to print."""
+FORMATS: dict[str, Callable[[Checkpoint, Path], list[str]]] = {
+    "nanogpt": export_nanogpt,
+}
+"""A function for each value of `to`. It writes a checkpoint to a new folder in the format of
+another tool, proves that the logits agree, and returns lines to print."""
 
 
 def import_model(
@@ -16,6 +21,12 @@ def import_model(
 ) -> list[str]:
     """Converts the model `source` of another tool to a checkpoint in the new folder `output`.
     Returns lines to print. Raises UserError if the model cannot be converted."""
+    if is_nanogpt(Path(source)):
+        config, weights, tokenizer, step = read_nanogpt(Path(source), text, block_size)
+        write_checkpoint(
+            output, model=config, weights=weights, tokenizer=tokenizer, step=step, text=text
+        )
+        return [f"Wrote {output}: {len(weights)} weights of {source}, step {step}"]
     raise UserError(f"source={source} is not a model that headscope can read")
 
 

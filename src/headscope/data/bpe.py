@@ -57,7 +57,7 @@ def train_bpe(
         ),
         trainer,
     )
-    byte_of = {symbol: value for value, symbol in enumerate(_byte_symbols())}
+    byte_of = {symbol: value for value, symbol in enumerate(byte_symbols())}
     ranks = {bytes([value]): value for value in range(256)}
     for left, right in json.loads(hf_tokenizer.to_str())["model"]["merges"]:
         ranks.setdefault(bytes(byte_of[symbol] for symbol in left + right), len(ranks))
@@ -132,7 +132,7 @@ def split_long_runs(text: str) -> list[str]:
     return [text[start : start + 10_000] for start in range(0, len(text), 10_000)]
 
 
-def _byte_symbols() -> list[str]:
+def byte_symbols() -> list[str]:
     """For each byte, the printable character that stands for this byte in byte-level BPE, as in
     GPT-2."""
     substitutes = iter(range(256, 512))

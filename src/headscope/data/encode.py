@@ -19,7 +19,15 @@ from headscope.data.corpus import Corpus, Wanted
 from headscope.data.documents import Split
 from headscope.data.duplicates import Duplicates
 from headscope.data.machine import process_cores
-from headscope.data.shards import SPLITS, Counts, Progress, ShardWriter, limits, token_dtype
+from headscope.data.shards import (
+    SPLITS,
+    Counts,
+    Encoded,
+    Progress,
+    ShardWriter,
+    limits,
+    token_dtype,
+)
 from headscope.data.tokenizer import Tokenizer
 from headscope.stop import temporary_folder
 
@@ -70,19 +78,25 @@ def encode_corpus(
         return writer.progress, duplicates.in_both()
 
 
-def encode_validation(corpus: Corpus, tokenizer: Tokenizer) -> np.ndarray:
-    """The tokens of the validation split, as `encode_corpus` would write them."""
+def encode_validation(corpus: Corpus, tokenizer: Tokenizer) -> tuple[np.ndarray, int]:
+    """The tokens of the validation split, as `encode_corpus` would write them, and the number of
+    bytes of their text."""
     limit = limits(corpus.max_tokens)["validation"]
+    byte_lengths = tokenizer.byte_lengths()
     parts: list[np.ndarray] = []
+    text_bytes = 0
 
     def wanted(split: Split) -> bool:
         return split == "validation" and sum(map(len, parts)) < limit
 
     with temporary_folder() as folder, Duplicates(folder / "documents.sqlite") as duplicates:
         for batch in Reader(corpus, duplicates, wanted, only="validation").batches():
-            parts.extend(encode_batch(tokenizer, batch).values())
+            for encoded in encode_batch(tokenizer, batch).values():
+                kept = encoded.first(limit - sum(map(len, parts)), byte_lengths)
+                parts.append(kept.tokens)
+                text_bytes += kept.text_bytes
     tokens = np.concatenate([np.empty(0, token_dtype(tokenizer.vocab_size)), *parts])
-    return tokens[: int(min(limit, len(tokens)))]
+    return tokens, text_bytes
 
 
 class OwnTokenizer(threading.local):
@@ -93,16 +107,25 @@ class OwnTokenizer(threading.local):
         self.tokenizer = copy.deepcopy(tokenizer)
 
 
-def encode_batch(tokenizer: Tokenizer, batch: Batch) -> dict[Split, np.ndarray]:
-    """The tokens of a batch for each split. An end-of-text token comes before each document."""
+def encode_batch(tokenizer: Tokenizer, batch: Batch) -> dict[Split, Encoded]:
+    """The tokens of a batch for each split. If the tokenizer has an end-of-text token, it comes
+    before each document."""
+    begin = [] if tokenizer.end_of_text is None else [np.array([tokenizer.end_of_text])]
     parts: dict[Split, list[np.ndarray]] = {}
+    documents: dict[Split, list[int]] = {split: [] for split in SPLITS}
+    lengths, text_bytes = dict.fromkeys(SPLITS, 0), dict.fromkeys(SPLITS, 0)
     for split, begins, piece in batch.pieces:
-        found = parts.setdefault(split, [])
         if begins:
-            found.append(np.array([tokenizer.end_of_text]))
-        found.append(tokenizer.encode(piece))
+            documents[split].append(lengths[split])
+        found = [*(begin if begins else []), tokenizer.encode(piece)]
+        parts.setdefault(split, []).extend(found)
+        lengths[split] += sum(map(len, found))
+        text_bytes[split] += byte_count(piece)
     dtype = token_dtype(tokenizer.vocab_size)
-    return {split: np.concatenate(found).astype(dtype) for split, found in parts.items()}
+    return {
+        split: Encoded(np.concatenate(found).astype(dtype), documents[split], text_bytes[split])
+        for split, found in parts.items()
+    }
 
 
 def in_order(

@@ -14,6 +14,18 @@ SHA256 = {
     "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
 }
 
+RANKS_SHA256 = "50394b9a017a60020093020215664e2995d98351e5240ca0b1abfcb88e9f8773"
+"""The sha256 of the bytes of GPT-2's tokens, each after its length, in the order of the ranks."""
+
+
+def is_gpt2(ranks: dict[bytes, int]) -> bool:
+    """Whether these are the ranks of GPT-2."""
+    tokens = sorted(ranks, key=ranks.__getitem__)
+    digest = hashlib.sha256()
+    for token in tokens:
+        digest.update(len(token).to_bytes(8) + token)
+    return digest.hexdigest() == RANKS_SHA256
+
 
 def gpt2_ranks(path: str | None = None) -> dict[bytes, int]:
     """Returns a dictionary from the bytes of each of GPT-2's 50256 tokens to the token's id. The

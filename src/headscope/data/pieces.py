@@ -1,7 +1,9 @@
 """Cuts a text into pieces that can be encoded one by one.
 
 Encoding the pieces gives the same tokens as encoding the whole text, because the pieces end where
-the pattern of every tokenizer splits the text.
+the pattern of every tokenizer in conf/ splits the text, and WordPiece too. The tokenizer of an
+imported model may have another pattern, or none. Then one token may differ at each end of a piece.
+A document of up to a million characters is one piece.
 """
 
 import re

@@ -28,13 +28,46 @@ CHUNK = 2**24
 Counts = dict[Split, int]
 
 
+@dataclass(frozen=True)
+class Encoded:
+    """The tokens of a text (n,), the indices at which documents begin, and the number of bytes of
+    the text."""
+
+    tokens: np.ndarray
+    documents: list[int]
+    text_bytes: int
+
+    def first(self, count: float, byte_lengths: np.ndarray) -> "Encoded":
+        """The first `count` tokens. If the tokenizer loses text, the number of bytes of their text
+        is an estimate. `byte_lengths` (V,) are the bytes of each token in the vocabulary."""
+        if count >= len(self.tokens):
+            return self
+        kept = self.tokens[: int(max(0, count))]
+        kept_bytes, token_bytes = (int(byte_lengths[part].sum()) for part in (kept, self.tokens))
+        return Encoded(
+            kept,
+            [start for start in self.documents if start < len(kept)],
+            self.text_bytes * kept_bytes // max(1, token_bytes),
+        )
+
+
+def text_per_token_byte(text_bytes: int, tokens: np.ndarray, byte_lengths: np.ndarray) -> float:
+    """The bytes of a text per byte of its tokens: 1 unless the tokenizer loses text. If the tokens
+    have no bytes, 1. `byte_lengths` (V,) are the bytes of each token in the vocabulary."""
+    starts = range(0, len(tokens), CHUNK)
+    token_bytes = sum(int(byte_lengths[tokens[start : start + CHUNK]].sum()) for start in starts)
+    return text_bytes / token_bytes if token_bytes else 1.0
+
+
 @dataclass
 class Progress:
     """How far the files of tokens are. For each split: the number of encoded pieces, the number of
-    documents, and the shards, each with its number of tokens and their CRC-32."""
+    documents, the number of bytes of the text, and the shards, each with its number of tokens and
+    their CRC-32."""
 
     pieces: Counts = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
     documents: Counts = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
+    text_bytes: Counts = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
     shards: dict[Split, list[list[int]]] = field(
         default_factory=lambda: {split: [] for split in SPLITS}
     )
@@ -64,13 +97,14 @@ class ShardWriter:
 
     def __init__(self, folder: Path, tokenizer: Tokenizer, max_tokens: int | None) -> None:
         self.folder = folder
-        self.tokenizer = tokenizer
         self.dtype = token_dtype(tokenizer.vocab_size)
         self.limits = limits(max_tokens)
         self.progress = read_progress(folder, self.dtype)
         self.tokens: Counts = {split: self.progress.tokens(split) for split in SPLITS}
         self.checksums: Counts = dict.fromkeys(SPLITS, 0)
         self.pieces, self.documents = dict(self.progress.pieces), dict(self.progress.documents)
+        self.text_bytes = dict(self.progress.text_bytes)
+        self.byte_lengths = tokenizer.byte_lengths()
         self.files: dict[Split, BinaryIO] = {}
 
     def __enter__(self) -> "ShardWriter":
@@ -89,20 +123,22 @@ class ShardWriter:
     def wants(self, split: Split) -> bool:
         return self.tokens[split] < self.limits[split]
 
-    def write(self, pieces: Counts, tokens: dict[Split, np.ndarray]) -> None:
+    def write(self, pieces: Counts, encoded: dict[Split, Encoded]) -> None:
         """Appends the tokens of each split, and counts the `pieces` that they were encoded from."""
         for split, count in pieces.items():
             self.pieces[split] += count
-        for split, array in tokens.items():
-            room = max(0, self.limits[split] - self.tokens[split])
-            array = array[: int(min(room, len(array)))]
+        for split, found in encoded.items():
+            room = self.limits[split] - self.tokens[split]
+            kept = found.first(room, self.byte_lengths)
+            array = kept.tokens
             data = array.tobytes()
             try:
                 self.files[split].write(data)
             except OSError as error:
                 raise self._cannot_write(split, error) from error
             self.tokens[split] += len(array)
-            self.documents[split] += int(np.count_nonzero(array == self.tokenizer.end_of_text))
+            self.documents[split] += len(kept.documents)
+            self.text_bytes[split] += kept.text_bytes
             self.checksums[split] = zlib.crc32(data, self.checksums[split])
 
     def end_shard(self) -> None:
@@ -118,6 +154,7 @@ class ShardWriter:
                 self.progress.shards[split].append([new, self.checksums[split]])
                 self.checksums[split] = 0
         self.progress.pieces, self.progress.documents = dict(self.pieces), dict(self.documents)
+        self.progress.text_bytes = dict(self.text_bytes)
         write_atomically(self.folder / PROGRESS, json.dumps(asdict(self.progress)))
 
     def _cannot_write(self, split: Split, error: OSError) -> UserError:
@@ -131,9 +168,10 @@ def read_progress(folder: Path, dtype: type[np.unsignedinteger]) -> Progress:
     found = read_json(folder / PROGRESS)
     try:
         progress = Progress(**found)
-        counts = [
-            counts[split] for counts in (progress.pieces, progress.documents) for split in SPLITS
-        ]
+        if found.keys() != asdict(Progress()).keys():
+            raise ValueError
+        every = (progress.pieces, progress.documents, progress.text_bytes)
+        counts = [counts[split] for counts in every for split in SPLITS]
         if not all(type(count) is int and count >= 0 for count in counts):
             raise ValueError
         for split in SPLITS:

@@ -3,9 +3,9 @@ tokens.
 
 A store is a folder with four files. `train.bin` and `validation.bin` are raw arrays of tokens
 (uint16, or uint32 for a large vocabulary). `tokenizer.json` contains the tokenizer. `store.json`
-contains the name of the corpus, the type of the tokens, the numbers of documents and tokens, and
-checksums of the tokenizer and of each shard of the tokens. The folder's name ends in a fingerprint
-of the text and the tokenizer.
+contains the name of the corpus, the type of the tokens, the numbers of documents, tokens and bytes
+of text, and checksums of the tokenizer and of each shard of the tokens. The folder's name ends in a
+fingerprint of the text and the tokenizer.
 
 A store is first written to a temporary folder `.preparing-<name>`. This folder is renamed when the
 store is complete, so a folder without the prefix `.preparing-` is always complete. If two processes
@@ -34,7 +34,14 @@ from filelock import FileLock, Timeout
 
 from headscope.data.corpus import Corpus
 from headscope.data.encode import Track, encode_corpus
-from headscope.data.shards import CHUNK, PROGRESS, SPLITS, check_shards, token_dtype
+from headscope.data.shards import (
+    CHUNK,
+    PROGRESS,
+    SPLITS,
+    check_shards,
+    text_per_token_byte,
+    token_dtype,
+)
 from headscope.data.tokenizer import Tokenizer, tokenizer_from_state
 from headscope.errors import UserError
 from headscope.files import parse_json, read_json, write_atomically
@@ -54,12 +61,17 @@ CHARACTERS_PER_TOKEN = 8
 
 @dataclass(frozen=True)
 class TokenStore:
-    """An encoded corpus: the memory-mapped tokens of both splits, and their tokenizer."""
+    """An encoded corpus: the memory-mapped tokens of both splits, and their tokenizer.
+
+    `text_per_token_byte` is the number of bytes of the validation text per byte of its tokens. It
+    is 1, unless the tokenizer loses text.
+    """
 
     folder: Path
     tokenizer: Tokenizer
     train: np.ndarray
     validation: np.ndarray
+    text_per_token_byte: float = 1.0
 
     @property
     def name(self) -> str:
@@ -142,10 +154,24 @@ def open_store(folder: Path, *, expect: dict[str, Any] | None = None) -> TokenSt
                 check_tokens(array, description.get(f"{split}_shards"), tokenizer.vocab_size)
             with suppress(UserError):  # the folder may be read-only
                 write_atomically(folder / VERIFIED, json.dumps(stamps))
+        ratio = _text_per_token_byte(tokens["validation"], tokenizer, description)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{folder} is not a token store ({reason}): delete it") from error
-    return TokenStore(folder=folder, tokenizer=tokenizer, **tokens)
+    return TokenStore(folder=folder, tokenizer=tokenizer, text_per_token_byte=ratio, **tokens)
+
+
+def _text_per_token_byte(
+    tokens: np.ndarray, tokenizer: Tokenizer, description: dict[str, Any]
+) -> float:
+    """The bytes of the validation text per byte of its tokens. In a store from before headscope
+    counted the bytes of the text, 1."""
+    text_bytes = description.get("validation_bytes")
+    if text_bytes is None:
+        return 1.0
+    if type(text_bytes) is not int or not 0 <= text_bytes < 2**53:
+        raise ValueError(f"{DESCRIPTION} says validation_bytes={str(text_bytes)[:80]}")
+    return text_per_token_byte(text_bytes, tokens, tokenizer.byte_lengths())
 
 
 def _map_tokens(file: Path, dtype: np.dtype, count: Any) -> np.ndarray:
@@ -285,6 +311,7 @@ def _write_store(
     for split in SPLITS:
         description[f"{split}_documents"] = progress.documents[split]
         description[f"{split}_tokens"] = progress.tokens(split)
+        description[f"{split}_bytes"] = progress.text_bytes[split]
         description[f"{split}_shards"] = progress.shards[split]
         if not progress.tokens(split):
             raise UserError(f"data={corpus.name} has no text for the {split} split")

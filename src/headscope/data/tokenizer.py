@@ -1,13 +1,11 @@
-"""Tokenizers convert text to tokens and back. All except `CharTokenizer` use a `tiktoken.Encoding`.
+"""Makes the tokenizers of conf/tokenizer, and creates a tokenizer from its saved state.
 
-A tokenizer knows the bytes of every token. So a loss in nats per token can be converted to bits per
-byte, which can be compared across tokenizers.
+Most tokenizers use a `tiktoken.Encoding`. The others are `CharTokenizer`, and `TokenizersTokenizer`
+for the tokenizers of imported models that tiktoken cannot express.
 """
 
 import base64
 import binascii
-import sys
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,11 +13,11 @@ import numpy as np
 import tiktoken
 from tiktoken_ext.openai_public import r50k_pat_str
 
-from headscope.data.bpe import train_bpe
+from headscope.data.base_tokenizer import END_OF_TEXT, Tokenizer, check_utf8
+from headscope.data.bpe import MAX_VOCAB_SIZE, train_bpe
+from headscope.data.char_tokenizer import CODE_POINTS, CharTokenizer, code_points
 from headscope.data.gpt2 import gpt2_ranks
 from headscope.errors import UserError
-
-END_OF_TEXT = "<|endoftext|>"
 
 BYTE_PATTERN = r"(?s)."
 
@@ -28,53 +26,11 @@ PATTERNS = {"byte": BYTE_PATTERN, "bpe": r50k_pat_str, "gpt2": r50k_pat_str}
 other pattern, because matching a malicious pattern could take forever."""
 
 
-class Tokenizer(ABC):
-    """Encodes text to tokens and decodes tokens to text.
-
-    `end_of_text` is the id of the end-of-text token, which comes before every document and has no
-    bytes. It is always the last token of the vocabulary.
-    """
-
-    name: str
-    """The name of the function in this module that makes this tokenizer."""
-
-    vocab_size: int
-    end_of_text: int
-
-    @abstractmethod
-    def encode(self, text: str) -> np.ndarray:
-        """The tokens of any text, as a uint32 array (n,). The text <|endoftext|> is encoded like
-        any other text."""
-
-    @abstractmethod
-    def encode_prompt(self, text: str) -> list[int]:
-        """Like `encode`, for a prompt from the user.
-
-        Raises UserError when the vocabulary cannot represent the text.
-        """
-
-    @abstractmethod
-    def token_bytes(self, token: int) -> bytes:
-        """The UTF-8 bytes of a token. The bytes may be only a part of a character. Special tokens
-        have no bytes."""
-
-    @abstractmethod
-    def state(self) -> dict[str, Any]:
-        """The complete tokenizer as plain data, from which `tokenizer_from_state` creates it
-        again."""
-
-    def decode(self, tokens: Iterable[int]) -> str:
-        """The text of a sequence of tokens. Bytes that are not valid UTF-8 become U+FFFD."""
-        return b"".join(self.token_bytes(int(token)) for token in tokens).decode(errors="replace")
-
-    def byte_lengths(self) -> np.ndarray:
-        """The number of bytes of every token in the vocabulary, int64 (V,)."""
-        return np.array([len(self.token_bytes(token)) for token in range(self.vocab_size)])
-
-
 class TiktokenTokenizer(Tokenizer):
     """A tokenizer that uses a `tiktoken.Encoding`, with the end-of-text token as its only special
     token."""
+
+    end_of_text: int
 
     def __init__(self, encoding: tiktoken.Encoding) -> None:
         self.encoding = encoding
@@ -86,79 +42,35 @@ class TiktokenTokenizer(Tokenizer):
         single = [ranks[bytes([value])] for value in range(256)] if len(ranks) == 256 else None
         self.token_of_byte = None if single is None else np.array(single, dtype=np.uint32)
 
+    @property
+    def ranks(self) -> dict[bytes, int]:
+        """Maps the bytes of each token, except the end-of-text token, to the token's id."""
+        return self.encoding._mergeable_ranks
+
     def encode(self, text: str) -> np.ndarray:
         if self.token_of_byte is not None:
             return self.token_of_byte[np.frombuffer(text.encode(), dtype=np.uint8)]
         return self.encoding.encode_to_numpy(text, disallowed_special=())
 
     def encode_prompt(self, text: str) -> list[int]:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise UserError(
-                f"the prompt is not valid UTF-8 at character {error.start}: "
-                f"{text[error.start : error.end]!a}; remove this character"
-            ) from None
+        check_utf8(text)
         return self.encoding.encode_ordinary(text)
 
     def token_bytes(self, token: int) -> bytes:
-        if token == self.end_of_text:
+        if token >= self.end_of_text:
             return b""
         return self.encoding.decode_single_token_bytes(token)
 
     def state(self) -> dict[str, Any]:
-        return {
+        state = {
             "kind": "tiktoken",
             "name": self.encoding.name,
             "pattern": self.encoding._pat_str,
-            "ranks": _ranks_to_text(self.encoding._mergeable_ranks),
+            "ranks": _ranks_to_text(self.ranks),
             "end_of_text": self.end_of_text,
         }
-
-
-class CharTokenizer(Tokenizer):
-    """One token per character. The vocabulary consists of the characters of the training split.
-
-    All other characters are encoded as the token `unknown`, which has no bytes. Bits per byte
-    include the loss on `unknown`, but do not count the bytes of the unknown characters. An unknown
-    character in a prompt raises UserError.
-    """
-
-    name = "char"
-
-    def __init__(self, alphabet: str) -> None:
-        self.alphabet = alphabet
-        self.unknown = len(alphabet)
-        self.end_of_text = len(alphabet) + 1
-        self.vocab_size = len(alphabet) + 2
-        self._tokens = np.full(CODE_POINTS, self.unknown, dtype=np.uint32)
-        self._tokens[code_points(alphabet)] = np.arange(len(alphabet))
-
-    def encode(self, text: str) -> np.ndarray:
-        return self._tokens[code_points(text)]
-
-    def encode_prompt(self, text: str) -> list[int]:
-        for char in text:
-            if self._tokens[ord(char)] == self.unknown:
-                raise UserError(
-                    f"the character {char!r} is not among the {len(self.alphabet)} characters of "
-                    "this model's training text: remove it, or train with tokenizer=byte or bpe"
-                )
-        return self.encode(text).tolist()
-
-    def token_bytes(self, token: int) -> bytes:
-        return self.alphabet[token].encode() if token < len(self.alphabet) else b""
-
-    def state(self) -> dict[str, Any]:
-        return {"kind": "char", "alphabet": self.alphabet}
-
-
-CODE_POINTS = sys.maxunicode + 1
-
-
-def code_points(text: str) -> np.ndarray:
-    """The Unicode code point of each character, uint32 (n,)."""
-    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+        padded = self.vocab_size > self.encoding.n_vocab
+        return state | {"vocab_size": self.vocab_size} if padded else state
 
 
 def tokenizer_from_state(state: dict[str, Any]) -> Tokenizer:
@@ -166,9 +78,11 @@ def tokenizer_from_state(state: dict[str, Any]) -> Tokenizer:
     not valid."""
     match state:
         case {"kind": "char", "alphabet": str(alphabet)}:
+            special_tokens = state.get("special_tokens", True)
             surrogates = any("\ud800" <= char <= "\udfff" for char in alphabet)
-            if len(set(alphabet)) == len(alphabet) and not surrogates:
-                return CharTokenizer(alphabet)
+            distinct = len(set(alphabet)) == len(alphabet) and not surrogates
+            if distinct and type(special_tokens) is bool and (alphabet or special_tokens):
+                return CharTokenizer(alphabet, special_tokens=special_tokens)
         case {
             "kind": "tiktoken",
             "name": str(name),
@@ -178,20 +92,57 @@ def tokenizer_from_state(state: dict[str, Any]) -> Tokenizer:
         }:
             if PATTERNS.get(name) == pattern:
                 token_of = _ranks_from_text(ranks)
-                # tiktoken crashes if one of the 256 bytes or one of the ranks is missing.
-                if (
-                    {bytes([value]) for value in range(256)} <= token_of.keys()
-                    and end_of_text == len(token_of)
-                    and sorted(token_of.values()) == list(range(len(token_of)))
-                ):
-                    return _tiktoken(name, pattern, token_of)
+                if are_ranks(token_of) and end_of_text == len(token_of):
+                    made = tiktoken_tokenizer(name, token_of)
+                    made.vocab_size = _rows(state, made.vocab_size)
+                    return made
+        case {"kind": "tokenizers", "json": str(text)}:
+            # Few models need the library `tokenizers`, so it is imported only here.
+            from headscope.data.tokenizers_tokenizer import TokenizersTokenizer
+
+            imported = TokenizersTokenizer(text, end_of_text=state.get("end_of_text"))
+            imported.vocab_size = _rows(state, imported.vocab_size)
+            return imported
     raise UserError("this is not a tokenizer that headscope saved")
+
+
+def with_vocab_size(tokenizer: Tokenizer, vocab_size: int) -> Tokenizer:
+    """A copy of the tokenizer of an imported model, for an embedding with `vocab_size` rows. Raises
+    UserError if the tokenizer has more tokens than this, or if a tokenizer of this kind cannot have
+    rows without tokens."""
+    if vocab_size == tokenizer.vocab_size:
+        return tokenizer
+    copy = tokenizer_from_state(tokenizer.state() | {"vocab_size": vocab_size})
+    if copy.vocab_size != vocab_size:
+        raise UserError(
+            f"the model has {vocab_size} tokens, but its tokenizer {tokenizer.vocab_size}"
+        )
+    return copy
+
+
+def _rows(state: dict[str, Any], tokens: int) -> int:
+    """The number of rows of the embedding, from a state. By default, the number of `tokens`. Raises
+    UserError if it is not a number or out of range."""
+    rows = state.get("vocab_size", tokens)
+    if type(rows) is not int or not tokens <= rows <= max(tokens, MAX_VOCAB_SIZE):
+        raise UserError(
+            f"the tokenizer has {tokens} tokens, which do not fit in a vocabulary of "
+            f"{str(rows)[:80]}: the files do not belong together"
+        )
+    return rows
+
+
+def are_ranks(ranks: dict[bytes, int]) -> bool:
+    """Whether tiktoken can use these ranks. It crashes if one of the 256 bytes or one of the ranks
+    is missing."""
+    every_byte = {bytes([value]) for value in range(256)} <= ranks.keys()
+    return every_byte and sorted(ranks.values()) == list(range(len(ranks)))
 
 
 def byte(texts: Iterable[str]) -> Tokenizer:
     """A tokenizer with 257 tokens: one token for each byte, and the end-of-text token. Does not
     read `texts`."""
-    return _tiktoken("byte", BYTE_PATTERN, {bytes([value]): value for value in range(256)})
+    return tiktoken_tokenizer("byte", {bytes([value]): value for value in range(256)})
 
 
 def char(texts: Iterable[str]) -> Tokenizer:
@@ -212,7 +163,7 @@ def bpe(texts: Iterable[str], *, vocab_size: int, sample_megabytes: float = 100.
     `vocab_size` tokens.
     """
     ranks = train_bpe(texts, vocab_size=vocab_size, sample_megabytes=sample_megabytes)
-    return _tiktoken("bpe", r50k_pat_str, ranks)
+    return tiktoken_tokenizer("bpe", ranks)
 
 
 def stored(texts: Iterable[str], *, state: dict[str, Any]) -> Tokenizer:
@@ -223,14 +174,18 @@ def stored(texts: Iterable[str], *, state: dict[str, Any]) -> Tokenizer:
 def gpt2(texts: Iterable[str], *, path: str | None = None) -> Tokenizer:
     """GPT-2's own encoding, with 50257 tokens. Does not read `texts`. For `path`, see
     `gpt2_ranks`."""
-    return _tiktoken("gpt2", r50k_pat_str, gpt2_ranks(path))
+    return tiktoken_tokenizer("gpt2", gpt2_ranks(path))
 
 
-def _tiktoken(name: str, pattern: str, ranks: dict[bytes, int]) -> TiktokenTokenizer:
-    end_of_text = {END_OF_TEXT: len(ranks)}
-    return TiktokenTokenizer(
-        tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=end_of_text)
+def tiktoken_tokenizer(name: str, ranks: dict[bytes, int]) -> TiktokenTokenizer:
+    """The tokenizer with these `ranks` that splits text as the tokenizer `name` in `PATTERNS`."""
+    encoding = tiktoken.Encoding(
+        name,
+        pat_str=PATTERNS[name],
+        mergeable_ranks=ranks,
+        special_tokens={END_OF_TEXT: len(ranks)},
     )
+    return TiktokenTokenizer(encoding)
 
 
 def _ranks_to_text(ranks: dict[bytes, int]) -> str:

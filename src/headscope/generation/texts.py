@@ -44,7 +44,7 @@ def generate_texts(
     is out of range.
     """
     check_stop(stop)
-    start = tokenizer.encode_prompt(prompt) or [tokenizer.end_of_text]
+    start = tokenizer.encode_prompt(prompt) or [tokenizer.first_token()]
     texts = [Text(tokenizer, stop) for _ in seeds]
     for tokens in generate_tokens(
         model,

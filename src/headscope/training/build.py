@@ -119,7 +119,7 @@ def build(
         # On the meta device, tensors use no memory.
         weights, name = checkpoint.model_weights(resume.content), str(resume.path)
         with torch.device("meta"), no_larger_than(weights, name=name):
-            checkpoint.build_model(config.model, vocab_size=tokenizer.vocab_size)
+            checkpoint.build_model_for(config.model, tokenizer)
     capacity = _capacity(config, processes, tokenizer.vocab_size, fixed_batch=resume is not None)
     if config.trainer.accumulate == "auto":
         config, needed = capacity.fewest_parts(changed(config, accumulate=1))
@@ -131,7 +131,7 @@ def build(
     # The initial weights depend only on the seed. All later random numbers depend only on (seed,
     # step, rank).
     torch.manual_seed(config.seed)
-    model = checkpoint.build_model(config.model, vocab_size=tokenizer.vocab_size)
+    model = checkpoint.build_model_for(config.model, tokenizer)
     if source and init_from:
         checkpoint.load_weights(model, source, name=init_from)
     model.checkpoint_activations = settings.checkpoint_activations
@@ -141,12 +141,14 @@ def build(
     optimizer = make_optimizer(model)
     schedule = build_part(config.schedule, max_steps=settings.max_steps)
     schedule(0)
-    tokenizer.encode_prompt(config.callbacks.samples.prompt)
+    if not tokenizer.encode_prompt(config.callbacks.samples.prompt):
+        tokenizer.first_token()  # raises UserError if there is none
     module = LanguageModel(
         model=model,
         optimizer=make_optimizer,
         schedule=schedule,
         byte_lengths=torch.from_numpy(tokenizer.byte_lengths()),
+        text_per_token_byte=store.text_per_token_byte,
         seed=config.seed,
         gradient_clip=settings.gradient_clip,
         log_every_steps=settings.log_every_steps,
@@ -155,7 +157,7 @@ def build(
         else settings.compile,
         loss_chunk_tokens=settings.loss_chunk_tokens,
         warn=warn,
-        build_model=partial(checkpoint.build_model, config.model, vocab_size=tokenizer.vocab_size),
+        build_model=partial(checkpoint.build_model_for, config.model, tokenizer),
         how_to_continue=partial(how_to_continue, folder, learning_rates(config.optimizer)),
         contents=checkpoint.contents(
             config=config, tokenizer=tokenizer, store=store.name, precision=precision_of(settings)

@@ -32,6 +32,9 @@ class LanguageModel(LightningModule):
     only on (seed, step, rank). So a resumed run needs no saved state of a scheduler or random
     number generator.
 
+    - `byte_lengths` (V,): the number of bytes of each token.
+    - `text_per_token_byte`: the bytes of the validation text per byte of its tokens (see
+      `TokenStore`).
     - `compile_model`: whether to compile the model for training. If compilation fails, `warn` is
       called with the reason, and training continues without compilation.
     - `loss_chunk_tokens`: the argument `chunk_tokens` of `Objective`.
@@ -50,6 +53,7 @@ class LanguageModel(LightningModule):
         optimizer: Callable[[nn.Module], torch.optim.Optimizer],
         schedule: Schedule,
         byte_lengths: Tensor,
+        text_per_token_byte: float,
         seed: int,
         gradient_clip: float,
         log_every_steps: int,
@@ -66,6 +70,7 @@ class LanguageModel(LightningModule):
         self.make_optimizer = optimizer
         self.schedule = schedule
         self.register_buffer("byte_lengths", byte_lengths, persistent=False)
+        self.text_per_token_byte = text_per_token_byte
         self.seed = seed
         self.gradient_clip = gradient_clip
         self.log_every_steps = log_every_steps
@@ -211,7 +216,10 @@ class LanguageModel(LightningModule):
     def on_validation_epoch_end(self) -> None:
         nats, tokens, size = self.trainer.strategy.reduce(self.totals, reduce_op="sum").tolist()
         self.require_finite(nats / tokens, "validation")
-        figures = {"val/loss": nats / tokens, "val/bits_per_byte": bits_per_byte(nats, size)}
+        figures = {
+            "val/loss": nats / tokens,
+            "val/bits_per_byte": bits_per_byte(nats, size * self.text_per_token_byte),
+        }
         # Early stopping, CheckpointSaver and Trainer.validate read these metrics from the trainer.
         self.log_dict(figures, logger=False)
         if self.trainer.state.fn == "fit":

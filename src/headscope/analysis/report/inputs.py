@@ -122,7 +122,8 @@ class Ablation:
         """An ablation that measures the loss on windows of the validation text. `windows` is the
         number of windows, `length` the number of predicted tokens per window."""
         chosen = spread_windows(text.tokens, windows=windows, length=length + 1)
-        bytes_per_token = text.byte_lengths[chosen[:, 1:].numpy()].mean()
+        token_bytes = text.byte_lengths[chosen[:, 1:].numpy()].mean()
+        bytes_per_token = token_bytes * text.text_per_token_byte
         special = np.flatnonzero(text.byte_lengths == 0).tolist()
         return cls(replace_by, chosen, bytes_per_token, special, removes, gradients)
 

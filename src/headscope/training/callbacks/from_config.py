@@ -9,7 +9,6 @@ from headscope.analysis.head_types import Thresholds
 from headscope.analysis.report.inputs import classify_vocabulary
 from headscope.config.training import TrainConfig
 from headscope.data.batches import first_passage, spread_windows
-from headscope.data.labels import token_labels
 from headscope.data.store import TokenStore
 from headscope.errors import UserError
 from headscope.training.callbacks.early_stopping import ResumableEarlyStopping
@@ -93,7 +92,7 @@ def probe_text(store: TokenStore, text: str | None, length: int) -> ProbeText:
         raise UserError(
             "callbacks.attention.text= is empty: give a text, or null for a text of the corpus"
         )
-    return ProbeText(tokens, token_labels(map(store.tokenizer.token_bytes, tokens)), whole)
+    return ProbeText(tokens, store.tokenizer.labels(tokens), whole)
 
 
 def shortened(text: ProbeText, limit: int, *, layers: int, heads: int) -> ProbeText:

@@ -1,0 +1,138 @@
+"""Writes a checkpoint in the format of nanoGPT, and proves that the logits agree.
+
+nanoGPT's `sample.py` finds the tokens in a file `meta.pkl`. If there is none, it uses GPT-2's.
+
+Shapes: B batch, T tokens, V vocab_size.
+"""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headscope.checkpoint import Checkpoint, build_model
+from headscope.config.model import SingleHeadConfig
+from headscope.conversion.nanogpt import nanogpt_config, read_model, weight_names
+from headscope.conversion.new_folder import new_folder
+from headscope.data.char_tokenizer import CharTokenizer
+from headscope.errors import UserError
+
+TOLERANCE = 1e-4
+"""The largest difference that logits may have."""
+
+COMPARED_TOKENS = 64
+"""The most tokens of a sequence that are compared."""
+
+
+def export_nanogpt(loaded: Checkpoint, output: Path) -> list[str]:
+    """Writes ckpt.pt, and for a tokenizer of characters meta.pkl, to the new folder `output`.
+    Returns lines to print. Raises UserError if nanoGPT cannot express the model or the
+    tokenizer."""
+    reason = reason_against(loaded)
+    if reason:
+        raise UserError(f"to=nanogpt: nanoGPT cannot express this model: {reason}")
+    name, tokenizer = output.name, loaded.tokenizer
+    lines = []
+    with new_folder(output) as folder:
+        torch.save(nanogpt_content(loaded, name), folder / "ckpt.pt")
+        if isinstance(tokenizer, CharTokenizer):
+            (folder / "meta.pkl").write_bytes(pickle.dumps(meta(tokenizer)))
+            lines = [f"Copy {output / 'meta.pkl'} to the folder data/{name}/ in nanoGPT"]
+        difference = largest_difference(loaded, folder / "ckpt.pt")
+    return [
+        f"Wrote {output}: read again, its logits differ by at most {difference:.1e}",
+        *lines,
+        f"Sample in nanoGPT: python sample.py --out_dir={output.absolute()}",
+    ]
+
+
+def largest_difference(loaded: Checkpoint, path: Path) -> float:
+    """The largest difference of two logits of the model `loaded` and of the nanoGPT checkpoint
+    `path`, on random tokens. Raises AssertionError if it is above `TOLERANCE`."""
+    config, weights, _ = read_model(path)
+    vocab_size = loaded.model.vocab_size
+    model = build_model(config, vocab_size=vocab_size).eval()
+    model.load_state_dict(weights)
+    length = min(COMPARED_TOKENS, config.block_size)
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(vocab_size, (2, length), generator=generator)  # (B, T)
+    with torch.no_grad():
+        ours = loaded.model.float()(tokens.to(loaded.model.device)).cpu()  # (B, T, V)
+        difference = float((model(tokens) - ours).abs().max())
+    assert difference <= TOLERANCE * max(1.0, float(ours.abs().max())), difference
+    return difference
+
+
+def reason_against(loaded: Checkpoint) -> str | None:
+    """The reason why nanoGPT cannot express the model or the tokenizer, or None if it can."""
+    config = loaded.config.model
+    theirs = nanogpt_config(
+        block_size=config.block_size,
+        embed_dim=config.embed_dim,
+        layers=config.layers,
+        heads=config.heads,
+        dropout=config.dropout,
+        bias=config.bias,
+    )
+    free = {"qkv_bias", "ngram_buckets"}
+    multi_head = vars(theirs.attention)
+    same: dict[str, tuple[Any, ...]] = {
+        "attention": (theirs.attention, SingleHeadConfig(**multi_head)),
+        "kv_heads": (None, config.heads),
+        "head_dim": (None, config.embed_dim // config.heads),
+        "ff_dim": (None, 4 * config.embed_dim),
+    }
+    for key, value in vars(config).items():
+        allowed = same.get(key, (getattr(theirs, key),))
+        if key not in free and value not in allowed:
+            return f"model.{key}={_shown(value)}, and nanoGPT has {_shown(allowed[0])}"
+    tokenizer = loaded.tokenizer
+    if not isinstance(tokenizer, CharTokenizer) and tokenizer.name != "gpt2":
+        return f"its tokenizer is {tokenizer.name}, and nanoGPT's sample.py knows char and gpt2"
+    return None
+
+
+def _shown(value: Any) -> str:
+    """A value of the configuration, or the name and the values of a part."""
+    if not hasattr(value, "_target_"):
+        return "null" if value is None else str(value)
+    values = {key: each for key, each in vars(value).items() if not key.startswith("_")}
+    return f"{value._target_.rpartition('.')[2]}{values or ''}"
+
+
+def nanogpt_content(loaded: Checkpoint, dataset: str) -> dict[str, Any]:
+    """The content of nanoGPT's ckpt.pt. `dataset` is the folder in nanoGPT's data/ in which its
+    sample.py looks for meta.pkl."""
+    config, model = loaded.config.model, loaded.model
+    bias = config.bias or config.qkv_bias
+    ours = {name: weight.float().cpu() for name, weight in model.state_dict().items()}
+    weights = {}
+    for theirs, name in weight_names(config.layers, bias=bias).items():
+        # nanoGPT has all biases or none, so a bias that the model lacks is zero.
+        rows = ours[f"{name.rpartition('.')[0]}.weight"].size(0)
+        weights[theirs] = ours[name] if name in ours else torch.zeros(rows)
+    return {
+        "model": weights,
+        "model_args": {
+            "n_layer": config.layers,
+            "n_head": config.heads,
+            "n_embd": config.embed_dim,
+            "block_size": config.block_size,
+            "bias": bias,
+            "vocab_size": model.vocab_size,
+            "dropout": config.dropout,
+        },
+        "iter_num": loaded.step,
+        "config": {"dataset": dataset},
+    }
+
+
+def meta(tokenizer: CharTokenizer) -> dict[str, Any]:
+    """The content of nanoGPT's meta.pkl, with a text for every token. The unknown character and the
+    end-of-text token have texts too, because the model can predict them, but no text is encoded as
+    one of them."""
+    stoi = {character: number for number, character in enumerate(tokenizer.alphabet)}
+    special = ["\ufffd", "<|endoftext|>"] if tokenizer.special_tokens else []
+    itos = dict(enumerate([*tokenizer.alphabet, *special]))
+    return {"vocab_size": tokenizer.vocab_size, "itos": itos, "stoi": stoi}

@@ -1,0 +1,161 @@
+"""A tokenizer that uses the library `tokenizers`: the tokenizer of an imported model."""
+
+import copy
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from tokenizers import Tokenizer as Library
+
+from headscope.data.base_tokenizer import Tokenizer, check_utf8
+from headscope.data.bpe import MAX_VOCAB_SIZE, byte_symbols
+from headscope.data.labels import visible
+from headscope.data.tokenizer_json import check_tokenizer_json, parts_of
+from headscope.errors import UserError, first_line
+from headscope.files import MAX_JSON_BYTES
+
+Result = TypeVar("Result")
+
+
+class TokenizersTokenizer(Tokenizer):
+    """A tokenizer from the text of a `tokenizer.json`: WordPiece, Unigram, or a byte-pair encoding
+    that tiktoken cannot express.
+
+    It encodes like the library, without adding special tokens, and with `encode_special_tokens`: in
+    a text, the name of a special token is text. But Unigram and WordLevel find the names of all
+    tokens in a text. `decode` is the library's, without special tokens.
+
+    Such a tokenizer may lose text. For example, WordPiece drops the kind of white space, and often
+    upper case. So the bytes of the tokens may differ from those of the text.
+
+    Raises UserError if the text is not valid, or has a part that is not allowed (see
+    `tokenizer_json`), or if `end_of_text` is not one of its tokens.
+    """
+
+    name = "stored"
+
+    def __init__(self, text: str, *, end_of_text: Any = None) -> None:
+        content = _parsed(text)
+        try:
+            check_tokenizer_json(content)
+        except UserError as error:
+            raise UserError(f"tokenizer.json cannot be used: {error}") from None
+        # The library gets what was checked, not the text: in a text, a key may occur twice.
+        content |= {"truncation": None, "padding": None}
+        self.json = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+        self.library = _guarded("tokenizer.json cannot be used", Library.from_str, self.json)
+        self.library.encode_special_tokens = True
+        self.ids = self.library.get_vocab()
+        self.tokens = max(self.ids.values()) + 1
+        if self.tokens > MAX_VOCAB_SIZE:
+            raise UserError(f"tokenizer.json has a token above {MAX_VOCAB_SIZE:,}")
+        self.vocab_size = self.tokens
+        self.names = [""] * self.tokens
+        for name, number in self.ids.items():
+            self.names[number] = name
+        if end_of_text is not None and (
+            type(end_of_text) is not int or not 0 <= end_of_text < self.tokens
+        ):
+            raise UserError(f"tokenizer.json has no end-of-text token {str(end_of_text)[:80]}")
+        self.end_of_text = end_of_text
+        added = self.library.get_added_tokens_decoder()
+        special = {number for number, token in added.items() if token.special}
+        decoders = list(parts_of(content.get("decoder"), "decoder"))
+        write = _writer(self.library, decoders)
+        self._bytes = [
+            b"" if number in special or not name else write(name)
+            for number, name in enumerate(self.names)
+        ]
+        self._word_piece = any(part["type"] == "WordPiece" for part in decoders)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "TokenizersTokenizer":
+        other = copy.copy(self)
+        other.library = copy.deepcopy(self.library)
+        other.library.encode_special_tokens = True  # the library does not copy this
+        return other
+
+    def encode(self, text: str) -> np.ndarray:
+        [encoded] = _guarded(
+            "the tokenizer cannot encode this text",
+            self.library.encode_batch_fast,
+            [text],
+            add_special_tokens=False,
+        )
+        return np.array(encoded.ids, dtype=np.uint32)
+
+    def encode_prompt(self, text: str) -> list[int]:
+        check_utf8(text)
+        return self.encode(text).tolist()
+
+    def token_bytes(self, token: int) -> bytes:
+        return b"" if token >= self.tokens or token == self.end_of_text else self._bytes[token]
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        known = [number for token in tokens if self.token_bytes(number := int(token))]
+        return self.library.decode(known)
+
+    def labels(self, tokens: Sequence[int]) -> list[str]:
+        """As in the base class. The labels of WordPiece are the names of the tokens, such as ##ing,
+        because almost every token begins with a space."""
+        if not self._word_piece:
+            return super().labels(tokens)
+        return [visible(self.names[token] if token < self.tokens else "") for token in tokens]
+
+    def state(self) -> dict[str, Any]:
+        state = {"kind": "tokenizers", "json": self.json, "end_of_text": self.end_of_text}
+        padded = self.vocab_size > self.tokens
+        return state | {"vocab_size": self.vocab_size} if padded else state
+
+
+def _parsed(text: str) -> Any:
+    if len(text) > MAX_JSON_BYTES:
+        raise UserError(f"tokenizer.json has more than {MAX_JSON_BYTES:,} characters")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"tokenizer.json is not JSON: {first_line(error)}") from None
+
+
+def _guarded(problem: str, function: Callable[..., Result], *values: Any, **options: Any) -> Result:
+    """Calls a function of the library. Raises UserError if it fails, also if its Rust code panics:
+    then it raises an exception that is not an `Exception`."""
+    try:
+        return function(*values, **options)
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise UserError(f"{problem}: {first_line(error)[:200]}") from None
+        raise
+
+
+def _writer(library: Library, decoders: list[dict[str, Any]]) -> Callable[[str], bytes]:
+    """A function that maps the name of a token to the bytes that the decoder writes for the token
+    in the middle of a text."""
+    kinds = [part["type"] for part in decoders]
+    if "ByteLevel" in kinds:
+        byte_of = {symbol: value for value, symbol in enumerate(byte_symbols())}
+
+        def from_symbols(name: str) -> bytes:
+            values = [byte_of.get(symbol) for symbol in name]
+            if None in values:  # an added token, which is not written in symbols
+                return name.encode()
+            return bytes(value for value in values if value is not None)
+
+        return from_symbols
+    if kinds == ["BPEDecoder"]:  # it does not write the space after the last token
+        suffix = str(decoders[0].get("suffix", "</w>"))
+        return lambda name: name.replace(suffix, " ").encode()
+
+    def after_a_token(name: str) -> bytes:
+        if "ByteFallback" in kinds and len(name) == 6 and name[:3] == "<0x" and name[5] == ">":
+            try:
+                return bytes.fromhex(name[3:5])
+            except ValueError:
+                pass
+        if library.decoder is None:  # the library joins the tokens with spaces
+            return f" {name}".encode()
+        problem = f"the decoder of tokenizer.json cannot write {name[:80]!r}"
+        text = _guarded(problem, library.decoder.decode, ["a", name])
+        return text.removeprefix("a").encode()
+
+    return after_a_token

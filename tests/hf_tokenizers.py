@@ -1,0 +1,139 @@
+"""Tokenizers as other tools train them, in folders of Hugging Face's form."""
+
+import json
+from pathlib import Path
+
+from tokenizers import (
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
+
+from headscope.data.tokenizer_json import PATTERNS
+
+CHINESE = "今天天气很好，我们去公园。学习注意力机制，多头注意力。"
+TEXT = [
+    CHINESE,
+    "Don't look back, Élan: 2024 été naïve.",
+    "To be,  or not\nto be\t12345.",
+    "🦜 ok",
+] * 9
+LLAMA3 = next(each for each in PATTERNS if r"\p{N}{1,3}| ?" in each)
+
+
+def word_piece() -> Tokenizer:
+    """As BERT's, with Chinese characters."""
+    made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    made.normalizer = normalizers.BertNormalizer()
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.decoder = decoders.WordPiece()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    trainer = trainers.WordPieceTrainer(vocab_size=200, special_tokens=special, show_progress=False)
+    made.train_from_iterator(TEXT, trainer)
+    return made
+
+
+def unigram() -> Tokenizer:
+    """As SentencePiece's."""
+    made = Tokenizer(models.Unigram())
+    made.normalizer = normalizers.Sequence(
+        [normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")]
+    )
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    made.decoder = decoders.Metaspace()
+    special = ["<unk>", "<s>", "</s>"]
+    trainer = trainers.UnigramTrainer(
+        vocab_size=200, special_tokens=special, unk_token="<unk>", show_progress=False
+    )
+    made.train_from_iterator(TEXT, trainer)
+    return made
+
+
+def llama3() -> Tokenizer:
+    """A byte-level BPE with the pattern of Llama 3, and its special tokens first."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(LLAMA3), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    made.decoder = decoders.ByteLevel()
+    _train_bpe(made, ["<|begin_of_text|>", "<|end_of_text|>"])
+    return made
+
+
+def llama2() -> Tokenizer:
+    """A BPE whose unknown characters become bytes."""
+    made = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    made.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    made.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    fallback = [f"<0x{value:02X}>" for value in range(256)]
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=["<unk>", "<s>", "</s>", *fallback], show_progress=False
+    )
+    made.train_from_iterator([text.replace(" ", "▁") for text in TEXT], trainer)
+    content = json.loads(made.to_str())
+    content["added_tokens"] = content["added_tokens"][:3]  # the bytes are plain tokens
+    return Tokenizer.from_str(json.dumps(content))
+
+
+def gpt2_like() -> Tokenizer:
+    """A byte-level BPE with GPT-2's pattern."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=320,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(TEXT, trainer)
+    made.add_special_tokens(["<|endoftext|>"])
+    return made
+
+
+def _train_bpe(made: Tokenizer, special: list[str]) -> None:
+    trainer = trainers.BpeTrainer(
+        vocab_size=320,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(TEXT, trainer)
+
+
+END = {
+    "word_piece": "[SEP]",
+    "unigram": "</s>",
+    "llama3": "<|end_of_text|>",
+    "llama2": "</s>",
+    "gpt2_like": "<|endoftext|>",
+}
+"""The end-of-text token of each tokenizer."""
+
+
+def make(name: str) -> Tokenizer:
+    return globals()[name]()
+
+
+def write_folder(folder: Path, made: Tokenizer, end: str) -> Path:
+    """The folder of a model, as transformers writes it, without the model."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tokenizer.json").write_text(made.to_str(), encoding="utf-8")
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder
