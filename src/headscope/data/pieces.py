@@ -3,7 +3,7 @@
 Encoding the pieces gives the same tokens as encoding the whole text, because the pieces end where
 the pattern of every tokenizer in conf/ splits the text, and WordPiece too. The tokenizer of an
 imported model may have another pattern, or none. Then one token may differ at each end of a piece.
-A document of up to a million characters is one piece.
+A document of up to 250,000 characters is one piece.
 """
 
 import re
@@ -19,12 +19,12 @@ bytes for each byte of a word, and refuses a million spaces in a row."""
 
 CUT = re.compile(
     r"[ \n\t]\S"
-    r"|[!-@\[-`{-~\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f]"
+    r"|[!-/:-@\[-`{-~\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f]"
     r"[A-Za-z\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fef]"
 )
 """Matches the two characters around a place to cut, in the reversed text. GPT-2's pattern always
 splits between a character that is not white space and the white space after it. It also splits
-between a letter and the punctuation or digit after it.
+between a letter and the punctuation after it. WordPiece splits at both, too.
 
 White space is no place to cut: the pattern looks ahead, so `one.\\n\\ntwo` contains two tokens of
 one line end, but `one.\\n\\n` contains one token of two line ends."""
