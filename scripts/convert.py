@@ -15,6 +15,7 @@ def convert(composed: DictConfig) -> None:
     from headscope.config import from_hydra
     from headscope.config.scripts import ConvertConfig
     from headscope.conversion.convert import export_model, import_model
+    from headscope.stop import stop_on_signal
 
     config = from_hydra(ConvertConfig, composed)
     if (config.source is None) == (config.to is None):
@@ -32,7 +33,8 @@ def convert(composed: DictConfig) -> None:
         lines = import_model(config.source, output, text=text, block_size=config.block_size)
     else:
         loaded = checkpoint.load(checkpoint.find(config.checkpoint))
-        lines = export_model(loaded, str(config.to), output)
+        with stop_on_signal():
+            lines = export_model(loaded, str(config.to), output)
     for line in lines:
         print(printable(line))
 

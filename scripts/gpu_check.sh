@@ -10,7 +10,7 @@
 # model in the parts steps, documents and chunks starts with gpt2: gpt2.tokenizer.vocab_size=320.
 # tiny-shakespeare is downloaded. SHAKESPEARE=input.txt uses a local copy instead.
 # A part is skipped with a message if its packages are not installed: the comparisons need
-# pip install -e '.[peers]', and the tests need '.[dev]'. With prepared token stores, the package
+# pip install -e '.[huggingface]', and the tests need '.[dev]'. With prepared token stores, the package
 # `datasets` is not needed.
 set -uo pipefail
 cd "$(dirname "$0")/.."

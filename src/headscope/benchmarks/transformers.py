@@ -67,8 +67,8 @@ def gpt2_of(model: GPT) -> Any:
 def require_transformers() -> None:
     if importlib.util.find_spec("transformers") is None:
         raise UserError(
-            "this needs the package transformers: pip install -e '.[peers]'; suite=training and "
-            "suite=memory run without it with suite.peers=false"
+            "this needs the package transformers: pip install -e '.[huggingface]'; "
+            "suite=training and suite=memory run without it with suite.peers=false"
         )
 
 

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +18,7 @@ from headscope.config.model import ModelConfig
 from headscope.data.base_tokenizer import Tokenizer
 from headscope.data.machine import machine_memory
 from headscope.errors import UserError
-from headscope.nn import GPT, cache_bytes_per_token
+from headscope.nn import GPT, cache_bytes_per_token, gpt_from_keys
 
 LIMITS = {"layers": 10_000, "heads": 4_096, "ngrams": 64}
 """Maximum values of the keys that determine how many Python objects are created. Python objects
@@ -61,37 +60,12 @@ def build_model_for(config: ModelConfig, tokenizer: Tokenizer) -> GPT:
 
 def make_model(config: ModelConfig, *, vocab_size: int, end_of_text: int | None = None) -> GPT:
     """Build the model without the checks of `build_model`."""
-    if end_of_text is None:
-        end_of_text = vocab_size - 1
-    return GPT(
-        vocab_size=vocab_size,
-        block_size=config.block_size,
-        embed_dim=config.embed_dim,
-        layers=config.layers,
-        attention=partial(
-            build_part(config.attention),
-            heads=config.heads,
-            kv_heads=config.kv_heads,
-            head_dim=config.head_dim,
-            qkv_bias=config.qkv_bias,
-            out_bias=config.bias,
-        ),
-        position=build_part(config.position),
-        norm=partial(build_part(config.norm), bias=config.bias),
-        feed_forward=partial(
-            build_part(config.feed_forward),
-            ff_dim=config.ff_dim,
-            activation=build_part(config.activation),
-            bias=config.bias,
-        ),
-        dropout=config.dropout,
-        tied_head=config.tied_head,
-        scale_embedding=config.scale_embedding,
-        ngrams=config.ngrams,
-        ngram_buckets=config.ngram_buckets,
-        logit_cap=config.logit_cap,
-        end_of_text=end_of_text if config.document_mask else None,
-    )
+    keys = {
+        key: build_part(value) if hasattr(value, "_target_") else value
+        for key, value in vars(config).items()
+        if key != "_target_"
+    }
+    return gpt_from_keys(vocab_size=vocab_size, end_of_text=end_of_text, **keys)
 
 
 def check_model(config: ModelConfig, *, vocab_size: int) -> None:

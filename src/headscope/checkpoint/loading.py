@@ -106,7 +106,12 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
     """
     path = Path(path)
     device = pick_device(str(device))
-    content = read(path)
+    return from_content(read(path), path, device)
+
+
+def from_content(content: dict[str, Any], path: Path, device: torch.device) -> Checkpoint:
+    """The checkpoint with this content, which `check_content` has checked. Raises UserError if the
+    content does not fit this version of headscope. `path` is named in the message."""
     try:
         config = config_of(content)
         tokenizer = tokenizer_from_state(content["headscope"]["tokenizer"])

@@ -4,13 +4,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headscope.checkpoint import Checkpoint
+from headscope.conversion.gguf_file import export_gguf
+from headscope.conversion.huggingface import export_huggingface
 from headscope.conversion.imported import write_checkpoint
 from headscope.conversion.nanogpt import is_nanogpt, read_nanogpt
 from headscope.conversion.nanogpt_export import export_nanogpt
+from headscope.conversion.plain import export_safetensors
 from headscope.errors import UserError
 
 FORMATS: dict[str, Callable[[Checkpoint, Path], list[str]]] = {
+    "huggingface": export_huggingface,
     "nanogpt": export_nanogpt,
+    "safetensors": export_safetensors,
+    "gguf": export_gguf,
 }
 """A function for each value of `to`. It writes a checkpoint to a new folder in the format of
 another tool, proves that the logits agree, and returns lines to print."""

@@ -38,6 +38,8 @@ def _files(content: str, tokenizer: Tokenizer, names: list[str]) -> dict[str, st
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
+        # transformers 4 would also return token_type_ids, which no such model takes.
+        "model_input_names": ["input_ids", "attention_mask"],
     }
     if tokenizer.end_of_text is not None:
         # A document begins with the token that ended the previous one.

@@ -16,6 +16,7 @@ from headscope.nn.attention import (
 )
 from headscope.nn.cache import Cache, Past, cache_bytes_per_token, make_cache
 from headscope.nn.feed_forward import FeedForward, SwiGLU, gelu, gelu_tanh, relu_squared
+from headscope.nn.from_keys import gpt_from_keys
 from headscope.nn.gpt import GPT
 from headscope.nn.norm import layer_norm, rms_norm
 from headscope.nn.position.absolute import Learned, Sinusoidal
@@ -49,6 +50,7 @@ __all__ = [
     "cache_bytes_per_token",
     "gelu",
     "gelu_tanh",
+    "gpt_from_keys",
     "grouped_query",
     "layer_norm",
     "make_cache",
@@ -62,3 +64,6 @@ __all__ = [
     "scaled_dot_product",
     "single_head",
 ]
+
+PARTS = {name: globals()[name] for name in __all__}
+"""Everything that this package exports, by name."""

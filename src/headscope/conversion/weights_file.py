@@ -1,0 +1,32 @@
+"""Writes weights and configurations as files."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from headscope.files import json_text, write_atomically
+
+
+def save_weights(weights: Mapping[str, Tensor], path: Path) -> None:
+    """Writes the weights as a safetensors file, with the permissions of other new files."""
+    save_file(separate(weights), path, metadata={"format": "pt"})
+    beside = path.with_name("config.json")
+    path.chmod(beside.stat().st_mode & 0o777)  # safetensors lets only the owner read its files
+
+
+def separate(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights on the CPU, each in its own memory, as a safetensors file needs them."""
+    return {
+        name: weight.detach().cpu().clone(memory_format=torch.contiguous_format)
+        if weight.untyped_storage().nbytes() != weight.nbytes
+        else weight.detach().cpu().contiguous()
+        for name, weight in weights.items()
+    }
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    write_atomically(path, json_text(content, indent=2) + "\n")

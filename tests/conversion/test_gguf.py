@@ -1,0 +1,122 @@
+"""The laws of GGUF files: llama.cpp computes what our model computes, and what does not fit is
+refused with the reason."""
+
+import pytest
+import torch
+from checkpoint_files import configuration
+from conversion.models import saved
+
+from headscope.config import parse
+from headscope.config.training import TrainConfig
+from headscope.conversion.gguf_file import export_gguf
+from headscope.conversion.gguf_fit import architecture
+from headscope.data.tokenizer import CharTokenizer, bpe
+
+RMS = "model/norm=rms model/position=rotary"
+EXACT = {
+    "model=gpt2": "gpt2",
+    "model=gpt2 model.bias=false model.qkv_bias=false model.tied_head=false": "gpt2",
+    "model=gpt2 model/position=sinusoidal model/attention=stacked_heads": "gpt2",
+    "model=gpt2 model/position=digits model.attention.scale=0.3": "gpt2",
+    "model=gpt2 model/position=rotary model/attention=grouped_query": "gptneox",
+    "model=gpt2 model/position=rotary model.position.interleaved=true model.bias=false": "gptneox",
+    "model=gpt2 model/position=alibi model.qkv_bias=false": "mpt",
+    "model=gpt2 model/position=alibi model.heads=2 model/attention=multi_query": "mpt",
+    "model=gpt2 model/position=none model.norm.eps=1e-3 model.attention.out_proj=false": "mpt",
+    f"{RMS} model/feed_forward=swiglu model.bias=true model.qkv_bias=true": "llama",
+    f"{RMS} model/feed_forward=swiglu model.ff_dim=24 model.position.interleaved=true": "llama",
+    f"{RMS} model/feed_forward=swiglu model.head_dim=6 model.norm.gain=false": "llama",
+    f"{RMS} model/feed_forward=swiglu model.attention.qk_norm=true model.norm.eps=1e-6": "qwen3",
+    f"{RMS} model/feed_forward=swiglu model.attention.qk_norm=true model.norm.eps=1e-6 "
+    "model.attention.scale=0.2 model.position.interleaved=true": "qwen3",
+    f"{RMS} model/activation=relu_squared model.position.base=100": "arcee",
+    f"{RMS} model/activation=relu_squared model.attention.scale=0.3 model.qkv_bias=true": "arcee",
+}
+REFUSED = {
+    "model=gpt": "gelu_tanh",
+    "model=modern": "logit_cap",
+    "model=gpt2 model/attention=additive": "additive",
+    "model=gpt2 model/position=relative": "bias of scores",
+    "model=gpt2 model/position=head_bias": "bias of scores",
+    "model=gpt2 model.ngrams=2": "n-grams",
+    "model=gpt2 model.document_mask=true": "document_mask",
+    "model=gpt2 model.attention.qk_norm=true": "qk_norm",
+    "model=gpt2 model.head_dim=6": "head_dim",
+    "model=gpt2 model/norm=rms model/position=learned": "rotary",
+    f"{RMS} model/activation=gelu": "swiglu",
+    f"{RMS} model/activation=relu_squared model.bias=true": "model.bias",
+    f"{RMS} model/activation=relu_squared model.attention.qk_norm=true": "qk_norm",
+    f"{RMS} model/feed_forward=swiglu model.attention.qk_norm=true": "eps",
+    f"{RMS} model/feed_forward=swiglu model.attention.qk_norm=true model.norm.eps=1e-6 "
+    "model.bias=true": "model.bias",
+    f"{RMS} model/attention=stacked_heads model.attention.qk_norm=true": "stacked_heads",
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    words = (
+        "The people of the United States, in order to form a more perfect Union, establish: 1787!"
+    )
+    return bpe([words * 3], vocab_size=290)
+
+
+@pytest.mark.parametrize(("words", "name"), EXACT.items())
+def test_an_architecture_of_llama_cpp_is_found(words, name):
+    config = parse(TrainConfig, configuration(*words.split()))
+    assert architecture(config.model) == (name, "")
+
+
+@pytest.mark.parametrize(("words", "reason"), REFUSED.items())
+def test_a_model_that_does_not_fit_is_refused_with_the_reason(words, reason):
+    config = parse(TrainConfig, configuration(*words.split()))
+    found, why = architecture(config.model)
+    assert found is None
+    assert reason in why
+
+
+@pytest.mark.parametrize("words", EXACT)
+@torch.no_grad()
+def test_llama_cpp_computes_the_same_logits(words, tmp_path, tokenizer):
+    llama = pytest.importorskip("cyllama.llama.llama_cpp", reason="needs cyllama, a llama.cpp")
+    pytest.importorskip("gguf")
+    loaded = saved(tmp_path, words, tokenizer)
+    export_gguf(loaded, tmp_path / "out")
+    text = "the people form a Union"
+    tokens = loaded.tokenizer.encode(text).tolist()[:8]
+    ours = loaded.model(torch.tensor([tokens]))[0]
+    theirs = llama_logits(llama, tmp_path / "out" / "model.gguf", tokens, text, ours.size(1))
+    # The table in which llama.cpp looks up GELU has 16-bit numbers.
+    tolerance = 1e-2 if "gpt2" in words else 1e-4
+    scale = max(1.0, ours.abs().max().item() / 10)
+    assert (ours - theirs).abs().max().item() < tolerance * scale
+    assert (ours.argmax(1) == theirs.argmax(1)).all()
+
+
+def llama_logits(llama, path, tokens, text, vocab_size):
+    """The logits (T, V) that llama.cpp computes. Its tokenizer must give the same tokens."""
+    parameters = llama.LlamaContextParams()
+    parameters.n_ctx = 8
+    parameters.type_k = parameters.type_v = 0  # float32
+    parameters.flash_attn_type = 0
+    parameters.n_threads = parameters.n_threads_batch = 1
+    kind = type("Model", (llama.LlamaModel,), {"n_vocab": vocab_size})  # cyllama 0.2.18 needs it
+    model = kind(str(path), llama.LlamaModelParams(), verbose=False)
+    vocab = model.get_vocab()
+    assert vocab.tokenize(text, False, False)[: len(tokens)] == tokens
+    context = llama.LlamaContext(model, parameters, verbose=False)
+    rows = []
+    for end in range(1, len(tokens) + 1):
+        context.kv_cache_clear()
+        batch = llama.llama_batch_get_one(tokens[:end])
+        context.decode(batch)
+        rows.append(context.get_logits())  # those of the last token
+    return torch.tensor(rows)
+
+
+def test_what_has_no_byte_level_tokenizer_is_refused(tmp_path):
+    pytest.importorskip("gguf")
+    loaded = saved(tmp_path, "model=gpt2", CharTokenizer("abc"))
+    with pytest.raises(ValueError, match=r"to=gguf: llama\.cpp has no tokenizer=char"):
+        export_gguf(loaded, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,213 @@
+"""The laws of exported folders: transformers opens them in a process without headscope, and a
+folder that is not equal to our model never gets its name.
+
+The environment variable TRANSFORMERS_PYTHON names the Python of another environment, with another
+version of transformers. Then every choice in conf/model is opened with it.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from conversion.models import CHOICES, saved
+from running import ROOT
+
+from headscope.conversion import huggingface, proof, reload
+from headscope.conversion.convert import export_model
+from headscope.conversion.huggingface import check_installed, write_model, write_tokenizer
+from headscope.conversion.model_card import escaped, model_card
+from headscope.data.tokenizer import CharTokenizer
+
+transformers = pytest.importorskip("transformers")
+
+OWN = "model/attention=additive model/position=relative"
+"""A model that only our own class can express."""
+
+PYTHON = os.environ.get("TRANSFORMERS_PYTHON", sys.executable)
+FOLDERS = (
+    CHOICES
+    if "TRANSFORMERS_PYTHON" in os.environ
+    else [
+        OWN,
+        "model.document_mask=true model.ngrams=3 model.ngram_buckets=31 model.tied_head=false",
+        "model/position=sinusoidal model/attention=stacked_heads model.bias=true",
+        "model/position=head_bias model/feed_forward=swiglu model.logit_cap=15",
+    ]
+)
+
+SEVERAL = """
+import importlib.util, json, sys
+from pathlib import Path
+from safetensors.torch import save_file
+
+spec = importlib.util.spec_from_file_location("reload_folder", sys.argv[1])
+reload = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(reload)
+for folder in map(Path, sys.argv[2:]):
+    request = json.loads((folder / "request.json").read_text("utf-8"))
+    results, logits = reload.answer(folder, request)
+    model = reload.transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+    model.save_pretrained(folder / "again")
+    again, same = reload.answer(folder / "again", {**request, "text": None})
+    assert again["generated"] == results["generated"]
+    assert not again["problems"]
+    assert same.equal(logits)
+    (folder / "results.json").write_text(json.dumps(results), "utf-8")
+    save_file({"logits": logits}, folder / "logits.safetensors")
+"""
+"""Opens several folders, and saves and opens each again."""
+
+
+def test_a_process_without_headscope_opens_exported_folders(tmp_path):
+    loaded = {}
+    for number, words in enumerate(FOLDERS):
+        tokenizer = CharTokenizer("abc é\n") if number % 2 else None
+        loaded[words] = saved(tmp_path / f"run{number}", words, tokenizer)
+        folder = tmp_path / f"folder{number}"
+        folder.mkdir()
+        write_model(loaded[words], folder, None)
+        write_tokenizer(loaded[words], folder)
+        request = proof.request_for(loaded[words], own_class=True, with_tokenizer=True)
+        (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
+    folders = [str(tmp_path / f"folder{number}") for number in range(len(FOLDERS))]
+    environment = {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "HF_MODULES_CACHE": str(tmp_path / "modules"),
+    }
+    command = [PYTHON, "-P", "-c", SEVERAL, str(reload.__file__), *folders]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    for number, words in enumerate(FOLDERS):
+        folder = tmp_path / f"folder{number}"
+        request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
+        found = proof.compare(loaded[words], request, folder)
+        assert found.class_name == "HeadscopeForCausalLM"
+        assert found.difference < 1e-5
+        assert found.tokens == 16
+        names = {file.name for file in folder.iterdir()}
+        assert {"modeling_headscope.py", "headscope_nn.py", "tokenizer.json"} <= names
+        assert {"modeling_headscope.py", "headscope_nn.py"} <= {
+            file.name for file in (folder / "again").iterdir()
+        }
+
+
+def test_the_script_writes_a_folder_and_says_how_to_load_it(script, tmp_path):
+    saved(tmp_path / "run" / "checkpoints", OWN)
+    said = script("convert", "checkpoint=run", "to=huggingface", "output=out")
+    assert said.code == 0, said.err
+    assert re.search(r"HeadscopeForCausalLM of transformers \S+ gave the same greedy", said.out)
+    assert 'AutoModelForCausalLM.from_pretrained("out", trust_remote_code=True)' in said.out
+    card = Path("out/README.md").read_text(encoding="utf-8")
+    assert 'from_pretrained("path/to/this/folder", trust_remote_code=True)' in card
+    assert "logits that differ by at most" in card
+    assert json.loads(Path("out/config.json").read_text())["model_type"] == "headscope"
+    assert {path.name for path in Path().iterdir()} == {"run", "out"}
+    again = script("convert", "checkpoint=run", "to=huggingface", "output=out")
+    assert again.code == 1
+    assert "output=out already exists" in again.err
+
+
+def test_a_folder_that_gives_other_logits_is_removed(tmp_path, monkeypatch):
+    loaded = saved(tmp_path / "run", OWN)
+    write = huggingface.save_weights
+
+    def write_broken(weights, path):
+        name = "model.blocks.0.attention.w"
+        write({**weights, name: weights[name] * 1.01}, path)
+
+    monkeypatch.setattr(huggingface, "save_weights", write_broken)
+    with pytest.raises(proof.NotEqual, match="logits differ by"):
+        export_model(loaded, "huggingface", tmp_path / "new" / "out")
+    assert not list((tmp_path / "new").iterdir())
+
+
+def test_differences_are_found(tmp_path):
+    loaded = saved(tmp_path, OWN)
+    tokens, prompt = proof.probe(loaded)
+    logits = loaded.model(tokens).detach()
+    assert proof.compare_logits(logits, logits + 9e-5) == pytest.approx(9e-5, rel=0.01)
+    for wrong in (logits + 2e-4, logits.roll(1, dims=1), logits * torch.nan, logits[:, 1:]):
+        with pytest.raises(proof.NotEqual, match="logits"):
+            proof.compare_logits(logits, wrong)
+    greedy = prompt
+    for _ in range(3):
+        greedy = [*greedy, int(loaded.model.next_logits(torch.tensor([greedy])).argmax())]
+    proof.compare_greedy(loaded, prompt, greedy, 3)
+    for wrong, count in (([*greedy[:-1], (greedy[-1] + 1) % 257], 3), (greedy, 4), (greedy[1:], 2)):
+        with pytest.raises(proof.NotEqual, match="greedy"):
+            proof.compare_greedy(loaded, prompt, wrong, count)
+
+
+def test_a_signal_leaves_nothing(tmp_path):
+    saved(tmp_path / "run" / "checkpoints", OWN)
+    words = ["checkpoint=run", "to=huggingface", "output=out"]
+    command = [sys.executable, str(ROOT / "scripts" / "convert.py"), *words]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        while not list(tmp_path.glob(".out.*.part/model.safetensors")):
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, errors
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_what_is_missing_is_said_in_one_line(tmp_path, monkeypatch):
+    loaded = saved(tmp_path, OWN)
+    with pytest.raises(ValueError, match=r"a NoSuchModel, which transformers \S+ does not have"):
+        check_installed("NoSuchModel")
+    with pytest.raises(ValueError, match="to=pickle must be one of huggingface, "):
+        export_model(loaded, "pickle", tmp_path / "out")
+    for name in ("transformers", "gguf"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ValueError, match=r"pip install 'headscope\[huggingface\]'"):
+        export_model(loaded, "huggingface", tmp_path / "out")
+    with pytest.raises(ValueError, match=r"pip install 'headscope\[gguf\]'"):
+        export_model(loaded, "gguf", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+HOSTILE = "x\n---\n# <script>alert(1)</script> [a](http://x.y) `b` | c | **d** \x1b[2J www.x.y"
+
+
+def test_the_model_card_shows_text_from_a_checkpoint_as_text(tmp_path):
+    run = tmp_path / "run"
+    loaded = saved(run / "checkpoints", OWN, name=HOSTILE)
+    loaded.config.data.__dict__["path"] = f"/home/someone/{HOSTILE}"
+    (run / "summary.json").write_text(json.dumps({"val_loss": HOSTILE, "tokens": 12345}))
+    (run / "analysis").mkdir()
+    rows = [
+        {"layer": 0, "head": 0, "type": "previous"},
+        {"layer": 0, "head": 1, "type": HOSTILE},
+        {"layer": HOSTILE, "head": 1, "type": "x"},
+        HOSTILE,
+    ]
+    (run / "analysis" / "heads.json").write_text(json.dumps({"heads": rows}))
+    card = model_card(loaded, load="code", checked="It is equal.")
+    header, text = card.split("\n# ", maxsplit=1)
+    assert "x" not in header.replace("text-generation", "").replace("headscope", "")
+    assert "| training tokens | 12,345 |" in text
+    assert "| previous | L0H0 |" in text
+    assert "/home" not in text
+    for markup in ("<script", "\x1b", "\n---", "http://", "www.x"):
+        assert markup not in text
+    assert not re.search(r"(?<!\\)[\[\]*]", text.replace("```python\ncode\n```", ""))
+    assert text.count("\n# ") == 0
+
+
+@pytest.mark.parametrize("text", ["a | b", "<b>&amp;", "`x`", "[x](y)", "# x", "a\nb\tc", "*x*_y_"])
+def test_escaped_text_is_shown_as_it_is(text):
+    shown = escaped(text)
+    assert "\n" not in shown
+    assert re.sub(r"\\(.)", r"\1", shown) == " ".join(
+        text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").split()
+    )
+    assert len(escaped(text * 1000)) < 2000

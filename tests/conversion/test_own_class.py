@@ -1,0 +1,146 @@
+"""The laws of our own class of transformers, made from the exported source: it computes what our
+model computes, for every choice in conf/model."""
+
+import importlib
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from conversion.models import CHOICES, saved
+
+from headscope.conversion.own_class.source import source_files
+from headscope.nn.capture import attention_weights
+
+transformers = pytest.importorskip("transformers")
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory) -> ModuleType:
+    """The module of the exported class, which imports nothing of headscope."""
+    folder = tmp_path_factory.mktemp("exported")
+    (folder / "exported_class").mkdir()
+    for name, source in source_files().items():
+        (folder / "exported_class" / name).write_text(source)
+    sys.path.insert(0, str(folder))
+    yield importlib.import_module("exported_class.modeling_headscope")
+    sys.path.remove(str(folder))
+
+
+def test_the_source_imports_torch_and_transformers_alone(exported):
+    names = {"torch", "transformers", "exported_class", *sys.stdlib_module_names}
+    for name in ("modeling_headscope", "headscope_nn"):
+        module = sys.modules[f"exported_class.{name}"]
+        assert "headscope." not in "".join(
+            line
+            for line in Path(str(module.__file__)).read_text().splitlines()
+            if "import " in line
+        )
+        for value in vars(module).values():
+            home = getattr(value, "__module__", None) or getattr(value, "__name__", "torch")
+            assert str(home).partition(".")[0] in names, value
+
+
+@pytest.fixture(params=CHOICES)
+def pair(request, exported, tmp_path):
+    """Our model, and the same model saved by transformers and loaded again."""
+    loaded = saved(tmp_path / "run", request.param)
+    model = loaded.config.model
+    config = exported.HeadscopeConfig(vocab_size=257, model=asdict(model))
+    other = exported.HeadscopeForCausalLM(config)
+    other.model.load_state_dict(loaded.model.state_dict())
+    other.save_pretrained(tmp_path / "theirs")
+    reloaded = exported.HeadscopeForCausalLM.from_pretrained(tmp_path / "theirs")
+    assert (reloaded.model.head.weight is reloaded.model.embedding.weight) == model.tied_head
+    assert json.loads((tmp_path / "theirs" / "config.json").read_text())["model"] == asdict(model)
+    return loaded.model, reloaded.eval()
+
+
+def some_tokens(length: int = 8) -> torch.Tensor:
+    tokens = torch.randint(257, (2, length), generator=torch.Generator().manual_seed(2))
+    tokens[0, 2] = 256  # an end of text
+    return tokens
+
+
+@torch.no_grad()
+def test_it_computes_what_our_model_computes(pair):
+    check_logits(*pair)
+    check_generation(*pair)
+
+
+def check_logits(ours, theirs):
+    tokens = some_tokens()
+    logits = ours(tokens)
+    output = theirs(tokens, labels=tokens, output_attentions=True)
+    torch.testing.assert_close(output.logits, logits, rtol=0, atol=1e-5)
+    expected = torch.nn.functional.cross_entropy(
+        logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()
+    )
+    torch.testing.assert_close(output.loss, expected)
+    weights = attention_weights(ours, tokens)
+    torch.testing.assert_close(torch.stack(output.attentions), weights, rtol=0, atol=1e-5)
+
+    # Padding on either side changes no logits of tokens.
+    short, mask = tokens[:, :6].clone(), torch.ones(2, 6, dtype=torch.long)
+    mask[0, :3], mask[1, 4:] = 0, 0
+    padded = theirs(short, attention_mask=mask).logits
+    left, right = ours(short[:1, 3:])[0], ours(short[1:, :4])[0]
+    torch.testing.assert_close(padded[0, 3:], left, rtol=0, atol=1e-4)
+    torch.testing.assert_close(padded[1, :4], right, rtol=0, atol=1e-4)
+
+
+def check_generation(ours, theirs):
+    tokens = some_tokens(3)
+    expected = tokens
+    for _ in range(5):
+        expected = torch.cat([expected, ours.next_logits(expected).argmax(1, keepdim=True)], dim=1)
+    options = {"max_new_tokens": 5, "do_sample": False, "attention_mask": torch.ones_like(tokens)}
+    for use_cache in (True, False):
+        assert torch.equal(theirs.generate(tokens, use_cache=use_cache, **options), expected)
+    padded = torch.cat([torch.zeros(2, 0, dtype=torch.long), tokens], dim=1)
+    padded[1] = torch.tensor([0, *tokens[1, :2]])
+    mask = torch.tensor([[1, 1, 1], [0, 1, 1]])
+    batch = theirs.generate(padded, max_new_tokens=4, do_sample=False, attention_mask=mask)
+    alone = theirs.generate(
+        tokens[1:, :2], max_new_tokens=4, do_sample=False, attention_mask=torch.ones(1, 2)
+    )
+    assert torch.equal(batch[1:, 1:], alone)
+    torch.manual_seed(0)
+    sampled = theirs.generate(tokens, max_new_tokens=5, do_sample=True, top_k=5)
+    assert sampled.shape == (2, 8)
+    beams = theirs.generate(tokens, max_new_tokens=3, do_sample=False, num_beams=2)
+    assert torch.equal(
+        beams,
+        theirs.generate(tokens, max_new_tokens=3, do_sample=False, num_beams=2, use_cache=False),
+    )
+
+
+def test_it_can_be_trained(exported, tmp_path):
+    loaded = saved(tmp_path, "model/position=learned model.tied_head=false")
+    config = exported.HeadscopeConfig(vocab_size=257, model=asdict(loaded.config.model))
+    model = exported.HeadscopeForCausalLM(config)
+    tokens = some_tokens()
+    loss = model(tokens, labels=tokens).loss
+    loss.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    ignored = torch.full_like(tokens, -100)
+    ignored[:, 4] = tokens[:, 4]
+    expected = torch.nn.functional.cross_entropy(model(tokens).logits[:, 3], tokens[:, 4])
+    torch.testing.assert_close(model(tokens, labels=ignored).loss, expected)
+
+
+def test_what_it_cannot_do_is_refused(exported, tmp_path):
+    loaded = saved(tmp_path, "model/position=rotary")
+    config = exported.HeadscopeConfig(vocab_size=257, model=asdict(loaded.config.model))
+    model = exported.HeadscopeForCausalLM(config)
+    tokens = some_tokens(4)
+    with pytest.raises(ValueError, match="padding between tokens"):
+        model(tokens, attention_mask=torch.tensor([[1, 0, 1, 1]] * 2))
+    with pytest.raises(ValueError, match="9 tokens are more than block_size=8"):
+        model.generate(tokens, max_new_tokens=6, do_sample=False, eos_token_id=None)
+    unknown = asdict(loaded.config.model) | {"position": {"_target_": "os.system", "base": 1}}
+    with pytest.raises(KeyError):
+        exported.HeadscopeForCausalLM(exported.HeadscopeConfig(vocab_size=5, model=unknown))
