@@ -4,6 +4,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from headscope import stop
 from headscope.cli import command_line
 from headscope.errors import UserError
 from headscope.terminal import printable
@@ -40,4 +41,5 @@ def convert(composed: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    command_line.run(convert, "convert")
+    with stop.stop_on_signal():
+        command_line.run(convert, "convert")

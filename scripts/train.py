@@ -89,6 +89,7 @@ def train_in(folder: Path, composed: DictConfig, *, named: bool, sweep: bool) ->
     # These imports are slow, and --help and errors in the command line do not need them.
     from rich.console import Console
 
+    from headscope.cli.initial_model import with_trained_model
     from headscope.cli.resume import changed_keys
     from headscope.config import from_hydra
     from headscope.config.training import TrainConfig
@@ -114,7 +115,8 @@ def train_in(folder: Path, composed: DictConfig, *, named: bool, sweep: bool) ->
             for line in sources(config) if processes.rank() == 0 else ():
                 print(printable(line), file=sys.stderr)
         else:
-            config = from_hydra(TrainConfig, composed)
+            words = list(HydraConfig.get().overrides.task)
+            config = with_trained_model(from_hydra(TrainConfig, composed), words)
         connected = processes.connect(config.trainer, sweep=sweep)
         folder = connected.from_first(folder)
         if composed.resume is None and run_folder.is_run(folder):

@@ -5,18 +5,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headscope.checkpoint import Checkpoint
+    from headscope.conversion.loaded import Loaded
 
 __version__ = "0.1.0"
 
 
-def load(path: "str | Path | None" = None, *, device: str = "cpu") -> "Checkpoint":
-    """Loads a checkpoint with its model and tokenizer.
+def load(path: "str | Path | None" = None, *, device: str = "cpu") -> "Loaded":
+    """Loads a model with its tokenizer.
 
-    `path` is a .ckpt file or a run folder. From a run folder, best.ckpt is loaded. If `path` is
-    None, the newest run in outputs/ is loaded. Raises UserError if no checkpoint is found, or if
-    the file is not a headscope checkpoint.
+    `path` is a .ckpt file, a run folder, or the folder of a Hugging Face model. From a run folder,
+    best.ckpt is loaded. If `path` is None, the newest run in outputs/ is loaded. Raises UserError
+    if no checkpoint is found, if the file is not a headscope checkpoint, or if headscope cannot
+    express the Hugging Face model.
     """
-    from headscope import checkpoint
+    from headscope.conversion.opening import load
 
-    return checkpoint.load(checkpoint.find(None if path is None else str(path)), device=device)
+    return load(path, device=device)

@@ -8,10 +8,12 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.overrides import TorchFunctionMode
 
 from headscope.config import build_part
 from headscope.config.model import ModelConfig
@@ -142,7 +144,7 @@ def check_samples(model: GPT, count: int) -> None:
 
 
 @contextmanager
-def no_larger_than(weights: Mapping[str, Tensor], *, name: str) -> Iterator[None]:
+def no_larger_than(weights: Mapping[Any, Tensor], *, name: str) -> Iterator[None]:
     """Inside the `with` block, building a model with more than twice the parameters of `weights`
     raises UserError.
 
@@ -168,6 +170,29 @@ def no_larger_than(weights: Mapping[str, Tensor], *, name: str) -> Iterator[None
         yield
     finally:
         handle.remove()
+
+
+class WithoutInitialization(TorchFunctionMode):
+    """Inside the `with` block, no random initial weights are drawn: the weights of a new model are
+    arbitrary, and all must then be read from a file. This saves much of the time to load a model.
+    It also saves memory: the operating system provides memory only when it is written to."""
+
+    RANDOM = frozenset(
+        {
+            torch.Tensor.normal_,
+            torch.Tensor.uniform_,
+            nn.init.normal_,
+            nn.init.uniform_,
+            nn.init.kaiming_uniform_,
+        }
+    )
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function in self.RANDOM:
+            return args[0] if args else kwargs["tensor"]
+        return function(*args, **(kwargs or {}))
 
 
 def in_gib(size: float) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from headscope.checkpoint.building import build_model_for, no_larger_than
+from headscope.checkpoint.building import WithoutInitialization, build_model_for, no_larger_than
 from headscope.checkpoint.file import FORMAT, read
 from headscope.checkpoint.finding import find, pick_device
 from headscope.config import build_part, parse
@@ -43,6 +43,13 @@ class Checkpoint:
     step: int
     precision: str
 
+    def tokens(self, text: str | Sequence[int]) -> list[int]:
+        """The tokens of a text, or the token ids as they are. Raises UserError if the vocabulary
+        cannot encode the text, or if a token id is not in the vocabulary."""
+        if isinstance(text, str):
+            return self.tokenizer.encode_prompt(text)
+        return token_ids(text, self.tokenizer.vocab_size)
+
     def attention(self, text: str | Sequence[int]) -> "AttentionReading":
         """The attention of the model on a text or on token ids. Only the first `block_size` tokens
         are used.
@@ -50,11 +57,7 @@ class Checkpoint:
         Raises UserError if there are no tokens, if the vocabulary cannot encode the text, or if a
         token id is not in the vocabulary.
         """
-        if isinstance(text, str):
-            tokens = self.tokenizer.encode_prompt(text)
-        else:
-            tokens = token_ids(text, self.tokenizer.vocab_size)
-        tokens = tokens[: self.model.block_size]
+        tokens = self.tokens(text)[: self.model.block_size]
         if not tokens:
             raise UserError("the text is empty: give at least one token")
         weights, scores = attention_weights_and_scores(
@@ -116,7 +119,7 @@ def from_content(content: dict[str, Any], path: Path, device: torch.device) -> C
         config = config_of(content)
         tokenizer = tokenizer_from_state(content["headscope"]["tokenizer"])
         weights = model_weights(content)
-        with no_larger_than(weights, name="its configuration"):
+        with no_larger_than(weights, name="its configuration"), WithoutInitialization():
             model = build_model_for(config.model, tokenizer)
         model.load_state_dict(weights)
         step = content["global_step"]
@@ -200,7 +203,8 @@ def load_weights(model: GPT, content: dict[str, Any], *, name: str) -> None:
     except RuntimeError as error:
         first = str(error).splitlines()[1].strip()
         raise UserError(
-            f"init_from={name} is a model of another shape: {first}; use its model settings"
+            f"init_from={name} is a model of another shape: {first}; leave out the "
+            "choices of model, so that its own are used"
         ) from error
 
 

@@ -94,6 +94,13 @@ class RepeatsConfig(CorpusConfig):
     seed: int = MISSING
 
 
+@dataclass
+class UnknownTextConfig(CorpusConfig):
+    """The training text of an imported model. It cannot be chosen."""
+
+    _target_: str = "headscope.data.corpus.unknown_text"
+
+
 SCHEMAS: dict[str, dict[str, type]] = {
     "tokenizer": {
         "bpe": BpeConfig,

@@ -4,7 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headscope.checkpoint import Checkpoint
+from headscope.conversion.folder import load_folder
 from headscope.conversion.gguf_file import export_gguf
+from headscope.conversion.hub import folder_of
 from headscope.conversion.huggingface import export_huggingface
 from headscope.conversion.imported import write_checkpoint
 from headscope.conversion.nanogpt import is_nanogpt, read_nanogpt
@@ -33,7 +35,33 @@ def import_model(
             output, model=config, weights=weights, tokenizer=tokenizer, step=step, text=text
         )
         return [f"Wrote {output}: {len(weights)} weights of {source}, step {step}"]
-    raise UserError(f"source={source} is not a model that headscope can read")
+    if text is not None:
+        raise UserError(f"text={text} is only for checkpoints of nanoGPT: leave it out")
+    loaded = load_folder(folder_of(source), block_size=block_size)
+    write_checkpoint(
+        output,
+        model=loaded.config.model,
+        weights=loaded.model.state_dict(),
+        tokenizer=loaded.tokenizer,
+        step=0,
+        text=None,
+    )
+    return summary(loaded, output)
+
+
+def summary(loaded: Checkpoint, output: Path) -> list[str]:
+    """Lines that say what was imported and how to use it."""
+    model, heads = loaded.model, loaded.model.attentions[0].heads
+    return [
+        f"Imported: {model.parameter_count():,} parameters, {len(model.blocks)} layers with "
+        f"{heads} heads, {model.block_size} tokens of context, {model.vocab_size:,} tokens in the "
+        "vocabulary",
+        f"Written: {output}/checkpoints/best.ckpt. To use it:",
+        f"  python scripts/sample.py checkpoint={output} prompt=...",
+        f"  python scripts/analyze.py checkpoint={output} text=...",
+        f"  python scripts/evaluate.py checkpoint={output} data.path=...",
+        f"  python scripts/train.py init_from={output} experiment=finetune data.path=...",
+    ]
 
 
 def export_model(loaded: Checkpoint, to: str, output: Path) -> list[str]:

@@ -1,7 +1,6 @@
-"""Writes an imported model as a checkpoint of headscope."""
+"""Writes an imported model as a checkpoint in the form of a run, so that all scripts can open
+it."""
 
-import shutil
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +8,16 @@ import torch
 from torch import Tensor
 
 from headscope import checkpoint
+from headscope.analysis.head_types import Thresholds
 from headscope.config.model import ModelConfig
 from headscope.config.text import (
     CharConfig,
     CorpusConfig,
     Gpt2Config,
     ImportedConfig,
-    SotuConfig,
     TextFilesConfig,
     TokenizerConfig,
+    UnknownTextConfig,
 )
 from headscope.config.training import (
     AdamWConfig,
@@ -25,14 +25,15 @@ from headscope.config.training import (
     CallbacksConfig,
     HeadsConfig,
     SamplesConfig,
+    TensorBoardConfig,
     ThresholdsConfig,
     TrainConfig,
     TrainerConfig,
     WarmupCosineConfig,
 )
+from headscope.conversion.new_folder import new_folder
 from headscope.data.base_tokenizer import Tokenizer
 from headscope.files import replacing
-from headscope.stop import on_stop
 
 
 def write_checkpoint(
@@ -44,10 +45,13 @@ def write_checkpoint(
     step: int,
     text: Path | None,
 ) -> None:
-    """Writes the run folder `output` with the checkpoint best.ckpt. `text` is the text that the
-    model was trained on, if it is known. Raises UserError if it cannot be written."""
-    data: CorpusConfig = SotuConfig() if text is None else TextFilesConfig(path=str(text))
-    config = train_config(output.name, model, tokenizer_config(tokenizer), data)
+    """Writes the new run folder `output` with the checkpoint best.ckpt. `text` is the text that the
+    model was trained on, if it is known.
+
+    The checkpoint has no training state: a run can start from it with init_from=, but it cannot be
+    resumed. Raises UserError if it cannot be written.
+    """
+    config = imported_config(model, tokenizer, name=output.absolute().name, text=text)
     entry = checkpoint.contents(
         config=config, tokenizer=tokenizer, store="none", precision="32-true"
     )
@@ -56,28 +60,21 @@ def write_checkpoint(
         "state_dict": {f"model.{name}": weight for name, weight in weights.items()},
         "global_step": step,
     }
-    with on_stop(partial(shutil.rmtree, output, ignore_errors=True)):
-        try:
-            (output / "checkpoints").mkdir(parents=True)
-            with replacing(output / "checkpoints" / "best.ckpt") as file:
-                torch.save(content, file)
-        except BaseException:
-            shutil.rmtree(output, ignore_errors=True)
-            raise
+    size = sum(weight.nbytes for weight in weights.values())
+    with new_folder(output) as folder:
+        path = folder / "checkpoints" / "best.ckpt"
+        path.parent.mkdir()
+        with replacing(path, size=size) as file:
+            torch.save(content, file)
 
 
-def tokenizer_config(tokenizer: Tokenizer) -> TokenizerConfig:
-    """The configuration that names the tokenizer. The checkpoint contains the tokenizer itself."""
-    if tokenizer.name == "gpt2":
-        return Gpt2Config(path=None)
-    return CharConfig() if tokenizer.name == "char" else ImportedConfig()
-
-
-def train_config(
-    name: str, model: ModelConfig, tokenizer: TokenizerConfig, data: CorpusConfig
+def imported_config(
+    model: ModelConfig, tokenizer: Tokenizer, *, name: str, text: Path | None = None
 ) -> TrainConfig:
-    """The configuration of an imported checkpoint. Nothing trains with it: a run with init_from
-    takes only the tokenizer from it."""
+    """The configuration of an imported model. How it was trained is unknown, so the settings of
+    training are those of conf/experiment/finetune.yaml. `text` is the text that the model was
+    trained on, if it is known."""
+    data: CorpusConfig = UnknownTextConfig() if text is None else TextFilesConfig(path=str(text))
     return TrainConfig(
         name=name,
         seed=1,
@@ -85,37 +82,46 @@ def train_config(
         init_from=None,
         store_dir="data",
         model=model,
-        tokenizer=tokenizer,
+        tokenizer=tokenizer_config(tokenizer),
         data=data,
-        optimizer=AdamWConfig(lr=3e-5, weight_decay=0.1, beta1=0.9, beta2=0.95),
-        schedule=WarmupCosineConfig(warmup_steps=0, final_fraction=0.1),
+        optimizer=AdamWConfig(lr=5e-5, weight_decay=0.01, beta1=0.9, beta2=0.999),
+        schedule=WarmupCosineConfig(warmup_steps=50, final_fraction=0.0),
         trainer=TrainerConfig(
-            max_steps=1,
-            batch_size=1,
-            accumulate=1,
+            max_steps=1000,
+            batch_size=8,
+            accumulate="auto",
             gradient_clip=1.0,
-            val_every_steps=1,
-            val_batch_size=1,
-            log_every_steps=1,
+            val_every_steps=100,
+            val_batch_size=4,
+            final_validation="whole",
+            log_every_steps=10,
             accelerator="auto",
             devices="auto",
+            num_nodes=1,
+            strategy="auto",
             precision="auto",
             compile="auto",
             checkpoint_activations=False,
             loss_chunk_tokens="auto",
         ),
+        logger=TensorBoardConfig(),
         callbacks=CallbacksConfig(
             attention=AttentionConfig(
-                text=None, steps=0, images=0, step_megabytes=4.0, run_megabytes=200.0
+                text=None, steps=60, images=0, step_megabytes=4.0, run_megabytes=200.0
             ),
             heads=HeadsConfig(
-                every_steps=0,
-                windows=4,
-                thresholds=ThresholdsConfig(**dict.fromkeys(ThresholdsConfig.__annotations__, 0.5)),
+                every_steps=100, windows=4, thresholds=ThresholdsConfig(**vars(Thresholds()))
             ),
-            samples=SamplesConfig(prompt="", max_new_tokens=0, temperature=0.8, top_k=None),
+            samples=SamplesConfig(prompt="", max_new_tokens=100, temperature=0.8, top_k=None),
             save_every_minutes=5.0,
             keep_steps=[],
             early_stopping_patience=None,
         ),
     )
+
+
+def tokenizer_config(tokenizer: Tokenizer) -> TokenizerConfig:
+    """The configuration that names the tokenizer. The checkpoint contains the tokenizer itself."""
+    if tokenizer.name == "gpt2":
+        return Gpt2Config(path=None)
+    return CharConfig() if tokenizer.name == "char" else ImportedConfig()

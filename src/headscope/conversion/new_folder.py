@@ -29,9 +29,10 @@ def new_folder(path: Path) -> Iterator[Path]:
             path.parent.mkdir(parents=True, exist_ok=True)
             scratch.mkdir()
             yield scratch
-            for file in scratch.iterdir():
-                with file.open("rb") as stream:
-                    os.fsync(stream.fileno())
+            for file in scratch.rglob("*"):
+                if file.is_file():
+                    with file.open("rb") as stream:
+                        os.fsync(stream.fileno())
             scratch.rename(path)
         except OSError as error:
             remove()  # now, because the message shows the free space

@@ -7,8 +7,10 @@ need it.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from typing import NoReturn
 
 from headscope.data.documents import Document, Split
+from headscope.errors import UserError
 
 Wanted = Callable[[Split], bool]
 """Whether more text of a split is wanted."""
@@ -39,3 +41,12 @@ class Corpus(ABC):
         """The size of the text in bytes, to estimate how long it takes to read. None if it is not
         known."""
         return None
+
+
+def unknown_text() -> NoReturn:
+    """Stands for the corpus of an imported model. Raises UserError."""
+    raise UserError(
+        "the text that this model was trained on is unknown, because the model was imported: name "
+        "a text, with data.path= in scripts/evaluate.py and scripts/train.py, or with text= in "
+        "scripts/analyze.py"
+    )

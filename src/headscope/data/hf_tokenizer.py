@@ -49,11 +49,14 @@ def read_tokenizer(folder: Path, vocab_size: int | None = None) -> Tokenizer:
 
 def file_in(folder: Path, name: str) -> Path | None:
     """The file `name` in the folder, or None if it does not exist. Raises UserError if it is a link
-    to a file outside the folder, or not a regular file."""
+    to a file outside the folder, or not a regular file. In the cache of the hub, the files in
+    <model>/snapshots/<revision>/ are links to files in <model>/blobs/."""
     path = folder / name
     if not path.exists() and not path.is_symlink():
         return None
-    if not path.resolve().is_relative_to(folder.resolve()):
+    here, target = folder.resolve(), path.resolve()
+    in_cache = here.parent.name == "snapshots" and target.parent == here.parents[1] / "blobs"
+    if not target.is_relative_to(here) and not in_cache:
         raise UserError(f"{path} is a link to a file outside the folder: copy that file there")
     if not path.is_file():
         raise UserError(f"{path} is not a regular file")

@@ -30,6 +30,8 @@ class HuggingFaceClass(ABC):
     """The value of `model_type` in config.json."""
     prefix: str
     """The first part of the names of all weights except the output head. Some folders omit it."""
+    head = "lm_head.weight"
+    """The name of the output head's weights in files."""
     tied: bool
     """Whether the output head is tied if config.json does not say it."""
     abilities: Abilities

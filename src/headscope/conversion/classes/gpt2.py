@@ -88,5 +88,5 @@ class GPT2(HuggingFaceClass):
                     f"{ours}.{our_name}", f"{theirs}.{their_name}", width=width, bias=model.bias
                 )
         table.norm("norm", "transformer.ln_f", width=width, bias=model.bias)
-        table.head(tied=model.tied_head)
+        table.head(self.head, tied=model.tied_head)
         return table

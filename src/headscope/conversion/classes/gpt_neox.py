@@ -34,6 +34,7 @@ class GPTNeoX(HuggingFaceClass):
     name = "GPTNeoXForCausalLM"
     model_type = "gpt_neox"
     prefix = "gpt_neox."
+    head = "embed_out.weight"  # in memory, version 5 of transformers names it lm_head.weight
     tied = False
     abilities = Abilities(
         position=RotaryConfig,
@@ -113,5 +114,5 @@ class GPTNeoX(HuggingFaceClass):
                     f"{ours}.{our_name}", f"{theirs}.{their_name}", width=width, bias=model.bias
                 )
         table.norm("norm", "gpt_neox.final_layer_norm", width=width, bias=model.bias)
-        table.head(tied=model.tied_head)
+        table.head(self.head, tied=model.tied_head)
         return table

@@ -134,7 +134,7 @@ class Llama(HuggingFaceClass):
             ):
                 table.norm(f"{ours}.{our_name}", f"{theirs}.{their_name}", width=width, gain=gain)
         table.norm("norm", "model.norm", width=width, gain=gain)
-        table.head(tied=model.tied_head)
+        table.head(self.head, tied=model.tied_head)
         return table
 
 
@@ -182,6 +182,5 @@ class Qwen3(Llama):
             raise settings.refusal("layer_types", layers)
         settings.expect("attention_bias", False, default=False)
         settings.expect("rms_norm_eps", HEAD_NORM_EPS, default=self.eps)
-        if settings.raw("head_dim", None) is None:
-            settings = Settings({**settings.values, "head_dim": 128}, settings.name)
-        return super().read(settings)
+        defaults = {"head_dim": 128, "num_key_value_heads": 32}
+        return super().read(Settings({**defaults, **settings.values}, settings.name))

@@ -98,5 +98,5 @@ class Mpt(HuggingFaceClass):
             ):
                 table.add(f"{ours}.{our_name}.weight", f"{theirs}.{their_name}.weight")
         table.norm("norm", "transformer.norm_f", width=width)
-        table.head(tied=model.tied_head)
+        table.head(self.head, tied=model.tied_head)
         return table

@@ -114,5 +114,5 @@ class NanoChat(HuggingFaceClass):
             for name in ("q_norm", "k_norm"):
                 gains = Constant((sizes.head_dim,), 1.0)
                 table.our_constants[f"{ours}.attention.{name}.weight"] = gains
-        table.head(tied=model.tied_head)
+        table.head(self.head, tied=model.tied_head)
         return table

@@ -97,6 +97,6 @@ class Table:
         elif bias is not None:
             self.constants[f"{theirs}.bias"] = Constant((width,), 0.0)
 
-    def head(self, *, tied: bool, name: str = "lm_head.weight") -> None:
+    def head(self, name: str, *, tied: bool) -> None:
         if not tied:
             self.add("head.weight", name)

@@ -1,0 +1,71 @@
+"""A trained model for use from Python: logits, generated text and attention.
+
+Shapes: T tokens, V vocab_size.
+"""
+
+from collections.abc import Sequence
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+
+from headscope.checkpoint import Checkpoint
+from headscope.errors import UserError
+from headscope.generation import generate_text, generate_tokens
+
+
+class Loaded(Checkpoint):
+    """A checkpoint, or the model in a Hugging Face folder, as `headscope.load` returns it."""
+
+    @torch.no_grad()
+    def logits(self, text: str | Sequence[int]) -> Tensor:
+        """The logits (T, V) of the next token after each of the T tokens of a text, or of token
+        ids, on the CPU.
+
+        Raises UserError if there are no tokens or more than `block_size`, or if the vocabulary
+        cannot represent the text.
+        """
+        tokens = self.tokens(text)
+        if not tokens:
+            raise UserError("the text is empty: give at least one token")
+        return self.model(torch.tensor([tokens], device=self.model.device))[0].cpu()
+
+    @overload
+    def generate(self, prompt: str, **options: Any) -> str: ...
+
+    @overload
+    def generate(self, prompt: Sequence[int], **options: Any) -> list[int]: ...
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_new_tokens: int = 100,
+        do_sample: bool = False,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+    ) -> str | list[int]:
+        """Continues a text or token ids until the end of the text, with `max_new_tokens` at most.
+        Returns the prompt with its continuation, as text or as token ids.
+
+        Without `do_sample`, each new token is the most likely one. With it, a token is sampled from
+        softmax(logits / `temperature`), among the `top_k` most likely tokens, and among the most
+        likely tokens with a total probability of `top_p`. The same `seed` gives the same text.
+
+        Raises UserError if an option is out of range, or if the vocabulary cannot represent the
+        prompt.
+        """
+        options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": 0.0}
+        if do_sample:
+            options |= {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        if isinstance(prompt, str):
+            pieces = generate_text(self.model, self.tokenizer, prompt, seed=seed, **options)
+            return prompt + "".join(pieces)
+        tokens = self.tokens(prompt)
+        for (token,) in generate_tokens(self.model, [tokens], seeds=[seed], **options):
+            tokens.append(token)
+            if token == self.tokenizer.end_of_text:
+                break
+        return tokens

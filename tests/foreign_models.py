@@ -1,0 +1,80 @@
+"""Models of Hugging Face transformers in which every parameter is random, and their folders."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from headscope.checkpoint import Checkpoint
+from headscope.data.bpe import byte_symbols
+
+transformers = pytest.importorskip("transformers", reason="needs transformers, of the dev extra")
+
+ROWS = 264
+"""The rows of the embedding: 256 bytes, the end-of-text token, and seven without a token."""
+
+LLAMA = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 12,
+}
+MPT = {"d_model": 24, "n_layers": 2, "n_heads": 3, "max_seq_len": 12}
+SMALL: dict[str, dict[str, Any]] = {
+    "GPT2LMHeadModel": {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 12},
+    "GPTNeoXForCausalLM": {**LLAMA, "use_parallel_residual": False, "rotary_pct": 1.0},
+    "MptForCausalLM": MPT,
+    "LlamaForCausalLM": LLAMA,
+    "ArceeForCausalLM": LLAMA,
+    "Qwen3ForCausalLM": {**LLAMA, "head_dim": 8, "num_key_value_heads": 4},
+    "NanoChatForCausalLM": LLAMA,
+}
+"""A small configuration of each class."""
+
+
+def foreign_model(name: str, **settings: Any) -> Any:
+    """A small model of the class `name`, whose biases and gains are random too."""
+    made = getattr(transformers, name, None)
+    if made is None:
+        pytest.skip(f"transformers {transformers.__version__} has no {name}")
+    torch.default_generator.manual_seed(0)
+    config = made.config_class(**{"vocab_size": ROWS, **SMALL[name], **settings})
+    model = made._from_config(config, attn_implementation="eager").eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    return model
+
+
+def write_folder(folder: Path, model: Any, **options: Any) -> Path:
+    """Saves a model as transformers does, with a tokenizer of bytes."""
+    model.save_pretrained(folder, **options)
+    write_tokenizer(folder)
+    return folder
+
+
+def write_tokenizer(folder: Path) -> None:
+    names = {symbol: number for number, symbol in enumerate(byte_symbols())}
+    (folder / "vocab.json").write_text(json.dumps(names | {"<|endoftext|>": 256}), "utf-8")
+    (folder / "merges.txt").write_text("#version: 0.2\n", "utf-8")
+
+
+def edit(file: Path, **changes: Any) -> None:
+    """Changes entries of a JSON file. None removes an entry."""
+    content = json.loads(file.read_text("utf-8")) | changes
+    kept = {key: value for key, value in content.items() if value is not None}
+    file.write_text(json.dumps(kept), "utf-8")
+
+
+@torch.no_grad()
+def assert_same(ours: Checkpoint, theirs: Any, length: int = 12) -> None:
+    """Both give the same logits, to 1e-4, and the same attention weights, to 1e-5."""
+    tokens = torch.randint(ROWS, (length,), generator=torch.Generator().manual_seed(1))
+    result = theirs(tokens[None], output_attentions=True)
+    assert result.logits.std() > 0.1  # the comparison says something
+    torch.testing.assert_close(ours.model(tokens[None]), result.logits, atol=1e-4, rtol=0)
+    weights = torch.cat(result.attentions)
+    torch.testing.assert_close(ours.attention(tokens.tolist()).weights, weights, atol=1e-5, rtol=0)
