@@ -107,6 +107,14 @@ def test_lightning_is_not_needed_to_use_a_model(module):
         assert not within(name, "torch.utils.tensorboard"), name
 
 
+def test_transformer_lens_is_not_needed():
+    adapter = "headscope.conversion.transformer_lens"
+    assert adapter in FILES
+    for module in FILES:
+        assert module == adapter or not within("transformer_lens", *imports(module)), module
+        assert adapter not in imports(module), module
+
+
 LAYERS = [
     ["cli", "comparison", "benchmarks"],
     ["training", "conversion"],
