@@ -9,6 +9,7 @@ import torch
 from conversion.models import CHOICES, saved
 from safetensors.torch import load_file, save_file
 
+import headscope
 from headscope.conversion.convert import export_model
 from headscope.conversion.plain import load_plain
 from headscope.data.tokenizer import CharTokenizer
@@ -19,7 +20,7 @@ def test_written_then_loaded_gives_the_same_model(words, tmp_path):
     number = CHOICES.index(words)
     loaded = saved(tmp_path, words, CharTokenizer("abcé\n") if number % 2 else None)
     export_model(loaded, "safetensors", tmp_path / "out")
-    again = load_plain(tmp_path / "out")
+    again = headscope.load(tmp_path / "out")
     tokens = torch.randint(loaded.tokenizer.vocab_size, (2, 8))
     assert torch.equal(again.model(tokens), loaded.model(tokens))
     assert asdict(again.config) == asdict(loaded.config)

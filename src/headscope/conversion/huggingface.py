@@ -51,11 +51,6 @@ def export_huggingface(loaded: Checkpoint, output: Path) -> list[str]:
     ]
 
 
-def save_pretrained(loaded: Checkpoint, folder: str | Path) -> None:
-    """Writes `loaded` to a new folder that transformers opens. Raises like `export_huggingface`."""
-    export_huggingface(loaded, Path(folder))
-
-
 def check_installed(name: str) -> None:
     """Raises UserError if the installed transformers has no class with this name."""
     import transformers

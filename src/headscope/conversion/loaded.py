@@ -4,12 +4,14 @@ Shapes: T tokens, V vocab_size.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, overload
 
 import torch
 from torch import Tensor
 
 from headscope.checkpoint import Checkpoint
+from headscope.conversion.huggingface import export_huggingface
 from headscope.errors import UserError
 from headscope.generation import generate_text, generate_tokens
 
@@ -69,3 +71,10 @@ class Loaded(Checkpoint):
             if token == self.tokenizer.end_of_text:
                 break
         return tokens
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Writes the new folder `folder`, which transformers opens, as convert.py to=huggingface
+        does. Raises UserError if the folder exists already, or if transformers is missing or too
+        old for the class. Raises NotEqual, and leaves no files, if transformers computes other
+        logits or another text."""
+        export_huggingface(self, Path(folder))

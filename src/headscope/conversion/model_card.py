@@ -12,6 +12,7 @@ from pathlib import PurePath
 from typing import Any
 
 from headscope.checkpoint import Checkpoint
+from headscope.config.text import UnknownTextConfig
 from headscope.files import read_json
 from headscope.terminal import printable
 
@@ -51,7 +52,7 @@ def model_card(loaded: Checkpoint, *, load: str, checked: str) -> str:
         f"## How to load it\n\n```python\n{load.strip()}\n```\n\n{escaped(checked)}",
         "## Model\n\n" + table(flat(asdict(config.model))),
         "## Data and tokenizer\n\n" + table(data_rows(loaded)),
-        "## Recipe\n\n" + table(recipe_rows(loaded)),
+        "## Recipe\n\n" + recipe(loaded),
         "## Losses\n\n" + losses(summary),
         "## Attention heads\n\n" + heads(report),
         "## Licence\n\nThe licence of these weights is not stated yet. Their author must choose "
@@ -70,12 +71,14 @@ def data_rows(loaded: Checkpoint) -> dict[str, Any]:
     return flat({"data": data}) | tokenizer
 
 
-def recipe_rows(loaded: Checkpoint) -> dict[str, Any]:
+def recipe(loaded: Checkpoint) -> str:
     config = loaded.config
+    if isinstance(config.data, UnknownTextConfig):
+        return "The model was imported from another tool. How it was trained is unknown."
     groups = {"optimizer": asdict(config.optimizer), "schedule": asdict(config.schedule)}
     keys = ("max_steps", "batch_size", "gradient_clip")
     trainer = {f"trainer.{key}": getattr(config.trainer, key) for key in keys}
-    return flat(groups) | trainer | {"seed": config.seed, "precision": loaded.precision}
+    return table(flat(groups) | trainer | {"seed": config.seed, "precision": loaded.precision})
 
 
 def losses(summary: Any) -> str:

@@ -24,7 +24,7 @@ from headscope.conversion.new_folder import new_folder
 from headscope.conversion.proof import NotEqual, probe
 from headscope.conversion.weights_file import save_weights, write_json
 from headscope.errors import UserError
-from headscope.files import parse_json
+from headscope.files import parse_json, read_json
 
 
 @torch.no_grad()
@@ -52,6 +52,12 @@ def export_safetensors(loaded: Checkpoint, output: Path) -> list[str]:
         f"Checked: the folder was read again, and its logits are equal on {tokens.numel()} tokens.",
         f"Written: {output}/model.safetensors and config.json",
     ]
+
+
+def is_plain_folder(path: Path) -> bool:
+    """Whether `path` is a folder with the config.json of `export_safetensors`."""
+    content = read_json(path / "config.json") if path.is_dir() else None
+    return isinstance(content, dict) and "headscope" in content
 
 
 def load_plain(folder: Path, *, device: str | torch.device = "cpu") -> Checkpoint:
