@@ -5,7 +5,7 @@ Shapes: T tokens, V vocab_size.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,12 +31,6 @@ class Loaded(Checkpoint):
         if not tokens:
             raise UserError("the text is empty: give at least one token")
         return self.model(torch.tensor([tokens], device=self.model.device))[0].cpu()
-
-    @overload
-    def generate(self, prompt: str, **options: Any) -> str: ...
-
-    @overload
-    def generate(self, prompt: Sequence[int], **options: Any) -> list[int]: ...
 
     def generate(
         self,

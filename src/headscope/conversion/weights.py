@@ -35,11 +35,15 @@ SHARD = re.compile(r"[\w-][\w.-]*\.(safetensors|bin)", re.ASCII)
 class WeightsFile(Protocol):
     """A file with tensors. `shapes` and `dtypes` are those of each tensor."""
 
-    shapes: Mapping[str, tuple[int, ...]]
-    dtypes: Mapping[str, torch.dtype]
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]: ...
+
+    @property
+    def dtypes(self) -> Mapping[str, torch.dtype]: ...
 
     def rows(self, name: str, start: int, stop: int) -> Tensor:
         """The rows from `start` to `stop` of a tensor, in memory of their own."""
+        ...
 
 
 class PickledFile:
