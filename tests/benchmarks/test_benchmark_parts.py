@@ -14,7 +14,6 @@ import torch
 from composing import training_config
 from hypothesis import given
 from hypothesis import strategies as st
-from small_gpt import make_gpt
 
 from headscope.benchmarks import attention, nanogpt, show
 from headscope.benchmarks.data import nanogpt_batches, turn, write_tokens
@@ -28,11 +27,12 @@ from headscope.benchmarks.runner import (
 from headscope.benchmarks.scaling import at, exponent
 from headscope.benchmarks.step import Step, StepPlan, measure_isolated, measure_step
 from headscope.benchmarks.transformers import gpt2_of
+from headscope.checkpoint import build_model
 from headscope.data.batches import Batch, TrainingBatches
 from headscope.data.store import TokenStore
 from headscope.data.tokenizer import byte
 from headscope.errors import UserError
-from headscope.nn import Learned, MultiHeadAttention
+from headscope.nn import MultiHeadAttention
 
 SIZES = {"vocab_size": 19, "block_size": 12, "embed_dim": 16, "layers": 2, "heads": 2}
 CPU = torch.device("cpu")
@@ -213,12 +213,15 @@ def test_forward_only_is_timed_without_gradients() -> None:
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_model_of_transformers_gives_our_logits(bias: bool) -> None:
     torch.manual_seed(0)
-    model = make_gpt(**SIZES, position=Learned, bias=bias, qkv_bias=bias).eval()
+    sizes = [f"model.{key}={value}" for key, value in SIZES.items() if key != "vocab_size"]
+    flags = [f"model.bias={bias}", f"model.qkv_bias={bias}"]
+    config = training_config("model=gpt2", *sizes, *flags).model
+    model = build_model(config, vocab_size=SIZES["vocab_size"]).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.3 * torch.randn_like(parameter)
     tokens = torch.randint(19, (2, 12))
-    torch.testing.assert_close(gpt2_of(model)(tokens).logits, model(tokens))
+    torch.testing.assert_close(gpt2_of(model, config)(tokens).logits, model(tokens))
 
 
 def log_of(steps: int, evaluated: dict[int, int]) -> str:

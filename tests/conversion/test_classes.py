@@ -71,9 +71,8 @@ def assert_exact(config: ModelConfig) -> None:
 
 EXACT = {
     "gpt2": ["=gpt2"],
-    "gpt2 without biases": ["=gpt2", "bias=false", "qkv_bias=false", "ff_dim=40"],
+    "gpt2 without biases": ["=gpt2", "bias=false", "qkv_bias=false", "ff_dim=40", "norm.eps=0.01"],
     "gpt2 untied": ["=gpt2", "/activation=gelu", "tied_head=false", "bias=false"],
-    "gpt2 without scale": ["=gpt2", "attention.scale=1.0", "norm.eps=0.01"],
     "gpt2 stacked": ["=gpt2", "/attention=stacked_heads", "/activation=relu_squared"],
     "neox": [],
     "neox with biases": ["bias=true", "qkv_bias=true", "heads=2", "position.base=500"],

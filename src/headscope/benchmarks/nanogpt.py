@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from headscope.benchmarks.runner import Request
-from headscope.benchmarks.transformers import our_names
 from headscope.checkpoint import build_model
 from headscope.config.training import TrainConfig
+from headscope.conversion.nanogpt import weight_names
 from headscope.data.store import TokenStore
 from headscope.errors import UserError
 from headscope.evaluation import ValidationText, evaluate
@@ -115,8 +115,8 @@ def load_weights(path: Path, request: Request, store: TokenStore) -> GPT:
     model = build_model(config.model, vocab_size=store.tokenizer.vocab_size)
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)["model"]
-        for theirs, ours in our_names(len(model.blocks)).items():
-            model.get_submodule(ours).load_state_dict({"weight": state[f"{theirs}.weight"]})
+        names = weight_names(len(model.blocks), bias=False)
+        model.load_state_dict({ours: state[theirs] for theirs, ours in names.items()})
     except (OSError, KeyError, RuntimeError) as error:
         raise UserError(f"suite.nanogpt: its checkpoint cannot be read: {error}") from error
     return model.eval()

@@ -53,7 +53,7 @@ def measure(request: Request) -> Result:
         config = request.compose(ModelConfig, "model/gpt2", sizes, key="model")
         model = build_model(config, vocab_size=case.vocab_size).to(request.device).eval()
         prompt = torch.randint(case.vocab_size, (case.prompt,)).tolist()
-        ways = ways_of(model, prompt)
+        ways = ways_of(model, config, prompt)
         count = 8 if case is large else case.tokens
         texts = {name: way(count) for name, way in ways.items()}  # also warms up
         first = next(iter(ways))  # in float32
@@ -81,7 +81,7 @@ def sample(model: GPT, prompt: list[int], count: int, **options: Any) -> list[in
     return [token for (token,) in made]
 
 
-def small_ways(model: GPT, prompt: list[int]) -> dict[str, Way]:
+def small_ways(model: GPT, config: ModelConfig, prompt: list[int]) -> dict[str, Way]:
     way = partial(sample, model, prompt, temperature=0.8)
     return {
         "no cache": partial(way, cached=False),
@@ -90,9 +90,9 @@ def small_ways(model: GPT, prompt: list[int]) -> dict[str, Way]:
     }
 
 
-def large_ways(model: GPT, prompt: list[int]) -> dict[str, Way]:
+def large_ways(model: GPT, config: ModelConfig, prompt: list[int]) -> dict[str, Way]:
     kinds = ("fp32", "bf16", "int8") if model.device.type == "cpu" else ("fp32", "bf16")
-    ids, library_model = torch.tensor([prompt], device=model.device), gpt2_of(model)
+    ids, library_model = torch.tensor([prompt], device=model.device), gpt2_of(model, config)
 
     def generate(model: Any, count: int) -> list[int]:
         options = {"max_new_tokens": count, "min_new_tokens": count, "pad_token_id": 0}

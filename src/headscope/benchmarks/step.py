@@ -110,7 +110,7 @@ class Step:
         self.model: nn.Module = model
         self.loss: Callable[..., Tensor] = Objective(model, chunk_tokens=chunk).loss
         if plan.transformers:
-            self.model = gpt2_of(model)
+            self.model = gpt2_of(model, run.model)
             self.loss = lambda inputs, targets: next_token_loss(self.model(inputs).logits, targets)
         self.optimizer = build_part(run.optimizer)(self.model)
 

@@ -45,7 +45,7 @@ def measure(request: Request) -> Result:
     prepare_process()
     loops = {BARE: bare_loop(config)}
     if plan.peers:
-        loops[THEIRS] = bare_loop(config, theirs=gpt2_of)
+        loops[THEIRS] = bare_loop(config, theirs=partial(gpt2_of, config=config.model))
     turns = Turns(plan, loops)
     run = runner.trained(config, turns)
     losses = {name: loop.losses[0] for name, loop in loops.items()}

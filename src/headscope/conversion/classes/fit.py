@@ -30,10 +30,11 @@ class Abilities:
     - `activations` maps our activation functions to its names of them. A gated network has none.
     - `bias` and `qkv_bias`: it has biases where our keys of the same name add some.
     - `grouped`: query heads may share keys. `any_head_dim`: `head_dim` may be any number.
+    - `divides`: `heads` must divide `embed_dim`, whatever `head_dim` is.
     - `ff_dim`: the feed-forward network may have any width, otherwise 4 `embed_dim`.
     - `qk_norm`: it normalizes queries and keys with learned gains. It then has one `eps` for all
       norms.
-    - `scales`: the factors of the scores that it can have besides 1 / sqrt(head_dim); None for any.
+    - `any_scale`: the factor of the scores may be any number, otherwise 1 / sqrt(head_dim).
     """
 
     position: type[PositionConfig]
@@ -47,7 +48,7 @@ class Abilities:
     divides: bool = True
     ff_dim: bool = True
     qk_norm: bool = False
-    scales: tuple[float, ...] | None = ()
+    any_scale: bool = False
 
 
 def reason(model: ModelConfig, can: Abilities, name: str) -> str | None:
@@ -117,8 +118,8 @@ def _attention(model: ModelConfig, can: Abilities) -> Iterator[str]:
     if can.divides and model.embed_dim % model.heads:
         yield f"model.heads={model.heads}: {{name}} needs heads that divide embed_dim"
     scale = attention.scale
-    default = math.isclose(scale or 0, sizes.head_dim**-0.5, rel_tol=1e-12)
-    if scale is not None and not default and can.scales is not None and scale not in can.scales:
+    default = scale is None or math.isclose(scale, sizes.head_dim**-0.5, rel_tol=1e-12)
+    if not default and not can.any_scale:
         yield f"model.attention.scale={scale:g}: {{name}} has 1 / sqrt(head_dim)"
 
 

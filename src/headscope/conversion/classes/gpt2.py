@@ -27,7 +27,6 @@ class GPT2(HuggingFaceClass):
         position=LearnedConfig,
         norm=LayerNormConfig,
         activations={GeluTanhConfig: "gelu_new", GeluConfig: "gelu", ReluSquaredConfig: "relu2"},
-        scales=(1.0,),
     )
 
     def settings(self, model: ModelConfig) -> dict[str, Any]:
@@ -41,7 +40,9 @@ class GPT2(HuggingFaceClass):
             "n_inner": Sizes.of(model).ff_dim,
             "activation_function": self.abilities.activations[type(model.activation)],
             "layer_norm_epsilon": model.norm.eps,
-            "scale_attn_weights": model.attention.scale != 1.0,
+            # False would express a scale of 1, but version 4.57 ignores it unless
+            # attn_implementation is "eager".
+            "scale_attn_weights": True,
             **dict.fromkeys(dropouts, model.dropout),
         }
 

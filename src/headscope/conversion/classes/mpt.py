@@ -49,7 +49,7 @@ class Mpt(HuggingFaceClass):
         bias=False,
         qkv_bias=False,
         ff_dim=False,
-        scales=None,
+        any_scale=True,
     )
 
     def settings(self, model: ModelConfig) -> dict[str, Any]:
