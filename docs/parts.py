@@ -487,6 +487,20 @@ def induction(work: Work) -> None:
     work.table("induction_controls", f"{train} <the change>", controls, columns)
 
 
+@part(minutes=2, makes="patching patching_heads gradients_heads")
+def patching(work: Work) -> None:
+    """Activation patching and estimates from gradients, on the induction recipe."""
+    run, report = work.folder / "run", work.folder / "analysis"
+    work.run("train", f"experiment=induction hydra.run.dir={run}")
+    patch = "patch.clean=BkTzQaRmBkTz patch.corrupted=BkTxQaRmBkTz patch.answers=[Q,a]"
+    estimate = "ablation=true gradients=true"
+    for name, words in {"gradients_heads": estimate, "patching_heads": patch}.items():
+        said = work.run("analyze", f"checkpoint={run} output_dir={report} {words}")
+        command = f"python scripts/train.py experiment=induction\npython scripts/analyze.py {words}"
+        work.write(name, f"```\n{command}\n```\n\n```\n{said.strip()}\n```")
+    shrink(report / "patching.png", work.folder / "patching.png", 1100)
+
+
 def read_rows(file: Path, name: str = "") -> list[dict[str, Any]]:
     """The rows of a CSV file, without empty cells. Texts that are numbers are converted to numbers.
     If `name` is given, the value of this column is also stored under the key `side`."""

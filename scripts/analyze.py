@@ -9,8 +9,15 @@ from omegaconf import DictConfig
 
 from headscope.cli import command_line
 from headscope.errors import UserError
+from headscope.terminal import printable
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from headscope.analysis.patch_texts import PatchTexts
+    from headscope.analysis.patching import PatchingResult
+    from headscope.analysis.report.inputs import AblationResult
+    from headscope.analysis.report.write import EventFile
     from headscope.checkpoint import Checkpoint
     from headscope.config.scripts import AnalyzeConfig
     from headscope.evaluation import ValidationText
@@ -31,6 +38,7 @@ def analyze(composed: DictConfig) -> None:
     from headscope import checkpoint
     from headscope.analysis.ablation import Replacement
     from headscope.analysis.head_types import Thresholds
+    from headscope.analysis.patch_texts import patch_texts
     from headscope.analysis.report import selection
     from headscope.analysis.report.inputs import Ablation, ReportInput
     from headscope.analysis.report.page import shown_tokens
@@ -61,6 +69,10 @@ def analyze(composed: DictConfig) -> None:
         raise UserError(
             f"{folder} is a symbolic link, perhaps to another place: name a folder with output_dir="
         )
+    patching = None
+    if any(value is not None for value in vars(config.patch).values()):
+        texts = patch_texts(loaded, **vars(config.patch))
+        patching = texts, texts.run(loaded)
 
     validation = cache(partial(validation_text_of, loaded))
     length = loaded.model.block_size
@@ -73,10 +85,15 @@ def analyze(composed: DictConfig) -> None:
         if tokens > length:
             notify(f"Only the first {length} of {tokens} tokens are analyzed (the block_size)")
     ablation = None
-    if config.ablation:
-        windows = config.ablation_windows
-        replace_by = cast(Replacement, config.replace_by)  # checked above
-        ablation = Ablation.on(validation(), replace_by, windows=windows, length=length)
+    if config.ablation or config.gradients:
+        ablation = Ablation.on(
+            validation(),
+            cast(Replacement, config.replace_by),  # checked above
+            windows=config.ablation_windows,
+            length=length,
+            removes=config.ablation,
+            gradients=config.gradients,
+        )
     console = Console(stderr=True)
     progress = partial(track, console=console, description="analyzing", transient=True)
     statistics, ablation_result = write_report(
@@ -84,22 +101,21 @@ def analyze(composed: DictConfig) -> None:
         folder,
         thresholds=thresholds,
         ablation=ablation,
+        patching=patching,
         pair=pair,
         other=other,
         history=history,
+        event_file=event_encoder() if config.tensorboard else None,
         track=progress if console.is_terminal else iter,
     )
     for name, head_type in zip(statistics.names, statistics.types, strict=True):
         print(f"{name}  {head_type.name}")
-    if ablation_result:
-        print(
-            "most important heads: change of the loss without the head (with all heads "
-            f"{ablation_result.loss:.4f} nats per token), and the largest induction of the others"
-        )
-        for name, figures in ablation_result.most_important(MOST_IMPORTANT):
-            change, error = figures["loss_change"], figures["loss_change_error"]
-            others = figures.get("other_induction", math.nan)  # not measured on very short texts
-            print(f"{name}  {change:+.4f} ± {error:.4f}  {others:.2f}")
+    if ablation_result and config.ablation:
+        print_ablation(ablation_result)
+    if ablation_result and config.gradients:
+        print_gradients(ablation_result)
+    if patching:
+        print_patching(*patching)
     tokens = len(report.reading.tokens)
     shown = shown_tokens(report.reading, len({stored.step for stored in [loaded, *history]}))
     if shown < tokens:
@@ -107,6 +123,8 @@ def analyze(composed: DictConfig) -> None:
             f"attention.html has the first {shown} of {tokens} tokens: a larger page would be slow"
         )
     notify(f"Written: {folder}/attention.html, heads.csv and pictures")
+    if config.tensorboard:
+        notify(f"See the tab Attention: tensorboard --logdir {folder}")
 
 
 def check(config: "AnalyzeConfig") -> None:
@@ -117,6 +135,61 @@ def check(config: "AnalyzeConfig") -> None:
             raise UserError(f"{key}={getattr(config, key)} must be at least {minimum}")
     if config.replace_by not in ("zero", "mean"):
         raise UserError(f"replace_by={config.replace_by} must be zero or mean")
+
+
+def event_encoder() -> "EventFile":
+    from headscope.tensorboard.snapshot_events import event_file  # needs tensorboard
+
+    return event_file
+
+
+def print_ablation(result: "AblationResult") -> None:
+    """Print the heads without which the loss rises most."""
+    print(
+        "most important heads: change of the loss without the head (with all heads "
+        f"{result.loss:.4f} nats per token), and the largest induction of the others"
+    )
+    for name, figures in result.most_important(MOST_IMPORTANT):
+        change, error = figures["loss_change"], figures["loss_change_error"]
+        others = figures.get("other_induction", math.nan)  # not measured on very short texts
+        print(f"{name}  {change:+.4f} ± {error:.4f}  {others:.2f}")
+
+
+def print_gradients(result: "AblationResult") -> None:
+    """Print the heads with the largest importance by their gradients."""
+    print(
+        "most important heads by their gradients: importance, and the estimated change of the loss "
+        "without the head (nats per token)"
+    )
+    for name, figures in result.most_important(MOST_IMPORTANT, by="gradient_importance"):
+        importance, change = figures["gradient_importance"], figures["loss_change_estimate"]
+        print(f"{name}  {importance:.4f}  {change:+.4f}")
+    names = {"gradient_importance": "importance", "loss_change_estimate": "estimated change"}
+    found = {text: result.correlation(name) for name, text in names.items()}
+    if all(map(math.isfinite, found.values())):
+        texts = ", ".join(f"{text} {value:.2f}" for text, value in found.items())
+        print(f"correlation with the measured change, over all heads: {texts}")
+
+
+def print_patching(texts: "PatchTexts", result: "PatchingResult") -> None:
+    """Print the heads with the largest effects of activation patching, in both directions."""
+    print(
+        f"activation patching: {printable(texts.metric_name)} is {result.clean:.4f} on the clean "
+        f"text and {result.corrupted:.4f} on the corrupted text"
+    )
+    print("denoising: heads that restore most of this difference (0: nothing, 1: all of it)")
+    for name, score in largest_first(result.denoising)[:MOST_IMPORTANT]:
+        print(f"{name}  {score:.2f}")
+    print("noising: heads that leave least of this difference (1: all of it, 0: nothing)")
+    for name, score in largest_first(-result.noising)[:MOST_IMPORTANT]:
+        print(f"{name}  {-score:.2f}")
+
+
+def largest_first(values: "Tensor") -> list[tuple[str, float]]:
+    """The names and values of all heads, from values (L, H), the largest first."""
+    heads = values.size(1)
+    order = values.flatten().argsort(descending=True, stable=True).tolist()
+    return [(f"L{n // heads}H{n % heads}", float(values.flatten()[n])) for n in order]
 
 
 def notify(line: str) -> None:

@@ -42,5 +42,5 @@ def composed_as(schema: type, root: str, words: list[str], key: str | None = Non
 
 
 if __name__ == "__main__":
-    with stop_on_signal():
+    with stop_on_signal(until_end=True):
         command_line.run(benchmark, "benchmark")

@@ -128,5 +128,5 @@ def _sets(word: str, keys: tuple[str, ...]) -> bool:
 
 
 if __name__ == "__main__":
-    with stop_on_signal():
+    with stop_on_signal(until_end=True):
         command_line.run(compare, "compare", prepare=arguments)

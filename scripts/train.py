@@ -163,7 +163,8 @@ def report_sweep(runs: Sequence[SweepRun], folder: Path) -> None:
 if __name__ == "__main__":
     if processes.starter() == "lightning":
         processes.end_with_first_process()
-    with stop.stop_on_signal(quiet=processes.rank() > 0), ExitStack() as stack:
+    quiet = processes.rank() > 0
+    with stop.stop_on_signal(quiet=quiet, until_end=True), ExitStack() as stack:
         command_line.run(
             train, "train", prepare=partial(arguments, stack), report_sweep=report_sweep
         )

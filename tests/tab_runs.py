@@ -18,8 +18,13 @@ from urllib.parse import urlencode
 from urllib.request import urlopen
 
 import numpy as np
+from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from tensorboard.plugins.base_plugin import TBContext
 from torch.utils.tensorboard import SummaryWriter
+from werkzeug.test import Client
 
+from headscope.tensorboard.plugin import AttentionPlugin
 from headscope.training.callbacks.tensorboard_log import add_scalars, add_snapshot
 from headscope.viewer.snapshot import snapshot_parts
 
@@ -137,6 +142,20 @@ def board(logdir: Path, *, load_fast: bool, path: Path | None = None) -> Iterato
         finally:
             process.terminate()
             reader.join()
+
+
+def in_process(logdir: Path) -> Callable[..., Answer]:
+    """ask(route, parameters) asks the plugin without a server."""
+    multiplexer = EventMultiplexer().AddRunsFromDirectory(str(logdir))
+    multiplexer.Reload()
+    provider = MultiplexerDataProvider(multiplexer, str(logdir))
+    plugin = AttentionPlugin(TBContext(data_provider=provider))
+
+    def ask(route: str, **parameters: str) -> Answer:
+        found = Client(plugin.get_plugin_apps()[f"/{route}"]).get(query_string=parameters)
+        return Answer(found.status_code, dict(found.headers), found.data)
+
+    return ask
 
 
 def until(seen: Callable[[], Any], what: str, seconds: float = 60) -> Any:

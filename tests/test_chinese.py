@@ -12,7 +12,7 @@ from composing import training_config
 
 import headscope
 from headscope.analysis.head_statistics import measure_heads
-from headscope.analysis.report.page import page_of
+from headscope.analysis.report.page import page_of, snapshots_of
 from headscope.data.own_files import TextFiles
 from headscope.data.store import prepare_store
 from headscope.data.tokenizer import Tokenizer, bpe, byte, char
@@ -59,7 +59,8 @@ def test_labels_of_a_checkpoint_and_its_page(kind, tmp_path):
     assert reading.labels[:2] == first.get(kind, reading.labels[:2])
 
     statistics = measure_heads(loaded.model, torch.tensor([reading.tokens]))
-    page = page_of(loaded, reading, len(reading.tokens), [(loaded, statistics)])
+    snapshots = snapshots_of(reading, len(reading.tokens), [(loaded, statistics)])
+    page = page_of(loaded, snapshots, [None])
     [data] = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page)
     [run] = json.loads(data)["runs"]
     assert run["history"]["labels"] == reading.labels

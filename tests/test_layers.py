@@ -107,6 +107,15 @@ def test_lightning_is_not_needed_to_use_a_model(module):
         assert not within(name, "torch.utils.tensorboard"), name
 
 
+def test_transformer_lens_is_not_needed():
+    adapter = "headscope.conversion.transformer_lens"
+    assert adapter in FILES
+    for module in FILES:
+        names = imports(module)
+        assert adapter not in names, module
+        assert module == adapter or not any(within(n, "transformer_lens") for n in names), module
+
+
 LAYERS = [
     ["cli", "comparison", "benchmarks"],
     ["training", "conversion"],

@@ -103,6 +103,16 @@ def test_a_second_signal_ends_it_at_once() -> None:
     assert code == 143
 
 
+def test_ctrl_c_while_python_shuts_down_is_quiet() -> None:
+    code = """
+import atexit
+atexit.register(lambda: (print("ready", flush=True), time.sleep(60)))
+with stop.stop_on_signal(until_end=True), stop.defer_stop(print):
+    raise stop.Interrupted(signal.SIGINT)
+"""
+    assert when_ready(process(code), signal.SIGINT) == (-signal.SIGINT, "", "")
+
+
 def test_an_ignored_signal_stays_ignored() -> None:
     code = """
 signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does

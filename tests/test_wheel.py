@@ -26,7 +26,8 @@ from headscope.analysis.report.inputs import ReportInput
 from headscope.analysis.report.write import write_report
 
 for module in pkgutil.walk_packages(headscope.__path__, "headscope."):
-    importlib.import_module(module.name)
+    if module.name != "headscope.conversion.transformer_lens":  # needs transformer_lens
+        importlib.import_module(module.name)
 
 loaded = headscope.load("model.ckpt")
 reading = loaded.attention("To be, or")

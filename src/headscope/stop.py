@@ -111,9 +111,12 @@ _receiver: _Receiver | None = None
 
 
 @contextmanager
-def stop_on_signal(*, quiet: bool = False) -> Iterator[None]:
+def stop_on_signal(*, quiet: bool = False, until_end: bool = False) -> Iterator[None]:
     """Inside the `with` block, a signal calls the functions registered by `on_stop` and ends the
     process with the exit code 128 + the signal's number. If `quiet` is true, prints nothing.
+
+    If `until_end` is true, the process ends after the block. A Ctrl-C while Python shuts down then
+    ends the process at once, without a traceback.
 
     Does nothing when nested, or outside the main thread, because only the main thread may set
     signal handlers.
@@ -133,6 +136,8 @@ def stop_on_signal(*, quiet: bool = False) -> Iterator[None]:
         for number in SIGNALS
         if signal.getsignal(number) is not signal.SIG_IGN
     }
+    if until_end and previous.get(signal.SIGINT) is signal.default_int_handler:
+        previous[signal.SIGINT] = signal.SIG_DFL
     os.register_at_fork(after_in_child=lambda: _restore_in_child(receiver, previous))
     try:
         yield

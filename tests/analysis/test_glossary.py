@@ -27,8 +27,9 @@ def figures_of_the_report() -> set[str]:
     kinds = classify_tokens([",", *"abcdefghij"], torch.ones(11))
     study = measure_heads(model, windows[:, :-1], kinds=kinds)
     loaded: Any = SimpleNamespace(model=model)
-    worth = Ablation("zero", windows, bytes_per_token=1.0).run(loaded, iter)
+    worth = Ablation("zero", windows, bytes_per_token=1.0, gradients=True).run(loaded, iter)
     columns = set(head_rows(study, worth.figures)[0]) - {"layer", "head", "type"}
+    columns |= {"denoising", "noising"}  # in patching.csv
     assert "diversity" in between_heads(study)
     pairs = {diversity.cosine_similarity.__name__, diversity.jensen_shannon.__name__}
     return columns | {"diversity"} | pairs

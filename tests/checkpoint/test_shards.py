@@ -15,6 +15,7 @@ from checkpoint_files import content
 from headscope.checkpoint.file import read
 from headscope.checkpoint.shards import checksums, map_tensors, named_tensors, write_shards
 from headscope.errors import UserError
+from headscope.training.sharding import consolidate, remove_unused_shards
 
 
 @pytest.fixture
@@ -35,6 +36,35 @@ def sharded(tmp_path: Path) -> Path:
     }
     torch.save(rest, tmp_path / "last.ckpt")
     return tmp_path / "last.ckpt"
+
+
+def test_a_damaged_checkpoint_does_not_stop_the_others(sharded: Path) -> None:
+    """A run that continues although best.ckpt is damaged saves, and reaches its end."""
+    folder = sharded.parent
+    (folder / "best.ckpt").write_bytes(sharded.read_bytes()[:100])
+    shutil.copytree(folder / "shards_7", folder / "shards_3")
+    remove_unused_shards(folder)
+    assert [each.name for each in folder.glob("shards_*")] == ["shards_7"]
+    consolidate(folder)
+    assert not list(folder.glob("shards_*"))
+    assert read(sharded)["state_dict"]
+    (folder / "best.ckpt").unlink()
+    consolidate(folder)
+
+
+def test_damaged_shards_are_not_consolidated(sharded: Path) -> None:
+    shard_of(sharded).write_bytes(b"")
+    before = sharded.read_bytes()
+    consolidate(sharded.parent)
+    assert sharded.read_bytes() == before
+    with pytest.raises(UserError, match="is damaged"):
+        read(sharded)
+
+
+def test_unsharded_checkpoints_are_not_read_again(tmp_path: Path) -> None:
+    """At the end of a run without shards, a damaged best.ckpt does not matter."""
+    (tmp_path / "best.ckpt").write_bytes(b"damaged")
+    consolidate(tmp_path)
 
 
 def change(checkpoint: Path, function: Callable[[dict], None]) -> None:

@@ -12,8 +12,10 @@ from threading import Barrier
 import numpy as np
 import pytest
 
+from headscope.data import bpe as bpe_module
 from headscope.data import encode
 from headscope.data import tokenizer as tokenizers
+from headscope.data.bpe import distinct, few_words, sample
 from headscope.data.hub import Hub
 from headscope.data.own_files import TextFiles
 from headscope.data.shards import PROGRESS
@@ -235,12 +237,34 @@ def test_without_text_for_a_split_there_is_no_store(tmp_path):
 
 
 def test_the_sample_for_bpe_is_spread_over_the_text():
-    from headscope.data.bpe import sample
-
     texts = [f"{number:9}" for number in range(1000)]
     kept = sample(texts, 900)
     assert 450 <= sum(map(len, kept)) <= 900
     steps = np.diff([int(text) for text in kept])
     assert len(set(steps.tolist())) == 1
     assert int(kept[-1]) > 900
-    assert sample(texts, 10**6) == texts
+    assert sample(texts, 10**6) == [text.encode() for text in texts]
+
+
+def test_the_sample_for_bpe_has_few_different_words(monkeypatch):
+    monkeypatch.setattr(bpe_module, "MAX_DISTINCT", 20_000)
+    same = [b"few words " * 1000] * 100
+    assert few_words(same) == same
+    different = [b"%09d " % number * 10 for number in range(10_000)]
+    kept = few_words(different)
+    assert 10_000 < distinct(kept) <= 20_000
+    assert kept[-1] > different[9_000]
+    spaces = [b" \n" * 5 + b"\t" * number for number in range(1000)]
+    assert len(few_words(spaces)) < 500
+
+
+def test_a_store_with_the_tokenizer_of_another_text_is_noticed(tmp_path):
+    stores = []
+    for name in ("one", "two"):
+        (tmp_path / name).write_text("".join(f"{name} {number}\n" for number in range(9999)))
+        other = TextFiles(path=str(tmp_path / name))
+        stores.append(prepare_store(other, bpe, root=tmp_path / "data"))
+    content = (stores[1].folder / "tokenizer.json").read_bytes()
+    (stores[0].folder / "tokenizer.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"tokenizer_sha256.*delete it"):
+        prepare_store(TextFiles(path=str(tmp_path / "one")), bpe, root=tmp_path / "data")

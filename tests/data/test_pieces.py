@@ -53,3 +53,16 @@ def test_a_text_without_any_place_to_cut_is_cut_at_last():
 def test_the_last_cut_is_found_however_far_it_is():
     assert last_cut("one two" + "x" * 50_000) == 3
     assert last_cut("x" * 50_000) == 0
+
+
+@pytest.mark.parametrize("char", [" ", "\n", "x", "^", "中"])
+def test_a_run_of_any_length_is_encoded(char):
+    text = f"one{char * 1_500_000}two"
+    made = tokenizer("bpe")
+    encoded = [made.encode(piece) for piece in pieces([text])]
+    assert made.decode(np.concatenate(encoded)) == text
+
+
+@pytest.mark.parametrize("line", ['{"a":[1,2]}', "aGVsbG8+d29y/bGQ="])
+def test_a_line_without_spaces_is_cut_between_letters_and_punctuation(line):
+    assert max(map(len, pieces([line * 1000], size=100))) < 250

@@ -10,7 +10,10 @@ import lzma
 import pyarrow
 import pytest
 from datasets import Dataset
+from pyarrow import parquet as parquet_module
 
+from headscope.data import records
+from headscope.data.documents import hold_out
 from headscope.data.own_files import TextFiles
 from headscope.data.records import Template, unescaped
 from headscope.data.text_file import text_chunks
@@ -160,3 +163,71 @@ def test_a_compressed_text_is_read_whole_or_refused(tmp_path, ending):
     file.write_bytes(b"no such format")
     with pytest.raises(UserError, match=rf"a\.txt\{ending} cannot be read"):
         list(text_chunks(file))
+
+
+def test_half_a_character_in_json_becomes_the_replacement_character(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "a \\ud83d b"}\n{"text": "\\ud83e\\udd9c"}\n')
+    assert documents(tmp_path) == {"train": ["a \ufffd b"], "validation": ["🦜"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", b'{"text": "' + b"x" * 3000),
+        ("a.jsonl", b" " * 3000),
+        ("a.csv", b"text\n" + b"x" * 3000),
+        ("a.csv", b'text\n"' + b"x\n" * 1500),
+        ("a.csv", b"text\n" + b"x," * 1500),
+    ],
+)
+def test_a_row_of_any_size_needs_little_memory(tmp_path, monkeypatch, name, content):
+    """Also if it has no end, as in a small compressed file of many gigabytes."""
+    monkeypatch.setattr(records, "LONGEST_ROW", 1000)
+    (tmp_path / f"{name}.gz").write_bytes(gzip.compress(content))
+    with pytest.raises(UserError, match="has more than"):
+        documents(tmp_path)
+    small = {"a.jsonl": b'{"text": "x"}\n' * 100, "a.csv": b"text\n" + b"x\n" * 1000}[name]
+    (tmp_path / f"{name}.gz").write_bytes(gzip.compress(small))
+    assert documents(tmp_path)["train"]
+
+
+def test_parquet_needs_little_memory_for_long_texts(tmp_path):
+    table = pyarrow.table({"text": [f"{number:9}" * 10_000 for number in range(1500)]})
+    # Small pages, because pyarrow reads whole pages.
+    parquet_module.write_table(
+        table, tmp_path / "a.parquet", use_dictionary=False, write_batch_size=16
+    )
+    before, peak = pyarrow.total_allocated_bytes(), 0
+    for row in records.records(tmp_path / "a.parquet", ["text"]):
+        peak = max(peak, pyarrow.total_allocated_bytes() - before)
+        assert len(row["text"]) == 90_000
+    assert peak < 40 * 10**6
+
+
+def test_another_format_is_another_text(tmp_path):
+    content = b"text\nleft, right\none\n"
+    for name in ("a.csv", "a.tsv"):
+        (tmp_path / name).write_bytes(content)
+    found = [TextFiles(path=str(tmp_path / name)) for name in ("a.csv", "a.tsv")]
+    assert found[0].fingerprint() != found[1].fingerprint()
+
+
+def test_the_ending_of_a_compressed_file_may_have_capitals(tmp_path):
+    (tmp_path / "A.JSONL.GZ").write_bytes(gzip.compress(jsonl()))
+    assert len(documents(tmp_path, column="answer")["train"]) > 10
+
+
+def test_documents_are_read_one_ahead():
+    read = []
+
+    def items():
+        for number in range(1, 25):
+            read.append(number)
+            yield number
+
+    for index, (_, item) in enumerate(hold_out(items()), start=1):
+        assert item == index
+        assert len(read) <= index + 1
+    for count in range(1, 25):
+        held_out = [item for split, item in hold_out(range(1, count + 1)) if split == "validation"]
+        assert held_out == ([count] if count < 10 else list(range(10, count + 1, 10)))

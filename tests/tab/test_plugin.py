@@ -6,22 +6,27 @@ import subprocess
 import sys
 from argparse import Namespace
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tab_runs import ROUTES, TEXT, Answer, Board, board, made_up_parts, until, write_run
-from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
-from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from tab_runs import (
+    ROUTES,
+    TEXT,
+    Answer,
+    Board,
+    board,
+    in_process,
+    made_up_parts,
+    until,
+    write_run,
+)
 from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.plugins.base_plugin import TBContext
 from torch.utils.tensorboard import SummaryWriter
-from werkzeug.test import Client
 
 import headscope.viewer
 from headscope.tensorboard.loader import AttentionLoader
-from headscope.tensorboard.plugin import AttentionPlugin
 from headscope.training.callbacks.tensorboard_log import add_scalars, add_snapshot
 from headscope.viewer import MAX_STEPS
 
@@ -327,20 +332,6 @@ def test_a_flag_of_the_user_is_kept() -> None:
     flags = Namespace(samples_per_plugin={"headscope": 3})
     AttentionLoader().fix_flags(flags)
     assert flags.samples_per_plugin == {"headscope": 3}
-
-
-def in_process(logdir: Path) -> Callable[..., Answer]:
-    """ask(route, parameters) asks the plugin without a server."""
-    multiplexer = EventMultiplexer().AddRunsFromDirectory(str(logdir))
-    multiplexer.Reload()
-    provider = MultiplexerDataProvider(multiplexer, str(logdir))
-    plugin = AttentionPlugin(TBContext(data_provider=provider))
-
-    def ask(route: str, **parameters: str) -> Answer:
-        found = Client(plugin.get_plugin_apps()[f"/{route}"]).get(query_string=parameters)
-        return Answer(found.status_code, dict(found.headers), found.data)
-
-    return ask
 
 
 def test_headers_are_read_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,24 +2,25 @@
 model needs the head (Michel 2019). The induction of the other heads shows whether they need it.
 
 Shapes: L layers, H heads, D head_dim, N texts, T tokens, C embed_dim.
-
-The output of a head is the slice of the input of `out_proj` that this head computes: D numbers per
-token.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from headscope.analysis.head_outputs import (
+    MAX_BATCH,
+    head_outputs,
+    measure_replacements,
+    replaced_heads,
+)
 from headscope.analysis.repeats import RepeatProbe
-from headscope.nn import GPT, MultiHeadAttention
+from headscope.nn import GPT
 from headscope.nn.loss import next_token_loss
 
 Replacement = Literal["zero", "mean"]
-MAX_BATCH = 64
 
 TEXTS = 16
 """Number of repeated random texts. It is smaller than in a report, because these texts are measured
@@ -76,28 +77,17 @@ def _loss_changes(
     """Returns two tensors in nats per token: the change of each text's mean loss when each head is
     removed (L, H, N), and each text's mean loss with all heads (N,)."""
     inputs, targets = inputs.to(model.device), targets.to(model.device)
-    x, mask = model.embed(inputs), model.document_mask(inputs)
-    block_inputs = []  # (N, T, C) each
-    for block in model.blocks:
-        block_inputs.append(x)
-        x = block(x, model.position, mask=mask)
-    losses = _losses(model, x, targets)  # (N,)
-    changes = []
-    for layer, (attention, x) in enumerate(zip(model.attentions, block_inputs, strict=True)):
-        all_heads = torch.arange(attention.heads, device=x.device)
-        ablated = []
-        for heads in all_heads.split(max(1, max_batch // len(x))):
-            y = x.repeat(len(heads), 1, 1)  # one copy of the texts per head
-            masks = None if mask is None else mask.repeat(len(heads), 1, 1, 1)
-            layer_means = None if means is None else means[layer]
-            with replaced_heads(attention, heads.repeat_interleave(len(x)), layer_means):
-                y = model.blocks[layer](y, model.position, mask=masks)
-            for block in model.blocks[layer + 1 :]:
-                y = block(y, model.position, mask=masks)
-            without = _losses(model, y, targets.repeat(len(heads), 1))
-            ablated.append(without.unflatten(0, (len(heads), len(x))))
-        changes.append(torch.cat(ablated) - losses)
-    return torch.stack(changes).cpu(), losses.cpu()
+
+    def measure(x: Tensor) -> Tensor:
+        return text_losses(model, x, targets.repeat(len(x) // len(targets), 1))
+
+    def new_outputs(layer: int, heads: Tensor) -> Tensor:
+        if means is None:
+            return torch.zeros(1, 1, 1, 1)
+        return means[layer][heads][:, None, None]  # (K, 1, 1, D)
+
+    losses, without = measure_replacements(model, inputs, measure, new_outputs, max_batch=max_batch)
+    return (without - losses).cpu(), losses.cpu()
 
 
 @torch.no_grad()
@@ -122,10 +112,10 @@ def other_induction(
     layers, heads = len(model.attentions), model.attentions[0].heads
     largest = torch.full((layers, heads), torch.nan)
     for layer, attention in enumerate(model.attentions):
-        layer_means = None if means is None else means[layer]
         for head in range(heads):
             removed = torch.tensor([head], device=model.device)  # the same head in all texts
-            with replaced_heads(attention, removed, layer_means):
+            new = torch.zeros(1) if means is None else means[layer][head]
+            with replaced_heads(attention, removed, new):
                 induction = probe.figures(model)["induction"]
             others = torch.arange(layers * heads) != layer * heads + head
             if others.any():
@@ -133,50 +123,17 @@ def other_induction(
     return largest
 
 
-def _losses(model: GPT, x: Tensor, targets: Tensor) -> Tensor:
+def text_losses(model: GPT, x: Tensor, targets: Tensor) -> Tensor:
     """The mean loss of each text (N,), given the output x (N, T, C) of the last block."""
     losses = next_token_loss(model.unembed(x), targets, reduction="none")
     return losses.view_as(targets).mean(dim=-1)
 
 
-@contextmanager
-def replaced_heads(
-    attention: MultiHeadAttention, heads: Tensor, means: Tensor | None
-) -> Iterator[None]:
-    """Inside this `with` block, the output of one head per text is replaced. In text n, this is
-    head `heads[n]`; `heads` has shape (N,), or (1,) for the same head in all texts. The new output
-    is zero or, if `means` (H, D) is given, the mean output of that head."""
-
-    def replace(module: torch.nn.Module, arguments: tuple[Tensor]) -> Tensor:
-        outputs = arguments[0].unflatten(-1, (attention.heads, -1)).clone()  # (N, T, H, D)
-        texts = torch.arange(len(outputs), device=outputs.device)
-        outputs[texts, :, heads] = 0.0 if means is None else means[heads][:, None]
-        return outputs.flatten(-2)
-
-    handle = attention.out_proj.register_forward_pre_hook(replace)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
+@torch.no_grad()
 def mean_outputs(model: GPT, inputs: Tensor, max_batch: int) -> list[Tensor]:
     """For each layer, the mean output of each head (H, D) over all tokens of the inputs (N, T)."""
-    sums = [torch.zeros(()) for _ in model.attentions]
-    handles = []
-    for layer, attention in enumerate(model.attentions):
-
-        def add(module: torch.nn.Module, arguments: tuple[Tensor], layer: int = layer) -> None:
-            sums[layer] = sums[layer].to(arguments[0]) + arguments[0].sum(dim=(0, 1))
-
-        handles.append(attention.out_proj.register_forward_pre_hook(add))
-    try:
-        for batch in inputs.split(max_batch):
-            model.hidden(batch.to(model.device))
-    finally:
-        for handle in handles:
-            handle.remove()
-    return [
-        (total / inputs.numel()).unflatten(0, (attention.heads, -1))
-        for total, attention in zip(sums, model.attentions, strict=True)
-    ]
+    sums = [torch.zeros((), device=model.device) for _ in model.attentions]
+    for batch in inputs.split(max_batch):
+        outputs = head_outputs(model, batch.to(model.device))
+        sums = [total + each.sum(dim=(0, 1)) for total, each in zip(sums, outputs, strict=True)]
+    return [total / inputs.numel() for total in sums]

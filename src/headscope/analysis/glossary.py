@@ -157,6 +157,33 @@ ABLATION: Mapping[str, str] = {
     ),
 }
 
+GRADIENTS: Mapping[str, str] = {
+    "gradient_importance": (
+        "|A^T dL/dA| for the output A of the head at one token and the loss L of the text, summed "
+        "over the tokens of the text and averaged over the validation windows, in nats per token. "
+        "A high value means that the loss is sensitive to the head (Michel 2019, equation 2)."
+    ),
+    "loss_change_estimate": (
+        "First-order estimate of `loss_change` from the gradient, in nats per token: the sum of "
+        "(R - A)^T dL/dA over the tokens of a text, averaged over the validation windows. R is "
+        "what replaces the output A of the head: zero, or its mean output. A high value means that "
+        "the model needs the head, if the loss is nearly linear in its output (Michel 2019)."
+    ),
+}
+
+PATCHING: Mapping[str, str] = {
+    "denoising": (
+        "Score of the corrupted text when the output of the head is that on the clean text. The "
+        "score is linear in the metric: 0 on the corrupted text, 1 on the clean text. A high value "
+        "means that the head alone restores the clean prediction (Heimersheim & Nanda 2024)."
+    ),
+    "noising": (
+        "Score of the clean text when the output of the head is that on the corrupted text, on the "
+        "same scale as `denoising`. A high value means that the clean prediction does not need the "
+        "head. A low value means that the head is necessary for it (Heimersheim & Nanda 2024)."
+    ),
+}
+
 SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Metrics of one head": SINGLE_HEAD,
     "Metrics of one head without a causal mask": NON_CAUSAL_METRICS,
@@ -164,6 +191,8 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Metrics on repeated random texts": REPEATS,
     "Metrics that compare heads": BETWEEN_HEADS,
     "Metrics of ablation": ABLATION,
+    "Estimates of ablation from gradients": GRADIENTS,
+    "Scores of activation patching": PATCHING,
 }
 
 FIGURES: Mapping[str, str] = {

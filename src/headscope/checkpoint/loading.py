@@ -95,6 +95,11 @@ class AttentionReading:
             scores=self.scores[..., :length, :length],
         )
 
+    def to_bertviz(self) -> tuple[tuple[torch.Tensor, ...], list[str]]:
+        """The arguments `attention` and `tokens` of BertViz's `head_view` and `model_view`: the
+        weights (1, H, T, T) of each layer, and the labels of the tokens."""
+        return tuple(self.weights[:, None].unbind()), list(self.labels)
+
 
 def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
     """Load a checkpoint. The model is on `device`, in evaluation mode.

@@ -94,6 +94,8 @@ def run(
             typed = [plain_word(word) for word in flags_first(words)]
             check_encoding(typed)
             check_groups(typed)
+            if MULTIRUN & set(typed):
+                processes.check_sweep()
             quoted = literal_arguments(with_words(typed, implied_data(typed)))
             if HELP & set(typed):
                 print(help_text(config_name, [word for word in quoted if not word.startswith("-")]))

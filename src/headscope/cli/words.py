@@ -45,11 +45,15 @@ LITERAL_KEYS = frozenset(
         "output",
         "source",
         "compare.choices",
+        "patch.clean",
+        "patch.corrupted",
+        "patch.answers",
+        "patch.continuation",
     }
 )
 """Keys whose value is taken literally: a text, a path, or (see `LIST_KEYS`) a list of texts."""
 
-LIST_KEYS = frozenset({"stop", "compare.choices", "checkpoints"})
+LIST_KEYS = frozenset({"stop", "compare.choices", "checkpoints", "patch.answers"})
 """Literal keys whose value is one text or a JSON list of texts."""
 
 TEXT_KEYS = frozenset(

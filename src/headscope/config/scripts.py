@@ -190,17 +190,29 @@ class ConvertConfig:
 
 
 @dataclass
+class PatchConfig:
+    clean: str | None = MISSING
+    corrupted: str | None = MISSING
+    answers: list[str] | None = MISSING
+    continuation: str | None = MISSING
+    position: int | None = MISSING
+
+
+@dataclass
 class AnalyzeConfig:
     checkpoint: str | None = MISSING
     text: str | None = MISSING
     output_dir: str | None = MISSING
     windows: int = MISSING
     ablation: bool = MISSING
+    gradients: bool = MISSING
     replace_by: str = MISSING
     ablation_windows: int = MISSING
+    patch: PatchConfig = field(default_factory=PatchConfig)
     difference: list[str] | None = MISSING
     other: str | None = MISSING
     checkpoints: list[str] | None = MISSING
+    tensorboard: bool = MISSING
     thresholds: ThresholdsConfig = field(default_factory=ThresholdsConfig)
     device: str = MISSING
 

@@ -78,6 +78,11 @@ def class_of(hf: dict[str, Any], folder: Path) -> HuggingFaceClass:
     """The class of the model with this config.json. Raises UserError if it is not in `CLASSES`."""
     kind = hf.get("model_type")
     found = class_of_type(kind) if isinstance(kind, str) else None
+    if kind == "headscope":
+        raise UserError(
+            f"{folder} is an export of our own class for transformers: use the checkpoint that it "
+            "came from, or a folder of to=safetensors"
+        )
     if found is None:
         code = "; the code in the folder is not run" if "auto_map" in hf else ""
         raise UserError(

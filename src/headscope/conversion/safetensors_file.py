@@ -105,8 +105,7 @@ class SafetensorsFile:
         row_bytes = math.prod(shape[1:]) * rows.element_size()
         self.file.seek(self.starts[name] + start * row_bytes)
         # Through uint8, because NumPy has no bfloat16.
-        array: Any = rows.view(-1).view(torch.uint8).numpy()
-        wanted = memoryview(array)
+        wanted = rows.view(-1).view(torch.uint8).numpy().data
         while len(wanted):  # a single call reads at most 2 GiB
             count = self.file.readinto(wanted)  # type: ignore[attr-defined]
             if not count:

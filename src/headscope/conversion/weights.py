@@ -43,6 +43,7 @@ class WeightsFile(Protocol):
 
     def rows(self, name: str, start: int, stop: int) -> Tensor:
         """The rows from `start` to `stop` of a tensor, in memory of their own."""
+        ...
 
 
 class PickledFile:

@@ -1,5 +1,6 @@
 """Documents, and how they are divided into training and validation text."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -29,12 +30,17 @@ class Document:
 
 def hold_out(items: Iterable[Item]) -> Iterator[tuple[Split, Item]]:
     """Each item with its split. Every tenth item is held out. If there are fewer than ten, the last
-    one is."""
+    one is. Reads only one item ahead, because an item may be a long text."""
     stream = iter(items)
-    first = list(islice(stream, HOLD_OUT))
-    last = HOLD_OUT if len(first) == HOLD_OUT else len(first)
-    for number, item in enumerate(chain(first, stream), start=1):
-        yield "validation" if number % last == 0 else "train", item
+    waiting = deque(islice(stream, 1))
+    number = 1
+    for item in stream:
+        yield "train" if number % HOLD_OUT else "validation", waiting.popleft()
+        waiting.append(item)
+        number += 1
+    if waiting:
+        is_train = number > HOLD_OUT and number % HOLD_OUT
+        yield "train" if is_train else "validation", waiting.popleft()
 
 
 def one_document(chunks: Iterable[str], characters: int) -> Iterator[Document]:

@@ -10,7 +10,7 @@ from headscope.data.corpus import Corpus, Wanted
 from headscope.data.documents import Document, Split, hold_out
 from headscope.data.duplicates import digest
 from headscope.data.pieces import pieces
-from headscope.data.records import Template
+from headscope.data.records import Template, arrow_rows
 from headscope.errors import UserError
 
 ROWS = 100
@@ -106,7 +106,7 @@ class Hub(Corpus):
             if known and set(columns) <= set(known):
                 rows = rows.select_columns(columns)
             for batch in rows.with_format("arrow").iter(ROWS):
-                for row in batch.to_pylist():
+                for row in arrow_rows(batch):
                     if text := self.template.text(row, self.dataset):
                         yield text
         except UserError:

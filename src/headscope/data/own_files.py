@@ -73,8 +73,9 @@ class TextFiles(Corpus):
 
     def fingerprint(self) -> str:
         hashes = "".join(map(file_sha256, self.files))
-        if any(map(format_of, self.files)):
-            hashes += json.dumps(self.template.parts)
+        formats = [format_of(file) for file in self.files]
+        if any(formats):
+            hashes += json.dumps([formats, self.template.parts])
         return hashlib.sha256((hashes + "unique" * self.deduplicate).encode()).hexdigest()
 
     def documents(self, wanted: Wanted = lambda split: True) -> Iterator[Document]:
@@ -95,7 +96,9 @@ class TextFiles(Corpus):
             raise UserError(f"data.path={self.path} is empty, or has only white space")
 
     def size(self) -> int | None:
-        plain = all(format_of(file) is None and file.suffix not in OPEN for file in self.files)
+        plain = all(
+            format_of(file) is None and file.suffix.lower() not in OPEN for file in self.files
+        )
         return sum(file.stat().st_size for file in self.files) if plain else None
 
     def _documents(self) -> Iterator[Document]:

@@ -19,8 +19,14 @@ from headscope.errors import UserError, first_line
 
 Record = Mapping[str, Any]
 
-LONGEST_LINE = 2**28
-"""Maximum number of bytes of a row, to limit memory use."""
+LONGEST_ROW = 2**25
+"""Maximum number of bytes of a row, to limit memory use: parsing can need 24 times a row's size."""
+
+TOO_LONG = f"has more than {LONGEST_ROW:,} bytes: make several rows of it, or a text file"
+
+PARQUET_ROWS, PARQUET_BYTES = 32, 2**23
+"""At most this number of rows, and about this number of bytes, are read from a Parquet file at a
+time. There are few rows, because all may refer to the same long text, which is stored once."""
 
 
 class Template:
@@ -72,9 +78,14 @@ class Template:
                 raise UserError(
                     f"{self.key}: column {column} of {source} is {type(value).__name__}, not text"
                 )
-        return "".join(
+        text = "".join(
             before + ("" if field is None else str(record[field])) for before, field in self.parts
         )
+        return LONE_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half of a character. JSON can contain it, but no encoding of Unicode can."""
 
 
 def unescaped(text: str) -> str:
@@ -107,8 +118,10 @@ def records(file: Path, columns: list[str]) -> Iterator[Record]:
 
 def json_lines(stream: BinaryIO, columns: list[str]) -> Iterator[Record]:
     number = 0
-    while line := stream.readline(LONGEST_LINE):
+    while line := stream.readline(LONGEST_ROW):
         number += 1
+        if len(line) == LONGEST_ROW:
+            raise ValueError(f"line {number} {TOO_LONG}")
         if not line.strip():
             continue
         try:
@@ -123,9 +136,21 @@ def json_lines(stream: BinaryIO, columns: list[str]) -> Iterator[Record]:
 
 def separated_values(stream: BinaryIO, columns: list[str], *, delimiter: str) -> Iterator[Record]:
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
-    earlier = csv.field_size_limit(LONGEST_LINE)
+    size = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal size
+        while line := text.readline(LONGEST_ROW):
+            size += len(line)
+            if size >= LONGEST_ROW:
+                raise ValueError(f"a row {TOO_LONG}")
+            yield line
+
+    earlier = csv.field_size_limit(LONGEST_ROW)
     try:
-        yield from csv.DictReader(text, delimiter=delimiter, restval=None)
+        for row in csv.DictReader(lines(), delimiter=delimiter, restval=None):
+            yield row
+            size = 0
     finally:
         csv.field_size_limit(earlier)
         text.detach()
@@ -134,13 +159,29 @@ def separated_values(stream: BinaryIO, columns: list[str], *, delimiter: str) ->
 def parquet(stream: BinaryIO, columns: list[str]) -> Iterator[Record]:
     from pyarrow.parquet import ParquetFile
 
-    file = ParquetFile(stream)
+    # Without a buffer size, a whole column is read at once.
+    file = ParquetFile(stream, buffer_size=2**20)
     known = [column for column in columns if column in file.schema_arrow.names]
     if len(known) < len(columns):
         yield dict.fromkeys(file.schema_arrow.names)
         return
-    for batch in file.iter_batches(batch_size=1000, columns=known):
-        yield from batch.to_pylist()
+    for number in range(file.num_row_groups):
+        group = file.metadata.row_group(number)
+        chunks = [group.column(index) for index in range(group.num_columns)]
+        size = sum(
+            chunk.total_uncompressed_size
+            for chunk in chunks
+            if chunk.path_in_schema.split(".")[0] in known
+        )
+        rows = max(1, min(PARQUET_ROWS, group.num_rows * PARQUET_BYTES // max(1, size)))
+        for batch in file.iter_batches(batch_size=rows, row_groups=[number], columns=known):
+            yield from arrow_rows(batch)
+
+
+def arrow_rows(table: Any) -> Iterator[Record]:
+    """The rows of a table of pyarrow, converted one by one to limit memory use."""
+    for row in zip(*table.columns, strict=True):
+        yield {name: value.as_py() for name, value in zip(table.column_names, row, strict=True)}
 
 
 def comma_separated(stream: BinaryIO, columns: list[str]) -> Iterator[Record]:

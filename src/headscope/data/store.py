@@ -4,8 +4,8 @@ tokens.
 A store is a folder with four files. `train.bin` and `validation.bin` are raw arrays of tokens
 (uint16, or uint32 for a large vocabulary). `tokenizer.json` contains the tokenizer. `store.json`
 contains the name of the corpus, the type of the tokens, the numbers of documents, tokens and bytes
-of text, and a checksum for each shard of the tokens. The folder's name ends in a fingerprint of the
-text and the tokenizer.
+of text, and checksums of the tokenizer and of each shard of the tokens. The folder's name ends in a
+fingerprint of the text and the tokenizer.
 
 A store is first written to a temporary folder `.preparing-<name>`. This folder is renamed when the
 store is complete, so a folder without the prefix `.preparing-` is always complete. If two processes
@@ -140,6 +140,7 @@ def open_store(folder: Path, *, expect: dict[str, Any] | None = None) -> TokenSt
         tokenizer = tokenizer_from_state(parse_json(folder / TOKENIZER))
         dtype = np.dtype(token_dtype(tokenizer.vocab_size))
         expected = {"format": FORMAT, "vocab_size": tokenizer.vocab_size, "dtype": dtype.name}
+        expected["tokenizer_sha256"] = _tokenizer_sha256(tokenizer)
         for key, value in (expected | (expect or {})).items():
             found = description.get(key)
             if type(found) is not type(value) or found != value:
@@ -305,6 +306,7 @@ def _write_store(
         "corpus_fingerprint": fingerprint,
         "vocab_size": tokenizer.vocab_size,
         "dtype": np.dtype(token_dtype(tokenizer.vocab_size)).name,
+        "tokenizer_sha256": _tokenizer_sha256(tokenizer),
     }
     for split in SPLITS:
         description[f"{split}_documents"] = progress.documents[split]
@@ -316,6 +318,11 @@ def _write_store(
     for partial_file in folder.glob(".*.part"):  # of a process that was killed
         partial_file.unlink()
     write_atomically(folder / DESCRIPTION, json.dumps(description))
+
+
+def _tokenizer_sha256(tokenizer: Tokenizer) -> str:
+    content = json.dumps(tokenizer.state(), sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def _tokenizer_in(folder: Path) -> Tokenizer | None:

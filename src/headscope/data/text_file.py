@@ -171,7 +171,7 @@ OPEN: dict[str, Callable[..., Any]] = {
 def opened(file: Path, *, decompress: bool = True) -> Iterator[Any]:
     """Opens a regular file as a binary stream. A compressed file is decompressed. Raises UserError
     if the file cannot be read."""
-    unpack = OPEN.get(file.suffix) if decompress else None
+    unpack = OPEN.get(file.suffix.lower()) if decompress else None
     try:
         if file.exists() and not file.is_file():  # reading a pipe could wait forever
             raise UserError(f"{file} is not a regular file")

@@ -319,8 +319,8 @@ def _strategy(name: str, processes: int) -> Strategy | str:
         return "auto"
     if name == "fsdp":
         return ShardedStrategy(processes)
-    # The model's buffers never change.
-    return DDPStrategy(broadcast_buffers=False)
+    # The model's buffers never change. The gradients need no memory besides what DDP sends.
+    return DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True)
 
 
 def precision_of(settings: TrainerConfig) -> Any:

@@ -7,7 +7,10 @@ them.
 The first process (rank 0) chooses the run folder, prints, and writes the files of the run.
 """
 
+import ctypes
 import os
+import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -34,6 +37,8 @@ process."""
 REPORT_SECONDS = 5.0
 """Time that a process other than the first waits before it reports an error. If the first process
 has the same error, all processes end within this time, so that the error is printed once."""
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 CONNECTION_ERRORS = ("gloo", "Connection closed", "Connection reset", "NCCL", "TCPStore")
 """Parts of the messages with which torch.distributed reports that another process has ended."""
@@ -104,7 +109,7 @@ def connect(settings: TrainerConfig, *, sweep: bool) -> Processes:
     """Starts the other processes, unless `torchrun` or `srun` has started them, and connects all
     processes. `sweep` is whether this run belongs to a sweep.
 
-    Raises UserError if the processes cannot be started with these settings.
+    Raises UserError if the processes cannot be started with these settings, or cannot connect.
     """
     import torch
     from lightning.fabric import Fabric
@@ -133,7 +138,14 @@ def connect(settings: TrainerConfig, *, sweep: bool) -> Processes:
             f"trainer.accelerator={settings.accelerator}, trainer.devices={settings.devices}: "
             f"{first_line(error)}"
         ) from error
-    fabric.launch()
+    try:
+        fabric.launch()
+    except torch.distributed.DistError as error:
+        keys = ("MASTER_ADDR", "MASTER_PORT")
+        address = ", ".join(f"{key}={os.environ.get(key)}" for key in keys)
+        raise UserError(
+            f"the processes of this run cannot connect at {address}: {first_line(error)}"
+        ) from error
     return Processes(
         rank=fabric.global_rank,
         count=fabric.world_size,
@@ -210,12 +222,24 @@ def check_devices(settings: TrainerConfig) -> None:
         raise UserError(f"trainer.devices={devices}: this machine has {gpus} GPUs")
 
 
+def check_sweep() -> None:
+    """Raises UserError if `torchrun` or `srun` has started several processes of this sweep. If a
+    run failed in only one of them, this process would go on to the next run, and the processes
+    would train different runs together."""
+    per_node, nodes = started_processes() or (1, 1)
+    count = per_node * nodes
+    if count > 1:
+        raise UserError(
+            f"-m: {starter()} has started {count} processes, but a sweep is one process, and its "
+            "runs train on one device each: start every run with its own command"
+        )
+
+
 def check_can_start(settings: TrainerConfig, *, sweep: bool) -> None:
     """Raises UserError if this process cannot start the other processes of the run."""
     if sweep:
         raise UserError(
-            f"trainer.devices={settings.devices}: the runs of a sweep train on one device each, "
-            "unless srun or torchrun starts their processes"
+            f"trainer.devices={settings.devices}: the runs of a sweep train on one device each"
         )
     variables = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
     if settings.num_nodes > 1 and not os.environ.keys() >= {*variables}:
@@ -226,8 +250,12 @@ def check_can_start(settings: TrainerConfig, *, sweep: bool) -> None:
 
 
 def end_with_first_process() -> None:
-    """If Lightning has started this process, ends it as soon as the first process has ended."""
+    """If Lightning has started this process, ends it as soon as the first process has ended. Under
+    Linux, the system does this, also if this process does not run because of SIGSTOP."""
     first = int(os.environ[FIRST_PROCESS])
+    prctl = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None
+    if prctl is not None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def watch() -> None:
         while os.getppid() == first:

@@ -26,6 +26,7 @@ from headscope.checkpoint.shards import (
     named_tensors,
     write_shards,
 )
+from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.training.checkpoint_io import AtomicCheckpointIO
 from headscope.training.run_folder import CHECKPOINTS, make_new
@@ -157,7 +158,7 @@ def sharded_tensors(content: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 def remove_unused_shards(folder: Path) -> None:
     """Removes the shards in `folder` that neither last.ckpt nor best.ckpt uses."""
-    found = [each for each in folder.glob("shards_*") if FOLDER.fullmatch(each.name)]
+    found = shard_folders(folder)
     if not found:
         return
     used = {shards_of(folder / name) for name in CHECKPOINTS}
@@ -166,21 +167,36 @@ def remove_unused_shards(folder: Path) -> None:
             shutil.rmtree(each)
 
 
+def shard_folders(folder: Path) -> list[Path]:
+    """All shards in `folder`, also those that no checkpoint uses."""
+    return [each for each in folder.glob("shards_*") if FOLDER.fullmatch(each.name)]
+
+
 def shards_of(path: Path) -> Path | None:
     """The folder with the shards of the checkpoint file `path`. None if there is no such file, or
-    if it is not sharded."""
-    if not path.is_file():
+    if it is damaged or not sharded."""
+    try:
+        return folder_of(read(path, with_shards=False), path)
+    except UserError:
         return None
-    content = read(path, with_shards=False)
-    return folder_of(content, path)
 
 
 def consolidate(folder: Path) -> None:
     """Replaces the sharded checkpoints in `folder` by single files, and removes the shards. Needs
-    as much memory as the largest checkpoint."""
-    for name in CHECKPOINTS:
-        if shards_of(folder / name):
-            AtomicCheckpointIO().save_checkpoint(read(folder / name), folder / name)
+    as much memory as the largest checkpoint.
+
+    Leaves a checkpoint with damaged shards as it is: it must not end the run, because the scripts
+    use the other checkpoint instead.
+    """
+    if not shard_folders(folder):
+        return
+    for path in (folder / name for name in CHECKPOINTS):
+        if shards_of(path):
+            try:
+                whole = read(path)
+            except UserError:
+                continue
+            AtomicCheckpointIO().save_checkpoint(whole, path)
     remove_unused_shards(folder)
 
 

@@ -35,7 +35,9 @@ class StepCost:
       `shared_parameters` those outside of the blocks; both without masks and tables.
     - `gradients`; `optimizer`, the state of the optimizer.
     - `kept_gradients` exist during the forward pass: all gradients if they are accumulated over
-      several batches, else 0. `buckets` are the copies of the gradients that DDP sends.
+      several batches, else 0.
+    - `buckets`: what DDP sends. This memory always exists. When the backward pass of the last batch
+      has computed a gradient, DDP moves it there.
     - `activations` are what the forward pass of the blocks keeps for the backward pass.
 
     Four times decide the peak. At each, this is the largest size of all other tensors:
@@ -67,10 +69,11 @@ class StepCost:
     def peaks(self) -> dict[str, float]:
         """The memory at each of the four times."""
         always = self.parameters + self.optimizer + self.buckets
+        outside = 0 if self.buckets else self.gradients
         return {
             "forward": always + self.kept_gradients + self.forward,
-            "backward": always + self.gradients + self.backward,
-            "update": always + self.gradients + self.update,
+            "backward": always + max(outside, self.kept_gradients) + self.backward,
+            "update": always + outside + self.update,
             "validation": always + self.validation,
         }
 

@@ -4,6 +4,9 @@ TensorBoard's tab Attention and in attention.html. This folder imports neither t
 PLUGIN = "headscope"
 """The name of the TensorBoard plugin, which also marks its data in event files."""
 
+SNAPSHOTS = "attention"
+"""The TensorBoard tag of the snapshots."""
+
 MAX_STEPS = 1000
 """Maximum number of snapshots per run and text. Without a limit, a small hostile event file could
 make TensorBoard allocate much memory."""

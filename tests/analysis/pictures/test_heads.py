@@ -14,6 +14,7 @@ from headscope.analysis.pictures import (
     changes_of_heads,
     heatmaps_of,
     history,
+    patching_of_heads,
     similarity_histogram,
     similarity_matrix,
 )
@@ -109,6 +110,43 @@ def test_changes_of_any_size_can_be_drawn(values):
     figure = changes_of_heads(torch.tensor([values]), title="changes", label="in nats per token")
     assert_readable(figure)
     assert_saved(figure)
+
+
+def test_several_changes_share_one_scale_and_each_has_its_name():
+    measured, estimated = values_of(2, 4), 0.01 * values_of(2, 4, seed=1)
+    figure = changes_of_heads(
+        {"measured": measured, "estimated:": estimated}, title="changes", label="change of loss"
+    )
+    panels = images(figure)
+    for panel, values in zip(panels, (measured, estimated), strict=True):
+        np.testing.assert_array_equal(data(panel), values.numpy())
+    assert panels[0].images[0].norm is panels[1].images[0].norm
+    assert "measured change of loss" in words_of(figure)
+    assert "estimated: change of loss" in words_of(figure)
+    assert_readable(figure)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("scale", [0.3, 4.0])
+def test_a_patched_head_is_white_without_effect_and_red_if_it_carries_the_difference(shape, scale):
+    denoising, noising = scale * values_of(*shape), 1 + scale * values_of(*shape, seed=1)
+    denoising[0, 0], noising[0, 0] = 0.0, 1.0
+    figure = patching_of_heads(denoising, noising, title=TITLE)
+    effects = denoising, 1 - noising
+    for panel, scores, effect in zip(images(figure), (denoising, noising), effects, strict=True):
+        np.testing.assert_array_equal(data(panel), scores.numpy())
+        colours = panel.images[0].to_rgba(scores.numpy())
+        np.testing.assert_allclose(colours[0, 0, :3], 0.97, atol=0.01)
+        redder = colours[..., 0] - colours[..., 2]
+        assert (np.sign(redder) == np.sign(effect.numpy()))[effect.abs().numpy() > 0.1].all()
+        low, high = panel.images[0].get_clim()
+        assert low <= scores.min() <= scores.max() <= high
+    assert_readable(figure)
+
+
+def test_scores_that_are_nan_can_be_drawn():
+    nothing = torch.full((1, 2), math.nan)
+    assert_saved(patching_of_heads(nothing, nothing, title="patching"))
 
 
 def test_fixed_ends_and_the_value_of_uniform_attention_are_shown():

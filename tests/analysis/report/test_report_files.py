@@ -68,9 +68,9 @@ def test_a_second_report_leaves_nothing_of_the_first_but_what_others_put_there(
 ) -> None:
     moments_of(run)
     words = ("text=We the", "output_dir=report")
-    said = script(
-        "analyze", f"checkpoints={run}", "ablation=true", "difference=[L0H0,L1H0]", *words
-    )
+    first_only = ("ablation=true", "gradients=true", "difference=[L0H0,L1H0]")
+    first_only += ("patch.clean=ab", "patch.corrupted=cb", "patch.answers=[d,e]")
+    said = script("analyze", f"checkpoints={run}", *first_only, *words)
     assert said.code == 0, said.err
     report = Path("report")
     first = {file.name for file in report.iterdir()}
@@ -82,7 +82,10 @@ def test_a_second_report_leaves_nothing_of_the_first_but_what_others_put_there(
     second = {file.name for file in report.iterdir()}
     assert second == {"notes.txt", *json.loads((report / "heads.json").read_text())["files"]}
     gone = {name.split(".")[0] for name in first - second}
-    assert gone == {"history", "ablation", "difference_L0H0_L1H0"}
+    assert gone == {
+        *("history", "ablation", "gradient_importance", "patching"),
+        "difference_L0H0_L1H0",
+    }
 
 
 @pytest.mark.usefixtures("pictures_not_drawn")
@@ -136,6 +139,12 @@ def test_a_report_replaces_no_file_that_is_not_of_a_report(script: Script, run: 
         (["thresholds.self=0"], ["thresholds.self=0", "above 0"]),
         (["other=outputs"], ["other="]),
         (['checkpoints=[""]'], ["checkpoints=", "empty"]),
+        (
+            ["patch.clean=a", "patch.corrupted=ab", "patch.answers=[a,b]"],
+            ["1 and 2 tokens", "change"],
+        ),
+        (["patch.clean=ab", "patch.corrupted=ac"], ["patch.answers", "patch.continuation"]),
+        (["patch.position=1"], ["patch.clean is missing"]),
         (["difference=[L0H0,first]"], ["first", "L1H3"]),
         (["other=nowhere"], ["nowhere"]),
         (["other=another.ckpt"], ["another.ckpt", "vocabulary"]),

@@ -4,6 +4,7 @@ from headscope.analysis.pictures.heads import (
     changes_of_heads,
     heatmaps_of,
     history,
+    patching_of_heads,
     similarity_histogram,
     similarity_matrix,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "heatmaps_of",
     "history",
     "mean_map",
+    "patching_of_heads",
     "position_picture",
     "similarity_histogram",
     "similarity_matrix",

@@ -22,20 +22,45 @@ from headscope.errors import UserError
 Names = Sequence[str]
 
 
-def changes_of_heads(values: Tensor, *, title: str, label: str) -> Figure:
+def changes_of_heads(values: Tensor | Mapping[str, Tensor], *, title: str, label: str) -> Figure:
     """Draw how much each head changes a quantity, (L, H). `label` names the quantity and its unit.
+    If `values` is a dictionary, each entry has its own heatmap, whose name comes before the label.
 
     The diverging colour scale is linear up to the median absolute change and logarithmic above it.
-    So one very large change does not hide the others.
+    So one very large change does not hide the others. All heatmaps have the same scale.
     """
-    cells = array(values)
-    sizes = np.abs(cells[np.isfinite(cells)])
+    every = values if isinstance(values, Mapping) else {"": values}
+    cells = {f"{name} {label}".strip(): array(each) for name, each in every.items()}
+    together = np.concatenate([each.ravel() for each in cells.values()])
+    sizes = np.abs(together[np.isfinite(together)])
     most = float(sizes.max(initial=0)) or 1.0
     linear = max(float(np.median(sizes)), most / 1000) if sizes.size else most
     norm = SymLogNorm(linthresh=linear, vmin=-most, vmax=most, base=10)
-    texts = numbers(cells, "z.2g")
-    sheet = Sheet(1, 1, *size_of([texts], 280), title)
-    sheet.bar(table(sheet, 0, label, cells, norm, texts), "log scale", ticks=[-most, 0, most])
+    texts = [numbers(each, "z.2g") for each in cells.values()]
+    sheet = Sheet(len(cells), 2, *size_of(texts, 280), title)
+    for number, (name, each) in enumerate(cells.items()):
+        image = table(sheet, number, name, each, norm, texts[number])
+    sheet.bar(image, "log scale", ticks=[-most, 0, most])
+    return sheet.finish()
+
+
+def patching_of_heads(denoising: Tensor, noising: Tensor, *, title: str) -> Figure:
+    """Draw the scores (L, H) of activation patching, for both directions. A head without effect is
+    white: its score is 0 for denoising and 1 for noising. Red heads carry the difference between
+    the two texts. Blue heads have the opposite effect."""
+    panels = {
+        "denoising: the corrupted text, with one head of the clean text; 0 (white): no effect, 1 "
+        "(red): the head restores the clean prediction": (array(denoising), 0, "RdBu_r"),
+        "noising: the clean text, with one head of the corrupted text; 1 (white): no effect, 0 "
+        "(red): the head destroys the clean prediction": (array(noising), 1, "RdBu"),
+    }
+    effects = np.stack([np.abs(cells - neutral) for cells, neutral, _ in panels.values()])
+    most = max(1.0, float(effects[np.isfinite(effects)].max(initial=0)))
+    texts = [numbers(cells, "z.2f") for cells, _, _ in panels.values()]
+    sheet = Sheet(2, 2, *size_of(texts, 280), title)
+    for number, (name, (cells, neutral, colours)) in enumerate(panels.items()):
+        norm = Normalize(neutral - most, neutral + most)
+        sheet.bar(table(sheet, number, name, cells, norm, texts[number], colours), "score")
     return sheet.finish()
 
 
@@ -82,12 +107,21 @@ def size_of(tables: Iterable[np.ndarray], width: float) -> tuple[float, float]:
 
 
 def table(
-    sheet: Sheet, number: int, name: str, cells: np.ndarray, norm: Normalize, texts: np.ndarray
+    sheet: Sheet,
+    number: int,
+    name: str,
+    cells: np.ndarray,
+    norm: Normalize,
+    texts: np.ndarray,
+    colours: str | None = None,
 ) -> AxesImage:
-    """Draw a heatmap of the values `cells` (L, H) with `texts` in the cells."""
+    """Draw a heatmap of the values `cells` (L, H) with `texts` in the cells. `colours` is the name
+    of a colour map; the default is the one of `Sheet.heatmap`."""
     panel, (layers, heads) = sheet.panels[number], map(range, cells.shape)
     panel.set(xticks=heads, yticks=layers, xlabel="head", ylabel="layer")
     image = sheet.heatmap(panel, name, cells, norm)
+    if colours:
+        image.set_cmap(colours)
     sheet.write(image, texts)
     return image
 

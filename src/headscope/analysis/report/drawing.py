@@ -12,6 +12,8 @@ from torch import Tensor
 from headscope.analysis import pictures
 from headscope.analysis.head_statistics import HeadStatistics
 from headscope.analysis.metrics import colour_ends
+from headscope.analysis.patch_texts import PatchTexts
+from headscope.analysis.patching import PatchingResult
 from headscope.analysis.report.inputs import AblationResult
 from headscope.analysis.report.selection import Head
 from headscope.checkpoint import AttentionReading, Checkpoint
@@ -123,9 +125,36 @@ def ablation(result: AblationResult) -> Pictures:
         f"change of the loss in nats per token when a head is replaced by {replacement}; above 0, "
         "the head helps"
     )
-    change = result.figures["loss_change"]
+    names = {"loss_change": "measured", "loss_change_estimate": "estimated from gradients:"}
+    changes = {names[name]: result.figures[name] for name in names if name in result.figures}
     title = "Change of the loss without each head"
-    yield "ablation", pictures.changes_of_heads(change, title=title, label=label)
+    values = changes.get("measured") if len(changes) == 1 else None
+    yield (
+        "ablation",
+        pictures.changes_of_heads(changes if values is None else values, title=title, label=label),
+    )
+    if "gradient_importance" in result.figures:
+        label = "|A^T dL/dA| of each head, summed over the tokens of a text, in nats per token"
+        importance = {label: result.figures["gradient_importance"]}
+        title = "Importance of heads, from gradients"
+        yield "gradient_importance", pictures.heatmaps_of(importance, title=title)
+
+
+def patching(texts: PatchTexts, result: PatchingResult) -> Pictures:
+    """The scores of activation patching for each head."""
+    place = "at all tokens"
+    if texts.position is not None:
+        labels = (each[texts.position] for each in (texts.clean_labels, texts.corrupted_labels))
+        place = f"at token {texts.position} ({' / '.join(labels)})"
+    title = (
+        f"Activation patching of heads {place}\nclean: {''.join(texts.clean_labels)}\n"
+        f"corrupted: {''.join(texts.corrupted_labels)}\n{texts.metric_name}: "
+        f"{result.clean:.3g} (clean), {result.corrupted:.3g} (corrupted)"
+    )
+    yield (
+        "patching",
+        pictures.patching_of_heads(result.denoising, result.noising, title=title),
+    )
 
 
 def history(statistics: Sequence[tuple[int, HeadStatistics]]) -> Pictures:

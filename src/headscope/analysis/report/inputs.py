@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from headscope.analysis.ablation import (
-    MAX_BATCH,
     Replacement,
     ablate_heads,
     mean_outputs,
     other_induction,
 )
+from headscope.analysis.gradients import gradient_importance
+from headscope.analysis.head_outputs import largest_batch
 from headscope.analysis.repeats import MIN_LENGTH, text_length
 from headscope.analysis.tokens import TokenKinds, classify_tokens
 from headscope.checkpoint import AttentionReading, Checkpoint
@@ -91,18 +92,32 @@ def classify_vocabulary(tokenizer: Tokenizer, tokens: np.ndarray | None = None) 
 
 @dataclass(frozen=True)
 class Ablation:
-    """How to measure the effect of removing a head. `replace_by` says what replaces the output of
-    the removed head. `windows` (N, T + 1) are the tokens on which the loss is measured. The random
-    texts on which induction is measured do not contain the tokens in `excluded`."""
+    """How to measure the effect of removing a head.
+
+    - `replace_by` says what replaces the output of the removed head.
+    - `windows` (N, T + 1) are the tokens on which the loss is measured.
+    - The random texts on which induction is measured do not contain the tokens in `excluded`.
+    - `removes`: remove one head at a time. `gradients`: estimate the effect from gradients, which
+      is faster.
+    """
 
     replace_by: Replacement
     windows: Tensor
     bytes_per_token: float
     excluded: Sequence[int] = ()
+    removes: bool = True
+    gradients: bool = False
 
     @classmethod
     def on(
-        cls, text: ValidationText, replace_by: Replacement, *, windows: int, length: int
+        cls,
+        text: ValidationText,
+        replace_by: Replacement,
+        *,
+        windows: int,
+        length: int,
+        removes: bool = True,
+        gradients: bool = False,
     ) -> "Ablation":
         """An ablation that measures the loss on windows of the validation text. `windows` is the
         number of windows, `length` the number of predicted tokens per window."""
@@ -110,33 +125,34 @@ class Ablation:
         token_bytes = text.byte_lengths[chosen[:, 1:].numpy()].mean()
         bytes_per_token = token_bytes * text.text_per_token_byte
         special = np.flatnonzero(text.byte_lengths == 0).tolist()
-        return cls(replace_by, chosen, bytes_per_token, excluded=special)
+        return cls(replace_by, chosen, bytes_per_token, special, removes, gradients)
 
     def run(self, loaded: Checkpoint, track: Track) -> "AblationResult":
         """Remove one head at a time, and measure the loss and the induction of the other heads.
-        Induction is not measured if the model's `block_size` is below `MIN_LENGTH`. `track` wraps
-        the iterable of batches."""
-        model, inputs = loaded.model, self.windows[:, :-1]
-        ablated = ablate_heads(
-            model,
-            inputs,
-            self.windows[:, 1:],
-            replace_by=self.replace_by,
-            track=track,
-        )
-        nats = ablated["nats_per_token"]
-        figures = {
-            "loss_change": nats,
-            "loss_change_error": ablated["standard_error"],
-            "bits_per_byte_change": nats / math.log(2) / self.bytes_per_token,
-        }
-        if text_length(model) >= MIN_LENGTH:
-            means = mean_outputs(model, inputs, MAX_BATCH) if self.replace_by == "mean" else None
+        Induction is not measured if the model's `block_size` is below `MIN_LENGTH`. Also estimate
+        the effect from gradients, if `gradients`. `track` wraps the iterable of batches."""
+        model, inputs, targets = loaded.model, self.windows[:, :-1], self.windows[:, 1:]
+        options: Any = {"replace_by": self.replace_by, "track": track}
+        batch = largest_batch(model, inputs.size(1))
+        figures: dict[str, Tensor] = {}
+        if self.gradients:
+            estimated = gradient_importance(model, inputs, targets, **options)
+            loss = estimated["loss"]
+            figures["gradient_importance"] = estimated["importance"]
+            figures["loss_change_estimate"] = estimated["nats_per_token"]
+        if self.removes:
+            ablated = ablate_heads(model, inputs, targets, max_batch=batch, **options)
+            loss, nats = ablated["loss"], ablated["nats_per_token"]
+            figures["loss_change"] = nats
+            figures["loss_change_error"] = ablated["standard_error"]
+            figures["bits_per_byte_change"] = nats / math.log(2) / self.bytes_per_token
+        if self.removes and text_length(model) >= MIN_LENGTH:
+            means = mean_outputs(model, inputs, batch) if self.replace_by == "mean" else None
             figures["other_induction"] = other_induction(model, means=means, excluded=self.excluded)
         return AblationResult(
             replace_by=self.replace_by,
             windows=len(self.windows),
-            loss=float(ablated["loss"]),
+            loss=float(loss),
             figures=figures,
         )
 
@@ -148,6 +164,9 @@ class AblationResult:
     `loss` is the loss with all heads, in nats per token. `figures` contains these metrics, each a
     tensor (L, H):
 
+    - `gradient_importance`, `loss_change_estimate`: estimated from gradients, in nats per token
+      (see `gradient_importance`). Missing if they were not estimated; the other metrics are missing
+      if no head was removed.
     - `loss_change`: the loss without the head minus the loss with all heads, in nats per token. A
       positive value means that the head lowers the loss.
     - `loss_change_error`: the standard error of `loss_change`.
@@ -161,10 +180,21 @@ class AblationResult:
     loss: float
     figures: dict[str, Tensor]
 
-    def most_important(self, count: int) -> list[tuple[str, dict[str, float]]]:
-        """The heads with the largest loss change, each as a tuple of name (such as L0H1) and
-        metrics. `count` is the number of heads."""
-        change = self.figures["loss_change"]
+    def correlation(self, name: str) -> float:
+        """Pearson's correlation, over all heads, of the metric `name` and the measured
+        `loss_change`. NaN if one of them is missing, or the same for all heads."""
+        if not {name, "loss_change"} <= self.figures.keys():
+            return math.nan
+        pair = [self.figures[each].flatten().double() for each in (name, "loss_change")]
+        estimate, measured = (values - values.mean() for values in pair)
+        return float((estimate @ measured) / (estimate.norm() * measured.norm()))
+
+    def most_important(
+        self, count: int, by: str = "loss_change"
+    ) -> list[tuple[str, dict[str, float]]]:
+        """The heads with the largest value of the metric `by`, each as a tuple of name (such as
+        L0H1) and metrics. `count` is the number of heads."""
+        change = self.figures[by]
         heads = change.size(1)
         return [
             (

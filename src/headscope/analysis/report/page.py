@@ -4,7 +4,7 @@ run.
 Shapes: L layers, H heads per layer, T tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -30,32 +30,37 @@ def shown_tokens(reading: AttentionReading, steps: int) -> int:
     return max(within, 1)
 
 
-def page_of(
-    loaded: Checkpoint,
-    reading: AttentionReading,
-    shown: int,
-    measured: Sequence[tuple[Checkpoint, HeadStatistics]],
-) -> str:
-    """The text of attention.html, on the first `shown` tokens of `reading`. `measured` contains the
-    checkpoints to show, in the order of their steps, and the statistics of their heads."""
-    tokens, labels = reading.tokens[:shown], reading.labels[:shown]
-    headers, keys, parts, losses = [], [], {}, []
-    for checkpoint, statistics in measured:
-        weights = checkpoint.attention(tokens).weights
-        header, *others = snapshot_of(
-            weights,
+def snapshots_of(
+    reading: AttentionReading, shown: int, measured: Sequence[tuple[Checkpoint, HeadStatistics]]
+) -> dict[int, list[bytes]]:
+    """The snapshots on the first `shown` tokens of `reading`, by their steps. `measured` contains
+    the checkpoints to show, in the order of their steps, and the statistics of their heads."""
+    return {
+        checkpoint.step: snapshot_of(
+            checkpoint.attention(reading.tokens[:shown]).weights,
             statistics,
             step=checkpoint.step,
-            labels=labels,
+            labels=reading.labels[:shown],
             text_tokens=len(reading.tokens),
         )
+        for checkpoint, statistics in measured
+    }
+
+
+def page_of(
+    loaded: Checkpoint,
+    snapshots: Mapping[int, Sequence[bytes]],
+    losses: Sequence[float | None],
+) -> str:
+    """The text of attention.html. For each step, `snapshots` contains a snapshot, and `losses` the
+    loss on the text of the snapshots."""
+    headers, keys, parts = [], [], {}
+    for step, (header, *others) in snapshots.items():
         headers.append(read_header(header))
-        named = {f"{checkpoint.step}/{number}": part for number, part in enumerate(others)}
+        named = {f"{step}/{number}": part for number, part in enumerate(others)}
         keys.append(list(named))
         parts.update(named)
-        losses.append(loss_on(checkpoint.model, torch.tensor([tokens])))
-    steps = [checkpoint.step for checkpoint, _ in measured]
-    loss = {"name": "loss on this text", "steps": steps, "values": losses}
+    loss = {"name": "loss on this text", "steps": list(snapshots), "values": losses}
     run = {
         "name": loaded.config.name,
         "text": "text",

@@ -14,6 +14,7 @@ from torch import Tensor
 from headscope.analysis.diversity import diversity, pairs_by_similarity, uniqueness
 from headscope.analysis.head_statistics import HeadStatistics
 from headscope.analysis.largest import find_largest_weight
+from headscope.analysis.patching import PatchingResult
 from headscope.checkpoint import AttentionReading
 
 PAIRS = 5
@@ -100,6 +101,24 @@ def largest_weight_rows(reading: AttentionReading) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def patching_rows(result: PatchingResult) -> list[dict[str, Any]]:
+    """One row per head: the scores of activation patching, and the metric that they come from."""
+    figures = {
+        "denoising": result.denoising,
+        "noising": result.noising,
+        "denoised_metric": result.denoised,
+        "noised_metric": result.noised,
+    }
+    return [
+        {
+            "layer": layer,
+            "head": head,
+            **{key: float(each[layer, head]) for key, each in figures.items()},
+        }
+        for layer, head in np.ndindex(*result.denoised.shape)
+    ]
 
 
 def history_rows(history: Sequence[tuple[int, HeadStatistics]]) -> list[dict[str, Any]]:

@@ -4,19 +4,24 @@ Shapes: L layers, H heads per layer, T tokens.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from headscope.analysis.diversity import jensen_shannon
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads
 from headscope.analysis.head_types import Thresholds
+from headscope.analysis.patch_texts import PatchTexts
+from headscope.analysis.patching import PatchingResult
 from headscope.analysis.repeats import REPEAT_FIGURES
 from headscope.analysis.report import drawing
 from headscope.analysis.report.inputs import Ablation, AblationResult, ReportInput, Track
-from headscope.analysis.report.page import page_of, shown_tokens
+from headscope.analysis.report.page import loss_on, page_of, shown_tokens, snapshots_of
 from headscope.analysis.report.selection import Head
 from headscope.analysis.report.tables import (
     between_heads,
@@ -26,18 +31,28 @@ from headscope.analysis.report.tables import (
     history_rows,
     largest_weight_rows,
     matrix_rows,
+    patching_rows,
     with_uniform,
 )
 from headscope.checkpoint import Checkpoint
 from headscope.errors import UserError
 from headscope.files import json_text, read_json, replacing, write_atomically
 
+EVENTS = "events.out.tfevents.{seconds}.headscope"
+"""The name of the event file. TensorBoard sorts event files by the seconds in their names."""
+
 REPORT_FILE = re.compile(
-    r"(heads|columns|similarity|jensen_shannon|largest_weights|history)\.(csv|json)|attention\.html"
+    r"(heads|columns|similarity|jensen_shannon|largest_weights|history|patching)\.(csv|json)"
+    r"|attention\.html"
     r"|(attention|single_and_multi|difference|figures|similarity|jensen_shannon|ablation|position"
-    r"|history)(_\w+)?\.(png|svg)"
+    r"|gradient_importance|patching|history)(_\w+)?\.(png|svg)"
+    r"|events\.out\.tfevents\.\d{1,20}\.headscope"
 )
 """The names of all files that a report can contain."""
+
+EventFile = Callable[[Mapping[int, Sequence[bytes]]], bytes]
+"""Encodes the parts of a snapshot for each step as an event file of TensorBoard. This folder does
+not depend on TensorBoard, so the caller passes such a function."""
 
 
 def write_report(
@@ -46,9 +61,11 @@ def write_report(
     *,
     thresholds: Thresholds,
     ablation: Ablation | None = None,
+    patching: tuple[PatchTexts, PatchingResult] | None = None,
     pair: tuple[Head, Head] | None = None,
     other: Checkpoint | None = None,
     history: Sequence[Checkpoint] = (),
+    event_file: EventFile | None = None,
     track: Track = iter,
 ) -> tuple[HeadStatistics, AblationResult | None]:
     """Measure the heads and write the tables, the pictures (PNG and SVG) and attention.html.
@@ -56,9 +73,11 @@ def write_report(
     Optional parts of the report:
 
     - `ablation`: the effect of removing each head.
+    - `patching`: the effect of exchanging each head between two texts.
     - `pair`: the difference between the attention maps of two heads.
     - `other`: the difference to the attention maps of another checkpoint.
     - `history`: the metrics over the training steps of these checkpoints.
+    - `event_file` encodes the snapshots of attention.html for TensorBoard's tab Attention.
 
     If attention.html cannot hold all tokens of the text, it shows only the first tokens. The
     Jensen-Shannon distances are measured on the same tokens. Files of an earlier report that are
@@ -91,26 +110,37 @@ def write_report(
         "similarity.csv": csv_text(matrix_rows(statistics.similarity, statistics.names)),
         "jensen_shannon.csv": csv_text(matrix_rows(distances, statistics.names)),
         "largest_weights.csv": csv_text(largest_weight_rows(report.reading)),
-        "attention.html": page_of(loaded, report.reading, len(shown.tokens), measured),
     }
+    snapshots = snapshots_of(report.reading, len(shown.tokens), measured)
+    losses = [loss_on(stored.model, torch.tensor([shown.tokens])) for stored, _ in measured]
+    texts["attention.html"] = page_of(loaded, snapshots, losses)
     if statistics_over_steps:
         texts["history.csv"] = csv_text(history_rows(statistics_over_steps))
+    if patching:
+        texts["patching.csv"] = csv_text(patching_rows(patching[1]))
+    contents = {name: text.encode() for name, text in texts.items()}
+    if event_file:
+        contents[EVENTS.format(seconds=int(time.time()))] = event_file(snapshots)
     pictures = [
         drawing.maps(report.reading),
         drawing.figures(statistics),
         drawing.distances(distances, statistics.names),
         drawing.ablation(ablation_result) if ablation_result else (),
+        drawing.patching(*patching) if patching else (),
         drawing.position(loaded),
         drawing.difference_of_heads(report.reading, *pair) if pair else (),
         drawing.difference_of_checkpoints(report.reading, loaded, other) if other else (),
         drawing.history(statistics_over_steps) if statistics_over_steps else (),
     ]
-    files = ["heads.json", *texts]
+    files = ["heads.json", *contents]
     content = summary(report, statistics, ablation_result) | {"figures": columns, "heads": rows}
+    if patching:
+        content["patching"] = patching_summary(*patching)
     list_files = partial(_write_json, folder / "heads.json", content)
     list_files([*files, *old_files])
-    for name, text in texts.items():
-        write_atomically(folder / name, text)
+    for name, data in contents.items():
+        with replacing(folder / name, size=len(data)) as stream:
+            stream.write(data)
     for name, picture in track(chain(*pictures)):
         files += [f"{name}.png", f"{name}.svg"]
         list_files([*files, *old_files])
@@ -167,8 +197,25 @@ def summary(
             "replace_by": ablation_result.replace_by,
             "windows": ablation_result.windows,
             "loss": ablation_result.loss,
+            "correlation_with_loss_change": {
+                name: ablation_result.correlation(name)
+                for name in ("gradient_importance", "loss_change_estimate")
+            },
         }
     return content
+
+
+def patching_summary(texts: PatchTexts, result: PatchingResult) -> dict[str, Any]:
+    """The part of heads.json that describes the activation patching."""
+    return {
+        "clean": texts.clean_labels,
+        "corrupted": texts.corrupted_labels,
+        "position": texts.position,
+        "metric": texts.metric_name,
+        "metric_clean": result.clean,
+        "metric_corrupted": result.corrupted,
+        "heads": patching_rows(result),
+    }
 
 
 def files_of(folder: Path) -> list[str]:

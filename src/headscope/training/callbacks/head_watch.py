@@ -24,6 +24,7 @@ from headscope.training.callbacks.head_pictures import HeadPictures
 from headscope.training.callbacks.step_callback import StepCallback
 from headscope.training.callbacks.writers import tensorboard_writers
 from headscope.training.module import LanguageModel
+from headscope.viewer import SNAPSHOTS
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -36,9 +37,6 @@ CHARTED = ("previous", "first", "induction", "entropy_share")
 
 SCALARS = "watch"
 """The group of these scalars. TensorBoard sorts groups, so `train` and `val` come before it."""
-
-SNAPSHOTS = "attention"
-"""The TensorBoard tag of the snapshots."""
 
 
 @dataclass(frozen=True)

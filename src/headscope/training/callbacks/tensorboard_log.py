@@ -9,13 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from PIL import Image
-from tensorboard.compat.proto.summary_pb2 import DataClass, Summary, SummaryMetadata
-from tensorboard.compat.proto.tensor_pb2 import TensorProto
-from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
-from tensorboard.compat.proto.types_pb2 import DataType
+from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import SummaryWriter
 
-from headscope.viewer import PLUGIN
+from headscope.tensorboard.snapshot_events import snapshot_summary
 
 
 def add_scalars(writer: SummaryWriter, values: Mapping[str, float], step: int) -> None:
@@ -40,15 +37,8 @@ def add_picture(writer: SummaryWriter, tag: str, picture: Image.Image, step: int
 
 
 def add_snapshot(writer: SummaryWriter, tag: str, parts: Sequence[bytes], step: int) -> None:
-    """Logs the parts of a snapshot (see `headscope.viewer.snapshot`) for TensorBoard's tab
-    Attention. `tag` names the text."""
-    metadata = SummaryMetadata(
-        plugin_data=SummaryMetadata.PluginData(plugin_name=PLUGIN),
-        data_class=DataClass.DATA_CLASS_BLOB_SEQUENCE,
-    )
-    shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=len(parts))])
-    tensor = TensorProto(dtype=DataType.DT_STRING, tensor_shape=shape, string_val=parts)
-    _write(writer, Summary(value=[Summary.Value(tag=tag, metadata=metadata, tensor=tensor)]), step)
+    """Logs the parts of a snapshot for TensorBoard's tab Attention. `tag` names the text."""
+    _write(writer, snapshot_summary(tag, parts), step)
 
 
 def _write(writer: SummaryWriter, summary: Summary, step: int) -> None:

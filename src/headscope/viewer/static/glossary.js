@@ -28,7 +28,11 @@ export const FIGURES = {
   "loss_change": "Loss without the head minus loss with the head, in nats per token. A high value means that the model needs the head (Michel 2019).",
   "loss_change_error": "Standard error of `loss_change` over the validation windows, in nats per token. A high value means that `loss_change` is uncertain.",
   "bits_per_byte_change": "The same change as `loss_change`, in bits per byte. A high value means that the model needs the head.",
-  "other_induction": "Largest value of `induction` among all other heads without the head, from -1 to 1. A high value means that other heads do induction without the head. A low value means that they need it, as induction heads need a previous-token head (Elhage 2021)."
+  "other_induction": "Largest value of `induction` among all other heads without the head, from -1 to 1. A high value means that other heads do induction without the head. A low value means that they need it, as induction heads need a previous-token head (Elhage 2021).",
+  "gradient_importance": "|A^T dL/dA| for the output A of the head at one token and the loss L of the text, summed over the tokens of the text and averaged over the validation windows, in nats per token. A high value means that the loss is sensitive to the head (Michel 2019, equation 2).",
+  "loss_change_estimate": "First-order estimate of `loss_change` from the gradient, in nats per token: the sum of (R - A)^T dL/dA over the tokens of a text, averaged over the validation windows. R is what replaces the output A of the head: zero, or its mean output. A high value means that the model needs the head, if the loss is nearly linear in its output (Michel 2019).",
+  "denoising": "Score of the corrupted text when the output of the head is that on the clean text. The score is linear in the metric: 0 on the corrupted text, 1 on the clean text. A high value means that the head alone restores the clean prediction (Heimersheim & Nanda 2024).",
+  "noising": "Score of the clean text when the output of the head is that on the corrupted text, on the same scale as `denoising`. A high value means that the clean prediction does not need the head. A low value means that the head is necessary for it (Heimersheim & Nanda 2024)."
 };
 export const HEAD_NAMES = {
   "self": "The excess of `self` is at least 0.4: tokens attend to themselves.",

@@ -1,0 +1,128 @@
+"""Reads and replaces the outputs of heads in a forward pass, for ablation and activation patching.
+
+Shapes: L layers, H heads, D head_dim, N texts, T tokens, C embed_dim, V vocab_size.
+
+The output of a head is the slice of the input of `out_proj` that this head computes: D numbers per
+token.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from headscope.nn import GPT, MultiHeadAttention
+
+MAX_BATCH = 64
+MAX_LOGITS = 2**27
+"""Maximum number of logits of a batch. In float32, they take 512 MiB."""
+
+NewOutputs = Callable[[int, Tensor], Tensor]
+"""Maps a layer and the numbers of K of its heads to the new outputs of these heads: a tensor of
+shape (K, N, T, D), or of a shape that can be broadcast to it."""
+
+
+def largest_batch(model: GPT, length: int) -> int:
+    """The number of texts of `length` tokens in a batch: at most MAX_BATCH texts and, except for a
+    single text, at most MAX_LOGITS logits."""
+    return max(1, min(MAX_BATCH, MAX_LOGITS // (length * model.vocab_size)))
+
+
+@contextmanager
+def changed_outputs(
+    attention: MultiHeadAttention, change: Callable[[Tensor], Tensor]
+) -> Iterator[None]:
+    """Inside this `with` block, `change` maps the outputs of the heads (N, T, H, D) to the outputs
+    that `out_proj` gets. `change` must return a new tensor, and not change its argument."""
+
+    def hook(module: nn.Module, arguments: tuple[Tensor]) -> Tensor:
+        outputs = arguments[0].unflatten(-1, (attention.heads, -1))  # (N, T, H, D)
+        return change(outputs).flatten(-2)
+
+    handle = attention.out_proj.register_forward_pre_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def replaced_heads(
+    attention: MultiHeadAttention,
+    heads: Tensor,
+    new: Tensor,
+    positions: slice = slice(None),
+) -> Iterator[None]:
+    """Inside this `with` block, the output of one head per text is replaced by `new`, at the given
+    positions. In text n, this is head `heads[n]`; `heads` has shape (N,), or (1,) for the same head
+    in all texts. `new` has shape (N, T, D), or a shape that can be broadcast to it."""
+
+    def replace(outputs: Tensor) -> Tensor:
+        texts, tokens, _, width = outputs.shape
+        outputs, every = outputs.clone(), torch.arange(texts, device=outputs.device)
+        expanded = new.to(outputs).expand(texts, tokens, width)
+        outputs[every, positions, heads] = expanded[:, positions]
+        return outputs
+
+    with changed_outputs(attention, replace):
+        yield
+
+
+def head_outputs(model: GPT, tokens: Tensor) -> list[Tensor]:
+    """For each layer, the outputs of all heads (N, T, H, D) on tokens (N, T)."""
+    outputs: list[Tensor] = []
+
+    def keep(computed: Tensor) -> Tensor:
+        outputs.append(computed)
+        return computed
+
+    with ExitStack() as stack:
+        for attention in model.attentions:
+            stack.enter_context(changed_outputs(attention, keep))
+        model.hidden(tokens)
+    return outputs
+
+
+def measure_replacements(
+    model: GPT,
+    tokens: Tensor,
+    measure: Callable[[Tensor], Tensor],
+    new_outputs: NewOutputs,
+    *,
+    positions: slice = slice(None),
+    max_batch: int,
+) -> tuple[Tensor, Tensor]:
+    """Measure texts, tokens (N, T), while the output of one head is replaced, for each head of the
+    model.
+
+    `measure` maps the output of the last block (K N, T, C) on K copies of the texts to one number
+    per text (K N,). Returns the measurement without a replacement (N,), and with each head replaced
+    (L, H, N).
+
+    Several heads are replaced in one batch, which contains a copy of the texts for each of these
+    heads, and at most `max_batch` texts. The layers before the replaced head are computed only
+    once.
+    """
+    x, mask = model.embed(tokens), model.document_mask(tokens)
+    block_inputs = []  # (N, T, C) each
+    for block in model.blocks:
+        block_inputs.append(x)
+        x = block(x, model.position, mask=mask)
+    measured = measure(x)
+    changed = []
+    for layer, (attention, x) in enumerate(zip(model.attentions, block_inputs, strict=True)):
+        all_heads = torch.arange(attention.heads, device=x.device)
+        of_layer = []
+        for heads in all_heads.split(max(1, max_batch // len(x))):
+            y = x.repeat(len(heads), 1, 1)  # one copy of the texts per head
+            masks = None if mask is None else mask.repeat(len(heads), 1, 1, 1)
+            new = new_outputs(layer, heads)
+            new = new.expand(len(heads), len(x), *new.shape[2:]).flatten(0, 1)
+            with replaced_heads(attention, heads.repeat_interleave(len(x)), new, positions):
+                y = model.blocks[layer](y, model.position, mask=masks)
+            for block in model.blocks[layer + 1 :]:
+                y = block(y, model.position, mask=masks)
+            of_layer.append(measure(y).unflatten(0, (len(heads), len(x))))
+        changed.append(torch.cat(of_layer))
+    return measured, torch.stack(changed)

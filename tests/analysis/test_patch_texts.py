@@ -1,0 +1,88 @@
+"""Texts for activation patching: the metric that they name, and the mistakes that are refused."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoint_files import configuration, content
+
+import headscope
+from headscope.analysis.patch_texts import PatchTexts, patch_texts
+from headscope.analysis.patching import ContinuationLoss, LogitDifference, patch_heads
+from headscope.checkpoint import Checkpoint
+from headscope.data.tokenizer import bpe
+from headscope.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    """A model of 8 bytes of context."""
+    file = tmp_path_factory.mktemp("patch") / "some.ckpt"
+    torch.save(content()[0], file)
+    return headscope.load(file)
+
+
+def test_answers_are_the_two_tokens_of_a_logit_difference(loaded: Checkpoint) -> None:
+    texts = patch_texts(loaded, clean="abc abc", corrupted="abd abc", answers=["x", " "])
+    assert texts.metric == LogitDifference(right=ord("x"), wrong=ord(" "))
+    assert (texts.clean, texts.corrupted) == (list(b"abc abc"), list(b"abd abc"))
+    assert texts.clean_labels == list("abc·abc")
+    assert texts.metric_name == "the logit of x minus the logit of · at the last token"
+    tokens = torch.tensor(texts.clean), torch.tensor(texts.corrupted)
+    direct = patch_heads(loaded.model, *tokens, LogitDifference(right=120, wrong=32))
+    torch.testing.assert_close(vars(texts.run(loaded)), vars(direct))
+
+
+def test_a_continuation_follows_both_texts(loaded: Checkpoint) -> None:
+    texts = patch_texts(loaded, clean="abca", corrupted="abda", continuation="bc", position=5)
+    assert texts.metric == ContinuationLoss((98, 99))
+    assert (texts.clean, texts.corrupted) == (list(b"abcabc"), list(b"abdabc"))
+    assert texts.position == 5
+
+
+def test_tokens_count_and_not_characters(tmp_path: Path) -> None:
+    tokenizer = bpe([" cat dog" * 50], vocab_size=263)
+    assert len(tokenizer.encode_prompt(" cat")) == len(tokenizer.encode_prompt(" dog")) == 1
+    torch.save(content(configuration(), tokenizer)[0], tmp_path / "some.ckpt")
+    loaded = headscope.load(tmp_path / "some.ckpt")
+    texts = patch_texts(loaded, clean=" cat", corrupted="x", answers=[" cat", " dog"])
+    assert len(texts.clean) == len(texts.corrupted) == 1
+
+
+GOOD = {"clean": "abc ab", "corrupted": "abd ab", "answers": ["c", "d"]}
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"corrupted": "abd abc"}, ["have 6 and 7 tokens", "change a text", "['c', '·', "]),
+        ({"corrupted": "多 abc"}, ["have 6 and 7 tokens", "['多 1/3', "]),
+        ({"corrupted": "abc ab"}, ["same text"]),
+        ({"clean": None}, ["patch.clean is missing"]),
+        ({"corrupted": ""}, ["patch.corrupted is missing"]),
+        ({"answers": None}, ["patch.answers", "patch.continuation", "one of them"]),
+        ({"continuation": "c"}, ["patch.answers", "patch.continuation", "one of them"]),
+        ({"answers": ["c"]}, ["patch.answers=['c']", "two different"]),
+        ({"answers": ["c", "c"]}, ["two different"]),
+        ({"answers": ["c", "de"]}, ["'de' has 2 tokens (d, e)", "one"]),
+        ({"answers": ["c", ""]}, ["'' has 0 tokens", "one"]),
+        ({"answers": None, "continuation": ""}, ["patch.continuation is empty"]),
+        ({"answers": None, "continuation": "cde"}, ["9 tokens", "block_size=8"]),
+        ({"position": 6}, ["patch.position=6", "0 to 5"]),
+        ({"position": -1}, ["patch.position=-1", "0 to 5"]),
+    ],
+    ids=str,
+)
+def test_a_mistake_is_told_in_one_line(loaded: Checkpoint, changed, words) -> None:
+    with pytest.raises(UserError) as caught:
+        patch_texts(loaded, **(GOOD | changed))
+    assert "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_without_a_difference_of_the_metric_there_is_no_score(loaded: Checkpoint) -> None:
+    texts = patch_texts(loaded, **GOOD)
+    same = PatchTexts(**{**vars(texts), "corrupted": texts.clean})
+    with pytest.raises(UserError, match="no difference that a head could carry"):
+        same.run(loaded)

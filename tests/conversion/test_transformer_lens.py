@@ -1,0 +1,153 @@
+"""The laws of our models in TransformerLens: its hooks see our attention weights, and changing them
+changes the output.
+
+transformer_lens may be in another environment, in which headscope is installed too. The environment
+variable HEADSCOPE_TRANSFORMER_LENS_PYTHON names its Python.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from conversion.models import saved
+from running import ROOT
+
+from headscope.checkpoint import Checkpoint
+from headscope.conversion.classes import find_class
+from headscope.conversion.huggingface import OWN_CLASS, write_model, write_tokenizer
+
+THEIRS = {
+    "GPT2LMHeadModel": "model=gpt2",
+    "GPTNeoXForCausalLM": "model/norm=layer model/position=rotary model.qkv_bias=true",
+    "LlamaForCausalLM": "model/norm=rms model/feed_forward=swiglu model/position=rotary "
+    "model/attention=grouped_query",
+    "Qwen3ForCausalLM": "model/norm=rms model.norm.eps=1e-6 model/feed_forward=swiglu "
+    "model/position=rotary model.attention.qk_norm=true",
+    "MptForCausalLM": "model/norm=layer model/position=alibi",
+}
+"""A model for each class of transformers that TransformerLens has an adapter for."""
+
+OWN = [
+    "model=modern",
+    "model/position=rotary model.position.interleaved=true model.qkv_bias=true",
+    "model/position=alibi model/feed_forward=swiglu",
+    "model/position=sinusoidal model/norm=rms model.norm.gain=false",
+    "model/attention=grouped_query model/position=relative model.document_mask=true",
+    "model/attention=additive model/position=learned model.logit_cap=15",
+    "model/attention=stacked_heads model/position=head_bias model.attention.qk_norm=true",
+    "model.ngrams=3 model.ngram_buckets=31 model.head_dim=6 model.bias=true",
+]
+"""Models that are exported with our own class."""
+
+CLIENT = ROOT / "tests" / "transformer_lens_client.py"
+TEXT = "We the "
+
+
+def test_the_entry_point_names_the_adapter():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    module, _, name = project["entry-points"]["transformer_lens.architectures"][
+        OWN_CLASS
+    ].partition(":")
+    source = ROOT.joinpath("src", *module.split(".")).with_suffix(".py")
+    assert f"class {name}(" in source.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> dict:
+    """What TransformerLens computes: {words of a model: results of the client}."""
+    python = os.environ.get("HEADSCOPE_TRANSFORMER_LENS_PYTHON")
+    if not python and not find_spec("transformer_lens"):
+        pytest.skip(
+            "needs TransformerLens 4.3 or newer: pip install transformer_lens, or set "
+            "HEADSCOPE_TRANSFORMER_LENS_PYTHON to the Python of an environment that has it and "
+            "headscope"
+        )
+    root = tmp_path_factory.mktemp("lens")
+    folders = {}
+    for number, words in enumerate([*THEIRS.values(), *OWN]):
+        folders[words] = root / str(number)
+        prepare(folders[words], words, own=words in OWN)
+    done = subprocess.run(
+        [python or sys.executable, "-P", CLIENT, *folders.values()],
+        env={
+            **os.environ,
+            "HF_HUB_OFFLINE": "1",
+            "HF_MODULES_CACHE": str(root / "modules"),
+            "PYTHONPATH": str(ROOT / "src"),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    return {words: said[str(folder)] for words, folder in folders.items()}
+
+
+def prepare(folder: Path, words: str, *, own: bool) -> None:
+    """Writes a model, the exported model and what it computes to `folder`."""
+    loaded = saved(folder / "run", words)
+    (folder / "run" / "best.ckpt").rename(folder / "run.ckpt")
+    (folder / "model").mkdir()
+    write_model(loaded, folder / "model", None if own else find_class(loaded.config.model))
+    write_tokenizer(loaded, folder / "model")
+    reading = loaded.attention(TEXT)
+    tokens = torch.tensor([reading.tokens])
+    with torch.no_grad():
+        logits = loaded.model(tokens)
+        without_head_0 = without_head(loaded)(tokens)
+    ours = {"own": own, "text": TEXT, "tokens": tokens, "logits": logits}
+    ours |= {"weights": reading.weights, "scores": reading.scores, "without_head_0": without_head_0}
+    torch.save({**ours, "biases": loaded.config.model.qkv_bias}, folder / "ours.pt")
+
+
+def without_head(loaded: Checkpoint) -> torch.nn.Module:
+    """The model of `loaded`, changed so that it ignores head 0 of layer 0."""
+    layer = loaded.model.attentions[0]
+    layer.out_proj.weight[:, : layer.head_dim] = 0
+    return loaded.model
+
+
+@pytest.mark.parametrize(("name", "words"), THEIRS.items(), ids=THEIRS)
+def test_it_opens_the_classes_of_transformers(results, name, words):
+    check(results[words]["folder"])
+
+
+@pytest.mark.parametrize("words", OWN)
+def test_it_opens_our_own_class_and_checkpoints(results, words):
+    found = results[words]
+    assert not found["warnings"]
+    for way in ("folder", "checkpoint"):
+        check(found[way])
+        assert found[way]["scores"] < 1e-4
+    hooks = {"hook_q", "hook_k", "hook_v", "hook_z", "hook_attn_scores", "hook_pattern"}
+    assert {f"blocks.0.attn.{name}" for name in hooks} <= {*found["folder"]["hooks"]}
+
+
+def check(found: dict) -> None:
+    assert found["weights"] < 1e-5
+    assert found["logits"] < 1e-4
+    assert found["tokens"]
+
+
+@pytest.mark.parametrize("words", OWN)
+def test_a_changed_hook_changes_the_output(results, words):
+    assert all(difference < 1e-4 for difference in results[words]["edited"].values())
+
+
+@pytest.mark.parametrize("words", OWN)
+def test_the_weights_of_the_heads_give_their_values(results, words):
+    assert results[words]["values"] < 1e-5
+
+
+def test_each_model_is_of_its_class(tmp_path):
+    for name, words in THEIRS.items():
+        theirs = find_class(saved(tmp_path / name, words).config.model)
+        assert theirs is not None
+        assert theirs.name == name
