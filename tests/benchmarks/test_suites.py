@@ -269,6 +269,7 @@ for layer in range(4):
     }
     shapes |= {f"h.{layer}.{name}": shape for name, shape in of_layer.items()}
 weights = {f"transformer.{name}.weight": torch.zeros(shape) for name, shape in shapes.items()}
+weights["lm_head.weight"] = weights["transformer.wte.weight"]
 import os; os.makedirs(settings["out_dir"])
 torch.save({"model": weights}, settings["out_dir"] + "/ckpt.pt")
 """
