@@ -492,7 +492,7 @@ def patching(work: Work) -> None:
     """Activation patching and estimates from gradients, on the induction recipe."""
     run, report = work.folder / "run", work.folder / "analysis"
     work.run("train", f"experiment=induction hydra.run.dir={run}")
-    patch = "patch.clean=BkTzQaRmBkTz patch.corrupted=BkTxQaRmBkTz patch.answers=[Q,a]"
+    patch = "patch.clean=BkTzQaRmBkTz patch.corrupted=BkTxQaRmBkTz patch.answers='[Q,a]'"
     estimate = "ablation=true gradients=true"
     for name, words in {"gradients_heads": estimate, "patching_heads": patch}.items():
         said = work.run("analyze", f"checkpoint={run} output_dir={report} {words}")
