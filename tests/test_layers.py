@@ -176,3 +176,17 @@ def test_nothing_imports_a_script(module):
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_no_script_hides_a_module_of_the_standard_library(script):
     assert script not in sys.stdlib_module_names
+
+
+@pytest.mark.parametrize("module", ["headscope", "headscope.conversion.convert"])
+def test_models_are_loaded_without_transformers(module):
+    """It is an extra, imported only inside the functions that need it."""
+    named = reached(module) | {module}
+    at_the_top = {
+        name
+        for each in named & FILES.keys()
+        for node in ast.parse(FILES[each].read_text(encoding="utf-8")).body
+        if not is_type_checking(node) and isinstance(node, ast.Import | ast.ImportFrom)
+        for name in imported(ast.Module([node], []))
+    }
+    assert not [name for name in at_the_top if within(name, "transformers", "gguf")]

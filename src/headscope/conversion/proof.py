@@ -17,7 +17,6 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from headscope.checkpoint import Checkpoint
-from headscope.conversion import reload
 from headscope.errors import UserError
 from headscope.stop import on_stop, temporary_folder
 
@@ -30,6 +29,10 @@ COMPARED_TOKENS = 64
 
 NEW_TOKENS = 16
 """The most tokens that both models generate."""
+
+
+RELOAD = Path(__file__).with_name("reload.py")
+"""Is run in a new process, and never imported, because it imports transformers."""
 
 
 class NotEqual(Exception):
@@ -133,7 +136,7 @@ def run_reload(folder: Path, work: Path) -> None:
         "PYTHONIOENCODING": "utf-8",
         "TRANSFORMERS_VERBOSITY": "error",
     }
-    command = [sys.executable, "-P", str(reload.__file__), str(folder.absolute()), str(work)]
+    command = [sys.executable, "-P", str(RELOAD), str(folder.absolute()), str(work)]
     with (
         subprocess.Popen(
             command,
