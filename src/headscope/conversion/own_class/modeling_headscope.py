@@ -17,6 +17,9 @@ from headscope.nn import GPT, PARTS, MultiHeadAttention, Position, gpt_from_keys
 from headscope.nn.capture import captured_attention
 from headscope.nn.loss import next_token_loss
 
+# transformers 5.24 renamed it.
+CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
+
 
 class HeadscopeConfig(PretrainedConfig):
     """`model` has the keys of headscope's conf/model. The value of a key that selects a part is a
@@ -24,7 +27,7 @@ class HeadscopeConfig(PretrainedConfig):
     `end_of_text` is the token that begins a new document, if the model has a document mask."""
 
     model_type = "headscope"
-    keys_to_ignore_at_inference = ("past_key_values",)
+    keys_to_ignore_at_inference = (CACHE,)
 
     def __init__(
         self,
@@ -121,20 +124,22 @@ class HeadscopeForCausalLM(PreTrainedModel, GenerationMixin):
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
         return_dict: bool | None = None,
+        cache: Any = None,
     ) -> Any:
         """Logits (B, T, V) of the next token after each of `input_ids` (B, T).
 
+        `cache` is a cache of transformers, or None; `past_key_values` is its old name.
         `attention_mask` (B, S) is 0 for padding. With `labels` (B, T), which are usually
         `input_ids`, also returns the mean cross-entropy of each next token. A label of -100 does
         not count.
         """
         padding = None if attention_mask is None else left_padding(attention_mask)
-        past = past_key_values
+        past = past_key_values if cache is None else cache
         cached = 0 if past is None else past.get_seq_length()
         if not self.can_cache(padding) or output_attentions:
             if cached:
                 raise ValueError(
-                    "past_key_values cannot be used with n-gram embeddings, a document mask, "
+                    "a cache cannot be used with n-gram embeddings, a document mask, "
                     "padding on the left or output_attentions: give all tokens, and use_cache=False"
                 )
             past = None
@@ -157,8 +162,8 @@ class HeadscopeForCausalLM(PreTrainedModel, GenerationMixin):
         output = CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
-            past_key_values=past,
             attentions=None if attentions is None else tuple(attentions),
+            **{CACHE: past},
         )
         return output.to_tuple() if return_dict is False else output
 
@@ -178,13 +183,14 @@ class HeadscopeForCausalLM(PreTrainedModel, GenerationMixin):
         is the result of `left_padding`."""
         return padding is None and self.model.ngrams == 1 and self.model.end_of_text is None
 
-    def prepare_inputs_for_generation(  # type: ignore[override]
+    def prepare_inputs_for_generation(
         self,
         input_ids: Tensor,
         past_key_values: Any = None,
         attention_mask: Tensor | None = None,
         output_attentions: bool | None = None,
         use_cache: bool | None = None,
+        cache: Any = None,
         **unused: Any,
     ) -> dict[str, Any]:
         """The arguments of `forward` for the next step of `generate`. `input_ids` (B, S) are all
@@ -193,8 +199,9 @@ class HeadscopeForCausalLM(PreTrainedModel, GenerationMixin):
         inputs = {"attention_mask": attention_mask, "output_attentions": output_attentions}
         if not use_cache or output_attentions or not self.can_cache(padding):
             return {"input_ids": input_ids, "use_cache": False, **inputs}
-        start = 0 if past_key_values is None else past_key_values.get_seq_length()
-        new = {"input_ids": input_ids[:, start:], "past_key_values": past_key_values}
+        past = past_key_values if cache is None else cache
+        start = 0 if past is None else past.get_seq_length()
+        new = {"input_ids": input_ids[:, start:], CACHE: past}
         return {**new, "use_cache": True, **inputs}
 
 
