@@ -12,7 +12,7 @@ from foreign_models import transformers
 from headscope.checkpoint import build_model
 from headscope.config import SCHEMAS
 from headscope.config.model import ModelConfig
-from headscope.conversion.classes import CLASSES, find_class, reasons
+from headscope.conversion.huggingface.classes import CLASSES, find_class, reasons
 from headscope.errors import UserError
 
 VOCABULARY = 19

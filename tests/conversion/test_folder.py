@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 
 import headscope
 from headscope.config.model import MultiQueryConfig
-from headscope.conversion import folder as folders
-from headscope.conversion.folder import load_folder
+from headscope.conversion.huggingface import folder as folders
+from headscope.conversion.huggingface.folder import load_folder
 from headscope.errors import UserError
 
 SHAPES = {

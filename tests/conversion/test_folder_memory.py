@@ -12,7 +12,7 @@ import torch
 import headscope
 from headscope.benchmarks.runner import in_fresh_process, process_mib
 from headscope.checkpoint import build_model
-from headscope.conversion.classes.gpt2 import GPT2
+from headscope.conversion.huggingface.classes.gpt2 import GPT2
 from headscope.data.gpt2 import _gpt2_package as gpt2_package
 
 GPT2_SMALL = {

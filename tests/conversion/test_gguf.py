@@ -8,8 +8,8 @@ from conversion.models import saved
 
 from headscope.config import parse
 from headscope.config.training import TrainConfig
-from headscope.conversion.gguf_file import export_gguf
-from headscope.conversion.gguf_fit import architecture
+from headscope.conversion.gguf.export import export_gguf
+from headscope.conversion.gguf.fit import architecture
 from headscope.data.tokenizer import CharTokenizer, bpe
 
 RMS = "model/norm=rms model/position=rotary"

@@ -15,7 +15,7 @@ from foreign_models import edit, foreign_model, write_folder
 from running import Script
 from safetensors.torch import load_file, save_file
 
-from headscope.conversion.folder import load_folder
+from headscope.conversion.huggingface.folder import load_folder
 from headscope.errors import UserError
 
 WEIGHTS = "model.safetensors"

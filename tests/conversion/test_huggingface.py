@@ -19,11 +19,11 @@ import torch
 from conversion.models import CHOICES, saved
 from running import ROOT
 
-from headscope.conversion import huggingface, proof, reload
 from headscope.conversion.convert import export_model
-from headscope.conversion.huggingface import check_installed, write_model, write_tokenizer
+from headscope.conversion.huggingface import export, proof, reload
+from headscope.conversion.huggingface.export import check_installed, write_model, write_tokenizer
+from headscope.conversion.huggingface.model_card import escaped, model_card
 from headscope.conversion.loaded import Loaded
-from headscope.conversion.model_card import escaped, model_card
 from headscope.data.tokenizer import CharTokenizer
 
 transformers = pytest.importorskip("transformers")
@@ -118,13 +118,13 @@ def test_the_script_writes_a_folder_and_says_how_to_load_it(script, tmp_path):
 
 def test_a_folder_that_gives_other_logits_is_removed(tmp_path, monkeypatch):
     loaded = saved(tmp_path / "run", OWN)
-    write = huggingface.save_weights
+    write = export.save_weights
 
     def write_broken(weights, path):
         name = "model.blocks.0.attention.w"
         write({**weights, name: weights[name] * 1.01}, path)
 
-    monkeypatch.setattr(huggingface, "save_weights", write_broken)
+    monkeypatch.setattr(export, "save_weights", write_broken)
     with pytest.raises(proof.NotEqual, match="logits differ by"):
         Loaded(**vars(loaded)).save_pretrained(tmp_path / "new" / "out")
     assert not list((tmp_path / "new").iterdir())

@@ -11,7 +11,7 @@ from headscope import checkpoint
 from headscope.cli.conversion_page import BASES, CHANGES, GROUPS, exact_models, page
 from headscope.config import SCHEMAS
 from headscope.config.model import ModelConfig
-from headscope.conversion.classes import CLASSES
+from headscope.conversion.huggingface.classes import CLASSES
 
 transformers = pytest.importorskip("transformers")
 

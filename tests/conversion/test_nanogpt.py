@@ -17,8 +17,9 @@ from running import Script
 from headscope import checkpoint
 from headscope.checkpoint import build_model
 from headscope.conversion.convert import export_model, import_model
-from headscope.conversion.nanogpt import nanogpt_config, read_nanogpt, weight_names
-from headscope.conversion.nanogpt_export import nanogpt_content as nanogpt_content_of
+from headscope.conversion.nanogpt.checkpoint import nanogpt_config, read_nanogpt, weight_names
+from headscope.conversion.nanogpt.export import nanogpt_content as nanogpt_content_of
+from headscope.conversion.proof import NotEqual
 from headscope.data import tokenizer as tokenizers
 from headscope.errors import UserError
 from headscope.generation.texts import generate_text
@@ -233,8 +234,8 @@ def test_an_export_that_differs_is_removed(tmp_path, monkeypatch):
         written["model"][bias] = written["model"][bias] + 0.1
         return written
 
-    monkeypatch.setattr("headscope.conversion.nanogpt_export.nanogpt_content", damaged)
-    with pytest.raises(AssertionError):
+    monkeypatch.setattr("headscope.conversion.nanogpt.export.nanogpt_content", damaged)
+    with pytest.raises(NotEqual):
         export_model(loaded, "nanogpt", tmp_path / "out")
     assert [file.name for file in tmp_path.iterdir()] == ["a.ckpt"]
 

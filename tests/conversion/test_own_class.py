@@ -13,7 +13,7 @@ import pytest
 import torch
 from conversion.models import CHOICES, saved
 
-from headscope.conversion.own_class.source import source_files
+from headscope.conversion.huggingface.own_class.source import source_files
 from headscope.nn.capture import attention_weights
 
 transformers = pytest.importorskip("transformers")

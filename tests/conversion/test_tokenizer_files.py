@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Library
 
-from headscope.conversion.tokenizer_files import tokenizer_files
+from headscope.conversion.huggingface.tokenizer_files import tokenizer_files
 from headscope.data import tokenizer as tokenizers
 from headscope.data.char_tokenizer import CharTokenizer
 from headscope.data.hf_tokenizer import read_tokenizer

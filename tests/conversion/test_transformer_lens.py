@@ -19,8 +19,8 @@ from conversion.models import saved
 from running import ROOT
 
 from headscope.checkpoint import Checkpoint
-from headscope.conversion.classes import find_class
-from headscope.conversion.huggingface import OWN_CLASS, write_model, write_tokenizer
+from headscope.conversion.huggingface.classes import find_class
+from headscope.conversion.huggingface.export import OWN_CLASS, write_model, write_tokenizer
 
 THEIRS = {
     "GPT2LMHeadModel": "model=gpt2",

@@ -14,7 +14,7 @@ import torch
 from headscope.benchmarks.runner import Request
 from headscope.checkpoint import build_model
 from headscope.config.training import TrainConfig
-from headscope.conversion.nanogpt import weight_names
+from headscope.conversion.nanogpt.checkpoint import weight_names
 from headscope.data.store import TokenStore
 from headscope.errors import UserError
 from headscope.evaluation import ValidationText, evaluate

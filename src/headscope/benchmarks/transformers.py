@@ -6,7 +6,7 @@ from typing import Any
 
 from headscope.benchmarks.runner import Request
 from headscope.config.model import ModelConfig
-from headscope.conversion.classes.gpt2 import GPT2
+from headscope.conversion.huggingface.classes.gpt2 import GPT2
 from headscope.errors import UserError
 from headscope.nn import GPT
 

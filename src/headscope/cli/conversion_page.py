@@ -16,7 +16,7 @@ from headscope.cli.words import CONF
 from headscope.config import SCHEMAS, from_hydra, parse, register_schemas
 from headscope.config.model import ModelConfig
 from headscope.config.training import TrainConfig
-from headscope.conversion.classes import reasons
+from headscope.conversion.huggingface.classes import reasons
 from headscope.files import write_atomically
 
 BASES = {

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headscope.checkpoint import Checkpoint
-from headscope.conversion.folder import load_folder
-from headscope.conversion.gguf_file import export_gguf
-from headscope.conversion.hub import folder_of
-from headscope.conversion.huggingface import export_huggingface
+from headscope.conversion.gguf.export import export_gguf
+from headscope.conversion.huggingface.export import export_huggingface
+from headscope.conversion.huggingface.folder import load_folder
+from headscope.conversion.huggingface.hub import folder_of
 from headscope.conversion.imported import write_checkpoint
-from headscope.conversion.nanogpt import is_nanogpt, read_nanogpt
-from headscope.conversion.nanogpt_export import export_nanogpt
+from headscope.conversion.nanogpt.checkpoint import is_nanogpt, read_nanogpt
+from headscope.conversion.nanogpt.export import export_nanogpt
 from headscope.conversion.plain import export_safetensors
 from headscope.errors import UserError
 

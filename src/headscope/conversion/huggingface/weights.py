@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from headscope.checkpoint import read_foreign
-from headscope.conversion.safetensors_file import SafetensorsFile
+from headscope.conversion.huggingface.safetensors_file import SafetensorsFile
 from headscope.data.hf_tokenizer import file_in, read_object
 from headscope.errors import UserError
 

@@ -14,7 +14,7 @@ import headscope
 from headscope import nn
 
 PACKAGE = Path(headscope.__file__).parent
-WRAPPER = "headscope.conversion.own_class.modeling_headscope"
+WRAPPER = "headscope.conversion.huggingface.own_class.modeling_headscope"
 
 NOTICE = '''"""The model of headscope, from the sources of its package `headscope.nn`.
 

@@ -13,12 +13,12 @@ from typing import Any
 
 from headscope.checkpoint import Checkpoint
 from headscope.config.model import ModelConfig
-from headscope.conversion.classes import find_class
-from headscope.conversion.model_card import model_card
+from headscope.conversion.huggingface.classes import find_class
+from headscope.conversion.huggingface.model_card import model_card
+from headscope.conversion.huggingface.own_class.source import source_files
+from headscope.conversion.huggingface.proof import check_transformers, prove
+from headscope.conversion.huggingface.tokenizer_files import tokenizer_files
 from headscope.conversion.new_folder import new_folder
-from headscope.conversion.own_class.source import source_files
-from headscope.conversion.proof import check_transformers, prove
-from headscope.conversion.tokenizer_files import tokenizer_files
 from headscope.conversion.weights_file import save_weights, write_json
 from headscope.errors import UserError
 from headscope.files import write_atomically

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headscope.config.model import ModelConfig, MultiHeadConfig, RotaryConfig, StackedHeadsConfig
-from headscope.conversion.classes.sizes import Sizes
+from headscope.conversion.huggingface.classes.sizes import Sizes
 
 PARTS = ("query", "key", "value")
 

@@ -1,8 +1,6 @@
 """Writes a checkpoint in the format of nanoGPT, and proves that the logits agree.
 
 nanoGPT's `sample.py` finds the tokens in a file `meta.pkl`. If there is none, it uses GPT-2's.
-
-Shapes: B batch, T tokens, V vocab_size.
 """
 
 import pickle
@@ -13,22 +11,17 @@ import torch
 
 from headscope.checkpoint import Checkpoint, build_model
 from headscope.config.model import SingleHeadConfig
-from headscope.conversion.nanogpt import nanogpt_config, read_model, weight_names
+from headscope.conversion.nanogpt.checkpoint import nanogpt_config, read_model, weight_names
 from headscope.conversion.new_folder import new_folder
+from headscope.conversion.proof import compare_logits, probe
 from headscope.data.char_tokenizer import CharTokenizer
 from headscope.errors import UserError
-
-TOLERANCE = 1e-4
-"""The largest difference that logits may have."""
-
-COMPARED_TOKENS = 64
-"""The most tokens of a sequence that are compared."""
 
 
 def export_nanogpt(loaded: Checkpoint, output: Path) -> list[str]:
     """Writes ckpt.pt, and for a tokenizer of characters meta.pkl, to the new folder `output`.
-    Returns lines to print. Raises UserError if nanoGPT cannot express the model or the
-    tokenizer."""
+    Returns lines to print. Raises UserError if nanoGPT cannot express the model or the tokenizer.
+    Raises NotEqual, and leaves no files, if the logits differ."""
     reason = reason_against(loaded)
     if reason:
         raise UserError(f"to=nanogpt: nanoGPT cannot express this model: {reason}")
@@ -47,21 +40,15 @@ def export_nanogpt(loaded: Checkpoint, output: Path) -> list[str]:
     ]
 
 
+@torch.no_grad()
 def largest_difference(loaded: Checkpoint, path: Path) -> float:
     """The largest difference of two logits of the model `loaded` and of the nanoGPT checkpoint
-    `path`, on random tokens. Raises AssertionError if it is above `TOLERANCE`."""
+    `path`, on random tokens. Raises NotEqual if it is too large."""
     config, weights, _ = read_model(path)
-    vocab_size = loaded.model.vocab_size
-    model = build_model(config, vocab_size=vocab_size).eval()
+    model = build_model(config, vocab_size=loaded.model.vocab_size).eval()
     model.load_state_dict(weights)
-    length = min(COMPARED_TOKENS, config.block_size)
-    generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(vocab_size, (2, length), generator=generator)  # (B, T)
-    with torch.no_grad():
-        ours = loaded.model.float()(tokens.to(loaded.model.device)).cpu()  # (B, T, V)
-        difference = float((model(tokens) - ours).abs().max())
-    assert difference <= TOLERANCE * max(1.0, float(ours.abs().max())), difference
-    return difference
+    tokens, _ = probe(loaded)
+    return compare_logits(loaded.model(tokens.to(loaded.model.device)).cpu(), model(tokens))
 
 
 def reason_against(loaded: Checkpoint) -> str | None:

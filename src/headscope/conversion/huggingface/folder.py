@@ -14,12 +14,12 @@ from headscope.checkpoint.building import WithoutInitialization, build_model, no
 from headscope.checkpoint.file import is_finite
 from headscope.config.model import ModelConfig
 from headscope.config.parse import short
-from headscope.conversion.classes import CLASSES, HuggingFaceClass, class_of_type
-from headscope.conversion.classes.base import UNUSED
-from headscope.conversion.classes.table import Link, Table
+from headscope.conversion.huggingface.classes import CLASSES, HuggingFaceClass, class_of_type
+from headscope.conversion.huggingface.classes.base import UNUSED
+from headscope.conversion.huggingface.classes.table import Link, Table
+from headscope.conversion.huggingface.weights import Weights, open_weights
 from headscope.conversion.imported import imported_config
 from headscope.conversion.loaded import Loaded
-from headscope.conversion.weights import Weights, open_weights
 from headscope.data.hf_tokenizer import read_object, read_tokenizer
 from headscope.errors import UserError
 from headscope.nn import GPT

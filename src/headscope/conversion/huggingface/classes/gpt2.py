@@ -11,11 +11,11 @@ from headscope.config.model import (
     MultiHeadConfig,
     ReluSquaredConfig,
 )
-from headscope.conversion.classes.base import HuggingFaceClass
-from headscope.conversion.classes.fit import Abilities
-from headscope.conversion.classes.settings import Settings, heads, model_of
-from headscope.conversion.classes.sizes import Sizes
-from headscope.conversion.classes.table import TRANSPOSED, Table
+from headscope.conversion.huggingface.classes.base import HuggingFaceClass
+from headscope.conversion.huggingface.classes.fit import Abilities
+from headscope.conversion.huggingface.classes.settings import Settings, heads, model_of
+from headscope.conversion.huggingface.classes.sizes import Sizes
+from headscope.conversion.huggingface.classes.table import TRANSPOSED, Table
 
 
 class GPT2(HuggingFaceClass):

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from headscope.config.model import ModelConfig
-from headscope.conversion.classes import standard_form
-from headscope.conversion.classes.fit import Abilities, reason
-from headscope.conversion.classes.settings import Settings
-from headscope.conversion.classes.table import Table
+from headscope.conversion.huggingface.classes import standard_form
+from headscope.conversion.huggingface.classes.fit import Abilities, reason
+from headscope.conversion.huggingface.classes.settings import Settings
+from headscope.conversion.huggingface.classes.table import Table
 
 UNUSED = r"(^|\.)(rotary_emb\.inv_freq|attn\.(bias|masked_bias)|attention\.(bias|masked_bias))$"
 """The names of tensors in old folders that are not weights: causal masks and constants."""

@@ -23,11 +23,11 @@ from headscope.config.model import (
     RmsNormConfig,
     RotaryConfig,
 )
-from headscope.conversion.classes.base import HuggingFaceClass
-from headscope.conversion.classes.fit import HEAD_NORM_EPS, Abilities
-from headscope.conversion.classes.settings import Settings, heads, model_of
-from headscope.conversion.classes.sizes import Sizes
-from headscope.conversion.classes.table import Constant, Table, Transform
+from headscope.conversion.huggingface.classes.base import HuggingFaceClass
+from headscope.conversion.huggingface.classes.fit import HEAD_NORM_EPS, Abilities
+from headscope.conversion.huggingface.classes.settings import Settings, heads, model_of
+from headscope.conversion.huggingface.classes.sizes import Sizes
+from headscope.conversion.huggingface.classes.table import Constant, Table, Transform
 
 
 def normalized(theirs: Sequence[Tensor]) -> Tensor:

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from headscope.conversion.weights import INDEX, WHOLE
+from headscope.conversion.huggingface.weights import INDEX, WHOLE
 from headscope.errors import UserError
 
 NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)

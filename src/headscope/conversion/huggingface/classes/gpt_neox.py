@@ -14,11 +14,11 @@ from headscope.config.model import (
     ReluSquaredConfig,
     RotaryConfig,
 )
-from headscope.conversion.classes.base import HuggingFaceClass
-from headscope.conversion.classes.fit import Abilities
-from headscope.conversion.classes.settings import Settings, heads, model_of
-from headscope.conversion.classes.sizes import Sizes
-from headscope.conversion.classes.table import Table, Transform
+from headscope.conversion.huggingface.classes.base import HuggingFaceClass
+from headscope.conversion.huggingface.classes.fit import Abilities
+from headscope.conversion.huggingface.classes.settings import Settings, heads, model_of
+from headscope.conversion.huggingface.classes.sizes import Sizes
+from headscope.conversion.huggingface.classes.table import Table, Transform
 
 
 def by_head(heads: int) -> Transform:

@@ -13,10 +13,10 @@ from headscope.config.model import (
     ModelConfig,
     MultiHeadConfig,
 )
-from headscope.conversion.classes.base import HuggingFaceClass
-from headscope.conversion.classes.fit import Abilities
-from headscope.conversion.classes.settings import Settings, heads, model_of
-from headscope.conversion.classes.table import Table
+from headscope.conversion.huggingface.classes.base import HuggingFaceClass
+from headscope.conversion.huggingface.classes.fit import Abilities
+from headscope.conversion.huggingface.classes.settings import Settings, heads, model_of
+from headscope.conversion.huggingface.classes.table import Table
 
 FIXED: dict[str, tuple[Any, ...]] = {
     "expansion_ratio": (4, 4.0),

@@ -17,11 +17,11 @@ from headscope.config.model import (
     RotaryConfig,
     SwiGluConfig,
 )
-from headscope.conversion.classes.base import HuggingFaceClass
-from headscope.conversion.classes.fit import HEAD_NORM_EPS, Abilities
-from headscope.conversion.classes.settings import Settings, heads, model_of
-from headscope.conversion.classes.sizes import Sizes
-from headscope.conversion.classes.table import Table, parts
+from headscope.conversion.huggingface.classes.base import HuggingFaceClass
+from headscope.conversion.huggingface.classes.fit import HEAD_NORM_EPS, Abilities
+from headscope.conversion.huggingface.classes.settings import Settings, heads, model_of
+from headscope.conversion.huggingface.classes.sizes import Sizes
+from headscope.conversion.huggingface.classes.table import Table, parts
 
 
 class Llama(HuggingFaceClass):

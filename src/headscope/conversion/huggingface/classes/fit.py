@@ -16,7 +16,7 @@ from headscope.config.model import (
     StackedHeadsConfig,
     SwiGluConfig,
 )
-from headscope.conversion.classes.sizes import Sizes
+from headscope.conversion.huggingface.classes.sizes import Sizes
 
 HEAD_NORM_EPS = 1e-6
 """The `eps` of our norm of queries and keys (`headscope.nn.norm.HeadNorm`)."""

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from headscope.checkpoint import Checkpoint
 from headscope.config.model import AlibiConfig, RotaryConfig
-from headscope.conversion.gguf_fit import architecture
-from headscope.conversion.gguf_weights import FUSED, gguf_weights
+from headscope.conversion.gguf.fit import architecture
+from headscope.conversion.gguf.weights import FUSED, gguf_weights
+from headscope.conversion.huggingface.tokenizer_files import tokenizer_files
 from headscope.conversion.new_folder import new_folder
 from headscope.conversion.proof import NotEqual
-from headscope.conversion.tokenizer_files import tokenizer_files
 from headscope.data.tokenizer import END_OF_TEXT
 from headscope.errors import UserError
 from headscope.terminal import printable

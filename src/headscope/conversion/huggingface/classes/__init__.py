@@ -5,12 +5,12 @@ both directions. Nothing here opens a file or imports transformers.
 """
 
 from headscope.config.model import ModelConfig
-from headscope.conversion.classes.base import HuggingFaceClass
-from headscope.conversion.classes.gpt2 import GPT2
-from headscope.conversion.classes.gpt_neox import GPTNeoX
-from headscope.conversion.classes.llama import Arcee, Llama, Qwen3
-from headscope.conversion.classes.mpt import Mpt
-from headscope.conversion.classes.nanochat import NanoChat
+from headscope.conversion.huggingface.classes.base import HuggingFaceClass
+from headscope.conversion.huggingface.classes.gpt2 import GPT2
+from headscope.conversion.huggingface.classes.gpt_neox import GPTNeoX
+from headscope.conversion.huggingface.classes.llama import Arcee, Llama, Qwen3
+from headscope.conversion.huggingface.classes.mpt import Mpt
+from headscope.conversion.huggingface.classes.nanochat import NanoChat
 
 __all__ = ["CLASSES", "HuggingFaceClass", "class_of_type", "find_class", "reasons"]
 

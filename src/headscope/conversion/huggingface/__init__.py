@@ -1,0 +1,1 @@
+"""Models of transformers: opens their folders, and writes folders that transformers opens."""

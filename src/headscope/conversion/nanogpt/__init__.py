@@ -1,0 +1,1 @@
+"""Checkpoints of nanoGPT (https://github.com/karpathy/nanoGPT)."""
