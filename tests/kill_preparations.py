@@ -33,7 +33,7 @@ from functools import partial
 from pathlib import Path
 from headscope.benchmarks.encoding import TOKENIZERS
 from headscope.data.own_files import TextFiles
-from headscope.data.store import prepare_store
+from headscope.data.preparing import prepare_store
 
 prepare_store(TextFiles(path=sys.argv[1]), TOKENIZERS[sys.argv[3]], root=Path(sys.argv[2]))
 """

@@ -14,7 +14,7 @@ import headscope
 from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.report.page import page_of, snapshots_of
 from headscope.data.own_files import TextFiles
-from headscope.data.store import prepare_store
+from headscope.data.preparing import prepare_store
 from headscope.data.tokenizer import Tokenizer, bpe, byte, char
 from headscope.training.callbacks.from_config import optional_callbacks
 from headscope.training.callbacks.head_watch import HeadWatch

@@ -18,8 +18,8 @@ from headscope.data import tokenizer as tokenizers
 from headscope.data.bpe import distinct, few_words, sample
 from headscope.data.hub import Hub
 from headscope.data.own_files import TextFiles
+from headscope.data.preparing import prepare_store
 from headscope.data.shards import PROGRESS
-from headscope.data.store import prepare_store
 from headscope.errors import UserError
 
 TEXT = "".join(f"Sentence {number}: it's one of many.\n\n" for number in range(20_000))
@@ -63,7 +63,7 @@ import os, signal, sys
 from pathlib import Path
 from headscope.data import encode, pieces, text_file, tokenizer
 from headscope.data.own_files import TextFiles
-from headscope.data.store import prepare_store
+from headscope.data.preparing import prepare_store
 
 path, root, batches = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 encode.BATCH, encode.SHARD, encode.process_cores = 20_000, 3, lambda: 2

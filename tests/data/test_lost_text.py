@@ -17,7 +17,8 @@ from headscope.data.char_tokenizer import CharTokenizer
 from headscope.data.hf_tokenizer import read_tokenizer
 from headscope.data.hub import Hub
 from headscope.data.own_files import TextFiles
-from headscope.data.store import open_store, prepare_store
+from headscope.data.preparing import prepare_store
+from headscope.data.store import open_store
 from headscope.data.tokenizer import Tokenizer, byte, stored
 from headscope.errors import UserError
 from headscope.evaluation import evaluate, validation_text

@@ -17,8 +17,9 @@ from filelock import FileLock
 
 from headscope.data import tokenizer as tokenizers
 from headscope.data.own_files import TextFiles
+from headscope.data.preparing import prepare_store
 from headscope.data.shards import token_dtype
-from headscope.data.store import open_store, prepare_store
+from headscope.data.store import open_store
 from headscope.errors import UserError
 
 DOCUMENTS = [f"Speech {i % 9}: <|endoftext|> we'll été 中文🦜\n\n" * (1 + i) for i in range(12)]
@@ -124,7 +125,7 @@ PREPARE = """
 import os, signal, sys, time
 from pathlib import Path
 from headscope.data.own_files import TextFiles
-from headscope.data.store import prepare_store
+from headscope.data.preparing import prepare_store
 from headscope.data.tokenizer import byte
 
 text, root, task = sys.argv[1:]
@@ -242,7 +243,7 @@ def test_a_signal_undoes_what_is_half_made(corpus, root, monkeypatch):
         assert not list(root.iterdir())
         raise RuntimeError
 
-    monkeypatch.setattr("headscope.data.store.on_stop", on_stop)
+    monkeypatch.setattr("headscope.data.preparing.on_stop", on_stop)
     with pytest.raises(RuntimeError):
         prepare_store(corpus, tokenizers.byte, root=root, track=stopped)
 

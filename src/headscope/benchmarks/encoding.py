@@ -15,7 +15,7 @@ from headscope.data import tokenizer
 from headscope.data.built_in import Sotu
 from headscope.data.machine import process_cores
 from headscope.data.own_files import TextFiles
-from headscope.data.store import prepare_store, training_texts
+from headscope.data.preparing import prepare_store, training_texts
 from headscope.data.text_file import text_chunks
 from headscope.errors import UserError
 from headscope.stop import temporary_folder

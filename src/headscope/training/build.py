@@ -19,7 +19,8 @@ from headscope.config import build_part
 from headscope.config.training import OptimizerConfig, TrainConfig, TrainerConfig
 from headscope.data.machine import available_memory
 from headscope.data.module import TokenDataModule, validation_stride
-from headscope.data.store import TokenStore, prepare_store
+from headscope.data.preparing import prepare_store
+from headscope.data.store import TokenStore
 from headscope.data.tokenizer import stored
 from headscope.errors import UserError
 from headscope.nn import GPT
