@@ -97,6 +97,9 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(autouse=True)
-def _environment_restored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scripts set HYDRA_FULL_ERROR for their process, which here is that of all tests."""
-    monkeypatch.setenv("HYDRA_FULL_ERROR", os.environ.get("HYDRA_FULL_ERROR", "0"))
+def _environment_restored() -> Iterator[None]:
+    """The scripts set variables for their process, which here is that of all tests."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from many_processes import SCRIPT, SECONDS, TINY, Ended, end, start
+from running import Script
 
 from headscope.checkpoint import load
 from headscope.cli import command_line
@@ -26,10 +27,13 @@ def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "data.path=a, $b=c.txt"
 
 
-def sweep(*words: str) -> Ended:
+def sweep_words(*words: str) -> list[str]:
     tiny = [word for word in TINY if not word.startswith("model.heads=")]
-    command = [sys.executable, SCRIPT, "-m", *tiny, f"hydra.sweep.dir={FOLDER}", *words]
-    return end(start([*command, "trainer.max_steps=2"]))
+    return ["-m", *tiny, f"hydra.sweep.dir={FOLDER}", *words, "trainer.max_steps=2"]
+
+
+def sweep(*words: str) -> Ended:
+    return end(start([sys.executable, SCRIPT, *sweep_words(*words)]))
 
 
 def rows() -> list[dict[str, str]]:
@@ -38,10 +42,11 @@ def rows() -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("launcher", ["joblib", "submitit_local"])
-def test_runs_in_parallel_share_tokens_and_one_failure_is_listed(launcher: str, text: str) -> None:
+def test_runs_in_parallel_share_tokens_and_one_failure_is_listed(
+    launcher: str, text: str, script: Script
+) -> None:
     pytest.importorskip(f"hydra_plugins.hydra_{launcher.partition('_')[0]}_launcher")
-    words = [text, f"hydra/launcher={launcher}", "model.heads=2,3,4"]
-    ended = sweep(*words)
+    ended = sweep(text, f"hydra/launcher={launcher}", "model.heads=2,3,4")
     assert ended.code == 1
     assert "Traceback" not in ended.err
     assert ended.err.splitlines()[-1].startswith("  model.heads=3: ")
@@ -55,14 +60,15 @@ def test_runs_in_parallel_share_tokens_and_one_failure_is_listed(launcher: str, 
     assert [row["state"] for row in table] == ["best", "finished", "failed"]
     assert float(table[0]["val_loss"]) <= float(table[1]["val_loss"])
     assert (FOLDER / "sweep.png").stat().st_size > 0
-    before = (FOLDER / "0/checkpoints/last.ckpt").stat().st_mtime_ns
-    (FOLDER / "2/summary.json").unlink()  # as if the process had been killed
     if launcher == "joblib":
-        assert sweep(*words).code == 1
+        before = (FOLDER / "0/checkpoints/last.ckpt").stat().st_mtime_ns
+        (FOLDER / "2/summary.json").unlink()  # as if the process had been killed
+        said = script("train", *sweep_words(text, "model.heads=2,3,4"))  # by another launcher
+        assert said.code == 1
         assert rows() == table
         assert (FOLDER / "0/checkpoints/last.ckpt").stat().st_mtime_ns == before
-        assert "already finished" in (FOLDER / "0.log").read_text()
-        assert "at step 2 of 2" in (FOLDER / "2.log").read_text()
+        assert "already finished" in said.out
+        assert "at step 2 of 2" in said.out
 
 
 def test_a_failed_trial_does_not_end_the_study(text: str) -> None:

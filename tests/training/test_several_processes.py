@@ -120,23 +120,8 @@ def test_several_processes_train_as_one(
     )
 
 
-@linux
-@pytest.mark.parametrize(("strategy", "dropout"), [("ddp", 0.1), ("fsdp", 0)])
-def test_a_killed_run_continues_with_any_number_of_processes(
-    strategy: str,
-    dropout: float,
-    alone: Path,
-    speeches: Path,
-    script: Script,
-) -> None:
-    words = [
-        *(*TINY, f"data.path={speeches}", f"store_dir={alone / 'data'}"),
-        *("trainer.max_steps=20", "trainer.val_every_steps=5", f"model.dropout={dropout}"),
-        *("callbacks.save_every_minutes=0", f"trainer.strategy={strategy}", "optimizer=adamw"),
-        "callbacks.keep_steps=[3]",
-    ]
-    whole = train("lightning", 2, *words, "hydra.run.dir=outputs/whole")
-    assert whole.code == 0, whole.err
+def kill(script: Script, *words: str) -> None:
+    """Starts outputs/killed with two processes, and kills them. Its checkpoints can be used."""
     killed = start([*command("lightning", 2), *words, "hydra.run.dir=outputs/killed"])
     children = wait_for_steps(killed, 7)
     for child in children:  # a process that does not run ends, too
@@ -145,27 +130,51 @@ def test_a_killed_run_continues_with_any_number_of_processes(
     assert end(killed).code == -9
     wait_for_end(children)
     assert not Path("outputs/killed/summary.json").exists()
-    sharded = list(Path("outputs/killed/checkpoints").glob("shards_*/*.safetensors"))
-    assert bool(sharded) == (strategy == "fsdp")
-    # The checkpoints of a running or killed run can be used, too.
     for name in ("last", "best", "step_000003"):
         said = script("sample", f"checkpoint=outputs/killed/checkpoints/{name}.ckpt")
         assert said.code == 0, said.err
-    count = 1 if dropout else 4
-    shutil.copytree("outputs/killed", "outputs/other_count")
-    same = train("lightning", 2, "resume=outputs/killed")
+
+
+KILLED = [
+    *TINY,
+    *("trainer.max_steps=20", "trainer.val_every_steps=5", "optimizer=adamw"),
+    *("callbacks.save_every_minutes=0", "callbacks.keep_steps=[3]"),
+]
+
+
+@linux
+def test_a_killed_run_continues_bit_by_bit(alone: Path, speeches: Path, script: Script) -> None:
+    words = [*KILLED, f"data.path={speeches}", f"store_dir={alone / 'data'}", "model.dropout=0.1"]
+    whole = train("lightning", 2, *words, "hydra.run.dir=outputs/whole")
+    assert whole.code == 0, whole.err
+    kill(script, *words)
+    shutil.copytree("outputs/killed", "outputs/one_process")
+    same = train("torchrun", 2, "resume=outputs/killed")
     assert same.code == 0, same.err
     one, other = weights("outputs/whole"), weights("outputs/killed")
     assert all(torch.equal(one[name], other[name]) for name in one)
-    assert not list(Path("outputs/killed/checkpoints").glob("shards_*"))
-    # Dropout draws other numbers with another number of processes.
-    tolerance = 0.05 if dropout else 2e-6
-    run = "outputs/other_count"
-    other_count = train("lightning", count, f"resume={run}", f"trainer.devices={count}")
-    assert other_count.code == 0, other_count.err
-    assert f"processes   2 before, {count} now" in other_count.out
-    loss = summary(run)["val_loss"]
-    assert loss == pytest.approx(summary("outputs/whole")["val_loss"], rel=tolerance)
+    # One process draws other numbers for dropout.
+    said = script("train", "resume=outputs/one_process", "trainer.devices=1")
+    assert said.code == 0, said.err
+    assert "processes   2 before, 1 now" in said.out
+    loss = summary("outputs/one_process")["val_loss"]
+    assert loss == pytest.approx(summary("outputs/whole")["val_loss"], rel=0.05)
+
+
+@linux
+def test_shards_of_a_killed_run_continue_in_more_processes(
+    alone: Path, speeches: Path, script: Script
+) -> None:
+    words = [*KILLED, f"data.path={speeches}", f"store_dir={alone / 'data'}"]
+    kill(script, *words, "trainer.strategy=fsdp")
+    checkpoints = Path("outputs/killed/checkpoints")
+    assert list(checkpoints.glob("shards_*/*.safetensors"))
+    resumed = train("lightning", 4, "resume=outputs/killed", "trainer.devices=4")
+    assert resumed.code == 0, resumed.err
+    assert "processes   2 before, 4 now" in resumed.out
+    assert not list(checkpoints.glob("shards_*"))
+    assert script("train", *words, "hydra.run.dir=outputs/whole").code == 0
+    assert_same_training("outputs/whole", "outputs/killed")
 
 
 @linux
@@ -204,10 +213,6 @@ def test_a_signal_to_any_process_saves_and_ends_all(
     wait_for_end(children)
     step = int(ended.out.split("Saved at step ")[1].split(".")[0].replace(",", ""))
     assert read(Path("outputs/run/checkpoints/last.ckpt"))["global_step"] == step
-    if way == "torchrun":  # other tests resume runs that Lightning has started
-        resumed = train(way, 2, "resume=outputs/run", f"trainer.max_steps={step + 3}")
-        assert resumed.code == 0, resumed.err
-        assert summary("outputs/run")["steps"] == step + 3
 
 
 @linux
@@ -230,11 +235,10 @@ def test_a_crash_of_one_process_ends_all(
     wait_for_end(children)
 
 
-def test_an_error_is_printed_once(speeches: Path, tmp_path: Path) -> None:
-    os.chdir(tmp_path)
+def test_an_error_is_printed_once(script: Script, speeches: Path) -> None:
     words = [*TINY, f"data.path={speeches}", "trainer.batch_size=9"]
-    for way in ("lightning", "torchrun"):
-        ended = train(way, 2, *words)
+    # Lightning starts the other process later.
+    for ended in (train("torchrun", 2, *words), script("train", *words, "trainer.devices=2")):
         assert ended.code == 1, ended.err
         lines = [line for line in ended.err.splitlines() if line.startswith("Error: ")]
         assert lines == [
