@@ -320,7 +320,8 @@ def test_the_script_converts_in_and_out(script: Script, text, tmp_path):
     torch.save(changed(), "ckpt.pt")
     said = script("convert", "source=ckpt.pt", f"text={text}", "output=outputs/nanogpt")
     assert said.code == 0, said.err
-    assert said.out.startswith("Wrote outputs/nanogpt: ")
+    assert said.out.startswith("Imported: ")
+    assert "sample.py checkpoint=outputs/nanogpt" in said.out
     said = script("convert", "checkpoint=outputs/nanogpt", "to=nanogpt", "output=again")
     assert said.code == 0, said.err
     assert "logits differ by at most" in said.out

@@ -31,12 +31,15 @@ def export_nanogpt(loaded: Checkpoint, output: Path) -> list[str]:
         torch.save(nanogpt_content(loaded, name), folder / "ckpt.pt")
         if isinstance(tokenizer, CharTokenizer):
             (folder / "meta.pkl").write_bytes(pickle.dumps(meta(tokenizer)))
-            lines = [f"Copy {output / 'meta.pkl'} to the folder data/{name}/ in nanoGPT"]
+            data = f"data/{name}"
+            lines = [f"  mkdir -p {data} && cp {output.absolute() / 'meta.pkl'} {data}/"]
         difference = largest_difference(loaded, folder / "ckpt.pt")
     return [
-        f"Wrote {output}: read again, its logits differ by at most {difference:.1e}",
+        f"Checked: {output}/ckpt.pt was read again, and its logits differ by at most "
+        f"{difference:.1e}.",
+        f"Written: {output}/. To sample, in the folder of nanoGPT:",
         *lines,
-        f"Sample in nanoGPT: python sample.py --out_dir={output.absolute()}",
+        f"  python sample.py --out_dir={output.absolute()} --device=cpu",
     ]
 
 
