@@ -201,7 +201,8 @@ def _tokenizer(text: Path | None, vocab_size: int, path: Path) -> Tokenizer:
         if len(alphabet) != vocab_size:
             raise UserError(
                 f"text={text} has {len(alphabet)} different characters, but {path} has "
-                f"{vocab_size} tokens: name the text that the model was trained on"
+                f"{vocab_size} tokens: name the text that the model was trained on, or if "
+                "headscope exported the model, use the run that it came from"
             )
         return CharTokenizer(alphabet, special_tokens=False)
     if vocab_size not in GPT2_SIZES:
