@@ -203,6 +203,15 @@ def test_find_takes_a_file_a_run_or_the_newest_run(tmp_path):
         checkpoint.find(None, **outputs)
 
 
+def test_a_model_of_another_tool_must_be_converted(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"scripts/convert\.py"):
+        checkpoint.find(str(tmp_path))
+    torch.save({"model": {}}, tmp_path / "ckpt.pt")
+    with pytest.raises(ValueError, match=r"scripts/convert\.py"):
+        checkpoint.read(tmp_path / "ckpt.pt")
+
+
 def test_a_device_that_is_not_here_is_refused():
     assert checkpoint.pick_device("cpu") == torch.device("cpu")
     assert checkpoint.pick_device("auto").type in ("cpu", "cuda", "mps")

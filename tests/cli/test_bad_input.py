@@ -23,6 +23,9 @@ def assert_one_line(said: Said, *words: str) -> None:
     [
         (["model.haeds=8"], ["model.haeds", "heads"]),
         (["modle.heads=8"], ["modle", "model"]),
+        (["max_steps=10"], ["max_steps", "did you mean trainer.max_steps?"]),
+        (["--max_steps=10"], ["--max_steps=10", " max_steps=10", "--help"]),
+        (["seed=1", "--batch_size", "8"], ["--batch_size", " batch_size=VALUE"]),
         (["model.heads=two"], ["model.heads", "two"]),
         (["trainer.max_steps=1.5"], ["trainer.max_steps", "1.5"]),
         (["model=gtp"], ["model/gtp", "gpt"]),

@@ -198,19 +198,22 @@ def test_the_characters_of_every_token_are_written(tmp_path):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["model/position=rotary"], r"model\.position=Rotary"),
-        (["model/norm=rms"], r"model\.norm=rms_norm"),
-        (["model/activation=gelu_tanh"], r"model\.activation=gelu_tanh"),
-        (["model/feed_forward=swiglu"], r"model\.feed_forward=SwiGLU"),
-        (["model.tied_head=false"], r"model\.tied_head=False"),
+        (["model/position=rotary"], r"model/position=rotary, and nanoGPT has learned"),
+        (["model/norm=rms"], r"model/norm=rms, "),
+        (["model/activation=gelu_tanh"], r"model/activation=gelu_tanh, "),
+        (["model/feed_forward=swiglu"], r"model/feed_forward=swiglu, "),
+        (["model.tied_head=false"], r"model\.tied_head=false, and nanoGPT has true"),
         (["model.ngrams=2"], r"model\.ngrams=2"),
         (["model.logit_cap=15"], r"model\.logit_cap=15"),
-        (["model.norm.eps=1e-6"], r"model\.norm=layer_norm"),
+        (["model.norm.eps=1e-6"], r"model\.norm\.eps=1e-06, and nanoGPT has 1e-05"),
         (["model.ff_dim=24"], r"model\.ff_dim=24"),
         (["model.head_dim=8"], r"model\.head_dim=8"),
         (["model/attention=multi_query"], r"model\.kv_heads=1"),
-        (["model.attention.qk_norm=true"], r"model\.attention=multi_head"),
-        (["model.document_mask=true"], r"model\.document_mask=True"),
+        (
+            ["model.attention.qk_norm=true"],
+            r"model\.attention\.qk_norm=true, and",
+        ),
+        (["model.document_mask=true"], r"model\.document_mask=true, "),
     ],
 )
 def test_a_model_that_nanogpt_cannot_express_is_refused_with_the_reason(tmp_path, words, reason):
@@ -320,7 +323,8 @@ def test_the_script_converts_in_and_out(script: Script, text, tmp_path):
     torch.save(changed(), "ckpt.pt")
     said = script("convert", "source=ckpt.pt", f"text={text}", "output=outputs/nanogpt")
     assert said.code == 0, said.err
-    assert said.out.startswith("Wrote outputs/nanogpt: ")
+    assert said.out.startswith("Imported: ")
+    assert "sample.py checkpoint=outputs/nanogpt" in said.out
     said = script("convert", "checkpoint=outputs/nanogpt", "to=nanogpt", "output=again")
     assert said.code == 0, said.err
     assert "logits differ by at most" in said.out

@@ -294,6 +294,7 @@ def test_a_port_in_use_is_one_line(
         (["trainer.strategy=dp"], "trainer.strategy=dp must be one of"),
         (["trainer.devices=0"], "trainer.devices=0 must be auto, a number"),
         (["trainer.devices=[0,1]"], "trainer.devices=[0, 1]: this machine has"),
+        (["trainer.devices=5000"], "trainer.devices=5000: this machine has"),
     ],
 )
 def test_impossible_devices(

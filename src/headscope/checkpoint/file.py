@@ -23,6 +23,9 @@ from headscope.errors import UserError
 
 FORMAT = 4
 
+CONVERT = "python scripts/convert.py source=... output=outputs/..."
+"""For messages: the command that converts a model of another tool."""
+
 DEPTH = 64
 """Maximum nesting depth of the dictionaries and lists in a checkpoint."""
 
@@ -204,7 +207,10 @@ def check_content(content: Any, *, nodes: int, size: int) -> None:
     check_tensors(content, nodes=nodes, size=size)
     entry = content.get("headscope") if isinstance(content, dict) else None
     if not isinstance(entry, dict):
-        raise Damaged("it has no entry headscope")
+        raise Damaged(
+            "it has no entry headscope, so it is not a checkpoint of headscope; a model of another "
+            f"tool must be converted first: {CONVERT}"
+        )
     # The type is checked first, because a malicious file may contain a tensor here.
     if type(entry.get("format")) is not int or entry["format"] != FORMAT:
         raise Damaged("it was written by another version of headscope")

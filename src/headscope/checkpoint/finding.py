@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from headscope.checkpoint.file import read
+from headscope.checkpoint.file import CONVERT, read
 from headscope.errors import UserError
 from headscope.terminal import printable
 
@@ -41,6 +41,11 @@ def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("ou
             return _last_if_damaged(best, last)
         if last.is_file():
             return last
+        if (path / "config.json").is_file():
+            raise UserError(
+                f"{key}={path} is not a run, but a folder with a config.json: convert a Hugging "
+                f"Face model first: {CONVERT}"
+            )
         raise UserError(
             f"{key}={path} has no checkpoints/best.ckpt: it is not a run, or it has not saved a "
             f"checkpoint yet; name another run or a file with {key}="

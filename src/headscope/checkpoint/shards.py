@@ -1,5 +1,5 @@
-"""Sharded checkpoints: a checkpoint file without its large tensors, and beside it a folder in which
-each process has written its parts of these tensors.
+"""Sharded checkpoints: a checkpoint file without its large tensors, and next to it a folder in
+which each process has written its parts of these tensors.
 
 The parts are safetensors files, written and read by torch.distributed.checkpoint. Such a file has
 no code: only raw numbers, and a JSON header with names, types and sizes. In the checkpoint file, an

@@ -23,6 +23,7 @@ from headscope.cli.words import (
     HELP,
     MULTIRUN,
     check_encoding,
+    check_flags,
     check_groups,
     flags_first,
     implied_data,
@@ -93,6 +94,7 @@ def run(
         if processes.starter() != "lightning":
             typed = [plain_word(word) for word in flags_first(words)]
             check_encoding(typed)
+            check_flags(typed)
             check_groups(typed)
             if MULTIRUN & set(typed):
                 processes.check_sweep()

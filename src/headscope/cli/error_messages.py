@@ -116,6 +116,13 @@ def _plain_reason(error: OmegaConfBaseException) -> str:
 def _suggestion(error: OmegaConfBaseException) -> str:
     fields = getattr(error.object_type, "__dataclass_fields__", {})
     known = [name for name in fields if not name.startswith("_")]
+    inside = [
+        f"{name}.{error.key}"
+        for name in known
+        if error.key in getattr(fields[name].type, "__dataclass_fields__", {})
+    ]
+    if inside:
+        return f"; did you mean {' or '.join(inside)}?"
     close = difflib.get_close_matches(str(error.key), known, n=1)
     if close:
         return f"; did you mean {close[0]}?"

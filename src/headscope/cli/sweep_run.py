@@ -49,7 +49,7 @@ def run_elsewhere(task: Callable[[Any], Any], config: Any) -> Any:
     a `Failure`.
 
     Runs in parallel would mix their output, so the output goes to `<folder>.log`. When the run is
-    told to stop, it saves, and the process ends with 128 + the signal's number.
+    stopped by a signal, it saves, and the process ends with 128 + the signal's number.
     """
     hydra = HydraConfig.get()
     log = Path(f"{hydra.runtime.output_dir}.log")

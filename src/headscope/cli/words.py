@@ -67,6 +67,12 @@ HYDRA_KEYS = frozenset({"hydra.run.dir", "hydra.sweep.dir"})
 GROUP = re.compile(r"[a-z_/]+")
 MULTIRUN = {"-m", "--multirun"}
 HELP = {"-h", "--help"}
+FLAGS = (
+    *("--help", "--hydra-help", "--version", "--cfg", "--resolve", "--package", "--run"),
+    *("--multirun", "--shell-completion", "--config-path", "--config-name", "--config-dir"),
+    *("--experimental-rerun", "--info"),
+)
+"""The long flags of Hydra. Each may be shortened, as in --multi."""
 NAME = re.compile(r"[^\W_][\w .+=@-]*")
 MAX_NAME_BYTES = 200
 """Maximum length of `name=` in bytes. The name of a run folder also contains the date and time,
@@ -206,6 +212,19 @@ def check_encoding(arguments: Sequence[str]) -> None:
             f"{os.getcwd()}: the path contains ${{, which Hydra would interpolate: rename the "
             "folder"
         )
+
+
+def check_flags(typed: Sequence[str]) -> None:
+    """Raises UserError when an argument begins with -- and is not a flag of Hydra, as when a key is
+    written like an option of other programs: `--seed=1`."""
+    for argument in typed:
+        flag, equals, value = argument.partition("=")
+        if flag.startswith("--") and not any(name.startswith(flag) for name in FLAGS):
+            word = f"{flag.lstrip('-')[:80]}={value[:80] if equals else 'VALUE'}"
+            raise UserError(
+                f"{argument[:200]} is not a flag: keys have no --, as in {word}; --help lists all "
+                "keys"
+            )
 
 
 def check_name(typed: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from headscope.stop import on_stop
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder beside `path`, which is renamed to `path` when the `with` block ends. If
+    """A temporary folder next to `path`, which is renamed to `path` when the `with` block ends. If
     the block raises an exception or a signal ends the process, the folder is removed. So `path`
     never contains half of the files.
 

@@ -27,8 +27,8 @@ def track(batches: Iterable[Batch], size: int | None, *, console: Console) -> It
     speed and the time left if `size`, the number of bytes, is known. If the output is not a
     terminal, prints one line instead."""
     if not console.is_terminal:
-        of = "" if size is None else f" {size / 1e6:,.1f} MB"
-        console.print(f"Encoding{of} of text", highlight=False)
+        amount = "text" if size is None else f"{size / 1e6:,.1f} MB of text"
+        console.print(f"Encoding {amount}", highlight=False)
         yield from batches
         return
     columns = [

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from headscope import stop
 from headscope.config.parse import short
 from headscope.config.training import TrainerConfig
+from headscope.data.machine import process_cores
 from headscope.errors import UserError, first_line
 from headscope.training.process import silence_libraries
 from headscope.training.run_folder import how_to_resume, is_run
@@ -37,6 +38,10 @@ process."""
 REPORT_SECONDS = 5.0
 """Time that a process other than the first waits before it reports an error. If the first process
 has the same error, all processes end within this time, so that the error is printed once."""
+
+PROCESSES_ON_ANY_CPU = 4
+"""Up to this number, processes may share cores, so that a run with several devices can be tried on
+a small machine."""
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -220,6 +225,12 @@ def check_devices(settings: TrainerConfig) -> None:
         )
     if not is_list and gpus and devices > gpus:
         raise UserError(f"trainer.devices={devices}: this machine has {gpus} GPUs")
+    cores = process_cores()
+    if not is_list and not gpus and devices > max(cores, PROCESSES_ON_ANY_CPU):
+        raise UserError(
+            f"trainer.devices={devices}: this machine has {cores} cores and no GPU that can be "
+            f"used, and each device of a CPU is a process: give a number up to {cores}"
+        )
 
 
 def check_sweep() -> None:

@@ -36,7 +36,7 @@ def export_gguf(loaded: Checkpoint, output: Path) -> list[str]:
     its tokenizer. Raises NotEqual if the file, read again, has other weights.
     """
     if find_spec("gguf") is None:
-        raise UserError("to=gguf needs the package gguf: pip install 'headscope[gguf]'")
+        raise UserError("to=gguf needs the package gguf: pip install -e '.[gguf]'")
     name, reason = architecture(loaded.config.model)
     if name is None:
         raise UserError(f"to=gguf: {reason}; use to=huggingface or to=safetensors")

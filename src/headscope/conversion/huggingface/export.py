@@ -45,7 +45,7 @@ def export_huggingface(loaded: Checkpoint, output: Path) -> list[str]:
         write_atomically(folder / "README.md", card)
     return [
         proof.sentence(),
-        f"The greedy text: {proof.text!r}",
+        f"Random tokens and their greedy continuation: {proof.text!r}",
         f"Written: {output}/ ({proof.class_name}). To load it:",
         *(f"  {line}" for line in load(str(output)).splitlines()),
     ]

@@ -43,7 +43,10 @@ def load_folder(folder: Path, *, block_size: int | None = None) -> Loaded:
     """
     hf = read_object(folder, "config.json")
     if not hf:
-        raise UserError(f"{folder} has no config.json: it is not a folder of a Hugging Face model")
+        raise UserError(
+            f"{folder} has no config.json: it is not a folder of a Hugging Face model; a "
+            "run of headscope is converted with checkpoint= and to="
+        )
     theirs = class_of(hf, folder)
     try:
         longest = theirs.model_config(hf).block_size

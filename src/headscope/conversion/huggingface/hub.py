@@ -25,7 +25,10 @@ def folder_of(source: str) -> Path:
     if path.is_dir():
         return path
     if path.exists() or path.is_symlink():
-        raise UserError(f"source={source} is a file: name the folder of a Hugging Face model")
+        raise UserError(
+            f"source={source} is a file: name the folder of a Hugging Face model, or a "
+            "checkpoint of nanoGPT, which ends in .pt"
+        )
     if not NAME.fullmatch(source) or ".." in source:
         raise UserError(f"source={source} does not exist: name a folder or a model on the hub")
     return download(source)

@@ -52,7 +52,7 @@ def check_transformers() -> None:
     """Raises UserError if transformers is not installed."""
     if find_spec("transformers") is None:
         raise UserError(
-            "to=huggingface needs the package transformers: pip install 'headscope[huggingface]'"
+            "to=huggingface needs the package transformers: pip install -e '.[huggingface]'"
         )
 
 

@@ -163,9 +163,10 @@ def _our_weights(state: dict[Any, Any], config: ModelConfig, path: Path) -> dict
     # Without fused attention, nanoGPT stores the causal mask of each block.
     found = {name: weight for name, weight in found.items() if not name.endswith(".attn.bias")}
     names = weight_names(min(config.layers, len(found)), bias=config.bias)
-    missing = sorted(names.keys() ^ found.keys())
-    if missing or config.layers > len(found):
-        raise UserError(f"{path}: {missing[:1]} is missing, or is not a weight of nanoGPT")
+    for name in sorted(found.keys() - names.keys())[:1]:
+        raise UserError(f"{path}: {name[:80]!r} is not a weight of nanoGPT's model")
+    for name in sorted(names.keys() - found.keys())[:1]:
+        raise UserError(f"{path}: the weight {name!r} of nanoGPT's model is missing")
     for name, weight in found.items():
         if not isinstance(weight, Tensor) or not weight.is_floating_point():
             raise UserError(f"{path}: its weight {name} is not a floating-point tensor")
@@ -200,7 +201,8 @@ def _tokenizer(text: Path | None, vocab_size: int, path: Path) -> Tokenizer:
         if len(alphabet) != vocab_size:
             raise UserError(
                 f"text={text} has {len(alphabet)} different characters, but {path} has "
-                f"{vocab_size} tokens: name the text that the model was trained on"
+                f"{vocab_size} tokens: name the text that the model was trained on, or if "
+                "headscope exported the model, use the run that it came from"
             )
         return CharTokenizer(alphabet, special_tokens=False)
     if vocab_size not in GPT2_SIZES:

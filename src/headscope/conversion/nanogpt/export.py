@@ -11,6 +11,7 @@ import torch
 
 from headscope.checkpoint import Checkpoint, build_model
 from headscope.config.model import SingleHeadConfig
+from headscope.conversion.huggingface.classes.fit import choice_of
 from headscope.conversion.nanogpt.checkpoint import nanogpt_config, read_model, weight_names
 from headscope.conversion.new_folder import new_folder
 from headscope.conversion.proof import compare_logits, probe
@@ -31,12 +32,15 @@ def export_nanogpt(loaded: Checkpoint, output: Path) -> list[str]:
         torch.save(nanogpt_content(loaded, name), folder / "ckpt.pt")
         if isinstance(tokenizer, CharTokenizer):
             (folder / "meta.pkl").write_bytes(pickle.dumps(meta(tokenizer)))
-            lines = [f"Copy {output / 'meta.pkl'} to the folder data/{name}/ in nanoGPT"]
+            data = f"data/{name}"
+            lines = [f"  mkdir -p {data} && cp {output.absolute() / 'meta.pkl'} {data}/"]
         difference = largest_difference(loaded, folder / "ckpt.pt")
     return [
-        f"Wrote {output}: read again, its logits differ by at most {difference:.1e}",
+        f"Checked: {output}/ckpt.pt was read again, and its logits differ by at most "
+        f"{difference:.1e}.",
+        f"Written: {output}/. To sample, in the folder of nanoGPT:",
         *lines,
-        f"Sample in nanoGPT: python sample.py --out_dir={output.absolute()}",
+        f"  python sample.py --out_dir={output.absolute()} --device=cpu",
     ]
 
 
@@ -73,19 +77,29 @@ def reason_against(loaded: Checkpoint) -> str | None:
     for key, value in vars(config).items():
         allowed = same.get(key, (getattr(theirs, key),))
         if key not in free and value not in allowed:
-            return f"model.{key}={_shown(value)}, and nanoGPT has {_shown(allowed[0])}"
+            alike = (each for each in allowed if type(each) is type(value))
+            return first_difference(key, value, next(alike, allowed[0]))
     tokenizer = loaded.tokenizer
     if not isinstance(tokenizer, CharTokenizer) and tokenizer.name != "gpt2":
         return f"its tokenizer is {tokenizer.name}, and nanoGPT's sample.py knows char and gpt2"
     return None
 
 
-def _shown(value: Any) -> str:
-    """A value of the configuration, or the name and the values of a part."""
-    if not hasattr(value, "_target_"):
-        return "null" if value is None else str(value)
-    values = {key: each for key, each in vars(value).items() if not key.startswith("_")}
-    return f"{value._target_.rpartition('.')[2]}{values or ''}"
+def first_difference(key: str, ours: Any, theirs: Any) -> str:
+    """The first difference of two values of `model.<key>`, in the words of the command line."""
+    if type(ours) is type(theirs) and hasattr(ours, "_target_"):
+        pairs = [(name, each, getattr(theirs, name)) for name, each in vars(ours).items()]
+        name, ours, theirs = next(pair for pair in pairs if pair[1] != pair[2])
+        key = f"{key}.{name}"
+    separator = "/" if hasattr(ours, "_target_") else "."
+    return f"model{separator}{key}={_shown(key, ours)}, and nanoGPT has {_shown(key, theirs)}"
+
+
+def _shown(key: str, value: Any) -> str:
+    """The name of a part in conf/model/<key>, or another value as YAML."""
+    if hasattr(value, "_target_"):
+        return choice_of(key, type(value))
+    return "null" if value is None else str(value).lower()
 
 
 def nanogpt_content(loaded: Checkpoint, dataset: str) -> dict[str, Any]:
