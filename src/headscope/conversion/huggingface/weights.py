@@ -108,15 +108,17 @@ def _sharded(folder: Path, index: str, stack: ExitStack) -> Weights:
     names = read_object(folder, index).get("weight_map")
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
         raise UserError(f"{folder / index} has no weight_map")
-    opened: dict[str, WeightsFile] = {}
+    files: dict[str, WeightsFile] = {}  # all tensors in the files, as transformers reads them
     for name in sorted(set(names.values())):
         if not SHARD.fullmatch(name) or not index.startswith(("model", "pytorch_model")):
             raise UserError(f"{folder / index} names {name[:80]!r}, which is not a file of weights")
         path = file_in(folder, name)
         if path is None:
             raise UserError(f"{folder / name} is missing, which {index} names")
-        opened[name] = _open(path, stack)
-    for name, shard in names.items():
-        if name not in opened[shard].shapes:
-            raise UserError(f"{folder / shard} has no tensor {name[:80]!r}, which {index} names")
-    return Weights({name: opened[shard] for name, shard in names.items()})
+        opened = _open(path, stack)
+        if twice := files.keys() & opened.shapes.keys():
+            raise UserError(f"the tensor {min(twice)[:80]!r} is in {path} and in another file")
+        if missing := {key for key in names if names[key] == name} - opened.shapes.keys():
+            raise UserError(f"{path} has no tensor {min(missing)[:80]!r}, which {index} names")
+        files |= dict.fromkeys(opened.shapes, opened)
+    return Weights(files)
