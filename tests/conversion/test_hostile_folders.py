@@ -74,6 +74,20 @@ def test_a_pickle_with_code(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert not (folder / "attacked").exists()
 
 
+def test_the_old_format_of_torch(folder: Path) -> None:
+    weights = load_file(folder / WEIGHTS)
+    (folder / WEIGHTS).unlink()
+    file = folder / "pytorch_model.bin"
+    torch.save(weights, file, _use_new_zipfile_serialization=False)
+    refused(folder, "torch before 1.6", "save_pretrained")
+
+
+def test_a_link_that_leads_to_itself(folder: Path) -> None:
+    (folder / WEIGHTS).unlink()
+    (folder / WEIGHTS).symlink_to(WEIGHTS)
+    refused(folder, WEIGHTS, "link")
+
+
 def test_code_in_the_folder_is_not_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     (folder / "modeling.py").write_text("import os; os.mkdir('attacked')")

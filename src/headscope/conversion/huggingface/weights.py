@@ -29,6 +29,9 @@ INDEX = ".index.json"
 """If the weights are in several files, an additional file names them: model.safetensors.index.json
 or pytorch_model.bin.index.json."""
 
+OLD = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19"
+"""The first bytes of a file that torch.save wrote before version 1.6: a pickled constant."""
+
 SHARD = re.compile(r"[\w-][\w.-]*\.(safetensors|bin)", re.ASCII)
 
 
@@ -51,6 +54,7 @@ class PickledFile:
     tensors, which are mapped from the file."""
 
     def __init__(self, path: Path) -> None:
+        check_not_old(path)
         content = read_foreign(path)
         for name, tensor in content.items():
             if not isinstance(name, str) or not isinstance(tensor, Tensor):
@@ -61,6 +65,20 @@ class PickledFile:
 
     def rows(self, name: str, start: int, stop: int) -> Tensor:
         return self.tensors[name][start:stop].clone()
+
+
+def check_not_old(path: Path) -> None:
+    """Raises UserError if a version of torch before 1.6 wrote the file."""
+    try:
+        with path.open("rb") as file:
+            old = file.read(len(OLD)) == OLD
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+    if old:
+        raise UserError(
+            f"{path} has the format of torch before 1.6, which is not read: load the folder with "
+            "from_pretrained of transformers, and save it with save_pretrained"
+        )
 
 
 class Weights:
