@@ -21,10 +21,10 @@ def estimate(composed: DictConfig) -> None:
     plain: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     planned = parse(PlanConfig, plain.pop("estimate"), "estimate")
     config = parse(TrainConfig, plain)
-    if config.init_from is not None:
+    start = config.init_from
+    if start is not None:
         config = with_trained_model(config, list(HydraConfig.get().overrides.task))
-        stored = trained_vocab_size(config.init_from)
-        planned = replace(planned, vocab_size=planned.vocab_size or stored)
+        planned = replace(planned, vocab_size=planned.vocab_size or trained_vocab_size(start))
     print(json_text(plan(config, planned), indent=2))
 
 
