@@ -48,9 +48,13 @@ def replacing(path: Path, *, size: int = 0) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         scratch.replace(path)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
+        # When writing fails, torch.save raises RuntimeError while it handles the file's OSError.
+        cause = error if isinstance(error, OSError) else error.__context__
+        if not isinstance(cause, OSError):
+            raise
         _remove(scratch)  # now, because the message shows the free space
-        raise UserError(cannot_write(path, error, size=size)) from error
+        raise UserError(cannot_write(path, cause, size=size)) from error
     finally:
         _remove(scratch)
 

@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import resource
 import struct
 import tracemalloc
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from foreign_models import edit, foreign_model, write_folder
 from running import Script
 from safetensors.torch import load_file, save_file
 
+from headscope.conversion.convert import import_model
 from headscope.conversion.huggingface.folder import load_folder
 from headscope.errors import UserError
 
@@ -72,6 +74,20 @@ def test_a_pickle_with_code(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     torch.save(weights | {"transformer.wte.weight": large}, folder / "pytorch_model.bin")
     refused(folder, "more elements than are stored")
     assert not (folder / "attacked").exists()
+
+
+def test_the_old_format_of_torch(folder: Path) -> None:
+    weights = load_file(folder / WEIGHTS)
+    (folder / WEIGHTS).unlink()
+    file = folder / "pytorch_model.bin"
+    torch.save(weights, file, _use_new_zipfile_serialization=False)
+    refused(folder, "torch before 1.6", "save_pretrained")
+
+
+def test_a_link_that_leads_to_itself(folder: Path) -> None:
+    (folder / WEIGHTS).unlink()
+    (folder / WEIGHTS).symlink_to(WEIGHTS)
+    refused(folder, WEIGHTS, "link")
 
 
 def test_code_in_the_folder_is_not_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,3 +283,15 @@ def test_nothing_is_left_of_a_failed_conversion(script: Script, folder: Path) ->
     assert said.err.count("\n") == 1
     assert "strange" in said.err
     assert not Path("outputs").exists()
+
+
+def test_no_space(folder: Path, tmp_path: Path) -> None:
+    """One line with the size, and nothing is left."""
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(UserError, match=r"could not be written: .*it needs at least [\d,]+"):
+            import_model(str(folder), tmp_path / "out" / "new")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    assert not [path for path in tmp_path.rglob("*") if "new" in path.name]

@@ -178,6 +178,16 @@ def test_bert_from_its_vocabulary(tmp_path, config):
         assert ours.decode(tokens) == theirs.decode(tokens, skip_special_tokens=True)
 
 
+@pytest.mark.parametrize("name", ["BertTokenizer", "BertTokenizerFast", "PreTrainedTokenizerFast"])
+def test_the_class_decides_whether_lower_case_is_kept(tmp_path, name):
+    write_folder(tmp_path, make("word_piece"), "[SEP]")
+    config = {"tokenizer_class": name, "do_lower_case": False}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path, split_special_tokens=True)
+    tokens = theirs("To be", add_special_tokens=False)["input_ids"]
+    assert read_tokenizer(tmp_path).encode("To be").tolist() == tokens
+
+
 @pytest.mark.parametrize(
     ("file", "content", "expected"),
     [

@@ -39,6 +39,7 @@ NESTED: dict = {"type": "NFC"}
 for _ in range(200):
     NESTED = sequence("normalizers", [NESTED])
 
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
 HOSTILE = {
     "exponential pattern": ({"pre_tokenizer": split("(a+)+$")}, "pattern"),
     "hidden pattern": (
@@ -56,6 +57,18 @@ HOSTILE = {
     "no type": ({"pre_tokenizer": {"pattern": {"Regex": "(a+)+$"}}}, "type None"),
     "a list": ({"normalizer": [1]}, "normalizer has the type"),
     "a huge table": ({"normalizer": precompiled(b"\xff\xff\xff\x7f" + bytes(9))}, "table"),
+    "bytes of bytes": (
+        {"normalizer": sequence("normalizers", [{"type": "ByteLevel"}] * 30)},
+        "two parts of the type ByteLevel",
+    ),
+    "more bytes of bytes": (
+        {"pre_tokenizer": sequence("pretokenizers", [BYTES] * 30)},
+        "two parts of the type ByteLevel",
+    ),
+    "more cut off than there is": (
+        {"decoder": {"type": "Strip", "content": "a", "start": 0, "stop": 10**18}},
+        "stop=1000",
+    ),
     "no table": ({"normalizer": precompiled(b"")}, "table"),
     "a table that writes much": (
         {"normalizer": precompiled(bytes(4) + b"a" * 1000 + b"\0")},
@@ -80,6 +93,14 @@ HOSTILE = {
     "long words": (
         {"model": CONTENT["word_piece"]["model"] | {"max_input_chars_per_word": 10**9}},
         "max_input_chars_per_word",
+    ),
+    "long prefix": (
+        {"model": CONTENT["word_piece"]["model"] | {"continuing_subword_prefix": "x" * 10**6}},
+        "prefix or suffix",
+    ),
+    "a prefix that merges lack": (
+        {"model": CONTENT["llama3"]["model"] | {"continuing_subword_prefix": "####"}},
+        "continuing_subword_prefix",
     ),
     "half a character": ({"model": {"type": "WordLevel", "vocab": {"\ud800": 0}}}, None),
 }

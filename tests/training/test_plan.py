@@ -5,6 +5,8 @@ import json
 from typing import Any
 
 import pytest
+import torch
+from checkpoint_files import configuration, content
 from composing import training_config
 
 from headscope import checkpoint
@@ -91,3 +93,15 @@ def test_a_mistake_is_one_line(script, word, said):
     assert answer.err.startswith("Error: ")
     assert answer.err.count("\n") == 1
     assert said in answer.err
+
+
+def test_a_run_from_trained_weights_has_their_model_and_vocabulary(plan, tmp_path):
+    trained, model = content(configuration("model.embed_dim=24", "model.layers=3"))
+    torch.save(trained, tmp_path / "best.ckpt")
+    start = f"init_from={tmp_path}/best.ckpt"
+    found = plan(start, "experiment=finetune")
+    assert found["parameters"] == model.parameter_count()
+    assert found["tokens_per_step"] == 8 * found["accumulate"] * model.block_size
+    other = plan(start, "model.block_size=4", "estimate.vocab_size=1000")
+    assert other["tokens_per_step"] == 12 * 4
+    assert other["parameters"] == found["parameters"] + (1000 - 257) * 24

@@ -8,6 +8,7 @@ from headscope import checkpoint
 from headscope.config import parse
 from headscope.config.model import ModelConfig
 from headscope.config.training import TrainConfig
+from headscope.data.tokenizer import tokenizer_from_state
 
 
 def with_trained_model(config: TrainConfig, words: Sequence[str]) -> TrainConfig:
@@ -29,6 +30,13 @@ def with_trained_model(config: TrainConfig, words: Sequence[str]) -> TrainConfig
         if group == "model":
             copy_value(given, model, path.split("."))
     return replace(config, model=parse(ModelConfig, model, "model"))
+
+
+def trained_vocab_size(init_from: str) -> int:
+    """The size of the vocabulary of the checkpoint that `init_from` selects. A run that starts from
+    it has the same tokenizer."""
+    content = checkpoint.read(checkpoint.find(init_from, key="init_from"))
+    return tokenizer_from_state(content["headscope"]["tokenizer"]).vocab_size
 
 
 def copy_value(source: Any, target: dict[str, Any], path: list[str]) -> None:

@@ -54,7 +54,10 @@ def file_in(folder: Path, name: str) -> Path | None:
     path = folder / name
     if not path.exists() and not path.is_symlink():
         return None
-    here, target = folder.resolve(), path.resolve()
+    try:
+        here, target = folder.resolve(), path.resolve()
+    except (OSError, RuntimeError):  # RuntimeError: Python 3.12 and older
+        raise UserError(f"{path} is a link that leads to itself") from None
     in_cache = here.parent.name == "snapshots" and target.parent == here.parents[1] / "blobs"
     if not target.is_relative_to(here) and not in_cache:
         raise UserError(f"{path} is a link to a file outside the folder: copy that file there")
@@ -165,14 +168,15 @@ def _special(name: str, number: Any) -> dict[str, Any]:
 
 def _apply_settings(content: dict[str, Any], settings: dict[str, Any]) -> None:
     """Applies the settings in tokenizer_config.json with which transformers overrides the parts of
-    BERT's and GPT-2's tokenizers."""
+    BERT's and GPT-2's tokenizers. For tokenizers of other classes, it ignores those of BERT."""
+    is_bert = "Bert" in str(settings.get("tokenizer_class", "Bert"))
     keys = {
         "do_lower_case": "lowercase",
         "tokenize_chinese_chars": "handle_chinese_chars",
         "strip_accents": "strip_accents",
     }
     for part in parts_of(content.get("normalizer"), "normalizer"):
-        if part["type"] == "BertNormalizer":
+        if is_bert and part["type"] == "BertNormalizer":
             part |= {ours: settings[key] for key, ours in keys.items() if _is_bool(settings, key)}
     first = content.get("pre_tokenizer")
     byte_level = isinstance(first, dict) and first.get("type") == "ByteLevel"

@@ -82,8 +82,9 @@ def check_tokenizer_json(content: Any) -> None:
         parts = list(parts_of(content.get(kind), kind))
         if len(parts) > MAX_PARTS:
             raise UserError(f"it has more than {MAX_PARTS} parts in {kind}")
-        if [part["type"] for part in parts].count("Precompiled") > 1:
-            raise UserError("its normalizer has two parts of the type Precompiled")
+        for name in ("Precompiled", "ByteLevel"):  # each makes the text a few times longer
+            if [part["type"] for part in parts].count(name) > 1:
+                raise UserError(f"its {kind} has two parts of the type {name}")
         for part in parts:
             _check_part(part, kind)
     _check_model(content.get("model"))
@@ -127,6 +128,10 @@ def _check_part(part: dict[str, Any], kind: str) -> None:
         case "Prepend":
             if not isinstance(part.get("prepend"), str) or len(part["prepend"]) > MAX_REPLACEMENT:
                 raise UserError(f"its {kind} has a Prepend that is not a short text")
+        case "Strip" if part.get("stop"):  # the library crashes if a text is shorter
+            raise UserError(
+                f"its {kind} has a Strip with stop={str(part['stop'])[:80]}: set it to 0"
+            )
         case "Precompiled":
             _check_precompiled(part.get("precompiled_charsmap"))
 
@@ -181,6 +186,13 @@ def _check_model(model: Any) -> None:
         numbers = dict(vocabulary).values()
         if not all(type(each) is int and 0 <= each < MAX_VOCAB_SIZE for each in numbers):
             raise UserError(f"its model has a token that is not numbered below {MAX_VOCAB_SIZE:,}")
+    prefix, suffix = (
+        model.get(key) or "" for key in ("continuing_subword_prefix", "end_of_word_suffix")
+    )
+    if not all(isinstance(text, str) and len(text) <= MAX_REPLACEMENT for text in (prefix, suffix)):
+        raise UserError("its model has a prefix or suffix that is not a short text")
+    if kind == "BPE" and prefix:  # the library crashes if a part of a merge has no such prefix
+        raise UserError(f"its model has the type BPE with continuing_subword_prefix={prefix!r}")
     if model.get("dropout"):
         raise UserError(f"its model has dropout={str(model['dropout'])[:80]}: set it to null")
     longest = model.get("max_input_chars_per_word", 0)

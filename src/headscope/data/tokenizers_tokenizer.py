@@ -93,7 +93,7 @@ class TokenizersTokenizer(Tokenizer):
 
     def decode(self, tokens: Iterable[int]) -> str:
         known = [number for token in tokens if self.token_bytes(number := int(token))]
-        return self.library.decode(known)
+        return _guarded("the tokenizer cannot decode its tokens", self.library.decode, known)
 
     def labels(self, tokens: Sequence[int]) -> list[str]:
         """As in the base class. The labels of WordPiece are the names of the tokens, such as ##ing,

@@ -32,12 +32,6 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 torch.save(checkpoint, file)
         except OSError as error:
             raise UserError(cannot_write(path, error, size=size)) from error
-        except RuntimeError as error:
-            # When writing fails, torch raises this error while it handles the file's OSError.
-            if not isinstance(error.__context__, OSError):
-                raise
-            reason = cannot_write(path, error.__context__, size=size)
-            raise UserError(reason + previous_unchanged(path)) from error
         except UserError as error:
             raise UserError(f"{error}{previous_unchanged(path)}") from error
 

@@ -20,7 +20,7 @@ from headscope.conversion.huggingface.classes.table import Link, Table
 from headscope.conversion.huggingface.weights import Weights, open_weights
 from headscope.conversion.imported import imported_config
 from headscope.conversion.loaded import Loaded
-from headscope.data.hf_tokenizer import read_object, read_tokenizer
+from headscope.data.hf_tokenizer import file_in, read_object, read_tokenizer
 from headscope.errors import UserError
 from headscope.nn import GPT
 
@@ -41,6 +41,11 @@ def load_folder(folder: Path, *, block_size: int | None = None) -> Loaded:
     Raises UserError if the folder is damaged, if its model is of another class than `CLASSES`, if
     it has a setting that our model cannot express, or if its weights do not fit its config.json.
     """
+    if file_in(folder, "adapter_config.json"):
+        raise UserError(
+            f"{folder} has an adapter (adapter_config.json): merge it into its model with "
+            "merge_and_unload() of peft, and save the result"
+        )
     hf = read_object(folder, "config.json")
     if not hf:
         raise UserError(

@@ -29,6 +29,9 @@ INDEX = ".index.json"
 """If the weights are in several files, an additional file names them: model.safetensors.index.json
 or pytorch_model.bin.index.json."""
 
+OLD = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19"
+"""The first bytes of a file that torch.save wrote before version 1.6: a pickled constant."""
+
 SHARD = re.compile(r"[\w-][\w.-]*\.(safetensors|bin)", re.ASCII)
 
 
@@ -51,6 +54,7 @@ class PickledFile:
     tensors, which are mapped from the file."""
 
     def __init__(self, path: Path) -> None:
+        check_not_old(path)
         content = read_foreign(path)
         for name, tensor in content.items():
             if not isinstance(name, str) or not isinstance(tensor, Tensor):
@@ -61,6 +65,20 @@ class PickledFile:
 
     def rows(self, name: str, start: int, stop: int) -> Tensor:
         return self.tensors[name][start:stop].clone()
+
+
+def check_not_old(path: Path) -> None:
+    """Raises UserError if a version of torch before 1.6 wrote the file."""
+    try:
+        with path.open("rb") as file:
+            old = file.read(len(OLD)) == OLD
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+    if old:
+        raise UserError(
+            f"{path} has the format of torch before 1.6, which is not read: load the folder with "
+            "from_pretrained of transformers, and save it with save_pretrained"
+        )
 
 
 class Weights:
@@ -108,15 +126,17 @@ def _sharded(folder: Path, index: str, stack: ExitStack) -> Weights:
     names = read_object(folder, index).get("weight_map")
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
         raise UserError(f"{folder / index} has no weight_map")
-    opened: dict[str, WeightsFile] = {}
+    files: dict[str, WeightsFile] = {}  # all tensors in the files, as transformers reads them
     for name in sorted(set(names.values())):
         if not SHARD.fullmatch(name) or not index.startswith(("model", "pytorch_model")):
             raise UserError(f"{folder / index} names {name[:80]!r}, which is not a file of weights")
         path = file_in(folder, name)
         if path is None:
             raise UserError(f"{folder / name} is missing, which {index} names")
-        opened[name] = _open(path, stack)
-    for name, shard in names.items():
-        if name not in opened[shard].shapes:
-            raise UserError(f"{folder / shard} has no tensor {name[:80]!r}, which {index} names")
-    return Weights({name: opened[shard] for name, shard in names.items()})
+        opened = _open(path, stack)
+        if twice := files.keys() & opened.shapes.keys():
+            raise UserError(f"the tensor {min(twice)[:80]!r} is in {path} and in another file")
+        if missing := {key for key in names if names[key] == name} - opened.shapes.keys():
+            raise UserError(f"{path} has no tensor {min(missing)[:80]!r}, which {index} names")
+        files |= dict.fromkeys(opened.shapes, opened)
+    return Weights(files)

@@ -104,6 +104,8 @@ def read_model(path: Path) -> tuple[ModelConfig, dict[str, Tensor], int]:
         raise UserError(
             f"{path} is not a checkpoint of nanoGPT: it lacks model, model_args or iter_num"
         )
+    if step >= 2**53:
+        raise UserError(f"{path}: its iter_num={step} is not a number of steps")
     config = _model_config(sizes, path)
     weights = _our_weights(state, config, path)
     _check_shapes(weights, config, _size(sizes, "vocab_size", path), path)
@@ -160,6 +162,8 @@ def _our_weights(state: dict[Any, Any], config: ModelConfig, path: Path) -> dict
     """The weights under headscope's names. Raises UserError if a weight is missing, unknown or not
     finite."""
     found = {str(name).removeprefix(COMPILED): weight for name, weight in state.items()}
+    if len(found) < len(state):
+        raise UserError(f"{path} has a weight twice: with and without the prefix {COMPILED}")
     # Without fused attention, nanoGPT stores the causal mask of each block.
     found = {name: weight for name, weight in found.items() if not name.endswith(".attn.bias")}
     names = weight_names(min(config.layers, len(found)), bias=config.bias)

@@ -2,16 +2,18 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from headscope.config.model import ModelConfig
+from headscope.config.parse import short
 from headscope.conversion.huggingface.classes import standard_form
 from headscope.conversion.huggingface.classes.fit import Abilities, reason
 from headscope.conversion.huggingface.classes.settings import Settings
 from headscope.conversion.huggingface.classes.table import Table
+from headscope.errors import UserError
 
 UNUSED = r"(^|\.)(rotary_emb\.inv_freq|attn\.(bias|masked_bias)|attention\.(bias|masked_bias))$"
 """The names of tensors in old folders that are not weights: causal masks and constants."""
@@ -34,6 +36,8 @@ class HuggingFaceClass(ABC):
     """The name of the output head's weights in files."""
     tied: bool
     """Whether the output head is tied if config.json does not say it."""
+    aliases: ClassVar[Mapping[str, str]] = {}
+    """Maps entries of config.json to other names of them that transformers reads too."""
     abilities: Abilities
 
     def reason(self, model: ModelConfig) -> str | None:
@@ -80,12 +84,30 @@ class HuggingFaceClass(ABC):
         Raises UserError if an entry has the wrong type or is out of range, or if it has a value
         that our model cannot express.
         """
-        settings = Settings(hf, self.name)
-        settings.expect("quantization_config", None, default=None)
+        settings = Settings(self.without_aliases(hf), self.name)
+        for key in ("quantization_config", "per_layer_config", "transformers_weights"):
+            settings.expect(key, None, default=None)
+        if not settings.flag("is_causal", default=True):
+            raise settings.refusal("is_causal", False)
         model = self.read(settings)
         model.tied_head = settings.flag("tie_word_embeddings", default=self.tied)
         model.block_size = settings.context_length(model, block_size)
         return model
+
+    def without_aliases(self, hf: Mapping[str, Any]) -> dict[str, Any]:
+        """The entries of config.json under their first names. Raises UserError if an entry has two
+        names with different values, of which transformers uses the alias."""
+        values = dict(hf)
+        for key, alias in self.aliases.items():
+            other = hf.get(alias)
+            if other is not None and hf.get(key, other) != other:
+                raise UserError(
+                    f"config.json: {key}={short(hf[key])} and {alias}={short(other)} contradict "
+                    "each other: keep the one that is meant"
+                )
+            if other is not None:
+                values[key] = other
+        return values
 
     def to_theirs(self, model: ModelConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The weights of their class, from the state dict of our model. Biases that our model does

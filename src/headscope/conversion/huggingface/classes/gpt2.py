@@ -1,6 +1,7 @@
 """GPT2LMHeadModel: learned positions, LayerNorm, a feed-forward network without gate."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from headscope.config.model import (
     GeluConfig,
@@ -23,6 +24,12 @@ class GPT2(HuggingFaceClass):
     model_type = "gpt2"
     prefix = "transformer."
     tied = True
+    aliases: ClassVar[Mapping[str, str]] = {
+        "n_positions": "max_position_embeddings",
+        "n_embd": "hidden_size",
+        "n_layer": "num_hidden_layers",
+        "n_head": "num_attention_heads",
+    }
     abilities = Abilities(
         position=LearnedConfig,
         norm=LayerNormConfig,

@@ -69,9 +69,12 @@ class GPTNeoX(HuggingFaceClass):
         settings.expect("use_parallel_residual", False, default=True)
         settings.expect("attention_bias", True, default=True)
         count, _, _ = heads(settings, query="num_attention_heads")
+        width = settings.integer("hidden_size")
+        # Its rotary positions use head_dim, but its heads do not.
+        settings.expect("head_dim", None, width // count, default=None)
         return model_of(
             block_size=settings.integer("max_position_embeddings"),
-            embed_dim=settings.integer("hidden_size"),
+            embed_dim=width,
             layers=settings.integer("num_hidden_layers", most=10_000),
             heads=count,
             ff_dim=settings.integer("intermediate_size"),

@@ -4,7 +4,8 @@ For any number of heads, its slopes are those of our ALiBi. It does not subtract
 query from that of the key, which changes all scores of a query by the same number, and no weight.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from headscope.config.model import (
     AlibiConfig,
@@ -42,6 +43,11 @@ class Mpt(HuggingFaceClass):
     model_type = "mpt"
     prefix = "transformer."
     tied = True
+    aliases: ClassVar[Mapping[str, str]] = {
+        "d_model": "hidden_size",
+        "n_layers": "num_hidden_layers",
+        "n_heads": "num_attention_heads",
+    }
     abilities = Abilities(
         position=AlibiConfig,
         norm=LayerNormConfig,

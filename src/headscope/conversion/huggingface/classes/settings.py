@@ -71,7 +71,7 @@ class Settings:
         return float(value)
 
     def flag(self, key: str, *, default: bool) -> bool:
-        value = self.raw(key, default)
+        value = self.values.get(key, default)
         if type(value) is not bool:
             raise UserError(f"config.json: {key}={short(value)} must be true or false")
         return value
@@ -100,25 +100,35 @@ class Settings:
 
     def rotary(self, *, old_key: str, part_key: str, part_default: float = 1.0) -> RotaryConfig:
         """The rotary position encoding. Version 5 of transformers writes `rope_parameters`, older
-        versions write `old_key` for the base. Raises UserError for positions that are scaled or
-        that rotate only a part of each head."""
-        nested = [self.part(key) for key in ("rope_parameters", "rope_scaling")]
-        theta: Any = None
-        fraction: Any = None
-        for values in nested:
+        versions write `old_key` for the base, and `rope_scaling`. Raises UserError for positions
+        that are scaled or that rotate only a part of each head, and for entries that contradict
+        one another, because the versions of transformers differ in which of them they use."""
+        parts = [self.part(key) for key in ("rope_parameters", "rope_scaling")]
+        parts = [part for part in parts if part.values]
+        for part in parts:
             for key in ("rope_type", "type"):
-                values.expect(key, "default", default="default")
-            if values.values.get("factor") not in (None, 1, 1.0):
-                raise self.refusal("rope_scaling.factor", values.values["factor"])
-            theta = values.number("rope_theta", default=None) if theta is None else theta
-            if fraction is None:
-                fraction = values.number("partial_rotary_factor", default=None)
-        theta = self.number(old_key, default=10000.0) if theta is None else theta
-        if fraction is None:
-            fraction = self.number(part_key, default=part_default)
+                part.expect(key, "default", default="default")
+            part.expect("factor", 1, 1.0, None, default=None)
+            if nested := [key for key, value in part.values.items() if isinstance(value, Mapping)]:
+                raise part.refusal(nested[0], part.values[nested[0]])
+        base = self._agreed(parts, "rope_theta", old_key, default=10000.0)
+        fraction = self._agreed(parts, "partial_rotary_factor", part_key, default=part_default)
         if fraction != 1:
             raise self.refusal(part_key, fraction)
-        return RotaryConfig(base=theta, interleaved=False)
+        return RotaryConfig(base=base, interleaved=False)
+
+    def _agreed(self, parts: list["Settings"], key: str, old_key: str, *, default: float) -> float:
+        """The number `key` in each of `parts`, which is `old_key` outside them."""
+        outside = self.number(old_key, default=None)
+        found = {part.number(key, default=outside or default) for part in parts}
+        found |= {outside} if outside or not parts else set()
+        first, *others = sorted(number or default for number in found)
+        if others:
+            raise UserError(
+                f"config.json: {key}={first:g} and {key}={others[0]:g} contradict each other, in "
+                f"{old_key}, rope_parameters and rope_scaling: keep the one that is meant"
+            )
+        return first
 
     def context_length(self, model: ModelConfig, wanted: int | None) -> int:
         """The context length of the imported model. `wanted` is the value of block_size=."""
