@@ -19,10 +19,12 @@ import torch
 from conversion.models import CHOICES, saved
 from running import ROOT
 
+from headscope import checkpoint
 from headscope.conversion.convert import export_model
 from headscope.conversion.huggingface import export, proof, reload
 from headscope.conversion.huggingface.export import check_installed, write_model, write_tokenizer
 from headscope.conversion.huggingface.model_card import escaped, model_card
+from headscope.conversion.imported import write_checkpoint
 from headscope.conversion.loaded import Loaded
 from headscope.data.tokenizer import CharTokenizer
 
@@ -202,6 +204,27 @@ def test_the_model_card_shows_text_from_a_checkpoint_as_text(tmp_path):
         assert markup not in text
     assert not re.search(r"(?<!\\)[\[\]*]", text.replace("```python\ncode\n```", ""))
     assert text.count("\n# ") == 0
+
+
+@pytest.mark.parametrize("text", [None, Path("input.txt")])
+def test_the_model_card_of_an_imported_model_claims_no_training(text, tmp_path):
+    ours = saved(tmp_path, "model=gpt2")
+    sizes = {"model": ours.config.model, "tokenizer": ours.tokenizer}
+    weights = ours.model.state_dict()
+    write_checkpoint(tmp_path / "in", weights=weights, step=7, text=text, **sizes)
+    loaded = checkpoint.load(tmp_path / "in" / "checkpoints" / "best.ckpt")
+    card = model_card(loaded, load="code", checked="It is equal.")
+    assert "imported into headscope" in card
+    assert "trained with headscope" not in card
+    assert "How it was trained is unknown" in card
+    assert "optimizer" not in card
+
+
+def test_the_model_card_names_the_weights_that_training_started_from(tmp_path):
+    loaded = saved(tmp_path, "model=gpt2", init_from="/home/me/outputs/gpt2/checkpoints/best.ckpt")
+    card = model_card(loaded, load="code", checked="It is equal.")
+    assert "| init\\_from | gpt2 |" in card
+    assert "/home" not in card
 
 
 @pytest.mark.parametrize("text", ["a | b", "<b>&amp;", "`x`", "[x](y)", "# x", "a\nb\tc", "*x*_y_"])

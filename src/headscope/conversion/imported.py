@@ -87,7 +87,7 @@ def imported_config(
         optimizer=AdamWConfig(lr=5e-5, weight_decay=0.01, beta1=0.9, beta2=0.999),
         schedule=WarmupCosineConfig(warmup_steps=50, final_fraction=0.0),
         trainer=TrainerConfig(
-            max_steps=1000,
+            max_steps=0,  # no training by headscope: the model card says so
             batch_size=8,
             accumulate="auto",
             gradient_clip=1.0,

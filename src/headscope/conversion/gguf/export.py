@@ -104,13 +104,17 @@ def add_model(writer: Any, loaded: Checkpoint, name: str) -> None:
 
 
 def add_tokenizer(writer: Any, loaded: Checkpoint) -> None:
-    """Adds the tokens, in the byte-level alphabet of GPT-2, and the merges."""
+    """Adds the tokens, in the byte-level alphabet of GPT-2, and the merges. llama.cpp needs a token
+    for each row of the embedding, so rows without a token get an unused one."""
     import gguf
 
     content = json.loads(tokenizer_files(loaded.tokenizer)["tokenizer.json"])
     vocabulary = {**content["model"]["vocab"], END_OF_TEXT: loaded.tokenizer.end_of_text}
-    tokens = sorted(vocabulary, key=vocabulary.__getitem__)
-    kinds = [gguf.TokenType.NORMAL] * (len(tokens) - 1) + [gguf.TokenType.CONTROL]
+    rows = range(loaded.tokenizer.vocab_size)
+    tokens, kinds = [f"[PAD{row}]" for row in rows], [gguf.TokenType.UNUSED for _ in rows]
+    for token, row in vocabulary.items():
+        tokens[row], kinds[row] = token, gguf.TokenType.NORMAL
+    kinds[loaded.tokenizer.end_of_text] = gguf.TokenType.CONTROL
     merges = [
         merge if isinstance(merge, str) else " ".join(merge) for merge in content["model"]["merges"]
     ]
