@@ -4,6 +4,7 @@ The names of the fields are those of the package gguf.
 """
 
 import copy
+import errno
 import json
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -70,6 +71,10 @@ def write(loaded: Checkpoint, name: str, weights: Mapping[str, Tensor], path: Pa
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
+    except OSError as error:
+        if error.errno is None:  # NumPy wrote only a part of a tensor
+            raise OSError(errno.ENOSPC, f"the disk is full ({error})") from error
+        raise
     finally:
         writer.close()
 
