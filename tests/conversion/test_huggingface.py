@@ -118,6 +118,17 @@ def test_the_script_writes_a_folder_and_says_how_to_load_it(script, tmp_path):
     assert "output=out already exists" in again.err
 
 
+def test_the_tokenizer_fills_up_a_batch_and_knows_the_context_length(tmp_path):
+    loaded = saved(tmp_path, "")
+    write_tokenizer(loaded, tmp_path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path, padding_side="left")
+    assert tokenizer.model_max_length == loaded.model.block_size == 8
+    batch = tokenizer(["a", "abc", "many letters"], padding=True, truncation=True)
+    end = loaded.tokenizer.end_of_text
+    assert batch["input_ids"][0] == [end] * 7 + [ord("a")]
+    assert batch["attention_mask"][1] == [0] * 5 + [1] * 3
+
+
 def test_a_folder_that_gives_other_logits_is_removed(tmp_path, monkeypatch):
     loaded = saved(tmp_path / "run", OWN)
     write = export.save_weights

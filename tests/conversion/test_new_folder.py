@@ -1,5 +1,6 @@
 """The laws of writing a folder: if the disk is full, one line says so, and nothing is left."""
 
+import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from conversion.models import saved
 
 from headscope.conversion.convert import FORMATS, export_model
 from headscope.conversion.imported import write_checkpoint
+from headscope.conversion.new_folder import new_folder
 from headscope.data.tokenizer import CharTokenizer, bpe
 from headscope.errors import UserError
 
@@ -37,6 +39,15 @@ def test_a_full_disk_is_said_in_one_line_and_leaves_nothing(to, tmp_path):
     with largest_file(12_000), pytest.raises(UserError, match=expected):
         write(to, loaded, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_what_a_killed_process_with_the_same_id_left_is_removed(tmp_path):
+    left = tmp_path / f".out.{os.getpid()}.part"
+    left.mkdir()
+    (left / "old").touch()
+    with new_folder(tmp_path / "out") as folder:
+        (folder / "new").touch()
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "new"]
 
 
 def write(to, loaded, output):
