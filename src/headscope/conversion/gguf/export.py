@@ -113,13 +113,14 @@ def add_tokenizer(writer: Any, loaded: Checkpoint) -> None:
     for each row of the embedding, so rows without a token get an unused one."""
     import gguf
 
+    rows, end = range(loaded.tokenizer.vocab_size), loaded.tokenizer.end_of_text
+    assert end is not None  # a byte-level BPE has one
     content = json.loads(tokenizer_files(loaded.tokenizer)["tokenizer.json"])
-    vocabulary = {**content["model"]["vocab"], END_OF_TEXT: loaded.tokenizer.end_of_text}
-    rows = range(loaded.tokenizer.vocab_size)
+    vocabulary = {**content["model"]["vocab"], END_OF_TEXT: end}
     tokens, kinds = [f"[PAD{row}]" for row in rows], [gguf.TokenType.UNUSED for _ in rows]
     for token, row in vocabulary.items():
         tokens[row], kinds[row] = token, gguf.TokenType.NORMAL
-    kinds[loaded.tokenizer.end_of_text] = gguf.TokenType.CONTROL
+    kinds[end] = gguf.TokenType.CONTROL
     merges = [
         merge if isinstance(merge, str) else " ".join(merge) for merge in content["model"]["merges"]
     ]
@@ -128,8 +129,8 @@ def add_tokenizer(writer: Any, loaded: Checkpoint) -> None:
     writer.add_token_list(tokens)
     writer.add_token_types(kinds)
     writer.add_token_merges(merges)
-    writer.add_bos_token_id(loaded.tokenizer.end_of_text)
-    writer.add_eos_token_id(loaded.tokenizer.end_of_text)
+    writer.add_bos_token_id(end)
+    writer.add_eos_token_id(end)
     writer.add_add_bos_token(False)
 
 
