@@ -149,3 +149,22 @@ def test_a_mistake_is_told_in_one_line(corrupted, position, words):
     assert "\n" not in str(caught.value)
     for word in words:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [
+        (ContinuationLoss(()), "has 0 tokens"),
+        (ContinuationLoss(tuple(range(7))), "has 7 tokens, and the texts have 7"),
+        (LogitDifference(1, -1), "the token -1 must be from 0 to"),
+        (LogitDifference(10**6, 1), "the token 1000000 must be from 0 to"),
+    ],
+)
+def test_a_metric_that_does_not_fit_is_refused(metric, words):
+    with pytest.raises(UserError, match=words):
+        patch_heads(gpt(), CLEAN, CORRUPTED, metric)
+
+
+def test_texts_without_tokens_are_refused():
+    with pytest.raises(UserError, match="at least one"):
+        patch_heads(gpt(), CLEAN[:0], CORRUPTED[:0], METRIC)

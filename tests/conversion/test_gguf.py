@@ -10,7 +10,7 @@ from headscope.config import parse
 from headscope.config.training import TrainConfig
 from headscope.conversion.gguf.export import export_gguf
 from headscope.conversion.gguf.fit import architecture
-from headscope.data.tokenizer import CharTokenizer, bpe
+from headscope.data.tokenizer import CharTokenizer, bpe, with_vocab_size
 
 RMS = "model/norm=rms model/position=rotary"
 EXACT = {
@@ -112,6 +112,25 @@ def llama_logits(llama, path, tokens, text, vocab_size):
         context.decode(batch)
         rows.append(context.get_logits())  # those of the last token
     return torch.tensor(rows)
+
+
+@torch.no_grad()
+def test_rows_without_a_token_get_an_unused_one(tmp_path, tokenizer):
+    gguf = pytest.importorskip("gguf")
+    padded = with_vocab_size(tokenizer, 300)
+    loaded = saved(tmp_path, "model=gpt2", padded)
+    export_gguf(loaded, tmp_path / "out")
+    fields = gguf.GGUFReader(tmp_path / "out" / "model.gguf").fields
+    tokens = fields["tokenizer.ggml.tokens"].contents()
+    kinds = fields["tokenizer.ggml.token_type"].contents()
+    assert len(tokens) == len(set(tokens)) == len(kinds) == 300
+    assert kinds.index(gguf.TokenType.CONTROL) == tokenizer.end_of_text == 289
+    assert set(kinds[290:]) == {gguf.TokenType.UNUSED}
+    llama = pytest.importorskip("cyllama.llama.llama_cpp", reason="needs cyllama, a llama.cpp")
+    ids = loaded.tokenizer.encode("the people").tolist()[:8]
+    ours = loaded.model(torch.tensor([ids]))[0]
+    theirs = llama_logits(llama, tmp_path / "out" / "model.gguf", ids, "the people", 300)
+    assert (ours - theirs).abs().max().item() < 1e-2
 
 
 def test_what_has_no_byte_level_tokenizer_is_refused(tmp_path):

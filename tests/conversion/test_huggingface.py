@@ -19,10 +19,12 @@ import torch
 from conversion.models import CHOICES, saved
 from running import ROOT
 
+from headscope import checkpoint
 from headscope.conversion.convert import export_model
 from headscope.conversion.huggingface import export, proof, reload
 from headscope.conversion.huggingface.export import check_installed, write_model, write_tokenizer
 from headscope.conversion.huggingface.model_card import escaped, model_card
+from headscope.conversion.imported import write_checkpoint
 from headscope.conversion.loaded import Loaded
 from headscope.data.tokenizer import CharTokenizer
 
@@ -116,6 +118,17 @@ def test_the_script_writes_a_folder_and_says_how_to_load_it(script, tmp_path):
     assert "output=out already exists" in again.err
 
 
+def test_the_tokenizer_fills_up_a_batch_and_knows_the_context_length(tmp_path):
+    loaded = saved(tmp_path, "")
+    write_tokenizer(loaded, tmp_path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path, padding_side="left")
+    assert tokenizer.model_max_length == loaded.model.block_size == 8
+    batch = tokenizer(["a", "abc", "many letters"], padding=True, truncation=True)
+    end = loaded.tokenizer.end_of_text
+    assert batch["input_ids"][0] == [end] * 7 + [ord("a")]
+    assert batch["attention_mask"][1] == [0] * 5 + [1] * 3
+
+
 def test_a_folder_that_gives_other_logits_is_removed(tmp_path, monkeypatch):
     loaded = saved(tmp_path / "run", OWN)
     write = export.save_weights
@@ -202,6 +215,27 @@ def test_the_model_card_shows_text_from_a_checkpoint_as_text(tmp_path):
         assert markup not in text
     assert not re.search(r"(?<!\\)[\[\]*]", text.replace("```python\ncode\n```", ""))
     assert text.count("\n# ") == 0
+
+
+@pytest.mark.parametrize("text", [None, Path("input.txt")])
+def test_the_model_card_of_an_imported_model_claims_no_training(text, tmp_path):
+    ours = saved(tmp_path, "model=gpt2")
+    sizes = {"model": ours.config.model, "tokenizer": ours.tokenizer}
+    weights = ours.model.state_dict()
+    write_checkpoint(tmp_path / "in", weights=weights, step=7, text=text, **sizes)
+    loaded = checkpoint.load(tmp_path / "in" / "checkpoints" / "best.ckpt")
+    card = model_card(loaded, load="code", checked="It is equal.")
+    assert "imported into headscope" in card
+    assert "trained with headscope" not in card
+    assert "How it was trained is unknown" in card
+    assert "optimizer" not in card
+
+
+def test_the_model_card_names_the_weights_that_training_started_from(tmp_path):
+    loaded = saved(tmp_path, "model=gpt2", init_from="/home/me/outputs/gpt2/checkpoints/best.ckpt")
+    card = model_card(loaded, load="code", checked="It is equal.")
+    assert "| init\\_from | gpt2 |" in card
+    assert "/home" not in card
 
 
 @pytest.mark.parametrize("text", ["a | b", "<b>&amp;", "`x`", "[x](y)", "# x", "a\nb\tc", "*x*_y_"])

@@ -138,6 +138,46 @@ def test_generation_computes_only_new_tokens(exported, tmp_path):
         torch.testing.assert_close(rest, model(tokens).logits[:, 4:], rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("words", ["model/attention=grouped_query", "model.ngrams=2"])
+@torch.no_grad()
+def test_every_cache_gives_the_same_text(words, exported, tmp_path):
+    loaded = saved(tmp_path, words)
+    config = exported.HeadscopeConfig(vocab_size=257, model=asdict(loaded.config.model))
+    model = exported.HeadscopeForCausalLM(config).eval()
+    tokens = some_tokens(4)
+    options = {"max_new_tokens": 4, "do_sample": False, "attention_mask": torch.ones_like(tokens)}
+    expected = model.generate(tokens, use_cache=False, **options)
+    # A static cache has room for later tokens, which must not be seen.
+    assert torch.equal(model.generate(tokens, cache_implementation="static", **options), expected)
+    options["attention_mask"] = options["attention_mask"][:1]
+    if words == "model.ngrams=2":
+        with pytest.raises(ValueError, match="leave out prefill_chunk_size"):
+            model.generate(tokens[:1], prefill_chunk_size=1, **options)
+        with pytest.raises(ValueError, match="assisted generation is not supported"):
+            model.generate(tokens[:1], prompt_lookup_num_tokens=2, **options)
+        return
+    parts = model.generate(tokens[:1], prefill_chunk_size=3, **options)
+    guessed = model.generate(tokens[:1], assistant_model=model, **options)
+    assert torch.equal(parts, expected[:1])
+    assert torch.equal(guessed, expected[:1])
+    begun = model(tokens[:, :2], use_cache=True, return_dict=False)[1]
+    assert torch.equal(model.generate(tokens, **{exported.CACHE: begun}, **options), expected)
+
+
+@torch.no_grad()
+def test_the_options_of_the_configuration_count(exported, tmp_path):
+    loaded = saved(tmp_path, "")
+    config = exported.HeadscopeConfig(
+        vocab_size=257, model=asdict(loaded.config.model), output_attentions=True
+    )
+    model = exported.HeadscopeForCausalLM(config).eval()
+    assert len(model(some_tokens()).attentions) == len(loaded.model.blocks)
+    generated = model.generate(some_tokens(3), max_new_tokens=2, return_dict_in_generate=True)
+    assert generated.sequences.shape == (2, 5)
+    model.config.return_dict = False
+    assert isinstance(model(some_tokens()), tuple)
+
+
 def test_it_can_be_trained(exported, tmp_path):
     loaded = saved(tmp_path, "model/position=learned model.tied_head=false")
     config = exported.HeadscopeConfig(vocab_size=257, model=asdict(loaded.config.model))

@@ -79,13 +79,13 @@ def patch_heads(
     `metric` is, for example, `LogitDifference` or `ContinuationLoss`. A batch contains at most
     `max_batch` texts.
 
-    Raises UserError if the texts do not have the same number of tokens, or if `position` is not a
-    token of the texts.
+    Raises UserError if the texts are empty or do not have the same number of tokens, or if
+    `position` is not a token of the texts.
     """
-    if clean.dim() != 1 or clean.shape != corrupted.shape:
+    if clean.dim() != 1 or clean.shape != corrupted.shape or not len(clean):
         raise UserError(
             f"clean has the shape {tuple(clean.shape)}, and corrupted {tuple(corrupted.shape)}: "
-            "both must be (tokens,), with the same number of tokens"
+            "both must be (tokens,), with the same number of tokens, at least one"
         )
     length = len(clean)
     if position is not None and not 0 <= position < length:
@@ -127,12 +127,16 @@ def patch_heads(
 @dataclass(frozen=True)
 class LogitDifference:
     """The metric of Wang 2022: at the last token, the logit of the token `right` minus the logit of
-    the token `wrong`. A high value means that the model prefers `right`."""
+    the token `wrong`. A high value means that the model prefers `right`. Raises UserError if one of
+    them is not in the vocabulary."""
 
     right: int
     wrong: int
 
     def __call__(self, logits: Tensor) -> Tensor:
+        for token in (self.right, self.wrong):
+            if not 0 <= token < logits.size(-1):
+                raise UserError(f"the token {token} must be from 0 to {logits.size(-1) - 1}")
         last = logits[:, -1].float()
         return last[:, self.right] - last[:, self.wrong]
 
@@ -140,12 +144,18 @@ class LogitDifference:
 @dataclass(frozen=True)
 class ContinuationLoss:
     """The mean loss, in nats per token, on the last tokens of the texts, which are `tokens` (N,).
-    Both texts must end with them. A low value means that the model predicts these tokens."""
+    Both texts must end with them. A low value means that the model predicts these tokens. Raises
+    UserError if there are no tokens, or no token of the texts before them."""
 
     tokens: tuple[int, ...]
 
     def __call__(self, logits: Tensor) -> Tensor:
         count = len(self.tokens)
+        if not 0 < count < logits.size(1):
+            raise UserError(
+                f"the continuation has {count} tokens, and the texts have {logits.size(1)} with "
+                "it: it must have at least one, and the texts more"
+            )
         targets = torch.tensor(self.tokens, device=logits.device).expand(len(logits), count)
         losses = next_token_loss(logits[:, -1 - count : -1], targets, reduction="none")
         return losses.view_as(targets).mean(dim=-1)

@@ -4,7 +4,6 @@ it."""
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from headscope import checkpoint
@@ -32,8 +31,8 @@ from headscope.config.training import (
     WarmupCosineConfig,
 )
 from headscope.conversion.new_folder import new_folder
+from headscope.conversion.weights_file import save_torch
 from headscope.data.base_tokenizer import Tokenizer
-from headscope.files import replacing
 
 
 def write_checkpoint(
@@ -60,12 +59,10 @@ def write_checkpoint(
         "state_dict": {f"model.{name}": weight for name, weight in weights.items()},
         "global_step": step,
     }
-    size = sum(weight.nbytes for weight in weights.values())
     with new_folder(output) as folder:
         path = folder / "checkpoints" / "best.ckpt"
         path.parent.mkdir()
-        with replacing(path, size=size) as file:
-            torch.save(content, file)
+        save_torch(content, path)
 
 
 def imported_config(
@@ -87,7 +84,7 @@ def imported_config(
         optimizer=AdamWConfig(lr=5e-5, weight_decay=0.01, beta1=0.9, beta2=0.999),
         schedule=WarmupCosineConfig(warmup_steps=50, final_fraction=0.0),
         trainer=TrainerConfig(
-            max_steps=1000,
+            max_steps=0,  # no training by headscope: the model card says so
             batch_size=8,
             accumulate="auto",
             gradient_clip=1.0,

@@ -27,6 +27,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     with on_stop(remove):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            remove()  # what a killed process left, whose process id was the same
             scratch.mkdir()
             yield scratch
             for file in scratch.rglob("*"):

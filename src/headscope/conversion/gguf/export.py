@@ -4,6 +4,7 @@ The names of the fields are those of the package gguf.
 """
 
 import copy
+import errno
 import json
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -70,6 +71,10 @@ def write(loaded: Checkpoint, name: str, weights: Mapping[str, Tensor], path: Pa
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
+    except OSError as error:
+        if error.errno is None:  # NumPy wrote only a part of a tensor
+            raise OSError(errno.ENOSPC, f"the disk is full ({error})") from error
+        raise
     finally:
         writer.close()
 
@@ -104,13 +109,18 @@ def add_model(writer: Any, loaded: Checkpoint, name: str) -> None:
 
 
 def add_tokenizer(writer: Any, loaded: Checkpoint) -> None:
-    """Adds the tokens, in the byte-level alphabet of GPT-2, and the merges."""
+    """Adds the tokens, in the byte-level alphabet of GPT-2, and the merges. llama.cpp needs a token
+    for each row of the embedding, so rows without a token get an unused one."""
     import gguf
 
+    rows, end = range(loaded.tokenizer.vocab_size), loaded.tokenizer.end_of_text
+    assert end is not None  # a byte-level BPE has one
     content = json.loads(tokenizer_files(loaded.tokenizer)["tokenizer.json"])
-    vocabulary = {**content["model"]["vocab"], END_OF_TEXT: loaded.tokenizer.end_of_text}
-    tokens = sorted(vocabulary, key=vocabulary.__getitem__)
-    kinds = [gguf.TokenType.NORMAL] * (len(tokens) - 1) + [gguf.TokenType.CONTROL]
+    vocabulary = {**content["model"]["vocab"], END_OF_TEXT: end}
+    tokens, kinds = [f"[PAD{row}]" for row in rows], [gguf.TokenType.UNUSED for _ in rows]
+    for token, row in vocabulary.items():
+        tokens[row], kinds[row] = token, gguf.TokenType.NORMAL
+    kinds[end] = gguf.TokenType.CONTROL
     merges = [
         merge if isinstance(merge, str) else " ".join(merge) for merge in content["model"]["merges"]
     ]
@@ -119,8 +129,8 @@ def add_tokenizer(writer: Any, loaded: Checkpoint) -> None:
     writer.add_token_list(tokens)
     writer.add_token_types(kinds)
     writer.add_token_merges(merges)
-    writer.add_bos_token_id(loaded.tokenizer.end_of_text)
-    writer.add_eos_token_id(loaded.tokenizer.end_of_text)
+    writer.add_bos_token_id(end)
+    writer.add_eos_token_id(end)
     writer.add_add_bos_token(False)
 
 

@@ -17,7 +17,7 @@ from headscope.conversion.huggingface.classes import find_class
 from headscope.conversion.huggingface.model_card import model_card
 from headscope.conversion.huggingface.own_class.source import source_files
 from headscope.conversion.huggingface.proof import check_transformers, prove
-from headscope.conversion.huggingface.tokenizer_files import tokenizer_files
+from headscope.conversion.huggingface.tokenizer_files import CONFIG, tokenizer_files
 from headscope.conversion.new_folder import new_folder
 from headscope.conversion.weights_file import save_weights, write_json
 from headscope.errors import UserError
@@ -104,8 +104,11 @@ def own_config(model: ModelConfig, *, vocab_size: int, end_of_text: int | None) 
 
 
 def write_tokenizer(loaded: Checkpoint, folder: Path) -> bool:
-    """Writes the files of the tokenizer to `folder`. Returns whether there are any."""
+    """Writes the files of the tokenizer to `folder`, with the context length of the model, which
+    not all classes have in config.json. Returns whether there are any files."""
     files = tokenizer_files(loaded.tokenizer)
+    config = json.loads(files[CONFIG]) | {"model_max_length": loaded.model.block_size}
+    files[CONFIG] = json.dumps(config, indent=2)
     for name, content in files.items():
         write_atomically(folder / name, content)
     return bool(files)

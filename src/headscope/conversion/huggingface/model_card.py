@@ -13,6 +13,7 @@ from typing import Any
 
 from headscope.checkpoint import Checkpoint
 from headscope.config.text import UnknownTextConfig
+from headscope.config.training import TrainConfig
 from headscope.files import read_json
 from headscope.terminal import printable
 
@@ -20,9 +21,9 @@ LONGEST = 200
 """The most characters of a text that the card shows."""
 
 LOSSES = {
-    "val_loss": "validation loss at the end, nats per token",
-    "val_bits_per_byte": "validation loss at the end, bits per byte",
-    "best_val_loss": "lowest validation loss, nats per token",
+    "val_loss": "validation loss at the end of training, nats per token",
+    "val_bits_per_byte": "validation loss at the end of training, bits per byte",
+    "best_val_loss": "lowest loss of the validations during training, nats per token",
     "tokens": "training tokens",
     "train_seconds": "training time, seconds",
 }
@@ -45,9 +46,9 @@ def model_card(loaded: Checkpoint, *, load: str, checked: str) -> str:
     summary, report = read_json(run / "summary.json"), read_json(run / "analysis" / "heads.json")
     parts = [
         HEADER + f"# {escaped(config.name)}",
-        f"A language model with {loaded.model.parameter_count():,} parameters, trained with "
-        "headscope, a project that trains small GPTs and shows what their attention heads do. "
-        "These are the weights after "
+        f"A language model with {loaded.model.parameter_count():,} parameters, "
+        f"{'imported into' if is_imported(config) else 'trained with'} headscope, a project that "
+        "trains small GPTs and shows what their attention heads do. These are the weights after "
         f"step {loaded.step:,}.",
         f"## How to load it\n\n```python\n{load.strip()}\n```\n\n{escaped(checked)}",
         "## Model\n\n" + table(flat(asdict(config.model))),
@@ -56,7 +57,8 @@ def model_card(loaded: Checkpoint, *, load: str, checked: str) -> str:
         "## Losses\n\n" + losses(summary),
         "## Attention heads\n\n" + heads(report),
         "## Licence\n\nThe licence of these weights is not stated yet. Their author must choose "
-        "one, which the licence of the training text may limit, and replace this sentence.",
+        "one and replace this sentence. The licences of the training text, and of the weights that "
+        "training started from, may limit the choice.",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -73,12 +75,24 @@ def data_rows(loaded: Checkpoint) -> dict[str, Any]:
 
 def recipe(loaded: Checkpoint) -> str:
     config = loaded.config
-    if isinstance(config.data, UnknownTextConfig):
+    if is_imported(config):
         return "The model was imported from another tool. How it was trained is unknown."
     groups = {"optimizer": asdict(config.optimizer), "schedule": asdict(config.schedule)}
     keys = ("max_steps", "batch_size", "gradient_clip")
     trainer = {f"trainer.{key}": getattr(config.trainer, key) for key in keys}
-    return table(flat(groups) | trainer | {"seed": config.seed, "precision": loaded.precision})
+    start = {} if config.init_from is None else {"init_from": run_name(PurePath(config.init_from))}
+    other = {"seed": config.seed, "precision": loaded.precision}
+    return table(start | flat(groups) | trainer | other)
+
+
+def is_imported(config: TrainConfig) -> bool:
+    """Whether the weights are those of another tool, without training by headscope."""
+    return config.trainer.max_steps == 0 or isinstance(config.data, UnknownTextConfig)
+
+
+def run_name(path: PurePath) -> str:
+    """The name of the run folder of a checkpoint, or of `path` itself if it is a folder."""
+    return (path.parent.parent if path.suffix == ".ckpt" else path).name
 
 
 def losses(summary: Any) -> str:

@@ -16,6 +16,9 @@ from headscope.data.tokenizer import TiktokenTokenizer
 from headscope.data.tokenizers_tokenizer import TokenizersTokenizer
 from headscope.errors import UserError
 
+CONFIG = "tokenizer_config.json"
+"""The name of the file with the settings of the tokenizer."""
+
 UNKNOWN = "<|unknown|>"
 """The name of the token for unknown characters."""
 
@@ -42,12 +45,13 @@ def _files(content: str, tokenizer: Tokenizer, names: list[str]) -> dict[str, st
         "model_input_names": ["input_ids", "attention_mask"],
     }
     if tokenizer.end_of_text is not None:
-        # A document begins with the token that ended the previous one.
+        # A document begins with the token that ended the previous one. The same token fills up
+        # shorter texts of a batch, as config.json says.
         end = names[tokenizer.end_of_text]
-        config |= {"bos_token": end, "eos_token": end}
+        config |= {"bos_token": end, "eos_token": end, "pad_token": end}
     if UNKNOWN in names:
         config["unk_token"] = UNKNOWN
-    return {"tokenizer.json": content, "tokenizer_config.json": json.dumps(config, indent=2)}
+    return {"tokenizer.json": content, CONFIG: json.dumps(config, indent=2)}
 
 
 def _byte_level_content(tokenizer: TiktokenTokenizer) -> dict[str, Any]:

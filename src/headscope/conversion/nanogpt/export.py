@@ -15,6 +15,7 @@ from headscope.conversion.huggingface.classes.fit import choice_of
 from headscope.conversion.nanogpt.checkpoint import nanogpt_config, read_model, weight_names
 from headscope.conversion.new_folder import new_folder
 from headscope.conversion.proof import compare_logits, probe
+from headscope.conversion.weights_file import save_torch
 from headscope.data.char_tokenizer import CharTokenizer
 from headscope.errors import UserError
 
@@ -29,7 +30,7 @@ def export_nanogpt(loaded: Checkpoint, output: Path) -> list[str]:
     name, tokenizer = output.name, loaded.tokenizer
     lines = []
     with new_folder(output) as folder:
-        torch.save(nanogpt_content(loaded, name), folder / "ckpt.pt")
+        save_torch(nanogpt_content(loaded, name), folder / "ckpt.pt")
         if isinstance(tokenizer, CharTokenizer):
             (folder / "meta.pkl").write_bytes(pickle.dumps(meta(tokenizer)))
             data = f"data/{name}"

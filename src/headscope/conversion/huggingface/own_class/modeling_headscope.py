@@ -71,9 +71,9 @@ class HeadscopeForCausalLM(PreTrainedModel, GenerationMixin):
 
     - Padding may be on the right or on the left. It does not change the logits of the other tokens.
     - `output_attentions` returns the weights (B, H, T, T) of each layer, and uses no cache.
-    - The cache holds keys and values. It is not used for models with n-gram embeddings or a
-      document mask, which need all earlier tokens, nor with padding on the left: then each new
-      token is computed from all tokens.
+    - The cache, dynamic or static, holds keys and values. It is not used for models with n-gram
+      embeddings or a document mask, which need all earlier tokens, nor with padding on the left:
+      then each new token is computed from all tokens.
     """
 
     config_class = HeadscopeConfig
@@ -84,6 +84,8 @@ class HeadscopeForCausalLM(PreTrainedModel, GenerationMixin):
     def __init__(self, config: HeadscopeConfig) -> None:
         super().__init__(config)
         self.model = build_gpt(config)
+        # Assisted generation removes rejected tokens from the cache. transformers refuses it here.
+        self._is_stateful = not self.can_cache(None)
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -135,7 +137,11 @@ class HeadscopeForCausalLM(PreTrainedModel, GenerationMixin):
         """
         padding = None if attention_mask is None else left_padding(attention_mask)
         past = past_key_values if cache is None else cache
-        cached = 0 if past is None else past.get_seq_length()
+        cached = length_of(past)
+        if output_attentions is None:
+            output_attentions = self.config.output_attentions
+        if return_dict is None:
+            return_dict = self.config.return_dict
         if not self.can_cache(padding) or output_attentions:
             if cached:
                 raise ValueError(
@@ -165,7 +171,7 @@ class HeadscopeForCausalLM(PreTrainedModel, GenerationMixin):
             attentions=None if attentions is None else tuple(attentions),
             **{CACHE: past},
         )
-        return output.to_tuple() if return_dict is False else output
+        return output if return_dict else output.to_tuple()
 
     def hidden_with_cache(self, tokens: Tensor, cache: Any, cached: int) -> Tensor:
         """The last block's output for new `tokens` (B, T), which follow the `cached` tokens in
@@ -191,18 +197,39 @@ class HeadscopeForCausalLM(PreTrainedModel, GenerationMixin):
         output_attentions: bool | None = None,
         use_cache: bool | None = None,
         cache: Any = None,
+        next_sequence_length: int | None = None,
+        cache_position: Tensor | None = None,
         **unused: Any,
     ) -> dict[str, Any]:
-        """The arguments of `forward` for the next step of `generate`. `input_ids` (B, S) are all
-        tokens so far."""
+        """The arguments of `forward` for the next step of `generate`.
+
+        `input_ids` (B, S) are all tokens so far. The last `next_sequence_length` of them are not in
+        the cache, or the tokens at `cache_position`: this depends on the version of transformers.
+        If both are None, all of them may be the next part of a prompt (`prefill_chunk_size`).
+        """
         padding = None if attention_mask is None else left_padding(attention_mask)
-        inputs = {"attention_mask": attention_mask, "output_attentions": output_attentions}
-        if not use_cache or output_attentions or not self.can_cache(padding):
-            return {"input_ids": input_ids, "use_cache": False, **inputs}
         past = past_key_values if cache is None else cache
-        start = 0 if past is None else past.get_seq_length()
-        new = {"input_ids": input_ids[:, start:], CACHE: past}
-        return {**new, "use_cache": True, **inputs}
+        if output_attentions is None:
+            output_attentions = self.config.output_attentions
+        inputs = {"attention_mask": attention_mask, "output_attentions": output_attentions}
+        complete = past is None or next_sequence_length is not None
+        if cache_position is not None:
+            complete = int(cache_position[-1]) < input_ids.size(1)
+            next_sequence_length = cache_position.numel()
+        if not use_cache or output_attentions or not self.can_cache(padding):
+            if not complete:
+                raise ValueError(
+                    "this model, or its padding on the left, needs all tokens in each step: leave "
+                    f"out prefill_chunk_size and {CACHE}"
+                )
+            return {"input_ids": input_ids, "use_cache": False, **inputs}
+        new = input_ids if next_sequence_length is None else input_ids[:, -next_sequence_length:]
+        return {"input_ids": new, CACHE: past, "use_cache": True, **inputs}
+
+
+def length_of(cache: Any) -> int:
+    """The number of tokens in a cache of transformers, or 0 without a cache."""
+    return 0 if cache is None else int(cache.get_seq_length())  # a static cache has a tensor
 
 
 class LayerCache:
@@ -212,7 +239,13 @@ class LayerCache:
         self.cache, self.layer, self.length = cache, layer, length
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        return self.cache.update(k, v, self.layer)
+        end = self.length + k.size(2)
+        # transformers 4 needs the position for a static cache.
+        position = {"cache_position": torch.arange(self.length, end, device=k.device)}
+        k, v = self.cache.update(k, v, self.layer, position)
+        if k.size(2) < end:
+            raise ValueError(f"the cache holds {k.size(2)} of {end} tokens: use a larger one")
+        return k[:, :, :end], v[:, :, :end]  # a static cache has room for later tokens
 
 
 def left_padding(attention_mask: Tensor) -> Tensor | None:
