@@ -235,16 +235,18 @@ def test_a_crash_of_one_process_ends_all(
     wait_for_end(children)
 
 
-def test_an_error_is_printed_once(script: Script, speeches: Path) -> None:
-    words = [*TINY, f"data.path={speeches}", "trainer.batch_size=9"]
-    # Lightning starts the other process later.
-    for ended in (train("torchrun", 2, *words), script("train", *words, "trainer.devices=2")):
-        assert ended.code == 1, ended.err
-        lines = [line for line in ended.err.splitlines() if line.startswith("Error: ")]
-        assert lines == [
-            "Error: trainer.batch_size=9 must be a multiple of the number of devices (2): for "
-            "example 8 or 10"
-        ], ended.err
+@pytest.mark.parametrize("way", ["lightning", "torchrun"])
+def test_an_error_is_printed_once(
+    way: str, speeches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = train(way, 2, *TINY, f"data.path={speeches}", "trainer.batch_size=9")
+    assert ended.code == 1, ended.err
+    lines = [line for line in ended.err.splitlines() if line.startswith("Error: ")]
+    assert lines == [
+        "Error: trainer.batch_size=9 must be a multiple of the number of devices (2): for "
+        "example 8 or 10"
+    ], ended.err
     assert not list(Path().glob("outputs/*"))
 
 
