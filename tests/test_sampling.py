@@ -175,11 +175,11 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("batch", "position"), [(1, Rotary), (2, Alibi)])
+@pytest.mark.parametrize(("batch", "position", "layers"), [(1, Rotary, 2), (2, Alibi, 1)])
 def test_the_compiled_step_gives_the_logits_of_next_logits(
-    batch: int, position: type[Position]
+    batch: int, position: type[Position], layers: int
 ) -> None:
-    model = gpt(position=position, ngrams=3)
+    model = gpt(position=position, ngrams=3, layers=layers)
     plain = read_others(model.next_logits, cache_of_three(model, batch))
     read = compile_reading(model, batch=batch)
     other = 3 - batch  # for this number of texts, `read` is not compiled
@@ -195,7 +195,7 @@ def test_the_compiled_step_gives_the_logits_of_next_logits(
 def test_the_compiled_step_in_lower_precision_is_about_as_exact_as_next_logits(
     precision: str,
 ) -> None:
-    exact = gpt()
+    exact = gpt(layers=1)
     model = in_precision(exact, precision)
     expected = read_others(exact.next_logits, cache_of_three(exact, 1))
     plain, compiled = (
@@ -248,7 +248,7 @@ def test_compile_does_not_change_the_output_of_the_script(script: Script, checkp
 @torch.no_grad()
 def test_the_step_compiled_for_gpus_gives_the_logits_of_next_logits() -> None:
     torch._dynamo.reset()
-    model = gpt(position=Rotary, ngrams=3)
+    model = gpt(position=Rotary, ngrams=3, layers=1)
     step = compile_at_call(OneToken(model), make_cache(model, 2), first=3)
     frames = torch._dynamo.utils.counters["frames"]["ok"]
 

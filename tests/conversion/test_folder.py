@@ -141,6 +141,7 @@ def test_the_configuration_is_that_of_finetuning(tmp_path: Path) -> None:
     loaded = load_folder(write_folder(tmp_path / "gpt", foreign_model("GPT2LMHeadModel")))
     expected = asdict(training_config("experiment=finetune"))
     found = asdict(loaded.config)
+    expected["trainer"]["max_steps"] = 0  # nothing is trained yet
     own = ("name", "model", "data", "tokenizer")
     assert {key: found[key] for key in found if key not in own} == {
         key: expected[key] for key in expected if key not in own

@@ -182,9 +182,9 @@ def test_what_is_missing_is_said_in_one_line(tmp_path, monkeypatch):
         export_model(loaded, "pickle", tmp_path / "out")
     for name in ("transformers", "gguf"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ValueError, match=r"pip install 'headscope\[huggingface\]'"):
+    with pytest.raises(ValueError, match=r"pip install -e '\.\[huggingface\]'"):
         export_model(loaded, "huggingface", tmp_path / "out")
-    with pytest.raises(ValueError, match=r"pip install 'headscope\[gguf\]'"):
+    with pytest.raises(ValueError, match=r"pip install -e '\.\[gguf\]'"):
         export_model(loaded, "gguf", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -59,7 +59,8 @@ def write_checkpoint(
         "state_dict": {f"model.{name}": weight for name, weight in weights.items()},
         "global_step": step,
     }
-    with new_folder(output) as folder:
+    size = sum(weight.nbytes for weight in weights.values())
+    with new_folder(output, size=size) as folder:
         path = folder / "checkpoints" / "best.ckpt"
         path.parent.mkdir()
         save_torch(content, path)

@@ -13,12 +13,13 @@ from headscope.stop import on_stop
 
 
 @contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
+def new_folder(path: Path, *, size: int = 0) -> Iterator[Path]:
     """A temporary folder next to `path`, which is renamed to `path` when the `with` block ends. If
     the block raises an exception or a signal ends the process, the folder is removed. So `path`
     never contains half of the files.
 
-    Raises UserError if `path` already exists or cannot be written.
+    Raises UserError if `path` already exists or cannot be written. For this message, `size` is the
+    number of bytes that the folder needs at least.
     """
     if path.exists() or path.is_symlink():
         raise UserError(f"output={path} already exists: name a new folder")
@@ -37,6 +38,6 @@ def new_folder(path: Path) -> Iterator[Path]:
             scratch.rename(path)
         except OSError as error:
             remove()  # now, because the message shows the free space
-            raise UserError(cannot_write(path, error, size=0)) from error
+            raise UserError(cannot_write(path, error, size=size)) from error
         finally:
             remove()

@@ -164,7 +164,21 @@ def extended(one: StepCost, two: StepCost, distance: float) -> StepCost:
     return StepCost(**{key: size + distance * (others[key] - size) for key, size in sizes.items()})
 
 
-def traced(
+def traced(config: TrainConfig, **options: Any) -> StepCost:
+    """The result of `trace`, which is kept: a search for settings that fit needs the same results
+    several times, and so do the runs of a sweep."""
+    settings = config.trainer
+    parts = (config.model, config.optimizer, settings.checkpoint_activations)
+    key = repr((*parts, min(settings.accumulate, 2), sorted(options.items())))
+    if key not in _traced:
+        _traced[key] = trace(config, **options)
+    return _traced[key]
+
+
+_traced: dict[str, StepCost] = {}
+
+
+def trace(
     config: TrainConfig,
     *,
     sequences: int,
