@@ -231,7 +231,8 @@ def test_a_crash_of_one_process_ends_all(
     line = (
         "Error: another process of this run has ended unexpectedly, so the run ends; to continue:"
     )
-    assert ended.err.count(line) == 1
+    # torchrun sends SIGTERM to the other process, which may arrive first.
+    assert ended.err.count(line) == 1 or (way == "torchrun" and "SIGTERM: " in ended.out)
     wait_for_end(children)
 
 
