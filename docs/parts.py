@@ -213,11 +213,11 @@ def encoding(work: Work) -> None:
     work.benchmark("encoding", "suite=encoding")
 
 
-@part(minutes=12, makes="devices devices_accumulate devices_large")
+@part(minutes=17, makes="devices devices_accumulate devices_large")
 def devices(work: Work) -> None:
     """Speed and memory of one process and of several processes."""
     work.benchmark("devices", "suite=devices")
-    accumulate = "trainer.accumulate=8 suite.steps=15 suite.rounds=2"
+    accumulate = "trainer.accumulate=8 suite.steps=15 suite.rounds=3"
     work.benchmark("devices_accumulate", f"suite=devices {accumulate}")
     large = "model.embed_dim=768 model.layers=8 suite.steps=3 suite.rounds=1"
     work.benchmark("devices_large", f"suite=devices {large}")
