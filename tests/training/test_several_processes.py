@@ -162,19 +162,25 @@ def test_a_killed_run_continues_bit_by_bit(alone: Path, speeches: Path, script: 
 
 
 @linux
-def test_shards_of_a_killed_run_continue_in_more_processes(
+def test_shards_of_a_killed_run_continue_bit_by_bit_or_in_more_processes(
     alone: Path, speeches: Path, script: Script
 ) -> None:
     words = [*KILLED, f"data.path={speeches}", f"store_dir={alone / 'data'}"]
-    kill(script, *words, "trainer.strategy=fsdp")
-    checkpoints = Path("outputs/killed/checkpoints")
-    assert list(checkpoints.glob("shards_*/*.safetensors"))
-    resumed = train("lightning", 4, "resume=outputs/killed", "trainer.devices=4")
-    assert resumed.code == 0, resumed.err
-    assert "processes   2 before, 4 now" in resumed.out
-    assert not list(checkpoints.glob("shards_*"))
-    assert script("train", *words, "hydra.run.dir=outputs/whole").code == 0
-    assert_same_training("outputs/whole", "outputs/killed")
+    words.append("trainer.strategy=fsdp")
+    whole = train("lightning", 2, *words, "hydra.run.dir=outputs/whole")
+    assert whole.code == 0, whole.err
+    kill(script, *words)
+    assert list(Path("outputs/killed/checkpoints").glob("shards_*/*.safetensors"))
+    shutil.copytree("outputs/killed", "outputs/more")
+    same = train("lightning", 2, "resume=outputs/killed")
+    assert same.code == 0, same.err
+    one, other = weights("outputs/whole"), weights("outputs/killed")
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert not list(Path("outputs/killed/checkpoints").glob("shards_*"))
+    more = train("lightning", 4, "resume=outputs/more", "trainer.devices=4")
+    assert more.code == 0, more.err
+    assert "processes   2 before, 4 now" in more.out
+    assert_same_training("outputs/whole", "outputs/more")
 
 
 @linux

@@ -95,8 +95,8 @@ class HuggingFaceClass(ABC):
         return model
 
     def without_aliases(self, hf: Mapping[str, Any]) -> dict[str, Any]:
-        """The entries of config.json under their first names. Raises UserError if an entry has two
-        names with different values, of which transformers uses the alias."""
+        """The entries of config.json, without aliases. Raises UserError if an entry and its alias
+        have different values: transformers would use that of the alias."""
         values = dict(hf)
         for key, alias in self.aliases.items():
             other = hf.get(alias)
