@@ -41,7 +41,7 @@ def run_row(run: Path) -> list[str]:
     mfu, kernel = None, "-"
     try:
         device = checkpoint.pick_device("cpu" if peak is None else "cuda")
-        loaded = checkpoint.load(run / "checkpoints" / "last.ckpt", device=device)
+        loaded = checkpoint.load(run / "checkpoints" / "last.safetensors", device=device)
         rate = matrix_rate_in(device, choose_precision("auto", loaded))
         mfu = training_flops(loaded.model) * summary["tokens_per_second"] / rate
         kernel = attention_kernel(loaded)

@@ -13,10 +13,15 @@ from headscope.terminal import printable
 def sample(composed: DictConfig) -> None:
     """Writes the prompt and the generated text to standard output, piece by piece."""
     from headscope import checkpoint
-    from headscope.checkpoint.building import check_samples
     from headscope.config import from_hydra
     from headscope.config.scripts import SampleConfig
-    from headscope.generation import check_sampling, check_stop, compile_reading, generate_texts
+    from headscope.generation import (
+        check_samples,
+        check_sampling,
+        check_stop,
+        compile_reading,
+        generate_texts,
+    )
     from headscope.nn.precision import faster_precision, in_precision
     from headscope.seeds import mixed_seed
 

@@ -26,7 +26,7 @@ def arguments(stack: ExitStack, typed: list[str], quoted: list[str]) -> list[str
     If the command line names a run folder, the first process of the run locks the folder until
     `stack` closes. The folder must be locked before Hydra writes to it.
     """
-    from headscope.checkpoint import check_same_tokenizer
+    from headscope.cli.initial_model import check_same_tokenizer
     from headscope.cli.resume import resume_arguments
 
     words.check_name(typed)

@@ -1,6 +1,8 @@
 """Checkpoints as training writes them, without any training."""
 
 from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 import torch
 from composing import training_config
@@ -15,26 +17,35 @@ SIZES = ["model.block_size=8", "model.embed_dim=8", "model.layers=2"]
 
 
 def configuration(*overrides: str) -> dict:
-    """What a checkpoint holds of these words, as plain data."""
+    """The configuration in a checkpoint of a run with these words, as plain data."""
     return asdict(training_config(*SIZES, *overrides))
 
 
 def content(
     config: dict | None = None, tokenizer: Tokenizer | None = None, *, step: int = 7, seed: int = 0
-) -> tuple[dict, GPT]:
-    """What training saves, and the model that it is of."""
+) -> tuple[dict[str, Any], GPT]:
+    """The content of a checkpoint: its plain data, and `tensors`. The second value is its model."""
     parsed, tokenizer = parse(TrainConfig, config or configuration()), tokenizer or byte([])
     torch.manual_seed(seed)
     model = checkpoint.build_model(parsed.model, vocab_size=tokenizer.vocab_size)
+    training = {"loops": {}, "callbacks": {}, "running_loss": {}, "threads": 1, "processes": 1}
     return {
-        "headscope": checkpoint.contents(
+        **checkpoint.contents(
             config=parsed, tokenizer=tokenizer, store="none", precision="32-true"
         ),
-        "state_dict": {f"model.{name}": weight for name, weight in model.state_dict().items()},
-        "global_step": step,
-        "optimizer_states": [{"state": {}}],
-        "lr_schedulers": [],
-        "callbacks": {},
-        "loops": {},
-        "pytorch-lightning_version": "2.6.0",
+        "step": step,
+        "training": training,
+        "tensors": {f"model.{name}": weight for name, weight in model.state_dict().items()},
     }, model
+
+
+def save(content: dict[str, Any], path: str | Path) -> None:
+    """Writes a checkpoint with this content."""
+    data = {key: value for key, value in content.items() if key != "tensors"}
+    checkpoint.write(Path(path), content["tensors"], data)
+
+
+def opened(path: str | Path) -> dict[str, Any]:
+    """The content of a checkpoint."""
+    stored = checkpoint.read(Path(path))
+    return {**stored.data, "tensors": stored.tensors("")}

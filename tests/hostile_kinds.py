@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from checkpoint_files import opened, save
 
 Attack = tuple[str, list[str]]
 
-LAST = Path("outputs/run/checkpoints/last.ckpt")
-BEST = Path("outputs/run/checkpoints/best.ckpt")
+LAST = Path("outputs/run/checkpoints/last.safetensors")
+BEST = Path("outputs/run/checkpoints/best.safetensors")
 RUN = (
     "${oc.create:{_target_: pathlib.Path.touch, _args_: [{_target_: pathlib.Path, _args_: [ran]}]}}"
 )
@@ -138,36 +139,32 @@ def deep(depth: int) -> Any:
 
 STORED: list[Callable[[], Any]] = [
     *(lambda: None, list, dict, lambda: -1, lambda: 2**62, lambda: 2**200, lambda: 1.5),
-    *(lambda: float("nan"), lambda: True, lambda: "", lambda: RUN, lambda: "../../ran"),
+    *(lambda: True, lambda: "", lambda: RUN, lambda: "../../ran", lambda: "${name}"),
     *(lambda: {"_target_": "os.system", "command": "touch ran"}, lambda: "x" * 10**6),
-    *(lambda: deep(150), lambda: torch.zeros(3), lambda: torch.full((2, 2), float("nan"))),
-    *(lambda: torch.zeros(1).expand(10**6, 10**4), lambda: torch.zeros(4).to_sparse()),
-    *(lambda: torch.zeros(2, dtype=torch.complex64), lambda: torch.zeros(0), lambda: b"\xff"),
-    *(lambda: {"x": [torch.zeros(1)]}, lambda: "${name}", lambda: 10**8, lambda: [10**8]),
+    *(lambda: deep(150), lambda: 10**8, lambda: [10**8]),
+]
+TENSORS: list[Callable[[], torch.Tensor]] = [
+    *(lambda: torch.zeros(3), lambda: torch.full((2, 2), torch.nan), lambda: torch.zeros(0)),
+    *(lambda: torch.tensor(1.0), lambda: torch.zeros(4, dtype=torch.float64)),
 ]
 
 
 def checkpoint_content(draw: random.Random, folder: Path) -> Attack:
-    """Values of a checkpoint replaced, removed or added."""
-    content = torch.load(folder / LAST, weights_only=True)
+    """Values or tensors of a checkpoint replaced, removed or added."""
+    content = opened(folder / LAST)
     for _ in range(draw.randint(1, 2)):
-        node: Any = content
-        while True:
-            key = draw.choice(list(node)) if node else "x"
-            below = node.get(key)
-            if isinstance(below, dict) and below and draw.random() < 0.85:
-                node = below
-                continue
-            break
-        change = draw.random()
+        node: Any = content["tensors"] if draw.random() < 0.3 else content
+        below = node
+        while isinstance(below, dict) and below and draw.random() < 0.85:
+            key = draw.choice([key for key in below if key != "tensors"])
+            node, below = below, below[key]
+        change, values = draw.random(), TENSORS if node is content["tensors"] else STORED
         if change < 0.15:
             node.pop(key, None)
         else:
-            node[f"{key}x" if change < 0.25 and isinstance(key, str) else key] = draw.choice(
-                STORED
-            )()
+            node[f"{key}x" if change < 0.25 else key] = draw.choice(values)()
     for file in (LAST, BEST)[: draw.randint(1, 2)]:
-        torch.save(content, folder / file)
+        save(content, folder / file)
     return actions(draw)
 
 

@@ -23,10 +23,12 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from checkpoint_files import opened
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 from tensorboard.context import RequestContext
 from tensorboard.data import provider
@@ -34,8 +36,10 @@ from tensorboard.data.server_ingester import SubprocessServerDataIngester, get_s
 from tensorboard.util.grpc_util import ChannelCredsType
 from tensorboard.util.tensor_util import make_ndarray
 
+import headscope.checkpoint.file
 import headscope.training.run  # imports all that a session needs
 from headscope.training.module import LanguageModel
+from headscope.training.run import flat
 from headscope.training.run_folder import is_run
 
 ROOT = Path(__file__).parents[1]
@@ -125,16 +129,18 @@ def die_in(place: str, count: int) -> None:
 
         setattr(LanguageModel, place, killed)
     elif place == "half a checkpoint":
-        save = torch.save
+        replacing = headscope.checkpoint.file.replacing
 
-        def half(content: Any, file: Any) -> None:
-            file.write(b"half of it")
-            file.flush()
-            counted()
-            file.seek(0)
-            save(content, file)
+        @contextlib.contextmanager
+        def half(path: Path, *, size: int) -> Iterator[Any]:
+            with replacing(path, size=size) as file:
+                file.write(b"half of it")
+                file.flush()
+                counted()
+                file.seek(0)
+                yield file
 
-        torch.save = half
+        headscope.checkpoint.file.replacing = half
     elif place == "replace":
         replace = Path.replace
 
@@ -144,9 +150,7 @@ def die_in(place: str, count: int) -> None:
 
         Path.replace = replaced  # type: ignore[method-assign]
     else:
-        headscope.training.run.write_atomically = lambda *given: os.kill(
-            os.getpid(), signal.SIGKILL
-        )
+        headscope.training.run.write_summary = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
 
 
 def wait(pid: int) -> int:
@@ -229,8 +233,8 @@ def saved(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {
         file.name: {
             key: value
-            for key, value in torch.load(file, weights_only=True).items()
-            if key not in ("loops", "headscope")
+            for key, value in flat(opened(file)).items()
+            if not key.startswith(("training.loops", "config", "tokenizer"))
         }
         for file in sorted((folder / "checkpoints").iterdir())
     }

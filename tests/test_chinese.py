@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from checkpoint_files import configuration, content
+from checkpoint_files import configuration, content, save
 from chinese import TEXT
 from composing import training_config
 
@@ -51,8 +51,8 @@ def test_labels_while_training(kind, tmp_path):
 @pytest.mark.parametrize("kind", MAKERS)
 def test_labels_of_a_checkpoint_and_its_page(kind, tmp_path):
     tokenizer = MAKERS[kind]([TEXT])
-    torch.save(content(configuration("model.block_size=64"), tokenizer)[0], tmp_path / "a.ckpt")
-    loaded = headscope.load(tmp_path / "a.ckpt")
+    save(content(configuration("model.block_size=64"), tokenizer)[0], tmp_path / "a.safetensors")
+    loaded = headscope.load(tmp_path / "a.safetensors")
     reading = loaded.attention(CLAUSE)
     assert_every_byte_is_told(reading.labels, tokenizer)
     first = {"char": ["多", "言"], "byte": ["多 1/3", "多 2/3"]}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_files import configuration, content
+from checkpoint_files import configuration, content, save
 from running import Script
 
 from headscope import checkpoint
@@ -17,13 +17,13 @@ from headscope.nn.loss import next_token_loss
 
 
 def saved(path: Path, *overrides: str) -> checkpoint.Checkpoint:
-    torch.save(content(configuration(*overrides))[0], path)
+    save(content(configuration(*overrides))[0], path)
     return checkpoint.load(path)
 
 
 @pytest.mark.parametrize("size", [1, 5, 8, 20])
 def test_the_loss_is_that_of_every_token_in_windows_of_that_length(tmp_path, speeches, size):
-    loaded = saved(tmp_path / "a.ckpt", "model/position=alibi")
+    loaded = saved(tmp_path / "a.safetensors", "model/position=alibi")
     text = validation_text(TextFiles(path=str(speeches)), loaded.tokenizer)
     text = type(text)(text.tokens[:203], text.byte_lengths)
     [found] = evaluate_lengths(loaded, text, batch_size=3, block_sizes=[size])
@@ -40,7 +40,7 @@ def test_the_loss_is_that_of_every_token_in_windows_of_that_length(tmp_path, spe
 
 @pytest.mark.parametrize("position", SCHEMAS["position"])
 def test_a_position_reaches_further_or_says_why_not(tmp_path, speeches, position):
-    loaded = saved(tmp_path / "a.ckpt", f"model/position={position}")
+    loaded = saved(tmp_path / "a.safetensors", f"model/position={position}")
     text = validation_text(TextFiles(path=str(speeches)), loaded.tokenizer)
     text = type(text)(text.tokens[:500], text.byte_lengths)
     short, own, far = evaluate_lengths(loaded, text, batch_size=16, block_sizes=[4, 8, 16])
@@ -59,7 +59,7 @@ def test_a_position_reaches_further_or_says_why_not(tmp_path, speeches, position
 
 
 def test_evaluating_in_bf16_changes_nothing_of_the_callers_model(tmp_path, speeches):
-    loaded = saved(tmp_path / "a.ckpt", "model/position=alibi")
+    loaded = saved(tmp_path / "a.safetensors", "model/position=alibi")
     text = validation_text(TextFiles(path=str(speeches)), loaded.tokenizer)
     text = type(text)(text.tokens[:100], text.byte_lengths)
     before = evaluate(loaded.model, text, batch_size=16)
@@ -72,14 +72,14 @@ def test_evaluating_in_bf16_changes_nothing_of_the_callers_model(tmp_path, speec
 def test_the_script_prints_a_list_and_refuses_what_is_no_list_of_lengths(
     script: Script, speeches: Path
 ) -> None:
-    saved(Path("a.ckpt"), "data=text", f"data.path={speeches}", "model/position=learned")
-    said = script("evaluate", "checkpoint=a.ckpt", "block_size=[8,16]")
+    saved(Path("a.safetensors"), "data=text", f"data.path={speeches}", "model/position=learned")
+    said = script("evaluate", "checkpoint=a.safetensors", "block_size=[8,16]")
     assert said.code == 0, said.err
     own, far = json.loads(said.out)
-    assert own == {"block_size": 8} | json.loads(script("evaluate", "checkpoint=a.ckpt").out)
+    assert own == {"block_size": 8} | json.loads(script("evaluate", "checkpoint=a.safetensors").out)
     assert "Learned was trained at block_size=8" in far["not_possible"]
     for wrong in ("block_size=[0]", "block_size=8", "block_size=[a]"):
-        said = script("evaluate", "checkpoint=a.ckpt", wrong)
+        said = script("evaluate", "checkpoint=a.safetensors", wrong)
         assert said.code == 1
         assert said.out == ""
         assert said.err.splitlines()[-1].startswith("Error: ")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_files import SIZES
+from checkpoint_files import SIZES, opened
 from choices import ATTENTIONS, EACH, PAIRS
 from composing import training_config
 from rich.console import Console
@@ -75,7 +75,7 @@ def start(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def last(run: Run) -> Path:
-    return run.folder / "checkpoints" / "last.ckpt"
+    return run.folder / "checkpoints" / "last.safetensors"
 
 
 @pytest.mark.parametrize(("attention", "position"), PAIRS)
@@ -107,16 +107,16 @@ def test_stopped_halfway_and_resumed_it_ends_as_if_it_never_was(start, monkeypat
         patch.setattr(LanguageModel, "training_step", pressing_ctrl_c(step=1))
         with pytest.raises(Interrupted):
             fit(stopped)
-    half = checkpoint.read(last(stopped))
-    assert half["global_step"] == 2  # the step under way was finished
+    half = opened(last(stopped))
+    assert half["step"] == 2  # the step under way was finished
     resumed = start("stopped", *choices, resume=True)
     fit(resumed)
-    expected = checkpoint.read(last(whole))["state_dict"]
-    ended = checkpoint.read(last(resumed))["state_dict"]
+    expected = opened(last(whole))["tensors"]
+    ended = opened(last(resumed))["tensors"]
     assert ended.keys() == expected.keys()
     for name, weight in expected.items():
         assert torch.equal(ended[name], weight), name
-        assert not torch.equal(half["state_dict"][name], weight), name
+        assert not torch.equal(half["tensors"][name], weight), name
 
 
 def pressing_ctrl_c(*, step: int):

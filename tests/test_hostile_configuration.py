@@ -10,28 +10,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from checkpoint_files import configuration, content
+from checkpoint_files import configuration, content, opened, save
 from config_traps import places, put, traps
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from running import SMALL, Script
 
-from headscope import checkpoint
 from headscope.config import build_part, parse
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.training.check import check
 
 PLACES = list(places(configuration()))
-opened: list[tuple[str, str]] = []
+events: list[tuple[str, str]] = []
 watching = False
 
 
 def hook(event: str, arguments: tuple) -> None:
     """Record what this process opens and calls while `watching`; no hook can be removed."""
     if watching and event.startswith(("open", "os.", "subprocess.", "socket.", "shutil.")):
-        opened.append((event, str(arguments[0] if arguments else "")))
+        events.append((event, str(arguments[0] if arguments else "")))
 
 
 sys.addaudithook(hook)
@@ -40,10 +38,10 @@ sys.addaudithook(hook)
 @contextmanager
 def watched() -> Iterator[list[tuple[str, str]]]:
     global watching
-    opened.clear()
+    events.clear()
     watching = True
     try:
-        yield opened
+        yield events
     finally:
         watching = False
 
@@ -112,25 +110,25 @@ def run(script: Script) -> Path:
     said = script("train", *WORDS, "hydra.run.dir=outputs/run")
     assert said.code == 0, said.err
     Path("outputs/run/summary.json").unlink()
-    return Path("outputs/run/checkpoints/last.ckpt")
+    return Path("outputs/run/checkpoints/last.safetensors")
 
 
 def test_a_resumed_run_evaluates_nothing_and_writes_only_in_its_folder(
     script: Script, run: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("outside")
-    whole = torch.load(run, weights_only=True)
+    whole = opened(run)
     before = files(Path())
     for number, place in enumerate(REACHED):
         elsewhere = ("../../elsewhere", str(folder / "elsewhere"))[number % 2]
         for trap in (traps(folder)[number % 3], elsewhere):
             changed = copy.deepcopy(whole)
-            config = changed["headscope"]["config"]
+            config = changed["config"]
             if not isinstance(value_at(config, place[:-1]), dict):
                 continue
             put(config, place, trap)
-            changed["headscope"]["overrides"] = [f"+{'.'.join(place)}={trap}"]
-            torch.save(changed, run)
+            changed["overrides"] = [f"+{'.'.join(place)}={trap}"]
+            save(changed, run)
             said = script("train", "resume=outputs/run", "trainer.max_steps=3")
             assert "Traceback" not in said.err, said.err
             assert sorted(file.name for file in folder.iterdir()) == ["bait.txt"]
@@ -151,13 +149,13 @@ def test_other_scripts_name_the_file_that_a_checkpoint_makes_them_read(
     secret = tmp_path / "odd ${oc.env:HOME} secret.txt"
     secret.write_text("a secret text that is long enough " * 20)
     saved, _ = content()
-    saved["headscope"]["config"]["data"] = {
+    saved["config"]["data"] = {
         "_target_": "headscope.data.own_files.TextFiles",
         "path": str(secret),
     }
-    torch.save(saved, "a.ckpt")
+    save(saved, "a.safetensors")
     for words in (("evaluate",), ("analyze", "windows=1", "output_dir=report")):
-        said = script(*words, "checkpoint=a.ckpt")
+        said = script(*words, "checkpoint=a.safetensors")
         assert said.code == 0, said.err
         assert f"data.path={secret}" in said.err
 
@@ -168,8 +166,8 @@ def test_paths_on_the_command_line_are_never_interpolated(script: Script) -> Non
     words = [word for word in WORDS if not word.startswith("data.path")]
     said = script("train", *words, f"data.path={file}", "hydra.run.dir=outputs/run")
     assert said.code == 0, said.err
-    saved = checkpoint.read(Path("outputs/run/checkpoints/last.ckpt"))
-    assert saved["headscope"]["config"]["data"]["path"] == str(file)
+    saved = opened("outputs/run/checkpoints/last.safetensors")
+    assert saved["config"]["data"]["path"] == str(file)
     again = script("train", "resume=outputs/run", "trainer.max_steps=3")
     assert again.code == 0, again.err
     said = script("evaluate", f"data.path={file}")
@@ -182,17 +180,17 @@ def test_a_message_obeys_no_control_character_of_a_checkpoint(script: Script) ->
     Path("text.txt").write_text("a text that is long enough " * 20)
     saved, _ = content()
     name = "[\x1b[2K\r\x1b[1At]ext.txt"  # a glob that matches text.txt, and erases its own line
-    saved["headscope"]["config"]["data"] = {
+    saved["config"]["data"] = {
         "_target_": "headscope.data.own_files.TextFiles",
         "path": name,
     }
-    torch.save(saved, "a.ckpt")
-    said = script("evaluate", "checkpoint=a.ckpt")
+    save(saved, "a.safetensors")
+    said = script("evaluate", "checkpoint=a.safetensors")
     assert said.code == 0, said.err
     assert "[\\x1b[2K\\r\\x1b[1At]ext.txt" in said.err
-    saved["headscope"]["config"]["\x1b[31mbogus\n"] = 1
-    torch.save(saved, "a.ckpt")
-    said = script("evaluate", "checkpoint=a.ckpt")
+    saved["config"]["\x1b[31mbogus\n"] = 1
+    save(saved, "a.safetensors")
+    said = script("evaluate", "checkpoint=a.safetensors")
     assert said.code == 1
     assert "\x1b" not in said.err
 

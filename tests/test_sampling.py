@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_files import configuration, content
+from checkpoint_files import configuration, content, save
 from choices import EACH
 from running import Script
 from small_gpt import gpt, some_tokens, variant
@@ -31,10 +31,10 @@ PROMPT = "My fellow"
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> str:
     saved, _ = content(configuration())
-    for name, weight in saved["state_dict"].items():  # makes some tokens much more likely
-        saved["state_dict"][name] = 6 * weight
-    torch.save(saved, tmp_path / "some.ckpt")
-    return f"checkpoint={tmp_path / 'some.ckpt'}"
+    for name, weight in saved["tensors"].items():  # makes some tokens much more likely
+        saved["tensors"][name] = 6 * weight
+    save(saved, tmp_path / "some.safetensors")
+    return f"checkpoint={tmp_path / 'some.safetensors'}"
 
 
 def test_samples_of_one_batch_equal_samples_generated_one_by_one(

@@ -53,7 +53,7 @@ def test_runs_in_parallel_share_tokens_and_one_failure_is_listed(
     assert "must be a multiple of heads=3" in ended.err.splitlines()[-1]
     assert len([path for path in Path("data").iterdir() if path.is_dir()]) == 1
     for run, heads in (("0", 2), ("2", 4)):
-        model = load(FOLDER / run / "checkpoints/best.ckpt")
+        model = load(FOLDER / run / "checkpoints/best.safetensors")
         assert model.config.model.heads == heads
         assert model.config.data.path == "a, $b=c.txt"
     table = rows()
@@ -61,12 +61,12 @@ def test_runs_in_parallel_share_tokens_and_one_failure_is_listed(
     assert float(table[0]["val_loss"]) <= float(table[1]["val_loss"])
     assert (FOLDER / "sweep.png").stat().st_size > 0
     if launcher == "joblib":
-        before = (FOLDER / "0/checkpoints/last.ckpt").stat().st_mtime_ns
+        before = (FOLDER / "0/checkpoints/last.safetensors").stat().st_mtime_ns
         (FOLDER / "2/summary.json").unlink()  # as if the process had been killed
         said = script("train", *sweep_words(text, "model.heads=2,3,4"))  # by another launcher
         assert said.code == 1
         assert rows() == table
-        assert (FOLDER / "0/checkpoints/last.ckpt").stat().st_mtime_ns == before
+        assert (FOLDER / "0/checkpoints/last.safetensors").stat().st_mtime_ns == before
         assert "already finished" in said.out
         assert "at step 2 of 2" in said.out
 

@@ -6,8 +6,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-import torch
-from checkpoint_files import content
+from checkpoint_files import content, save
 from running import ROOT
 
 import headscope
@@ -29,7 +28,7 @@ for module in pkgutil.walk_packages(headscope.__path__, "headscope."):
     if module.name != "headscope.conversion.transformer_lens":  # needs transformer_lens
         importlib.import_module(module.name)
 
-loaded = headscope.load("model.ckpt")
+loaded = headscope.load("model.safetensors")
 reading = loaded.attention("To be, or")
 assert head_figures(reading.weights)["entropy"].shape == (2, 4)
 attention_maps(reading.weights[0], reading.labels, title="Layer 0").savefig("layer_0.png")
@@ -66,12 +65,14 @@ def test_a_checkpoint_is_opened_and_analyzed_without_the_checkout(
     site, folder = tmp_path / "site", tmp_path / "elsewhere"
     folder.mkdir()
     zipfile.ZipFile(wheel).extractall(site)  # all that an installer does with it
-    torch.save(content()[0], folder / "model.ckpt")
+    save(content()[0], folder / "model.safetensors")
     monkeypatch.setenv("PYTHONPATH", str(site))
     command = [sys.executable, "-c", USE]
     said = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert said.returncode == 0, said.stderr
     assert said.stdout.splitlines()[-1] == str(site)
-    assert {"layer_0.png", "model.ckpt", "report"} == {file.name for file in folder.iterdir()}
+    assert {"layer_0.png", "model.safetensors", "report"} == {
+        file.name for file in folder.iterdir()
+    }
     assert (folder / "report" / "attention.html").is_file()
     assert len(list((folder / "report").glob("*.png"))) > 3

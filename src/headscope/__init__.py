@@ -13,8 +13,8 @@ __version__ = "0.1.0"
 def load(path: "str | Path | None" = None, *, device: str = "cpu") -> "Loaded":
     """Loads a model with its tokenizer.
 
-    `path` is a .ckpt file, a run folder, the folder of a Hugging Face model, or a folder of
-    convert.py to=safetensors. From a run folder, best.ckpt is loaded. If `path` is None, the newest
+    `path` is a checkpoint file, a run folder, or the folder of a Hugging Face model. From a run
+    folder, best.safetensors is loaded. If `path` is None, the newest
     run in outputs/ is loaded. Raises UserError if no checkpoint is found, if the file is not a
     headscope checkpoint, or if headscope cannot express the Hugging Face model.
     """

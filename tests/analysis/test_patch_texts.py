@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_files import configuration, content
+from checkpoint_files import configuration, content, save
 
 import headscope
 from headscope.analysis.patch_texts import PatchTexts, patch_texts
@@ -17,8 +17,8 @@ from headscope.errors import UserError
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     """A model of 8 bytes of context."""
-    file = tmp_path_factory.mktemp("patch") / "some.ckpt"
-    torch.save(content()[0], file)
+    file = tmp_path_factory.mktemp("patch") / "some.safetensors"
+    save(content()[0], file)
     return headscope.load(file)
 
 
@@ -43,8 +43,8 @@ def test_a_continuation_follows_both_texts(loaded: Checkpoint) -> None:
 def test_tokens_count_and_not_characters(tmp_path: Path) -> None:
     tokenizer = bpe([" cat dog" * 50], vocab_size=263)
     assert len(tokenizer.encode_prompt(" cat")) == len(tokenizer.encode_prompt(" dog")) == 1
-    torch.save(content(configuration(), tokenizer)[0], tmp_path / "some.ckpt")
-    loaded = headscope.load(tmp_path / "some.ckpt")
+    save(content(configuration(), tokenizer)[0], tmp_path / "some.safetensors")
+    loaded = headscope.load(tmp_path / "some.safetensors")
     texts = patch_texts(loaded, clean=" cat", corrupted="x", answers=[" cat", " dog"])
     assert len(texts.clean) == len(texts.corrupted) == 1
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_files import content
+from checkpoint_files import content, save
 
 import headscope
 from headscope.checkpoint import AttentionReading
@@ -13,8 +13,8 @@ from headscope.checkpoint import AttentionReading
 
 @pytest.fixture
 def reading(tmp_path: Path) -> AttentionReading:
-    torch.save(content()[0], tmp_path / "some.ckpt")
-    return headscope.load(tmp_path / "some.ckpt").attention("a 多\n<b")
+    save(content()[0], tmp_path / "some.safetensors")
+    return headscope.load(tmp_path / "some.safetensors").attention("a 多\n<b")
 
 
 def test_it_has_a_map_of_a_batch_of_one_for_each_layer(reading: AttentionReading) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from checkpoint_files import configuration, content
+from checkpoint_files import configuration, content, save
 
 import headscope
 from headscope.checkpoint import Checkpoint
@@ -14,8 +14,8 @@ from headscope.errors import UserError
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("reading") / "some.ckpt"
-    torch.save(content(configuration("model/position=alibi"))[0], path)
+    path = tmp_path_factory.mktemp("reading") / "some.safetensors"
+    save(content(configuration("model/position=alibi"))[0], path)
     return path
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from running import SMALL, Said, Script
+from safetensors.torch import save_file
 
 
 def assert_one_line(said: Said, *words: str) -> None:
@@ -104,7 +105,7 @@ def assert_one_line(said: Said, *words: str) -> None:
         (["tokenizer=gpt2", "tokenizer.path=nowhere"], ["nowhere", "vocab.bpe"]),
         (["resume=nowhere"], ["resume=nowhere", "does not exist"]),
         (["resume=."], ["is not a run"]),
-        (["init_from=missing.ckpt"], ["missing.ckpt", "does not exist"]),
+        (["init_from=missing.safetensors"], ["missing.safetensors", "does not exist"]),
         (["data.path=short.txt", "store_dir=short.txt/data"], ["short.txt"]),
         (["hydra.run.dir=short.txt/run"], ["short.txt"]),
     ],
@@ -126,7 +127,7 @@ def test_the_users_files_in_a_run_folder_are_kept(script: Script) -> None:
     mine = ["runs/exp1/events.out.tfevents.123.host", "runs/exp1/hparams.yaml"]
     mine += [
         "runs/.download.part",
-        "runs/checkpoints/step_100.ckpt",
+        "runs/checkpoints/step_100.safetensors",
         "runs/tensorboard/events.out.tfevents.1",
     ]
     for file in mine:
@@ -156,18 +157,22 @@ def checkpoint(script: Script, speeches: Path) -> Path:
         "train", *SMALL, f"data.path={speeches}", "trainer.max_steps=2", "hydra.run.dir=outputs/r"
     )
     assert done.code == 0, done.err
-    return Path("outputs/r/checkpoints/best.ckpt")
+    return Path("outputs/r/checkpoints/best.safetensors")
 
 
 def test_checkpoints_and_sampling(script: Script, checkpoint: Path, speeches: Path) -> None:
     whole = checkpoint.read_bytes()
-    Path("truncated.ckpt").write_bytes(whole[: len(whole) // 2])
-    Path("text.ckpt").write_text("not one")
-    torch.save({"weights": torch.zeros(2)}, "other.ckpt")
+    Path("truncated.safetensors").write_bytes(whole[: len(whole) // 2])
+    Path("text.safetensors").write_text("not one")
+    save_file({"weights": torch.zeros(2)}, "other.safetensors")
     for name in ("truncated", "text", "other"):
         for command in ("sample", "evaluate"):
-            assert_one_line(script(command, f"checkpoint={name}.ckpt"), f"{name}.ckpt")
-    assert_one_line(script("sample", "checkpoint=missing.ckpt"), "missing.ckpt", "does not exist")
+            assert_one_line(
+                script(command, f"checkpoint={name}.safetensors"), f"{name}.safetensors"
+            )
+    assert_one_line(
+        script("sample", "checkpoint=missing.safetensors"), "missing.safetensors", "does not exist"
+    )
     assert_one_line(script("sample", "temperature=-1"), "temperature=-1")
     assert_one_line(script("sample", "top_p=2"), "top_p=2")
     assert_one_line(script("sample", "num_samples=0"), "num_samples=0")
@@ -198,7 +203,7 @@ def test_a_current_folder_that_is_not_utf8(script: Script, monkeypatch: pytest.M
     assert_one_line(script("train"), "not valid UTF-8", "rename")
 
 
-@pytest.mark.parametrize("place", ["outputs/latest", "outputs/r/checkpoints/last.ckpt"])
+@pytest.mark.parametrize("place", ["outputs/latest", "outputs/r/checkpoints/last.safetensors"])
 def test_a_folder_with_the_name_of_a_file(script: Script, speeches: Path, place: str) -> None:
     Path(place).mkdir(parents=True)
     words = [*SMALL, f"data.path={speeches}", "hydra.run.dir=outputs/r"]

@@ -4,7 +4,7 @@ import copy
 from pathlib import Path
 
 import torch
-from checkpoint_files import configuration, content
+from checkpoint_files import configuration, content, save
 from choices import EACH
 
 from headscope import checkpoint
@@ -41,5 +41,5 @@ def saved(folder: Path, words: str, tokenizer: Tokenizer | None = None, **config
         for parameter in model.parameters():
             parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
     folder.mkdir(parents=True, exist_ok=True)
-    torch.save(stored, folder / "best.ckpt")
-    return checkpoint.load(folder / "best.ckpt")
+    save(stored, folder / "best.safetensors")
+    return checkpoint.load(folder / "best.safetensors")

@@ -60,28 +60,12 @@ class Attack:
         return os.mkdir, ("attacked",)
 
 
-def test_a_pickle_with_code(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pickle_is_not_opened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    weights = load_file(folder / WEIGHTS)
     (folder / WEIGHTS).unlink()
-    torch.save({**weights, "more": Attack()}, folder / "pytorch_model.bin")
-    refused(folder, "pickle", "mkdir")
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Attack()))
-    refused(folder, "pytorch_model.bin")
-    torch.save(weights | {"more": 1}, folder / "pytorch_model.bin")
-    refused(folder, "dictionary of tensors")
-    large = torch.zeros(1).expand(10**9)
-    torch.save(weights | {"transformer.wte.weight": large}, folder / "pytorch_model.bin")
-    refused(folder, "more elements than are stored")
+    refused(folder, "pytorch_model.bin", "save_pretrained")
     assert not (folder / "attacked").exists()
-
-
-def test_the_old_format_of_torch(folder: Path) -> None:
-    weights = load_file(folder / WEIGHTS)
-    (folder / WEIGHTS).unlink()
-    file = folder / "pytorch_model.bin"
-    torch.save(weights, file, _use_new_zipfile_serialization=False)
-    refused(folder, "torch before 1.6", "save_pretrained")
 
 
 def test_a_link_that_leads_to_itself(folder: Path) -> None:

@@ -223,7 +223,7 @@ def test_the_model_card_of_an_imported_model_claims_no_training(text, tmp_path):
     sizes = {"model": ours.config.model, "tokenizer": ours.tokenizer}
     weights = ours.model.state_dict()
     write_checkpoint(tmp_path / "in", weights=weights, step=7, text=text, **sizes)
-    loaded = checkpoint.load(tmp_path / "in" / "checkpoints" / "best.ckpt")
+    loaded = checkpoint.load(tmp_path / "in" / "checkpoints" / "best.safetensors")
     card = model_card(loaded, load="code", checked="It is equal.")
     assert "imported into headscope" in card
     assert "trained with headscope" not in card
@@ -232,7 +232,9 @@ def test_the_model_card_of_an_imported_model_claims_no_training(text, tmp_path):
 
 
 def test_the_model_card_names_the_weights_that_training_started_from(tmp_path):
-    loaded = saved(tmp_path, "model=gpt2", init_from="/home/me/outputs/gpt2/checkpoints/best.ckpt")
+    loaded = saved(
+        tmp_path, "model=gpt2", init_from="/home/me/outputs/gpt2/checkpoints/best.safetensors"
+    )
     card = model_card(loaded, load="code", checked="It is equal.")
     assert "| init\\_from | gpt2 |" in card
     assert "/home" not in card

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_files import configuration, content
+from checkpoint_files import configuration, content, save
 from running import Script
 
 from headscope import checkpoint
@@ -170,15 +170,14 @@ def saved_run(path: Path, *overrides: str, name: str = "char") -> checkpoint.Che
     made = getattr(tokenizers, name)([TEXT])
     written, model = content(configuration(*OURS, *overrides), made)
     filled(model)
-    written["state_dict"] = {f"model.{key}": value for key, value in model.state_dict().items()}
-    torch.save(written, path)
+    save(written, path)
     return checkpoint.load(path)
 
 
 @pytest.mark.parametrize("biases", [(False, False), (True, True), (True, False), (False, True)])
 def test_what_goes_out_comes_in_again(tmp_path, biases):
     words = [f"model.bias={biases[0]}", f"model.qkv_bias={biases[1]}"]
-    loaded = saved_run(tmp_path / "a.ckpt", *words, name="gpt2")
+    loaded = saved_run(tmp_path / "a.safetensors", *words, name="gpt2")
     export_model(loaded, "nanogpt", tmp_path / "out")
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["ckpt.pt"]
     import_model(str(tmp_path / "out" / "ckpt.pt"), tmp_path / "run")
@@ -189,7 +188,7 @@ def test_what_goes_out_comes_in_again(tmp_path, biases):
 
 
 def test_the_characters_of_every_token_are_written(tmp_path):
-    loaded = saved_run(tmp_path / "a.ckpt")
+    loaded = saved_run(tmp_path / "a.safetensors")
     export_model(loaded, "nanogpt", tmp_path / "out")
     meta = pickle.loads((tmp_path / "out" / "meta.pkl").read_bytes())
     assert meta["vocab_size"] == loaded.model.vocab_size == len(meta["itos"])
@@ -219,19 +218,21 @@ def test_the_characters_of_every_token_are_written(tmp_path):
     ],
 )
 def test_a_model_that_nanogpt_cannot_express_is_refused_with_the_reason(tmp_path, words, reason):
-    loaded = saved_run(tmp_path / "a.ckpt", *words)
+    loaded = saved_run(tmp_path / "a.safetensors", *words)
     with pytest.raises(UserError, match=f"nanoGPT cannot express this model: {reason}"):
         export_model(loaded, "nanogpt", tmp_path / "out")
-    assert [file.name for file in tmp_path.iterdir()] == ["a.ckpt"]
+    assert [file.name for file in tmp_path.iterdir()] == ["a.safetensors"]
 
 
 def test_another_tokenizer_is_refused(tmp_path):
     with pytest.raises(UserError, match="its tokenizer is byte"):
-        export_model(saved_run(tmp_path / "a.ckpt", name="byte"), "nanogpt", tmp_path / "out")
+        export_model(
+            saved_run(tmp_path / "a.safetensors", name="byte"), "nanogpt", tmp_path / "out"
+        )
 
 
 def test_an_export_that_differs_is_removed(tmp_path, monkeypatch):
-    loaded = saved_run(tmp_path / "a.ckpt", "model.bias=true")
+    loaded = saved_run(tmp_path / "a.safetensors", "model.bias=true")
 
     def damaged(loaded, dataset):
         written = nanogpt_content_of(loaded, dataset)
@@ -242,7 +243,7 @@ def test_an_export_that_differs_is_removed(tmp_path, monkeypatch):
     monkeypatch.setattr("headscope.conversion.nanogpt.export.nanogpt_content", damaged)
     with pytest.raises(NotEqual):
         export_model(loaded, "nanogpt", tmp_path / "out")
-    assert [file.name for file in tmp_path.iterdir()] == ["a.ckpt"]
+    assert [file.name for file in tmp_path.iterdir()] == ["a.safetensors"]
 
 
 # --- with nanoGPT itself ---
@@ -273,7 +274,7 @@ def copied(nanogpt: Path, folder: Path) -> Path:
 @pytest.mark.parametrize("name", ["char", "gpt2"])
 def test_nanogpts_sample_script_continues_a_text_as_we_do(tmp_path, nanogpt, name):
     folder = copied(nanogpt, tmp_path / "nanogpt")
-    loaded = saved_run(tmp_path / "a.ckpt", "model.block_size=32", name=name)
+    loaded = saved_run(tmp_path / "a.safetensors", "model.block_size=32", name=name)
     export_model(loaded, "nanogpt", tmp_path / "out")
     if name == "char":
         (folder / "data" / "out").mkdir(parents=True)

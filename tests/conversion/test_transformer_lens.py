@@ -93,7 +93,7 @@ def results(tmp_path_factory) -> dict:
 def prepare(folder: Path, words: str, *, own: bool) -> None:
     """Writes a model, the exported model and what it computes to `folder`."""
     loaded = saved(folder / "run", words)
-    (folder / "run" / "best.ckpt").rename(folder / "run.ckpt")
+    (folder / "run" / "best.safetensors").rename(folder / "run.safetensors")
     (folder / "model").mkdir()
     write_model(loaded, folder / "model", None if own else find_class(loaded.config.model))
     write_tokenizer(loaded, folder / "model")

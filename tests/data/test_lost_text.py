@@ -6,8 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
-from checkpoint_files import configuration, content
+from checkpoint_files import configuration, content, save
 from hf_tokenizers import CHINESE, make, write_folder
 from running import Script
 
@@ -49,7 +48,7 @@ VALIDATION = "".join(DOCUMENTS[9::10])
 
 
 def saved(tokenizer: Tokenizer, path: Path, *overrides: str) -> checkpoint.Checkpoint:
-    torch.save(content(configuration(*overrides), tokenizer)[0], path)
+    save(content(configuration(*overrides), tokenizer)[0], path)
     return checkpoint.load(path)
 
 
@@ -96,7 +95,7 @@ def test_a_limited_split_has_its_share_of_the_bytes(tmp_path, word_piece):
 
 
 def test_an_evaluation_divides_by_the_bytes_of_the_text(corpus, tmp_path, word_piece):
-    loaded = saved(word_piece, tmp_path / "a.ckpt")
+    loaded = saved(word_piece, tmp_path / "a.safetensors")
     text = validation_text(corpus, word_piece)
     found = evaluate(loaded.model, text, batch_size=4)
     # The first token, which is not predicted, has no bytes.
@@ -108,7 +107,7 @@ def test_an_evaluation_divides_by_the_bytes_of_the_text(corpus, tmp_path, word_p
 def test_unknown_characters_count(corpus, tmp_path):
     tokenizer = CharTokenizer("".join(sorted(set("Look BACK, lan!\n"))))
     text = validation_text(corpus, tokenizer)
-    found = evaluate(saved(tokenizer, tmp_path / "a.ckpt").model, text, batch_size=4)
+    found = evaluate(saved(tokenizer, tmp_path / "a.safetensors").model, text, batch_size=4)
     assert found["bytes"] == len(VALIDATION.encode())
 
 
@@ -126,8 +125,13 @@ def test_a_run_goes_on_with_an_imported_tokenizer(
     script: Script, corpus: TextFiles, tmp_path: Path, word_piece: Tokenizer
 ) -> None:
     """Fine-tuning, then sampling, evaluation and labels, all in the words of WordPiece."""
-    saved(word_piece, Path("start.ckpt"))
-    words = ["init_from=start.ckpt", "data=text", f"data.path={corpus.path}", "model.block_size=8"]
+    saved(word_piece, Path("start.safetensors"))
+    words = [
+        "init_from=start.safetensors",
+        "data=text",
+        f"data.path={corpus.path}",
+        "model.block_size=8",
+    ]
     words += ["model.embed_dim=8", "model.layers=2", "trainer.max_steps=3", "trainer.batch_size=2"]
     words += ["callbacks=plain", "callbacks.samples.max_new_tokens=4", "trainer.accelerator=cpu"]
     said = script("train", *words, "~logger")
@@ -146,8 +150,8 @@ def test_a_run_goes_on_with_an_imported_tokenizer(
 
 
 def test_a_document_mask_uses_the_end_of_text_of_the_tokenizer(tmp_path, word_piece):
-    loaded = saved(word_piece, tmp_path / "a.ckpt", "model.document_mask=true")
+    loaded = saved(word_piece, tmp_path / "a.safetensors", "model.document_mask=true")
     assert loaded.model.end_of_text == word_piece.end_of_text == 3
     plain = CharTokenizer("abc", special_tokens=False)
     with pytest.raises(UserError, match=r"document_mask=true.*no end-of-text token"):
-        saved(plain, tmp_path / "b.ckpt", "model.document_mask=true")
+        saved(plain, tmp_path / "b.safetensors", "model.document_mask=true")

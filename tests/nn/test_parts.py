@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from checkpoint_files import configuration, content
+from checkpoint_files import configuration, content, save
 from hypothesis import given
 from hypothesis import strategies as st
 from running import SMALL, Script
@@ -193,8 +193,8 @@ def test_a_cap_that_is_none_is_refused(cap):
 
 def test_a_modern_model_saved_then_loaded_gives_the_same_logits(tmp_path: Path) -> None:
     saved, model = content(configuration("model=modern"))
-    torch.save(saved, tmp_path / "modern.ckpt")
-    loaded = headscope.load(tmp_path / "modern.ckpt").model
+    save(saved, tmp_path / "modern.safetensors")
+    loaded = headscope.load(tmp_path / "modern.safetensors").model
     assert loaded.logit_cap == 15
     assert repr(loaded) == repr(model)
     assert torch.equal(loaded(TOKENS), model.eval()(TOKENS))

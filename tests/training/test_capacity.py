@@ -107,12 +107,12 @@ RUN = "hydra.run.dir=run"
 
 
 def batches_of(run: str) -> tuple[int, int]:
-    trainer = checkpoint.config_of(checkpoint.read(checkpoint.find(run))).trainer
+    trainer = checkpoint.read(checkpoint.find(run)).config.trainer
     return trainer.batch_size, trainer.accumulate
 
 
 def weights_of(run: str) -> dict[str, Tensor]:
-    return dict(checkpoint.model_weights(checkpoint.read(checkpoint.find(run))))
+    return dict(checkpoint.read(checkpoint.find(run)).weights())
 
 
 def test_a_run_that_cannot_fit_is_refused_before_it_starts(script, speeches):

@@ -85,7 +85,7 @@ def test_evaluation_uses_the_precision_of_training(
 ) -> None:
     words = [f"data.path={speeches}", f"trainer.precision={precision}"]
     assert script("train", *SHORT, *words).code == 0
-    last = "checkpoint=outputs/run/checkpoints/last.ckpt"
+    last = "checkpoint=outputs/run/checkpoints/last.safetensors"
 
     def loss(*words: str) -> float:
         said = script("evaluate", last, *words)
@@ -143,7 +143,7 @@ def test_on_a_gpu_a_compiled_run_and_evaluation_report_the_same_loss(
     said = script("train", *SHORT, "trainer.accelerator=gpu", *words)
     assert said.code == 0, said.err
     assert "not compiled" not in said.out
-    said = script("evaluate", "checkpoint=outputs/run/checkpoints/last.ckpt", "device=cuda")
+    said = script("evaluate", "checkpoint=outputs/run/checkpoints/last.safetensors", "device=cuda")
     found = json.loads(said.out)["loss_nats_per_token"]
     assert found == pytest.approx(summary()["val_loss"], rel=1e-5)
 

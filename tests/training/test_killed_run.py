@@ -7,11 +7,12 @@ import time
 from pathlib import Path
 
 import torch
+from checkpoint_files import opened
 from running import DRAWN, ROOT, SMALL, Script, events
 
 
 def weights(run: str) -> dict[str, torch.Tensor]:
-    return torch.load(Path(run) / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    return opened(Path(run) / "checkpoints" / "last.safetensors")["tensors"]
 
 
 def assert_same_weights(one: str, other: str) -> None:
@@ -38,17 +39,20 @@ if where == "training_step" or where == "validation_step":
         return step(self, batch, batch_idx)
     setattr(LanguageModel, where, killed)
 else:
-    from headscope.training import checkpoint_io
+    from contextlib import contextmanager
+    from headscope.checkpoint import file as checkpoint_file
     calls = []
-    save = torch.save
-    def half(content, file):
-        calls.append(file)
-        if len(calls) == int(at):
-            file.write(b"half of it")
-            file.flush()
-            die()
-        save(content, file)
-    checkpoint_io.torch.save = half
+    replacing = checkpoint_file.replacing
+    @contextmanager
+    def half(path, *, size):
+        calls.append(path)
+        with replacing(path, size=size) as file:
+            if len(calls) == int(at):
+                file.write(b"half of it")
+                file.flush()
+                die()
+            yield file
+    checkpoint_file.replacing = half
 sys.argv = [script, *arguments]
 runpy.run_path(script, run_name="__main__")
 """
@@ -134,8 +138,8 @@ def test_ctrl_c_finishes_the_step_saves_and_prints_how_to_continue(
     assert process.wait() == 130
     assert "resume=outputs/run" in rest
     assert "Traceback" not in rest
-    saved = torch.load(tmp_path / "outputs/run/checkpoints/last.ckpt", weights_only=True)
-    assert saved["global_step"] >= 150
+    saved = opened(tmp_path / "outputs/run/checkpoints/last.safetensors")
+    assert saved["step"] >= 150
     assert not (tmp_path / "outputs/run/summary.json").exists()
 
 

@@ -8,23 +8,28 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_files import content
+from checkpoint_files import content, save
 from running import SMALL, Script
 from torch.utils.tensorboard import SummaryWriter
 
 from headscope import checkpoint
 from headscope.errors import UserError
 from headscope.training.module import LanguageModel
-from headscope.training.recovery import how_to_continue, newest_checkpoint, read_summary
+from headscope.training.recovery import (
+    how_to_continue,
+    newest_checkpoint,
+    read_summary,
+    write_summary,
+)
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run with best.ckpt of step 30 and last.ckpt of step 40."""
+    """A run with best.safetensors of step 30 and last.safetensors of step 40."""
     folder = tmp_path / "run"
     (folder / "checkpoints").mkdir(parents=True)
     for name, step in (("best", 30), ("last", 40)):
-        torch.save(content(step=step)[0], folder / "checkpoints" / f"{name}.ckpt")
+        save(content(step=step)[0], folder / "checkpoints" / f"{name}.safetensors")
     return folder
 
 
@@ -47,17 +52,17 @@ DAMAGES = [cut, empty, zero]
 
 def test_an_undamaged_run_continues_from_last(run):
     found = newest_checkpoint(run)
-    assert (found.path.name, found.step, found.notice) == ("last.ckpt", 40, None)
+    assert (found.path.name, found.step, found.notice) == ("last.safetensors", 40, None)
 
 
 @pytest.mark.parametrize("damage", [*DAMAGES, Path.unlink])
 def test_a_run_with_a_damaged_last_continues_from_best(run, damage):
-    last = run / "checkpoints" / "last.ckpt"
+    last = run / "checkpoints" / "last.safetensors"
     damage(last)
     found = newest_checkpoint(run)
-    assert (found.path.name, found.step) == ("best.ckpt", 30)
+    assert (found.path.name, found.step) == ("best.safetensors", 30)
     assert str(last) in found.notice
-    assert "best.ckpt at step 30: the number of lost steps is unknown" in found.notice
+    assert "best.safetensors at step 30: the number of lost steps is unknown" in found.notice
     assert "\n" not in found.notice
 
 
@@ -68,7 +73,7 @@ def test_the_number_of_lost_steps_comes_from_the_tensorboard_log(run, logged, wo
     with SummaryWriter(run / "tensorboard") as writer:
         for step in (10, logged):
             writer.add_scalar("train/loss", 1.0, step)
-    cut(run / "checkpoints" / "last.ckpt")
+    cut(run / "checkpoints" / "last.safetensors")
     assert words in newest_checkpoint(run).notice
     [log] = (run / "tensorboard").iterdir()
     log.write_bytes(log.read_bytes()[:-3] + b"abc")  # the undamaged part still counts
@@ -76,18 +81,20 @@ def test_the_number_of_lost_steps_comes_from_the_tensorboard_log(run, logged, wo
 
 
 def test_a_checkpoint_with_only_weights_is_not_resumed(run):
-    (run / "checkpoints" / "best.ckpt").unlink()
+    (run / "checkpoints" / "best.safetensors").unlink()
     stored, _ = content(step=40)
-    del stored["optimizer_states"]
-    torch.save(stored, run / "checkpoints" / "last.ckpt")
+    del stored["training"]
+    save(stored, run / "checkpoints" / "last.safetensors")
     with pytest.raises(UserError, match=r"only weights.*init_from="):
         newest_checkpoint(run)
 
 
 def test_a_run_with_two_damaged_checkpoints_is_refused_with_both_reasons(run):
     for name in ("last", "best"):
-        empty(run / "checkpoints" / f"{name}.ckpt")
-    with pytest.raises(UserError, match=r"resume=.*last\.ckpt.*damaged.*best\.ckpt.*damaged"):
+        empty(run / "checkpoints" / f"{name}.safetensors")
+    with pytest.raises(
+        UserError, match=r"resume=.*last\.safetensors.*damaged.*best\.safetensors.*damaged"
+    ):
         newest_checkpoint(run)
     shutil.rmtree(run / "checkpoints")
     with pytest.raises(UserError, match="is not a run"):
@@ -104,10 +111,10 @@ def test_advice_after_divergence_names_a_valid_checkpoint(run):
     words += ["optimizer.lr=0.005", "optimizer.matrix_lr=0.01"]
     assert "step 40" in how_to_continue(run, rates)
     assert command() == words
-    cut(run / "checkpoints" / "last.ckpt")
+    cut(run / "checkpoints" / "last.safetensors")
     assert "step 30" in how_to_continue(run, rates)
     assert command() == words
-    empty(run / "checkpoints" / "best.ckpt")
+    empty(run / "checkpoints" / "best.safetensors")
     assert "there is no checkpoint" in how_to_continue(run, rates)
 
 
@@ -116,14 +123,23 @@ def test_a_damaged_summary_counts_as_missing(run, text):
     assert read_summary(run) is None
     (run / "summary.json").write_text(text)
     assert read_summary(run) is None
-    whole = {"val_loss": 1.5, "val_bits_per_byte": 2, "train_seconds": 3.5, "steps": 4}
-    (run / "summary.json").write_text(json.dumps(whole))
+
+
+def test_a_flipped_bit_in_a_summary_is_noticed(run):
+    whole = {"val_loss": 1.5, "val_bits_per_byte": 2, "train_seconds": 3.5, "steps": 4, "x": None}
+    write_summary(run, whole)
     assert read_summary(run) == whole
+    original = (run / "summary.json").read_bytes()
+    for place in range(8 * len(original)):
+        damaged = bytearray(original)
+        damaged[place // 8] ^= 1 << place % 8
+        (run / "summary.json").write_bytes(damaged)
+        assert read_summary(run) is None, place
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_best_is_replaced_by_last_unless_best_was_requested(run, damage, capsys):
-    best, last = (run / "checkpoints" / f"{name}.ckpt" for name in ("best", "last"))
+    best, last = (run / "checkpoints" / f"{name}.safetensors" for name in ("best", "last"))
     (run.parent / "latest").write_text("run\n")
     assert checkpoint.find(str(run)) == best
     damage(best)
@@ -135,10 +151,10 @@ def test_a_damaged_best_is_replaced_by_last_unless_best_was_requested(run, damag
         assert str(best) in said.err
         assert f"using {last}" in said.err
         assert said.err.count("\n") == 1
-    with pytest.raises(UserError, match=r"best\.ckpt.*damaged"):
+    with pytest.raises(UserError, match=r"best\.safetensors.*damaged"):
         checkpoint.load(checkpoint.find(str(best)))
     last.unlink()
-    with pytest.raises(UserError, match=r"best\.ckpt.*damaged"):
+    with pytest.raises(UserError, match=r"best\.safetensors.*damaged"):
         checkpoint.load(checkpoint.find(str(run)))
 
 
@@ -158,24 +174,27 @@ def test_a_run_that_continues_from_best_ends_with_the_same_weights(
     with monkeypatch.context() as patch:
         patch.setattr(LanguageModel, "training_step", killed)
         assert "killed" in script("train", *words, "hydra.run.dir=outputs/r").err
-    cut(Path("outputs/r/checkpoints/last.ckpt"))
+    cut(Path("outputs/r/checkpoints/last.safetensors"))
     Path("outputs/r/summary.json").write_text('{"steps": ')  # damaged, so it counts as missing
     said = script("train", "resume=outputs/r")
     assert said.code == 0, said.err
-    assert re.search(r"last\.ckpt is .*damaged.*Continuing from .*best\.ckpt at step 4", said.out)
-    whole, again = (
-        checkpoint.read(Path(f"outputs/{name}/checkpoints/last.ckpt")) for name in ("whole", "r")
+    assert re.search(
+        r"last\.safetensors is .*damaged.*Continuing from .*best\.safetensors at step 4", said.out
     )
-    for name, weight in checkpoint.model_weights(whole).items():
-        assert torch.equal(checkpoint.model_weights(again)[name], weight)
+    whole, again = (
+        checkpoint.read(Path(f"outputs/{name}/checkpoints/last.safetensors"))
+        for name in ("whole", "r")
+    )
+    for name, weight in whole.weights().items():
+        assert torch.equal(again.weights()[name], weight)
     losses = [
         json.loads(Path(f"outputs/{name}/summary.json").read_text())["val_loss"]
         for name in ("whole", "r")
     ]
     assert losses[0] == losses[1]
-    Path("outputs/r/checkpoints/last.ckpt").unlink()
+    Path("outputs/r/checkpoints/last.safetensors").unlink()
     Path("outputs/r/summary.json").unlink()
-    said = script("train", "resume=outputs/r")  # best.ckpt alone is enough
+    said = script("train", "resume=outputs/r")  # best.safetensors alone is enough
     assert said.code == 0, said.err
 
 
@@ -196,13 +215,13 @@ def test_diverged_training_prints_a_command_that_continues(
     said = script("train", *words, "hydra.run.dir=outputs/first")
     assert said.code == 1
     assert "there is no checkpoint to continue from" in said.err
-    assert not list(Path("outputs/first").rglob("*.ckpt"))
+    assert not list(Path("outputs/first").rglob("*.safetensors"))
     spoil_at = 5
     said = script("train", *words, "hydra.run.dir=outputs/later")
     assert said.code == 1
     assert said.err.count("\n") == 1
     assert "from the newest checkpoint, at step 4" in said.err
-    assert checkpoint.load("outputs/later/checkpoints/last.ckpt").step == 4
+    assert checkpoint.load("outputs/later/checkpoints/last.safetensors").step == 4
     monkeypatch.undo()
     monkeypatch.chdir(Path.cwd())
     command = shlex.split(said.err.partition(", at step 4: ")[2])
@@ -229,4 +248,4 @@ def test_weights_that_are_not_finite_are_never_saved(
     said = script("train", *words, "model.tied_head=false", "hydra.run.dir=outputs/r")
     assert said.code == 1
     assert "not finite" in said.err
-    assert not list(Path("outputs").rglob("*.ckpt"))
+    assert not list(Path("outputs").rglob("*.safetensors"))

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from checkpoint_files import configuration, content
+from checkpoint_files import configuration, content, save
 from composing import composed
 from omegaconf import OmegaConf
 
@@ -22,11 +21,11 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "a run, with 'marks' and = signs"
 
 
-def save(run: Path, *, config: dict | None = None) -> None:
+def save_run(run: Path, *, config: dict | None = None) -> None:
     saved, _ = content()
-    saved["headscope"]["config"] = config or configuration()
+    saved["config"] = config or configuration()
     (run / "checkpoints").mkdir(parents=True, exist_ok=True)
-    torch.save(saved, run / "checkpoints" / "last.ckpt")
+    save(saved, run / "checkpoints" / "last.safetensors")
 
 
 def resumed(run: Path, *words: str):
@@ -40,14 +39,14 @@ def resumed(run: Path, *words: str):
 def test_a_resumed_run_has_the_configuration_of_its_checkpoint(run: Path) -> None:
     own = configuration("optimizer=adamw", "schedule=cosine", "callbacks.attention.text='a b'")
     own["callbacks"]["attention"]["text"] = "a ${name} \\${b} c"
-    save(run, config=own)
+    save_run(run, config=own)
     config, changes = resumed(run)
     assert asdict(config) == own
     assert changes == []
 
 
 def test_the_command_line_changes_the_configuration(run: Path) -> None:
-    save(run, config=configuration("optimizer.lr=0.123", "trainer.max_steps=7"))
+    save_run(run, config=configuration("optimizer.lr=0.123", "trainer.max_steps=7"))
     config, changes = resumed(run, "trainer.max_steps=9", "optimizer.beta1=0.5")
     assert config.trainer.max_steps == 9
     expected = configuration("optimizer.lr=0.123", "optimizer.beta1=0.5")
@@ -56,7 +55,7 @@ def test_the_command_line_changes_the_configuration(run: Path) -> None:
 
 
 def test_keys_of_the_optimizer_and_the_schedule_can_change(run: Path) -> None:
-    save(run, config=configuration("optimizer=adamw", "schedule=cosine"))
+    save_run(run, config=configuration("optimizer=adamw", "schedule=cosine"))
     config, _ = resumed(run, "optimizer.beta1=0.5", "schedule.final_fraction=0.5", "~logger")
     assert asdict(config.optimizer) == configuration("optimizer=adamw")["optimizer"] | {
         "beta1": 0.5
@@ -71,18 +70,18 @@ def test_keys_of_the_optimizer_and_the_schedule_can_change(run: Path) -> None:
     "word", ["model.heads=1", "model/position=none", "data=sotu", "seed=3", "optimizer=adamw"]
 )
 def test_fixed_keys_cannot_change(run: Path, word: str) -> None:
-    save(run)
+    save_run(run)
     with pytest.raises(UserError, match="init_from"):
         resumed(run, word)
 
 
 def test_a_checkpoint_does_not_decide_where_files_are_written(run: Path) -> None:
-    save(run, config=configuration() | {"store_dir": "../elsewhere"})
+    save_run(run, config=configuration() | {"store_dir": "../elsewhere"})
     assert resumed(run)[0].store_dir == "data"
     assert resumed(run, "store_dir=mine")[0].store_dir == "mine"
     for key in ("version", "name", "save_dir"):
         config = configuration()
         config["logger"][key] = "../../elsewhere"
-        save(run, config=config)
+        save_run(run, config=config)
         with pytest.raises(UserError, match=f"logger.{key}: there is no such key"):
             resumed(run)

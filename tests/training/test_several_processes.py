@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from checkpoint_files import opened
 from many_processes import (
     TINY,
     command,
@@ -49,8 +50,8 @@ def summary(run: str | Path) -> dict:
 
 
 def weights(run: str | Path) -> dict[str, torch.Tensor]:
-    content = torch.load(Path(run) / "checkpoints" / "last.ckpt", weights_only=True)
-    return content["state_dict"]
+    content = opened(Path(run) / "checkpoints" / "last.safetensors")
+    return content["tensors"]
 
 
 def assert_same_training(one: str | Path, other: str | Path) -> None:
@@ -109,12 +110,12 @@ def test_several_processes_train_as_one(
     assert summary(run)["devices"] == count
     for line in ("run  ", "step 9 of 9", "Validating on", "best_val_loss"):
         assert ended.out.count(line) == 1, line
-    content = torch.load(run / "checkpoints" / "best.ckpt", weights_only=True)
-    assert content["headscope"]["config"]["callbacks"]["samples"]["prompt"] == LITERAL
+    content = opened(run / "checkpoints" / "best.safetensors")
+    assert content["config"]["callbacks"]["samples"]["prompt"] == LITERAL
     said = script("sample", f"checkpoint={run}", "max_new_tokens=5")
     assert said.code == 0, said.err
     # One process computes the same validation loss from this checkpoint. It is logged in float32.
-    said = script("evaluate", f"checkpoint={run / 'checkpoints' / 'last.ckpt'}")
+    said = script("evaluate", f"checkpoint={run / 'checkpoints' / 'last.safetensors'}")
     assert json.loads(said.out)["loss_nats_per_token"] == pytest.approx(
         summary(run)["val_loss"], rel=1e-7
     )
@@ -131,7 +132,7 @@ def kill(script: Script, *words: str) -> None:
     wait_for_end(children)
     assert not Path("outputs/killed/summary.json").exists()
     for name in ("last", "best", "step_000003"):
-        said = script("sample", f"checkpoint=outputs/killed/checkpoints/{name}.ckpt")
+        said = script("sample", f"checkpoint=outputs/killed/checkpoints/{name}.safetensors")
         assert said.code == 0, said.err
 
 
@@ -218,7 +219,7 @@ def test_a_signal_to_any_process_saves_and_ends_all(
     assert "Traceback" not in ended.err or way == "torchrun"
     wait_for_end(children)
     step = int(ended.out.split("Saved at step ")[1].split(".")[0].replace(",", ""))
-    assert read(Path("outputs/run/checkpoints/last.ckpt"))["global_step"] == step
+    assert read(Path("outputs/run/checkpoints/last.safetensors"))["step"] == step
 
 
 @linux

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from checkpoint_files import opened
 from filelock import FileLock
 from kill_runs import differences, saved, slow_loader
 from running import SMALL, Script, events
@@ -78,7 +79,7 @@ def test_a_stopped_run_equals_an_uninterrupted_one(
 
 
 def saved_step(run: str) -> int:
-    return torch.load(f"{run}/checkpoints/last.ckpt", weights_only=True)["global_step"]
+    return opened(f"{run}/checkpoints/last.safetensors")["step"]
 
 
 def test_the_console_prints_the_loss_of_the_step_it_names(script: Script, speeches: Path) -> None:
@@ -98,8 +99,8 @@ def test_a_run_without_a_checkpoint_starts_again(script: Script, speeches: Path)
     words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=2", "hydra.run.dir=outputs/run"]
     assert script("train", *words).code == 0
     for file in ("last", "best"):
-        Path(f"outputs/run/checkpoints/{file}.ckpt").unlink()
-    Path("outputs/run/checkpoints/step_000000.ckpt").touch()
+        Path(f"outputs/run/checkpoints/{file}.safetensors").unlink()
+    Path("outputs/run/checkpoints/step_000000.safetensors").touch()
     Path("outputs/run/mine.txt").write_text("the user's own file")
     before = set(Path("outputs/run/tensorboard").glob("events*"))
     said = script("train", "resume=outputs/run")
@@ -108,7 +109,9 @@ def test_a_run_without_a_checkpoint_starts_again(script: Script, speeches: Path)
     said = script("train", *words)
     assert said.code == 0, said.err
     assert not before & set(Path("outputs/run/tensorboard").iterdir())
-    assert Path("outputs/run/checkpoints/step_000000.ckpt").exists()  # snapshots belong to the user
+    assert Path(
+        "outputs/run/checkpoints/step_000000.safetensors"
+    ).exists()  # snapshots belong to the user
     assert Path("outputs/run/mine.txt").exists()
     assert [event.step for event in events("outputs/run").Scalars("val/loss")] == [2]
 
@@ -163,13 +166,13 @@ def test_a_sweep_skips_bad_values_and_the_same_command_continues_it(
         "sweep.png",
     }
     (sweep / "2/summary.json").unlink()  # as if the process had been killed
-    before = (sweep / "0/checkpoints/last.ckpt").stat().st_mtime_ns
+    before = (sweep / "0/checkpoints/last.safetensors").stat().st_mtime_ns
     said = script("train", *words)
     assert said.code == 1
     assert f"{sweep}/0 is already finished" in said.out
     assert "resuming    at step 2 of 2" in said.out
     assert (sweep / "2/summary.json").exists()
-    assert (sweep / "0/checkpoints/last.ckpt").stat().st_mtime_ns == before
+    assert (sweep / "0/checkpoints/last.safetensors").stat().st_mtime_ns == before
 
 
 @pytest.fixture
@@ -207,7 +210,7 @@ def test_a_failed_write_leaves_no_partial_file_and_reports_the_free_space(
 
 def test_the_error_names_an_unwritable_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    target = tmp_path / "file" / "last.ckpt"
+    target = tmp_path / "file" / "last.safetensors"
     with pytest.raises(UserError, match=re.escape(f"{target} could not be written")):
         AtomicCheckpointIO().save_checkpoint({}, target)
     (tmp_path / "source").touch()

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import torch
+from checkpoint_files import opened
 from running import DRAWN, ROOT, SMALL, Said, Script, events
 
 from headscope.data.store import open_store
@@ -47,9 +47,9 @@ def test_train_evaluate_sample_and_start_from_its_weights(script: Script, speech
     assert summary["steps"] == 300
     assert summary["tokens"] == 300 * 12 * 32
     assert summary["wall_seconds"] > summary["train_seconds"] > 0
-    assert f"{run}/checkpoints/best.ckpt" in said.out
+    assert f"{run}/checkpoints/best.safetensors" in said.out
     assert "tensorboard --logdir outputs" in said.out
-    assert f"python scripts/analyze.py checkpoint={run}/checkpoints/best.ckpt" in said.out
+    assert f"python scripts/analyze.py checkpoint={run}/checkpoints/best.safetensors" in said.out
 
     # All expected entries are in TensorBoard.
     log = events(str(run))
@@ -71,7 +71,7 @@ def test_train_evaluate_sample_and_start_from_its_weights(script: Script, speech
     assert [event.step for event in log.Tensors("samples/text_summary")] == [100, 200, 300]
 
     # Evaluation equals the summary up to rounding, because the batch size differs.
-    last = figures(script("evaluate", f"checkpoint={run}/checkpoints/last.ckpt"))
+    last = figures(script("evaluate", f"checkpoint={run}/checkpoints/last.safetensors"))
     assert last["loss_nats_per_token"] == pytest.approx(summary["val_loss"], rel=1e-5)
     assert last["bits_per_byte"] == pytest.approx(summary["val_bits_per_byte"], rel=1e-5)
     assert last["perplexity"] == pytest.approx(math.exp(last["loss_nats_per_token"]))
@@ -93,7 +93,7 @@ def test_train_evaluate_sample_and_start_from_its_weights(script: Script, speech
         "train",
         *SMALL,
         f"data.path={speeches}",
-        f"init_from={run}/checkpoints/last.ckpt",
+        f"init_from={run}/checkpoints/last.safetensors",
         "trainer.max_steps=1",
         "model.embed_dim=64",
         "optimizer.lr=0",
@@ -118,8 +118,8 @@ def test_each_run_of_a_sweep_has_a_numbered_folder(script: Script, speeches: Pat
     )
     assert said.code == 0, said.err
     for number, heads in enumerate((1, 2)):
-        content = torch.load(f"outputs/sweep/{number}/checkpoints/best.ckpt", weights_only=True)
-        assert content["headscope"]["config"]["model"]["heads"] == heads
+        content = opened(f"outputs/sweep/{number}/checkpoints/best.safetensors")
+        assert content["config"]["model"]["heads"] == heads
     assert Path("outputs/latest").read_text().strip() == "sweep/1"
 
 
@@ -137,9 +137,9 @@ def test_a_nan_loss_ends_training_and_is_in_no_checkpoint(script: Script, speech
     assert said.code == 1
     assert "loss is nan" in said.err
     assert "optimizer.lr" in said.err
-    for file in Path("outputs/run/checkpoints").glob("*.ckpt"):
-        content = torch.load(file, weights_only=True)
-        assert all(weight.isfinite().all() for weight in content["state_dict"].values())
+    for file in Path("outputs/run/checkpoints").glob("*.safetensors"):
+        content = opened(file)
+        assert all(weight.isfinite().all() for weight in content["tensors"].values())
 
 
 def test_a_run_is_resumed_only_with_the_same_text(script: Script, speeches: Path) -> None:
@@ -156,15 +156,14 @@ def test_a_run_is_resumed_only_with_the_same_text(script: Script, speeches: Path
     assert "the text has changed since this run started" in said.err
 
     # A new run can continue from the weights with another text, but keeps the old tokenizer.
-    init = "init_from=outputs/run/checkpoints/last.ckpt"
+    init = "init_from=outputs/run/checkpoints/last.safetensors"
     words = [word for word in words if not word.startswith("tokenizer.")]
     said = script("train", *words, init, "hydra.run.dir=outputs/new")
     assert said.code == 0, said.err
     more = script("train", "resume=outputs/new", "trainer.max_steps=9")
     assert more.code == 0, more.err
     old, new = (
-        torch.load(f"outputs/{run}/checkpoints/last.ckpt", weights_only=True)["headscope"]
-        for run in ("run", "new")
+        opened(f"outputs/{run}/checkpoints/last.safetensors")["headscope"] for run in ("run", "new")
     )
     assert old["tokenizer"] == new["tokenizer"]
     assert old["store"] != new["store"]
@@ -217,5 +216,5 @@ def test_the_final_validation_announces_what_it_uses_and_how_long_it_takes(
         assert re.search(r"Validating on .* tokens, about [\d,]+ s\n", said.out)
         other = {"whole": "part", "part": "whole"}[choice]
         assert expected[other] not in said.out
-    evaluated = figures(script("evaluate", "checkpoint=outputs/part/checkpoints/last.ckpt"))
+    evaluated = figures(script("evaluate", "checkpoint=outputs/part/checkpoints/last.safetensors"))
     assert evaluated["loss_nats_per_token"] == pytest.approx(losses["whole"], rel=1e-5)

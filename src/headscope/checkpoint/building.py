@@ -1,18 +1,17 @@
 """Builds models from their configuration.
 
 A configuration may contain a typo or come from an untrusted file. So sizes that are too large raise
-an error before any memory is allocated.
+an error before memory is allocated. To find the size of a model, it is built on PyTorch's meta
+device, where tensors need no memory.
 """
 
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.overrides import TorchFunctionMode
 
 from headscope.config import build_part
@@ -20,11 +19,10 @@ from headscope.config.model import ModelConfig
 from headscope.data.base_tokenizer import Tokenizer
 from headscope.data.machine import machine_memory
 from headscope.errors import UserError
-from headscope.nn import GPT, cache_bytes_per_token, gpt_from_keys
+from headscope.nn import GPT, gpt_from_keys
 
 LIMITS = {"layers": 10_000, "heads": 4_096, "ngrams": 64}
-"""Maximum values of the keys that determine how many Python objects are created. Python objects
-cost time and memory even if their tensors are small."""
+"""Maximum values of the keys that determine how many Python objects are created."""
 
 TABLE_SHARE = 16
 """Masks and position tables may use at most 1 / TABLE_SHARE of this machine's memory."""
@@ -39,8 +37,13 @@ def build_model(config: ModelConfig, *, vocab_size: int, end_of_text: int | None
     Raises UserError if the sizes in `config` are too large or do not fit together.
     """
     check_limits(config)
+    keys = {
+        key: build_part(value) if hasattr(value, "_target_") else value
+        for key, value in vars(config).items()
+        if key != "_target_"
+    }
     try:
-        return make_model(config, vocab_size=vocab_size, end_of_text=end_of_text)
+        return gpt_from_keys(vocab_size=vocab_size, end_of_text=end_of_text, **keys)
     except RuntimeError as error:  # out of memory, or a size that overflows an integer
         reason = str(error).splitlines()[0]
         raise UserError(
@@ -60,36 +63,61 @@ def build_model_for(config: ModelConfig, tokenizer: Tokenizer) -> GPT:
     return build_model(config, vocab_size=tokenizer.vocab_size, end_of_text=tokenizer.end_of_text)
 
 
-def make_model(config: ModelConfig, *, vocab_size: int, end_of_text: int | None = None) -> GPT:
-    """Build the model without the checks of `build_model`."""
-    keys = {
-        key: build_part(value) if hasattr(value, "_target_") else value
-        for key, value in vars(config).items()
-        if key != "_target_"
-    }
-    return gpt_from_keys(vocab_size=vocab_size, end_of_text=end_of_text, **keys)
+def build_from_weights(
+    config: ModelConfig, tokenizer: Tokenizer, weights: Mapping[str, Tensor]
+) -> GPT:
+    """The model with these weights. Raises UserError for the same reasons as `check_weights`."""
+    check_weights(config, tokenizer, weights)
+    with WithoutInitialization():
+        model = build_model_for(config, tokenizer)
+    model.load_state_dict(weights)
+    return model
+
+
+def check_weights(config: ModelConfig, tokenizer: Tokenizer, weights: Mapping[str, Tensor]) -> None:
+    """Raises UserError unless the model of `config` has exactly these weights. Allocates no memory
+    for a model, however large its sizes are."""
+    layers = len({name.split(".")[1] for name in weights if name.startswith("blocks.")})
+    if config.layers != layers:
+        raise UserError(f"model.layers={config.layers}, but there are weights of {layers} layers")
+    check_shapes(partial(build_model_for, config, tokenizer), weights)
+
+
+def check_shapes(build: Callable[[], GPT], weights: Mapping[str, Tensor]) -> None:
+    """Raises UserError unless the model that `build` builds has weights with the names and shapes
+    of `weights`."""
+    with torch.device("meta"):
+        expected = build().state_dict()
+    for name in sorted(expected.keys() ^ weights.keys()):
+        raise UserError(
+            f"the weight {name[:80]} is {'missing' if name in expected else 'not in the model'}"
+        )
+    for name, weight in expected.items():
+        if weight.shape != weights[name].shape:
+            raise UserError(
+                f"the weight {name} has the shape {tuple(weights[name].shape)}, but the model's is "
+                f"{tuple(weight.shape)}"
+            )
 
 
 def check_model(config: ModelConfig, *, vocab_size: int) -> None:
-    """Raises UserError if the model cannot be built, or if training it needs more than this
-    machine's memory.
-
-    The check itself is fast and needs little memory, even if the model is too large.
-    """
-    check_memory(
-        lambda layers: build_model(replace(config, layers=layers), vocab_size=vocab_size),
-        config,
-        copies=3,
-    )
+    """Raises UserError if the model cannot be built, or if its weights, gradients and momentum do
+    not fit into this machine's memory. The check itself is fast, even if the model is too large."""
+    check_limits(config)
+    with torch.device("meta"):  # if layers is below 1, build_model raises UserError
+        model = build_model(replace(config, layers=min(config.layers, 1)), vocab_size=vocab_size)
+    blocks = (config.layers - 1) * _bytes(model.blocks[0].parameters())
+    needed, memory = 3 * (_bytes(model.parameters()) + blocks), machine_memory()
+    if needed > memory:
+        raise UserError(
+            f"a model of these sizes needs at least {in_gib(needed)}, but this machine has "
+            f"{in_gib(memory)} of memory: lower model.layers, model.embed_dim or the vocabulary"
+        )
 
 
 def check_limits(settings: ModelConfig) -> None:
-    """Raises UserError if a value in `settings` is above its limit in LIMITS. Also raises UserError
-    if the masks and position tables need more than 1 / TABLE_SHARE of this machine's memory.
-
-    These values need their own limits: for a model from a checkpoint, `no_larger_than` limits only
-    the parameters.
-    """
+    """Raises UserError if a value in `settings` is above its limit in LIMITS, or if the masks and
+    position tables need more than 1 / TABLE_SHARE of this machine's memory."""
     for key, limit in LIMITS.items():
         value = getattr(settings, key)
         if value > limit:
@@ -108,74 +136,10 @@ def check_limits(settings: ModelConfig) -> None:
         )
 
 
-def check_memory(make: Callable[[int], GPT], settings: ModelConfig, *, copies: int) -> None:
-    """Raises UserError if a model does not fit into this machine's memory.
-
-    `make` builds the model with a given number of layers. `copies` is how many tensors of the same
-    size each parameter needs: in training at least three (weight, gradient, momentum). The needed
-    memory is computed from a model with a single layer on PyTorch's meta device, where tensors use
-    no memory.
-    """
-    check_limits(settings)
-    layers = settings.layers
-    with torch.device("meta"):
-        model = make(min(layers, 1))  # if layers is below 1, `make` raises UserError
-    needed = copies * (
-        _bytes(model.parameters()) + (layers - 1) * _bytes(model.blocks[0].parameters())
-    )
-    memory = machine_memory()
-    if needed > memory:
-        raise UserError(
-            f"a model of these sizes needs at least {in_gib(needed)}, but this machine has "
-            f"{in_gib(memory)} of memory: lower model.layers, model.embed_dim or the vocabulary"
-        )
-
-
-def check_samples(model: GPT, count: int) -> None:
-    """Raises UserError if `count` texts cannot be sampled together, because their keys, values and
-    probabilities do not fit into this machine's memory."""
-    vocab_size = model.embedding.num_embeddings
-    needed = count * (cache_bytes_per_token(model) * model.block_size + 32 * vocab_size)
-    if needed > machine_memory():
-        raise UserError(
-            f"num_samples={count} needs {in_gib(needed)}, but this machine has "
-            f"{in_gib(machine_memory())} of memory: lower num_samples"
-        )
-
-
-@contextmanager
-def no_larger_than(weights: Mapping[Any, Tensor], *, name: str) -> Iterator[None]:
-    """Inside the `with` block, building a model with more than twice the parameters of `weights`
-    raises UserError.
-
-    The error is raised at the first parameter above the limit, before memory for further parameters
-    is allocated. The limit has the factor two, because a tied output head is first created with its
-    own weight, which is then replaced. `load_state_dict` checks the exact shapes later. The
-    error message uses `name` to say where the configuration comes from.
-    """
-    number, size = 2 * len(weights), 2 * sum(weight.numel() for weight in weights.values())
-    this_thread = threading.get_ident()
-
-    def count(module: nn.Module, key: str, parameter: nn.Parameter | None) -> None:
-        nonlocal number, size
-        if parameter is not None and threading.get_ident() == this_thread:
-            number, size = number - 1, size - parameter.numel()
-            if number < 0 or size < 0:
-                raise UserError(
-                    f"{name} describes a larger model than its weights: the file is damaged"
-                )
-
-    handle = register_module_parameter_registration_hook(count)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
 class WithoutInitialization(TorchFunctionMode):
     """Inside the `with` block, no random initial weights are drawn: the weights of a new model are
-    arbitrary, and all must then be read from a file. This saves much of the time to load a model.
-    It also saves memory: the operating system provides memory only when it is written to."""
+    arbitrary, and all must then be read from a file. This saves most of the time to load a
+    model."""
 
     RANDOM = frozenset(
         {

@@ -1,299 +1,246 @@
-"""Reads checkpoint files, which may be damaged or malicious.
+"""Writes and reads checkpoint files.
 
-A checkpoint is a zip archive written by `torch.save`: a pickle, and one entry of raw bytes per
-tensor. `torch.load(weights_only=True)` runs no code from the file. But `torch.load` verifies no
-checksums, and a small file can make it allocate any amount of memory. So this module checks the
-archive, its checksums and its pickle before loading, and the loaded content afterwards. This module
-uses at most a small multiple of the file size as memory.
+A checkpoint is a safetensors file. Its tensors are the weights, such as `model.embedding.weight`,
+and the state of the optimizer, such as `optimizer.embedding.weight.exp_avg`. Everything else is
+plain data: one JSON text in the metadata of the file. So reading a checkpoint cannot run code.
+
+safetensors has no checksums. So the JSON text has a CRC-32 for each tensor, and begins with the
+CRC-32 of itself. If a tensor is sharded, its parts are in a folder next to the file (see
+`headscope.checkpoint.shards`).
 """
 
+import json
 import math
-import pickletools
-import re
-import stat
-import struct
-import zipfile
+import sys
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
+from torch import Tensor
 
-from headscope.checkpoint import shards
-from headscope.errors import UserError
+from headscope.checkpoint.shards import check_shards, read_shards
+from headscope.config import parse
+from headscope.config.training import PRECISIONS, TrainConfig
+from headscope.data.base_tokenizer import Tokenizer
+from headscope.errors import UserError, first_line
+from headscope.files import replacing
 
-FORMAT = 4
+FORMAT = 5
+SUFFIX = ".safetensors"
 
 CONVERT = "python scripts/convert.py source=... output=outputs/..."
 """For messages: the command that converts a model of another tool."""
 
-DEPTH = 64
-"""Maximum nesting depth of the dictionaries and lists in a checkpoint."""
+METADATA = "headscope"
+"""The only key of the metadata: safetensors stores several keys in a random order."""
 
-CHUNK = 2**20
-"""Number of bytes that are read at a time to verify a checksum."""
+MAX_HEADER_BYTES = 10**8
+"""The limit of safetensors for the names of all tensors and the metadata."""
 
-GLOBALS = re.compile(
-    r"collections OrderedDict|torch\._utils _rebuild_tensor_v2"
-    r"|torch (Double|Float|Half|BFloat16|Long|Int|Short|Char|Byte|Bool)Storage"
-)
-"""The only classes and functions that the pickle may use. Dictionaries and dense tensors need no
-others."""
+DTYPES = {torch.float32: "F32", torch.float64: "F64", torch.float16: "F16", torch.bfloat16: "BF16"}
+
+KINDS = {"config": dict, "tokenizer": dict, "store": str, "checksums": dict, "tied": dict}
+"""Entries of the plain data, and their types."""
 
 
-def read(path: Path, *, mmap: bool = True, with_shards: bool = True) -> dict[str, Any]:
-    """Read a checkpoint file. Returns nested dictionaries and lists of plain data and tensors.
+def contents(
+    *, config: TrainConfig, tokenizer: Tokenizer, store: str, precision: str
+) -> dict[str, Any]:
+    """The plain data of a checkpoint, without the step. `store` is the name of the token store,
+    which identifies the training text. `precision` is one of `PRECISIONS`."""
+    return {
+        "format": FORMAT,
+        "config": asdict(config),
+        "tokenizer": tokenizer.state(),
+        "store": store,
+        "precision": precision,
+    }
 
-    All checksums are verified first. If `mmap` is true, the tensors are memory-mapped from the file
-    instead of copied. If the checkpoint is sharded, its shards are read as well, and each tensor is
-    put together. If `with_shards` is false, empty tensors stand for the sharded ones.
 
-    Raises UserError if the file is missing, damaged or not a headscope checkpoint, or if a weight
-    is NaN or infinite.
+def write(path: Path, tensors: Mapping[str, Tensor], data: Mapping[str, Any]) -> None:
+    """Writes a checkpoint atomically. `data` has the entries of `contents`, and `step`.
+
+    Tied weights are stored once. The writer of safetensors is not used: it leaves a temporary file
+    with a name of its own if the process is killed.
+
+    Raises UserError if the file cannot be written.
     """
-    content, pickle_bytes = load_plain(path, mmap=mmap)
-    try:
-        size = path.stat().st_size
-        if with_shards and isinstance(content, dict) and "shards" in content:
-            collect_tensors(content, limit=pickle_bytes)  # checks the depth
-            content, shard_bytes = read_shards(content, path)
-            size += shard_bytes
-        check_content(content, nodes=pickle_bytes, size=size)
-    except Damaged as error:
-        raise UserError(f"{path} cannot be used: {error}") from error
-    return content
-
-
-def load_plain(path: Path, *, mmap: bool) -> tuple[Any, int]:
-    """The content of a file that `torch.save` wrote, and the size of its pickle in bytes. Verifies
-    the archive, its checksums and its pickle, but not the content. Raises UserError if the file is
-    missing or damaged."""
-    check_regular(path)
-    try:
-        pickle_bytes = check_archive(path)
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap), pickle_bytes
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
-    except Damaged as error:
-        raise UserError(f"{path} is not a checkpoint, or is damaged: {error}") from error
-    except Exception as error:  # a malformed pickle can raise almost any exception
-        raise UserError(f"{path} is not a checkpoint, or is damaged") from error
-
-
-def read_foreign(path: Path) -> dict[Any, Any]:
-    """The content of a checkpoint of another tool: nested dictionaries and lists of plain data and
-    memory-mapped tensors. Raises UserError if the file is missing, is damaged, or contains anything
-    else."""
-    content, pickle_bytes = load_plain(path, mmap=True)
-    try:
-        check_tensors(content, nodes=pickle_bytes, size=path.stat().st_size)
-        if not isinstance(content, dict):
-            raise Damaged("it is not a dictionary")
-    except Damaged as error:
-        raise UserError(f"{path} cannot be used: {error}") from error
-    return content
-
-
-def read_shards(content: dict[str, Any], path: Path) -> tuple[dict[str, Any], int]:
-    """The content of the sharded checkpoint `path` with whole tensors, and the size of its shards
-    in bytes. Raises Damaged if the shards are missing or damaged."""
-    folder = shards.folder_of(content, path)
-    if folder is None:
-        raise Damaged("its entry shards does not name a folder of shards")
-    try:
-        return shards.with_shards(content, folder)
-    except (OSError, shards.DamagedShards) as error:
-        raise Damaged(str(error)) from error
-    except Exception as error:  # a malformed shard can raise almost any exception
-        raise Damaged(f"the shards in {folder} are damaged") from error
-
-
-class Damaged(Exception):
-    """A file is not a valid checkpoint. The message gives the reason, but not the file name."""
-
-
-def check_regular(path: Path) -> None:
-    """Raises UserError if `path` is not a regular file. For example, reading a pipe could wait
-    forever."""
-    try:
-        mode = path.stat().st_mode
-    except (OSError, ValueError):  # ValueError: the name contains a NUL character
-        raise UserError(f"checkpoint {path} does not exist") from None
-    if not stat.S_ISREG(mode):
-        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
-        raise UserError(f"checkpoint {path} is {kind}, not a file")
-
-
-# --- the archive ---
-
-
-def check_archive(path: Path) -> int:
-    """Verify the structure of the zip archive, all its checksums, and the pickle in it.
-
-    Returns the size of the pickle in bytes. Raises Damaged if the verification fails.
-    """
-    size = path.stat().st_size
-    try:
-        with zipfile.ZipFile(path) as archive:
-            entries = archive.infolist()
-            names = [entry.filename for entry in entries]
-            if len(set(names)) < len(names):
-                raise Damaged("its archive has two entries with the same name")
-            if any(
-                entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size
-                for entry in entries
-            ):
-                raise Damaged("its archive is compressed, but torch.save does not compress")
-            if sum(entry.file_size for entry in entries) > size:
-                raise Damaged("its archive declares more bytes than the file has")
-            for entry in entries:
-                with archive.open(entry) as stream:  # the last read verifies the checksum
-                    while stream.read(CHUNK):
-                        pass
-            pickles = [name for name in names if name.rpartition("/")[2] == "data.pkl"]
-            if len(pickles) != 1 or any("constants.pkl" in name for name in names):
-                raise Damaged("its archive was not written by torch.save")
-            check_same_archive(path, entries)
-            return check_pickle(archive.read(pickles[0]))
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
-        raise Damaged(str(error)) from error
-
-
-def check_same_archive(path: Path, entries: list[zipfile.ZipInfo]) -> None:
-    """Raises Damaged unless torch and `zipfile` find the same entries at the same offsets.
-
-    `zipfile` has verified the checksums, but torch reads the tensors. A malicious file can look
-    like one archive to `zipfile` and like another archive to torch.
-    """
-    reader: Any = torch._C.PyTorchFileReader(str(path))  # Any, as the type stub lacks a method
-    folders = {entry.filename.partition("/")[0] for entry in entries}
-    found = {entry.filename.partition("/")[2]: entry for entry in entries}
-    if len(folders) != 1 or sorted(reader.get_all_records()) != sorted(found):
-        raise Damaged("zipfile and torch find different entries in its archive")
-    with path.open("rb") as file:
-        for name, entry in found.items():
-            file.seek(entry.header_offset + 26)
-            name_length, extra_length = struct.unpack("<2H", file.read(4))
-            start = entry.header_offset + 30 + name_length + extra_length
-            if reader.get_record_offset(name) != start:
-                raise Damaged("zipfile and torch find different entries in its archive")
-
-
-def check_pickle(data: bytes) -> int:
-    """Raises Damaged if the pickle uses a class or function that is not in GLOBALS. Returns the
-    size of the pickle in bytes.
-
-    GLOBALS is stricter than torch's own list: torch also allows `bytearray`, which can allocate any
-    amount of memory.
-    """
-    try:
-        for opcode, argument, _ in pickletools.genops(data):
-            if "GLOBAL" in opcode.name and not GLOBALS.fullmatch(str(argument)):
-                raise Damaged(f"its pickle uses {str(argument)[:80]!r}, which is not allowed")
-    except (ValueError, UnicodeDecodeError) as error:
-        raise Damaged("its pickle cannot be parsed") from error
-    return len(data)
-
-
-# --- the content ---
-
-
-def check_content(content: Any, *, nodes: int, size: int) -> None:
-    """Raises Damaged unless `content` has all required entries and contains only plain data and
-    dense tensors.
-
-    `nodes` is the maximum number of values in `content`. A value that is in two dictionaries counts
-    twice. `size` is the file size in bytes.
-    """
-    check_tensors(content, nodes=nodes, size=size)
-    entry = content.get("headscope") if isinstance(content, dict) else None
-    if not isinstance(entry, dict):
-        raise Damaged(
-            "it has no entry headscope, so it is not a checkpoint of headscope; a model of another "
-            f"tool must be converted first: {CONVERT}"
+    unique, tied = without_ties(tensors)
+    # safetensors requires this order, so that each number is aligned in memory.
+    names = sorted(unique, key=lambda name: (-unique[name].element_size(), name))
+    header: dict[str, Any] = {}
+    checksums, size = {}, 0
+    for name in names:
+        checksums[name] = checksum(name, unique[name])
+        end = size + unique[name].nbytes
+        shape, dtype = list(unique[name].shape), DTYPES[unique[name].dtype]
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [size, end]}
+        size = end
+    tied |= data.get("tied", {})
+    text = json.dumps({**data, "checksums": checksums, "tied": tied}, allow_nan=False)
+    header["__metadata__"] = {METADATA: f"{zlib.crc32(text.encode()):08x}{text}"}
+    encoded = json.dumps(header).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    if len(encoded) > MAX_HEADER_BYTES:
+        raise UserError(
+            f"{path} cannot be written: its tokenizer and names have {len(encoded):,} bytes, more "
+            f"than the {MAX_HEADER_BYTES:,} of a safetensors file; use a smaller tokenizer"
         )
-    # The type is checked first, because a malicious file may contain a tensor here.
-    if type(entry.get("format")) is not int or entry["format"] != FORMAT:
-        raise Damaged("it was written by another version of headscope")
-    kinds = {"config": dict, "tokenizer": dict, "store": str, "precision": str}
-    for key, kind in kinds.items():
-        if not isinstance(entry.get(key), kind):
-            raise Damaged(f"its headscope.{key} is missing or has the wrong type")
-    step = content.get("global_step")
-    if type(step) is not int or not 0 <= step < 2**53:
-        raise Damaged(f"its global_step is {str(step)[:80]}, not a step number")
-    weights = content.get("state_dict")
-    if not isinstance(weights, dict) or not weights:
-        raise Damaged("it has no weights (state_dict)")
-    for name, weight in weights.items():
-        if not isinstance(name, str) or not isinstance(weight, torch.Tensor):
-            raise Damaged(f"state_dict[{str(name)[:80]!r}] is not a tensor")
-        if not weight.is_floating_point():
-            raise Damaged(
-                f"its weight {name[:80]} has the type {weight.dtype}, which is not floating-point"
-            )
-        if not is_finite(weight):
-            raise Damaged(
-                f"its weights are not finite (NaN or infinity in {name[:80]}): training diverged; "
-                "choose an earlier checkpoint"
-            )
+    with replacing(path, size=8 + len(encoded) + size) as file:
+        file.write(len(encoded).to_bytes(8, "little"))
+        file.write(encoded)
+        for name in names:
+            file.write(data_of(unique[name]))
 
 
-def check_tensors(content: Any, *, nodes: int, size: int) -> None:
-    """Raises Damaged unless `content` contains only plain data and dense tensors. For `nodes` and
-    `size`, see `check_content`."""
-    tensors = collect_tensors(content, limit=nodes)
-    # The factor is two because a tied output head is stored once, but is listed twice in the state
-    # dict.
-    if sum(tensor.numel() * tensor.element_size() for tensor in tensors) > 2 * size:
-        raise Damaged("its tensors overlap")
+def without_ties(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors without those that share the memory of an earlier one, such as the weights of a
+    tied output head. The second dictionary maps the name of each of these to the earlier name."""
+    unique: dict[str, Tensor] = {}
+    tied: dict[str, str] = {}
+    names: dict[Any, str] = {}
+    for name, tensor in tensors.items():
+        place = (tensor.data_ptr(), tensor.shape)
+        first = names.setdefault(place, name) if tensor.numel() else name
+        if first == name:
+            unique[name] = tensor.detach()
+        else:
+            tied[name] = first
+    return unique, tied
 
 
-def collect_tensors(content: Any, *, limit: int) -> list[torch.Tensor]:
-    """All tensors in nested plain data. A tensor that occurs twice is listed twice. Raises Damaged
-    if there are more than `limit` values, or a value that is neither plain data nor a tensor."""
-    tensors = []
-    stack = [(content, 0)]
-    visited = 0
-    while stack:
-        node, depth = stack.pop()
-        visited += 1
-        if visited > limit or depth > DEPTH:
-            raise Damaged("its dictionaries are nested too deeply or have too many values")
-        if isinstance(node, dict):
-            for key in node:
-                if type(key) not in (str, int):
-                    raise Damaged(f"it has a key of type {type(key).__name__}")
-            stack += [(value, depth + 1) for value in node.values()]
-        elif isinstance(node, list | tuple):
-            stack += [(value, depth + 1) for value in node]
-        elif isinstance(node, torch.Tensor):
-            check_tensor(node)
-            tensors.append(node)
-        elif type(node) is int:
-            if not -(2**63) <= node < 2**63:
-                raise Damaged("it has an integer of more than 64 bits")
-        elif node is not None and type(node) not in (bool, float, str):
-            raise Damaged(f"it has a value of type {type(node).__name__}")
-    return tensors
+def checksum(name: str, tensor: Tensor) -> int:
+    """The CRC-32 of a tensor: of its name, dtype, shape and data."""
+    start = f"{name} {tensor.dtype} {list(tensor.shape)} "
+    return zlib.crc32(data_of(tensor), zlib.crc32(start.encode()))
 
 
-def check_tensor(tensor: torch.Tensor) -> None:
-    """Raises Damaged unless the tensor is dense, on the CPU, and all its elements are stored. An
-    expanded tensor (with stride 0) stores only some of its elements, and a copy of it could need
-    far more memory than the file."""
-    if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
-        raise Damaged("it has a tensor that is not dense")
-    needed = math.prod(tensor.shape) * tensor.element_size()
-    expanded = any(
-        stride == 0
-        for length, stride in zip(tensor.shape, tensor.stride(), strict=True)
-        if length > 1
-    )
-    if expanded or needed > tensor.untyped_storage().nbytes():
-        raise Damaged("it has a tensor with more elements than are stored")
+def data_of(tensor: Tensor) -> memoryview:
+    """The bytes of a tensor in memory."""
+    assert sys.byteorder == "little"  # the byte order of safetensors
+    return memoryview(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
 
 
-def is_finite(tensor: torch.Tensor) -> bool:
+@dataclass(frozen=True)
+class Stored:
+    """A checkpoint file that is open for reading. `data` is its plain data: the entries of
+    `contents`, `step`, and in a checkpoint that can be resumed `training`."""
+
+    path: Path
+    data: dict[str, Any]
+    file: Any = field(repr=False)
+
+    @property
+    def step(self) -> int:
+        """The training step at which the file was saved."""
+        return self.data["step"]
+
+    @property
+    def config(self) -> TrainConfig:
+        """The configuration, checked against the schemas. Raises UserError if a key is missing or
+        unknown, has a wrong type, or names a part that headscope does not have."""
+        return parse(TrainConfig, self.data["config"])
+
+    def weights(self) -> dict[str, Tensor]:
+        """The state dict of the model. Raises UserError if a weight is damaged, NaN or infinite."""
+        weights = self.tensors("model.")
+        if not weights:
+            raise UserError(f"{self.path} cannot be used: it has no weights")
+        for name, weight in weights.items():
+            if not is_finite(weight):
+                raise UserError(
+                    f"{self.path} cannot be used: its weights are not finite (NaN or infinity in "
+                    f"{name[:80]}): training diverged; choose an earlier checkpoint"
+                )
+        return weights
+
+    def tensors(self, prefix: str) -> dict[str, Tensor]:
+        """The tensors whose names begin with `prefix`, by the rest of their names. They are
+        memory-mapped from the file, or read from the shards of a sharded checkpoint.
+
+        Raises UserError if one of these tensors is damaged.
+        """
+        try:
+            found = {
+                name: self._verified(name)
+                for name in self.data["checksums"]
+                if name.startswith(prefix)
+            }
+            if "shards" in self.data:
+                found |= read_shards(self.path.parent, self.data["shards"], prefix)
+            for name, first in self.data["tied"].items():
+                if name.startswith(prefix):
+                    found[name] = found[first]
+        except Exception as error:  # a malformed shard can raise almost any exception
+            raise damaged(self.path, error) from error
+        return {name.removeprefix(prefix): tensor for name, tensor in found.items()}
+
+    def _verified(self, name: str) -> Tensor:
+        tensor = self.file.get_tensor(name)
+        if tensor.dtype not in DTYPES or checksum(name, tensor) != self.data["checksums"][name]:
+            raise ValueError(f"the tensor {name[:80]} has a wrong checksum")
+        return tensor
+
+
+def read(path: Path) -> Stored:
+    """Opens a checkpoint. Its plain data is verified now, a tensor when it is read.
+
+    Raises UserError if the file is missing, is damaged, or is not a checkpoint of headscope.
+    """
+    if not path.is_file():
+        exists = "is not a file" if path.exists() else "does not exist"
+        raise UserError(f"checkpoint {path} {exists}")
+    if path.suffix != SUFFIX:
+        raise UserError(
+            f"{path} is not a checkpoint of this version of headscope, which has the suffix "
+            f"{SUFFIX}: train again, or convert the model of another tool with {CONVERT}"
+        )
+    try:
+        file = safe_open(path, framework="pt")
+        data = plain_data((file.metadata() or {}).get(METADATA))
+        if sorted(file.keys()) != sorted(data["checksums"]):
+            raise ValueError("its names of tensors are damaged")
+        if "shards" in data:
+            check_shards(data["shards"])
+    except Exception as error:  # safetensors and json raise several kinds
+        raise damaged(path, error) from error
+    return Stored(path, data, file)
+
+
+def plain_data(text: str | None) -> dict[str, Any]:
+    """The plain data in the metadata of a file. Raises ValueError if it is damaged, or if an entry
+    that every checkpoint needs is missing or has the wrong type."""
+    if text is None:
+        raise ValueError(
+            f"it was not written by headscope; convert the model of another tool with {CONVERT}"
+        )
+    if f"{zlib.crc32(text[8:].encode()):08x}" != text[:8]:
+        raise ValueError("its metadata has a wrong checksum")
+    data = json.loads(text[8:])
+    if data["format"] != FORMAT:
+        raise ValueError("it was written by another version of headscope")
+    for key, kind in KINDS.items():
+        if type(data[key]) is not kind:
+            raise ValueError(f"its entry {key} has the wrong type")
+    if not all(isinstance(name, str) for name in data["tied"].values()):
+        raise ValueError("its entry tied has the wrong type")
+    if type(data["step"]) is not int or not 0 <= data["step"] < 2**53:
+        raise ValueError(f"its step={str(data['step'])[:80]} is not a number of steps")
+    if data["precision"] not in PRECISIONS:
+        raise ValueError(f"its precision={str(data['precision'])[:80]} is unknown")
+    return data
+
+
+def damaged(path: Path, error: Exception) -> UserError:
+    reason = f"no entry {error}" if isinstance(error, KeyError) else first_line(error)
+    return UserError(f"{path} is not a checkpoint, or is damaged: {reason[:300]}")
+
+
+def is_finite(tensor: Tensor) -> bool:
     """Whether all elements are finite: neither NaN nor infinite."""
     if not tensor.is_floating_point() or not tensor.numel():
         return True

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from headscope.checkpoint.file import CONVERT, read
+from headscope.checkpoint.file import CONVERT, SUFFIX, read
 from headscope.errors import UserError
 from headscope.terminal import printable
 
@@ -13,12 +13,12 @@ from headscope.terminal import printable
 def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("outputs")) -> Path:
     """The path of the checkpoint file that `given` selects.
 
-    `given` is a checkpoint file, a run folder or None. A run folder selects the best.ckpt of this
-    run. None selects the best.ckpt of the newest run, whose name is in the file `outputs/latest`.
+    `given` is a checkpoint file, a run folder or None. A run folder selects its best.safetensors.
+    None selects the newest run, whose name is in the file `outputs/latest`.
 
-    If best.ckpt is missing, last.ckpt of the same run is returned. If best.ckpt is damaged,
-    last.ckpt is returned and a message is printed on standard error. If `given` is a file, no other
-    file is used instead. `key` is the configuration key of `given`, for error messages.
+    If best.safetensors is missing, last.safetensors of the same run is returned. If it is damaged,
+    too, and a message is printed on standard error. If `given` is a file, no other file is used
+    instead. `key` is the configuration key of `given`, for error messages.
 
     Raises UserError if no checkpoint is found.
     """
@@ -35,34 +35,34 @@ def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("ou
             raise UserError(f"{latest} names {name!r}, which is not a run: give checkpoint=")
     else:
         path = Path(given)
-    if path.is_dir():
-        best, last = (path / "checkpoints" / f"{name}.ckpt" for name in ("best", "last"))
-        if best.is_file():
-            return _last_if_damaged(best, last)
-        if last.is_file():
-            return last
-        if (path / "config.json").is_file():
-            raise UserError(
-                f"{key}={path} is not a run, but a folder with a config.json: convert a Hugging "
-                f"Face model first: {CONVERT}"
-            )
-        raise UserError(
-            f"{key}={path} has no checkpoints/best.ckpt: it is not a run, or it has not saved a "
-            f"checkpoint yet; name another run or a file with {key}="
-        )
-    if not path.exists():
-        raise UserError(f"{key}={path} does not exist: name a file or a run folder")
-    return path
-
-
-def _last_if_damaged(best: Path, last: Path) -> Path:
-    if last.is_file():
+    if not path.is_dir():
+        if not path.exists():
+            raise UserError(f"{key}={path} does not exist: name a file or a run folder")
+        return path
+    best, last = (path / "checkpoints" / f"{name}{SUFFIX}" for name in ("best", "last"))
+    if best.is_file() and last.is_file():
         try:
-            read(best)
+            read(best).weights()
         except UserError as error:
             print(printable(f"{error}; using {last} instead"), file=sys.stderr)
             return last
-    return best
+    if best.is_file() or last.is_file():
+        return best if best.is_file() else last
+    if (path / "config.json").is_file():
+        raise UserError(
+            f"{key}={path} is not a run, but a folder with a config.json: convert a Hugging "
+            f"Face model first: {CONVERT}"
+        )
+    raise UserError(f"{key}={path} {without_checkpoint(path)}; name another run or a file")
+
+
+def without_checkpoint(folder: Path) -> str:
+    """Why the run folder `folder` has no checkpoint, for a message."""
+    if not folder.exists():
+        return "does not exist"
+    if any((folder / "checkpoints").glob("*.ckpt")):
+        return "was trained by an older version of headscope, whose .ckpt files cannot be opened"
+    return f"has no checkpoints/best{SUFFIX}: it is not a run, or it has not saved a checkpoint yet"
 
 
 def pick_device(name: str) -> torch.device:

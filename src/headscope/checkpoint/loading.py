@@ -1,27 +1,22 @@
 """Loads the model, the tokenizer and the configuration from a checkpoint file.
 
-A checkpoint is a Lightning checkpoint with an additional entry `headscope`. This entry contains the
-resolved configuration and the state of the tokenizer, as plain data. Loading a checkpoint does not
-need Lightning. A file from an untrusted source cannot run code: it is read with
-`weights_only=True`, and its configuration can only build parts that have a schema in
-`headscope.config`.
+Loading a checkpoint does not need Lightning. A file from an untrusted source cannot run code: its
+configuration can only build parts that have a schema in `headscope.config`.
 """
 
-import re
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from headscope.checkpoint.building import WithoutInitialization, build_model_for, no_larger_than
-from headscope.checkpoint.file import FORMAT, read
-from headscope.checkpoint.finding import find, pick_device
-from headscope.config import build_part, parse
+from headscope.checkpoint.building import build_from_weights, check_shapes
+from headscope.checkpoint.file import Stored, read
+from headscope.checkpoint.finding import pick_device
+from headscope.config import build_part
 from headscope.config.text import CorpusConfig, TokenizerConfig
-from headscope.config.training import PRECISIONS, TrainConfig
+from headscope.config.training import TrainConfig
 from headscope.data.corpus import Corpus
 from headscope.data.tokenizer import Tokenizer, tokenizer_from_state
 from headscope.errors import UserError
@@ -109,24 +104,13 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
     """
     path = Path(path)
     device = pick_device(str(device))
-    return from_content(read(path), path, device)
-
-
-def from_content(content: dict[str, Any], path: Path, device: torch.device) -> Checkpoint:
-    """The checkpoint with this content, which `check_content` has checked. Raises UserError if the
-    content does not fit this version of headscope. `path` is named in the message."""
+    stored = read(path)
+    weights = stored.weights()
     try:
-        config = config_of(content)
-        tokenizer = tokenizer_from_state(content["headscope"]["tokenizer"])
-        weights = model_weights(content)
-        with no_larger_than(weights, name="its configuration"), WithoutInitialization():
-            model = build_model_for(config.model, tokenizer)
-        model.load_state_dict(weights)
-        step = content["global_step"]
-        precision = content["headscope"]["precision"]
-        if precision not in PRECISIONS:
-            raise UserError(f"precision={precision[:80]} is unknown")
-    except (UserError, RuntimeError) as error:
+        config = stored.config
+        tokenizer = tokenizer_from_state(stored.data["tokenizer"])
+        model = build_from_weights(config.model, tokenizer, weights)
+    except UserError as error:
         reason = " ".join(str(error).split())[:300]
         raise UserError(f"{path} does not match this version of headscope: {reason}") from error
     return Checkpoint(
@@ -134,78 +118,23 @@ def from_content(content: dict[str, Any], path: Path, device: torch.device) -> C
         model=model.to(device).eval(),
         tokenizer=tokenizer,
         config=config,
-        step=step,
-        precision=precision,
+        step=stored.step,
+        precision=stored.data["precision"],
     )
 
 
-def config_of(content: dict[str, Any]) -> TrainConfig:
-    """The configuration in the content of a checkpoint, after a check against the schemas.
-
-    Raises UserError if a key is missing, is unknown or has a value of the wrong type, or if the
-    configuration names a part that headscope does not have.
-    """
-    return parse(TrainConfig, content["headscope"].get("config"))
-
-
-def contents(
-    *, config: TrainConfig, tokenizer: Tokenizer, store: str, precision: str
-) -> dict[str, Any]:
-    """The content of the entry `headscope` of a checkpoint. `store` is the name of the token store,
-    which identifies the training text. `precision` is one of `PRECISIONS`."""
-    return {
-        "format": FORMAT,
-        "config": asdict(config),
-        "tokenizer": tokenizer.state(),
-        "store": store,
-        "precision": precision,
-    }
-
-
-def model_weights(content: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """The state dict of the model, from the content of a checkpoint."""
-    prefix = "model."
-    return {
-        name.removeprefix(prefix): weight
-        for name, weight in content["state_dict"].items()
-        if name.startswith(prefix)
-    }
-
-
-def check_same_tokenizer(given: str, words: Sequence[str]) -> None:
-    """Raises UserError if the command line selects another tokenizer than the tokenizer in the
-    checkpoint. The weights of a checkpoint can only be used with the tokenizer that they were
-    trained with.
-
-    `given` is the value of the key init_from, which selects the checkpoint. `words` are the
-    arguments of the command line.
-    """
-    split = [word.lstrip("+").partition("=") for word in words]
-    selected = {key: value for key, _, value in split if re.fullmatch(r"tokenizer(\.\w+)?", key)}
-    if not selected:
-        return
-    stored = config_of(read(find(given, key="init_from"))).tokenizer
-    name = stored._target_.rpartition(".")[2]
-    for key, value in selected.items():
-        stored_value = name if key == "tokenizer" else getattr(stored, key.partition(".")[2], None)
-        if value != str(stored_value):
-            raise UserError(
-                f"{key}={value}: the weights of init_from={given} need their own tokenizer, "
-                f"{key}={stored_value}; leave {key}= out"
-            )
-
-
-def load_weights(model: GPT, content: dict[str, Any], *, name: str) -> None:
+def load_weights(model: GPT, stored: Stored, *, name: str) -> None:
     """Load the weights of a checkpoint into `model`. Raises UserError if the names or shapes of the
     weights do not match the model."""
+    weights = stored.weights()
     try:
-        model.load_state_dict(model_weights(content))
-    except RuntimeError as error:
-        first = str(error).splitlines()[1].strip()
+        check_shapes(lambda: model, weights)
+    except UserError as error:
         raise UserError(
-            f"init_from={name} is a model of another shape: {first}; leave out the "
-            "choices of model, so that its own are used"
+            f"init_from={name} is a model of another shape: {error}; leave out the choices of "
+            "model, so that its own are used"
         ) from error
+    model.load_state_dict(weights)
 
 
 def with_block_size(loaded: Checkpoint, block_size: int) -> GPT:
@@ -222,8 +151,7 @@ def with_block_size(loaded: Checkpoint, block_size: int) -> GPT:
             f"{loaded.model.block_size}: {loaded.model.position.limit}"
         )
     sizes = replace(loaded.config.model, block_size=block_size)
-    model = build_model_for(sizes, loaded.tokenizer)
-    model.load_state_dict(loaded.model.state_dict())
+    model = build_from_weights(sizes, loaded.tokenizer, loaded.model.state_dict())
     return model.to(loaded.model.device).eval()
 
 

@@ -1,18 +1,15 @@
-"""Sharded checkpoints: a checkpoint file without its large tensors, and next to it a folder in
-which each process has written its parts of these tensors.
+"""Reads and writes the shards of a checkpoint: a folder in which each process of a run has written
+its parts of the sharded tensors.
 
-The parts are safetensors files, written and read by torch.distributed.checkpoint. Such a file has
-no code: only raw numbers, and a JSON header with names, types and sizes. In the checkpoint file, an
-empty tensor stands for each sharded tensor.
-
-torch.distributed.checkpoint is imported where it is needed, because the import takes 0.2 s.
+The parts are safetensors files, written and read by torch.distributed.checkpoint, which is imported
+where it is needed, because the import takes 0.2 s.
 """
 
 import re
 import stat
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +23,6 @@ processes."""
 
 CHUNK = 2**20
 """Number of bytes that are read at a time to compute a checksum."""
-
-
-class DamagedShards(Exception):
-    """The shards of a checkpoint are missing or damaged. The message gives the reason."""
 
 
 def write_shards(tensors: Mapping[str, Tensor], folder: Path) -> None:
@@ -52,9 +45,13 @@ def write_shards(tensors: Mapping[str, Tensor], folder: Path) -> None:
         raise failure from error
 
 
-def checksums(folder: Path) -> dict[str, int]:
-    """The CRC-32 of each file in `folder`."""
-    return {file.name: checksum(file) for file in sorted(folder.iterdir())}
+def entry_of(folder: Path) -> dict[str, Any]:
+    """The entry `shards` in the plain data of a checkpoint: the name of the folder, and the CRC-32
+    of each file in it."""
+    return {
+        "folder": folder.name,
+        "files": {file.name: checksum(file) for file in sorted(folder.iterdir())},
+    }
 
 
 def checksum(file: Path) -> int:
@@ -65,92 +62,53 @@ def checksum(file: Path) -> int:
     return value
 
 
-def folder_of(content: Mapping[str, Any], checkpoint: Path) -> Path | None:
-    """The folder with the shards of the file `checkpoint` with this content. None if its entry
-    `shards` is missing or does not have the form that headscope writes."""
-    shards = content.get("shards")
-    name = shards.get("folder") if isinstance(shards, dict) else None
-    valid = isinstance(name, str) and FOLDER.fullmatch(name)
-    return checkpoint.parent / str(name) if valid else None
+def check_shards(shards: Any) -> None:
+    """Raises ValueError unless `shards` has the form of `entry_of`. The folder must be next to the
+    checkpoint."""
+    folder, files = shards["folder"], shards["files"]
+    if not isinstance(folder, str) or not FOLDER.fullmatch(folder) or not isinstance(files, dict):
+        raise ValueError("its entry shards does not name a folder of shards")
 
 
-def with_shards(content: dict[str, Any], folder: Path) -> tuple[dict[str, Any], int]:
-    """The content of a checkpoint with the whole tensors from `folder` in the place of the empty
-    ones, and the size of the shards in bytes. Needs as much memory as the shards.
+def read_shards(parent: Path, shards: Mapping[str, Any], prefix: str) -> dict[str, Tensor]:
+    """The whole sharded tensors whose names begin with `prefix`, from the folder in `parent` that
+    the entry `shards` names.
 
-    Raises DamagedShards if the shards do not fit the checkpoint or are damaged.
+    Raises ValueError if the folder is not the one that was written. Any other exception means that
+    a shard is malformed.
     """
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-    size = checked_size(folder, content["shards"].get("files"))
+    folder = parent / shards["folder"]
+    size_left = checked_size(folder, shards["files"])
     reader = dcp.HuggingFaceStorageReader(str(folder))
-    stored = reader.read_metadata().state_dict_metadata
-    tied = content["shards"].get("tied")
-    if not isinstance(tied, dict) or not all(isinstance(each, str) for each in tied.values()):
-        raise DamagedShards("its entry shards has no names of tied tensors")
-    empty = {name for name, tensor in named_tensors(content) if not tensor.numel()}
-    if {tied.get(name, name) for name in empty} != stored.keys():
-        raise DamagedShards(f"the tensors in {folder} are not those that it lacks")
     tensors: dict[str, Tensor] = {}
-    for name, entry in stored.items():
+    for name, entry in reader.read_metadata().state_dict_metadata.items():
         assert isinstance(entry, TensorStorageMetadata)
-        size_left = size - sum(tensor.nbytes for tensor in tensors.values())
-        if entry.size.numel() * entry.properties.dtype.itemsize > size_left:
-            raise DamagedShards(f"the shards in {folder} declare more bytes than the files have")
-        tensors[name] = torch.zeros(entry.size, dtype=entry.properties.dtype)
+        size_left -= entry.size.numel() * entry.properties.dtype.itemsize
+        if size_left < 0:  # before memory is allocated
+            raise ValueError(f"the shards in {folder} declare more bytes than the files have")
+        if name.startswith(prefix):
+            tensors[name] = torch.zeros(entry.size, dtype=entry.properties.dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that only this process loads
         dcp.load(tensors, storage_reader=reader, no_dist=True)
-    whole = map_tensors(
-        content, lambda name, tensor: tensors[tied.get(name, name)] if name in empty else tensor
-    )
-    del whole["shards"]
-    return whole, size
+    return tensors
 
 
-def checked_size(folder: Path, files: Any) -> int:
-    """The size of all files in `folder`, in bytes. Raises DamagedShards unless these are regular
-    files with the names and checksums in `files`."""
+def checked_size(folder: Path, files: Mapping[str, Any]) -> int:
+    """The size of all files in `folder`, in bytes. Raises ValueError unless these are regular files
+    with the names and checksums in `files`."""
     if folder.is_symlink() or not folder.is_dir():
-        raise DamagedShards(f"the folder {folder} with its shards is missing")
+        raise ValueError(f"the folder {folder} with its shards is missing")
     found = sorted(folder.iterdir())
-    if not isinstance(files, dict) or {file.name for file in found} != files.keys():
-        raise DamagedShards(f"the files in {folder} are not the shards that were written")
+    if {file.name for file in found} != files.keys():
+        raise ValueError(f"the files in {folder} are not the shards that were written")
     size = 0
     for file in found:
         status = file.lstat()
         if not stat.S_ISREG(status.st_mode) or checksum(file) != files[file.name]:
-            raise DamagedShards(f"the shard {file} is damaged")
+            raise ValueError(f"the shard {file} is damaged")
         size += status.st_size
     return size
-
-
-def named_tensors(node: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """All tensors in nested dictionaries and lists. The name of a tensor is its path, such as
-    `optimizer_states/0/state/3/exp_avg`."""
-    if isinstance(node, Tensor):
-        yield name, node
-    elif isinstance(node, Mapping):
-        for key, value in node.items():
-            yield from named_tensors(value, f"{name}/{key}" if name else str(key))
-    elif isinstance(node, list | tuple):
-        for number, value in enumerate(node):
-            yield from named_tensors(value, f"{name}/{number}" if name else str(number))
-
-
-def map_tensors(node: Any, function: Callable[[str, Tensor], Any], name: str = "") -> Any:
-    """`node` with `function(name, tensor)` in the place of each tensor of `named_tensors`."""
-    if isinstance(node, Tensor):
-        return function(name, node)
-    if isinstance(node, Mapping):
-        return {
-            key: map_tensors(value, function, f"{name}/{key}" if name else str(key))
-            for key, value in node.items()
-        }
-    if isinstance(node, list | tuple):
-        return [
-            map_tensors(value, function, f"{name}/{number}" if name else str(number))
-            for number, value in enumerate(node)
-        ]
-    return node

@@ -7,7 +7,6 @@ source.
 
 from pathlib import Path
 
-from headscope import checkpoint
 from headscope.cli.words import MULTIRUN, quote, value_of
 from headscope.config import SCHEMAS
 from headscope.config.training import TrainConfig
@@ -58,7 +57,7 @@ def resume_arguments(typed: list[str], quoted: list[str]) -> list[str]:
         raise UserError(f"resume={resumed} continues one run: leave out -m")
     if value_of(typed, "hydra.run.dir") is not None:
         raise UserError(f"resume={resumed} continues in the run's folder: leave out hydra.run.dir=")
-    config = checkpoint.config_of(newest_checkpoint(Path(resumed)).content)
+    config = newest_checkpoint(Path(resumed)).stored.config
     overrides = [argument for argument in quoted if not argument.startswith("resume=")]
     for argument in overrides:
         key = key_of(argument)

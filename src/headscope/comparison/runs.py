@@ -47,7 +47,7 @@ class PlannedRun:
 
     @property
     def last(self) -> Path:
-        return self.folder / "checkpoints" / "last.ckpt"
+        return self.folder / "checkpoints" / "last.safetensors"
 
     @property
     def finished(self) -> bool:
@@ -82,7 +82,7 @@ def check_same_text(runs: Sequence[PlannedRun]) -> None:
     on different tokens. This happens if a text file has changed between the two runs."""
     stores: dict[str, str] = {}
     for run in runs:
-        entry = checkpoint.read(run.last)["headscope"]
+        entry = checkpoint.read(run.last).data
         text = json.dumps([entry["config"]["data"], entry["config"]["tokenizer"]])
         if stores.setdefault(text, entry["store"]) != entry["store"]:
             raise UserError(

@@ -5,18 +5,27 @@ from pathlib import Path
 
 import torch
 
-from headscope.checkpoint import Checkpoint
+from headscope.checkpoint import Checkpoint, read
 from headscope.checkpoint.building import build_model
 from headscope.conversion.gguf.export import export_gguf
 from headscope.conversion.huggingface.export import export_huggingface
 from headscope.conversion.huggingface.folder import load_folder
 from headscope.conversion.huggingface.hub import folder_of
-from headscope.conversion.imported import write_checkpoint
+from headscope.conversion.imported import write_checkpoint, write_weights
 from headscope.conversion.nanogpt.checkpoint import is_nanogpt, read_nanogpt
 from headscope.conversion.nanogpt.export import export_nanogpt
-from headscope.conversion.plain import export_safetensors
 from headscope.errors import UserError
 from headscope.nn import GPT
+
+
+def export_safetensors(loaded: Checkpoint, output: Path) -> list[str]:
+    """Writes the new run folder `output` with a copy of the checkpoint without optimizer state.
+    Returns lines to print."""
+    stored = read(loaded.path)
+    data = {key: value for key, value in stored.data.items() if key not in ("training", "shards")}
+    write_weights(output, stored.weights(), data)
+    return [f"Written: {output}/checkpoints/best.safetensors, without optimizer state"]
+
 
 FORMATS: dict[str, Callable[[Checkpoint, Path], list[str]]] = {
     "huggingface": export_huggingface,
@@ -62,7 +71,7 @@ def summary(model: GPT, output: Path) -> list[str]:
         f"Imported: {model.parameter_count():,} parameters, {len(model.blocks)} layers with "
         f"{heads} heads, {model.block_size} tokens of context, {model.vocab_size:,} tokens in the "
         "vocabulary",
-        f"Written: {output}/checkpoints/best.ckpt. To use it:",
+        f"Written: {output}/checkpoints/best.safetensors. To use it:",
         f"  python scripts/sample.py checkpoint={output} prompt=...",
         f"  python scripts/analyze.py checkpoint={output} text=...",
         f"  python scripts/evaluate.py checkpoint={output} data.path=...",

@@ -1,6 +1,7 @@
 """Writes an imported model as a checkpoint in the form of a run, so that all scripts can open
 it."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,6 @@ from headscope.config.training import (
     WarmupCosineConfig,
 )
 from headscope.conversion.new_folder import new_folder
-from headscope.conversion.weights_file import save_torch
 from headscope.data.base_tokenizer import Tokenizer
 
 
@@ -44,26 +44,27 @@ def write_checkpoint(
     step: int,
     text: Path | None,
 ) -> None:
-    """Writes the new run folder `output` with the checkpoint best.ckpt. `text` is the text that the
-    model was trained on, if it is known.
+    """Writes the new run folder `output` with the checkpoint best.safetensors. `text` is the text
+    that the model was trained on, if it is known.
 
     The checkpoint has no training state: a run can start from it with init_from=, but it cannot be
     resumed. Raises UserError if it cannot be written.
     """
     config = imported_config(model, tokenizer, name=output.absolute().name, text=text)
-    entry = checkpoint.contents(
+    data = checkpoint.contents(
         config=config, tokenizer=tokenizer, store="none", precision="32-true"
     )
-    content: dict[str, Any] = {
-        "headscope": entry,
-        "state_dict": {f"model.{name}": weight for name, weight in weights.items()},
-        "global_step": step,
-    }
-    size = sum(weight.nbytes for weight in weights.values())
-    with new_folder(output, size=size) as folder:
-        path = folder / "checkpoints" / "best.ckpt"
+    write_weights(output, weights, data | {"step": step})
+
+
+def write_weights(output: Path, weights: Mapping[str, Tensor], data: dict[str, Any]) -> None:
+    """Writes the new run folder `output` with a checkpoint of these weights and plain data. Raises
+    UserError if it cannot be written."""
+    with new_folder(output) as folder:
+        path = folder / "checkpoints" / "best.safetensors"
         path.parent.mkdir()
-        save_torch(content, path)
+        tensors = {f"model.{name}": weight for name, weight in weights.items()}
+        checkpoint.write(path, tensors, data)
 
 
 def imported_config(

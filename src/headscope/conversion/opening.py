@@ -1,4 +1,4 @@
-"""Opens a checkpoint, a folder of plain weights or a Hugging Face folder from Python."""
+"""Opens a checkpoint or a Hugging Face folder from Python."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,14 +8,11 @@ import torch
 from headscope import checkpoint
 from headscope.conversion.huggingface.folder import is_model_folder, load_folder
 from headscope.conversion.loaded import Loaded
-from headscope.conversion.plain import is_plain_folder, load_plain
 
 
 def load(path: str | Path | None = None, *, device: str | torch.device = "cpu") -> Loaded:
     """See `headscope.load`."""
     chosen = checkpoint.pick_device(str(device))
-    if path is not None and is_plain_folder(Path(path)):
-        return Loaded(**vars(load_plain(Path(path), device=chosen)))
     if path is not None and is_model_folder(Path(path)):
         loaded = load_folder(Path(path))
         return replace(loaded, model=loaded.model.to(chosen))

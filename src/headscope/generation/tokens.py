@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from headscope.checkpoint.building import in_gib
+from headscope.data.machine import machine_memory
 from headscope.errors import UserError
 from headscope.generation.choose_token import check_sampling, choose_tokens, uniform_numbers
-from headscope.nn import GPT, Cache, make_cache
+from headscope.nn import GPT, Cache, cache_bytes_per_token, make_cache
 from headscope.nn.inputs import token_ids
 
 Read = Callable[[Tensor, Cache], Tensor]
@@ -115,3 +117,15 @@ def generate_tokens(
                 new_tokens[number] = token
             context.append(tokens)
         yield new_tokens
+
+
+def check_samples(model: GPT, count: int) -> None:
+    """Raises UserError if `count` texts cannot be sampled together, because their keys, values and
+    probabilities do not fit into this machine's memory."""
+    vocab_size = model.embedding.num_embeddings
+    needed = count * (cache_bytes_per_token(model) * model.block_size + 32 * vocab_size)
+    if needed > machine_memory():
+        raise UserError(
+            f"num_samples={count} needs {in_gib(needed)}, but this machine has "
+            f"{in_gib(machine_memory())} of memory: lower num_samples"
+        )

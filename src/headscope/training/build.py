@@ -14,7 +14,6 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from rich.console import Console
 
 from headscope import checkpoint
-from headscope.checkpoint.building import no_larger_than
 from headscope.config import build_part
 from headscope.config.training import OptimizerConfig, TrainConfig, TrainerConfig
 from headscope.data.machine import available_memory
@@ -93,7 +92,7 @@ def build(
 
     warn = partial(say, console, style="yellow")
 
-    resumed = resume.content if resume else None
+    resumed = resume.stored if resume else None
     if resume and resume.notice:
         warn(resume.notice)
     init_from = None if resume else config.init_from
@@ -102,12 +101,12 @@ def build(
     # from the weights of another run also uses the tokenizer of that run.
     origin = resumed or source
     if source:
-        config = replace(config, tokenizer=checkpoint.config_of(source).tokenizer)
+        config = replace(config, tokenizer=source.config.tokenizer)
     corpus = build_part(config.data)
     with processes.first_goes_first():
         store = prepare_store(
             corpus,
-            partial(stored, state=origin["headscope"]["tokenizer"])
+            partial(stored, state=origin.data["tokenizer"])
             if config.init_from and origin
             else build_part(config.tokenizer),
             root=Path(config.store_dir),
@@ -117,10 +116,7 @@ def build(
     tokenizer = store.tokenizer
     if resume:
         check_same_text(resume, store)
-        # On the meta device, tensors use no memory.
-        weights, name = checkpoint.model_weights(resume.content), str(resume.path)
-        with torch.device("meta"), no_larger_than(weights, name=name):
-            checkpoint.build_model_for(config.model, tokenizer)
+        checkpoint.check_weights(config.model, tokenizer, resume.stored.weights())
     capacity = _capacity(config, processes, tokenizer.vocab_size, fixed_batch=resume is not None)
     if config.trainer.accumulate == "auto":
         config, needed = capacity.fewest_parts(changed(config, accumulate=1))
@@ -164,7 +160,7 @@ def build(
             config=config, tokenizer=tokenizer, store=store.name, precision=precision_of(settings)
         ),
     )
-    resumed_step = resumed["global_step"] if resumed else None
+    resumed_step = resumed.step if resumed else None
     tokens_per_step = settings.batch_size * settings.accumulate * config.model.block_size
     stride = validation_stride(
         validation_tokens=len(store.validation),
@@ -200,9 +196,7 @@ def build(
     ]
     trainer = _build_trainer(config, folder, callbacks, processes, resumed_step=resumed_step)
     if resume:
-        check_training_state(
-            resume.content, path=resume.path, module=module, trainer=trainer, optimizer=optimizer
-        )
+        check_training_state(resume.stored, trainer, optimizer)
     return Run(
         folder=folder,
         config=config,
@@ -219,8 +213,8 @@ def build(
         capacity=capacity,
         resumed_step=resumed_step,
         resumed_from=resume.path if resume else None,
-        resumed_threads=resumed["threads"] if resumed else None,
-        resumed_processes=resumed.get("processes", 1) if resumed else None,
+        resumed_threads=resumed.data["training"]["threads"] if resumed else None,
+        resumed_processes=resumed.data["training"]["processes"] if resumed else None,
     )
 
 

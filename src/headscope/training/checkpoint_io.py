@@ -1,44 +1,80 @@
-"""Writes checkpoints atomically: if the process is killed while it saves, the previous checkpoint
-remains complete."""
+"""Translates between Lightning's checkpoints, which are nested dictionaries, and our files.
+
+The state of the optimizer is a dictionary of tensors by name (see `CombinedOptimizer`). It has no
+learning rates: those of the configuration are valid.
+"""
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
+import lightning
 from lightning.fabric.plugins import TorchCheckpointIO
+from torch import Tensor
 
-from headscope.checkpoint.file import read
+from headscope.checkpoint import Stored, read, write
 from headscope.errors import UserError
 from headscope.files import cannot_write, replacing
+
+TRAINING = ("loops", "callbacks", "running_loss", "threads", "processes")
+"""The entries of Lightning's checkpoint that a resumed run needs, besides the weights and the state
+of the optimizer. All of them are plain data."""
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Writes a checkpoint to a temporary file, then renames the file. The old checkpoint is
-    replaced only when the new checkpoint is complete.
+    replaced only when the new checkpoint is complete. Reading verifies all checksums.
 
-    Raises UserError if the file cannot be written.
+    Raises UserError if the file cannot be written, or is damaged.
     """
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None
     ) -> None:
-        path = Path(path)
-        size = sum(tensor.nbytes for tensor in _tensors(checkpoint))
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path, size=size) as file:
-                torch.save(checkpoint, file)
-        except OSError as error:
-            raise UserError(cannot_write(path, error, size=size)) from error
-        except UserError as error:
-            raise UserError(f"{error}{previous_unchanged(path)}") from error
+        write_checkpoint(Path(path), *tensors_and_data(checkpoint))
 
     def load_checkpoint(self, path: str | Path, *args: Any, **options: Any) -> dict[str, Any]:
-        """Reads a checkpoint and verifies its checksums. Lightning's own method does not verify
-        them."""
-        return read(Path(path), mmap=False)
+        return lightning_checkpoint(read(Path(path)))
+
+
+def tensors_and_data(checkpoint: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of Lightning's `checkpoint` by name, and its plain data. Without the state of an
+    optimizer, the plain data has no entry `training`."""
+    tensors = dict(checkpoint["state_dict"])
+    data = checkpoint["headscope"] | {"step": checkpoint["global_step"]}
+    if "optimizer_states" in checkpoint:
+        [state] = checkpoint["optimizer_states"]
+        tensors |= {f"optimizer.{name}": tensor for name, tensor in state.items()}
+        data["training"] = {key: checkpoint[key] for key in TRAINING}
+    return tensors, data
+
+
+def write_checkpoint(path: Path, tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
+    """Writes a checkpoint, and its folder. Raises UserError if that is not possible."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, tensors, data)
+    except OSError as error:
+        raise UserError(cannot_write(path, error, size=0)) from error
+    except UserError as error:
+        raise UserError(f"{error}{previous_unchanged(path)}") from error
+
+
+def lightning_checkpoint(stored: Stored) -> dict[str, Any]:
+    """The checkpoint that Lightning restores, with tensors in memory of their own."""
+    tensors = {
+        prefix: {name: tensor.clone() for name, tensor in stored.tensors(prefix).items()}
+        for prefix in ("model.", "optimizer.")
+    }
+    return {
+        "state_dict": {f"model.{name}": weight for name, weight in tensors["model."].items()},
+        "optimizer_states": [tensors["optimizer."]],
+        "lr_schedulers": [],
+        "epoch": 0,
+        "global_step": stored.step,
+        "pytorch-lightning_version": lightning.__version__,
+        **stored.data["training"],
+    }
 
 
 def previous_unchanged(path: Path) -> str:
@@ -54,15 +90,3 @@ def copy_checkpoint(source: Path, target: Path) -> None:
             shutil.copyfileobj(original, file)
     except UserError as error:
         raise UserError(f"{error}{previous_unchanged(target)}") from error
-
-
-def _tensors(node: Any) -> Iterator[torch.Tensor]:
-    """All tensors in nested dictionaries, lists and tuples."""
-    if isinstance(node, torch.Tensor):
-        yield node
-    elif isinstance(node, dict):
-        for value in node.values():
-            yield from _tensors(value)
-    elif isinstance(node, list | tuple):
-        for value in node:
-            yield from _tensors(value)

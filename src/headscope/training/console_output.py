@@ -132,7 +132,7 @@ def print_results(run: Run, summary: dict[str, Any]) -> None:
                 text = printable(run.samples.sample(model), keep="\n\t")
                 console.print(Text(text), soft_wrap=True)
                 console.print()
-    best = shown(run.folder / "checkpoints" / "best.ckpt")
+    best = shown(run.folder / "checkpoints" / "best.safetensors")
     write("Sample from the model:")
     words = [f"checkpoint={best}"]
     if run.samples.prompt:

@@ -19,7 +19,7 @@ def adamw(
     beta1: float,
     beta2: float,
     eps: float = 1e-8,
-) -> torch.optim.AdamW:
+) -> "CombinedOptimizer":
     """AdamW (Loshchilov 2019) with a fused kernel. Weight decay applies to matrices, but not to
     vectors (biases, and the gains of normalization layers).
 
@@ -28,7 +28,8 @@ def adamw(
     betas = checked(beta1, beta2)
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups = by_decay(parameters, weight_decay)
-    return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=True)
+    optimizer = torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=True)
+    return CombinedOptimizer([optimizer], model)
 
 
 def muon(
@@ -82,18 +83,32 @@ def muon(
             torch.optim.AdamW(
                 by_decay(rest, weight_decay), lr=lr, betas=betas, eps=eps, fused=True
             ),
-        ]
+        ],
+        model,
     )
 
 
+STATE_KEYS: dict[type, tuple[str, ...]] = {
+    torch.optim.AdamW: ("step", "exp_avg", "exp_avg_sq"),
+    Muon: ("momentum_buffer",),
+}
+"""For each optimizer, the keys of the state that it keeps for each parameter."""
+
+
 class CombinedOptimizer(torch.optim.Optimizer):
-    """Combines several optimizers, each for different parameters, into one that Lightning can
+    """Combines optimizers, each for different parameters of `model`, into one that Lightning can
     step, save and load. The parameter groups of the combined optimizer are the groups of all
     optimizers, in order. The groups are the same objects, so a new learning rate in a group also
-    takes effect in the optimizer that the group belongs to."""
+    takes effect in the optimizer that the group belongs to.
 
-    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    Its state dict has only tensors, named by parameter and key: `embedding.weight.exp_avg`.
+    """
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], model: nn.Module) -> None:
         self.optimizers = list(optimizers)
+        self.names: dict[Tensor, str] = {
+            parameter: name for name, parameter in model.named_parameters()
+        }
         super().__init__([group for each in optimizers for group in each.param_groups], {})
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -108,13 +123,40 @@ class CombinedOptimizer(torch.optim.Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        return {"optimizers": [optimizer.state_dict() for optimizer in self.optimizers]}
+        return {
+            f"{self.names[parameter]}.{key}": tensor
+            for each in self.optimizers
+            for parameter, state in each.state.items()
+            for key, tensor in state.items()
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        for optimizer, state in zip(self.optimizers, state_dict["optimizers"], strict=True):
-            optimizer.load_state_dict(state)
+        for optimizer in self.optimizers:
+            state: dict[int, dict[str, Tensor]] = {}
+            for number, parameter in enumerate(parameters_of(optimizer)):
+                for key in STATE_KEYS[type(optimizer)]:
+                    name = f"{self.names[parameter]}.{key}"
+                    if name in state_dict:
+                        state.setdefault(number, {})[key] = state_dict[name]
+            groups = optimizer.state_dict()["param_groups"]  # with the settings of this run
+            optimizer.load_state_dict({"state": state, "param_groups": groups})
         # load_state_dict of each optimizer creates new groups, so they must be collected again.
         self.param_groups = [group for each in self.optimizers for group in each.param_groups]
+
+    def state_shapes(self) -> dict[str, dict[str, torch.Size]]:
+        """For each parameter, the names and shapes of the tensors in its state."""
+        return {
+            self.names[parameter]: {
+                f"{self.names[parameter]}.{key}": torch.Size() if key == "step" else parameter.shape
+                for key in STATE_KEYS[type(each)]
+            }
+            for each in self.optimizers
+            for parameter in parameters_of(each)
+        }
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def checked(beta1: float, beta2: float) -> tuple[float, float]:

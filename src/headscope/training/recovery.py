@@ -1,28 +1,30 @@
 """Finds the checkpoint from which a run can continue, even if some of its files are damaged."""
 
 import shlex
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headscope.checkpoint.file import read
+from headscope.checkpoint import Stored, read
+from headscope.checkpoint.finding import without_checkpoint
 from headscope.errors import UserError
-from headscope.files import read_json
-
-TRAINING_STATE = {"loops": dict, "callbacks": dict, "optimizer_states": list, "lr_schedulers": list}
-"""The entries of the training state, which Lightning saves in addition to the weights, and their
-types."""
+from headscope.files import json_text, read_json, write_atomically
+from headscope.training.run_folder import CHECKPOINTS
 
 
 @dataclass(frozen=True)
 class ResumeCheckpoint:
-    """A checkpoint to resume from: its file and its raw content. If the file is not last.ckpt,
-    `notice` explains the reason to the user."""
+    """A checkpoint to resume from. If it is not last.safetensors, `notice` explains the reason to
+    the user."""
 
-    path: Path
-    content: dict[str, Any]
+    stored: Stored
     notice: str | None = None
+
+    @property
+    def path(self) -> Path:
+        return self.stored.path
 
     @property
     def folder(self) -> Path:
@@ -31,34 +33,40 @@ class ResumeCheckpoint:
 
     @property
     def step(self) -> int:
-        return self.content["global_step"]
+        return self.stored.step
 
 
 def newest_checkpoint(folder: Path) -> ResumeCheckpoint:
-    """The run's last.ckpt, or its best.ckpt if last.ckpt is damaged or missing.
+    """The run's last.safetensors, or its best.safetensors if the former is damaged or missing.
 
     Raises UserError if `folder` is not a run folder, or if the run cannot be resumed from either
     checkpoint.
     """
-    last, best = (folder / "checkpoints" / f"{name}.ckpt" for name in ("last", "best"))
+    last, best = (folder / "checkpoints" / name for name in CHECKPOINTS)
     if not last.exists() and not best.exists():
-        reason = "is not a run folder" if folder.exists() else "does not exist"
         raise UserError(
-            f"resume={folder} {reason}: there is no {last}; give the folder of a run, such as "
+            f"resume={folder} {without_checkpoint(folder)}; give the folder of a run, such as "
             "outputs/gpt_..."
         )
     try:
-        return ResumeCheckpoint(last, _resumable(last))
+        return ResumeCheckpoint(_resumable(last))
     except UserError as error:
         reason = str(error)
     try:
-        content = _resumable(best)
+        stored = _resumable(best)
     except UserError as error:
         more = f"; {error}" if best.exists() else ""
         raise UserError(f"resume={folder}: {reason}{more}") from error
-    step = content["global_step"]
-    notice = f"{reason}. Continuing from {best} at step {step:,}: {_lost_steps(folder, step)}"
-    return ResumeCheckpoint(best, content, notice)
+    lost = _lost_steps(folder, stored.step)
+    notice = f"{reason}. Continuing from {best} at step {stored.step:,}: {lost}"
+    return ResumeCheckpoint(stored, notice)
+
+
+def write_summary(folder: Path, summary: dict[str, Any]) -> None:
+    """Writes summary.json, with a checksum of its other entries. Raises UserError if it cannot be
+    written."""
+    content = summary | {"crc32": summary_checksum(summary)}
+    write_atomically(folder / "summary.json", json_text(content, indent=2) + "\n")
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:
@@ -66,10 +74,14 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
     missing or damaged. In this case, the run counts as unfinished, and resuming it writes the file
     again."""
     summary = read_json(folder / "summary.json")
-    if not isinstance(summary, dict):
+    if not isinstance(summary, dict) or summary.pop("crc32", None) != summary_checksum(summary):
         return None
     keys = ("val_loss", "val_bits_per_byte", "train_seconds", "steps")
     return summary if all(type(summary.get(key)) in (int, float) for key in keys) else None
+
+
+def summary_checksum(summary: dict[str, Any]) -> int:
+    return zlib.crc32(json_text(summary).encode())
 
 
 def how_to_continue(folder: Path, rates: dict[str, float]) -> str:
@@ -89,19 +101,18 @@ def how_to_continue(folder: Path, rates: dict[str, float]) -> str:
     return f"to continue from the newest checkpoint, at step {newest.step:,}: {command}"
 
 
-def _resumable(path: Path) -> dict[str, Any]:
-    """The content of a checkpoint. Raises UserError if a run cannot be resumed from this
-    checkpoint."""
-    content = read(path)
-    if "optimizer_states" not in content:
+def _resumable(path: Path) -> Stored:
+    """Opens a checkpoint and verifies all of it. Raises UserError if a run cannot be resumed from
+    this checkpoint."""
+    stored = read(path)
+    if "training" not in stored.data:
         raise UserError(
             f"{path} cannot be resumed: it contains only weights (it was saved by "
-            f"callbacks.keep_steps); start a new run with init_from={path}"
+            f"callbacks.keep_steps, or imported); start a new run with init_from={path}"
         )
-    for key, expected_type in TRAINING_STATE.items():
-        if not isinstance(content.get(key), expected_type):
-            raise UserError(f"{path} cannot be resumed: its {key} is missing or has a wrong type")
-    return content
+    stored.weights()
+    stored.tensors("optimizer.")
+    return stored
 
 
 def _lost_steps(folder: Path, step: int) -> str:

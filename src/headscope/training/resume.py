@@ -24,7 +24,7 @@ def resumed_config(
     `keys` are the keys that the user changes. The new values of the keys are taken from `composed`.
     `composed` is the configuration that Hydra composed from the command line, as plain data.
     """
-    config = asdict(checkpoint.config_of(resume.content))
+    config = asdict(resume.stored.config)
     changes = []
     for key in keys:
         before, after = value_at(config, key), value_at(composed, key)
@@ -56,7 +56,7 @@ def with_batches_of(resume: ResumeCheckpoint, config: TrainConfig) -> TrainConfi
     then have the same batches on every machine."""
     if config.trainer.accumulate != "auto":
         return config
-    used, wanted = checkpoint.config_of(resume.content).trainer, config.trainer
+    used, wanted = resume.stored.config.trainer, config.trainer
     if used.batch_size * used.accumulate != wanted.batch_size:
         return config
     batches = {"batch_size": used.batch_size, "accumulate": used.accumulate}
@@ -70,8 +70,8 @@ def check_unfinished(resume: ResumeCheckpoint, config: TrainConfig) -> None:
     if summary is None or summary["steps"] != step:
         return
     patience = config.callbacks.early_stopping_patience
-    early_stopping = resume.content["callbacks"].get("patience")
-    waited = early_stopping.get("wait_count") if isinstance(early_stopping, dict) else None
+    early_stopping = resume.stored.data["training"]["callbacks"].get("patience", {})
+    waited = early_stopping.get("wait_count")
     if step >= config.trainer.max_steps:
         advice = "a larger trainer.max_steps="
     elif patience is not None and type(waited) is int and waited >= patience:
@@ -87,11 +87,11 @@ def check_unfinished(resume: ResumeCheckpoint, config: TrainConfig) -> None:
 def check_same_text(resume: ResumeCheckpoint, store: TokenStore) -> None:
     """Raises UserError if the text or the tokenizer of the run has changed since the run
     started."""
-    saved, folder = resume.content["headscope"], resume.folder
+    saved, folder = resume.stored.data, resume.folder
     if saved["store"] != store.name or saved["tokenizer"] != store.tokenizer.state():
         raise UserError(
             f"resume={folder}: the text has changed since this run started (from {saved['store']} "
-            f"to {store.name}); start a new run with init_from={folder}/checkpoints/last.ckpt"
+            f"to {store.name}); start a new run with init_from={resume.path}"
         )
 
 

@@ -10,7 +10,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError, first_line, ran_out_of_memory
-from headscope.files import json_text, write_atomically
+from headscope.files import write_atomically
 from headscope.nn.precision import tf32
 from headscope.training.build import Run
 from headscope.training.callbacks.clock import callbacks_of, clock_of
@@ -18,7 +18,7 @@ from headscope.training.callbacks.head_watch import HeadWatch
 from headscope.training.callbacks.writers import report_full_disk
 from headscope.training.console_output import print_final_validation
 from headscope.training.process import prepare_process
-from headscope.training.recovery import ResumeCheckpoint
+from headscope.training.recovery import ResumeCheckpoint, write_summary
 from headscope.training.resume import with_batches_of
 from headscope.training.run_folder import how_to_resume, is_run
 from headscope.training.sharding import ShardedStrategy, consolidate
@@ -111,7 +111,7 @@ def _fit(run: Run) -> dict[str, Any]:
             )
         logger.finalize("success")
     if run.trainer.is_global_zero:
-        write_atomically(run.folder / "summary.json", json_text(summary, indent=2) + "\n")
+        write_summary(run.folder, summary)
     return summary
 
 
@@ -132,7 +132,7 @@ def _out_of_memory_message(run: Run, error: BaseException) -> str:
 
 def check_same_config(resume: ResumeCheckpoint, config: TrainConfig) -> None:
     """Raises UserError if the configuration in the checkpoint differs from `config`."""
-    before = resume.content["headscope"]["config"]
+    before = asdict(resume.stored.config)
     now = asdict(with_batches_of(resume, config))
     keys = {*before, *now} - {"name"}  # `name` is only a part of the folder's name
     changed = sorted(key for key in keys if before.get(key) != now.get(key))

@@ -10,14 +10,14 @@ from filelock import FileLock, Timeout
 
 from headscope.errors import UserError
 
-CHECKPOINTS = ("last.ckpt", "best.ckpt")
+CHECKPOINTS = ("last.safetensors", "best.safetensors")
 LOCK = ".lock"
 EVENT_FILE_SUFFIX = ".headscope"
 """TensorBoard event files with this suffix were written by headscope."""
 
 
 def is_run(folder: Path) -> bool:
-    """Whether `folder` contains last.ckpt or best.ckpt of a run."""
+    """Whether `folder` contains a checkpoint of a run."""
     return any((folder / "checkpoints" / name).is_file() for name in CHECKPOINTS)
 
 
@@ -89,7 +89,7 @@ def remove_leftovers(folder: Path) -> None:
     """
     partial = [
         *folder.glob(".summary.json.*.part"),
-        *(folder / "checkpoints").glob(".*.ckpt.*.part"),
+        *(folder / "checkpoints").glob(".*.safetensors.*.part"),
     ]
     for file in partial:
         file.unlink(missing_ok=True)

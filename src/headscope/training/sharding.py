@@ -17,18 +17,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from headscope.checkpoint.file import read
-from headscope.checkpoint.shards import (
-    FOLDER,
-    checksums,
-    folder_of,
-    map_tensors,
-    named_tensors,
-    write_shards,
-)
+from headscope.checkpoint import read
+from headscope.checkpoint.shards import FOLDER, entry_of, write_shards
 from headscope.errors import UserError
 from headscope.nn import GPT
-from headscope.training.checkpoint_io import AtomicCheckpointIO
+from headscope.training.checkpoint_io import tensors_and_data, write_checkpoint
+from headscope.training.optimizer import CombinedOptimizer
 from headscope.training.run_folder import CHECKPOINTS, make_new
 
 
@@ -86,35 +80,27 @@ class ShardedStrategy(ModelParallelStrategy):
         """Saves a sharded checkpoint, from which training can be resumed. If the checkpoint has
         only weights, saves one file instead, for analysis."""
         path = Path(filepath)
-        if "optimizer_states" in checkpoint:
-            content = self._written_shards(checkpoint, path.parent)
-        else:
-            content = map_tensors(checkpoint, self._to_first)
+        tensors, data = tensors_and_data(checkpoint)
+        unique, data["tied"] = without_ties(tensors)
+        if "training" in data:
+            sharded = {name: each for name, each in unique.items() if isinstance(each, DTensor)}
+            folder = self._write_shards(sharded, path.parent, data["step"])
+            unique = {name: each for name, each in unique.items() if name not in sharded}
+            if self.is_global_zero:
+                data["shards"] = entry_of(folder)
+        else:  # every process takes part
+            unique = {name: gathered(each) for name, each in unique.items()}
         if self.is_global_zero:
-            self.checkpoint_io.save_checkpoint(content, path)
+            write_checkpoint(path, unique, data)
             remove_unused_shards(path.parent)
 
-    def _to_first(self, name: str, tensor: Tensor) -> Tensor | None:
-        whole = gathered(tensor.detach())
-        return whole.cpu() if self.is_global_zero else None
-
-    def _written_shards(self, checkpoint: dict[str, Any], parent: Path) -> dict[str, Any]:
-        """Writes the sharded tensors of `checkpoint` to a new folder in `parent`. Returns the rest
-        of the checkpoint, for the checkpoint file."""
-        sharded, tied = sharded_tensors(checkpoint)
-        new = ""
-        if self.is_global_zero:
-            new = make_new(str(parent / f"shards_{checkpoint['global_step']}"))
+    def _write_shards(self, tensors: Mapping[str, Tensor], parent: Path, step: int) -> Path:
+        """Writes the sharded tensors to a new folder in `parent`. Returns the folder."""
+        new = make_new(str(parent / f"shards_{step}")) if self.is_global_zero else ""
         folder = Path(self.broadcast(new))
-        write_shards(sharded, folder)
+        write_shards(tensors, folder)
         self.barrier()
-        rest = map_tensors(
-            checkpoint,
-            lambda name, tensor: torch.empty(0) if isinstance(tensor, DTensor) else tensor,
-        )
-        if self.is_global_zero:
-            rest["shards"] = {"folder": folder.name, "files": checksums(folder), "tied": tied}
-        return rest
+        return folder
 
     def load_checkpoint(
         self, checkpoint_path: Any, weights_only: bool | None = None
@@ -130,34 +116,28 @@ class ShardedStrategy(ModelParallelStrategy):
         module.load_state_dict(parts, strict=strict)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
-            parameters = [p for group in optimizer.param_groups for p in group["params"]]
-            parts = {
-                number: {key: part_like(parameters[number], whole) for key, whole in each.items()}
-                for number, each in state["state"].items()
-            }
-            optimizer.load_state_dict(state | {"state": parts})
+        [optimizer], [state] = self.optimizers, checkpoint["optimizer_states"]
+        assert isinstance(optimizer, CombinedOptimizer)
+        parts = {
+            name: part_like(parameter, state[name])
+            for parameter, parameter_name in optimizer.names.items()
+            for name in optimizer.state_shapes().get(parameter_name, ())
+            if name in state
+        }
+        optimizer.load_state_dict(parts)
 
 
-def sharded_tensors(content: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The sharded tensors in nested dictionaries and lists, by name. A tensor that occurs twice,
-    such as the weights of a tied output head, is returned once; the second dictionary maps its
-    second name to the first."""
-    tensors: dict[str, Tensor] = {}
-    first_names: dict[int, str] = {}
-    tied = {}
-    for name, tensor in named_tensors(content):
-        if isinstance(tensor, DTensor):
-            first = first_names.setdefault(id(tensor), name)
-            if first == name:
-                tensors[name] = tensor.detach()
-            else:
-                tied[name] = first
-    return tensors, tied
+def without_ties(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Like `headscope.checkpoint.file.without_ties`, for the parameters of a sharded model: tied
+    parameters are the same object."""
+    first_names = {id(tensor): name for name, tensor in reversed(tensors.items())}
+    unique = {name: tensors[name].detach() for name in first_names.values()}
+    tied = {name: first_names[id(tensor)] for name, tensor in tensors.items()}
+    return unique, {name: first for name, first in tied.items() if name != first}
 
 
 def remove_unused_shards(folder: Path) -> None:
-    """Removes the shards in `folder` that neither last.ckpt nor best.ckpt uses."""
+    """Removes the shards in `folder` that neither last.safetensors nor best.safetensors uses."""
     found = shard_folders(folder)
     if not found:
         return
@@ -176,9 +156,10 @@ def shards_of(path: Path) -> Path | None:
     """The folder with the shards of the checkpoint file `path`. None if there is no such file, or
     if it is damaged or not sharded."""
     try:
-        return folder_of(read(path, with_shards=False), path)
+        shards = read(path).data.get("shards")
     except UserError:
         return None
+    return path.parent / shards["folder"] if shards else None
 
 
 def consolidate(folder: Path) -> None:
@@ -192,11 +173,13 @@ def consolidate(folder: Path) -> None:
         return
     for path in (folder / name for name in CHECKPOINTS):
         if shards_of(path):
+            stored = read(path)
             try:
-                whole = read(path)
+                tensors = stored.tensors("")
             except UserError:
                 continue
-            AtomicCheckpointIO().save_checkpoint(whole, path)
+            data = {key: each for key, each in stored.data.items() if key != "shards"}
+            write_checkpoint(path, tensors, data)
     remove_unused_shards(folder)
 
 

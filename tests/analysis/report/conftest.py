@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-import torch
-from checkpoint_files import content
+from checkpoint_files import content, save
 
 
 @pytest.fixture
@@ -13,12 +12,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("We the people of the United States. " * 40)
     saved, _ = content()
-    saved["headscope"]["config"]["data"] = {
+    saved["config"]["data"] = {
         "_target_": "headscope.data.own_files.TextFiles",
         "path": "text.txt",
     }
     checkpoints = tmp_path / "outputs" / "run" / "checkpoints"
     checkpoints.mkdir(parents=True)
-    torch.save(saved, checkpoints / "best.ckpt")
+    save(saved, checkpoints / "best.safetensors")
     Path("outputs/latest").write_text("run")
     return checkpoints.parent

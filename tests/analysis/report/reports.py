@@ -3,8 +3,7 @@
 import csv
 from pathlib import Path
 
-import torch
-from checkpoint_files import content
+from checkpoint_files import content, opened, save
 
 TEXT = "ab 🦜\n\x07中文<script>alert(1)</script>"
 
@@ -16,9 +15,9 @@ def rows_of(file: Path) -> list[dict[str, str]]:
 
 def moments_of(run: Path, steps: tuple[int, ...] = (0, 3, 7)) -> list[Path]:
     """Checkpoints of the run at these steps, each of other weights, as training keeps them."""
-    files = [run / "checkpoints" / f"step_{step:06}.ckpt" for step in steps]
+    files = [run / "checkpoints" / f"step_{step:06}.safetensors" for step in steps]
     for step, file in zip(steps, files, strict=True):
-        saved = torch.load(run / "checkpoints" / "best.ckpt", weights_only=True)
+        saved = opened(run / "checkpoints" / "best.safetensors")
         fresh, _ = content(step=step, seed=step)
-        torch.save(saved | {key: fresh[key] for key in ("state_dict", "global_step")}, file)
+        save(saved | {key: fresh[key] for key in ("state_dict", "global_step")}, file)
     return files

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from checkpoint_files import configuration, content
+from checkpoint_files import configuration, content, save
 from matplotlib.figure import Figure
 
 import headscope
@@ -22,8 +22,8 @@ TEXT = "We the people"
 
 
 def load(folder: Path, *overrides: str, seed: int = 0) -> Checkpoint:
-    file = folder / f"{seed}.ckpt"
-    torch.save(content(configuration(*overrides), seed=seed)[0], file)
+    file = folder / f"{seed}.safetensors"
+    save(content(configuration(*overrides), seed=seed)[0], file)
     return headscope.load(file)
 
 

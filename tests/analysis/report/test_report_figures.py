@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from checkpoint_files import configuration, content
+from checkpoint_files import configuration, content, save
 from reports import TEXT, moments_of, rows_of
 from running import Script
 
@@ -79,7 +79,7 @@ def test_heads_are_removed_on_the_validation_split(script: Script, run: Path) ->
     assert said.code == 0, said.err
     assert (run / "analysis" / "ablation.png").is_file()
     assert json.loads((run / "analysis" / "heads.json").read_text())["windows"] == 6
-    loaded = headscope.load(run / "checkpoints" / "best.ckpt")
+    loaded = headscope.load(run / "checkpoints" / "best.safetensors")
     config = loaded.config
     text = validation_text(checkpoint.stored_corpus(config), loaded.tokenizer)
     windows = text.tokens[: len(text.tokens) // 9 * 9].reshape(-1, 9).astype(np.int64)
@@ -126,7 +126,7 @@ def test_a_bit_is_per_byte_and_not_per_token(script: Script, run: Path) -> None:
     config = configuration() | {
         "data": {"_target_": "headscope.data.own_files.TextFiles", "path": str(pairs)}
     }
-    torch.save(content(config, tokenizer)[0], run / "checkpoints" / "best.ckpt")
+    save(content(config, tokenizer)[0], run / "checkpoints" / "best.safetensors")
     said = script("analyze", f"checkpoint={run}", "ablation=true")
     assert said.code == 0, said.err
     for row in rows_of(run / "analysis" / "heads.csv"):

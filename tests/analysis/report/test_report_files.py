@@ -5,8 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from checkpoint_files import configuration, content
+from checkpoint_files import configuration, content, save
 from PIL import Image
 from reports import moments_of
 from running import Script
@@ -34,8 +33,8 @@ def test_every_picture_has_its_two_files_and_is_not_blank(script: Script, run: P
 
 @pytest.mark.usefixtures("pictures_not_drawn")
 def test_heads_and_checkpoints_are_subtracted(script: Script, run: Path) -> None:
-    other = Path("other.ckpt")
-    torch.save(content(step=9, seed=1)[0], other)
+    other = Path("other.safetensors")
+    save(content(step=9, seed=1)[0], other)
     words = (f"checkpoint={run}", "difference=[L1H3,L0H0]", f"other={other}", "text=We the")
     said = script("analyze", *words)
     assert said.code == 0, said.err
@@ -50,8 +49,8 @@ def test_heads_and_checkpoints_are_subtracted(script: Script, run: Path) -> None
 def test_a_model_of_one_head_and_one_of_many_are_compared_on_a_sheet(
     script: Script, run: Path
 ) -> None:
-    other = Path("other.ckpt")
-    torch.save(content(configuration("model.heads=1"), step=9)[0], other)
+    other = Path("other.safetensors")
+    save(content(configuration("model.heads=1"), step=9)[0], other)
     for ours, theirs in ((run, other), (other, run)):
         words = (f"checkpoint={ours}", f"other={theirs}", "text=We the", "output_dir=report")
         said = script("analyze", *words)
@@ -147,18 +146,21 @@ def test_a_report_replaces_no_file_that_is_not_of_a_report(script: Script, run: 
         (["patch.position=1"], ["patch.clean is missing"]),
         (["difference=[L0H0,first]"], ["first", "L1H3"]),
         (["other=nowhere"], ["nowhere"]),
-        (["other=another.ckpt"], ["another.ckpt", "vocabulary"]),
+        (["other=another.safetensors"], ["another.safetensors", "vocabulary"]),
         (["checkpoints=outputs/run"], ["outputs/run", "keep_steps"]),
-        (["checkpoints=[outputs/run/checkpoints/best.ckpt,gone.ckpt]"], ["gone.ckpt"]),
-        (["checkpoints=[same.ckpt,same.ckpt]"], ["two", "step 7"]),
-        (["checkpoints=[same.ckpt,larger.ckpt]"], ["larger.ckpt", "one run"]),
+        (
+            ["checkpoints=[outputs/run/checkpoints/best.safetensors,gone.safetensors]"],
+            ["gone.safetensors"],
+        ),
+        (["checkpoints=[same.safetensors,same.safetensors]"], ["two", "step 7"]),
+        (["checkpoints=[same.safetensors,larger.safetensors]"], ["larger.safetensors", "one run"]),
     ],
     ids=" ".join,
 )
 def test_a_mistake_is_told_in_one_line(script: Script, run: Path, arguments, words) -> None:
-    torch.save(content()[0], "same.ckpt")
-    torch.save(content(tokenizer=char(["abc"]))[0], "another.ckpt")
-    torch.save(content(configuration("model.layers=3"), step=9)[0], "larger.ckpt")
+    save(content()[0], "same.safetensors")
+    save(content(tokenizer=char(["abc"]))[0], "another.safetensors")
+    save(content(configuration("model.layers=3"), step=9)[0], "larger.safetensors")
     said = script("analyze", *arguments)
     assert said.code == 1
     assert said.err.startswith("Error: ")

@@ -28,7 +28,7 @@ def test_estimates_from_gradients_stand_beside_the_ablation(script: Script, run:
     for replace_by, removes in (("zero", "ablation=true"), ("mean", "ablation=false")):
         said = script("analyze", f"checkpoint={run}", f"replace_by={replace_by}", removes, *words)
         assert said.code == 0, said.err
-        loaded = headscope.load(run / "checkpoints" / "best.ckpt")
+        loaded = headscope.load(run / "checkpoints" / "best.safetensors")
         text = validation_text(checkpoint.stored_corpus(loaded.config), loaded.tokenizer)
         chosen = Ablation.on(text, "zero", windows=5, length=8).windows
         expected = gradient_importance(
@@ -61,7 +61,7 @@ def test_heads_are_exchanged_between_two_texts(script: Script, run: Path) -> Non
     words += ['patch.answers=["\'", ","]', "patch.position=7"]
     said = script("analyze", f"checkpoint={run}", *words)
     assert said.code == 0, said.err
-    loaded = headscope.load(run / "checkpoints" / "best.ckpt")
+    loaded = headscope.load(run / "checkpoints" / "best.safetensors")
     texts = patch_texts(
         loaded,
         clean="a, 'b' a",

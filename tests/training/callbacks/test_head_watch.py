@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from checkpoint_files import opened
 from PIL import Image
 from running import DRAWN, SMALL, Script, events, snapshot_headers
 from small_gpt import gpt, some_tokens
@@ -71,7 +72,7 @@ def test_a_run_logs_what_its_weights_give(watched) -> None:
         assert [event.step for event in log.Scalars(tag)] == [0, 1, 2, 4, 5]
 
     # The last values equal those of the saved weights on the same windows.
-    loaded = checkpoint.load(f"{RUN}/checkpoints/last.ckpt")
+    loaded = checkpoint.load(f"{RUN}/checkpoints/last.safetensors")
     [store] = [path for path in Path("data").iterdir() if path.is_dir()]
     validation = open_store(store).validation
     kinds = classify_vocabulary(loaded.tokenizer, validation)
@@ -135,12 +136,11 @@ def test_watching_does_not_change_training(script: Script, speeches: Path) -> No
         said = script("train", *before, *words, *after, f"hydra.run.dir=outputs/{folder}")
         assert said.code == 0, said.err
     plain, watched = (
-        torch.load(f"outputs/{folder}/checkpoints/last.ckpt", weights_only=True)
-        for folder in ("plain", "watched")
+        opened(f"outputs/{folder}/checkpoints/last.safetensors") for folder in ("plain", "watched")
     )
-    assert plain["state_dict"].keys() == watched["state_dict"].keys()
-    for name, weight in plain["state_dict"].items():
-        assert torch.equal(weight, watched["state_dict"][name]), name
+    assert plain["tensors"].keys() == watched["tensors"].keys()
+    for name, weight in plain["tensors"].items():
+        assert torch.equal(weight, watched["tensors"][name]), name
     losses = (
         json.loads(Path(f"outputs/{folder}/summary.json").read_text())["val_loss"]
         for folder in ("plain", "watched")

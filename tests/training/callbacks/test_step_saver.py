@@ -29,19 +29,19 @@ def test_a_snapshot_has_the_weights_of_its_step(
     script: Script, snapshots: Path, speeches: Path
 ) -> None:
     names = {file.name for file in snapshots.glob("step_*")}
-    assert names == {f"step_{step:06}.ckpt" for step in (0, 2, 5)}
-    loaded = [headscope.load(snapshots / f"step_{step:06}.ckpt") for step in (0, 2, 5)]
+    assert names == {f"step_{step:06}.safetensors" for step in (0, 2, 5)}
+    loaded = [headscope.load(snapshots / f"step_{step:06}.safetensors") for step in (0, 2, 5)]
     assert [each.step for each in loaded] == [0, 2, 5]
 
-    fresh = checkpoint.read(snapshots / "step_000000.ckpt")
+    fresh = checkpoint.read(snapshots / "step_000000.safetensors")
     torch.manual_seed(1)
     expected = checkpoint.build_model(loaded[0].config.model, vocab_size=320)
-    for name, weight in checkpoint.model_weights(fresh).items():
+    for name, weight in fresh.weights().items():
         assert torch.equal(weight, expected.state_dict()[name]), name
     assert "optimizer_states" not in fresh
 
-    last = checkpoint.model_weights(checkpoint.read(snapshots / "last.ckpt"))
-    plain = checkpoint.model_weights(checkpoint.read(Path("outputs/plain/checkpoints/last.ckpt")))
+    last = checkpoint.read(snapshots / "last.safetensors").weights()
+    plain = checkpoint.read(Path("outputs/plain/checkpoints/last.safetensors")).weights()
     for name, weight in loaded[-1].model.state_dict().items():
         assert torch.equal(weight, last[name]), name
         assert torch.equal(weight, plain[name]), name
@@ -52,16 +52,18 @@ def test_a_snapshot_has_the_weights_of_its_step(
     # A snapshot can be used for init_from and for sampling.
     said = script(
         *("train", *SMALL, f"data.path={speeches}", "trainer.max_steps=1"),
-        f"init_from={snapshots / 'step_000002.ckpt'}",
+        f"init_from={snapshots / 'step_000002.safetensors'}",
     )
     assert said.code == 0, said.err
-    said = script("sample", f"checkpoint={snapshots / 'step_000002.ckpt'}", "max_new_tokens=3")
+    said = script(
+        "sample", f"checkpoint={snapshots / 'step_000002.safetensors'}", "max_new_tokens=3"
+    )
     assert said.code == 0, said.err
 
 
 def test_a_snapshot_cannot_be_resumed(script: Script, snapshots: Path) -> None:
-    shutil.copy(snapshots / "step_000002.ckpt", snapshots / "last.ckpt")
-    (snapshots / "best.ckpt").unlink()  # otherwise, the run would continue from it
+    shutil.copy(snapshots / "step_000002.safetensors", snapshots / "last.safetensors")
+    (snapshots / "best.safetensors").unlink()  # otherwise, the run would continue from it
     said = script("train", "resume=outputs/snapshots", "trainer.max_steps=7")
     assert said.code == 1
     assert said.err.count("\n") == 1

@@ -65,7 +65,7 @@ def check_one_run(checkpoints: Sequence[Checkpoint], loaded: Checkpoint) -> None
 
 def checkpoint_files(paths: Iterable[str]) -> list[Path]:
     """Find the checkpoint files for all `paths`. A path may be a checkpoint file, a run folder, or
-    the `checkpoints` folder of a run. A folder stands for all its stored steps, `step_*.ckpt`.
+    the `checkpoints` folder of a run. A folder stands for all its kept steps, `step_*.safetensors`.
 
     Raises UserError if a path does not exist, or if a folder has no stored steps.
     """
@@ -77,10 +77,12 @@ def checkpoint_files(paths: Iterable[str]) -> list[Path]:
         if not path.exists():
             raise UserError(f"checkpoints={path} does not exist: name a file or a run folder")
         if path.is_dir():
-            steps = sorted([*path.glob("checkpoints/step_*.ckpt"), *path.glob("step_*.ckpt")])
+            steps = sorted(
+                [*path.glob("checkpoints/step_*.safetensors"), *path.glob("step_*.safetensors")]
+            )
             if not steps:
                 raise UserError(
-                    f"checkpoints={path} has no stored steps (step_*.ckpt): train with "
+                    f"checkpoints={path} has no stored steps (step_*.safetensors): train with "
                     "callbacks.keep_steps=[0,100,300,850]"
                 )
             files += steps

@@ -3,14 +3,16 @@
 Shapes: R rows of a tensor.
 """
 
+import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from headscope.checkpoint.building import WithoutInitialization, build_model, no_larger_than
+from headscope.checkpoint.building import WithoutInitialization, build_model
 from headscope.checkpoint.file import is_finite
 from headscope.config.model import ModelConfig
 from headscope.config.parse import short
@@ -89,7 +91,7 @@ def class_of(hf: dict[str, Any], folder: Path) -> HuggingFaceClass:
     if kind == "headscope":
         raise UserError(
             f"{folder} is an export of our own class for transformers: use the checkpoint that it "
-            "came from, or a folder of to=safetensors"
+            "came from"
         )
     if found is None:
         code = "; the code in the folder is not run" if "auto_map" in hf else ""
@@ -101,14 +103,14 @@ def class_of(hf: dict[str, Any], folder: Path) -> HuggingFaceClass:
 
 
 def build(config: ModelConfig, rows: int, weights: Weights) -> GPT:
-    """A model without weights. Raises UserError if it is much larger than `weights`."""
-    # Each tensor counts twice, because a tied output head may be stored once.
-    stored = {
-        (name, copy): torch.empty(shape, device="meta")
-        for name, shape in weights.shapes.items()
-        for copy in range(2)
-    }
-    with no_larger_than(stored, name="config.json"), WithoutInitialization():
+    """A model without weights. Raises UserError if it has more layers or parameters than
+    `weights`."""
+    stored = sum(math.prod(shape) for shape in weights.shapes.values())
+    with torch.device("meta"):
+        one_layer = build_model(replace(config, layers=min(config.layers, 1)), vocab_size=rows)
+    if config.layers > len(weights.shapes) or one_layer.parameter_count() > stored:
+        raise UserError("config.json describes a larger model than its weights")
+    with WithoutInitialization():
         return build_model(config, vocab_size=rows)
 
 

@@ -92,7 +92,7 @@ def is_imported(config: TrainConfig) -> bool:
 
 def run_name(path: PurePath) -> str:
     """The name of the run folder of a checkpoint, or of `path` itself if it is a folder."""
-    return (path.parent.parent if path.suffix == ".ckpt" else path).name
+    return (path.parent.parent if path.suffix == ".safetensors" else path).name
 
 
 def losses(summary: Any) -> str:

@@ -15,17 +15,19 @@ from headscope.training.callbacks.clock import timer_paused
 from headscope.training.callbacks.writers import tensorboard_writers
 from headscope.training.checkpoint_io import copy_checkpoint
 from headscope.training.module import LanguageModel
+from headscope.training.run_folder import CHECKPOINTS
 
 
 class CheckpointSaver(Callback):
-    """Saves two checkpoints in `folder`: `last.ckpt` is the newest, and `best.ckpt` has the lowest
-    validation loss.
+    """Saves two checkpoints in `folder`: `last.safetensors` is the newest, and `best.safetensors`
+    has the lowest validation loss.
 
-    `last.ckpt` is saved after every validation, when `minutes` have passed since the last save, and
-    after a stop signal (see `headscope.stop`). After a stop signal, training first finishes the
-    current training step or validation batch. Then this callback saves `last.ckpt` and raises
-    `Interrupted`. If a validation was interrupted, the resumed run repeats the whole validation. A
-    stop signal during the first step ends the process without saving.
+    `last.safetensors` is saved after every validation, when `minutes` have passed since the last
+    save, and after a stop signal (see `headscope.stop`). After a stop signal, training first
+    finishes the current training step or validation batch. Then this callback saves
+    `last.safetensors` and raises `Interrupted`. If a validation was interrupted, the resumed run
+    repeats the whole validation. A stop signal during the first step ends the process without
+    saving.
 
     This must be the last callback in the list, so that a checkpoint contains the states of all
     other callbacks after the step that it saves.
@@ -143,27 +145,30 @@ class CheckpointSaver(Callback):
         return every is not None and (trainer.fit_loop.epoch_loop.total_batch_idx + 1) % every == 0
 
     def _save(self, trainer: Trainer, *, best: bool = False) -> None:
+        last, best_file = (self.folder / name for name in CHECKPOINTS)
         with timer_paused(trainer):
             # A run that resumes from this checkpoint does not log the earlier steps again.
             for writer in tensorboard_writers(trainer):
                 writer.flush()
             if best:
-                # Save best.ckpt before last.ckpt. If the process is killed between the two saves, a
-                # resumed run repeats the steps since the old last.ckpt and saves the same best.ckpt
-                # again.
-                trainer.save_checkpoint(self.folder / "best.ckpt", weights_only=False)
+                # Save the best checkpoint first. If the process is killed between the two saves, a
+                # resumed run repeats the steps since the old last.safetensors, and saves the same
+                # best.safetensors again.
+                trainer.save_checkpoint(best_file, weights_only=False)
                 if trainer.is_global_zero:
-                    copy_checkpoint(self.folder / "best.ckpt", self.folder / "last.ckpt")
+                    copy_checkpoint(best_file, last)
             else:
-                trainer.save_checkpoint(self.folder / "last.ckpt", weights_only=False)
+                trainer.save_checkpoint(last, weights_only=False)
         self.saved_at = time.monotonic()
         if self.on_first_save:
             self.on_first_save()
             self.on_first_save = None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best_val_loss": self.best_val_loss, "validation_due": self.validation_due}
+        best = self.best_val_loss if math.isfinite(self.best_val_loss) else None  # for JSON
+        return {"best_val_loss": best, "validation_due": self.validation_due}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.best_val_loss = state["best_val_loss"]
+        best = state["best_val_loss"]
+        self.best_val_loss = math.inf if best is None else best
         self.validation_due = state["validation_due"]

@@ -1,7 +1,9 @@
 """Early stopping that also works when a run is resumed."""
 
+import math
 from typing import Any
 
+import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping
 
@@ -25,5 +27,11 @@ class ResumableEarlyStopping(EarlyStopping):
         if self.wait_count >= self.patience:
             trainer.should_stop = True
 
+    def state_dict(self) -> dict[str, Any]:
+        best = float(self.best_score)
+        return {"wait_count": self.wait_count, "best": best if math.isfinite(best) else None}
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict(state_dict | {"patience": self.patience})
+        self.wait_count = state_dict["wait_count"]
+        if state_dict["best"] is not None:
+            self.best_score = torch.tensor(state_dict["best"], dtype=torch.float64)

@@ -9,7 +9,8 @@ from headscope.training.callbacks.step_callback import StepCallback
 
 
 class StepSaver(StepCallback):
-    """Saves the weights in `folder` after each step in `steps`, for example as `step_000100.ckpt`.
+    """Saves the weights in `folder` after each step in `steps`, for example as
+    `step_000100.safetensors`.
 
     These checkpoints can be used for sampling, for analysis and as `init_from`. A run cannot be
     resumed from them, because they contain no optimizer state.
@@ -24,5 +25,5 @@ class StepSaver(StepCallback):
 
     def on_due_step(self, trainer: Trainer, pl_module: LightningModule) -> None:
         trainer.save_checkpoint(
-            self.folder / f"step_{trainer.global_step:06}.ckpt", weights_only=True
+            self.folder / f"step_{trainer.global_step:06}.safetensors", weights_only=True
         )
