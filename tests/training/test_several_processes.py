@@ -219,7 +219,7 @@ def test_a_signal_to_any_process_saves_and_ends_all(
     assert "Traceback" not in ended.err or way == "torchrun"
     wait_for_end(children)
     step = int(ended.out.split("Saved at step ")[1].split(".")[0].replace(",", ""))
-    assert read(Path("outputs/run/checkpoints/last.safetensors"))["step"] == step
+    assert read(Path("outputs/run/checkpoints/last.safetensors")).step == step
 
 
 @linux
