@@ -20,9 +20,9 @@ from headscope.training.check import check_settings
 from headscope.training.flops import matrix_rate
 from headscope.training.memory import Estimate, estimate
 
-ERROR = 0.15  # training needs the estimated memory, up to this share (docs/performance.md)
+ERROR = 0.15  # largest relative error of the estimate (docs/performance.md)
 COMPILED_ERROR = 0.4  # a compiled model may need less: it recomputes some activations
-KEPT_BYTES = 2**30  # freed memory that a process keeps at most (`prepare_process`)
+KEPT_BYTES = 2**30  # the most freed memory that a process keeps (`prepare_process`)
 
 
 @dataclass(frozen=True)
