@@ -20,10 +20,10 @@ SMALL = [
     "callbacks.attention.steps=4",
     "callbacks.attention.images=0",
 ]
-"""Makes a run that takes a second. Drawing would take most of it."""
+"""Makes a run that takes a second."""
 
-DRAWN = ["callbacks.attention.images=10"]
-"""After SMALL: the default number of pictures."""
+DRAWN = ["callbacks.attention.images=8"]
+"""After SMALL: the default number of images."""
 
 
 @dataclass

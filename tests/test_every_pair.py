@@ -13,6 +13,7 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from headscope import checkpoint
+from headscope.analysis.head_images import image_tag
 from headscope.cli.words import quote
 from headscope.generation import generate_tokens
 from headscope.stop import Interrupted
@@ -133,9 +134,10 @@ def pressing_ctrl_c(*, step: int):
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_its_attention_is_drawn_before_and_after(start, attention):
-    fit(start("run", attention, "learned", logger=True))
+    run = start("run", attention, "learned", logger=True)
+    fit(run)
     log = EventAccumulator("run/tensorboard", size_guidance={"images": 0}).Reload()
     for layer in (0, 1):
-        images = log.Images(f"attention/layer_{layer}")
+        images = log.Images(image_tag(layer, run.config.model.heads))
         assert [image.step for image in images] == [0, 4]
         assert images[0].encoded_image_string != images[1].encoded_image_string

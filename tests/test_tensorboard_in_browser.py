@@ -8,6 +8,8 @@ import pytest
 from running import SMALL, Script
 from tensorboard.program import TensorBoard
 
+from headscope.analysis.head_images import image_tag
+
 IN_ALL_SHADOWS = """
 const found = [];
 const walk = (root) => {
@@ -84,8 +86,8 @@ def test_the_tabs_show_maps_charts_settings_and_names(board: Any) -> None:
     for image in images:
         assert page.execute_script(COLOURS, image) > 20
     words = text_of(page)
-    for tag in ("attention/layer_0", "attention/layer_1"):
-        assert tag in words
+    for layer in (0, 1):
+        assert image_tag(layer, 4) in words
 
     page = board("custom_scalars")
     until(lambda: "layer 1" in text_of(page), "the charts of layers")

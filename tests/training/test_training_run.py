@@ -12,6 +12,7 @@ import pytest
 from checkpoint_files import opened
 from running import DRAWN, ROOT, SMALL, Said, Script, events
 
+from headscope.analysis.head_images import image_tag
 from headscope.data.store import open_store
 
 
@@ -63,11 +64,11 @@ def test_train_evaluate_sample_and_start_from_its_weights(script: Script, speech
         "val/bits_per_byte",
     } <= set(logged["scalars"])
     assert [event.step for event in log.Scalars("val/loss")] == [100, 200, 300]
-    assert set(logged["images"]) == {"attention/layer_0", "attention/layer_1"}
-    spread_steps = [event.step for event in log.Images("attention/layer_0")]
-    assert spread_steps[0] == 0
-    assert spread_steps[-1] == 300
-    assert len(spread_steps) <= 10
+    assert set(logged["images"]) == {image_tag(layer, 4) for layer in (0, 1)}
+    steps = [event.step for event in log.Images(image_tag(0, 4))]
+    assert steps[0] == 0
+    assert steps[-1] == 300
+    assert len(steps) == 8
     assert [event.step for event in log.Tensors("samples/text_summary")] == [100, 200, 300]
 
     # Evaluation equals the summary up to rounding, because the batch size differs.

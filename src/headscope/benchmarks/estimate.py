@@ -15,7 +15,7 @@ from headscope.benchmarks.runner import Figures, Request, Result
 from headscope.benchmarks.show import Line, Lines
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
-from headscope.training.capacity import changed
+from headscope.training.fit import changed
 from headscope.training.process import prepare_process
 
 STEPS = 4

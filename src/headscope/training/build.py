@@ -30,11 +30,11 @@ from headscope.training.callbacks.end_of_step import EndOfStep
 from headscope.training.callbacks.from_config import optional_callbacks
 from headscope.training.callbacks.progress import ProgressReport
 from headscope.training.callbacks.samples import Samples
-from headscope.training.capacity import Capacity, changed
 from headscope.training.check import check
 from headscope.training.checkpoint_io import AtomicCheckpointIO
 from headscope.training.console import say, track
-from headscope.training.estimate import COMPILED_ERROR, ERROR, Estimate, estimate
+from headscope.training.fit import COMPILED_ERROR, ERROR, Capacity
+from headscope.training.memory import Estimate, estimate
 from headscope.training.module import LanguageModel
 from headscope.training.process import silence_libraries
 from headscope.training.processes import Processes, cluster_plugins, number_of, only_this
@@ -119,10 +119,8 @@ def build(
         checkpoint.check_weights(config.model, tokenizer, resume.stored.weights())
     capacity = _capacity(config, processes, tokenizer.vocab_size, fixed_batch=resume is not None)
     if config.trainer.accumulate == "auto":
-        config, needed = capacity.fewest_parts(changed(config, accumulate=1))
-    else:
-        needed = capacity.estimated(config)
-    if warning := capacity.check(config, needed):
+        config = capacity.fewest_parts(config)
+    if warning := capacity.check(config):
         warn(warning)
     settings = config.trainer
     # The initial weights depend only on the seed. All later random numbers depend only on (seed,
@@ -209,7 +207,7 @@ def build(
         checkpoint_saver=checkpoint_saver,
         console=console,
         processes=processes,
-        estimate=needed,
+        estimate=capacity.estimated(config),
         capacity=capacity,
         resumed_step=resumed_step,
         resumed_from=resume.path if resume else None,

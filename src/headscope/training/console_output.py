@@ -13,10 +13,10 @@ from headscope.data.module import FORWARD_SHARE
 from headscope.terminal import printable
 from headscope.training.build import Run
 from headscope.training.callbacks.clock import Clock
-from headscope.training.capacity import readable
 from headscope.training.console import say
-from headscope.training.estimate import MFU
+from headscope.training.fit import readable
 from headscope.training.flops import matrix_rate
+from headscope.training.memory import MFU
 from headscope.training.run_folder import shown
 
 
@@ -45,11 +45,11 @@ def print_estimate(run: Run) -> None:
     """Prints the memory and the time that training needs."""
     needed, write = run.estimate, partial(say, run.console)
     parts = {
-        "parameters": needed.step.parameters,
-        "gradients": needed.step.gradients,
-        "optimizer": needed.step.optimizer,
-        "activations": needed.step.activations,
-        "logits and temporary": needed.step.forward - needed.step.activations,
+        "parameters": needed.parameters,
+        "gradients": needed.gradients,
+        "optimizer": needed.optimizer,
+        "activations": needed.activations,
+        "logits and temporary": needed.temporary,
         "measuring heads": needed.watching,
     }
     listed = ", ".join(f"{name} {readable(size)}" for name, size in parts.items() if size)

@@ -20,6 +20,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from headscope import checkpoint
 from headscope.analysis.diversity import diversity
+from headscope.analysis.head_images import head_image, image_tag
 from headscope.analysis.head_statistics import measure_heads, repeat_probe
 from headscope.analysis.head_types import Thresholds
 from headscope.analysis.metrics import METRICS
@@ -29,7 +30,8 @@ from headscope.analysis.tokens import TokenKinds
 from headscope.data.batches import spread_windows
 from headscope.data.store import open_store
 from headscope.nn import GPT, Learned, MultiHeadAttention
-from headscope.training.callbacks.head_pictures import HeadPictures
+from headscope.nn.capture import attention_weights
+from headscope.training.callbacks.from_config import probe_text
 from headscope.training.callbacks.head_watch import (
     CHARTED,
     REPEATED_TEXTS,
@@ -37,7 +39,7 @@ from headscope.training.callbacks.head_watch import (
     ProbeText,
     WatchSteps,
 )
-from headscope.training.callbacks.step_callback import snapshot_steps, spread_steps
+from headscope.training.callbacks.step_callback import evenly_chosen, snapshot_steps, spread_steps
 from headscope.viewer.snapshot import max_bytes
 
 RUN = "outputs/run"
@@ -46,7 +48,7 @@ FIGURES = {*METRICS, "same_token", "punctuation", "frequent", *REPEAT_FIGURES}
 
 @pytest.fixture
 def watched(script: Script, speeches: Path) -> None:
-    """A run of 5 steps that measures heads every 2 steps and draws pictures at steps 0, 1 and 5."""
+    """A run of 5 steps that measures heads every 2 steps and draws images at steps 0, 2 and 5."""
     said = script(
         "train",
         *SMALL,
@@ -69,7 +71,7 @@ def test_a_run_logs_what_its_weights_give(watched) -> None:
     logged = {tag for tag in log.Tags()["scalars"] if tag.startswith("watch/")}
     assert logged == tags | {"watch/diversity"}
     for tag in logged:
-        assert [event.step for event in log.Scalars(tag)] == [0, 1, 2, 4, 5]
+        assert [event.step for event in log.Scalars(tag)] == [0, 2, 4, 5]
 
     # The last values equal those of the saved weights on the same windows.
     loaded = checkpoint.load(f"{RUN}/checkpoints/last.safetensors")
@@ -114,15 +116,20 @@ def test_a_run_logs_what_its_weights_give(watched) -> None:
 
 def test_images_show_the_maps_of_each_layer(watched) -> None:
     log = events(RUN)
-    assert set(log.Tags()["images"]) == {"attention/layer_0", "attention/layer_1"}
-    for tag in log.Tags()["images"]:
-        pictures = log.Images(tag)
-        assert [picture.step for picture in pictures] == [0, 1, 5]
-        for picture in pictures:
-            image = Image.open(io.BytesIO(picture.encoded_image_string)).convert("RGB")
-            assert image.size == (picture.width, picture.height)
-            assert len(np.unique(np.asarray(image).reshape(-1, 3), axis=0)) > 20
-        assert pictures[0].encoded_image_string != pictures[-1].encoded_image_string
+    assert set(log.Tags()["images"]) == {image_tag(0, 2), image_tag(1, 2)}
+    # The last images show the saved weights, on the beginning of the validation split.
+    loaded = checkpoint.load(f"{RUN}/checkpoints/last.ckpt")
+    [store] = [path for path in Path("data").iterdir() if path.is_dir()]
+    tokens = probe_text(open_store(store), None, 32).tokens
+    weights = attention_weights(loaded.model, torch.tensor([tokens]))[:, 0]
+    for layer in range(2):
+        logged = log.Images(image_tag(layer, 2))
+        assert [event.step for event in logged] == snapshot_steps(3, 5)
+        last = Image.open(io.BytesIO(logged[-1].encoded_image_string)).convert("RGB")
+        assert last.size == (logged[-1].width, logged[-1].height)
+        expected = head_image(weights[layer]).convert("RGB")
+        assert np.abs(np.asarray(last, int) - np.asarray(expected, int)).max() <= 3
+        assert logged[0].encoded_image_string != logged[-1].encoded_image_string
 
 
 def test_watching_does_not_change_training(script: Script, speeches: Path) -> None:
@@ -157,7 +164,7 @@ def test_watching_does_not_change_training(script: Script, speeches: Path) -> No
 
 
 TOKENS = 10
-NEVER = WatchSteps(every=1, snapshots=frozenset([0, 900]), pictures=frozenset(), last=900)
+NEVER = WatchSteps(every=1, snapshots=frozenset([0, 900]), images=frozenset(), last=900)
 """Snapshots are planned only at the first and the last step."""
 
 
@@ -170,7 +177,6 @@ def watch(say=print, max_bytes: int = 10**9) -> HeadWatch:
         kinds=TokenKinds(special=none, punctuation=none),
         thresholds=Thresholds(),
         steps=NEVER,
-        pictures=HeadPictures(run="run", labels=labels),
         max_bytes=max_bytes,
         say=say,
     )
@@ -218,7 +224,7 @@ def test_a_name_is_announced_once_also_after_a_resume(tmp_path) -> None:
 
 def test_heads_are_also_measured_where_planned_steps_are_far_apart() -> None:
     planned = frozenset([0, 50, 420, 1000])
-    steps = WatchSteps(every=100, snapshots=planned, pictures=frozenset(), last=1000)
+    steps = WatchSteps(every=100, snapshots=planned, images=frozenset(), last=1000)
     due = [step for step in range(1001) if steps.due(step)]
     assert due == [0, 50, 200, 300, 400, 420, 600, 700, 800, 900, 1000]
     never = replace(steps, every=0)
@@ -282,14 +288,29 @@ def test_spread_steps_are_evenly_spaced_on_a_logarithmic_scale(number) -> None:
         assert max(gaps) < 2 * math.log(900) / (number - 2)
 
 
-@pytest.mark.parametrize(("number", "last"), [(60, 850), (60, 40), (5, 100), (1, 7), (0, 7)])
+@pytest.mark.parametrize(
+    ("number", "last"), [(60, 850), (60, 40), (5, 100), (2, 7), (1, 7), (0, 7)]
+)
 def test_snapshots_are_half_logarithmic_and_half_even(number, last) -> None:
     steps = snapshot_steps(number, last)
     assert steps == sorted(set(steps))
     assert len(steps) <= number
-    assert set(spread_steps((number + 1) // 2, last)) <= set(steps)
+    assert number == 2 or set(spread_steps((number + 1) // 2, last)) <= set(steps)
     if number > 1:
         assert (steps[0], steps[-1]) == (0, last)
     if number == 60 and last == 850:
         assert len(steps) > 50
         assert max(after - before for before, after in pairwise(steps)) <= 850 / 29
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 8, 100])
+def test_images_are_drawn_at_some_of_the_steps_of_the_tab(number) -> None:
+    steps = snapshot_steps(60, 850)
+    chosen = evenly_chosen(steps, number)
+    assert len(chosen) == min(number, len(steps))
+    assert set(chosen) <= set(steps)
+    assert chosen[-1:] == [850][:number]
+    if number > 1:
+        assert chosen[0] == 0
+        gaps = [steps.index(after) - steps.index(before) for before, after in pairwise(chosen)]
+        assert max(gaps) - min(gaps) <= 1

@@ -12,10 +12,9 @@ from headscope.data.batches import first_passage, spread_windows
 from headscope.data.store import TokenStore
 from headscope.errors import UserError
 from headscope.training.callbacks.early_stopping import ResumableEarlyStopping
-from headscope.training.callbacks.head_pictures import HeadPictures
 from headscope.training.callbacks.head_watch import HeadWatch, ProbeText, WatchSteps
 from headscope.training.callbacks.samples import Samples
-from headscope.training.callbacks.step_callback import snapshot_steps, spread_steps
+from headscope.training.callbacks.step_callback import evenly_chosen, snapshot_steps
 from headscope.training.callbacks.step_saver import StepSaver
 from headscope.viewer.snapshot import tokens_within
 
@@ -39,7 +38,7 @@ def optional_callbacks(
         callbacks.append(ResumableEarlyStopping(patience=settings.early_stopping_patience))
     attention, heads = settings.attention, settings.heads
     if attention.steps or attention.images or heads.every_steps:
-        callbacks.append(head_watch(config, store, folder, probe, say))
+        callbacks.append(head_watch(config, store, probe, say))
     if settings.samples.max_new_tokens:
         callbacks.append(samples)
     if settings.keep_steps:
@@ -48,16 +47,13 @@ def optional_callbacks(
 
 
 def head_watch(
-    config: TrainConfig,
-    store: TokenStore,
-    folder: Path,
-    probe: str | None,
-    say: Callable[[str], None],
+    config: TrainConfig, store: TokenStore, probe: str | None, say: Callable[[str], None]
 ) -> HeadWatch:
-    """The callback that watches the heads of the run in `folder`."""
+    """The callback that watches the heads of a run."""
     attention, heads = config.callbacks.attention, config.callbacks.heads
     length, last = config.model.block_size, config.trainer.max_steps
     snapshots = snapshot_steps(attention.steps, last)
+    steps = snapshot_steps(max(attention.steps, attention.images), last)
     run_bytes = int(attention.run_megabytes * MEGABYTE)
     text = probe_text(store, probe if attention.text is None else attention.text, length)
     if snapshots:
@@ -71,10 +67,9 @@ def head_watch(
         steps=WatchSteps(
             every=heads.every_steps,
             snapshots=frozenset(snapshots),
-            pictures=frozenset(spread_steps(attention.images, last)),
+            images=frozenset(evenly_chosen(steps, attention.images)),
             last=last,
         ),
-        pictures=HeadPictures(run=folder.name, labels=text.labels),
         max_bytes=run_bytes,
         say=say,
     )

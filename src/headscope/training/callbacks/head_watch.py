@@ -13,6 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from headscope.analysis.diversity import diversity
+from headscope.analysis.head_images import DESCRIPTION, head_image, image_tag
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads, repeat_probe
 from headscope.analysis.head_types import GLOBAL, MIXED, NONE, Thresholds
 from headscope.analysis.repeats import MIN_LENGTH, RepeatProbe, text_length
@@ -20,7 +21,6 @@ from headscope.analysis.snapshots import snapshot_of
 from headscope.analysis.tokens import TokenKinds
 from headscope.nn import GPT
 from headscope.nn.capture import attention_weights
-from headscope.training.callbacks.head_pictures import HeadPictures
 from headscope.training.callbacks.step_callback import StepCallback
 from headscope.training.callbacks.writers import tensorboard_writers
 from headscope.training.module import LanguageModel
@@ -51,16 +51,16 @@ class ProbeText:
 
 @dataclass(frozen=True)
 class WatchSteps:
-    """The steps after which to measure: the steps of `snapshots` and of `pictures`, the last step,
+    """The steps after which to measure: the steps of `snapshots` and of `images`, the last step,
     and where these are far apart, also every `every` steps (0: never)."""
 
     every: int
     snapshots: frozenset[int]
-    pictures: frozenset[int]
+    images: frozenset[int]
     last: int
 
     def due(self, step: int) -> bool:
-        planned = self.snapshots | self.pictures | {self.last}
+        planned = self.snapshots | self.images | {self.last}
         if step in planned:
             return True
         if not self.every or step % self.every:
@@ -73,14 +73,14 @@ class WatchSteps:
         return replace(
             self,
             snapshots=self.snapshots and self.snapshots | extra,
-            pictures=self.pictures and self.pictures | extra,
+            images=self.images and self.images | extra,
             last=step,
         )
 
     def is_complete(self, step: int) -> bool:
         """Whether everything that is turned on is logged after `step`."""
         more = self.with_all(step)
-        same = (self.snapshots, self.pictures) == (more.snapshots, more.pictures)
+        same = (self.snapshots, self.images) == (more.snapshots, more.images)
         return same and self.due(step)
 
 
@@ -93,7 +93,8 @@ class HeadWatch(StepCallback):
       head has changed. Additional snapshots end when the run's snapshots would exceed `max_bytes`;
     - `watch/<metric>/<head>`, for example `watch/previous/L0H1`, for the metrics in CHARTED, and
       `watch/diversity`. The tab Custom Scalars shows the heads of a layer in one chart;
-    - the images of `pictures`, at the steps of `steps.pictures`.
+    - an image of each layer, with the attention maps of all its heads, at the steps of
+      `steps.images`.
 
     `say` prints a line when a head gets a name. The induction metrics are averaged over random
     texts that contain a passage twice. All other metrics are averaged over `windows` (N, T).
@@ -111,7 +112,6 @@ class HeadWatch(StepCallback):
         kinds: TokenKinds,
         thresholds: Thresholds,
         steps: WatchSteps,
-        pictures: HeadPictures,
         max_bytes: int,
         say: Callable[[str], None],
     ) -> None:
@@ -120,7 +120,6 @@ class HeadWatch(StepCallback):
         self.kinds = kinds
         self.thresholds = thresholds
         self.steps = steps
-        self.pictures = pictures
         self.max_bytes = max_bytes
         self.say = say
         self.repeats: RepeatProbe | None = None
@@ -169,7 +168,7 @@ class HeadWatch(StepCallback):
     def measure(self, model: GPT, step: int, writers: "Sequence[SummaryWriter]") -> None:
         """Measures `model` after `step` steps, and logs the results to `writers`."""
         from headscope.training.callbacks.tensorboard_log import (  # needs tensorboard
-            add_picture,
+            add_image,
             add_scalars,
             add_snapshot,
         )
@@ -187,23 +186,24 @@ class HeadWatch(StepCallback):
         names = [head_type.name for head_type in statistics.types]
         renamed, self.names = names != self.names, names
         parts: list[bytes] = []
-        pictures: dict[str, Image.Image] = {}
+        images: dict[str, Image.Image] = {}
         with_snapshot = step in self.steps.snapshots or (self.steps.snapshots and renamed)
-        if with_snapshot or step in self.steps.pictures:
+        if with_snapshot or step in self.steps.images:
             tokens = torch.tensor([self.text.tokens], device=model.device)
             weights = attention_weights(model, tokens)[:, 0].float().cpu()  # (L, H, T, T)
             if with_snapshot:
                 parts = self._snapshot(weights, statistics, step)
-            if step in self.steps.pictures:
-                pictures = self.pictures.draw(weights, statistics, step)
+            if step in self.steps.images:
+                heads = weights.size(1)
+                images = {image_tag(i, heads): head_image(maps) for i, maps in enumerate(weights)}
         for writer in writers:
             if not self.layout_written:
                 writer.add_custom_scalars(layout(statistics))
             add_scalars(writer, scalars(statistics), step)
             if parts:
                 add_snapshot(writer, SNAPSHOTS, parts, step)
-            for tag, picture in pictures.items():
-                add_picture(writer, tag, picture, step)
+            for tag, image in images.items():
+                add_image(writer, tag, image, step, description=DESCRIPTION)
         self.layout_written = True
 
     def _snapshot(self, weights: Tensor, statistics: HeadStatistics, step: int) -> list[bytes]:

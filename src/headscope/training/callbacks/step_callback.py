@@ -66,8 +66,17 @@ def spread_steps(number: int, max_steps: int) -> list[int]:
 def snapshot_steps(number: int, max_steps: int) -> list[int]:
     """Up to `number` steps from 0 to `max_steps` (both included). Half of them are evenly spaced on
     a logarithmic scale, and the others on a linear scale, as far as these halves differ."""
-    chosen = set(spread_steps((number + 1) // 2, max_steps))
+    chosen = set(spread_steps(2 if number == 2 else (number + 1) // 2, max_steps))
     even = number - len(chosen)
     for count in range(1, even + 1):
         chosen.add(round(max_steps * count / (even + 1)))
     return sorted(chosen)
+
+
+def evenly_chosen(steps: list[int], number: int) -> list[int]:
+    """Up to `number` of the sorted `steps`, evenly spaced in this list. The last step is one of
+    them, and the first step if there are several."""
+    if number < 2:
+        return steps[-1:] if number else []
+    places = {round(place * (len(steps) - 1) / (number - 1)) for place in range(number)}
+    return [steps[place] for place in sorted(places)]

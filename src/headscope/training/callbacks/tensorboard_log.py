@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from PIL import Image
-from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from torch.utils.tensorboard import SummaryWriter
 
 from headscope.tensorboard.snapshot_events import snapshot_summary
@@ -22,18 +22,21 @@ def add_scalars(writer: SummaryWriter, values: Mapping[str, float], step: int) -
     _write(writer, Summary(value=numbers), step)
 
 
-def add_picture(writer: SummaryWriter, tag: str, picture: Image.Image, step: int) -> None:
-    """Logs an image in its own pixel format. `SummaryWriter.add_image` would convert it to RGB."""
+def add_image(
+    writer: SummaryWriter, tag: str, image: Image.Image, step: int, *, description: str
+) -> None:
+    """Logs an image in its own pixel format. `SummaryWriter.add_image` would convert it to RGB.
+    TensorBoard shows the description next to the tag."""
     png = io.BytesIO()
-    # TensorBoard computes a checksum of each byte in Python, which takes longer than compression.
-    picture.save(png, format="PNG", compress_level=6)
-    image = Summary.Image(
-        height=picture.height,
-        width=picture.width,
+    image.save(png, format="PNG", compress_level=3)  # level 6 takes three times as long
+    encoded = Summary.Image(
+        height=image.height,
+        width=image.width,
         colorspace=3,
         encoded_image_string=png.getvalue(),
     )
-    _write(writer, Summary(value=[Summary.Value(tag=tag, image=image)]), step)
+    metadata = SummaryMetadata(summary_description=description)
+    _write(writer, Summary(value=[Summary.Value(tag=tag, image=encoded, metadata=metadata)]), step)
 
 
 def add_snapshot(writer: SummaryWriter, tag: str, parts: Sequence[bytes], step: int) -> None:
