@@ -1,6 +1,5 @@
 """Measures the time and the memory to prepare a token store from a large text file."""
 
-import threading
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -50,7 +49,7 @@ def measure(request: Request) -> Result:
         },
         f"Median of {plan.rounds} rounds, on {process_cores()} cores. Seconds: to make the "
         "tokenizer, and to hash, read, encode and write the text. MB/s: without the time to make "
-        "the tokenizer. Peak memory: of the process, without file pages. Ratio: to bpe in the same "
+        "the tokenizer. Peak memory: of the process, with the libraries. Ratio: to bpe in the same "
         "round.",
         "Speed of preparing a token store",
         "MB/s per core (longer is faster), x: ratio to bpe",
@@ -71,7 +70,7 @@ def prepare(task: tuple[Path, str]) -> Figures:
         return made
 
     timed.__name__ = name  # prepare_store expects a tokenizer of this name
-    with temporary_folder() as root, PeakMemory() as memory:
+    with temporary_folder() as root:
         started = time.perf_counter()
         prepare_store(TextFiles(path=str(file)), timed, root=root)
         seconds = time.perf_counter() - started
@@ -80,7 +79,7 @@ def prepare(task: tuple[Path, str]) -> Figures:
         "seconds": seconds,
         "tokenizer_seconds": tokenizer_seconds,
         "speed": megabytes / (seconds - tokenizer_seconds) / process_cores(),
-        "memory_mib": memory.peak,
+        "memory_mib": runner.process_mib("VmHWM"),
     }
 
 
@@ -97,23 +96,3 @@ def write_numbered_speeches(file: Path, size: int) -> None:
                 if written > size:
                     return
                 stream.write(f"{number} {line}\n")
-
-
-class PeakMemory:
-    """The largest memory of this process in MiB inside the `with` block, without file pages,
-    measured a hundred times per second."""
-
-    def __enter__(self) -> "PeakMemory":
-        self.peak = 0.0
-        self.ended = threading.Event()
-        self.thread = threading.Thread(target=self.watch)
-        self.thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.ended.set()
-        self.thread.join()
-
-    def watch(self) -> None:
-        while not self.ended.wait(0.01):
-            self.peak = max(self.peak, runner.process_mib("RssAnon"))

@@ -106,7 +106,7 @@ def measure(request: Request) -> Result:
         "minus its memory before. On a CPU, the process returns freed memory at once. "
         f"Milliseconds: median of {plan.rounds} steps after the first.",
         "Memory of training runs",
-        "MiB",
+        "peak memory, MiB (shorter is better)",
         {"estimated_mib": "estimated", "peak_mib": "measured"},
     )
 

@@ -228,8 +228,7 @@ def kill_children() -> None:
 
 def process_mib(field: str) -> float:
     """The value of `field` in /proc/self/status (man 5 proc), in MiB. VmRSS is the resident memory,
-    VmHWM is its peak, and RssAnon is the resident memory without pages of files. Returns NaN on
-    systems other than Linux."""
+    and VmHWM is its peak. Returns NaN on systems other than Linux."""
     status = Path("/proc/self/status")
     lines = status.read_text(encoding="utf-8") if status.exists() else ""
     found = re.search(rf"^{field}:\s+(\d+) kB", lines, re.M)

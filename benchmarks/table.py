@@ -49,7 +49,7 @@ def number(value: Any, form: str = ",.5g") -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, float):
+    if isinstance(value, float) or (isinstance(value, int) and value >= 10**12):
         return format(value, form)
     return f"{value:,}" if isinstance(value, int) else str(value)
 
@@ -79,7 +79,7 @@ def bar_chart(
     panels = chart.subplots(len(groups), 1, squeeze=False, height_ratios=heights)[:, 0]
     for panel, (heading, rows) in zip(panels, groups.items(), strict=True):
         draw_bars(panel, rows, bars)
-        panel.set_title("\n".join(textwrap.wrap(heading, 100)), loc="left", fontsize=11)
+        panel.set_title("\n".join(textwrap.wrap(heading, 60)), loc="left", fontsize=11)
         panel.set_xlabel(axis)
     if len(bars) > 1:
         handles, labels = panels[0].get_legend_handles_labels()

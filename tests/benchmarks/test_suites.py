@@ -174,9 +174,9 @@ def test_memory_is_measured_beside_the_estimate(script: Script, speeches: Path) 
 
 @pytest.mark.slow
 def test_every_tokenizer_is_timed_at_every_size(script: Script) -> None:
-    figures = measured(script, "suite=encoding", "suite.megabytes=[2,1]")
-    assert [group["title"] for group in figures["groups"]] == ["1 MB", "2 MB"]
-    for row in rows_of(figures, 1).values():
+    figures = measured(script, "suite=encoding", "suite.megabytes=[1]")
+    assert list(rows_of(figures)) == ["bpe", "char", "byte"]
+    for row in rows_of(figures).values():
         assert row["memory_mib"]["median"] > 20  # numpy and torch
         assert 0 < row["tokenizer_seconds"]["median"] < row["seconds"]["median"]
 
@@ -352,7 +352,7 @@ def test_only_an_earlier_result_is_replaced(script: Script) -> None:
         ("suite=attention suite.shapes=[]", "suite.shapes=[]"),
         ("suite=attention suite.shapes=[[8,8]]", "[8, 8] embed_dim"),
         ("suite=attention suite.shapes=[8,8,2]", "suite.shapes=[8,8,2] list"),
-        ("suite=attention suite.shapes=[[8,8,2],[8,10,4]]", "embed_dim=10 heads=4"),
+        ("suite=attention suite.shapes=[[8,10,4]]", "embed_dim=10 heads=4"),
         ("suite=attention suite.shapes=[[8,8,-2]]", "suite.shapes=-2"),
         ("suite=attention suite.batch_size=10000000000", "memory suite.*"),
         ("suite=attention suite.device=tpu", "device=tpu"),
