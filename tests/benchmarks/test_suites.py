@@ -288,6 +288,7 @@ def test_the_process_of_a_fake_nanogpt_is_timed_and_evaluated(
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("train", "reason"),
     [("raise SystemExit('no data')", "no data"), ("print('done')", "does not have the times")],
@@ -330,6 +331,7 @@ def test_ways_that_write_another_text_are_found_out(
     assert "compiled samples another text" in said.err
 
 
+@pytest.mark.slow
 def test_only_an_earlier_result_is_replaced(script: Script) -> None:
     words = ["benchmark", "suite=attention", "suite.rounds=1", "suite.shapes=[[8,8,2]]"]
     mine = {"list.json": "[]", "other.json": '{"suite": 1}', "chart.png": "x", "notes.md": "x"}
