@@ -1,5 +1,6 @@
 """Run a benchmark suite: python scripts/benchmark.py [suite=attention]."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,30 +9,33 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from headscope.cli import command_line
-from headscope.config import SCHEMAS, from_hydra, parse
+from headscope.config import from_hydra, parse
 from headscope.config.training import TrainConfig
 from headscope.stop import stop_on_signal
 
 
 def benchmark(composed: DictConfig) -> None:
     """Run the suite that `suite=` names."""
+    from benchmarks.schemas import SUITES
+
     hydra = HydraConfig.get()
     name = hydra.runtime.choices["suite"]
     plain: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
-    suite: Any = parse(SCHEMAS["suite"][name], plain.pop("suite"), "suite")
+    suite = parse(SUITES[name], plain.pop("suite"), "suite")
     output = Path(plain.pop("output"))
     run = parse(TrainConfig, plain)
 
-    from headscope.benchmarks.runner import Request, run_suite
+    from benchmarks.runner import Request, run_suite
 
+    words = [word for word in hydra.overrides.task if not word.startswith("output=")]
     request = Request(
         run=run,
         suite=suite,
-        words=list(hydra.overrides.task),
+        words=[word for word in words if not word.startswith("suite")],
         experiment=hydra.runtime.choices["experiment"],
         compose=composed_as,
     )
-    run_suite(name, request, output)
+    run_suite(name, request, output, words)
 
 
 def composed_as(schema: type, root: str, words: list[str], key: str | None = None) -> Any:
@@ -42,5 +46,9 @@ def composed_as(schema: type, root: str, words: list[str], key: str | None = Non
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the folder benchmarks/
+    from benchmarks.schemas import register
+
+    register()
     with stop_on_signal(until_end=True):
         command_line.run(benchmark, "benchmark")

@@ -23,7 +23,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from headscope.benchmarks.encoding import write_numbered_speeches
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks
+from benchmarks.encoding import write_numbered_speeches
 from headscope.data.shards import PROGRESS, SPLITS
 from headscope.data.store import DESCRIPTION, TOKENIZER
 
@@ -31,7 +32,7 @@ PREPARE = """
 import sys
 from functools import partial
 from pathlib import Path
-from headscope.benchmarks.encoding import TOKENIZERS
+from benchmarks.encoding import TOKENIZERS
 from headscope.data.own_files import TextFiles
 from headscope.data.preparing import prepare_store
 

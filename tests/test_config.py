@@ -12,6 +12,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from benchmarks.schemas import SUITES
 from headscope import checkpoint
 from headscope.cli.words import CONF
 from headscope.config import SCHEMAS, build_part, parse
@@ -108,7 +109,8 @@ def test_a_logger_can_be_left_out():
 def test_every_schema_has_its_file_and_every_file_its_schema():
     files = {(group.removeprefix("model/"), option) for group, option in GROUPS}
     files |= {("script", root) for root in ROOTS}
-    assert files == {(group, option) for group, named in SCHEMAS.items() for option in named}
+    schemas = SCHEMAS | {"suite": SUITES, "script": {**SCHEMAS["script"], "benchmark": None}}
+    assert files == {(group, option) for group, named in schemas.items() for option in named}
 
 
 @pytest.mark.parametrize(("option", "group"), [("attention",) * 2, ("positions", "position")])

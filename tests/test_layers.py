@@ -117,7 +117,7 @@ def test_transformer_lens_is_not_needed():
 
 
 LAYERS = [
-    ["cli", "comparison", "benchmarks"],
+    ["cli", "comparison"],
     ["training", "conversion"],
     ["analysis", "generation", "tensorboard"],
     ["evaluation", "viewer"],

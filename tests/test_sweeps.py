@@ -59,7 +59,6 @@ def test_runs_in_parallel_share_tokens_and_one_failure_is_listed(
     table = rows()
     assert [row["state"] for row in table] == ["best", "finished", "failed"]
     assert float(table[0]["val_loss"]) <= float(table[1]["val_loss"])
-    assert (FOLDER / "sweep.png").stat().st_size > 0
     if launcher == "joblib":
         before = (FOLDER / "0/checkpoints/last.safetensors").stat().st_mtime_ns
         (FOLDER / "2/summary.json").unlink()  # as if the process had been killed

@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 from running import ROOT, Script
 
+from benchmarks import schemas
 from headscope.cli.conf_files import Key, heading, keys_in
-from headscope.cli.configuration_page import comment_elsewhere, page
+from headscope.cli.configuration_page import ROOTS, comment_elsewhere, page
 from headscope.cli.help import help_text, sections_of
 from headscope.cli.words import CONF
-from headscope.config import SCHEMAS, register_schemas
+from headscope.config import register_schemas
+
+schemas.register()
 
 SCRIPT_OF = {"suite": "benchmark", "compare": "compare"}  # all other groups belong to train
 CHOICES = sorted(
@@ -22,7 +25,7 @@ CHOICES = sorted(
 )
 
 
-@pytest.mark.parametrize("name", SCHEMAS["script"])
+@pytest.mark.parametrize("name", ROOTS)
 def test_help_shows_the_usage_of_a_script(script: Script, name: str) -> None:
     said = script(name, "--help")
     assert said.code == 0
@@ -43,7 +46,7 @@ def test_help_lists_every_choice(name: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        *SCHEMAS["script"],
+        *ROOTS,
         "train data=text",
         "train data=hub",
         "compare compare=own",

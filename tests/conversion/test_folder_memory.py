@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import headscope
-from headscope.benchmarks.runner import in_fresh_process, process_mib
+from benchmarks.runner import in_fresh_process, process_mib
 from headscope.checkpoint import build_model
 from headscope.conversion.huggingface.classes.gpt2 import GPT2
 from headscope.data.gpt2 import _gpt2_package as gpt2_package

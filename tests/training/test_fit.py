@@ -10,8 +10,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-import torch
-from checkpoint_files import configuration, content
+from checkpoint_files import configuration, content, save
 from composing import training_config
 from running import SMALL
 from torch import Tensor
@@ -257,8 +256,8 @@ def test_a_mistake_is_one_line(script, word, said):
 
 def test_a_run_from_trained_weights_has_their_model_and_vocabulary(plan, tmp_path):
     trained, model = content(configuration("model.embed_dim=24", "model.layers=3"))
-    torch.save(trained, tmp_path / "best.ckpt")
-    start = f"init_from={tmp_path}/best.ckpt"
+    save(trained, tmp_path / "best.safetensors")
+    start = f"init_from={tmp_path}/best.safetensors"
     found = plan(start, "experiment=finetune")
     assert found["parameters"] == model.parameter_count()
     assert found["tokens_per_step"] == 8 * found["accumulate"] * model.block_size

@@ -163,7 +163,6 @@ def test_a_sweep_skips_bad_values_and_the_same_command_continues_it(
         "2",
         "multirun.yaml",
         "sweep.csv",
-        "sweep.png",
     }
     (sweep / "2/summary.json").unlink()  # as if the process had been killed
     before = (sweep / "0/checkpoints/last.safetensors").stat().st_mtime_ns

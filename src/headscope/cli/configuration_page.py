@@ -21,12 +21,14 @@ All keys and choices of `conf/`. Set a key with `key=value`; choose from a group
 This page is generated: `python -m headscope.cli.configuration_page > docs/configuration.md`"""
 
 EXPERIMENTS = "experiment"
+ROOTS = [*SCHEMAS["script"], "benchmark"]
+"""The scripts with keys. The schema of benchmark.py is in benchmarks/, outside the package."""
 
 
 def page() -> str:
     """The text of docs/configuration.md."""
     blocks = [PREFACE, "## Groups", table(["group", "choices"], group_rows())]
-    for root in SCHEMAS["script"]:
+    for root in ROOTS:
         file = CONF / f"{root}.yaml"
         blocks += [f"## {root}.py", heading(file), key_table({root: file})]
     for group in GROUPS:

@@ -1,4 +1,4 @@
-"""The results of a sweep: a table, the file sweep.csv, and the picture sweep.png."""
+"""The results of a sweep: a table, and the file sweep.csv."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +8,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headscope.comparison.parallel_coordinates import parallel_coordinates
 from headscope.comparison.tables import MIN_WIDTH, cell, write_csv
 from headscope.terminal import printable
 from headscope.training.recovery import read_summary
@@ -60,37 +59,20 @@ def rows_of(runs: "Sequence[SweepRun]") -> list[dict[str, Any]]:
 
 
 def report(runs: "Sequence[SweepRun]", folder: Path, console: Console) -> None:
-    """Prints a table of the runs, and writes sweep.csv and sweep.png to the folder of the sweep.
-
-    The picture needs at least two finished runs with different settings. An older picture is
-    removed if there is no new one.
-    """
+    """Prints a table of the runs, and writes sweep.csv to the folder of the sweep."""
     rows, keys = rows_of(runs), swept_keys(runs)
     folder.mkdir(parents=True, exist_ok=True)
-    written = [folder / "sweep.csv"]
-    write_csv(rows, ["run", *keys, *RESULTS, "state", "error"], written[0])
-    picture = folder / "sweep.png"
-    picture.unlink(missing_ok=True)
-    finished = [row for row in rows if "val_loss" in row]
-    varied = [key for key in keys if len({row[key] for row in finished}) > 1]
-    if varied:
-        parallel_coordinates(finished, varied, title=_title(rows, folder)).savefig(picture, dpi=120)
-        written.append(picture)
+    file = folder / "sweep.csv"
+    write_csv(rows, ["run", *keys, *RESULTS, "state", "error"], file)
     console = Console(file=console.file, width=max(console.width, MIN_WIDTH), quiet=console.quiet)
     console.print()
     console.print(_table(rows, keys))
     console.print(
-        f"\nWritten: {', '.join(str(shown(file)) for file in written)}",
+        f"\nWritten: {shown(file)}",
         highlight=False,
         markup=False,
         soft_wrap=True,
     )
-
-
-def _title(rows: Sequence[dict[str, Any]], folder: Path) -> str:
-    missing = sum("val_loss" not in row for row in rows)
-    note = f"; {missing} without a result are not shown" if missing else ""
-    return f"{folder.name}: {len(rows)} runs{note}"
 
 
 def _table(rows: Sequence[dict[str, Any]], keys: Sequence[str]) -> Table:

@@ -1,4 +1,5 @@
-"""Schemas of the configurations of all scripts except train.py, and of their groups."""
+"""Schemas of the configurations of all scripts except train.py and benchmark.py, and of their
+groups."""
 
 from dataclasses import dataclass, field
 
@@ -11,112 +12,6 @@ from headscope.config.training import LoggerConfig, ThresholdsConfig, TrainConfi
 @dataclass
 class MoreThanTrainConfig(TrainConfig):
     logger: LoggerConfig | None = MISSING  # a default here would override train.yaml
-
-
-@dataclass
-class SuiteConfig:
-    pass
-
-
-@dataclass
-class RaceSuiteConfig(SuiteConfig):
-    against: str | None = MISSING
-    nanogpt: str | None = MISSING
-    seeds: list[int] = MISSING
-    target: float | None = MISSING
-    every_steps: int = MISSING
-    max_steps: int | None = MISSING
-
-
-@dataclass
-class TrainingSuiteConfig(SuiteConfig):
-    rounds: int = MISSING
-    steps: int = MISSING
-    warmup_steps: int = MISSING
-    peers: bool = MISSING
-
-
-@dataclass
-class AttentionSuiteConfig(SuiteConfig):
-    rounds: int = MISSING
-    shapes: list[list[int]] = MISSING
-    batch_size: int = MISSING
-    device: str = MISSING
-
-
-@dataclass
-class SampledConfig:
-    vocab_size: int = MISSING
-    block_size: int = MISSING
-    embed_dim: int = MISSING
-    layers: int = MISSING
-    heads: int = MISSING
-    prompt: int = MISSING
-    tokens: int = MISSING
-
-
-@dataclass
-class SamplingSuiteConfig(SuiteConfig):
-    rounds: int = MISSING
-    device: str = MISSING
-    small: SampledConfig = field(default_factory=SampledConfig)
-    large: SampledConfig = field(default_factory=SampledConfig)
-
-
-@dataclass
-class DataSuiteConfig(SuiteConfig):
-    rounds: int = MISSING
-    tokens: list[int] = MISSING
-    batches: int = MISSING
-
-
-@dataclass
-class EncodingSuiteConfig(SuiteConfig):
-    rounds: int = MISSING
-    megabytes: list[int] = MISSING
-
-
-@dataclass
-class MemorySuiteConfig(SuiteConfig):
-    rounds: int = MISSING
-    vocab_size: int = MISSING
-    peers: bool = MISSING
-
-
-@dataclass
-class ScalingSuiteConfig(SuiteConfig):
-    rounds: int = MISSING
-    vocab_size: int = MISSING
-    tokens_per_step: int = MISSING
-    contexts: list[int] = MISSING
-    widths: list[int] = MISSING
-    layers: list[int] = MISSING
-    vocabularies: list[int] = MISSING
-
-
-@dataclass
-class WatchingSuiteConfig(SuiteConfig):
-    rounds: int = MISSING
-
-
-@dataclass
-class ViewerSuiteConfig(SuiteConfig):
-    rounds: int = MISSING
-    steps: int = MISSING
-    shapes: list[list[int]] = MISSING
-
-
-@dataclass
-class DevicesSuiteConfig(SuiteConfig):
-    rounds: int = MISSING
-    processes: int = MISSING
-    steps: int = MISSING
-
-
-@dataclass
-class BenchmarkConfig(MoreThanTrainConfig):
-    suite: SuiteConfig = MISSING
-    output: str = MISSING
 
 
 @dataclass
@@ -133,11 +28,6 @@ class PlanConfig:
 @dataclass
 class EstimateConfig(MoreThanTrainConfig):
     estimate: PlanConfig = field(default_factory=PlanConfig)
-
-
-@dataclass
-class EstimateSuiteConfig(SuiteConfig):
-    shapes: list[str] = MISSING
 
 
 @dataclass
@@ -225,22 +115,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "evaluate": EvaluateConfig,
         "analyze": AnalyzeConfig,
         "convert": ConvertConfig,
-        "benchmark": BenchmarkConfig,
         "compare": CompareConfig,
-    },
-    "suite": {
-        "training": TrainingSuiteConfig,
-        "attention": AttentionSuiteConfig,
-        "sampling": SamplingSuiteConfig,
-        "race": RaceSuiteConfig,
-        "data": DataSuiteConfig,
-        "encoding": EncodingSuiteConfig,
-        "devices": DevicesSuiteConfig,
-        "estimate": EstimateSuiteConfig,
-        "memory": MemorySuiteConfig,
-        "scaling": ScalingSuiteConfig,
-        "watching": WatchingSuiteConfig,
-        "viewer": ViewerSuiteConfig,
     },
     "compare": {
         "attention": ChoicesConfig,

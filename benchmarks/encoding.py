@@ -1,23 +1,18 @@
 """Measures the time and the memory to prepare a token store from a large text file."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import cycle
 from pathlib import Path
-from typing import Any
 
-from headscope.analysis.pictures.style import BLUE, GREY, ORANGE
-from headscope.benchmarks import runner
-from headscope.benchmarks.runner import Figures, PeakMemory, Request, Result
-from headscope.benchmarks.show import Line, Lines
+from benchmarks import runner
+from benchmarks.runner import Figures, Request, Result
 from headscope.data import tokenizer
 from headscope.data.built_in import Sotu
 from headscope.data.machine import process_cores
 from headscope.data.own_files import TextFiles
-from headscope.data.preparing import prepare_store, training_texts
-from headscope.data.text_file import text_chunks
-from headscope.errors import UserError
+from headscope.data.preparing import prepare_store
 from headscope.stop import temporary_folder
 
 TOKENIZERS: dict[str, Callable[..., tokenizer.Tokenizer]] = {
@@ -25,7 +20,6 @@ TOKENIZERS: dict[str, Callable[..., tokenizer.Tokenizer]] = {
     "char": tokenizer.char,
     "byte": tokenizer.byte,
 }
-COLOURS = {"bpe": BLUE, "char": ORANGE, "byte": GREY}
 
 
 def measure(request: Request) -> Result:
@@ -35,16 +29,8 @@ def measure(request: Request) -> Result:
     no line occurs twice.
     """
     plan = request.suite
-    for word in request.words:
-        if not word.startswith(("suite", "output=")):
-            raise UserError(f"{word}: suite=encoding takes only suite.*; remove this key")
-    sizes = sorted(set(plan.megabytes))
-    if not sizes or sizes[0] < 1:
-        raise UserError(
-            f"suite.megabytes={plan.megabytes} must hold at least one size, each at least 1"
-        )
-    groups: dict[str, list[Any]] = {}
-    for size in sizes:
+    groups = {}
+    for size in sorted(set(plan.megabytes)):
         with temporary_folder() as folder:
             file = folder / "text.txt"
             write_numbered_speeches(file, size * 10**6)
@@ -52,11 +38,7 @@ def measure(request: Request) -> Result:
                 name: partial(runner.in_fresh_process, prepare, (file, name)) for name in TOKENIZERS
             }
             measured = runner.alternate(sides, plan.rounds)
-        groups[f"{size:,} MB"] = runner.summarize(measured, reference="bpe")
-    lines = [
-        Line(name, sizes, [rows[number]["speed"]["median"] for rows in groups.values()], colour)
-        for number, (name, colour) in enumerate(COLOURS.items())
-    ]
+        groups[f"{size:,} MB"] = runner.summarize(measured, ratio_of="speed", reference="bpe")
     return Result(
         groups,
         {
@@ -67,29 +49,37 @@ def measure(request: Request) -> Result:
         },
         f"Median of {plan.rounds} rounds, on {process_cores()} cores. Seconds: to make the "
         "tokenizer, and to hash, read, encode and write the text. MB/s: without the time to make "
-        "the tokenizer. Peak memory: of the process, without file pages. Ratio: to bpe in the same "
+        "the tokenizer. Peak memory: of the process, with the libraries. Ratio: to bpe in the same "
         "round.",
         "Speed of preparing a token store",
-        [Lines("MB/s per core (higher is faster)", "MB of text", lines, 10)],
+        "MB/s per core (longer is faster), x: ratio to bpe",
+        {"speed": "MB/s per core"},
     )
 
 
 def prepare(task: tuple[Path, str]) -> Figures:
     """Prepares the store of a text file with a tokenizer. Called in a fresh process."""
     file, name = task
-    corpus = TextFiles(path=str(file))
-    with temporary_folder() as root, PeakMemory() as memory:
+    tokenizer_seconds = 0.0
+
+    def timed(texts: Iterable[str]) -> tokenizer.Tokenizer:
+        nonlocal tokenizer_seconds
         started = time.perf_counter()
-        made = TOKENIZERS[name](training_texts(corpus))
+        made = TOKENIZERS[name](texts)
         tokenizer_seconds = time.perf_counter() - started
-        prepare_store(corpus, partial(tokenizer.stored, state=made.state()), root=root)
+        return made
+
+    timed.__name__ = name  # prepare_store expects a tokenizer of this name
+    with temporary_folder() as root:
+        started = time.perf_counter()
+        prepare_store(TextFiles(path=str(file)), timed, root=root)
         seconds = time.perf_counter() - started
     megabytes = file.stat().st_size / 1e6
     return {
         "seconds": seconds,
         "tokenizer_seconds": tokenizer_seconds,
         "speed": megabytes / (seconds - tokenizer_seconds) / process_cores(),
-        "memory_mib": memory.peak,
+        "memory_mib": runner.process_mib("VmHWM"),
     }
 
 
@@ -100,7 +90,7 @@ def write_numbered_speeches(file: Path, size: int) -> None:
     number = written = 0
     with file.open("w", encoding="utf-8") as stream:
         for speech in cycle(speeches):
-            for line in "".join(text_chunks(speech)).splitlines():
+            for line in speech.read_text(encoding="utf-8").splitlines():
                 number += 1
                 written += len(f"{number} {line}\n".encode())
                 if written > size:

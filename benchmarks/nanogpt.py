@@ -7,18 +7,13 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import torch
-
-from headscope.benchmarks.runner import Request
+from benchmarks.runner import Request
 from headscope.checkpoint import build_model
-from headscope.config.training import TrainConfig
-from headscope.conversion.nanogpt.checkpoint import weight_names
+from headscope.conversion.nanogpt.checkpoint import read_model
 from headscope.data.store import TokenStore
 from headscope.errors import UserError
 from headscope.evaluation import ValidationText, evaluate
-from headscope.nn import GPT
 from headscope.stop import on_stop, temporary_folder
 from headscope.training.bare_loop import built
 
@@ -61,9 +56,11 @@ def train(checkout: Path, request: Request, seed: int) -> tuple[int, list[dict[s
         ends = ("max_iters", "lr_decay_iters", "eval_interval")
         options = [f"--{key}={steps}" for key in ends]
         seconds = training_seconds(run_script(folder, [FILES[-1], *SETTINGS, *options]), steps)
-        model = load_weights(folder / "out" / "ckpt.pt", request, store)
+        config, weights, _ = read_model(folder / "out" / "ckpt.pt")
+        model = build_model(config, vocab_size=store.tokenizer.vocab_size)
+        model.load_state_dict(weights)
         text = ValidationText(store.validation, store.tokenizer.byte_lengths())
-        loss = evaluate(model, text, batch_size=16)["loss_nats_per_token"]
+        loss = evaluate(model.eval(), text, batch_size=16)["loss_nats_per_token"]
     return model.parameter_count(), [{"step": steps, "seconds": seconds, "loss": loss}]
 
 
@@ -80,9 +77,16 @@ def write_data(store: TokenStore, folder: Path) -> None:
 
 def run_script(folder: Path, arguments: list[str]) -> str:
     """Run train.py in `folder` and return what it prints. Raises UserError when train.py fails."""
-    command = [sys.executable, "train.py", *arguments]
-    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    with subprocess.Popen(command, cwd=folder, **pipes) as process, on_stop(process.kill):
+    with (
+        subprocess.Popen(
+            [sys.executable, "train.py", *arguments],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process,
+        on_stop(process.kill),
+    ):
         output, _ = process.communicate()
     if process.returncode:
         lines = output.strip().splitlines() or [f"exit status {process.returncode}"]
@@ -107,16 +111,3 @@ def training_seconds(log: str, steps: int) -> float:
             "this version of nanoGPT is not supported"
         )
     return (sum(plain) + (steps - len(plain)) * statistics.median(plain)) / 1e3
-
-
-def load_weights(path: Path, request: Request, store: TokenStore) -> GPT:
-    """The headscope model of experiment=nanogpt_cpu, with the weights of a nanoGPT checkpoint."""
-    config = request.compose(TrainConfig, "train", ["experiment=nanogpt_cpu"])
-    model = build_model(config.model, vocab_size=store.tokenizer.vocab_size)
-    try:
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)["model"]
-        names = weight_names(len(model.blocks), bias=False)
-        model.load_state_dict({ours: state[theirs] for theirs, ours in names.items()})
-    except (OSError, KeyError, RuntimeError) as error:
-        raise UserError(f"suite.nanogpt: its checkpoint cannot be read: {error}") from error
-    return model.eval()

@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 
-from headscope.benchmarks import runner
-from headscope.benchmarks.runner import Figures, Request, Result
-from headscope.benchmarks.show import Bars
-from headscope.benchmarks.transformers import gpt2_of, require_transformers
+from benchmarks import runner
+from benchmarks.runner import Figures, Request, Result
+from benchmarks.transformers import gpt2_of, require_transformers
 from headscope.checkpoint import build_model
 from headscope.config.model import ModelConfig
 from headscope.errors import UserError
@@ -20,7 +19,6 @@ from headscope.nn import GPT
 from headscope.nn.precision import in_precision
 
 OURS, THEIRS = "headscope", "transformers"
-AXIS = "tokens per second, x: speed-up over the first bar"
 CASE = (
     "{layers} layers, {embed_dim} wide, vocabulary {vocab_size:,}, context {block_size:,}: "
     "{tokens:,} tokens after {prompt:,}"
@@ -61,14 +59,16 @@ def measure(request: Request) -> Result:
             if not name.endswith(("bf16", "int8")) and text != texts[first]:
                 raise RuntimeError(f"{name} samples another text than {first}")
         sides = {name: partial(turn, way, case.tokens, request) for name, way in ways.items()}
-        rows = runner.summarize(runner.alternate(sides, plan.rounds), reference=first)
+        measured = runner.alternate(sides, plan.rounds)
+        rows = runner.summarize(measured, ratio_of="tokens_per_second", reference=first)
         groups[CASE.format_map(vars(case))] = rows
     return Result(
         groups,
         {"tokens_per_second": "tokens/s"},
         f"Median of {plan.rounds} rounds. Ratio: speed-up over the first row in the same round.",
         "Tokens sampled per second, one text at a time",
-        [Bars(title, AXIS, rows, "tokens_per_second") for title, rows in groups.items()],
+        "tokens per second, x: speed-up over the first bar",
+        {"tokens_per_second": "tokens per second"},
     )
 
 

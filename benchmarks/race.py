@@ -1,6 +1,7 @@
 """Measures how long a recipe trains until it reaches a loss, and compares it with another recipe or
 with nanoGPT. Both train in full, one after the other."""
 
+import statistics
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
@@ -8,17 +9,19 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from benchmarks import nanogpt, runner
+from benchmarks.runner import Figures, Request, Result
+from benchmarks.table import Line
 from headscope.analysis.pictures.style import BLUE, ORANGE
-from headscope.benchmarks import nanogpt, runner
-from headscope.benchmarks.runner import Figures, Request, Result
-from headscope.benchmarks.show import Line, Lines
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.training.callbacks.clock import clock_of
 from headscope.training.process import prepare_process
 
-DEVICE = ("trainer.accelerator", "trainer.precision", "trainer.compile")
-SHARED = ("data", "tokenizer", "store_dir", *DEVICE)
+SHARED = (
+    *("data", "tokenizer", "store_dir"),
+    *("trainer.accelerator", "trainer.precision", "trainer.compile"),
+)
 """Overrides that start with one of these names apply to both recipes, all others only to the first
 recipe."""
 
@@ -36,8 +39,6 @@ def measure(request: Request) -> Result:
     stays higher, or `suite.target` is null, the time of the whole training is used.
     """
     plan = request.suite
-    if not plan.seeds:
-        raise UserError("suite.seeds=[] must name at least one seed")
     sides, unit = trainings(request)
     prepare_process()
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
@@ -54,14 +55,17 @@ def measure(request: Request) -> Result:
 
     measured = runner.alternate({name: partial(train, name) for name in runs}, len(plan.seeds))
     ours, theirs = runs
-    speed_up = runner.summarize(measured, reference=ours)[1]["seconds"]["ratio"]
+    speed_ups = [
+        second["seconds"] / first["seconds"]
+        for first, second in zip(measured[ours], measured[theirs], strict=True)
+    ]
     if plan.target is None:
         goal = "finishes training"
     elif all(run["target_seconds"] for run in runs[ours]):
         goal = f"reaches {plan.target} {unit}"
     else:
         goal = f"does not always reach {plan.target} {unit}; it finishes training"
-    result = f"{ours} {goal} {speed_up['median']:.2f} times as fast as {theirs}"
+    result = f"{ours} {goal} {statistics.median(speed_ups):.2f} times as fast as {theirs}"
     rows = [*runs[ours], *runs[theirs]]
     lines = []
     for row in rows:
@@ -70,15 +74,21 @@ def measure(request: Request) -> Result:
     if plan.target is not None:
         end = max(row["train_seconds"] for row in rows)
         lines.append(Line(f"target: {plan.target}", [0, end], [plan.target] * 2))
-    columns = {"seed": "seed", "parameters": "parameters", "final_loss": f"final {unit}"}
-    columns |= {"train_seconds": "training, s", "target_seconds": "time to target, s"}
     return Result(
         {"Validation loss on the whole split, and seconds of training": rows},
-        columns,
-        f"{result} (median of {len(plan.seeds)} seed(s); {speed_up['min']:.2f} to "
-        f"{speed_up['max']:.2f}).",
+        {
+            "seed": "seed",
+            "parameters": "parameters",
+            "final_loss": f"final {unit}",
+            "train_seconds": "training, s",
+            "target_seconds": "time to target, s",
+        },
+        f"{result} (median of {len(plan.seeds)} seed(s); {min(speed_ups):.2f} to "
+        f"{max(speed_ups):.2f}).",
         result,
-        [Lines(f"validation loss, {unit}", "seconds of training", lines)],
+        f"validation loss, {unit}",
+        {},
+        lines,
     )
 
 

@@ -12,12 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headscope.benchmarks import runner
-from headscope.benchmarks.runner import Figures, Request, Result
-from headscope.benchmarks.show import Bars
+from benchmarks import runner
+from benchmarks.runner import Figures, Request, Result
 from headscope.config import SCHEMAS, build_part
 from headscope.config.model import ModelConfig
-from headscope.errors import UserError
 from headscope.nn import MultiHeadAttention
 
 REFERENCE = "multi_head"
@@ -27,34 +25,20 @@ WARMUP_ROUNDS = 3
 
 def measure(request: Request) -> Result:
     """Measures the milliseconds of one forward and backward pass of every attention layer, with its
-    default settings.
-
-    Raises UserError when a shape is impossible, or when the command line sets a key that this suite
-    does not use.
-    """
+    default settings. Raises UserError when a shape is impossible."""
     plan = request.suite
-    for word in request.words:
-        if not word.startswith(("suite", "output=")):
-            raise UserError(
-                f"{word}: suite=attention times every choice of model/attention with its default "
-                "settings, at suite.shapes; remove this key"
-            )
-    for shape in plan.shapes or [[]]:
-        if len(shape) != 3 or min(shape) < 1 or shape[1] % shape[2]:
-            raise UserError(
-                f"suite.shapes={plan.shapes} must hold at least one [tokens, embed_dim, heads], "
-                f"each number at least 1, with heads dividing embed_dim; {shape} is not one"
-            )
+    runner.check_shapes(plan.shapes, "tokens, embed_dim, heads")
     models = {
         name: request.compose(ModelConfig, "model/gpt", [f"model/attention={name}"], key="model")
         for name in SCHEMAS["attention"]
     }
-    groups = {
-        "{:,} tokens, embed_dim {:,}, heads {}".format(*shape): time_shape(models, shape, request)
-        for shape in plan.shapes
-    }
     return Result(
-        groups,
+        {
+            "{:,} tokens, embed_dim {:,}, heads {}".format(*shape): time_shape(
+                models, shape, request
+            )
+            for shape in plan.shapes
+        },
         {
             "parameters": "parameters",
             "milliseconds": "milliseconds",
@@ -64,10 +48,8 @@ def measure(request: Request) -> Result:
         f"Median of {plan.rounds} rounds. Ratio: to {REFERENCE} in the same round. Explicit: the "
         "path that returns the attention weights, without the fused kernel.",
         f"Time of one attention layer, forward and backward, {plan.batch_size} sequences, float32",
-        [
-            Bars(title, f"ms, x: ratio to {REFERENCE}", rows, "milliseconds")
-            for title, rows in groups.items()
-        ],
+        f"ms, x: ratio to {REFERENCE}",
+        {"milliseconds": "milliseconds"},
     )
 
 
@@ -77,8 +59,8 @@ def time_shape(
     """One row for each attention layer, and one more for multi_head on the explicit path, where it
     also returns the attention weights."""
     tokens, embed_dim, all_heads = shape
-    size = (request.suite.batch_size, tokens, embed_dim)
-    x = torch.randn(size, device=request.device, requires_grad=True)
+    x = torch.randn(request.suite.batch_size, tokens, embed_dim, device=request.device)
+    x.requires_grad_()
     gradient = torch.randn_like(x)
     sides: dict[str, Callable[[], Figures]] = {}
     parameters: dict[str, int] = {}
@@ -96,7 +78,8 @@ def time_shape(
             parameters[EXPLICIT] = parameters[side]
     for side_turn in [*sides.values()] * WARMUP_ROUNDS:
         side_turn()
-    rows = runner.summarize(runner.alternate(sides, request.suite.rounds), reference=REFERENCE)
+    measured = runner.alternate(sides, request.suite.rounds)
+    rows = runner.summarize(measured, ratio_of="milliseconds", reference=REFERENCE)
     return [{**row, "parameters": parameters[row["side"]]} for row in rows]
 
 

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from headscope.benchmarks import runner
-from headscope.benchmarks.runner import Figures, Measured, Request, Result
-from headscope.benchmarks.show import Bars
-from headscope.benchmarks.transformers import check_gpt2, gpt2_of
+from benchmarks import runner
+from benchmarks.runner import Figures, Measured, Request, Result
+from benchmarks.transformers import check_gpt2, gpt2_of
 from headscope.errors import UserError
 from headscope.training.bare_loop import BareLoop, bare_loop
 from headscope.training.callbacks.clock import clock_of, timer_paused
@@ -49,11 +48,11 @@ def measure(request: Request) -> Result:
     turns = Turns(plan, loops)
     run = runner.trained(config, turns)
     losses = {name: loop.losses[0] for name, loop in loops.items()}
-    runner.require_equal_losses({OURS: turns.first_loss, **losses}, OURS, tolerance=1e-3)
+    runner.require_equal_losses({OURS: turns.first_loss, **losses}, OURS)
     tokens, flops = config.trainer.batch_size * config.model.block_size, training_flops(run.model)
     with torch.no_grad(), run.trainer.precision_plugin.forward_context():
         rate = matrix_rate(loops[BARE].device)
-    rows = runner.summarize(turns.measured, reference=BARE)
+    rows = runner.summarize(turns.measured, ratio_of="milliseconds", reference=BARE)
     for row in rows:
         speed = 1e3 * tokens / row["milliseconds"]["median"]
         row |= {"tokens_per_second": round(speed), "mfu": round(flops * speed / rate, 3)}
@@ -65,7 +64,8 @@ def measure(request: Request) -> Result:
         "same round. MFU: model FLOPs utilization, relative to the measured rate of a large matrix "
         f"product, {rate / 1e9:,.0f} GFLOP/s.",
         "Time of a training step",
-        [Bars(title, "ms, x: ratio to the bare loop", rows, "milliseconds")],
+        "ms, x: ratio to the bare loop",
+        {"milliseconds": "milliseconds"},
     )
 
 

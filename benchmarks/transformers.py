@@ -4,7 +4,7 @@ import importlib.util
 from dataclasses import replace
 from typing import Any
 
-from headscope.benchmarks.runner import Request
+from benchmarks.runner import Request
 from headscope.config.model import ModelConfig
 from headscope.conversion.huggingface.classes.gpt2 import GPT2
 from headscope.errors import UserError

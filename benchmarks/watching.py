@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 
-from headscope.benchmarks import runner
-from headscope.benchmarks.runner import Figures, Request, Result
-from headscope.benchmarks.show import Bars
+from benchmarks import runner
+from benchmarks.runner import Figures, Request, Result
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.training.callbacks.clock import callbacks_of, clock_of
@@ -36,7 +35,8 @@ def measure(request: Request) -> Result:
         UNWATCHED: partial(train, unwatched, weights),
         WATCHED: partial(train, watched, weights),
     }
-    rows = runner.summarize(runner.alternate(sides, request.suite.rounds), reference=UNWATCHED)
+    measured = runner.alternate(sides, request.suite.rounds)
+    rows = runner.summarize(measured, ratio_of="seconds", reference=UNWATCHED)
     title = f"{request.experiment or 'default'} run, {watched.trainer.max_steps:,} steps"
     columns = {
         "seconds": "run, s",
@@ -52,7 +52,8 @@ def measure(request: Request) -> Result:
         "bit-identical. A run trains, validates and samples. Ratio: to the run without watching in "
         "the same round.",
         "Cost of watching heads during training",
-        [Bars(title, f"seconds, x: ratio to {UNWATCHED}", rows, "seconds")],
+        f"seconds of the run, x: ratio to {UNWATCHED}",
+        {"seconds": "seconds"},
     )
 
 

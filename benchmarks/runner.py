@@ -11,7 +11,6 @@ import shlex
 import signal
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -25,9 +24,9 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback
 
+from benchmarks.schemas import SUITES
+from benchmarks.table import Line, Row, bar_chart, line_chart, table
 from headscope import checkpoint
-from headscope.benchmarks.show import Panel, Row, chart, table
-from headscope.config import SCHEMAS
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError, ran_out_of_memory
 from headscope.files import json_text, read_json, replacing, write_atomically
@@ -42,11 +41,15 @@ Figures = dict[str, float]
 Measured = dict[str, list[Figures]]
 """The measured numbers of each side: a list with one entry for each round."""
 
+WITHOUT_RUN = ("attention", "sampling", "encoding", "viewer")
+"""The suites that measure no training run, so they take only suite.*."""
+
 
 @dataclass(frozen=True)
 class Request:
     """The configuration of a benchmark, from the command line. `words` are the overrides of the
-    command line. `compose` is a function that composes another configuration from conf/."""
+    command line, without suite, suite.* and output. `compose` composes another configuration from
+    conf/."""
 
     run: TrainConfig
     suite: Any
@@ -63,48 +66,61 @@ class Request:
 @dataclass(frozen=True)
 class Result:
     """The results of a suite. `groups` maps the title of each table to its rows. `columns` maps the
-    keys of the rows to headings, and `note` explains the columns. `title` and `panels` are the
-    title and the parts of the chart."""
+    keys of the rows to headings, and `note` explains the columns.
+
+    The chart has the title `title`. It shows the keys `bars` of the rows, with their names, on an
+    axis with the name `axis`. If there are `lines`, it shows these instead, and `axis` is the name
+    of the vertical axis.
+    """
 
     groups: Mapping[str, Sequence[Row]]
     columns: Mapping[str, str]
     note: str
     title: str
-    panels: Sequence[Panel]
+    axis: str
+    bars: Mapping[str, str]
+    lines: Sequence[Line] = ()
 
 
-def run_suite(name: str, request: Request, output: Path) -> None:
+def run_suite(name: str, request: Request, output: Path, command: Sequence[str]) -> None:
     """Run a suite, print its tables, and write its results to the JSON file `output`. Write the
-    tables (.md) and the chart (.png) to files of the same name.
+    tables (.md) and the chart (.png) to files of the same name. `command` are the words of the
+    command line, which the results show.
 
-    Raises UserError when a number in `suite` is not positive, when memory runs out, or when a file
+    Raises UserError when a key is not used or not positive, when memory runs out, or when a file
     exists that is not a result of a benchmark.
     """
     markdown, picture = check_output(output)
     check_positive(request.suite)
+    if name in WITHOUT_RUN and request.words:
+        raise UserError(f"{request.words[0]}: suite={name} takes only suite.*; remove this key")
     try:
-        result: Result = import_module(f"headscope.benchmarks.{name}").measure(request)
+        result: Result = import_module(f"benchmarks.{name}").measure(request)
     except (RuntimeError, MemoryError) as error:
         if not (ran_out_of_memory(error) or isinstance(error, BrokenProcessPool)):
             raise
         raise UserError("memory ran out: choose smaller suite.*, model.* or trainer.*") from error
-    words = [word for word in request.words if not word.startswith("output=")]
-    command = shlex.join(["python", "scripts/benchmark.py", *words])
+    shown = shlex.join(["python", "scripts/benchmark.py", *command])
     place = f"{device_name(request.device)}, PyTorch {torch.__version__}"
     figures = {
         "suite": name,
-        "command": command,
+        "command": shown,
         "place": place,
         "note": result.note,
         "groups": [{"title": title, "rows": rows} for title, rows in result.groups.items()],
     }
     tables = (f"{title}:\n\n{table(of, result.columns)}" for title, of in result.groups.items())
-    text = "\n\n".join([f"```\n{command}\n```", *tables, result.note]) + "\n"
+    text = "\n\n".join([f"```\n{shown}\n```", *tables, result.note]) + "\n"
     print(text, end="")
     write_atomically(output, json_text(figures, indent=2) + "\n")
     write_atomically(markdown, text)
+    title = f"{result.title}\n{place}"
+    if result.lines:
+        chart = line_chart(title, result.lines, "seconds of training", result.axis)
+    else:
+        chart = bar_chart(title, result.groups, result.axis, result.bars)
     with replacing(picture) as file:
-        chart(f"{result.title}\n{place}", result.panels).savefig(file)
+        chart.savefig(file)
     print(f"Written: {output}, {markdown} and {picture}", file=sys.stderr)
 
 
@@ -113,7 +129,7 @@ def check_output(output: Path) -> tuple[Path, Path]:
     if output.suffix != ".json" or not output.parent.is_dir():
         raise UserError(f"output={output} must be a .json file in a folder that exists")
     earlier = read_json(output)
-    ours = isinstance(earlier, dict) and earlier.get("suite") in list(SCHEMAS["suite"])
+    ours = isinstance(earlier, dict) and earlier.get("suite") in list(SUITES)
     others = output.with_suffix(".md"), output.with_suffix(".png")
     for file in (output, *others):
         if file.exists() and not ours:
@@ -124,12 +140,24 @@ def check_output(output: Path) -> tuple[Path, Path]:
     return others
 
 
-def check_positive(config: Any, key: str = "suite") -> None:
-    for name, value in vars(config).items():
-        if is_dataclass(value):
-            check_positive(value, f"{key}.{name}")
-        elif type(value) is int and value < 1:
-            raise UserError(f"{key}.{name}={value} must be at least 1")
+def check_positive(value: Any, key: str = "suite") -> None:
+    """Raises UserError when a number is below 1, or when a list is empty."""
+    if is_dataclass(value):
+        for name, part in vars(value).items():
+            check_positive(part, f"{key}.{name}")
+    elif isinstance(value, list):
+        if not value:
+            raise UserError(f"{key}=[] must hold at least one value")
+        for part in value:
+            check_positive(part, key)
+    elif type(value) is int and value < 1:
+        raise UserError(f"{key}={value} must be at least 1")
+
+
+def check_shapes(shapes: Sequence[Sequence[int]], names: str) -> None:
+    for shape in shapes:
+        if len(shape) != len(names.split(", ")):
+            raise UserError(f"suite.shapes: {shape} must be [{names}]")
 
 
 def alternate(sides: Mapping[str, Callable[[], Figures]], rounds: int = 1) -> Measured:
@@ -151,30 +179,26 @@ def take_turns(sides: Mapping[str, Callable[[], Figures]], measured: Measured) -
         print(f"round {done + 1}: {name}: {line}", file=sys.stderr)
 
 
-def summarize(measured: Measured, *, reference: str) -> list[dict[str, Any]]:
+def summarize(measured: Measured, *, ratio_of: str, reference: str) -> list[dict[str, Any]]:
     """One row for each side, with the median, minimum and maximum of every measured number over the
-    rounds. `ratio` has the same statistics for the ratio to the side `reference` in the same
-    round."""
+    rounds. The number `ratio_of` also has the median of its ratio to the side `reference` in the
+    same round."""
     rows = []
     for name, rounds in measured.items():
         row: dict[str, Any] = {"side": name}
         for key in rounds[0]:
-            pairs = [(a[key], b[key]) for a, b in zip(rounds, measured[reference], strict=True)]
-            ratios = spread([a / b if b else math.nan for a, b in pairs])
-            row[key] = {**spread([a for a, _ in pairs]), "ratio": ratios}
+            values = [figures[key] for figures in rounds]
+            row[key] = {"median": statistics.median(values), "min": min(values), "max": max(values)}
+        pairs = zip(rounds, measured[reference], strict=True)
+        row[ratio_of]["ratio"] = statistics.median(a[ratio_of] / b[ratio_of] for a, b in pairs)
         rows.append(row)
     return rows
 
 
-def spread(values: Sequence[float]) -> Figures:
-    found = {"median": statistics.median(values), "min": min(values), "max": max(values)}
-    return {key: round(value, 6) for key, value in found.items()}
-
-
-def require_equal_losses(losses: Figures, reference: str, *, tolerance: float) -> None:
+def require_equal_losses(losses: Figures, reference: str) -> None:
     """Raises RuntimeError when the losses differ, because the sides then did different work."""
     for name, loss in losses.items():
-        if not math.isclose(loss, losses[reference], rel_tol=tolerance):
+        if not math.isclose(loss, losses[reference], rel_tol=1e-3):
             raise RuntimeError(f"{name} began at loss {loss}, {reference} at {losses[reference]}")
 
 
@@ -202,53 +226,13 @@ def kill_children() -> None:
         child.kill()
 
 
-def process_mib(field: str, process: int | None = None) -> float:
-    """The value of `field` in /proc/<process>/status (man 5 proc), in MiB. Without `process`, of
-    this process. VmRSS is the resident memory,
-    VmHWM is its peak, and RssAnon is the resident memory without pages of files. Returns NaN on
-    systems other than Linux."""
-    status = Path(f"/proc/{process or 'self'}/status")
-    try:
-        lines = status.read_text(encoding="utf-8")
-    except OSError:  # not Linux, or the process has ended
-        lines = ""
+def process_mib(field: str) -> float:
+    """The value of `field` in /proc/self/status (man 5 proc), in MiB. VmRSS is the resident memory,
+    and VmHWM is its peak. Returns NaN on systems other than Linux."""
+    status = Path("/proc/self/status")
+    lines = status.read_text(encoding="utf-8") if status.exists() else ""
     found = re.search(rf"^{field}:\s+(\d+) kB", lines, re.M)
     return int(found[1]) / 2**10 if found else math.nan
-
-
-class PeakMemory:
-    """The largest memory in MiB inside the `with` block, without file pages, measured a hundred
-    times per second: of this process, or of the largest of `process` and the processes that it has
-    started."""
-
-    def __init__(self, process: int | None = None) -> None:
-        self.process = process
-        self.peak = 0.0
-
-    def __enter__(self) -> "PeakMemory":
-        self.ended = threading.Event()
-        self.thread = threading.Thread(target=self.watch)
-        self.thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.ended.set()
-        self.thread.join()
-
-    def watch(self) -> None:
-        while not self.ended.wait(0.01):
-            started = started_by(self.process) if self.process else []
-            for process in (self.process, *started):
-                self.peak = max(self.peak, process_mib("RssAnon", process))
-
-
-def started_by(process: int) -> list[int]:
-    """The processes that `process` has started, on Linux."""
-    children = Path(f"/proc/{process}/task/{process}/children")
-    try:
-        return [int(number) for number in children.read_text(encoding="utf-8").split()]
-    except OSError:  # not Linux, or the process has ended
-        return []
 
 
 def trained(config: TrainConfig, *callbacks: Callback, validate_all: bool = False) -> Run:

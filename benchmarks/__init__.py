@@ -1,0 +1,1 @@
+"""Measures what the docs publish. Not a part of the package headscope."""

@@ -1,0 +1,91 @@
+"""Opens pages in Chromium, and the tab Attention of a TensorBoard, for suite=viewer and for the
+pictures in the docs."""
+
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from headscope.errors import UserError
+
+PAINTED = """
+const done = arguments[arguments.length - 1];
+const started = performance.now();
+ACTION;
+// The page is ready when the second frame begins: the first frame has then been painted.
+const wait = () => requestAnimationFrame(() => document.documentElement.dataset.ready === "1"
+  ? requestAnimationFrame(() => done([started, performance.now()])) : wait());
+wait();
+"""
+"""Performs ACTION. Returns when it started and when the page had painted everything, in
+milliseconds since the page was opened."""
+
+
+@contextmanager
+def chromium(width: int = 1440, height: int = 1400) -> Iterator[Any]:
+    """A browser without a window. Raises UserError if Chromium or selenium is not installed."""
+    try:
+        from selenium import webdriver
+    except ImportError as error:
+        raise UserError("this needs the package selenium: pip install selenium") from error
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    driver = shutil.which("chromedriver")
+    if program is None or driver is None:
+        raise UserError("this needs Chromium: install chromium and chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    for flag in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage"):
+        options.add_argument(f"--{flag}")
+    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    browser.set_window_size(width, height)
+    browser.set_script_timeout(60)
+    try:
+        yield browser
+    finally:
+        browser.quit()
+
+
+@contextmanager
+def tensorboard(logs: Path) -> Iterator[str]:
+    """A TensorBoard process that shows `logs`. Yields its address."""
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logs), "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            for line in process.stderr:
+                if found := re.search(r"http://\S+/", line):
+                    yield found[0]
+                    break
+            else:
+                raise RuntimeError("TensorBoard did not start")
+        finally:
+            process.terminate()
+
+
+def open_tab(browser: Any, address: str, **state: Any) -> float:
+    """Open the tab Attention with a state, such as step=100 and head="L0H1". Returns the
+    milliseconds until it is painted."""
+    entries = "".join(f"&p.headscope.{name}={value}" for name, value in state.items())
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        browser.switch_to.default_content()
+        browser.get("about:blank")
+        browser.get(f"{address}#headscope{entries}")
+        browser.implicitly_wait(60)
+        frame = browser.find_element("css selector", 'iframe[src$="name=headscope"]')
+        browser.switch_to.frame(frame)
+        milliseconds = painted(browser)[1]
+        browser.implicitly_wait(0)
+        if browser.find_elements("css selector", ".grid button"):
+            return milliseconds
+        time.sleep(0.5)  # TensorBoard has not yet read the event file
+    raise RuntimeError(browser.find_element("css selector", "body").text)
+
+
+def painted(browser: Any, action: str = "", *arguments: Any) -> list[float]:
+    return browser.execute_async_script(PAINTED.replace("ACTION", action), *arguments)

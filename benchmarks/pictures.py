@@ -1,0 +1,80 @@
+"""Takes the screenshots in docs/ of the attention viewer:
+
+    python -m benchmarks.pictures default RUN      # a run of train.py
+    python -m benchmarks.pictures induction RUN    # a run of train.py experiment=induction
+
+The pictures of a default run need its report: python scripts/analyze.py checkpoint=RUN.
+"""
+
+import io
+import sys
+from pathlib import Path
+
+from PIL import Image
+
+from benchmarks.browser import chromium, open_tab, painted, tensorboard
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+MADE = ("page.png", "tab.png", "induction.png", "question_1.png", "question_2.png", "tab_steps.gif")
+"""The files that this module writes to docs/."""
+
+HISTORY = """const done = arguments[0];
+const get = (route) => fetch(new URL(`data/plugin/headscope/${route}`, window.parent.location.href))
+  .then((answer) => answer.json());
+get("runs").then(({ runs }) => get(`history?run=${encodeURIComponent(runs[0].name)}&text=`
+  + encodeURIComponent(runs[0].texts[0]))).then(done);"""
+
+
+def default(run: Path) -> None:
+    """attention.html with a token selected, and the tab as it opens."""
+    with chromium() as browser:
+        browser.get((run / "analysis" / "attention.html").resolve().as_uri())
+        painted(browser)
+        painted(browser, 'document.querySelectorAll(".tokens [data-token]")[25].click()')
+        browser.save_screenshot(str(DOCS / "page.png"))
+    with tensorboard(run) as address, chromium() as browser:
+        open_tab(browser, address)
+        browser.save_screenshot(str(DOCS / "tab.png"))
+
+
+def induction(run: Path) -> None:
+    """Two views that answer which head looks at the previous token since when, a GIF of the steps,
+    and the step where the name previous-token first occurs."""
+    with tensorboard(run) as address, chromium(1240) as browser:
+        open_tab(browser, address, figure="previous")
+        browser.save_screenshot(str(DOCS / "question_1.png"))
+        history = browser.execute_async_script(HISTORY)
+        first, number = next(
+            (each["step"], head)
+            for each in history["steps"]
+            for head, name in enumerate(each["names"])
+            if name == "previous-token"
+        )
+        layer, head = divmod(number, history["heads"])
+        open_tab(browser, address, figure="induction", step=first)
+        browser.save_screenshot(str(DOCS / "induction.png"))
+        steps = [each["step"] for each in history["steps"]]
+        frames = []
+        for shown in steps[:: max(1, len(steps) // 20)]:
+            open_tab(browser, address, figure="induction", step=shown)
+            frames.append(browser.get_screenshot_as_png())
+        browser.set_window_size(1240, 2300)
+        open_tab(browser, address, figure="previous", step=first, head=f"L{layer}H{head}")
+        browser.save_screenshot(str(DOCS / "question_2.png"))
+    write_gif(frames, DOCS / "tab_steps.gif")
+
+
+def write_gif(frames: list[bytes], file: Path, width: int = 860, milliseconds: int = 350) -> None:
+    """Write screenshots as an animated GIF with one palette."""
+    images = [Image.open(io.BytesIO(frame)).convert("RGB") for frame in frames]
+    small = [each.resize((width, each.height * width // each.width)) for each in images]
+    palette = small[len(small) * 2 // 3].quantize(200)
+    first, *others = [each.quantize(palette=palette, dither=Image.Dither.NONE) for each in small]
+    durations = [milliseconds] * len(others) + [2500]
+    first.save(file, save_all=True, append_images=others, duration=durations, loop=0, optimize=True)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3 or sys.argv[1] not in ("default", "induction"):
+        sys.exit("usage: python -m benchmarks.pictures default|induction RUN")
+    {"default": default, "induction": induction}[sys.argv[1]](Path(sys.argv[2]))

@@ -1,1 +1,0 @@
-"""The benchmarks whose results are shown in the docs."""

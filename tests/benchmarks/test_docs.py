@@ -1,0 +1,132 @@
+"""The laws of benchmarks/docs.py: every figure in the docs has its commands, and exactly the marked
+figures are replaced by what the commands give."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from running import ROOT
+
+from benchmarks import docs, pictures
+
+PAGE = """text
+
+<!-- figures: printed -->
+
+```
+{command}
+```
+
+old
+
+<!-- end -->
+
+more text
+
+<!-- figures: other -->
+
+```
+false
+```
+
+kept
+
+<!-- end -->
+"""
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    """An empty README.md in a checkout."""
+    (tmp_path / "docs").mkdir()
+    return tmp_path / "README.md"
+
+
+def made(page: Path, command: str, options: str = "") -> str:
+    """The page, after its first block was made with these commands."""
+    first = f"<!-- figures: printed {options} -->"
+    text = PAGE.replace("<!-- figures: printed -->", first)
+    page.write_text(text.replace("{command}", command))
+    docs.make(docs.blocks_in(page.parent)["printed"], page.parent)
+    return page.read_text()
+
+
+def test_every_figure_and_picture_in_the_docs_is_made_by_one_block() -> None:
+    blocks = docs.blocks_in(ROOT)
+    text = "".join(page.read_text() for page in docs.pages_in(ROOT))
+    assert {*re.findall(r"<!-- figures: (\w+)", text)} == {*blocks}
+    assert (
+        text.count("<!-- figures:") == text.count("<!-- end -->") == len(docs.BLOCK.findall(text))
+    )
+    copied = [key for block in blocks.values() for key in block.options if key.endswith(".png")]
+    files = [*(ROOT / "docs").glob("*.png"), *(ROOT / "docs").glob("*.gif")]
+    assert sorted([*copied, *pictures.MADE]) == sorted(file.name for file in files)
+    for file in files:
+        assert f"{file.name})" in text
+    for block in blocks.values():
+        assert {"sort", "pivot", "row", "columns", "from", *copied} >= {*block.options}
+        assert ("from" in block.options) == ("columns" in block.options)
+
+
+def test_only_the_marked_figures_are_replaced(page: Path) -> None:
+    before = PAGE.replace("{command}", r"echo '\1 |'")
+    after = made(page, r"echo '\1 |'").replace(
+        "<!-- figures: printed  -->", "<!-- figures: printed -->"
+    )
+    assert after == before.replace("old", f"```\n\\1 |\n```\n\n{docs.provenance(page.parent)}")
+
+
+def test_tables_are_made_of_what_is_printed_and_of_files(page: Path) -> None:
+    printed = made(
+        page,
+        '# one\necho \'{"a_b": 1.5, "c": 2}\'\n# two\necho \'{"a_b": true}\'',
+        "from=- columns=a_b,c",
+    )
+    assert (
+        "|     | a b |   c |\n| --- | --: | --: |\n| one | 1.5 |   2 |\n| two | yes |   - |"
+        in printed
+    )
+    write = (
+        "mkdir -p out; printf 'n,k,v\\n1,x,0.123456\\n0,x,\\n1,y,3\\n0,y,word\\n' > out/rows.csv"
+    )
+    rows = made(page, write, "from=o*/rows.csv row={k}{n} sort=k columns=v")
+    assert re.findall(r"^\| (\w+) +\| +(\S+) \|$", rows, re.M) == [
+        ("x1", "0.1235"),
+        ("x0", "-"),
+        ("y1", "3"),
+        ("y0", "word"),
+    ]
+    wide = made(page, write, "from=o*/rows.csv row={k} pivot=n columns=v")
+    assert re.findall(r"^\| (\w*) +\| +(\S.*?) \| +(\S.*?) \|$", wide, re.M) == [
+        ("", "n 1", "n 0"),
+        ("x", "0.1235", "-"),
+        ("y", "3", "word"),
+    ]
+
+
+def test_a_block_that_fails_changes_nothing_and_the_others_are_made(
+    page: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page.write_text(PAGE.replace("{command}", "echo new"))
+    monkeypatch.setattr(docs, "ROOT", page.parent)
+    monkeypatch.setattr(sys, "argv", ["docs", "other", "printed"])
+    with pytest.raises(SystemExit, match="failed: other"):
+        docs.main()
+    assert "other failed: CalledProcessError" in capsys.readouterr().err
+    assert "kept" in page.read_text()
+    assert "new" in page.read_text()
+    monkeypatch.setattr(sys, "argv", ["docs", "unknown"])
+    with pytest.raises(SystemExit, match="2"):
+        docs.main()
+
+
+def test_commands_run_with_the_paths_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHAKESPEARE", "/my texts/a.txt")
+    monkeypatch.setenv("NANOGPT", "/n")
+    race = "python scripts/benchmark.py suite=race experiment=speedrun_cpu"
+    assert docs.with_local_paths(f"{race} suite.nanogpt=path/to/nanoGPT\npython x") == (
+        f"{race} suite.nanogpt=/n 'data.path=/my texts/a.txt'\npython x"
+    )
+    train = "python scripts/train.py experiment=induction"
+    assert docs.with_local_paths(train) == f"{train} 1>&2"
