@@ -13,7 +13,7 @@ from datasets import Dataset
 from pyarrow import parquet as parquet_module
 
 from headscope.data import records
-from headscope.data.documents import hold_out
+from headscope.data.corpus import hold_out
 from headscope.data.own_files import TextFiles
 from headscope.data.records import Template, unescaped
 from headscope.data.text_file import text_chunks
@@ -168,27 +168,6 @@ def test_a_compressed_text_is_read_whole_or_refused(tmp_path, ending):
 def test_half_a_character_in_json_becomes_the_replacement_character(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "a \\ud83d b"}\n{"text": "\\ud83e\\udd9c"}\n')
     assert documents(tmp_path) == {"train": ["a \ufffd b"], "validation": ["🦜"]}
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("a.jsonl", b'{"text": "' + b"x" * 3000),
-        ("a.jsonl", b" " * 3000),
-        ("a.csv", b"text\n" + b"x" * 3000),
-        ("a.csv", b'text\n"' + b"x\n" * 1500),
-        ("a.csv", b"text\n" + b"x," * 1500),
-    ],
-)
-def test_a_row_of_any_size_needs_little_memory(tmp_path, monkeypatch, name, content):
-    """Also if it has no end, as in a small compressed file of many gigabytes."""
-    monkeypatch.setattr(records, "LONGEST_ROW", 1000)
-    (tmp_path / f"{name}.gz").write_bytes(gzip.compress(content))
-    with pytest.raises(UserError, match="has more than"):
-        documents(tmp_path)
-    small = {"a.jsonl": b'{"text": "x"}\n' * 100, "a.csv": b"text\n" + b"x\n" * 1000}[name]
-    (tmp_path / f"{name}.gz").write_bytes(gzip.compress(small))
-    assert documents(tmp_path)["train"]
 
 
 def test_parquet_needs_little_memory_for_long_texts(tmp_path):

@@ -16,9 +16,9 @@ import pytest
 from filelock import FileLock
 
 from headscope.data import tokenizer as tokenizers
+from headscope.data.encode import token_dtype
 from headscope.data.own_files import TextFiles
 from headscope.data.preparing import prepare_store
-from headscope.data.shards import token_dtype
 from headscope.data.store import open_store
 from headscope.errors import UserError
 
@@ -310,8 +310,11 @@ def test_a_store_with_a_broken_description_is_an_error(corpus, root, name, conte
         {"format": True},
         {"vocab_size": 258},
         {"vocab_size": 257.0},
-        {"corpus": "sotu"},
-        {"corpus_fingerprint": "0" * 64},
+        {"fingerprint": "0" * 64},
+        {"train_crc32": 0},
+        {"train_crc32": "0"},
+        {"validation_bytes": "1"},
+        {"validation_bytes": 2**60},
     ],
     ids=str,
 )

@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 
-from headscope.data.pieces import pieces
+from headscope.data.corpus import pieces
 from headscope.errors import UserError
 
 MAX_VOCAB_SIZE = 2**20

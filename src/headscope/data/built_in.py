@@ -6,9 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from headscope.data.corpus import Corpus, Wanted
-from headscope.data.documents import Document, hold_out, one_document
-from headscope.data.pieces import pieces
+from headscope.data.corpus import Corpus, Document, Wanted, hold_out, one_document, pieces
 from headscope.data.text_file import file_sha256, text_chunks
 from headscope.errors import UserError
 

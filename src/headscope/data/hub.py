@@ -6,10 +6,15 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from headscope.data.corpus import Corpus, Wanted
-from headscope.data.documents import Document, Split, hold_out
-from headscope.data.duplicates import digest
-from headscope.data.pieces import pieces
+from headscope.data.corpus import (
+    Corpus,
+    Document,
+    Split,
+    Wanted,
+    digest,
+    hold_out,
+    pieces,
+)
 from headscope.data.records import Template, arrow_rows
 from headscope.errors import UserError
 

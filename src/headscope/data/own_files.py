@@ -2,18 +2,21 @@
 
 import glob
 import hashlib
-import inspect
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 
-from headscope.data.corpus import Corpus, Wanted
-from headscope.data.documents import Document, hold_out, one_document
-from headscope.data.duplicates import digest
-from headscope.data.pieces import pieces
+from headscope.data.corpus import (
+    Corpus,
+    Document,
+    Wanted,
+    digest,
+    hold_out,
+    one_document,
+    pieces,
+)
 from headscope.data.records import Template, format_of, records
 from headscope.data.text_file import OPEN, file_sha256, text_chunks
 from headscope.errors import UserError
@@ -56,8 +59,6 @@ class TextFiles(Corpus):
         self.template = Template(column, template)
         self.deduplicate = deduplicate
         target = Path(path)
-        if target.exists() and not target.is_file() and not target.is_dir():
-            raise UserError(f"data.path={path} is a pipe, a socket or a device, not a file")
         if target.is_dir():
             self.files = _files_in(target)
         elif target.is_file():
@@ -79,31 +80,10 @@ class TextFiles(Corpus):
         return hashlib.sha256((hashes + "unique" * self.deduplicate).encode()).hexdigest()
 
     def documents(self, wanted: Wanted = lambda split: True) -> Iterator[Document]:
-        blank = True
-
-        def watched(text: Iterable[str]) -> Generator[str, None, None]:
-            nonlocal blank
-            for piece in text:
-                blank = blank and not piece.strip()
-                yield piece
-
-        for document in self._documents():
-            used = watched(document.pieces)
-            yield replace(document, pieces=used)
-            if inspect.getgeneratorstate(used) == inspect.GEN_CREATED:
-                blank = False  # the text was not used, so nobody knows
-        if blank:
-            raise UserError(f"data.path={self.path} is empty, or has only white space")
-
-    def size(self) -> int | None:
-        plain = all(
-            format_of(file) is None and file.suffix.lower() not in OPEN for file in self.files
-        )
-        return sum(file.stat().st_size for file in self.files) if plain else None
-
-    def _documents(self) -> Iterator[Document]:
         texts = self._texts()
         first = list(islice(texts, 2))
+        if not first:
+            raise UserError(f"data.path={self.path} is empty")
         if len(first) == 1:
             # The text is read twice, because its last tenth begins at a place that depends on its
             # length.
@@ -114,6 +94,12 @@ class TextFiles(Corpus):
             return
         for split, (compute_digest, chunks) in hold_out(chain(first, texts)):
             yield Document(split, pieces(chunks), compute_digest)
+
+    def size(self) -> int | None:
+        plain = all(
+            format_of(file) is None and file.suffix.lower() not in OPEN for file in self.files
+        )
+        return sum(file.stat().st_size for file in self.files) if plain else None
 
     def _texts(self) -> Iterator[tuple[Callable[[], bytes], Iterable[str]]]:
         """For each document, a function that computes its digest, and its text in chunks."""

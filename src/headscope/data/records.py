@@ -11,6 +11,7 @@ import json
 import re
 import string
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,14 +20,9 @@ from headscope.errors import UserError, first_line
 
 Record = Mapping[str, Any]
 
-LONGEST_ROW = 2**25
-"""Maximum number of bytes of a row, to limit memory use: parsing can need 24 times a row's size."""
-
-TOO_LONG = f"has more than {LONGEST_ROW:,} bytes: make several rows of it, or a text file"
-
-PARQUET_ROWS, PARQUET_BYTES = 32, 2**23
-"""At most this number of rows, and about this number of bytes, are read from a Parquet file at a
-time. There are few rows, because all may refer to the same long text, which is stored once."""
+PARQUET_ROWS = 32
+"""Number of rows that are read from a Parquet file at a time. They are few to limit memory use,
+because texts may be long."""
 
 
 class Template:
@@ -117,11 +113,7 @@ def records(file: Path, columns: list[str]) -> Iterator[Record]:
 
 
 def json_lines(stream: BinaryIO, columns: list[str]) -> Iterator[Record]:
-    number = 0
-    while line := stream.readline(LONGEST_ROW):
-        number += 1
-        if len(line) == LONGEST_ROW:
-            raise ValueError(f"line {number} {TOO_LONG}")
+    for number, line in enumerate(stream, start=1):
         if not line.strip():
             continue
         try:
@@ -135,24 +127,11 @@ def json_lines(stream: BinaryIO, columns: list[str]) -> Iterator[Record]:
 
 
 def separated_values(stream: BinaryIO, columns: list[str], *, delimiter: str) -> Iterator[Record]:
+    csv.field_size_limit(2**31 - 1)  # the largest that every system takes; 128 KiB by default
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
-    size = 0
-
-    def lines() -> Iterator[str]:
-        nonlocal size
-        while line := text.readline(LONGEST_ROW):
-            size += len(line)
-            if size >= LONGEST_ROW:
-                raise ValueError(f"a row {TOO_LONG}")
-            yield line
-
-    earlier = csv.field_size_limit(LONGEST_ROW)
     try:
-        for row in csv.DictReader(lines(), delimiter=delimiter, restval=None):
-            yield row
-            size = 0
+        yield from csv.DictReader(text, delimiter=delimiter, restval=None)
     finally:
-        csv.field_size_limit(earlier)
         text.detach()
 
 
@@ -161,21 +140,12 @@ def parquet(stream: BinaryIO, columns: list[str]) -> Iterator[Record]:
 
     # Without a buffer size, a whole column is read at once.
     file = ParquetFile(stream, buffer_size=2**20)
-    known = [column for column in columns if column in file.schema_arrow.names]
-    if len(known) < len(columns):
-        yield dict.fromkeys(file.schema_arrow.names)
+    names = file.schema_arrow.names
+    if not set(columns) <= set(names):
+        yield dict.fromkeys(names)
         return
-    for number in range(file.num_row_groups):
-        group = file.metadata.row_group(number)
-        chunks = [group.column(index) for index in range(group.num_columns)]
-        size = sum(
-            chunk.total_uncompressed_size
-            for chunk in chunks
-            if chunk.path_in_schema.split(".")[0] in known
-        )
-        rows = max(1, min(PARQUET_ROWS, group.num_rows * PARQUET_BYTES // max(1, size)))
-        for batch in file.iter_batches(batch_size=rows, row_groups=[number], columns=known):
-            yield from arrow_rows(batch)
+    for batch in file.iter_batches(batch_size=PARQUET_ROWS, columns=columns):
+        yield from arrow_rows(batch)
 
 
 def arrow_rows(table: Any) -> Iterator[Record]:
@@ -184,19 +154,11 @@ def arrow_rows(table: Any) -> Iterator[Record]:
         yield {name: value.as_py() for name, value in zip(table.column_names, row, strict=True)}
 
 
-def comma_separated(stream: BinaryIO, columns: list[str]) -> Iterator[Record]:
-    return separated_values(stream, columns, delimiter=",")
-
-
-def tab_separated(stream: BinaryIO, columns: list[str]) -> Iterator[Record]:
-    return separated_values(stream, columns, delimiter="\t")
-
-
 READERS: dict[str, Callable[[BinaryIO, list[str]], Iterable[Record]]] = {
     ".jsonl": json_lines,
     ".ndjson": json_lines,
-    ".csv": comma_separated,
-    ".tsv": tab_separated,
+    ".csv": partial(separated_values, delimiter=","),
+    ".tsv": partial(separated_values, delimiter="\t"),
     ".parquet": parquet,
 }
 """For the endings of files with records, the functions that read them."""

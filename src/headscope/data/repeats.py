@@ -6,9 +6,7 @@ import string
 from collections.abc import Iterator
 from random import Random
 
-from headscope.data.corpus import Corpus, Wanted
-from headscope.data.documents import HOLD_OUT, Document
-from headscope.data.pieces import pieces
+from headscope.data.corpus import HOLD_OUT, Corpus, Document, Wanted, pieces
 from headscope.errors import UserError
 from headscope.seeds import mixed_seed
 
