@@ -88,7 +88,7 @@ def main() -> None:
                     kills += 1
                 if process.wait() not in (0, -signal.SIGKILL, -signal.SIGTERM):
                     sys.exit(f"a preparation ended with exit code {process.returncode}")
-                print(number.name if alive else "finished", [path.name for path in root.iterdir()])
+                print(number.name if alive else "finished", [path.name for path in root.glob("*")])
             if any(process.returncode == 0 for process in running):
                 finished += 1
                 if found := differences(store_in(whole), store_in(root)):

@@ -150,6 +150,7 @@ def test_a_batch_is_the_same_however_it_is_made(tmp_path, dtype):
     assert any(token > 2**15 for inputs, _ in plain for row in inputs for token in row)
 
 
+@pytest.mark.slow
 @unpinned
 def test_a_process_ahead_changes_no_batch_and_draws_no_global_random_number():
     tokens = np.arange(5000, dtype=np.uint16)
@@ -171,6 +172,7 @@ def test_a_memory_map_goes_to_another_process_by_its_path(tmp_path):
         assert dealt(pickle.loads(sent), 300) == dealt(batches, 300)
 
 
+@pytest.mark.slow
 @unpinned
 def test_a_spawned_process_reads_the_file_of_the_memory_map(tmp_path):
     np.arange(60_000, dtype=np.uint16).tofile(tmp_path / "tokens")
@@ -182,6 +184,7 @@ def test_a_spawned_process_reads_the_file_of_the_memory_map(tmp_path):
         pickle.loads(pickle.dumps(batches))
 
 
+@pytest.mark.slow
 @unpinned
 def test_a_process_ahead_goes_on_through_ctrl_c():
     tokens = np.arange(5000, dtype=np.uint16)

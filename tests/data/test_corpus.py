@@ -137,21 +137,18 @@ def test_a_file_that_vanishes_or_may_not_be_read_is_named(tmp_path):
             read()
 
 
-def test_a_name_that_is_not_utf8_is_refused_before_anything_is_read(tmp_path):
-    folder = tmp_path / os.fsdecode(b"caf\xe9")
-    write(folder, {"a.txt": "text"})
-    with pytest.raises(UserError, match=r"caf\\udce9' is not valid UTF-8: rename"):
-        TextFiles(path=str(folder))
+@pytest.mark.parametrize("path", ["", os.fsdecode(b"caf\xe9"), "nowhere", "*.txt", "notes"])
+def test_a_path_without_text_is_an_error(tmp_path, monkeypatch, path):
+    write(tmp_path / "notes", {"notes.md": "text"})
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="data.path=.* file"):
+        TextFiles(path=path)
 
 
-def test_no_text_is_an_error(tmp_path):
-    folder = str(write(tmp_path / "folder", {"empty.txt": "", "mark.txt": b"\xef\xbb\xbf"}))
-    with pytest.raises(ValueError, match="folder is empty"):
+def test_empty_files_are_an_error(tmp_path):
+    folder = str(write(tmp_path, {"empty.txt": "", "mark.txt": b"\xef\xbb\xbf"}))
+    with pytest.raises(UserError, match=f"data.path={folder} is empty"):
         texts(TextFiles(path=folder))
-    with pytest.raises(ValueError, match="missing is no file, folder or glob"):
-        TextFiles(path=f"{folder}/missing")
-    with pytest.raises(ValueError, match=r"has no \.txt, \.jsonl, \.csv or \.parquet file"):
-        TextFiles(path=str(write(tmp_path / "notes", {"notes.md": "text"})))
 
 
 def test_the_fingerprint_is_of_the_text_not_of_its_place(tmp_path):

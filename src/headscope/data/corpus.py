@@ -8,11 +8,10 @@ token store already exists does not need it.
 import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, islice
-from typing import Literal, NoReturn, TypeVar
+from itertools import chain, pairwise
+from typing import Any, Literal, NoReturn, TypeVar
 
 from headscope.errors import UserError
 
@@ -39,9 +38,9 @@ CUT = re.compile(
     r"|[!-/:-@\[-`{-~\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f]"
     r"[A-Za-z\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fef]"
 )
-"""Matches the two characters around a place to cut, in the reversed text. GPT-2's pattern always
-splits between a character that is not white space and the white space after it. It also splits
-between a letter and the punctuation after it. WordPiece splits at both, too.
+"""Matches the two characters around a place to cut, in the reversed text. GPT-2's pattern and
+WordPiece always split before white space that follows another character, and before punctuation
+that follows a letter.
 
 White space is no place to cut: the pattern looks ahead, so `one.\\n\\ntwo` contains two tokens of
 one line end, but `one.\\n\\n` contains one token of two line ends."""
@@ -51,9 +50,9 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Document:
-    """A document: the split that it belongs to, its text in pieces, and a function that computes a
-    hash of its text. The pieces can be used only once, and before the next document is read. A part
-    of a document has no hash."""
+    """A document: its split, its text in pieces, and a function that computes a hash of its text.
+    The pieces can be used only once, before the next document is read. A part of a document has no
+    hash."""
 
     split: Split
     pieces: Iterable[str]
@@ -108,16 +107,10 @@ def digest(chunks: Iterable[str]) -> bytes:
 def hold_out(items: Iterable[Item]) -> Iterator[tuple[Split, Item]]:
     """Each item with its split. Every tenth item is held out. If there are fewer than ten, the last
     one is. Reads only one item ahead, because an item may be a long text."""
-    stream = iter(items)
-    waiting = deque(islice(stream, 1))
-    number = 1
-    for item in stream:
-        yield "train" if number % HOLD_OUT else "validation", waiting.popleft()
-        waiting.append(item)
-        number += 1
-    if waiting:
-        is_train = number > HOLD_OUT and number % HOLD_OUT
-        yield "train" if is_train else "validation", waiting.popleft()
+    end: Any = object()
+    for number, (item, following) in enumerate(pairwise(chain(items, [end])), start=1):
+        is_only = following is end and number < HOLD_OUT
+        yield "validation" if is_only or number % HOLD_OUT == 0 else "train", item
 
 
 def one_document(chunks: Iterable[str], characters: int) -> Iterator[Document]:
@@ -125,23 +118,21 @@ def one_document(chunks: Iterable[str], characters: int) -> Iterator[Document]:
     the length of the text."""
     stream = iter(chunks)
     rest: list[str] = []
-    head = _head(stream, characters * (HOLD_OUT - 1) // HOLD_OUT, rest)
-    yield Document("train", pieces(head))
-    for _ in head:  # what was not used
+
+    def first_part() -> Iterator[str]:
+        left = characters * (HOLD_OUT - 1) // HOLD_OUT
+        for chunk in stream:
+            yield chunk[:left]
+            if len(chunk) >= left:
+                rest.append(chunk[left:])
+                return
+            left -= len(chunk)
+
+    train = first_part()
+    yield Document("train", pieces(train))
+    for _ in train:  # what was not used
         pass
     yield Document("validation", pieces(chain(rest, stream)))
-
-
-def _head(stream: Iterator[str], characters: int, rest: list[str]) -> Iterator[str]:
-    """The first `characters` characters of a stream. The rest of the last chunk is appended to
-    `rest`."""
-    for chunk in stream:
-        if len(chunk) >= characters:
-            yield chunk[:characters]
-            rest.append(chunk[characters:])
-            return
-        characters -= len(chunk)
-        yield chunk
 
 
 def pieces(chunks: Iterable[str], *, size: int = PIECE) -> Iterator[str]:

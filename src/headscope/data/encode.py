@@ -1,6 +1,7 @@
 """Encodes a corpus: its documents are read in batches, which are encoded on all cores."""
 
 import copy
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -11,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from headscope.data.bpe import byte_count
 from headscope.data.corpus import HOLD_OUT, SPLITS, Corpus, Split
 from headscope.data.machine import process_cores
 from headscope.data.tokenizer import Tokenizer
@@ -25,10 +25,11 @@ CHUNK = 2**24
 
 @dataclass
 class Batch:
-    """Text to encode: pieces, each with its split and whether a document begins with it. `size` is
+    """Text of one split to encode: pieces, each with whether a document begins with it. `size` is
     its number of bytes."""
 
-    pieces: list[tuple[Split, bool, str]] = field(default_factory=list)
+    split: Split
+    pieces: list[tuple[bool, str]] = field(default_factory=list)
     size: int = 0
 
 
@@ -37,54 +38,35 @@ Track = Callable[[Iterator[Batch], int | None], Generator[Batch, None, None]]
 progress."""
 
 
-def untracked(batches: Iterator[Batch], size: int | None) -> Generator[Batch, None, None]:
-    """Shows no progress."""
-    yield from batches
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """The tokens of a text (n,), the indices at which documents begin, and the number of bytes of
-    the text."""
-
-    tokens: np.ndarray
-    documents: list[int]
-    text_bytes: int
-
-
 @dataclass
 class Count:
-    """What one split has: at most `limit` tokens, its documents, the bytes of its text, and the
-    digests of all its documents, also of those that were left out."""
+    """What one split has: at most `limit` tokens, the bytes of their text, and the digests of all
+    its documents, also of those that were left out."""
 
     limit: float
     tokens: int = 0
-    documents: int = 0
     text_bytes: int = 0
     digests: set[bytes] = field(default_factory=set)
 
-    def take(self, encoded: Encoded, byte_lengths: np.ndarray) -> np.ndarray:
-        """Counts the encoded text, and returns its tokens, as far as the limit allows. If only a
-        part is taken and the tokenizer loses text, the number of bytes of this part is an estimate.
-        `byte_lengths` (V,) are the bytes of each token in the vocabulary."""
-        tokens, text_bytes = encoded.tokens, encoded.text_bytes
-        if self.tokens + len(tokens) > self.limit:
-            tokens = tokens[: int(self.limit) - self.tokens]
-            kept, total = (int(byte_lengths[part].sum()) for part in (tokens, encoded.tokens))
+    def take(self, tokens: np.ndarray, text_bytes: int, byte_lengths: np.ndarray) -> np.ndarray:
+        """Counts the tokens of a text of `text_bytes`, as far as the limit allows, and returns
+        them. If only a part is taken and the tokenizer loses text, the number of bytes of this part
+        is an estimate. `byte_lengths` (V,) are the bytes of each token in the vocabulary."""
+        taken = tokens[: int(min(len(tokens), self.limit - self.tokens))]
+        if len(taken) < len(tokens):
+            kept, total = (int(byte_lengths[part].sum()) for part in (taken, tokens))
             text_bytes = text_bytes * kept // max(1, total)
-        self.tokens += len(tokens)
-        self.documents += sum(start < len(tokens) for start in encoded.documents)
+        self.tokens += len(taken)
         self.text_bytes += text_bytes
-        return tokens
+        return taken
 
 
 def new_counts(corpus: Corpus) -> dict[Split, Count]:
-    """Counts of nothing. The validation split gets at most a ninth of the tokens of the training
-    split."""
+    """Counts of nothing. If the number of tokens is limited, the validation split gets at most a
+    ninth of the tokens of the training split."""
     limit = corpus.max_tokens
-    if limit is None:
-        return {split: Count(float("inf")) for split in SPLITS}
-    return {"train": Count(limit), "validation": Count(max(2, limit // (HOLD_OUT - 1)))}
+    limits = (math.inf, math.inf) if limit is None else (limit, max(2, limit // (HOLD_OUT - 1)))
+    return {split: Count(limit) for split, limit in zip(SPLITS, limits, strict=True)}
 
 
 def encode_corpus(
@@ -93,22 +75,21 @@ def encode_corpus(
     counts: dict[Split, Count],
     *,
     splits: tuple[Split, ...] = SPLITS,
-    track: Track = untracked,
+    track: Track | None = None,
 ) -> Generator[tuple[Split, np.ndarray], None, None]:
     """Yields the tokens of the given splits in parts (n,), in the order of the text, each with its
     split, and keeps `counts` up to date. Raises UserError if the text cannot be read."""
     byte_lengths = tokenizer.byte_lengths()
     threads = process_cores()
     own = OwnTokenizer(tokenizer)
-    with (
-        closing(track(read_batches(corpus, counts, splits), corpus.size())) as batches,
-        ThreadPoolExecutor(threads) as pool,
-    ):
-        for encoded in in_order(
+    batches = read_batches(corpus, counts, splits)
+    if track:
+        batches = track(batches, corpus.size())
+    with closing(batches), ThreadPoolExecutor(threads) as pool:
+        for batch, tokens in in_order(
             pool, lambda batch: encode_batch(own.tokenizer, batch), batches, ahead=2 * threads
         ):
-            for split, found in encoded.items():
-                yield split, counts[split].take(found, byte_lengths)
+            yield batch.split, counts[batch.split].take(tokens, batch.size, byte_lengths)
 
 
 def encode_validation(corpus: Corpus, tokenizer: Tokenizer) -> tuple[np.ndarray, int]:
@@ -117,39 +98,39 @@ def encode_validation(corpus: Corpus, tokenizer: Tokenizer) -> tuple[np.ndarray,
     counts = new_counts(corpus)
     encoded = encode_corpus(corpus, tokenizer, counts, splits=("validation",))
     parts = [tokens for _, tokens in encoded]
-    tokens = np.concatenate([np.empty(0, token_dtype(tokenizer.vocab_size)), *parts])
-    return tokens, counts["validation"].text_bytes
+    return np.concatenate(parts), counts["validation"].text_bytes
 
 
 def read_batches(
     corpus: Corpus, counts: dict[Split, Count], splits: tuple[Split, ...]
-) -> Iterator[Batch]:
+) -> Generator[Batch, None, None]:
     """Reads the given splits of a corpus in batches, until `counts` have all tokens that they may.
     Documents are compared by their digests, in `counts`."""
-    batch = Batch()
-    compares = corpus.deduplicate or len(splits) == len(SPLITS)
+    batches = {split: Batch(split) for split in splits}
+    compares = corpus.deduplicate or splits == SPLITS
     for document in corpus.documents(
         lambda split: split in splits and counts[split].tokens < counts[split].limit
     ):
+        split = document.split
         if compares and document.digest:
             digest = document.digest()
             is_new = not any(digest in count.digests for count in counts.values())
-            counts[document.split].digests.add(digest)
+            counts[split].digests.add(digest)
             if corpus.deduplicate and not is_new:
                 continue
-        if document.split not in splits:
+        if split not in splits:
             continue
         begins = True
         for piece in document.pieces:
-            batch.pieces.append((document.split, begins, piece))
-            batch.size += byte_count(piece)
+            batches[split].pieces.append((begins, piece))
+            batches[split].size += len(piece) if piece.isascii() else len(piece.encode())
             begins = False
-            if batch.size >= BATCH:
-                yield batch
-                batch = Batch()
+            if batches[split].size >= BATCH:
+                yield batches[split]
+                batches[split] = Batch(split)
         if begins:  # a document without text
-            batch.pieces.append((document.split, True, ""))
-    yield batch
+            batches[split].pieces.append((True, ""))
+    yield from batches.values()
 
 
 class OwnTokenizer(threading.local):
@@ -160,39 +141,31 @@ class OwnTokenizer(threading.local):
         self.tokenizer = copy.deepcopy(tokenizer)
 
 
-def encode_batch(tokenizer: Tokenizer, batch: Batch) -> dict[Split, Encoded]:
-    """The tokens of a batch for each split. If the tokenizer has an end-of-text token, it comes
-    before each document."""
-    begin = [] if tokenizer.end_of_text is None else [np.array([tokenizer.end_of_text])]
-    parts: dict[Split, list[np.ndarray]] = {}
-    documents: dict[Split, list[int]] = {split: [] for split in SPLITS}
-    lengths, text_bytes = dict.fromkeys(SPLITS, 0), dict.fromkeys(SPLITS, 0)
-    for split, begins, piece in batch.pieces:
-        if begins:
-            documents[split].append(lengths[split])
-        found = [*(begin if begins else []), tokenizer.encode(piece)]
-        parts.setdefault(split, []).extend(found)
-        lengths[split] += sum(map(len, found))
-        text_bytes[split] += byte_count(piece)
+def encode_batch(tokenizer: Tokenizer, batch: Batch) -> np.ndarray:
+    """The tokens of a batch (n,). If the tokenizer has an end-of-text token, it comes before each
+    document."""
     dtype = token_dtype(tokenizer.vocab_size)
-    return {
-        split: Encoded(np.concatenate(found).astype(dtype), documents[split], text_bytes[split])
-        for split, found in parts.items()
-    }
+    parts = [np.empty(0, dtype)]
+    for begins, piece in batch.pieces:
+        if begins and tokenizer.end_of_text is not None:
+            parts.append(np.array([tokenizer.end_of_text], dtype))
+        parts.append(tokenizer.encode(piece))
+    return np.concatenate(parts, dtype=dtype, casting="same_kind")
 
 
 def in_order(
     pool: ThreadPoolExecutor, function: Callable, items: Iterable, *, ahead: int
-) -> Iterator[Any]:
-    """Yields function(item) in the order of `items`. The pool works on up to `ahead` items at a
-    time."""
-    waiting: deque[Future] = deque()
+) -> Iterator[tuple[Any, Any]]:
+    """Yields (item, function(item)) in the order of `items`. The pool works on up to `ahead` items
+    at a time."""
+    waiting: deque[tuple[Any, Future]] = deque()
     for item in items:
-        waiting.append(pool.submit(function, item))
+        waiting.append((item, pool.submit(function, item)))
         if len(waiting) >= ahead:
-            yield waiting.popleft().result()
-    for result in waiting:
-        yield result.result()
+            first, result = waiting.popleft()
+            yield first, result.result()
+    for item, result in waiting:
+        yield item, result.result()
 
 
 def token_dtype(vocab_size: int) -> type[np.unsignedinteger]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from headscope.data.corpus import Corpus
-from headscope.data.encode import Track, untracked
+from headscope.data.encode import Track
 from headscope.data.store import FORMAT, TokenStore, open_store, write_store
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
@@ -35,18 +35,17 @@ def prepare_store(
     make_tokenizer: Callable[[Iterable[str]], Tokenizer],
     *,
     root: Path,
-    track: Track = untracked,
+    track: Track | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> TokenStore:
     """Opens the store of this corpus and tokenizer in the folder `root`. Creates the store if it
     does not exist.
 
-    `make_tokenizer` is called with the training documents. If another process is preparing the same
-    store, `say` is called with a message for the user.
+    `make_tokenizer` is called with the training documents. `say` is called with messages for the
+    user: that another process prepares the same store, or that documents are in both splits.
 
     Raises UserError if the text cannot be read, changes while it is read, or is too short for the
-    tokenizer. Also raises UserError if an existing store does not belong to this corpus and
-    tokenizer. Raises OSError if `root` cannot be written.
+    tokenizer, or if an existing store is damaged. Raises OSError if `root` cannot be written.
     """
     of_corpus = corpus.fingerprint()
     fingerprint = _fingerprint(of_corpus, make_tokenizer)
@@ -59,13 +58,9 @@ def prepare_store(
             if not folder.exists():  # another process may have created it meanwhile
                 scratch.mkdir()
                 tokenizer = make_tokenizer(training_texts(corpus))
-                in_both = write_store(
-                    scratch, corpus, tokenizer, fingerprint=fingerprint, track=track
-                )
+                in_both = write_store(scratch, corpus, tokenizer, fingerprint, track)
                 if corpus.fingerprint() != of_corpus:
-                    raise UserError(
-                        f"the text of data={corpus.name} changed while it was read: try again"
-                    )
+                    raise UserError(f"data={corpus.name} changed while it was read: try again")
                 if in_both and not corpus.deduplicate:
                     say(
                         f"{in_both:,} document(s) are in both splits, which makes the validation "
@@ -79,8 +74,8 @@ def prepare_store(
 @contextmanager
 def _locked(folder: Path, say: Callable[[str], None]) -> Iterator[Path]:
     """Inside the `with` block, this process holds the lock for creating the store `folder`. Yields
-    the path of the temporary folder in which the store is created. It does not exist, and is
-    removed at the end, and when a signal ends the process."""
+    the path of a temporary folder for it, which does not exist yet. The folder is removed at the
+    end, also when a signal ends the process."""
     scratch = folder.with_name(f"{PREPARING}{folder.name}")
     lock = FileLock(_lock_file(scratch))
     try:

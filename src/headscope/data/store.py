@@ -20,15 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from headscope.data import encode
 from headscope.data.corpus import SPLITS, Corpus
-from headscope.data.encode import (
-    CHUNK,
-    Track,
-    encode_corpus,
-    new_counts,
-    text_per_token_byte,
-    token_dtype,
-)
 from headscope.data.tokenizer import Tokenizer, tokenizer_from_state
 from headscope.errors import UserError
 from headscope.files import parse_json, read_json, replacing, write_atomically
@@ -58,7 +51,7 @@ class TokenStore:
 
 
 def write_store(
-    folder: Path, corpus: Corpus, tokenizer: Tokenizer, *, fingerprint: str, track: Track
+    folder: Path, corpus: Corpus, tokenizer: Tokenizer, fingerprint: str, track: encode.Track | None
 ) -> int:
     """Encodes a corpus into the files of a store. Returns the number of different documents that
     are in both splits.
@@ -66,13 +59,13 @@ def write_store(
     Raises UserError if the text cannot be read, if a split has no text, or if the tokens cannot be
     written.
     """
-    counts = new_counts(corpus)
+    counts = encode.new_counts(corpus)
     checksums = dict.fromkeys(SPLITS, 0)
     with ExitStack() as stack:
         files = {
             split: stack.enter_context(replacing(folder / name)) for split, name in TOKENS.items()
         }
-        encoded = encode_corpus(corpus, tokenizer, counts, track=track)
+        encoded = encode.encode_corpus(corpus, tokenizer, counts, track=track)
         for split, tokens in stack.enter_context(closing(encoded)):
             files[split].write(tokens.data)
             checksums[split] = zlib.crc32(tokens.data, checksums[split])
@@ -80,13 +73,11 @@ def write_store(
     for split, count in counts.items():
         if not count.tokens:
             raise UserError(f"data={corpus.name} has no text for the {split} split")
-        description[f"{split}_documents"] = count.documents
         description[f"{split}_tokens"] = count.tokens
         description[f"{split}_bytes"] = count.text_bytes
         description[f"{split}_crc32"] = checksums[split]
-    write_atomically(
-        folder / TOKENIZER, json.dumps(tokenizer.state(), indent=1, ensure_ascii=False)
-    )
+    state = json.dumps(tokenizer.state(), indent=1, ensure_ascii=False)
+    write_atomically(folder / TOKENIZER, state)
     write_atomically(folder / DESCRIPTION, json.dumps(description, indent=1))
     return len(counts["train"].digests & counts["validation"].digests)
 
@@ -105,9 +96,7 @@ def open_store(folder: Path, *, fingerprint: str | None = None) -> TokenStore:
         if not isinstance(description, dict):
             raise ValueError(f"{DESCRIPTION} is not a JSON object")
         tokenizer = tokenizer_from_state(parse_json(folder / TOKENIZER))
-        expected = _described(tokenizer)
-        if fingerprint is not None:
-            expected["fingerprint"] = fingerprint
+        expected = _described(tokenizer) | ({"fingerprint": fingerprint} if fingerprint else {})
         for key, value in expected.items():
             found = description.get(key)
             if type(found) is not type(value) or found != value:
@@ -127,7 +116,7 @@ def open_store(folder: Path, *, fingerprint: str | None = None) -> TokenStore:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{folder} is not a token store ({reason}): delete it") from error
-    ratio = text_per_token_byte(text_bytes, tokens["validation"], tokenizer.byte_lengths())
+    ratio = encode.text_per_token_byte(text_bytes, tokens["validation"], tokenizer.byte_lengths())
     return TokenStore(folder=folder, tokenizer=tokenizer, text_per_token_byte=ratio, **tokens)
 
 
@@ -137,7 +126,7 @@ def _described(tokenizer: Tokenizer) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "vocab_size": tokenizer.vocab_size,
-        "dtype": np.dtype(token_dtype(tokenizer.vocab_size)).name,
+        "dtype": np.dtype(encode.token_dtype(tokenizer.vocab_size)).name,
         "tokenizer_sha256": hashlib.sha256(state.encode()).hexdigest(),
     }
 
@@ -146,17 +135,15 @@ def _map_tokens(file: Path, dtype: str, count: Any) -> np.ndarray:
     """Memory-maps a file of `count` tokens. Raises ValueError if the file has another size."""
     size = file.stat().st_size
     if type(count) is not int or count < 1 or size != count * np.dtype(dtype).itemsize:
-        raise ValueError(
-            f"{file.name} has {size:,} bytes, and store.json says {str(count)[:80]} tokens"
-        )
+        raise ValueError(f"{file.name} has {size:,} bytes, not {str(count)[:80]} tokens")
     return np.memmap(file, dtype=dtype, mode="r")
 
 
 def _check_tokens(tokens: np.ndarray, checksum: Any, vocab_size: int) -> None:
     """Raises ValueError unless the tokens have this CRC-32 and are in the vocabulary."""
     found = 0
-    for start in range(0, len(tokens), CHUNK):
-        chunk = tokens[start : start + CHUNK]
+    for start in range(0, len(tokens), encode.CHUNK):
+        chunk = tokens[start : start + encode.CHUNK]
         if chunk.max() >= vocab_size:
             raise ValueError("a token is not in the vocabulary")
         found = zlib.crc32(chunk.data, found)

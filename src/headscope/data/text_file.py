@@ -22,7 +22,7 @@ CHUNK_BYTES = 2**20
 """Number of bytes that are read at a time."""
 
 SAMPLE_BYTES = 2**14
-"""Number of bytes from which the encoding of a file is guessed."""
+"""Number of bytes from which the encoding is guessed."""
 
 
 def text_chunks(file: Path) -> Iterator[str]:
@@ -104,14 +104,8 @@ def opened(file: Path, *, decompress: bool = True) -> Iterator[Any]:
     file cannot be read."""
     unpack = OPEN.get(file.suffix.lower()) if decompress else None
     try:
-        with file.open("rb") as stream:
-            if unpack is None:
-                yield stream
-            else:
-                with unpack(stream, "rb") as unpacked:
-                    yield unpacked
-    except EOFError:
-        raise UserError(f"{file} is incomplete: its compressed data ends early") from None
-    except (OSError, zlib.error, lzma.LZMAError) as error:
+        with file.open("rb") as raw, unpack(raw, "rb") if unpack else raw as stream:
+            yield stream
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{file} cannot be read: {reason}") from None
