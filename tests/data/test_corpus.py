@@ -141,7 +141,7 @@ def test_a_file_that_vanishes_or_may_not_be_read_is_named(tmp_path):
 def test_a_path_without_text_is_an_error(tmp_path, monkeypatch, path):
     write(tmp_path / "notes", {"notes.md": "text"})
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="data.path=.* file"):
+    with pytest.raises(UserError, match=r"data.path=.* file"):
         TextFiles(path=path)
 
 

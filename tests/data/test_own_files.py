@@ -122,6 +122,17 @@ def test_values_of_csv_are_not_interpreted(tmp_path, text):
     assert documents(tmp_path) == {"train": ["first"], "validation": [text]}
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv"])
+def test_a_row_may_be_long(tmp_path, name):
+    text = "long " * 100_000
+    content = {
+        "a.jsonl": jsonl([{"text": text}, {"text": "b"}]),
+        "a.csv": f"text\n{text}\nb\n".encode(),
+    }
+    (tmp_path / name).write_bytes(content[name])
+    assert documents(tmp_path) == {"train": [text], "validation": ["b"]}
+
+
 def test_empty_files_and_late_keys_are_no_error(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(b"")
     (tmp_path / "b.jsonl").write_bytes(jsonl([{"text": "one"}, {"text": "two", "more": 1}, {}]))
