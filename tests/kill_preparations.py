@@ -4,15 +4,15 @@
 
 The twin is prepared without interruption. The other store is prepared by one or two processes at
 the same time. Each is killed (SIGKILL) at a random time, or once in a while stopped (SIGTERM), and
-started again until the number of kills is reached. Then both are left to finish. The files of the
-two stores must be equal, byte by byte. Prints a line for each kill; exits with 1 on a difference.
+started again, from the beginning, until the number of kills is reached. Then both are left to
+finish. The files of the two stores must be equal, byte by byte, and the folder must contain nothing
+else. Prints a line for each kill; exits with 1 on a difference.
 
 Not part of the test suite: 30 kills at 100 MB take some minutes.
 """
 
 import argparse
 import filecmp
-import json
 import os
 import random
 import shutil
@@ -25,8 +25,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks
 from benchmarks.encoding import write_numbered_speeches
-from headscope.data.shards import PROGRESS, SPLITS
-from headscope.data.store import DESCRIPTION, TOKENIZER
+from headscope.data.store import DESCRIPTION, TOKENIZER, TOKENS
 
 PREPARE = """
 import sys
@@ -50,15 +49,9 @@ def finish(*running: subprocess.Popen[bytes]) -> None:
             sys.exit(f"a preparation ended with exit code {process.returncode}")
 
 
-def encoded_pieces(root: Path) -> int | None:
-    """The number of pieces whose tokens are safe on disk, or None if there are none yet."""
-    found = list(root.glob(f"*/{PROGRESS}"))
-    return sum(json.loads(found[0].read_bytes())["pieces"].values()) if found else None
-
-
 def differences(one: Path, other: Path) -> list[str]:
     """The files that differ between two token stores, or that are missing in one of them."""
-    names = [DESCRIPTION, TOKENIZER, *(f"{split}.bin" for split in SPLITS)]
+    names = [DESCRIPTION, TOKENIZER, *TOKENS.values()]
     _, different, missing = filecmp.cmpfiles(one, other, names, shallow=False)
     return different + missing
 
@@ -87,7 +80,7 @@ def main() -> None:
         kills = finished = 0
         while kills < options.kills:
             running = [start(text, root, options.tokenizer) for _ in range(rng.choice([1, 1, 2]))]
-            time.sleep(rng.uniform(0.4, 1.1) * seconds)
+            time.sleep(rng.uniform(0.1, 1.1) * seconds)
             for process in running:
                 number = rng.choice([signal.SIGKILL] * 4 + [signal.SIGTERM])
                 alive = process.poll() is None
@@ -96,7 +89,7 @@ def main() -> None:
                     kills += 1
                 if process.wait() not in (0, -signal.SIGKILL, -signal.SIGTERM):
                     sys.exit(f"a preparation ended with exit code {process.returncode}")
-                print(f"{number.name if alive else 'finished'}: safe {encoded_pieces(root)} pieces")
+                print(number.name if alive else "finished", [path.name for path in root.glob("*")])
             if any(process.returncode == 0 for process in running):
                 finished += 1
                 if found := differences(store_in(whole), store_in(root)):
@@ -105,6 +98,8 @@ def main() -> None:
         finish(*(start(text, root, options.tokenizer) for _ in range(2)))
         if found := differences(store_in(whole), store_in(root)):
             sys.exit(f"the stores differ: {', '.join(found)}")
+        if left := [path.name for path in root.iterdir() if path != store_in(root)]:
+            sys.exit(f"these files were not removed: {', '.join(left)}")
         print(f"{kills} kills, {finished + 1} stores finished: all equal to the twin")
 
 

@@ -12,8 +12,7 @@ from headscope import checkpoint
 from headscope.checkpoint import Checkpoint
 from headscope.data.batches import ValidationWindows
 from headscope.data.corpus import Corpus
-from headscope.data.encode import encode_validation
-from headscope.data.shards import text_per_token_byte
+from headscope.data.encode import encode_validation, text_per_token_byte
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
 from headscope.nn import GPT

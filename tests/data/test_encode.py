@@ -1,10 +1,6 @@
 """The laws of encoding: whatever happens in between, a store has the tokens of the text."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -19,7 +15,6 @@ from headscope.data.bpe import distinct, few_words, sample
 from headscope.data.hub import Hub
 from headscope.data.own_files import TextFiles
 from headscope.data.preparing import prepare_store
-from headscope.data.shards import PROGRESS
 from headscope.errors import UserError
 
 TEXT = "".join(f"Sentence {number}: it's one of many.\n\n" for number in range(20_000))
@@ -27,11 +22,10 @@ TEXT = "".join(f"Sentence {number}: it's one of many.\n\n" for number in range(2
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch):
-    """Batches of 20 kB and shards of 3 batches."""
+    """Batches of 20 kB."""
     monkeypatch.setattr(encode, "BATCH", 20_000)
-    monkeypatch.setattr(encode, "SHARD", 3)
     monkeypatch.setattr("headscope.data.text_file.CHUNK_BYTES", 7_000)
-    monkeypatch.setattr("headscope.data.pieces.pieces.__kwdefaults__", {"size": 5_000})
+    monkeypatch.setattr("headscope.data.corpus.pieces.__kwdefaults__", {"size": 5_000})
 
 
 @pytest.fixture
@@ -54,100 +48,6 @@ def test_a_store_has_the_tokens_of_the_whole_text(corpus, tmp_path, make):
     cut = len(TEXT) * 9 // 10
     assert np.array_equal(store.train, whole(TEXT[:cut], store.tokenizer))
     assert np.array_equal(store.validation, whole(TEXT[cut:], store.tokenizer))
-    description = json.loads((store.folder / "store.json").read_text())
-    assert len(description["train_shards"]) > 5
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from headscope.data import encode, pieces, text_file, tokenizer
-from headscope.data.own_files import TextFiles
-from headscope.data.preparing import prepare_store
-
-path, root, batches = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-encode.BATCH, encode.SHARD, encode.process_cores = 20_000, 3, lambda: 2
-text_file.CHUNK_BYTES = 7_000
-pieces.pieces.__kwdefaults__["size"] = 5_000
-
-def bpe(texts):
-    return tokenizer.bpe(texts, vocab_size=300)
-
-def kill(all, size):
-    for number, batch in enumerate(all):
-        if number == batches:
-            os.kill(os.getpid(), signal.SIGKILL)
-        yield batch
-
-prepare_store(TextFiles(path=path), bpe, root=root, track=kill)
-"""
-
-
-def test_a_process_that_was_killed_is_continued(corpus, tmp_path, monkeypatch):
-    expected = prepare_store(corpus, bpe, root=tmp_path / "whole")
-    root = tmp_path / "data"
-    for batches in (9, 14, 20):
-        command = [sys.executable, "-c", KILLED, corpus.path, str(root), str(batches)]
-        killed = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
-        assert list(root.glob(f".preparing-*/{PROGRESS}"))
-    [scratch] = root.glob(".preparing-*/")
-    progress = json.loads((scratch / PROGRESS).read_text())
-    assert progress["pieces"]["train"] > 10
-
-    encoded = []
-    encode_batch = encode.encode_batch
-
-    def counted(tokenizer, batch):
-        encoded.extend(batch.pieces)
-        return encode_batch(tokenizer, batch)
-
-    monkeypatch.setattr(encode, "encode_batch", counted)
-    store = prepare_store(corpus, bpe, root=root)
-    assert 0 < sum(len(text) for _, _, text in encoded) < 0.7 * len(TEXT)
-    assert np.array_equal(store.train, expected.train)
-    assert np.array_equal(store.validation, expected.validation)
-    assert [folder.name for folder in root.iterdir()] == [store.name]
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"[]", b"{}", b'{"pieces": {"train": -1}}', b'{"batches": 1}', b"\xff"]
-)
-def test_damaged_progress_begins_again(corpus, tmp_path, content):
-    expected = prepare_store(corpus, bpe, root=tmp_path / "whole")
-    scratch = tmp_path / "data" / f".preparing-{expected.name}"
-    scratch.mkdir(parents=True)
-    (scratch / PROGRESS).write_bytes(content)
-    (scratch / "train.bin").write_bytes(b"other content" * 1000)
-    store = prepare_store(corpus, bpe, root=tmp_path / "data")
-    assert np.array_equal(store.train, expected.train)
-
-
-@pytest.mark.parametrize("shard", [[5, 0], [5, 1.5], [10**30, 0], [-1, 0], [6, 0], None])
-def test_progress_that_does_not_fit_its_files_begins_again(corpus, tmp_path, shard):
-    expected = prepare_store(corpus, bpe, root=tmp_path / "whole")
-    scratch = tmp_path / "data" / f".preparing-{expected.name}"
-    scratch.mkdir(parents=True)
-    progress = {"pieces": {"train": 1, "validation": 0}, "documents": {"train": 1, "validation": 0}}
-    progress["shards"] = {"train": [shard], "validation": []}
-    (scratch / PROGRESS).write_text(json.dumps(progress))
-    for split in ("train", "validation"):
-        (scratch / f"{split}.bin").write_bytes(bytes(10))
-    store = prepare_store(corpus, bpe, root=tmp_path / "data")
-    assert np.array_equal(store.train, expected.train)
-
-
-@pytest.mark.parametrize("place", [0.0, 0.5, 0.999])
-def test_one_flipped_bit_is_noticed_when_the_store_is_opened(corpus, tmp_path, place):
-    store = prepare_store(corpus, bpe, root=tmp_path / "data")
-    file = store.folder / "train.bin"
-    content = bytearray(file.read_bytes())
-    content[int(place * len(content)) // 2 * 2] ^= 1
-    before = file.stat()
-    file.write_bytes(content)
-    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    with pytest.raises(UserError, match=r"the checksum of a shard differs.*delete it"):
-        prepare_store(corpus, bpe, root=tmp_path / "data")
 
 
 def rows(folder: Path, texts) -> Path:
@@ -173,10 +73,6 @@ def test_the_number_of_tokens_is_limited(tmp_path, streaming, validation):
     unlimited = prepare_store(everything, tokenizers.byte, root=tmp_path / "all")
     assert np.array_equal(store.train, unlimited.train[:9_001])
     assert np.array_equal(store.validation, unlimited.validation[:1_000])
-    description = json.loads((store.folder / "store.json").read_text())
-    for split, tokens in (("train", store.train), ("validation", store.validation)):
-        starts = np.count_nonzero(tokens == store.tokenizer.end_of_text)
-        assert description[f"{split}_documents"] == starts
 
 
 def test_each_thread_encodes_with_its_own_copy_of_the_tokenizer():
@@ -256,15 +152,3 @@ def test_the_sample_for_bpe_has_few_different_words(monkeypatch):
     assert kept[-1] > different[9_000]
     spaces = [b" \n" * 5 + b"\t" * number for number in range(1000)]
     assert len(few_words(spaces)) < 500
-
-
-def test_a_store_with_the_tokenizer_of_another_text_is_noticed(tmp_path):
-    stores = []
-    for name in ("one", "two"):
-        (tmp_path / name).write_text("".join(f"{name} {number}\n" for number in range(9999)))
-        other = TextFiles(path=str(tmp_path / name))
-        stores.append(prepare_store(other, bpe, root=tmp_path / "data"))
-    content = (stores[1].folder / "tokenizer.json").read_bytes()
-    (stores[0].folder / "tokenizer.json").write_bytes(content)
-    with pytest.raises(UserError, match=r"tokenizer_sha256.*delete it"):
-        prepare_store(TextFiles(path=str(tmp_path / "one")), bpe, root=tmp_path / "data")

@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headscope.data import tokenizer as tokenizers
+from headscope.data.corpus import pieces
 from headscope.data.hf_tokenizer import read_tokenizer
-from headscope.data.pieces import pieces
 from headscope.data.tokenizer import TiktokenTokenizer, tokenizer_from_state, with_vocab_size
 from headscope.data.tokenizers_tokenizer import TokenizersTokenizer
 from headscope.errors import UserError

@@ -63,7 +63,6 @@ def test_a_store_knows_the_bytes_of_the_text(corpus, tmp_path, word_piece):
     description = json.loads((store.folder / "store.json").read_text())
     assert description["validation_bytes"] == len(VALIDATION.encode())
     assert description["train_bytes"] == len("".join(DOCUMENTS).encode()) - len(VALIDATION.encode())
-    assert (description["train_documents"], description["validation_documents"]) == (36, 4)
 
 
 def test_a_store_of_a_tokenizer_that_loses_nothing_has_the_ratio_one(tmp_path):
@@ -71,15 +70,6 @@ def test_a_store_of_a_tokenizer_that_loses_nothing_has_the_ratio_one(tmp_path):
     store = prepare_store(limited, byte, root=tmp_path / "data")
     assert len(store.validation) == 100
     assert store.text_per_token_byte == 1
-    older = json.loads((store.folder / "store.json").read_text())
-    for change in ({}, {"validation_bytes": "x"}, {"validation_bytes": 2**60}):
-        without = {key: value for key, value in older.items() if not key.endswith("_bytes")}
-        (store.folder / "store.json").write_text(json.dumps(without | change))
-        if change:
-            with pytest.raises(UserError, match="validation_bytes"):
-                open_store(store.folder)
-        else:
-            assert open_store(store.folder).text_per_token_byte == 1
 
 
 def test_a_limited_split_has_its_share_of_the_bytes(tmp_path, word_piece):
@@ -115,12 +105,11 @@ def test_a_tokenizer_without_end_of_text_has_documents(corpus, tmp_path):
     tokenizer = CharTokenizer("".join(sorted(set("".join(DOCUMENTS)))), special_tokens=False)
     store = prepare_store(corpus, partial(stored, state=tokenizer.state()), root=tmp_path / "data")
     assert tokenizer.decode(store.validation) == VALIDATION
-    description = json.loads((store.folder / "store.json").read_text())
-    assert (description["train_documents"], description["validation_documents"]) == (36, 4)
     with pytest.raises(UserError, match=r"character '~'"):
         tokenizer.encode("a~")
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_an_imported_tokenizer(
     script: Script, corpus: TextFiles, tmp_path: Path, word_piece: Tokenizer
 ) -> None:

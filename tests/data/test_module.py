@@ -36,6 +36,7 @@ def inputs(batches: TrainingBatches | DataLoader) -> list[list[list[int]]]:
     return [batch[0].tolist() for batch in islice(batches, 20)]
 
 
+@pytest.mark.slow
 @unpinned
 def test_a_corpus_too_large_for_a_gpu_is_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = loader("cpu")
@@ -71,6 +72,7 @@ def test_beside_a_gpu_a_spawned_process_reads_ahead_into_pinned_memory(
     assert said.code == 0, said.err
 
 
+@pytest.mark.slow
 @unpinned
 @pytest.mark.filterwarnings("error:The 'train_dataloader'")
 def test_a_run_whose_batches_are_made_ahead_is_the_same_run_and_as_quiet(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headscope.data.pieces import LONGEST, last_cut, pieces
+from headscope.data.corpus import LONGEST, last_cut, pieces
 from headscope.data.tokenizer import Tokenizer, bpe, byte, char
 
 WORDS = [

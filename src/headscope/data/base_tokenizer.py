@@ -41,12 +41,11 @@ class Tokenizer(ABC):
         Raises UserError if the vocabulary cannot represent the text and has no unknown token.
         """
 
-    @abstractmethod
     def encode_prompt(self, text: str) -> list[int]:
-        """Like `encode`, for a prompt from the user.
-
-        Raises UserError when the vocabulary cannot represent the text.
-        """
+        """Like `encode`, for a prompt from the user. Raises UserError when the vocabulary cannot
+        represent the text."""
+        check_utf8(text)
+        return self.encode(text).tolist()
 
     @abstractmethod
     def token_bytes(self, token: int) -> bytes:

@@ -29,12 +29,10 @@ from headscope.errors import UserError
 Batch = tuple[Tensor, Tensor]
 
 Gather = Callable[[np.ndarray], Tensor]
-"""A function that maps start positions (B,) to the windows (B, length) that begin at these
-positions. The windows are int64."""
+"""Maps start positions (B,) to the windows (B, length) that begin there, as int64."""
 
 BATCHES_PER_CHUNK = 64
-"""Number of batches whose start positions are computed together. In numpy, computing them for 64
-batches takes about as long as for one batch."""
+"""Number of batches whose start positions are computed together, as fast as those of one batch."""
 
 
 class TrainingBatches(IterableDataset[Batch]):
@@ -62,8 +60,7 @@ class TrainingBatches(IterableDataset[Batch]):
         world_size: int = 1,
         device: torch.device | None = None,
     ) -> None:
-        # One window is subtracted, because the random offset skips up to one window of tokens at
-        # the start.
+        # The random offset skips up to one window of tokens at the start.
         self.windows = (len(tokens) - 1) // block_size - 1
         self.batches_per_epoch = self.windows // (batch_size * world_size)
         if self.batches_per_epoch < 1:
@@ -72,20 +69,15 @@ class TrainingBatches(IterableDataset[Batch]):
                 f"{batch_size * world_size} x {block_size}: take more text, or a smaller "
                 "trainer.batch_size or model.block_size"
             )
-        self.tokens = tokens
-        self.device = device
-        self.block_size = block_size
-        self.batch_size = batch_size
-        self.seed = seed
-        self.start = start
-        self.rank = rank
-        self.world_size = world_size
+        self.tokens, self.device = tokens, device
+        self.block_size, self.batch_size = block_size, batch_size
+        self.seed, self.start = seed, start
+        self.rank, self.world_size = rank, world_size
 
     def __iter__(self) -> Iterator[Batch]:
         length = self.block_size + 1
-        device = self.device
-        if device:
-            gather = gather_on_device(self.tokens, length, device)
+        if self.device:
+            gather = gather_on_device(self.tokens, length, self.device)
         else:
             gather = gather_on_cpu(self.tokens, length)
         for starts in self.starts():
@@ -135,8 +127,8 @@ def gather_on_cpu(tokens: np.ndarray, length: int) -> Gather:
 
 def do_not_read_ahead(tokens: np.ndarray) -> None:
     """Tells the operating system not to read ahead in the file of `tokens`, if they need more than
-    half of the memory. Training reads a few pages at random places. Reading ahead brings a small
-    file into memory quickly, but it delays every batch from a large file."""
+    half of the memory. Reading ahead brings a small file into memory quickly, but it delays every
+    batch from random places of a large file."""
     mapped = tokens.base
     if isinstance(mapped, mmap.mmap) and tokens.nbytes > machine_memory() / 2:
         with suppress(AttributeError):  # Windows has no madvise
@@ -147,14 +139,13 @@ def gather_on_device(tokens: np.ndarray, length: int, device: torch.device) -> G
     """Copies the tokens (uint16 or uint32) to `device` once. Returns a function that gathers
     windows on this device."""
     bits = 8 * tokens.itemsize
-    # View the tokens as signed integers, because torch cannot index unsigned integers on every
-    # device.
+    # As signed integers, because torch cannot index unsigned integers on every device.
     device_tokens = torch.tensor(tokens.view(f"int{bits}"), device=device)
     offsets = torch.arange(length, device=device)
 
     def gather(starts: np.ndarray) -> Tensor:
-        # This copy does not wait for the GPU. After the call of `to`, `starts` may still be freed
-        # safely, because CUDA copies small arrays into its own buffer before `to` returns.
+        # This copy does not wait for the GPU. `starts` may be freed meanwhile, because CUDA copies
+        # small arrays into its own buffer before `to` returns.
         device_starts = torch.from_numpy(starts).to(device, non_blocking=True)
         return device_tokens[device_starts[:, None] + offsets].long() & (1 << bits) - 1
 
@@ -206,11 +197,8 @@ class ValidationWindows(IterableDataset[Batch]):
                 f"the validation text has {len(tokens)} tokens, but needs at least 2: add text"
             )
         self.tokens = np.asarray(tokens)
-        self.block_size = block_size
-        self.batch_size = batch_size
-        self.every = every
-        self.rank = rank
-        self.world_size = world_size
+        self.block_size, self.batch_size, self.every = block_size, batch_size, every
+        self.rank, self.world_size = rank, world_size
 
     def __iter__(self) -> Iterator[Batch]:
         full, rest = divmod(len(self.tokens) - 1, self.block_size)

@@ -3,9 +3,9 @@
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-from headscope.data.pieces import pieces
+from headscope.data.corpus import pieces
 from headscope.errors import UserError
 
 MAX_VOCAB_SIZE = 2**20
@@ -32,15 +32,10 @@ def train_bpe(
 
     if not 0 < sample_megabytes < math.inf:
         raise UserError(f"tokenizer.sample_megabytes={sample_megabytes} must be above 0 and finite")
-    if vocab_size < 257:
+    if not 257 <= vocab_size <= MAX_VOCAB_SIZE:
         raise UserError(
-            f"tokenizer.vocab_size={vocab_size} must be at least 257: the 256 bytes and the "
-            "end-of-text token"
-        )
-    if vocab_size > MAX_VOCAB_SIZE:
-        raise UserError(
-            f"tokenizer.vocab_size={vocab_size} must be at most {MAX_VOCAB_SIZE:,}; GPT-2 uses "
-            "50,257"
+            f"tokenizer.vocab_size={vocab_size} must be between 257 (the 256 bytes and the "
+            f"end-of-text token) and {MAX_VOCAB_SIZE:,}"
         )
     hf_tokenizer = HuggingFaceTokenizer(models.BPE())
     hf_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # GPT-2's pattern
@@ -49,10 +44,11 @@ def train_bpe(
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
+    small = (piece for text in texts for piece in pieces([text], size=PIECE))
     hf_tokenizer.train_from_iterator(
         (
             part
-            for piece in few_words(sample(small_pieces(texts), int(sample_megabytes * 1e6)))
+            for piece in few_words(sample(small, int(sample_megabytes * 1e6)))
             for part in split_long_runs(piece.decode())
         ),
         trainer,
@@ -68,11 +64,6 @@ def train_bpe(
             "text"
         )
     return ranks
-
-
-def small_pieces(texts: Iterable[str]) -> Iterator[str]:
-    for text in texts:
-        yield from pieces([text], size=PIECE)
 
 
 LONG_SPACE = re.compile(rb"\s{5,}")
@@ -115,10 +106,6 @@ def distinct(texts: list[bytes]) -> int:
         if size > MAX_DISTINCT:
             break
     return size
-
-
-def byte_count(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
 
 
 LONG_RUN = re.compile(r"\w{10000}|\s{10000}|[^\w\s]{10000}")

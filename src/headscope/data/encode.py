@@ -1,102 +1,136 @@
-"""Encodes a corpus into two files of tokens, on all cores. Continues after it was killed: the text
-of finished shards is read again, but not encoded again.
-"""
+"""Encodes a corpus: its documents are read in batches, which are encoded on all cores."""
 
 import copy
+import math
 import threading
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from headscope.data.bpe import byte_count
-from headscope.data.corpus import Corpus, Wanted
-from headscope.data.documents import Split
-from headscope.data.duplicates import Duplicates
+from headscope.data.corpus import HOLD_OUT, SPLITS, Corpus, Split
 from headscope.data.machine import process_cores
-from headscope.data.shards import (
-    SPLITS,
-    Counts,
-    Encoded,
-    Progress,
-    ShardWriter,
-    limits,
-    token_dtype,
-)
 from headscope.data.tokenizer import Tokenizer
-from headscope.stop import temporary_folder
 
 BATCH = 2**20
-"""Number of characters that a thread encodes at a time."""
-SHARD = 32
-"""Number of batches in a shard."""
+"""Number of bytes of text that a thread encodes at a time."""
 
-Track = Callable[[Iterable["Batch"], int | None], Iterable["Batch"]]
+CHUNK = 2**24
+"""Number of tokens that are checked or counted at a time, to limit memory use."""
+
+
+@dataclass
+class Batch:
+    """Text of one split to encode: pieces, each with whether a document begins with it. `size` is
+    its number of bytes."""
+
+    split: Split
+    pieces: list[tuple[bool, str]] = field(default_factory=list)
+    size: int = 0
+
+
+Track = Callable[[Iterator[Batch], int | None], Generator[Batch, None, None]]
 """A function of (batches, size of all text in bytes) that yields the same batches and shows the
 progress."""
 
 
 @dataclass
-class Batch:
-    """Text to encode: pieces, each with its split and whether a document begins with it. `size` is
-    its number of bytes, also if the pieces were encoded before and left out."""
+class Count:
+    """What one split has: at most `limit` tokens, the bytes of their text, and the digests of all
+    its documents, also of those that were left out."""
 
-    pieces: list[tuple[Split, bool, str]] = field(default_factory=list)
-    size: int = 0
+    limit: float
+    tokens: int = 0
+    text_bytes: int = 0
+    digests: set[bytes] = field(default_factory=set)
+
+    def take(self, tokens: np.ndarray, text_bytes: int, byte_lengths: np.ndarray) -> np.ndarray:
+        """Counts the tokens of a text of `text_bytes`, as far as the limit allows, and returns
+        them. If only a part is taken and the tokenizer loses text, the number of bytes of this part
+        is an estimate. `byte_lengths` (V,) are the bytes of each token in the vocabulary."""
+        taken = tokens[: int(min(len(tokens), self.limit - self.tokens))]
+        if len(taken) < len(tokens):
+            kept, total = (int(byte_lengths[part].sum()) for part in (taken, tokens))
+            text_bytes = text_bytes * kept // max(1, total)
+        self.tokens += len(taken)
+        self.text_bytes += text_bytes
+        return taken
+
+
+def new_counts(corpus: Corpus) -> dict[Split, Count]:
+    """Counts of nothing. If the number of tokens is limited, the validation split gets at most a
+    ninth of the tokens of the training split."""
+    limit = corpus.max_tokens
+    limits = (math.inf, math.inf) if limit is None else (limit, max(2, limit // (HOLD_OUT - 1)))
+    return {split: Count(limit) for split, limit in zip(SPLITS, limits, strict=True)}
 
 
 def encode_corpus(
-    folder: Path, corpus: Corpus, tokenizer: Tokenizer, track: Track
-) -> tuple[Progress, int]:
-    """Writes the tokens of a corpus to train.bin and validation.bin in `folder`, or completes them.
-    Returns the progress at the end, and the number of documents that are in both splits.
-
-    Raises UserError if the text cannot be read or the tokens cannot be written.
-    """
-    with ExitStack() as stack:
-        duplicates = stack.enter_context(Duplicates(folder / "documents.sqlite"))
-        writer = stack.enter_context(ShardWriter(folder, tokenizer, corpus.max_tokens))
-        reader = Reader(corpus, duplicates, writer.wants, done=writer.progress.pieces)
-        threads = process_cores()
-        pool = stack.enter_context(ThreadPoolExecutor(threads))
-        batches = iter(track(reader.batches(), corpus.size()))
-        stack.callback(getattr(batches, "close", lambda: None))  # ends a progress bar
-        own = OwnTokenizer(tokenizer)
-        encoded = in_order(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    counts: dict[Split, Count],
+    *,
+    splits: tuple[Split, ...] = SPLITS,
+    track: Track | None = None,
+) -> Generator[tuple[Split, np.ndarray], None, None]:
+    """Yields the tokens of the given splits in parts (n,), in the order of the text, each with its
+    split, and keeps `counts` up to date. Raises UserError if the text cannot be read."""
+    byte_lengths = tokenizer.byte_lengths()
+    threads = process_cores()
+    own = OwnTokenizer(tokenizer)
+    batches = read_batches(corpus, counts, splits)
+    if track:
+        batches = track(batches, corpus.size())
+    with closing(batches), ThreadPoolExecutor(threads) as pool:
+        for batch, tokens in in_order(
             pool, lambda batch: encode_batch(own.tokenizer, batch), batches, ahead=2 * threads
-        )
-        for number, (batch, tokens) in enumerate(encoded, start=1):
-            writer.write(Counter(split for split, _, _ in batch.pieces), tokens)
-            if number % SHARD == 0:
-                writer.end_shard()
-        writer.end_shard()
-        return writer.progress, duplicates.in_both()
+        ):
+            yield batch.split, counts[batch.split].take(tokens, batch.size, byte_lengths)
 
 
 def encode_validation(corpus: Corpus, tokenizer: Tokenizer) -> tuple[np.ndarray, int]:
-    """The tokens of the validation split, as `encode_corpus` would write them, and the number of
-    bytes of their text."""
-    limit = limits(corpus.max_tokens)["validation"]
-    byte_lengths = tokenizer.byte_lengths()
-    parts: list[np.ndarray] = []
-    text_bytes = 0
+    """The tokens of the validation split, as a token store has them, and the number of bytes of
+    their text."""
+    counts = new_counts(corpus)
+    encoded = encode_corpus(corpus, tokenizer, counts, splits=("validation",))
+    parts = [tokens for _, tokens in encoded]
+    return np.concatenate(parts), counts["validation"].text_bytes
 
-    def wanted(split: Split) -> bool:
-        return split == "validation" and sum(map(len, parts)) < limit
 
-    with temporary_folder() as folder, Duplicates(folder / "documents.sqlite") as duplicates:
-        for batch in Reader(corpus, duplicates, wanted, only="validation").batches():
-            for encoded in encode_batch(tokenizer, batch).values():
-                kept = encoded.first(limit - sum(map(len, parts)), byte_lengths)
-                parts.append(kept.tokens)
-                text_bytes += kept.text_bytes
-    tokens = np.concatenate([np.empty(0, token_dtype(tokenizer.vocab_size)), *parts])
-    return tokens, text_bytes
+def read_batches(
+    corpus: Corpus, counts: dict[Split, Count], splits: tuple[Split, ...]
+) -> Generator[Batch, None, None]:
+    """Reads the given splits of a corpus in batches, until `counts` have all tokens that they may.
+    Documents are compared by their digests, in `counts`."""
+    batches = {split: Batch(split) for split in splits}
+    compares = corpus.deduplicate or splits == SPLITS
+    for document in corpus.documents(
+        lambda split: split in splits and counts[split].tokens < counts[split].limit
+    ):
+        split = document.split
+        if compares and document.digest:
+            digest = document.digest()
+            is_new = not any(digest in count.digests for count in counts.values())
+            counts[split].digests.add(digest)
+            if corpus.deduplicate and not is_new:
+                continue
+        if split not in splits:
+            continue
+        begins = True
+        for piece in document.pieces:
+            batches[split].pieces.append((begins, piece))
+            batches[split].size += len(piece) if piece.isascii() else len(piece.encode())
+            begins = False
+            if batches[split].size >= BATCH:
+                yield batches[split]
+                batches[split] = Batch(split)
+        if begins:  # a document without text
+            batches[split].pieces.append((True, ""))
+    yield from batches.values()
 
 
 class OwnTokenizer(threading.local):
@@ -107,25 +141,16 @@ class OwnTokenizer(threading.local):
         self.tokenizer = copy.deepcopy(tokenizer)
 
 
-def encode_batch(tokenizer: Tokenizer, batch: Batch) -> dict[Split, Encoded]:
-    """The tokens of a batch for each split. If the tokenizer has an end-of-text token, it comes
-    before each document."""
-    begin = [] if tokenizer.end_of_text is None else [np.array([tokenizer.end_of_text])]
-    parts: dict[Split, list[np.ndarray]] = {}
-    documents: dict[Split, list[int]] = {split: [] for split in SPLITS}
-    lengths, text_bytes = dict.fromkeys(SPLITS, 0), dict.fromkeys(SPLITS, 0)
-    for split, begins, piece in batch.pieces:
-        if begins:
-            documents[split].append(lengths[split])
-        found = [*(begin if begins else []), tokenizer.encode(piece)]
-        parts.setdefault(split, []).extend(found)
-        lengths[split] += sum(map(len, found))
-        text_bytes[split] += byte_count(piece)
+def encode_batch(tokenizer: Tokenizer, batch: Batch) -> np.ndarray:
+    """The tokens of a batch (n,). If the tokenizer has an end-of-text token, it comes before each
+    document."""
     dtype = token_dtype(tokenizer.vocab_size)
-    return {
-        split: Encoded(np.concatenate(found).astype(dtype), documents[split], text_bytes[split])
-        for split, found in parts.items()
-    }
+    parts = [np.empty(0, dtype)]
+    for begins, piece in batch.pieces:
+        if begins and tokenizer.end_of_text is not None:
+            parts.append(np.array([tokenizer.end_of_text], dtype))
+        parts.append(tokenizer.encode(piece))
+    return np.concatenate(parts, dtype=dtype, casting="same_kind")
 
 
 def in_order(
@@ -143,51 +168,13 @@ def in_order(
         yield item, result.result()
 
 
-class Reader:
-    """Reads a corpus in batches, as far as text is `wanted`. Leaves out the pieces that are `done`,
-    and the pieces of other splits than `only` if that is given."""
+def token_dtype(vocab_size: int) -> type[np.unsignedinteger]:
+    return np.uint16 if vocab_size <= 2**16 else np.uint32
 
-    def __init__(
-        self,
-        corpus: Corpus,
-        duplicates: Duplicates,
-        wanted: Wanted,
-        *,
-        done: Counts | None = None,
-        only: Split | None = None,
-    ) -> None:
-        self.corpus = corpus
-        self.duplicates = duplicates
-        self.is_wanted = wanted
-        self.done = dict(done or dict.fromkeys(SPLITS, 0))
-        self.only = only
-        self.read: Counts = dict.fromkeys(SPLITS, 0)
 
-    def batches(self) -> Iterator[Batch]:
-        batch = Batch()
-        for document in self.corpus.documents(self.wanted):
-            if document.digest and (self.corpus.deduplicate or self.only is None):
-                is_new = self.duplicates.add(document.digest(), document.split)
-                if self.corpus.deduplicate and not is_new:
-                    continue
-            if self.only not in (None, document.split):
-                continue
-            begins = True
-            for piece in document.pieces:
-                self.add(batch, document.split, begins, piece)
-                begins = False
-                if batch.size >= BATCH:
-                    yield batch
-                    batch = Batch()
-            if begins:
-                self.add(batch, document.split, True, "")
-        yield batch
-
-    def add(self, batch: Batch, split: Split, begins: bool, piece: str) -> None:
-        self.read[split] += 1
-        batch.size += byte_count(piece)
-        if self.read[split] > self.done[split]:
-            batch.pieces.append((split, begins, piece))
-
-    def wanted(self, split: Split) -> bool:
-        return self.read[split] < self.done[split] or self.is_wanted(split)
+def text_per_token_byte(text_bytes: int, tokens: np.ndarray, byte_lengths: np.ndarray) -> float:
+    """The bytes of a text per byte of its tokens: 1 unless the tokenizer loses text. If the tokens
+    have no bytes, 1. `byte_lengths` (V,) are the bytes of each token in the vocabulary."""
+    starts = range(0, len(tokens), CHUNK)
+    token_bytes = sum(int(byte_lengths[tokens[start : start + CHUNK]].sum()) for start in starts)
+    return text_bytes / token_bytes if token_bytes else 1.0

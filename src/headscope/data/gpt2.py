@@ -7,7 +7,7 @@ from pathlib import Path
 import tiktoken
 from tiktoken.load import data_gym_to_mergeable_bpe_ranks
 
-from headscope.errors import UserError
+from headscope.errors import UserError, first_line
 
 SHA256 = {
     "vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
@@ -31,25 +31,22 @@ def gpt2_ranks(path: str | None = None) -> dict[bytes, int]:
     """Returns a dictionary from the bytes of each of GPT-2's 50256 tokens to the token's id. The
     end-of-text token is not included.
 
-    The vocabulary is in the two files `vocab.bpe` and `encoder.json`. If `path` is given, they are
-    read from this folder. Otherwise, they come from an installed package that contains them, from
-    tiktoken's cache, or from the network, in this order. The sha256 of the files is checked. Raises
-    UserError if the files are not found.
+    The vocabulary is in the files `vocab.bpe` and `encoder.json`. They are in the folder `path`, in
+    an installed package that contains them, in tiktoken's cache, or come from the network, in this
+    order. Their sha256 is checked. Raises UserError if the files are not found.
     """
     folder = Path(path) if path else _gpt2_package()
     if folder:
-        files = {name: folder / name for name in SHA256}
-        for name, file in files.items():
-            if not file.is_file():
-                raise UserError(f"tokenizer.path={path}: this folder has no file {name}")
-            if hashlib.sha256(file.read_bytes()).hexdigest() != SHA256[name]:
-                raise UserError(f"{file} is not GPT-2's {name}: its sha256 differs")
-        return data_gym_to_mergeable_bpe_ranks(
-            vocab_bpe_file=str(files["vocab.bpe"]),
-            encoder_json_file=str(files["encoder.json"]),
-            vocab_bpe_hash=SHA256["vocab.bpe"],  # in case tiktoken reads a cached copy
-            encoder_json_hash=SHA256["encoder.json"],
-        )
+        vocab, encoder = (str(folder / name) for name in SHA256)
+        try:
+            return data_gym_to_mergeable_bpe_ranks(
+                vocab, encoder, SHA256["vocab.bpe"], SHA256["encoder.json"]
+            )
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"tokenizer.path={folder} has not GPT-2's vocab.bpe and encoder.json: "
+                f"{first_line(error)}"
+            ) from error
     try:
         return tiktoken.get_encoding("gpt2")._mergeable_ranks
     except OSError as error:  # the base class of all errors of the library requests

@@ -4,13 +4,20 @@ import hashlib
 import json
 from collections.abc import Iterator
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
-from headscope.data.corpus import Corpus, Wanted
-from headscope.data.documents import Document, Split, hold_out
-from headscope.data.duplicates import digest
-from headscope.data.pieces import pieces
-from headscope.data.records import Template, arrow_rows
+from headscope.data.corpus import (
+    SPLITS,
+    Corpus,
+    Document,
+    Split,
+    Wanted,
+    digest,
+    hold_out,
+    pieces,
+)
+from headscope.data.own_files import Template, arrow_rows
 from headscope.errors import UserError
 
 ROWS = 100
@@ -46,16 +53,11 @@ class Hub(Corpus):
             raise UserError("data.name= is empty: name a dataset, such as roneneldan/TinyStories")
         if max_tokens is not None and max_tokens < 1:
             raise UserError(f"data.max_tokens={max_tokens} must be at least 1, or null for all")
-        self.dataset = name
-        self.name = name.replace("/", "-")
-        self.subset = subset
+        self.dataset, self.name = name, name.replace("/", "-")
         self.template = Template(column, template)
-        self.train_split = train_split
-        self.validation_split = validation_split
-        self.revision = revision
-        self.streaming = streaming
-        self.max_tokens = max_tokens
-        self.deduplicate = deduplicate
+        self.train_split, self.validation_split = train_split, validation_split
+        self.subset, self.revision, self.streaming = subset, revision, streaming
+        self.max_tokens, self.deduplicate = max_tokens, deduplicate
 
     def fingerprint(self) -> str:
         """The fingerprint depends only on the arguments of the constructor. So the fingerprint does
@@ -65,29 +67,28 @@ class Hub(Corpus):
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def documents(self, wanted: Wanted = lambda split: True) -> Iterator[Document]:
-        if self.validation_split:
-            sources: list[tuple[Split, str]] = [
-                ("train", self.train_split),
-                ("validation", self.validation_split),
-            ]
-            for split, source in sources:
-                texts = self._texts(source) if wanted(split) else iter(())
-                for text in texts:
-                    yield Document(split, pieces([text]), partial(digest, [text]))
-                    if not wanted(split):
-                        break
-            return
         number = 0
-        for split, text in hold_out(self._texts(self.train_split)):
+        for split, text in self._rows(wanted):
             number += 1
             yield Document(split, pieces([text]), partial(digest, [text]))
-            if not (wanted("train") or wanted("validation")):
-                break
-        if number < 2:
+        if number < 2 and not self.validation_split:
             raise UserError(
                 f"data.train_split={self.train_split} of {self.dataset} has {number} document, "
                 "so none can be held out: name a data.validation_split"
             )
+
+    def _rows(self, wanted: Wanted) -> Iterator[tuple[Split, str]]:
+        """Each text with its split, as far as text is `wanted`."""
+        if not self.validation_split:
+            rows = hold_out(self._texts(self.train_split))
+            yield from takewhile(lambda row: any(map(wanted, SPLITS)), rows)
+            return
+        for split, source in zip(SPLITS, (self.train_split, self.validation_split), strict=True):
+            if wanted(split):
+                for text in self._texts(source):
+                    yield split, text
+                    if not wanted(split):
+                        break
 
     def _texts(self, split: str) -> Iterator[str]:
         from datasets import load_dataset
@@ -95,13 +96,8 @@ class Hub(Corpus):
 
         columns = self.template.columns
         try:
-            rows: Any = load_dataset(
-                self.dataset,
-                self.subset,
-                split=split,
-                revision=self.revision,
-                streaming=self.streaming,
-            )
+            how = {"split": split, "revision": self.revision, "streaming": self.streaming}
+            rows: Any = load_dataset(self.dataset, self.subset, **how)
             known = rows.column_names  # None if a streamed dataset does not say so
             if known and set(columns) <= set(known):
                 rows = rows.select_columns(columns)
@@ -109,7 +105,7 @@ class Hub(Corpus):
                 for row in arrow_rows(batch):
                     if text := self.template.text(row, self.dataset):
                         yield text
-        except UserError:
+        except UserError:  # of the template
             raise
         except (OSError, ValueError, DatasetsError) as error:
             # The first line of the message gives the reason (no network, no such dataset or split).

@@ -18,13 +18,12 @@ def token_labels(tokens: Iterable[bytes]) -> list[str]:
     """One label for each token of a text. `tokens` contains the UTF-8 bytes of each token.
 
     - Whole characters are shown as `visible` returns them.
-    - If a character is split between tokens, each label shows which bytes of the character are in
-      the token: 多 1/3 (byte 1 of 3) in one token and 多 2–3/3 in the next.
+    - If a character is split between tokens, each label shows which of its bytes are in the token:
+      多 1/3 (byte 1 of 3) in one token and 多 2–3/3 in the next.
     - Bytes that are not part of a valid character are shown in hexadecimal: E5 A4.
-    - In a label, a space separates a split character or an invalid byte from the rest: "多 3/3 言
-      1/3".
+    - A space separates a split character or an invalid byte from the rest: "多 3/3 言 1/3".
     - A token without bytes, such as the end-of-text token, is shown as ∅. The bytes before and
-      after such a token never form a character together.
+      after it never form a character together.
     """
     tokens = list(tokens)
     # 0xFF never occurs in UTF-8, so it separates the bytes before and after an empty token.
@@ -35,9 +34,8 @@ def token_labels(tokens: Iterable[bytes]) -> list[str]:
 
 
 Byte = tuple[int, str, int, int]
-"""A byte of a text, described by four values: the index of its character in the text, the
-character, the position of the byte in the character (from 1), and the number of bytes of the
-character."""
+"""A byte of a text: the index of its character in the text, the character, the position of the byte
+in the character (from 1), and the number of bytes of the character."""
 
 
 def _bytes_of(text: str) -> Iterator[Byte]:
@@ -106,9 +104,8 @@ def visible_characters(text: str) -> list[str]:
 
 
 def split_characters(text: str) -> list[str]:
-    """Splits a text into characters as a reader counts them. Each of the following counts as one
-    character: a letter with its combining marks, a combination of emoji with joiners, and a code
-    point such as U+0007."""
+    """Splits a text into characters as a reader counts them. A letter with its combining marks is
+    one, and so is a combination of emoji with joiners, or a code point such as U+0007."""
     characters: list[str] = []
     for piece, after in pairwise([*PIECE.findall(text), " "]):
         last = characters[-1] if characters else " "

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from functools import partial
 
 from lightning.pytorch import LightningDataModule
 
@@ -47,28 +48,28 @@ class TokenDataModule(LightningDataModule):
         seed: int,
     ) -> None:
         super().__init__()
-        self.store = store
-        self.block_size = block_size
-        self.batch_size = batch_size
         self.accumulate = accumulate
-        self.validation_batch_size = validation_batch_size
-        self.validation_every = validation_every
-        self.final_every = final_every
-        self.seed = seed
+        self.validation_every, self.final_every = validation_every, final_every
+        self.train_tokens = store.train
+        self.train_batches = partial(
+            TrainingBatches, store.train, block_size=block_size, batch_size=batch_size, seed=seed
+        )
+        self.validation_windows = partial(
+            ValidationWindows,
+            store.validation,
+            block_size=block_size,
+            batch_size=validation_batch_size,
+        )
         # If a split is too short, raise UserError now, before training is set up.
-        TrainingBatches(store.train, block_size=block_size, batch_size=batch_size, seed=seed)
-        ValidationWindows(store.validation, block_size=block_size, batch_size=1)
+        self.train_batches()
+        self.validation_windows()
 
     def train_dataloader(self) -> Iterable[Batch]:
         assert self.trainer is not None
         device = self.trainer.strategy.root_device
         gpu = device.type == "cuda"
-        fits_on_gpu = gpu and self.store.train.nbytes <= MAX_BYTES_ON_GPU
-        batches = TrainingBatches(
-            self.store.train,
-            block_size=self.block_size,
-            batch_size=self.batch_size,
-            seed=self.seed,
+        fits_on_gpu = gpu and self.train_tokens.nbytes <= MAX_BYTES_ON_GPU
+        batches = self.train_batches(
             start=self.trainer.global_step * self.accumulate,
             rank=self.trainer.global_rank,
             world_size=self.trainer.world_size,
@@ -78,10 +79,7 @@ class TokenDataModule(LightningDataModule):
 
     def val_dataloader(self) -> ValidationWindows:
         assert self.trainer is not None
-        return ValidationWindows(
-            self.store.validation,
-            block_size=self.block_size,
-            batch_size=self.validation_batch_size,
+        return self.validation_windows(
             every=self.validation_every if self.trainer.state.fn == "fit" else self.final_every,
             rank=self.trainer.global_rank,
             world_size=self.trainer.world_size,

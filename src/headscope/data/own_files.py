@@ -1,22 +1,90 @@
-"""The user's own files as a corpus."""
+"""The user's own files as a corpus: text files, and rows of JSON Lines, CSV and Parquet files.
 
+Rows are read one by one, with the readers of Python and pyarrow. Those of the library `datasets`
+take the schema from the first megabytes of a file, guess types, and read a whole file at once if a
+line is damaged.
+"""
+
+import csv
 import glob
 import hashlib
-import inspect
+import io
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import replace
+import re
+import string
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any, BinaryIO
 
-from headscope.data.corpus import Corpus, Wanted
-from headscope.data.documents import Document, hold_out, one_document
-from headscope.data.duplicates import digest
-from headscope.data.pieces import pieces
-from headscope.data.records import Template, format_of, records
-from headscope.data.text_file import OPEN, file_sha256, text_chunks
-from headscope.errors import UserError
+from headscope.data.corpus import Corpus, Document, Wanted, digest, hold_out, one_document, pieces
+from headscope.data.text_file import OPEN, file_sha256, opened, text_chunks
+from headscope.errors import UserError, first_line
+
+Record = Mapping[str, Any]
+
+
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half of a character. JSON can contain it, but no encoding of Unicode can."""
+
+ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
+
+
+class Template:
+    """How a record becomes a text: a `column`, or a `template` such as "{question}\\n{answer}", in
+    which the values of the columns replace their names in braces, and a backslash with n or t is a
+    line end or a tab.
+
+    Raises UserError if the template is not valid.
+    """
+
+    def __init__(self, column: str, template: str | None) -> None:
+        self.key = f"data.column={column}" if template is None else f"data.template={template!r}"
+        self.is_column = template is None
+        if template is None:
+            self.parts: list[tuple[str, str | None]] = [("", column)]
+            return
+        try:
+            unescaped = re.sub(r"\\[nt\\]", lambda found: ESCAPES[found[0]], template)
+            parsed = list(string.Formatter().parse(unescaped))
+        except ValueError as error:
+            raise UserError(f"{self.key}: {error}") from None
+        for _, field, options, conversion in parsed:
+            if field is not None and (not field or options or conversion):
+                raise UserError(
+                    f"{self.key}: write the name of a column in braces, such as {{text}}; for a "
+                    "brace itself, write it twice"
+                )
+        self.parts = [(before, field) for before, field, _, _ in parsed]
+        if not self.columns:
+            raise UserError(f"{self.key} names no column: write one in braces, such as {{text}}")
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that the text is made of, each once."""
+        return list(dict.fromkeys(field for _, field in self.parts if field is not None))
+
+    def text(self, record: Record, source: str) -> str:
+        """The text of a record. It is empty if a column has no value. `source` names the data in
+        errors."""
+        for column in self.columns:
+            if column not in record:
+                raise UserError(
+                    f"{self.key}: {source} has no column {column}; its columns: "
+                    f"{', '.join(map(str, record))}"
+                )
+            value = record[column]
+            if value is None:
+                return ""
+            if not isinstance(value, str if self.is_column else str | int | float):
+                raise UserError(
+                    f"{self.key}: column {column} of {source} is {type(value).__name__}, not text"
+                )
+        text = "".join(
+            before + ("" if field is None else str(record[field])) for before, field in self.parts
+        )
+        return LONE_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 class TextFiles(Corpus):
@@ -44,32 +112,24 @@ class TextFiles(Corpus):
         template: str | None = None,
         deduplicate: bool = False,
     ) -> None:
-        if not path:
-            raise UserError("data.path= is empty: name a file, a folder or a glob")
-        try:
-            path.encode()
-        except UnicodeEncodeError:
+        if not path or LONE_SURROGATE.search(path):
             raise UserError(
-                f"data.path={path!a} is not valid UTF-8: rename the file or folder"
-            ) from None
+                f"data.path={path!a} must name a file, a folder or a glob, in valid UTF-8"
+            )
         self.path = path
         self.template = Template(column, template)
         self.deduplicate = deduplicate
         target = Path(path)
-        if target.exists() and not target.is_file() and not target.is_dir():
-            raise UserError(f"data.path={path} is a pipe, a socket or a device, not a file")
         if target.is_dir():
             self.files = _files_in(target)
-        elif target.is_file():
-            self.files = [target]
         else:
-            matches = sorted(Path(name) for name in glob.glob(path, recursive=True))
-            self.files = [file for file in matches if file.is_file()]
+            names = [path] if target.is_file() else glob.glob(path, recursive=True)
+            self.files = sorted(file for file in map(Path, names) if file.is_file())
         if not self.files:
-            problem = "is no file, folder or glob"
-            if target.is_dir():
-                problem = "has no .txt, .jsonl, .csv or .parquet file in it"
-            raise UserError(f"data.path={path} {problem}")
+            raise UserError(
+                f"data.path={path} names no file, and no folder with a .txt, .jsonl, .csv or "
+                ".parquet file"
+            )
 
     def fingerprint(self) -> str:
         hashes = "".join(map(file_sha256, self.files))
@@ -79,31 +139,10 @@ class TextFiles(Corpus):
         return hashlib.sha256((hashes + "unique" * self.deduplicate).encode()).hexdigest()
 
     def documents(self, wanted: Wanted = lambda split: True) -> Iterator[Document]:
-        blank = True
-
-        def watched(text: Iterable[str]) -> Generator[str, None, None]:
-            nonlocal blank
-            for piece in text:
-                blank = blank and not piece.strip()
-                yield piece
-
-        for document in self._documents():
-            used = watched(document.pieces)
-            yield replace(document, pieces=used)
-            if inspect.getgeneratorstate(used) == inspect.GEN_CREATED:
-                blank = False  # the text was not used, so nobody knows
-        if blank:
-            raise UserError(f"data.path={self.path} is empty, or has only white space")
-
-    def size(self) -> int | None:
-        plain = all(
-            format_of(file) is None and file.suffix.lower() not in OPEN for file in self.files
-        )
-        return sum(file.stat().st_size for file in self.files) if plain else None
-
-    def _documents(self) -> Iterator[Document]:
         texts = self._texts()
         first = list(islice(texts, 2))
+        if not first:
+            raise UserError(f"data.path={self.path} is empty")
         if len(first) == 1:
             # The text is read twice, because its last tenth begins at a place that depends on its
             # length.
@@ -115,6 +154,12 @@ class TextFiles(Corpus):
         for split, (compute_digest, chunks) in hold_out(chain(first, texts)):
             yield Document(split, pieces(chunks), compute_digest)
 
+    def size(self) -> int | None:
+        plain = all(
+            format_of(file) is None and file.suffix.lower() not in OPEN for file in self.files
+        )
+        return sum(file.stat().st_size for file in self.files) if plain else None
+
     def _texts(self) -> Iterator[tuple[Callable[[], bytes], Iterable[str]]]:
         """For each document, a function that computes its digest, and its text in chunks."""
         for file in self.files:
@@ -125,12 +170,8 @@ class TextFiles(Corpus):
                 continue
             chunks = text_chunks(file)
             for begin in chunks:  # a file without text is no document
-                yield partial(_digest_of, file), chain([begin], chunks)
+                yield partial(lambda file: digest(text_chunks(file)), file), chain([begin], chunks)
                 break
-
-
-def _digest_of(file: Path) -> bytes:
-    return digest(text_chunks(file))
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -140,3 +181,70 @@ def _files_in(folder: Path) -> list[Path]:
     return [file for file in files if file.name.endswith(endings)] or [
         file for file in files if format_of(file)
     ]
+
+
+def format_of(file: Path) -> str | None:
+    """The ending of a file with rows, also if it is compressed. None for other files."""
+    name = file.name.lower()
+    for ending in OPEN:
+        name = name.removesuffix(ending)
+    return next((ending for ending in READERS if name.endswith(ending)), None)
+
+
+def records(file: Path, columns: list[str]) -> Iterator[Record]:
+    """The rows of a file. Other columns than `columns` may be left out. Raises UserError if the
+    file cannot be read."""
+    read = READERS[format_of(file) or ""]
+    with opened(file) as stream:
+        try:
+            yield from read(stream, columns)
+        except (ValueError, csv.Error) as error:  # ValueError: also of json, pyarrow and UTF-8
+            raise UserError(f"{file} cannot be read: {first_line(error)}") from error
+
+
+def json_lines(stream: BinaryIO, columns: list[str]) -> Iterator[Record]:
+    for number, line in enumerate(stream, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"line {number}: {first_line(error)}") from None
+        if not isinstance(record, dict):
+            raise ValueError(f"line {number} is not a JSON object")
+        # A row may leave out a column that has no value.
+        yield dict.fromkeys(columns) | record if number > 1 else record
+
+
+def separated_values(stream: BinaryIO, columns: list[str], *, delimiter: str) -> Iterator[Record]:
+    csv.field_size_limit(2**31 - 1)  # the largest that every system takes; 128 KiB by default
+    text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+    yield from csv.DictReader(text, delimiter=delimiter)
+
+
+def parquet(stream: BinaryIO, columns: list[str]) -> Iterator[Record]:
+    from pyarrow.parquet import ParquetFile
+
+    file = ParquetFile(stream, buffer_size=2**20)  # by default, a whole column is read at once
+    names = file.schema_arrow.names
+    if not set(columns) <= set(names):
+        yield dict.fromkeys(names)
+        return
+    for batch in file.iter_batches(batch_size=32, columns=columns):  # few, as texts may be long
+        yield from arrow_rows(batch)
+
+
+def arrow_rows(table: Any) -> Iterator[Record]:
+    """The rows of a table of pyarrow, converted one by one to limit memory use."""
+    for row in zip(*table.columns, strict=True):
+        yield {name: value.as_py() for name, value in zip(table.column_names, row, strict=True)}
+
+
+READERS: dict[str, Callable[[BinaryIO, list[str]], Iterable[Record]]] = {
+    ".jsonl": json_lines,
+    ".ndjson": json_lines,
+    ".csv": partial(separated_values, delimiter=","),
+    ".tsv": partial(separated_values, delimiter="\t"),
+    ".parquet": parquet,
+}
+"""For the endings of files with records, the functions that read them."""

@@ -6,9 +6,7 @@ import string
 from collections.abc import Iterator
 from random import Random
 
-from headscope.data.corpus import Corpus, Wanted
-from headscope.data.documents import HOLD_OUT, Document
-from headscope.data.pieces import pieces
+from headscope.data.corpus import HOLD_OUT, Corpus, Document, Wanted, pieces
 from headscope.errors import UserError
 from headscope.seeds import mixed_seed
 
@@ -54,10 +52,8 @@ class Repeats(Corpus):
             raise UserError(
                 f"data.characters={characters} must be between 1 and {MAX_CHARACTERS:,}"
             )
-        for key, low, high in (
-            ("length", min_length, max_length),
-            ("copies", min_copies, max_copies),
-        ):
+        ranges = {"length": (min_length, max_length), "copies": (min_copies, max_copies)}
+        for key, (low, high) in ranges.items():
             if not 1 <= low <= high:
                 raise UserError(
                     f"data.min_{key}={low} must be at least 1, and at most data.max_{key}={high}"
@@ -69,10 +65,8 @@ class Repeats(Corpus):
                 f"data.characters={characters}: make the text longer"
             )
         self.alphabet = CHARACTERS[:alphabet]
-        self.lengths = (min_length, max_length)
-        self.copies = (min_copies, max_copies)
-        self.characters = characters
-        self.seed = seed
+        self.lengths, self.copies = ranges["length"], ranges["copies"]
+        self.characters, self.seed = characters, seed
 
     def fingerprint(self) -> str:
         parts = [self.alphabet, self.lengths, self.copies, self.characters, self.seed]

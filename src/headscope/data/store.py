@@ -2,9 +2,8 @@
 
 A store is a folder with four files. `train.bin` and `validation.bin` are raw arrays of tokens
 (uint16, or uint32 for a large vocabulary). `tokenizer.json` contains the tokenizer. `store.json`
-contains the name of the corpus, the type of the tokens, the numbers of documents, tokens and bytes
-of text, and checksums of the tokenizer and of each shard of the tokens. The folder's name ends in a
-fingerprint of the text and the tokenizer.
+contains a fingerprint of the text and the options of the tokenizer, the type of the tokens, the
+numbers of documents, tokens and bytes of text, and checksums of the tokenizer and the tokens.
 
 Opening a store verifies all checksums. Then the file `verified.json` says when the files were
 changed last, so that they are verified again only after a change.
@@ -13,26 +12,23 @@ changed last, so that they are verified again only after a change.
 import hashlib
 import json
 import stat
-from contextlib import suppress
+import zlib
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from headscope.data.shards import (
-    CHUNK,
-    SPLITS,
-    check_shards,
-    text_per_token_byte,
-    token_dtype,
-)
+from headscope.data import encode
+from headscope.data.corpus import SPLITS, Corpus
 from headscope.data.tokenizer import Tokenizer, tokenizer_from_state
 from headscope.errors import UserError
-from headscope.files import parse_json, read_json, write_atomically
+from headscope.files import parse_json, read_json, replacing, write_atomically
 
-FORMAT = 2
+FORMAT = 3
 DESCRIPTION, TOKENIZER, VERIFIED = "store.json", "tokenizer.json", "verified.json"
+TOKENS = {split: f"{split}.bin" for split in SPLITS}
 
 
 @dataclass(frozen=True)
@@ -54,14 +50,45 @@ class TokenStore:
         return self.folder.name
 
 
-def open_store(folder: Path, *, expect: dict[str, Any] | None = None) -> TokenStore:
-    """Opens the store in `folder`. The file store.json in this folder must contain the entries of
-    `expect`.
+def write_store(
+    folder: Path, corpus: Corpus, tokenizer: Tokenizer, fingerprint: str, track: encode.Track | None
+) -> int:
+    """Encodes a corpus into the files of a store. Returns the number of different documents that
+    are in both splits.
+
+    Raises UserError if the text cannot be read, if a split has no text, or if the tokens cannot be
+    written.
+    """
+    counts = encode.new_counts(corpus)
+    checksums = dict.fromkeys(SPLITS, 0)
+    with ExitStack() as stack:
+        files = {
+            split: stack.enter_context(replacing(folder / name)) for split, name in TOKENS.items()
+        }
+        encoded = encode.encode_corpus(corpus, tokenizer, counts, track=track)
+        for split, tokens in stack.enter_context(closing(encoded)):
+            files[split].write(tokens.data)
+            checksums[split] = zlib.crc32(tokens.data, checksums[split])
+    description = _described(tokenizer) | {"fingerprint": fingerprint}
+    for split, count in counts.items():
+        if not count.tokens:
+            raise UserError(f"data={corpus.name} has no text for the {split} split")
+        description[f"{split}_tokens"] = count.tokens
+        description[f"{split}_bytes"] = count.text_bytes
+        description[f"{split}_crc32"] = checksums[split]
+    state = json.dumps(tokenizer.state(), indent=1, ensure_ascii=False)
+    write_atomically(folder / TOKENIZER, state)
+    write_atomically(folder / DESCRIPTION, json.dumps(description, indent=1))
+    return len(counts["train"].digests & counts["validation"].digests)
+
+
+def open_store(folder: Path, *, fingerprint: str | None = None) -> TokenStore:
+    """Opens the store in `folder`. If a `fingerprint` is given, the store must have it.
 
     Raises UserError if the store is incomplete, or if its files do not match store.json.
     """
     try:
-        for name in (DESCRIPTION, TOKENIZER, *(f"{split}.bin" for split in SPLITS)):
+        for name in (DESCRIPTION, TOKENIZER, *TOKENS.values()):
             # A symbolic link is not allowed either, because it could point to any file.
             if not stat.S_ISREG((folder / name).lstat().st_mode):
                 raise ValueError(f"{name} is not a regular file")
@@ -69,69 +96,63 @@ def open_store(folder: Path, *, expect: dict[str, Any] | None = None) -> TokenSt
         if not isinstance(description, dict):
             raise ValueError(f"{DESCRIPTION} is not a JSON object")
         tokenizer = tokenizer_from_state(parse_json(folder / TOKENIZER))
-        dtype = np.dtype(token_dtype(tokenizer.vocab_size))
-        expected = {"format": FORMAT, "vocab_size": tokenizer.vocab_size, "dtype": dtype.name}
-        expected["tokenizer_sha256"] = tokenizer_sha256(tokenizer)
-        for key, value in (expected | (expect or {})).items():
+        expected = _described(tokenizer) | ({"fingerprint": fingerprint} if fingerprint else {})
+        for key, value in expected.items():
             found = description.get(key)
             if type(found) is not type(value) or found != value:
                 raise ValueError(f"{DESCRIPTION} says {key}={str(found)[:80]!r}, not {value!r}")
         tokens = {
-            split: _map_tokens(folder / f"{split}.bin", dtype, description.get(f"{split}_tokens"))
-            for split in SPLITS
+            split: _map_tokens(folder / name, expected["dtype"], description.get(f"{split}_tokens"))
+            for split, name in TOKENS.items()
         }
         if read_json(folder / VERIFIED) != (stamps := _stamps(folder)):
             for split, array in tokens.items():
-                check_tokens(array, description.get(f"{split}_shards"), tokenizer.vocab_size)
+                _check_tokens(array, description.get(f"{split}_crc32"), tokenizer.vocab_size)
             with suppress(UserError):  # the folder may be read-only
                 write_atomically(folder / VERIFIED, json.dumps(stamps))
-        ratio = _text_per_token_byte(tokens["validation"], tokenizer, description)
+        text_bytes = description.get("validation_bytes")
+        if type(text_bytes) is not int or not 0 <= text_bytes < 2**53:
+            raise ValueError(f"{DESCRIPTION} says validation_bytes={str(text_bytes)[:80]}")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{folder} is not a token store ({reason}): delete it") from error
+    ratio = encode.text_per_token_byte(text_bytes, tokens["validation"], tokenizer.byte_lengths())
     return TokenStore(folder=folder, tokenizer=tokenizer, text_per_token_byte=ratio, **tokens)
 
 
-def _text_per_token_byte(
-    tokens: np.ndarray, tokenizer: Tokenizer, description: dict[str, Any]
-) -> float:
-    """The bytes of the validation text per byte of its tokens. In a store from before headscope
-    counted the bytes of the text, 1."""
-    text_bytes = description.get("validation_bytes")
-    if text_bytes is None:
-        return 1.0
-    if type(text_bytes) is not int or not 0 <= text_bytes < 2**53:
-        raise ValueError(f"{DESCRIPTION} says validation_bytes={str(text_bytes)[:80]}")
-    return text_per_token_byte(text_bytes, tokens, tokenizer.byte_lengths())
+def _described(tokenizer: Tokenizer) -> dict[str, Any]:
+    """The entries of store.json that the tokenizer determines."""
+    state = json.dumps(tokenizer.state(), sort_keys=True)
+    return {
+        "format": FORMAT,
+        "vocab_size": tokenizer.vocab_size,
+        "dtype": np.dtype(encode.token_dtype(tokenizer.vocab_size)).name,
+        "tokenizer_sha256": hashlib.sha256(state.encode()).hexdigest(),
+    }
 
 
-def _map_tokens(file: Path, dtype: np.dtype, count: Any) -> np.ndarray:
+def _map_tokens(file: Path, dtype: str, count: Any) -> np.ndarray:
     """Memory-maps a file of `count` tokens. Raises ValueError if the file has another size."""
     size = file.stat().st_size
-    if type(count) is not int or count < 1 or size != count * dtype.itemsize:
-        raise ValueError(
-            f"{file.name} has {size:,} bytes, and store.json says {str(count)[:80]} tokens"
-        )
+    if type(count) is not int or count < 1 or size != count * np.dtype(dtype).itemsize:
+        raise ValueError(f"{file.name} has {size:,} bytes, not {str(count)[:80]} tokens")
     return np.memmap(file, dtype=dtype, mode="r")
 
 
-def check_tokens(tokens: np.ndarray, shards: Any, vocab_size: int) -> None:
-    """Raises ValueError unless the tokens have the checksums of `shards` and are in the
-    vocabulary."""
-    check_shards(tokens, shards)
-    for start in range(0, len(tokens), CHUNK):
-        if tokens[start : start + CHUNK].max() >= vocab_size:
+def _check_tokens(tokens: np.ndarray, checksum: Any, vocab_size: int) -> None:
+    """Raises ValueError unless the tokens have this CRC-32 and are in the vocabulary."""
+    found = 0
+    for start in range(0, len(tokens), encode.CHUNK):
+        chunk = tokens[start : start + encode.CHUNK]
+        if chunk.max() >= vocab_size:
             raise ValueError("a token is not in the vocabulary")
+        found = zlib.crc32(chunk.data, found)
+    if type(checksum) is not int or found != checksum:
+        raise ValueError("the checksum of the tokens differs")
 
 
 def _stamps(folder: Path) -> list[list[int]]:
     """Numbers that differ after any change of a file of tokens, or of the description: the kernel
     sets the time of the last change itself, so a program cannot restore it."""
-    names = [*(f"{split}.bin" for split in SPLITS), DESCRIPTION]
-    stats = [(folder / name).stat() for name in names]
+    stats = [(folder / name).stat() for name in (*TOKENS.values(), DESCRIPTION)]
     return [[each.st_dev, each.st_ino, each.st_size, each.st_ctime_ns] for each in stats]
-
-
-def tokenizer_sha256(tokenizer: Tokenizer) -> str:
-    content = json.dumps(tokenizer.state(), sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()

@@ -13,7 +13,7 @@ import numpy as np
 import tiktoken
 from tiktoken_ext.openai_public import r50k_pat_str
 
-from headscope.data.base_tokenizer import END_OF_TEXT, Tokenizer, check_utf8
+from headscope.data.base_tokenizer import END_OF_TEXT, Tokenizer
 from headscope.data.bpe import MAX_VOCAB_SIZE, train_bpe
 from headscope.data.char_tokenizer import CODE_POINTS, CharTokenizer, code_points
 from headscope.data.gpt2 import gpt2_ranks
@@ -52,10 +52,6 @@ class TiktokenTokenizer(Tokenizer):
             return self.token_of_byte[np.frombuffer(text.encode(), dtype=np.uint8)]
         return self.encoding.encode_to_numpy(text, disallowed_special=())
 
-    def encode_prompt(self, text: str) -> list[int]:
-        check_utf8(text)
-        return self.encoding.encode_ordinary(text)
-
     def token_bytes(self, token: int) -> bytes:
         if token >= self.end_of_text:
             return b""
@@ -90,19 +86,19 @@ def tokenizer_from_state(state: dict[str, Any]) -> Tokenizer:
             "ranks": str(ranks),
             "end_of_text": int(end_of_text),
         }:
-            if PATTERNS.get(name) == pattern:
-                token_of = _ranks_from_text(ranks)
-                if are_ranks(token_of) and end_of_text == len(token_of):
-                    made = tiktoken_tokenizer(name, token_of)
-                    made.vocab_size = _rows(state, made.vocab_size)
-                    return made
+            token_of = _ranks_from_text(ranks)
+            if (
+                PATTERNS.get(name) == pattern
+                and are_ranks(token_of)
+                and end_of_text == len(token_of)
+            ):
+                return _with_rows(tiktoken_tokenizer(name, token_of), state)
         case {"kind": "tokenizers", "json": str(text)}:
             # Few models need the library `tokenizers`, so it is imported only here.
             from headscope.data.tokenizers_tokenizer import TokenizersTokenizer
 
-            imported = TokenizersTokenizer(text, end_of_text=state.get("end_of_text"))
-            imported.vocab_size = _rows(state, imported.vocab_size)
-            return imported
+            made = TokenizersTokenizer(text, end_of_text=state.get("end_of_text"))
+            return _with_rows(made, state)
     raise UserError("this is not a tokenizer that headscope saved")
 
 
@@ -120,16 +116,18 @@ def with_vocab_size(tokenizer: Tokenizer, vocab_size: int) -> Tokenizer:
     return copy
 
 
-def _rows(state: dict[str, Any], tokens: int) -> int:
-    """The number of rows of the embedding, from a state. By default, the number of `tokens`. Raises
-    UserError if it is not a number or out of range."""
+def _with_rows(tokenizer: Tokenizer, state: dict[str, Any]) -> Tokenizer:
+    """Sets the number of rows of the embedding from a state. By default, it is the number of
+    tokens. Raises UserError if it is not a number or out of range."""
+    tokens = tokenizer.vocab_size
     rows = state.get("vocab_size", tokens)
     if type(rows) is not int or not tokens <= rows <= max(tokens, MAX_VOCAB_SIZE):
         raise UserError(
             f"the tokenizer has {tokens} tokens, which do not fit in a vocabulary of "
             f"{str(rows)[:80]}: the files do not belong together"
         )
-    return rows
+    tokenizer.vocab_size = rows
+    return tokenizer
 
 
 def are_ranks(ranks: dict[bytes, int]) -> bool:

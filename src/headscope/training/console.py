@@ -1,6 +1,6 @@
 """Prints lines on the console, and shows how the preparation of the data progresses."""
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 
 from rich.console import Console
 from rich.progress import (
@@ -22,7 +22,9 @@ def say(console: Console, line: str, style: str | None = None) -> None:
     console.print(printable(line), style=style, highlight=False, soft_wrap=True, markup=False)
 
 
-def track(batches: Iterable[Batch], size: int | None, *, console: Console) -> Iterable[Batch]:
+def track(
+    batches: Iterable[Batch], size: int | None, *, console: Console
+) -> Generator[Batch, None, None]:
     """Yields the batches of a corpus, and shows a progress bar while they are encoded, with the
     speed and the time left if `size`, the number of bytes, is known. If the output is not a
     terminal, prints one line instead."""
