@@ -122,7 +122,7 @@ def checksum(name: str, tensor: Tensor) -> int:
 def data_of(tensor: Tensor) -> memoryview:
     """The bytes of a tensor in memory."""
     assert sys.byteorder == "little"  # the byte order of safetensors
-    return memoryview(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 @dataclass(frozen=True)

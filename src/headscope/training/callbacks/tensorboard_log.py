@@ -35,7 +35,10 @@ def add_image(
         colorspace=3,
         encoded_image_string=png.getvalue(),
     )
-    metadata = SummaryMetadata(summary_description=description)
+    metadata = SummaryMetadata(
+        plugin_data=SummaryMetadata.PluginData(plugin_name="images"),
+        summary_description=description,
+    )
     _write(writer, Summary(value=[Summary.Value(tag=tag, image=encoded, metadata=metadata)]), step)
 
 
