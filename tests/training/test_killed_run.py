@@ -6,8 +6,11 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 import torch
 from running import DRAWN, ROOT, SMALL, Script, events
+
+pytestmark = pytest.mark.slow
 
 
 def weights(run: str) -> dict[str, torch.Tensor]:
@@ -23,6 +26,7 @@ def assert_same_weights(one: str, other: str) -> None:
 KILLED = """
 import os, runpy, signal, sys
 
+import pytest
 import torch
 
 def die(*args, **options):

@@ -24,6 +24,8 @@ from running import Script, events
 
 from headscope.checkpoint import read
 
+pytestmark = pytest.mark.slow
+
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 STEPS = [

@@ -18,6 +18,8 @@ from headscope.files import write_atomically
 from headscope.training.checkpoint_io import AtomicCheckpointIO, copy_checkpoint
 from headscope.training.module import LanguageModel
 
+pytestmark = pytest.mark.slow
+
 RUN = [*SMALL, "callbacks.heads.windows=1", "trainer.val_batch_size=2", "trainer.batch_size=2"]
 
 
