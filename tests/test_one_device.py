@@ -10,7 +10,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
-from choices import EACH
+from choices import every_part
 from small_gpt import fresh, variant
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -25,7 +25,6 @@ from headscope.training.muon import Muon
 from headscope.training.objective import Objective
 
 GPU = torch.device("meta")
-every_part = pytest.mark.parametrize("pair", EACH, ids="-".join)
 
 
 @pytest.fixture(autouse=True)

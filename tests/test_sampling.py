@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoint_files import configuration, content
-from choices import EACH
+from choices import every_part
 from running import Script
 from small_gpt import gpt, some_tokens, variant
 from torch import Tensor
@@ -207,7 +207,7 @@ def test_the_compiled_step_in_lower_precision_is_about_as_exact_as_next_logits(
 
 @torch.no_grad()
 @pytest.mark.parametrize("end_of_text", [None, int(TEXTS[0, 5])])
-@pytest.mark.parametrize("pair", EACH, ids=str)
+@every_part
 def test_the_exported_step_of_every_model_choice_gives_the_logits_of_next_logits(
     pair: tuple[str, str], end_of_text: int | None
 ) -> None:

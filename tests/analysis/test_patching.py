@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from choices import EACH
+from choices import every_part
 from induction_circuit import VOCAB, induction_circuit
 from small_gpt import gpt, variant
 from torch import Tensor
@@ -42,7 +42,7 @@ def by_hand(model: GPT, text: Tensor, other: Tensor, layer: int, head: int, posi
 
 @torch.no_grad()
 @pytest.mark.parametrize("position", [None, 3, 6])
-@pytest.mark.parametrize("pair", EACH, ids="-".join)
+@every_part
 def test_each_head_is_replaced_as_by_hand(pair, position):
     model = gpt(**variant(pair))
     found = patch_heads(model, CLEAN, CORRUPTED, METRIC, position=position, max_batch=3)

@@ -2,14 +2,13 @@
 
 import pytest
 import torch
-from choices import PAIRS, parts
+from choices import every_pair, parts
 from small_gpt import gpt, some_tokens, variant
 
 from headscope.generation import generate_tokens
 from headscope.nn import GPT
 from headscope.nn.cache import cache_bytes_per_token, make_cache
 
-every_pair = pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 BY_PARTS = [[10], [1] * 10, [4, 1, 1, 3, 1], [1, 9]]
 
 

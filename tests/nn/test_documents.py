@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from choices import EACH, PAIRS
+from choices import every_pair, every_part
 from small_gpt import gpt, loss_of, variant
 from torch import Tensor
 
@@ -19,8 +19,6 @@ END = 10
 RELATIVE = ("rotary", "alibi", "relative", "none")
 """Positions of which a score sees only the distance."""
 
-every_pair = pytest.mark.parametrize("pair", PAIRS, ids="-".join)
-every_part = pytest.mark.parametrize("pair", EACH, ids="-".join)
 close = {"rtol": 1e-4, "atol": 1e-5}
 
 

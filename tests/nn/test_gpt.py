@@ -4,14 +4,13 @@ import math
 
 import pytest
 import torch
-from choices import ATTENTIONS, EACH, HEADS, PAIRS, POSITIONS, parts
+from choices import ATTENTIONS, HEADS, POSITIONS, every_pair, every_part, parts
 from small_gpt import fresh, gpt, make_gpt, some_tokens
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from headscope.nn import Learned, Rotary, Sinusoidal
 from headscope.nn.cache import cache_bytes_per_token
 
-every_pair = pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 every_attention = pytest.mark.parametrize("attention", ATTENTIONS)
 
 
@@ -180,7 +179,7 @@ def test_dropout_draws_anew_in_training_and_never_in_evaluation():
 
 
 @pytest.mark.parametrize("layers", [1, 8])
-@pytest.mark.parametrize("pair", EACH, ids="-".join)
+@every_part
 def test_fresh_weights_have_the_spread_of_gpt_2(pair, layers):
     sizes = {"vocab_size": 500, "block_size": 20, "embed_dim": 96, "layers": layers}
     options = parts(*pair, qk_norm=True) | {"bias": True, "qkv_bias": True, "tied_head": False}

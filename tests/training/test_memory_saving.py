@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from choices import EACH
+from choices import every_part
 from small_gpt import gpt, some_tokens, variant
 from torch import Tensor, nn
 
@@ -19,7 +19,6 @@ from headscope.nn import GPT, relu_squared
 from headscope.training.compiling import compile_in_place
 from headscope.training.objective import LOGIT_BYTES, Objective, logit_bytes
 
-every_part = pytest.mark.parametrize("pair", EACH, ids="-".join)
 TESTS = Path(__file__).parents[1]
 BATCH = (some_tokens()[:, :-1], some_tokens()[:, 1:])
 
