@@ -30,7 +30,6 @@ every_pair = pytest.mark.parametrize(
     ("name", "position"),
     [pytest.param(*pair, marks=[pytest.mark.slow] * (pair not in EACH)) for pair in PAIRS],
 )
-every_mask = pytest.mark.parametrize("kind", MASKS)
 both_paths = pytest.mark.parametrize("weights", [False, True], ids=["fused", "explicit"])
 
 

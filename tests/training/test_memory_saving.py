@@ -42,14 +42,14 @@ def bit_identical(one: list[Tensor], other: list[Tensor]) -> bool:
 
 
 @every_part
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_activation_checkpointing_gives_bit_identical_gradients(pair, dropout):
-    model = gpt(**variant(pair), dropout=dropout)
-    stored = step(model)
-    assert bit_identical(stored, step(model, checkpointing=True))
-    if dropout:
-        torch.manual_seed(3)
-        assert stored[0] != Objective(model, chunk_tokens=None).loss(*BATCH)
+def test_activation_checkpointing_gives_bit_identical_gradients(pair):
+    for dropout in [0.0, 0.3]:
+        model = gpt(**variant(pair), dropout=dropout)
+        stored = step(model)
+        assert bit_identical(stored, step(model, checkpointing=True))
+        if dropout:
+            torch.manual_seed(3)
+            assert stored[0] != Objective(model, chunk_tokens=None).loss(*BATCH)
 
 
 def test_activation_checkpointing_in_bf16_gives_bit_identical_gradients():
@@ -106,22 +106,24 @@ def test_activation_checkpointing_halves_the_memory_for_backward():
 
 
 @every_part
-@pytest.mark.parametrize("rows", [1, 5, 17])
-def test_a_chunked_loss_and_its_gradients_equal_the_plain_ones(pair, rows):
+def test_a_chunked_loss_and_its_gradients_equal_the_plain_ones(pair):
     """Covers tied and untied output heads."""
-    model = gpt(**variant(pair))
-    torch.testing.assert_close(step(model, chunk_tokens=rows), step(model), rtol=1e-5, atol=1e-6)
+    for rows in [1, 5, 17]:
+        model = gpt(**variant(pair))
+        torch.testing.assert_close(
+            step(model, chunk_tokens=rows), step(model), rtol=1e-5, atol=1e-6
+        )
 
 
 @pytest.mark.parametrize("tied_head", [True, False])
 @pytest.mark.parametrize("logit_cap", [None, 3.0])
-@pytest.mark.parametrize("checkpointing", [True, False])
 def test_a_chunked_loss_with_logit_cap_and_activation_checkpointing(
     tied_head, logit_cap, checkpointing
 ):
-    model = gpt(tied_head=tied_head, logit_cap=logit_cap, dropout=0.2)
-    chunked = step(model, chunk_tokens=4, checkpointing=checkpointing)
-    torch.testing.assert_close(chunked, step(model), rtol=1e-5, atol=1e-6)
+    for checkpointing in [True, False]:
+        model = gpt(tied_head=tied_head, logit_cap=logit_cap, dropout=0.2)
+        chunked = step(model, chunk_tokens=4, checkpointing=checkpointing)
+        torch.testing.assert_close(chunked, step(model), rtol=1e-5, atol=1e-6)
 
 
 def computed_logits(objective: Objective) -> tuple[int, int]:
@@ -141,9 +143,9 @@ def test_chunks_of_logits_are_computed_twice_and_not_stored(chunk_tokens, rows):
     assert computed_logits(Objective(gpt(), chunk_tokens=chunk_tokens)) == (rows, 2 * 18)
 
 
-@pytest.mark.parametrize("chunk_tokens", [18, 0, None, "auto"])
-def test_logits_of_a_single_chunk_are_computed_once(chunk_tokens):
-    assert computed_logits(Objective(gpt(), chunk_tokens=chunk_tokens)) == (18, 18)
+def test_logits_of_a_single_chunk_are_computed_once():
+    for chunk_tokens in [18, 0, None, "auto"]:
+        assert computed_logits(Objective(gpt(), chunk_tokens=chunk_tokens)) == (18, 18)
 
 
 def test_auto_chunks_have_64_mib_of_logits_and_a_small_batch_is_one_chunk():

@@ -105,30 +105,30 @@ def as_it_is(position: Rotary) -> Rotary:
     return position
 
 
-@both
-@pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize(
     "moved", [as_it_is, in_bf16, in_bf16_as_part_of_a_model, in_bf16_and_back, in_fp16]
 )
-def test_in_bf16_only_the_result_is_rounded_however_far_out(moved, autocast, interleaved):
-    position = moved(rotary(32, block_size=1100, interleaved=interleaved))
-    assert position.cos.dtype == position.sin.dtype == torch.float32
-    q, k = some(1, 2, 1100, 32).bfloat16(), some(1, 1, 1100, 32).bfloat16()
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-        turned = position.rotate(q, k)
-    for ours, plain in zip(turned, (q, k), strict=True):
-        assert ours.dtype == torch.bfloat16
-        expected = by_complex_numbers(plain, base=10000.0, interleaved=interleaved)
-        torch.testing.assert_close(ours.double(), expected, rtol=2**-8, atol=1e-6)
+def test_in_bf16_only_the_result_is_rounded_however_far_out(moved):
+    for interleaved in [False, True]:
+        for autocast in [False, True]:
+            position = moved(rotary(32, block_size=1100, interleaved=interleaved))
+            assert position.cos.dtype == position.sin.dtype == torch.float32
+            q, k = some(1, 2, 1100, 32).bfloat16(), some(1, 1, 1100, 32).bfloat16()
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+                turned = position.rotate(q, k)
+            for ours, plain in zip(turned, (q, k), strict=True):
+                assert ours.dtype == torch.bfloat16
+                expected = by_complex_numbers(plain, base=10000.0, interleaved=interleaved)
+                torch.testing.assert_close(ours.double(), expected, rtol=2**-8, atol=1e-6)
 
 
 @both
-@pytest.mark.parametrize("queries", [1, 3, 40])
-def test_the_last_queries_are_turned_by_their_own_places(queries, interleaved):
-    q, k = some(2, 3, queries, 8), some(2, 1, 40, 8)
-    ours, _ = rotary(interleaved=interleaved).rotate(q, k)
-    expected = by_complex_numbers(q, base=10000.0, interleaved=interleaved, first=40 - queries)
-    torch.testing.assert_close(ours.double(), expected, rtol=0, atol=2e-6)
+def test_the_last_queries_are_turned_by_their_own_places(interleaved):
+    for queries in [1, 3, 40]:
+        q, k = some(2, 3, queries, 8), some(2, 1, 40, 8)
+        ours, _ = rotary(interleaved=interleaved).rotate(q, k)
+        expected = by_complex_numbers(q, base=10000.0, interleaved=interleaved, first=40 - queries)
+        torch.testing.assert_close(ours.double(), expected, rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("head_dim", [1, 7])
