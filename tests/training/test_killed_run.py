@@ -26,7 +26,6 @@ def assert_same_weights(one: str, other: str) -> None:
 KILLED = """
 import os, runpy, signal, sys
 
-import pytest
 import torch
 
 def die(*args, **options):
