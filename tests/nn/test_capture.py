@@ -150,17 +150,17 @@ def test_whoever_asks_for_weights_inside_gets_them(model):
     assert all(torch.equal(seen, weights) for seen in captured)
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_the_mode_comes_back_also_after_an_error(model, training):
-    model.train(training)
-    attention_weights(model, some_tokens())
-    assert all(module.training == training for module in model.modules())
-    with pytest.raises(ValueError, match="10 tokens"):
-        attention_weights(model, torch.zeros(1, 10, dtype=torch.long))
-    with pytest.raises(KeyboardInterrupt), captured_attention(model):
-        raise KeyboardInterrupt
-    assert not any(layer._forward_hooks for layer in attentions(model))
-    assert all(module.training == training for module in model.modules())
+def test_the_mode_comes_back_also_after_an_error(model):
+    for training in [True, False]:
+        model.train(training)
+        attention_weights(model, some_tokens())
+        assert all(module.training == training for module in model.modules())
+        with pytest.raises(ValueError, match="10 tokens"):
+            attention_weights(model, torch.zeros(1, 10, dtype=torch.long))
+        with pytest.raises(KeyboardInterrupt), captured_attention(model):
+            raise KeyboardInterrupt
+        assert not any(layer._forward_hooks for layer in attentions(model))
+        assert all(module.training == training for module in model.modules())
 
 
 def test_a_watcher_may_be_watched_and_both_see_what_is_read_inside_both(model):

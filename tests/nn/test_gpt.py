@@ -32,12 +32,6 @@ def test_one_layer_tells_no_order_without_an_encoding_that_is_seen(position):
     assert unseen == (position in ("none", "index", "normalized"))
 
 
-@pytest.mark.parametrize("position", POSITIONS.values(), ids=POSITIONS)
-def test_more_tokens_than_block_size_are_refused(position):
-    with pytest.raises(ValueError, match=r"11 tokens.*block_size=10\b"):
-        gpt(position=position)(some_tokens(11))
-
-
 def test_sequences_of_a_batch_do_not_see_each_other():
     model, tokens = gpt(), some_tokens(batch=4)
     torch.testing.assert_close(model(tokens)[2:3], model(tokens[2:3]))

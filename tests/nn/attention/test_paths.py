@@ -145,12 +145,17 @@ def test_dropout_keeps_the_mean(name, weights):
     assert (off < 5 * many.std(dim=0) / 3_000**0.5).all()
 
 
-BIASES = ["alibi", "relative", "head_bias"]
+FAR = [None, "rotary", "alibi", "relative", "head_bias"]
 
 
-@pytest.mark.parametrize("autocast", [False, True])
-@pytest.mark.parametrize("position", [None, "rotary", *BIASES])
-@pytest.mark.parametrize("name", ["multi_head", "grouped_query", "stacked_heads"])
+@pytest.mark.parametrize(
+    ("name", "position", "autocast"),
+    [
+        *(("multi_head", position, autocast) for position in FAR for autocast in (False, True)),
+        *(("grouped_query", position, True) for position in (None, "relative")),
+        *(("stacked_heads", position, True) for position in (None, "relative")),
+    ],
+)
 @torch.no_grad()
 def test_at_1024_tokens_in_bf16_both_paths_differ_by_the_rounding_of_outputs(
     name, position, autocast
