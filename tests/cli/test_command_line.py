@@ -52,13 +52,13 @@ def test_a_text_is_taken_literally() -> None:
         assert typed("sample", f"prompt={text}").prompt == text
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=30))
 def test_any_text_is_taken_literally(text: str) -> None:
     assert typed("sample", f"prompt={text}").prompt == text
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.text(alphabet="\\'\"${}[]a", max_size=8))
 def test_escape_characters_of_hydra_and_omegaconf_are_taken_literally(text: str) -> None:
     assert typed("sample", f"prompt={text}").prompt == text

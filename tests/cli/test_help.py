@@ -106,6 +106,7 @@ def test_a_comment_belongs_to_the_key_before_it(tmp_path: Path, monkeypatch) -> 
     ]
 
 
+@pytest.mark.slow
 def test_help_does_not_import_torch() -> None:
     """Importing torch takes longer than all the rest of --help."""
     code = (

@@ -68,6 +68,7 @@ for folder in map(Path, sys.argv[2:]):
 """Opens several folders, and saves and opens each again."""
 
 
+@pytest.mark.slow
 def test_a_process_without_headscope_opens_exported_folders(tmp_path):
     loaded = {}
     for number, words in enumerate(FOLDERS):

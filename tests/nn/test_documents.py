@@ -155,6 +155,7 @@ def test_activation_checkpointing_gives_bit_identical_gradients(pair):
         assert stored is recomputed is None or torch.equal(stored, recomputed)
 
 
+@pytest.mark.slow
 @every_part
 def test_compiled_code_gives_the_same_logits(pair):
     torch._dynamo.reset()

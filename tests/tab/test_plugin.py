@@ -113,7 +113,13 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["fast", "slow"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(True, id="fast"),
+        pytest.param(False, id="slow", marks=pytest.mark.slow),
+    ],
+)
 def served(request: pytest.FixtureRequest, logdir: Path) -> Iterator[Board]:
     """TensorBoard, after it has read everything. It must not print a traceback until the end."""
     snapshots = {"good": len(STEPS), "hostile": 1, "cut": 2, "losses": 1, MARKUP: 1}

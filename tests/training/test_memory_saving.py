@@ -237,6 +237,7 @@ with no_compiler, torch._inductor.utils.fresh_cache():
 """
 
 
+@pytest.mark.slow
 def test_a_missing_c_compiler_is_a_failed_compilation():
     # In its own process: afterwards, Python keeps some tensors longer, which other tests measure.
     ended = subprocess.run(

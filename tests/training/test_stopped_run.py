@@ -18,8 +18,6 @@ from headscope.files import write_atomically
 from headscope.training.checkpoint_io import AtomicCheckpointIO, copy_checkpoint
 from headscope.training.module import LanguageModel
 
-pytestmark = pytest.mark.slow
-
 RUN = [*SMALL, "callbacks.heads.windows=1", "trainer.val_batch_size=2", "trainer.batch_size=2"]
 
 
@@ -35,6 +33,7 @@ def with_action(method: str, step: int, action: Callable[[], object]) -> Callabl
     return wrapped
 
 
+@pytest.mark.slow
 def test_a_stopped_run_equals_an_uninterrupted_one(
     script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +144,7 @@ def test_out_of_memory_is_reported_in_one_line(
     assert script("train", "resume=outputs/run").code == 0
 
 
+@pytest.mark.slow
 def test_a_sweep_skips_bad_values_and_the_same_command_continues_it(
     script: Script, speeches: Path
 ) -> None:

@@ -14,6 +14,7 @@ from running import Script
 from headscope.data.tokenizer import char
 
 
+@pytest.mark.slow
 def test_every_picture_has_its_two_files_and_is_not_blank(script: Script, run: Path) -> None:
     said = script("analyze", f"checkpoint={run}", "text=We the", "output_dir=a report")
     assert said.code == 0, said.err
