@@ -155,10 +155,7 @@ def test_a_mistake_on_the_command_line_is_refused(override):
 @pytest.mark.parametrize(
     "mistake",
     [
-        *("sead: 1", "seed: many", "model: {head: 4}", "model: {heads: many}", "data: {path: x}"),
-        *("model: {position: {bass: 1.0}}", "optimizer: {lr: fast}", "trainer: {steps: 1}"),
-        *("schedule: {warmup_steps: 1.5}", "callbacks: {attention: {images: all}}"),
-        *("tokenizer: {vocab: 300}", "logger: {version: perhaps}"),
+        *("sead: 1", "model: {heads: many}", "data: {path: x}", "model: {position: {bass: 1.0}}"),
         "defaults: [{override /model/position: absolute}]",
     ],
 )

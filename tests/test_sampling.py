@@ -174,6 +174,7 @@ def read_others(read: Read, cache: Cache) -> Tensor:
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
 
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize(("batch", "position", "layers"), [(1, Rotary, 2), (2, Alibi, 1)])
 def test_the_compiled_step_gives_the_logits_of_next_logits(
@@ -190,6 +191,7 @@ def test_the_compiled_step_gives_the_logits_of_next_logits(
     torch.testing.assert_close(read_others(read, cache), plain, **CLOSE)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
 def test_the_compiled_step_in_lower_precision_is_about_as_exact_as_next_logits(
@@ -238,6 +240,7 @@ def test_nothing_is_compiled_for_a_very_short_context() -> None:
     assert compile_reading(model) == model.next_logits
 
 
+@pytest.mark.slow
 def test_compile_does_not_change_the_output_of_the_script(script: Script, checkpoint: str) -> None:
     words = [checkpoint, "num_samples=2", "max_new_tokens=12", "temperature=0"]
     plain, compiled = (script("sample", *words, *more) for more in ([], ["compile=true"]))
@@ -245,6 +248,7 @@ def test_compile_does_not_change_the_output_of_the_script(script: Script, checkp
     assert compiled.out == plain.out
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_the_step_compiled_for_gpus_gives_the_logits_of_next_logits() -> None:
     torch._dynamo.reset()
