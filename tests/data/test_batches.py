@@ -171,6 +171,7 @@ def test_a_memory_map_goes_to_another_process_by_its_path(tmp_path):
         assert dealt(pickle.loads(sent), 300) == dealt(batches, 300)
 
 
+@pytest.mark.slow
 @unpinned
 def test_a_spawned_process_reads_the_file_of_the_memory_map(tmp_path):
     np.arange(60_000, dtype=np.uint16).tofile(tmp_path / "tokens")

@@ -208,25 +208,6 @@ def test_a_dropout_that_is_no_share_is_refused():
             fresh(dropout=dropout)
 
 
-def test_heads_that_do_not_divide_the_width_are_refused():
-    for heads in [3, 5, 32]:
-        with pytest.raises(ValueError, match=rf"embed_dim=16\b.*heads={heads}\b"):
-            fresh(heads=heads)
-
-
-@pytest.mark.parametrize("attention", ["grouped_query", "additive"])
-def test_key_heads_that_do_not_divide_the_heads_are_refused(attention):
-    for kv_heads in [0, 3, 8]:
-        with pytest.raises(ValueError, match=rf"heads=4\b.*kv_heads={kv_heads}\b"):
-            fresh(**(parts(attention, "none") | {"kv_heads": kv_heads}))
-
-
-def test_a_head_dim_below_one_is_refused():
-    for head_dim in [0, -4]:
-        with pytest.raises(ValueError, match=f"head_dim={head_dim} "):
-            fresh(head_dim=head_dim)
-
-
 def test_a_head_dim_that_a_position_cannot_turn_is_refused():
     with pytest.raises(ValueError, match=r"head_dim=3\b"):
         fresh(head_dim=3, position=Rotary)

@@ -126,6 +126,7 @@ def test_a_run_that_cannot_fit_is_refused_before_it_starts(script, speeches):
     assert "step 1 of" not in said.out
 
 
+@pytest.mark.slow
 def test_auto_splits_the_batch_and_the_run_keeps_the_parts(script, speeches, monkeypatch):
     words = [*QUICK, f"data.path={speeches}", "trainer.batch_size=8", "trainer.val_batch_size=1"]
     assert script("train", *words, "trainer.accumulate=auto", RUN).code == 0
@@ -156,6 +157,7 @@ def test_accumulate_is_auto_or_a_number(script, value):
     assert said.err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_same_sweep_with_auto_finds_its_runs_finished(script, speeches):
     words = [*QUICK, f"data.path={speeches}", "trainer.batch_size=4", "trainer.accumulate=auto"]
     for _ in range(2):

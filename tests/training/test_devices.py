@@ -29,6 +29,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.compile", partial(torch.compile, backend="eager"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", ["null", "100"])
 def test_compilation_is_not_training_time_and_happens_once(
     script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch, compiled: None, chunk: str
@@ -79,7 +80,7 @@ def test_out_of_memory_during_compilation_is_reported_as_such(
     assert "not compiled" not in said.out
 
 
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "bf16-true"])
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
 def test_evaluation_uses_the_precision_of_training(
     script: Script, speeches: Path, precision: str
 ) -> None:

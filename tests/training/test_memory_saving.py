@@ -183,6 +183,7 @@ def test_loss_sum_is_the_mean_loss_times_the_tokens(chunk_tokens):
 # --- compiled ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("chunk_tokens", "checkpointing"), [(None, True), (9, False)])
 def test_the_loss_is_compiled_once_and_gives_the_same_gradients(chunk_tokens, checkpointing):
     model = gpt(layers=1, activation=relu_squared).train()

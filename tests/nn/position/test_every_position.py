@@ -90,12 +90,6 @@ def test_parameters_are_as_many_as_the_docstring_says(name):
 
 
 @every
-def test_a_state_dict_holds_parameters_alone(name):
-    position = position_of(name)
-    assert list(position.state_dict()) == [own for own, _ in position.named_parameters()]
-
-
-@every
 def test_numbers_keep_their_type(name):
     for dtype in [torch.bfloat16, torch.float32, torch.float64]:
         positions = [position_of(name).to(dtype)]
