@@ -96,9 +96,9 @@ def test_evaluation_uses_the_precision_of_training(
     reported = summary()
     assert reported["precision"] == precision
     assert loss() == pytest.approx(reported["val_loss"], rel=1e-7)
-    own = {"32-true": "fp32", "bf16-mixed": "bf16-mixed", "bf16-true": "bf16"}[precision]
+    own = {"bf16-mixed": "bf16-mixed", "bf16-true": "bf16"}[precision]
     assert loss(f"precision={own}") == loss()
-    assert loss("precision=bf16" if own == "fp32" else "precision=fp32") != loss()
+    assert loss("precision=fp32") != loss()
 
 
 def test_tf32_is_enabled_only_for_the_device_of_the_run(
