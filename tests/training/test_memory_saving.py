@@ -117,10 +117,8 @@ def test_a_chunked_loss_and_its_gradients_equal_the_plain_ones(pair):
 
 @pytest.mark.parametrize("tied_head", [True, False])
 @pytest.mark.parametrize("logit_cap", [None, 3.0])
-def test_a_chunked_loss_with_logit_cap_and_activation_checkpointing(
-    tied_head, logit_cap, checkpointing
-):
-    for checkpointing in [True, False]:
+def test_a_chunked_loss_with_logit_cap_and_activation_checkpointing(tied_head, logit_cap):
+    for checkpointing in (True, False):
         model = gpt(tied_head=tied_head, logit_cap=logit_cap, dropout=0.2)
         chunked = step(model, chunk_tokens=4, checkpointing=checkpointing)
         torch.testing.assert_close(chunked, step(model), rtol=1e-5, atol=1e-6)
