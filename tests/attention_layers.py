@@ -1,5 +1,7 @@
 """Layers of every attention that conf/ offers, with all that they are called with."""
 
+import itertools
+
 import pytest
 import torch
 from choices import ATTENTIONS, POSITIONS
@@ -17,9 +19,17 @@ IN_ATTENTION = [  # the encodings that act there
 PAIRS = [(name, position) for name in ATTENTIONS for position in (None, *IN_ATTENTION)]
 MASKS = ["queries_keys", "padding", "per_sequence", "per_head"]
 
+EACH = [
+    *((name, None) for name in ATTENTIONS),
+    *(("multi_head", position) for position in IN_ATTENTION),
+    *zip(ATTENTIONS, itertools.cycle(IN_ATTENTION), strict=False),
+]
+
 every_attention = pytest.mark.parametrize("name", ATTENTIONS)
-every_pair = pytest.mark.parametrize(("name", "position"), PAIRS)
-every_mask = pytest.mark.parametrize("kind", MASKS)
+every_pair = pytest.mark.parametrize(
+    ("name", "position"),
+    [pytest.param(*pair, marks=[pytest.mark.slow] * (pair not in EACH)) for pair in PAIRS],
+)
 both_paths = pytest.mark.parametrize("weights", [False, True], ids=["fused", "explicit"])
 
 

@@ -296,7 +296,7 @@ BREAKS = [
 
 def outcome(tests: list[str], source: Path) -> int:
     """The exit status of pytest, run against the package in `source`."""
-    options = ["-q", "-x", "--numprocesses=0", "-p", "no:cacheprovider"]
+    options = ["-q", "-x", "-m", "", "--numprocesses=0", "-p", "no:cacheprovider"]
     return subprocess.run(
         [sys.executable, "-m", "pytest", *options, *(f"tests/{test}" for test in tests)],
         cwd=ROOT,

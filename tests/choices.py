@@ -1,8 +1,10 @@
 """What conf/ offers for the two parts of a model that vary, so that a law is tested over all."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
+from typing import Any
 
+import pytest
 import torch
 from hydra.utils import get_object
 from torch import nn
@@ -26,6 +28,19 @@ HEADS = {"single_head": {"heads": 1}, "grouped_query": {"heads": 4, "kv_heads": 
 PAIRS = [(attention, position) for attention in ATTENTIONS for position in POSITIONS]
 EACH = [pair for pair in PAIRS if pair[0] == "multi_head" or pair[1] == "learned"]
 """Every attention and every position, not in every pair."""
+
+
+def slow_unless(quick: Collection, values: Collection) -> list[Any]:
+    """`values` to parametrize a law with; `pytest` takes those in `quick`, `pytest -m slow` the
+    others."""
+    return [
+        value if value in quick else pytest.param(value, marks=pytest.mark.slow) for value in values
+    ]
+
+
+every_pair = pytest.mark.parametrize("pair", slow_unless(EACH, PAIRS), ids="-".join)
+every_part = pytest.mark.parametrize("pair", EACH, ids="-".join)
+
 SIZES = {"embed_dim": 16, "block_size": 10, "heads": 4, "head_dim": 4}
 
 

@@ -26,7 +26,11 @@ torch.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest tests run first. Otherwise, one worker would run them at the end, alone."""
+    """Tests with a browser are slow. The longest tests run first: otherwise, one worker would run
+    them at the end, alone."""
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.path.name != "test_several_processes.py")
 
 

@@ -123,16 +123,11 @@ def test_a_comparison_of_all_choices_leaves_none_out(option, group):
 
 
 @pytest.mark.parametrize(("group", "option"), GROUPS)
-def test_a_misspelt_key_is_refused_in_every_choice(group, option):
-    chosen(group, option)
-    with pytest.raises(HydraException, match="misspelt"):
-        chosen(group, option, f"{group.replace('/', '.')}.misspelt=1")
-
-
-@pytest.mark.parametrize(("group", "option"), GROUPS)
-def test_every_value_of_another_type_is_refused(group, option):
+def test_a_misspelt_key_and_a_value_of_another_type_are_refused(group, option):
     """A word for a number, a list for a word; but some keys may be several things."""
     config, key = chosen(group, option), group.replace("/", ".")
+    with pytest.raises(HydraException, match="misspelt"):
+        chosen(group, option, f"{key}.misspelt=1")
     for name in leaves(OmegaConf.select(config, key), f"{key}."):
         several = ("accumulate", "compile", "devices", "loss_chunk_tokens")
         if name in [f"trainer.{each}" for each in several]:
@@ -162,10 +157,7 @@ def test_a_mistake_on_the_command_line_is_refused(override):
 @pytest.mark.parametrize(
     "mistake",
     [
-        *("sead: 1", "seed: many", "model: {head: 4}", "model: {heads: many}", "data: {path: x}"),
-        *("model: {position: {bass: 1.0}}", "optimizer: {lr: fast}", "trainer: {steps: 1}"),
-        *("schedule: {warmup_steps: 1.5}", "callbacks: {attention: {images: all}}"),
-        *("tokenizer: {vocab: 300}", "logger: {version: perhaps}"),
+        *("sead: 1", "model: {heads: many}", "data: {path: x}", "model: {position: {bass: 1.0}}"),
         "defaults: [{override /model/position: absolute}]",
     ],
 )
@@ -219,8 +211,8 @@ def test_the_nanogpt_recipes_are_as_published(experiment, sizes, batch_size, max
     assert config.optimizer.lr * schedule(max_steps) == pytest.approx(1e-4)
 
 
-@pytest.mark.parametrize("overrides", [[], *([f"experiment={name}"] for name in EXPERIMENTS)])
-def test_widths_are_of_a_size_that_tensor_cores_take(overrides):
-    model = composed(*overrides).model
-    assert model.embed_dim % 8 == 0
-    assert model.embed_dim // model.heads % 8 == 0
+def test_widths_are_of_a_size_that_tensor_cores_take():
+    for overrides in [[], *([f"experiment={name}"] for name in EXPERIMENTS)]:
+        model = composed(*overrides).model
+        assert model.embed_dim % 8 == 0
+        assert model.embed_dim // model.heads % 8 == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoint_files import SIZES, opened
-from choices import ATTENTIONS, EACH, PAIRS
+from choices import ATTENTIONS, EACH, every_pair
 from composing import training_config
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -79,9 +79,9 @@ def last(run: Run) -> Path:
     return run.folder / "checkpoints" / "last.safetensors"
 
 
-@pytest.mark.parametrize(("attention", "position"), PAIRS)
-def test_it_trains_and_is_saved_loaded_and_sampled_from(start, attention, position):
-    run = start("run", attention, position)
+@every_pair
+def test_it_trains_and_is_saved_loaded_and_sampled_from(start, pair):
+    run = start("run", *pair)
     fresh = copy.deepcopy(run.model)
     assert fit(run)["steps"] == 4
     loaded = checkpoint.load(last(run))

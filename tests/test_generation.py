@@ -101,9 +101,8 @@ def test_generation_does_not_change_the_global_random_state(model):
 LOGITS = [math.log(p) for p in (0.15, 0.5, 0.1, 0.25)]
 
 
-@pytest.mark.parametrize(
-    ("top_k", "top_p", "expected"),
-    [
+def test_top_k_and_top_p_keep_the_fewest_tokens():
+    for top_k, top_p, expected in [
         (None, None, {0, 1, 2, 3}),
         (None, 1.0, {0, 1, 2, 3}),
         (2, None, {1, 3}),
@@ -117,10 +116,8 @@ LOGITS = [math.log(p) for p in (0.15, 0.5, 0.1, 0.25)]
         (None, 0.91, {0, 1, 2, 3}),
         (3, 0.82, {1, 3}),  # of the three most likely tokens, these two have probability 5/6
         (3, 0.85, {0, 1, 3}),
-    ],
-)
-def test_top_k_and_top_p_keep_the_fewest_tokens(top_k, top_p, expected):
-    assert set(token_counts(LOGITS, top_k=top_k, top_p=top_p)) == expected
+    ]:
+        assert set(token_counts(LOGITS, top_k=top_k, top_p=top_p)) == expected
 
 
 def test_top_k_and_top_p_do_not_keep_additional_equally_likely_tokens():
@@ -129,13 +126,13 @@ def test_top_k_and_top_p_do_not_keep_additional_equally_likely_tokens():
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize("limit", [{}, {"top_k": 3}, {"top_p": 0.8}])
-def test_token_frequencies_follow_softmax(temperature, limit):
-    logits = torch.tensor(LOGITS) / temperature
-    drawn = token_counts(LOGITS, temperature=temperature, draws=4000, **limit)
-    logits[[token for token in range(4) if token not in drawn]] = -math.inf
-    for token, probability in enumerate(logits.softmax(0).tolist()):
-        assert drawn[token] / 4000 == pytest.approx(probability, abs=0.03)  # four sigma
+def test_token_frequencies_follow_softmax(temperature):
+    for limit in [{}, {"top_k": 3}, {"top_p": 0.8}]:
+        logits = torch.tensor(LOGITS) / temperature
+        drawn = token_counts(LOGITS, temperature=temperature, draws=4000, **limit)
+        logits[[token for token in range(4) if token not in drawn]] = -math.inf
+        for token, probability in enumerate(logits.softmax(0).tolist()):
+            assert drawn[token] / 4000 == pytest.approx(probability, abs=0.03)  # four sigma
 
 
 @pytest.mark.parametrize("temperature", [1e-308, 5e-324, 1e308])
@@ -148,18 +145,15 @@ def test_extreme_temperatures_give_finite_probabilities(temperature):
     assert token_counts([1.0, 3.0], temperature=temperature, top_k=1) == {1: 400}
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
+def test_settings_out_of_range_are_refused(model):
+    for setting in [
         *({"max_new_tokens": -1}, {"temperature": -0.1}, {"temperature": math.inf}),
         *({"temperature": math.nan}, {"top_k": 0}, {"top_k": -3}),
         *({"top_p": 0.0}, {"top_p": 1.1}, {"top_p": -1.0}, {"top_p": math.nan}),
-    ],
-)
-def test_settings_out_of_range_are_refused(model, setting):
-    ((name, value),) = setting.items()
-    with pytest.raises(ValueError, match=f"{name}={value}"):
-        list(generate_text(model, BYTES, "Go", **({"max_new_tokens": 1, "seed": 0} | setting)))
+    ]:
+        ((name, value),) = setting.items()
+        with pytest.raises(ValueError, match=f"{name}={value}"):
+            list(generate_text(model, BYTES, "Go", **({"max_new_tokens": 1, "seed": 0} | setting)))
 
 
 @pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"top_p": 0.8}, {"temperature": 0.0}])
@@ -226,17 +220,17 @@ def test_a_random_number_below_1_is_not_rounded_to_1(monkeypatch):
 # --- the tokens that the model reads ---
 
 
-@pytest.mark.parametrize("prompt", [1, 5, 8, 9, 30])
 @pytest.mark.parametrize("block", [8, 7, 2, 1])
-def test_a_full_context_continues_with_its_last_half(block, prompt):
-    script = [100 + step for step in range(25)]
-    model, first = Scripted(script, block_size=block), list(range(prompt))
-    assert tokens_of(model, first, count=25, temperature=0.0, cached=False) == script
-    lengths = [prompt if prompt <= block else max(1, block // 2)]
-    while len(lengths) < 25:
-        lengths.append(lengths[-1] + 1 if lengths[-1] < block else max(1, block // 2))
-    for step, (read, length) in enumerate(zip(model.read, lengths, strict=True)):
-        assert read == (first + script[:step])[-length:]
+def test_a_full_context_continues_with_its_last_half(block):
+    for prompt in [1, 5, 8, 9, 30]:
+        script = [100 + step for step in range(25)]
+        model, first = Scripted(script, block_size=block), list(range(prompt))
+        assert tokens_of(model, first, count=25, temperature=0.0, cached=False) == script
+        lengths = [prompt if prompt <= block else max(1, block // 2)]
+        while len(lengths) < 25:
+            lengths.append(lengths[-1] + 1 if lengths[-1] < block else max(1, block // 2))
+        for step, (read, length) in enumerate(zip(model.read, lengths, strict=True)):
+            assert read == (first + script[:step])[-length:]
 
 
 def test_an_empty_prompt_starts_a_document():
@@ -295,22 +289,19 @@ def test_text_ends_before_the_first_stop_text(tokenizer, text, stop):
     assert "".join(pieces) == text[: min(ends, default=len(text))]
 
 
-@pytest.mark.parametrize(
-    ("text", "stop", "expected"),
-    [
+@pytest.mark.parametrize("tokenizer", [BYTES, WORDS])
+def test_stop_texts_across_token_boundaries(tokenizer):
+    for text, stop, expected in [
         ("the cat sat", ["at s"], "the c"),  # starts in one token and ends in another
         ("the cat sat", ["cat sat on"], "the cat sat"),  # incomplete at the end of the text
         ("aaab", ["aab"], "a"),  # its first characters also occur before it
         ("the mat, the hat", ["hat", ", "], "the mat"),  # the earlier of two stop texts
         ("on the mat", ["e", "h"], "on t"),  # two stop texts in one token
-    ],
-)
-@pytest.mark.parametrize("tokenizer", [BYTES, WORDS])
-def test_stop_texts_across_token_boundaries(tokenizer, text, stop, expected):
-    script = tokenizer.encode(text)
-    pieces, model = generated(script, tokenizer=tokenizer, stop=stop)
-    assert "".join(pieces) == expected
-    assert len(model.read) <= len(script)
+    ]:
+        script = tokenizer.encode(text)
+        pieces, model = generated(script, tokenizer=tokenizer, stop=stop)
+        assert "".join(pieces) == expected
+        assert len(model.read) <= len(script)
 
 
 def test_a_stop_text_ends_the_computation():

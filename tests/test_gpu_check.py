@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from running import ROOT, SMALL, Script
 
+pytestmark = pytest.mark.slow
+
 PYTHON = """#!/usr/bin/env bash
 echo "$@" >> "$CALLS"
 case "$*" in *nanogpt_gpu*|*" transformers"|*" pytest "*) exit 1 ;; esac

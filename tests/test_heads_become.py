@@ -10,6 +10,8 @@ from running import Script, events, snapshot_headers
 import headscope
 from headscope.nn.capture import attention_weights
 
+pytestmark = pytest.mark.slow
+
 RECIPE = [
     "model/position=rotary",
     "model.layers=2",

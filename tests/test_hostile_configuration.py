@@ -113,6 +113,7 @@ def run(script: Script) -> Path:
     return Path("outputs/run/checkpoints/last.safetensors")
 
 
+@pytest.mark.slow
 def test_a_resumed_run_evaluates_nothing_and_writes_only_in_its_folder(
     script: Script, run: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -9,6 +9,8 @@ import pytest
 from nbclient import NotebookClient
 from running import ROOT, SMALL, Script
 
+pytestmark = pytest.mark.slow
+
 NOTEBOOK = ROOT / "docs" / "heads.ipynb"
 
 

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
-from choices import EACH
+from choices import every_part
 from small_gpt import fresh, variant
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -25,7 +25,6 @@ from headscope.training.muon import Muon
 from headscope.training.objective import Objective
 
 GPU = torch.device("meta")
-every_part = pytest.mark.parametrize("pair", EACH, ids="-".join)
 
 
 @pytest.fixture(autouse=True)
@@ -51,19 +50,17 @@ def test_tensors_on_two_devices_raise() -> None:
 
 
 @every_part
-@pytest.mark.parametrize("chunk_tokens", [None, 4])
-def test_a_training_step_stays_on_its_device(
-    pair: tuple[str, str], chunk_tokens: int | None
-) -> None:
-    model = model_on_gpu(pair, dropout=0.1, logit_cap=15.0).train()
-    tokens = tokens_on_gpu(11)
-    Objective(model, chunk_tokens=chunk_tokens).loss(tokens[:, :-1], tokens[:, 1:]).backward()
-    parameters = list(model.parameters())
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    assert {gradient.device for gradient in gradients} == {GPU}
-    torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-    matrices = [parameter for parameter in model.blocks.parameters() if parameter.dim() == 2]
-    Muon(matrices, lr=0.1, momentum=0.9, weight_decay=0.1).step()
+def test_a_training_step_stays_on_its_device(pair: tuple[str, str]) -> None:
+    for chunk_tokens in [None, 4]:
+        model = model_on_gpu(pair, dropout=0.1, logit_cap=15.0).train()
+        tokens = tokens_on_gpu(11)
+        Objective(model, chunk_tokens=chunk_tokens).loss(tokens[:, :-1], tokens[:, 1:]).backward()
+        parameters = list(model.parameters())
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        assert {gradient.device for gradient in gradients} == {GPU}
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        matrices = [parameter for parameter in model.blocks.parameters() if parameter.dim() == 2]
+        Muon(matrices, lr=0.1, momentum=0.9, weight_decay=0.1).step()
 
 
 @every_part

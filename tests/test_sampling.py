@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoint_files import configuration, content, save
-from choices import EACH
+from choices import EACH, every_part
 from running import Script
 from small_gpt import gpt, some_tokens, variant
 from torch import Tensor
@@ -174,6 +174,7 @@ def read_others(read: Read, cache: Cache) -> Tensor:
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
 
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize(("batch", "position", "layers"), [(1, Rotary, 2), (2, Alibi, 1)])
 def test_the_compiled_step_gives_the_logits_of_next_logits(
@@ -190,6 +191,7 @@ def test_the_compiled_step_gives_the_logits_of_next_logits(
     torch.testing.assert_close(read_others(read, cache), plain, **CLOSE)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
 def test_the_compiled_step_in_lower_precision_is_about_as_exact_as_next_logits(
@@ -206,11 +208,11 @@ def test_the_compiled_step_in_lower_precision_is_about_as_exact_as_next_logits(
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("end_of_text", [None, int(TEXTS[0, 5])])
-@pytest.mark.parametrize("pair", EACH, ids=str)
+@every_part
 def test_the_exported_step_of_every_model_choice_gives_the_logits_of_next_logits(
-    pair: tuple[str, str], end_of_text: int | None
+    pair: tuple[str, str],
 ) -> None:
+    end_of_text = int(TEXTS[0, 5]) if EACH.index(pair) % 2 else None
     model = gpt(**variant(pair), end_of_text=end_of_text)
     first = max(2, model.ngrams)
     step = export(OneToken(model), make_cache(model, 1), first=first).module()
@@ -238,6 +240,7 @@ def test_nothing_is_compiled_for_a_very_short_context() -> None:
     assert compile_reading(model) == model.next_logits
 
 
+@pytest.mark.slow
 def test_compile_does_not_change_the_output_of_the_script(script: Script, checkpoint: str) -> None:
     words = [checkpoint, "num_samples=2", "max_new_tokens=12", "temperature=0"]
     plain, compiled = (script("sample", *words, *more) for more in ([], ["compile=true"]))
@@ -245,6 +248,7 @@ def test_compile_does_not_change_the_output_of_the_script(script: Script, checkp
     assert compiled.out == plain.out
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_the_step_compiled_for_gpus_gives_the_logits_of_next_logits() -> None:
     torch._dynamo.reset()
@@ -267,19 +271,19 @@ def test_the_step_compiled_for_gpus_gives_the_logits_of_next_logits() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("width", [3, 3 * PARTS, 3 * PARTS + 5])
 def test_the_explicit_product_of_one_row_equals_the_product_of_many_rows(
-    dtype: torch.dtype, bias: bool, width: int
+    dtype: torch.dtype, bias: bool
 ) -> None:
-    torch.manual_seed(0)
-    part = torch.nn.Linear(24, width, bias=bias).to(dtype)
-    row = torch.randn(1, 1, 24, dtype=dtype)
-    with ExplicitProducts():
-        made = part(row)
-    assert made.dtype == dtype
-    # Outside a compiled step, every product is rounded to bf16 before the sum.
-    apart = {"rtol": 0.016, "atol": 0.01} if dtype == torch.bfloat16 else CLOSE
-    torch.testing.assert_close(made, part(row.expand(1, 3, 24))[:, :1], **apart)
+    for width in [3, 3 * PARTS, 3 * PARTS + 5]:
+        torch.manual_seed(0)
+        part = torch.nn.Linear(24, width, bias=bias).to(dtype)
+        row = torch.randn(1, 1, 24, dtype=dtype)
+        with ExplicitProducts():
+            made = part(row)
+        assert made.dtype == dtype
+        # Outside a compiled step, every product is rounded to bf16 before the sum.
+        apart = {"rtol": 0.016, "atol": 0.01} if dtype == torch.bfloat16 else CLOSE
+        torch.testing.assert_close(made, part(row.expand(1, 3, 24))[:, :1], **apart)
 
 
 @pytest.mark.parametrize("bias", [True, False])

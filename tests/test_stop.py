@@ -42,6 +42,7 @@ def when_ready(running: subprocess.Popen[str], *numbers: int) -> tuple[int, str,
     return running.returncode, out, err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("busy", BUSY)
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_cleans_up_and_ends_the_process(number: int, busy: str, tmp_path: Path) -> None:
@@ -62,6 +63,7 @@ with stop.stop_on_signal(), stop.on_stop(clean):
     assert not half.exists()
 
 
+@pytest.mark.slow
 def test_a_signal_removes_a_temporary_folder(tmp_path: Path) -> None:
     code = f"""
 os.environ["TMPDIR"] = {str(tmp_path)!r}
@@ -89,6 +91,7 @@ with stop.stop_on_signal(), stop.defer_stop(lambda line: print(line, flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_deferred_signal_waits_for_the_program_to_stop(number: int) -> None:
     code, out, _ = when_ready(process(DEFERRED.format(then="print('saved')")), number)
@@ -97,12 +100,14 @@ def test_a_deferred_signal_waits_for_the_program_to_stop(number: int) -> None:
     assert "saved" in out
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_it_at_once() -> None:
     running = process(DEFERRED.format(then=BUSY["in C"]))
     code, _, _ = when_ready(running, signal.SIGINT, signal.SIGTERM)
     assert code == 143
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_python_shuts_down_is_quiet() -> None:
     code = """
 import atexit
@@ -113,6 +118,7 @@ with stop.stop_on_signal(until_end=True), stop.defer_stop(print):
     assert when_ready(process(code), signal.SIGINT) == (-signal.SIGINT, "", "")
 
 
+@pytest.mark.slow
 def test_an_ignored_signal_stays_ignored() -> None:
     code = """
 signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
@@ -124,6 +130,7 @@ with stop.stop_on_signal(), stop.defer_stop(print):
     assert when_ready(process(code)) == (0, "None\n", "")
 
 
+@pytest.mark.slow
 def test_a_signal_to_a_forked_process_is_not_one_to_its_parent() -> None:
     code = """
 with stop.stop_on_signal(), stop.defer_stop(print):
@@ -160,6 +167,7 @@ def test_handlers_are_restored() -> None:
     assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 def test_a_lost_terminal_does_not_prevent_saving(tmp_path: Path) -> None:
     import pty
@@ -193,6 +201,7 @@ with stop.stop_on_signal(), stop.defer_stop(print):
     assert saved.read_text() == "saved"
 
 
+@pytest.mark.slow
 def test_text_preparation_is_stopped_without_a_trace(tmp_path: Path) -> None:
     """SIGTERM while BPE is trained, in one call of minutes."""
     (tmp_path / "text.txt").write_text("a few words of text. " * 1000)

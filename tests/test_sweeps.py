@@ -16,6 +16,8 @@ from headscope.checkpoint import load
 from headscope.cli import command_line
 from headscope.training.run_folder import is_run
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path("outputs/sweep")
 
 

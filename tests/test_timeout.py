@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 from running import ROOT
+
+pytestmark = pytest.mark.slow
 
 HANGS = """
 import subprocess

@@ -11,6 +11,8 @@ from running import ROOT
 
 import headscope
 
+pytestmark = pytest.mark.slow
+
 PACKAGE = Path(headscope.__file__).parent
 
 USE = """

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from running import ROOT
 
+pytestmark = pytest.mark.slow
+
 WORDS = [
     *("data=repeats", "tokenizer=char", "model.embed_dim=32", "model.layers=1"),
     *("trainer.max_steps=2", "trainer.val_every_steps=2", "hydra.run.dir=run"),

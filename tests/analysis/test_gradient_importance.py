@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from choices import EACH
+from choices import every_part
 from small_gpt import gpt, variant
 from torch import Tensor
 
@@ -29,7 +29,7 @@ def masked_losses(model: GPT, masks: list[Tensor]) -> Tensor:
     return losses.mean(dim=-1)
 
 
-@pytest.mark.parametrize("pair", EACH, ids="-".join)
+@every_part
 def test_it_is_the_gradient_of_a_mask_of_each_token_and_head(pair):
     model = gpt(**variant(pair))
     heads = model.attentions[0].heads

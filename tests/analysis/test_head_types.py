@@ -110,9 +110,8 @@ def test_a_head_that_looks_half_as_far_as_uniform_attention_is_short_range():
     assert called(far) != ["short-range"]
 
 
-@pytest.mark.parametrize(
-    ("figure", "value", "even", "name"),
-    [
+def test_names_by_tokens_are_of_the_excess_over_uniform_attention():
+    for figure, value, even, name in [
         ("punctuation", 0.47, 0.1, "punctuation"),  # excess 0.41
         ("punctuation", 0.45, 0.1, "mixed"),  # excess 0.39
         ("punctuation", 0.45, 0.05, "punctuation"),  # the same, in a text with less of it: 0.42
@@ -123,11 +122,9 @@ def test_a_head_that_looks_half_as_far_as_uniform_attention_is_short_range():
         ("frequent", 0.65, 0.4, "frequent-token"),
         ("frequent", 0.32, 0.5, "rare-token"),
         ("frequent", 0.35, 0.5, "mixed"),
-    ],
-)
-def test_names_by_tokens_are_of_the_excess_over_uniform_attention(figure, value, even, name):
-    figures = head_figures(looking(-9)[None]) | {figure: torch.tensor([value])}
-    assert names_of(figures, uniform_figures(TOKENS) | {figure: even}) == [name]
+    ]:
+        figures = head_figures(looking(-9)[None]) | {figure: torch.tensor([value])}
+        assert names_of(figures, uniform_figures(TOKENS) | {figure: even}) == [name]
 
 
 @pytest.mark.parametrize(

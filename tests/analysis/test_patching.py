@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from choices import EACH
+from choices import every_part
 from induction_circuit import VOCAB, induction_circuit
 from small_gpt import gpt, variant
 from torch import Tensor
@@ -41,23 +41,23 @@ def by_hand(model: GPT, text: Tensor, other: Tensor, layer: int, head: int, posi
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("position", [None, 3, 6])
-@pytest.mark.parametrize("pair", EACH, ids="-".join)
-def test_each_head_is_replaced_as_by_hand(pair, position):
-    model = gpt(**variant(pair))
-    found = patch_heads(model, CLEAN, CORRUPTED, METRIC, position=position, max_batch=3)
-    places = range(7) if position is None else [position]
-    assert found.clean == pytest.approx(float(METRIC(model(CLEAN[None]))), rel=1e-4, abs=1e-5)
-    for layer, part in enumerate(model.attentions):
-        for head in range(part.heads):
-            for result, text, other in (
-                (found.noised, CLEAN, CORRUPTED),
-                (found.denoised, CORRUPTED, CLEAN),
-            ):
-                logits = by_hand(model, text, other, layer, head, places)
-                expected = float(logits[0, -1, 6] - logits[0, -1, 7])
-                assert float(result[layer, head]) == pytest.approx(expected, rel=1e-4, abs=1e-5)
-    assert (found.denoised - found.corrupted).abs().max() > 1e-4
+@every_part
+def test_each_head_is_replaced_as_by_hand(pair):
+    for position in [None, 3, 6]:
+        model = gpt(**variant(pair))
+        found = patch_heads(model, CLEAN, CORRUPTED, METRIC, position=position, max_batch=3)
+        places = range(7) if position is None else [position]
+        assert found.clean == pytest.approx(float(METRIC(model(CLEAN[None]))), rel=1e-4, abs=1e-5)
+        for layer, part in enumerate(model.attentions):
+            for head in range(part.heads):
+                for result, text, other in (
+                    (found.noised, CLEAN, CORRUPTED),
+                    (found.denoised, CORRUPTED, CLEAN),
+                ):
+                    logits = by_hand(model, text, other, layer, head, places)
+                    expected = float(logits[0, -1, 6] - logits[0, -1, 7])
+                    assert float(result[layer, head]) == pytest.approx(expected, rel=1e-4, abs=1e-5)
+        assert (found.denoised - found.corrupted).abs().max() > 1e-4
 
 
 @torch.no_grad()

@@ -26,6 +26,8 @@ from headscope.nn import GPT
 from headscope.training.callbacks.head_watch import HeadWatch
 from headscope.training.module import LanguageModel
 
+pytestmark = pytest.mark.slow
+
 SAMPLED = {"vocab_size": 19, "block_size": 12, "embed_dim": 16, "layers": 2, "heads": 2}
 SAMPLING = [
     *("suite=sampling", "suite.rounds=2"),

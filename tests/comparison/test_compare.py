@@ -73,6 +73,7 @@ def test_the_figures_are_those_of_the_runs(compare, script: Script, monkeypatch)
     assert (FOLDER / "comparison.csv").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_stopped_comparison_goes_on_and_ends_alike(compare, monkeypatch) -> None:
     brief = ["seeds=[1]", "speed_rounds=0"]
     assert compare(*brief, "name=whole").code == 0
@@ -96,6 +97,7 @@ def test_a_stopped_comparison_goes_on_and_ends_alike(compare, monkeypatch) -> No
     assert (FOLDER / "comparison.csv").read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_more_seeds_are_added_and_another_recipe_is_refused(compare) -> None:
     assert compare("seeds=[1]", "speed_rounds=0").code == 0
     before = summary("rotary", 1)
@@ -128,14 +130,10 @@ def test_two_comparisons_do_not_work_in_one_folder(compare) -> None:
     ("arguments", "words"),
     [
         (["compare=own"], ["compare.choices= must be given"]),
-        (["compare.choices=[]"], ["compare.choices", "at least one"]),
         (["seeds=[]", "compare=attention"], ["seeds=", "at least one"]),
         (["seed=3"], ["seed=", "seeds=[1,2,3]"]),
-        (["resume=outputs/x"], ["resume="]),
         (['compare.choices=["model.heads=3"]'], ["model.heads=3", "embed_dim=32"]),
-        (['compare.choices=["model.haeds=3"]'], ["haeds", "heads"]),
         (['compare.choices=["model.heads=2", "model.heads=2"]'], ["twice"]),
-        (["compare=atention"], ["atention", "attention"]),
         (["compare.block_sizes=[0]", "compare=attention"], ["compare.block_sizes", "0"]),
         (["seeds=[1,1]", "compare=attention"], ["seeds= has 1 twice"]),
         (['compare.choices=["model.heads=2", "seed=4"]'], ["seed=4"]),

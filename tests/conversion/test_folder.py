@@ -175,6 +175,7 @@ def test_python(tmp_path: Path) -> None:
         loaded.logits("")
 
 
+@pytest.mark.slow
 def test_all_scripts_open_an_imported_model(
     script: Script, tmp_path: Path, pictures_not_drawn: None
 ) -> None:

@@ -15,6 +15,8 @@ from headscope.checkpoint import build_model
 from headscope.conversion.huggingface.classes.gpt2 import GPT2
 from headscope.data.gpt2 import _gpt2_package as gpt2_package
 
+pytestmark = pytest.mark.slow
+
 GPT2_SMALL = {
     "model_type": "gpt2",
     "vocab_size": 50257,

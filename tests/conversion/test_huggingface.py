@@ -68,6 +68,7 @@ for folder in map(Path, sys.argv[2:]):
 """Opens several folders, and saves and opens each again."""
 
 
+@pytest.mark.slow
 def test_a_process_without_headscope_opens_exported_folders(tmp_path):
     loaded = {}
     for number, words in enumerate(FOLDERS):
@@ -102,6 +103,7 @@ def test_a_process_without_headscope_opens_exported_folders(tmp_path):
         }
 
 
+@pytest.mark.slow
 def test_the_script_writes_a_folder_and_says_how_to_load_it(script, tmp_path):
     saved(tmp_path / "run" / "checkpoints", OWN)
     said = script("convert", "checkpoint=run", "to=huggingface", "output=out")
@@ -160,6 +162,7 @@ def test_differences_are_found(tmp_path):
             proof.compare_greedy(loaded, prompt, wrong, count)
 
 
+@pytest.mark.slow
 def test_a_signal_leaves_nothing(tmp_path):
     saved(tmp_path / "run" / "checkpoints", OWN)
     words = ["checkpoint=run", "to=huggingface", "output=out"]

@@ -28,6 +28,7 @@ def test_the_matrix_has_a_row_for_every_key_and_choice():
         assert {f"model/{group}={name}" for name in SCHEMAS[group]} <= {*CHANGES}
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_transformers_computes_the_same_logits_in_every_cell_yes():
     kinds = {kind.name: kind for kind in CLASSES}

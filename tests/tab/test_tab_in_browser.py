@@ -21,6 +21,8 @@ from torch.utils.tensorboard import SummaryWriter
 
 from headscope.training.callbacks.tensorboard_log import add_scalars, add_snapshot
 
+pytestmark = pytest.mark.slow
+
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium, of the dev extra")
 Keys = webdriver.Keys
 

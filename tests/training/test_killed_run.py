@@ -6,9 +6,12 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 import torch
 from checkpoint_files import opened
 from running import DRAWN, ROOT, SMALL, Script, events
+
+pytestmark = pytest.mark.slow
 
 
 def weights(run: str) -> dict[str, torch.Tensor]:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from choices import EACH
+from choices import every_part
 from small_gpt import gpt, some_tokens, variant
 from torch import Tensor, nn
 
@@ -19,7 +19,6 @@ from headscope.nn import GPT, relu_squared
 from headscope.training.compiling import compile_in_place
 from headscope.training.objective import LOGIT_BYTES, Objective, logit_bytes
 
-every_part = pytest.mark.parametrize("pair", EACH, ids="-".join)
 TESTS = Path(__file__).parents[1]
 BATCH = (some_tokens()[:, :-1], some_tokens()[:, 1:])
 
@@ -43,14 +42,14 @@ def bit_identical(one: list[Tensor], other: list[Tensor]) -> bool:
 
 
 @every_part
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_activation_checkpointing_gives_bit_identical_gradients(pair, dropout):
-    model = gpt(**variant(pair), dropout=dropout)
-    stored = step(model)
-    assert bit_identical(stored, step(model, checkpointing=True))
-    if dropout:
-        torch.manual_seed(3)
-        assert stored[0] != Objective(model, chunk_tokens=None).loss(*BATCH)
+def test_activation_checkpointing_gives_bit_identical_gradients(pair):
+    for dropout in [0.0, 0.3]:
+        model = gpt(**variant(pair), dropout=dropout)
+        stored = step(model)
+        assert bit_identical(stored, step(model, checkpointing=True))
+        if dropout:
+            torch.manual_seed(3)
+            assert stored[0] != Objective(model, chunk_tokens=None).loss(*BATCH)
 
 
 def test_activation_checkpointing_in_bf16_gives_bit_identical_gradients():
@@ -107,22 +106,22 @@ def test_activation_checkpointing_halves_the_memory_for_backward():
 
 
 @every_part
-@pytest.mark.parametrize("rows", [1, 5, 17])
-def test_a_chunked_loss_and_its_gradients_equal_the_plain_ones(pair, rows):
+def test_a_chunked_loss_and_its_gradients_equal_the_plain_ones(pair):
     """Covers tied and untied output heads."""
-    model = gpt(**variant(pair))
-    torch.testing.assert_close(step(model, chunk_tokens=rows), step(model), rtol=1e-5, atol=1e-6)
+    for rows in [1, 5, 17]:
+        model = gpt(**variant(pair))
+        torch.testing.assert_close(
+            step(model, chunk_tokens=rows), step(model), rtol=1e-5, atol=1e-6
+        )
 
 
 @pytest.mark.parametrize("tied_head", [True, False])
 @pytest.mark.parametrize("logit_cap", [None, 3.0])
-@pytest.mark.parametrize("checkpointing", [True, False])
-def test_a_chunked_loss_with_logit_cap_and_activation_checkpointing(
-    tied_head, logit_cap, checkpointing
-):
-    model = gpt(tied_head=tied_head, logit_cap=logit_cap, dropout=0.2)
-    chunked = step(model, chunk_tokens=4, checkpointing=checkpointing)
-    torch.testing.assert_close(chunked, step(model), rtol=1e-5, atol=1e-6)
+def test_a_chunked_loss_with_logit_cap_and_activation_checkpointing(tied_head, logit_cap):
+    for checkpointing in (True, False):
+        model = gpt(tied_head=tied_head, logit_cap=logit_cap, dropout=0.2)
+        chunked = step(model, chunk_tokens=4, checkpointing=checkpointing)
+        torch.testing.assert_close(chunked, step(model), rtol=1e-5, atol=1e-6)
 
 
 def computed_logits(objective: Objective) -> tuple[int, int]:
@@ -142,9 +141,9 @@ def test_chunks_of_logits_are_computed_twice_and_not_stored(chunk_tokens, rows):
     assert computed_logits(Objective(gpt(), chunk_tokens=chunk_tokens)) == (rows, 2 * 18)
 
 
-@pytest.mark.parametrize("chunk_tokens", [18, 0, None, "auto"])
-def test_logits_of_a_single_chunk_are_computed_once(chunk_tokens):
-    assert computed_logits(Objective(gpt(), chunk_tokens=chunk_tokens)) == (18, 18)
+def test_logits_of_a_single_chunk_are_computed_once():
+    for chunk_tokens in [18, 0, None, "auto"]:
+        assert computed_logits(Objective(gpt(), chunk_tokens=chunk_tokens)) == (18, 18)
 
 
 def test_auto_chunks_have_64_mib_of_logits_and_a_small_batch_is_one_chunk():
@@ -182,6 +181,7 @@ def test_loss_sum_is_the_mean_loss_times_the_tokens(chunk_tokens):
 # --- compiled ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("chunk_tokens", "checkpointing"), [(None, True), (9, False)])
 def test_the_loss_is_compiled_once_and_gives_the_same_gradients(chunk_tokens, checkpointing):
     model = gpt(layers=1, activation=relu_squared).train()
@@ -236,6 +236,7 @@ with no_compiler, torch._inductor.utils.fresh_cache():
 """
 
 
+@pytest.mark.slow
 def test_a_missing_c_compiler_is_a_failed_compilation():
     # In its own process: afterwards, Python keeps some tensors longer, which other tests measure.
     ended = subprocess.run(

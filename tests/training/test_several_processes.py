@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import sys
+from contextlib import chdir
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,8 @@ from many_processes import (
 from running import Script, events
 
 from headscope.checkpoint import read
+
+pytestmark = pytest.mark.slow
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -70,14 +73,10 @@ def assert_same_training(one: str | Path, other: str | Path) -> None:
 def alone(tmp_path_factory: pytest.TempPathFactory, speeches: Path) -> Path:
     """A folder with the token store and with outputs/alone, a run of one process."""
     folder = tmp_path_factory.mktemp("alone")
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
+    with chdir(folder):
         words = [*TINY, *STEPS, f"data.path={speeches}"]
         ended = train("lightning", 1, *words, "hydra.run.dir=outputs/alone")
         assert (ended.code, ended.err) == (0, "")
-    finally:
-        os.chdir(before)
     return folder
 
 
@@ -121,8 +120,8 @@ def test_several_processes_train_as_one(
     )
 
 
-def kill(script: Script, *words: str) -> None:
-    """Starts outputs/killed with two processes, and kills them. Its checkpoints can be used."""
+def kill(*words: str) -> None:
+    """Starts outputs/killed with two processes, and kills them."""
     killed = start([*command("lightning", 2), *words, "hydra.run.dir=outputs/killed"])
     children = wait_for_steps(killed, 7)
     for child in children:  # a process that does not run ends, too
@@ -131,8 +130,11 @@ def kill(script: Script, *words: str) -> None:
     assert end(killed).code == -9
     wait_for_end(children)
     assert not Path("outputs/killed/summary.json").exists()
+
+
+def assert_usable(run: Path, script: Script) -> None:
     for name in ("last", "best", "step_000003"):
-        said = script("sample", f"checkpoint=outputs/killed/checkpoints/{name}.safetensors")
+        said = script("sample", f"checkpoint={run}/checkpoints/{name}.safetensors")
         assert said.code == 0, said.err
 
 
@@ -148,7 +150,8 @@ def test_a_killed_run_continues_bit_by_bit(alone: Path, speeches: Path, script: 
     words = [*KILLED, f"data.path={speeches}", f"store_dir={alone / 'data'}", "model.dropout=0.1"]
     whole = train("lightning", 2, *words, "hydra.run.dir=outputs/whole")
     assert whole.code == 0, whole.err
-    kill(script, *words)
+    kill(*words)
+    assert_usable(Path("outputs/killed"), script)
     shutil.copytree("outputs/killed", "outputs/one_process")
     same = train("torchrun", 2, "resume=outputs/killed")
     assert same.code == 0, same.err
@@ -162,26 +165,41 @@ def test_a_killed_run_continues_bit_by_bit(alone: Path, speeches: Path, script: 
     assert loss == pytest.approx(summary("outputs/whole")["val_loss"], rel=0.05)
 
 
-@linux
-def test_shards_of_a_killed_run_continue_bit_by_bit_or_in_more_processes(
-    alone: Path, speeches: Path, script: Script
-) -> None:
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory: pytest.TempPathFactory, alone: Path, speeches: Path) -> Path:
+    """The outputs of two runs with FSDP in two processes: `whole`, and `killed` halfway."""
+    folder = tmp_path_factory.mktemp("sharded")
     words = [*KILLED, f"data.path={speeches}", f"store_dir={alone / 'data'}"]
     words.append("trainer.strategy=fsdp")
-    whole = train("lightning", 2, *words, "hydra.run.dir=outputs/whole")
-    assert whole.code == 0, whole.err
-    kill(script, *words)
+    with chdir(folder):
+        whole = train("lightning", 2, *words, "hydra.run.dir=outputs/whole")
+        assert whole.code == 0, whole.err
+        kill(*words)
+    return folder / "outputs"
+
+
+@linux
+def test_shards_of_a_killed_run_continue_bit_by_bit(sharded: Path, script: Script) -> None:
+    shutil.copytree(sharded / "killed", "outputs/killed")
     assert list(Path("outputs/killed/checkpoints").glob("shards_*/*.safetensors"))
-    shutil.copytree("outputs/killed", "outputs/more")
+    assert_usable(Path("outputs/killed"), script)
     same = train("lightning", 2, "resume=outputs/killed")
     assert same.code == 0, same.err
-    one, other = weights("outputs/whole"), weights("outputs/killed")
+    one, other = weights(sharded / "whole"), weights("outputs/killed")
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert not list(Path("outputs/killed/checkpoints").glob("shards_*"))
+
+
+@linux
+def test_shards_of_a_killed_run_continue_in_more_processes(
+    sharded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(sharded / "killed", "outputs/more")
     more = train("lightning", 4, "resume=outputs/more", "trainer.devices=4")
     assert more.code == 0, more.err
     assert "processes   2 before, 4 now" in more.out
-    assert_same_training("outputs/whole", "outputs/more")
+    assert_same_training(sharded / "whole", "outputs/more")
 
 
 @linux

@@ -34,6 +34,7 @@ def with_action(method: str, step: int, action: Callable[[], object]) -> Callabl
     return wrapped
 
 
+@pytest.mark.slow
 def test_a_stopped_run_equals_an_uninterrupted_one(
     script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +147,7 @@ def test_out_of_memory_is_reported_in_one_line(
     assert script("train", "resume=outputs/run").code == 0
 
 
+@pytest.mark.slow
 def test_a_sweep_skips_bad_values_and_the_same_command_continues_it(
     script: Script, speeches: Path
 ) -> None:

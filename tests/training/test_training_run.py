@@ -21,6 +21,7 @@ def figures(said: Said) -> dict[str, float]:
     return json.loads(said.out)
 
 
+@pytest.mark.slow
 def test_train_evaluate_sample_and_start_from_its_weights(script: Script, speeches: Path) -> None:
     said = script(
         "train",
@@ -170,6 +171,7 @@ def test_a_run_is_resumed_only_with_the_same_text(script: Script, speeches: Path
     assert old["store"] != new["store"]
 
 
+@pytest.mark.slow
 def test_training_on_text_files_needs_no_datasets_or_pyarrow(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, speeches: Path
 ) -> None:

@@ -6,7 +6,6 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from viewer_data import HOSTILE, run
@@ -140,15 +139,15 @@ def test_the_policy_of_the_page_allows_no_request():
     assert "connect-src" not in policies[0]
 
 
-@pytest.mark.parametrize("file", MODULES, ids=lambda file: file.name)
-def test_a_module_builds_no_html_from_data_and_knows_no_other_site(file):
-    text = file.read_text(encoding="utf-8")
-    assert not re.search(
-        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", text
-    )
-    assert not re.search(r"https?://|@import|XMLHttpRequest", text)
-    assert bool(re.search(r"\bfetch\(", text)) == (file.name == "tab.js")
-    assert len(text.splitlines()) <= 250
+def test_a_module_builds_no_html_from_data_and_knows_no_other_site():
+    for file in MODULES:
+        text = file.read_text(encoding="utf-8")
+        assert not re.search(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", text
+        )
+        assert not re.search(r"https?://|@import|XMLHttpRequest", text)
+        assert bool(re.search(r"\bfetch\(", text)) == (file.name == "tab.js")
+        assert len(text.splitlines()) <= 250
 
 
 def test_the_style_sheet_asks_for_nothing():

@@ -98,9 +98,7 @@ def test_marks_are_on_the_cells_they_name():
     assert named == ["self", "previous token"]
 
 
-@pytest.mark.parametrize(
-    ("tokens", "causal"), [(1, True), (2, False), (12, False), (64, True), (130, True)]
-)
+@pytest.mark.parametrize(("tokens", "causal"), [(1, True), (12, False), (64, True)])
 def test_nothing_is_cut_off_or_covered_whatever_the_tokens_are(tokens, causal):
     labels = (AWKWARD * 9)[-tokens:]
     weights = causal_weights(2, tokens)

@@ -25,11 +25,11 @@ def test_every_position_but_none_has_a_picture(name):
         assert_saved(figure)
 
 
-@pytest.mark.parametrize(("heads", "block_size"), [(1, 1), (4, 2), (8, 64)])
 @pytest.mark.parametrize("name", [name for name in POSITIONS if name != "none"])
-def test_all_can_be_read(name, heads, block_size):
-    position = position_of(name, heads=heads, block_size=block_size)
-    assert_readable(position_picture(position))
+def test_all_can_be_read(name):
+    for heads, block_size in [(1, 1), (4, 2), (8, 64)]:
+        position = position_of(name, heads=heads, block_size=block_size)
+        assert_readable(position_picture(position))
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -178,6 +178,7 @@ def test_from_python(run: Path) -> None:
     assert torch.equal(loaded.attention(reading.tokens).weights, reading.weights)
 
 
+@pytest.mark.slow
 def test_every_moment_of_a_run_is_what_its_own_report_says(script: Script, run: Path) -> None:
     moments = moments_of(run)
     said = script("analyze", f"checkpoints={run}", "windows=3")

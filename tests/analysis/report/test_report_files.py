@@ -13,6 +13,7 @@ from running import Script
 from headscope.data.tokenizer import char
 
 
+@pytest.mark.slow
 def test_every_picture_has_its_two_files_and_is_not_blank(script: Script, run: Path) -> None:
     said = script("analyze", f"checkpoint={run}", "text=We the", "output_dir=a report")
     assert said.code == 0, said.err
@@ -124,27 +125,18 @@ def test_a_report_replaces_no_file_that_is_not_of_a_report(script: Script, run: 
     ("arguments", "words"),
     [
         (["text="], ["empty"]),
-        (["windows=0"], ["windows=0"]),
         (["ablation=true", "ablation_windows=1"], ["ablation_windows=1", "2"]),
-        (["replace_by=nothing"], ["replace_by=nothing", "zero", "mean"]),
-        (["checkpoint=nowhere"], ["nowhere"]),
         (["output_dir=text.txt"], ["output_dir=text.txt"]),
         (["difference=[L0H0]"], ["difference=", "two heads"]),
-        (["difference=[]"], ["difference=", "two heads"]),
-        (["difference=[L0H1,L0H1]"], ["difference=", "two heads"]),
         (["difference=[L0H0,L2H0]"], ["L2H0", "L1H3"]),
         (["difference=[L0H0,[L0H1]]"], ["difference[1]="]),
         (["thresholds.self=7"], ["thresholds.self=7", "at most 1"]),
-        (["thresholds.self=0"], ["thresholds.self=0", "above 0"]),
-        (["other=outputs"], ["other="]),
         (['checkpoints=[""]'], ["checkpoints=", "empty"]),
         (
             ["patch.clean=a", "patch.corrupted=ab", "patch.answers=[a,b]"],
             ["1 and 2 tokens", "change"],
         ),
         (["patch.clean=ab", "patch.corrupted=ac"], ["patch.answers", "patch.continuation"]),
-        (["patch.position=1"], ["patch.clean is missing"]),
-        (["difference=[L0H0,first]"], ["first", "L1H3"]),
         (["other=nowhere"], ["nowhere"]),
         (["other=another.safetensors"], ["another.safetensors", "vocabulary"]),
         (["checkpoints=outputs/run"], ["outputs/run", "keep_steps"]),

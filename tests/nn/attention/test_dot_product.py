@@ -45,36 +45,36 @@ def some_bias(shape: tuple[int, ...], heads: int) -> Tensor:
     return (2 * torch.randn(heads, queries, keys, generator=generator)).requires_grad_()
 
 
-@pytest.mark.parametrize("bias", [None, "shared", "per_head"])
-@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_fused_equals_explicit_in_outputs_and_gradients(shape, causal, bias):
-    inputs, options = qkv(shape), {}
-    if causal:
-        options["causal"] = past(*shape[3:5])
-    if bias:
-        options["bias"] = some_bias(shape, 1 if bias == "shared" else shape[1])
-        inputs.append(options["bias"])
-    weighting = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(2))
-    for scale in (0.1, 1.0, 3.0):
-        results = []
+def test_fused_equals_explicit_in_outputs_and_gradients(shape):
+    for causal in [False, True]:
+        for bias in [None, "shared", "per_head"]:
+            inputs, options = qkv(shape), {}
+            if causal:
+                options["causal"] = past(*shape[3:5])
+            if bias:
+                options["bias"] = some_bias(shape, 1 if bias == "shared" else shape[1])
+                inputs.append(options["bias"])
+            weighting = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(2))
+            for scale in (0.1, 1.0, 3.0):
+                results = []
+                for attend in (attend_fused, attend_explicit):
+                    mixed = attend(*inputs[:3], scale=scale, **options).outputs
+                    results.append((mixed, *torch.autograd.grad((mixed * weighting).sum(), inputs)))
+                for fused, explicit in zip(*results, strict=True):
+                    torch.testing.assert_close(fused, explicit, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_of_bf16_both_are_within_a_rounding_of_fp64(shape):
+    for size in [1.0, 4.0]:
+        q, k, v = (part.detach() for part in qkv(shape, torch.bfloat16))
+        options = {"causal": past(*shape[3:5]), "scale": size * shape[5] ** -0.5}
+        exact = attend_explicit(q.double(), k.double(), v.double(), **options).outputs
         for attend in (attend_fused, attend_explicit):
-            mixed = attend(*inputs[:3], scale=scale, **options).outputs
-            results.append((mixed, *torch.autograd.grad((mixed * weighting).sum(), inputs)))
-        for fused, explicit in zip(*results, strict=True):
-            torch.testing.assert_close(fused, explicit, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("size", [1.0, 4.0])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_of_bf16_both_are_within_a_rounding_of_fp64(shape, size):
-    q, k, v = (part.detach() for part in qkv(shape, torch.bfloat16))
-    options = {"causal": past(*shape[3:5]), "scale": size * shape[5] ** -0.5}
-    exact = attend_explicit(q.double(), k.double(), v.double(), **options).outputs
-    for attend in (attend_fused, attend_explicit):
-        mixed = attend(q, k, v, **options).outputs
-        assert mixed.dtype == torch.bfloat16
-        assert (mixed - exact).norm() < BF16_ROUNDING * exact.norm()
+            mixed = attend(q, k, v, **options).outputs
+            assert mixed.dtype == torch.bfloat16
+            assert (mixed - exact).norm() < BF16_ROUNDING * exact.norm()
 
 
 @both
@@ -135,12 +135,12 @@ KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBacken
 """All but the math path, whose memory grows with T x S."""
 
 
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("device", ["cpu", "mps", "cuda"])
-def test_on_cuda_grouped_heads_need_16_bits_and_no_mask(device, dtype, masked):
-    expected = device != "cuda" or (dtype != torch.float32 and not masked)
-    assert supports_grouped(device, dtype, masked=masked) == expected
+def test_on_cuda_grouped_heads_need_16_bits_and_no_mask(device):
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        for masked in (False, True):
+            expected = device != "cuda" or (dtype != torch.float32 and not masked)
+            assert supports_grouped(device, dtype, masked=masked) == expected
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -176,29 +176,29 @@ def test_the_keys_of_a_mask_lie_side_by_side(monkeypatch, position, queries):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dropout", [0.0, 0.2])
-@pytest.mark.parametrize("hidden", ["causal", "bias", "mask"])
 @pytest.mark.parametrize("kv_heads", [1, 2, 6])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_on_a_gpu_a_fused_kernel_runs(dtype, kv_heads, hidden, dropout):
-    layer = MultiHeadAttention(embed_dim=96, heads=6, kv_heads=kv_heads, block_size=64)
-    layer = layer.cuda().to(dtype)
-    torch.manual_seed(0)
-    x = torch.randn(2, 64, 96, device="cuda", dtype=dtype, requires_grad=True)
-    options = {"dropout": dropout, "explicit": False}
-    if hidden == "bias":
-        sizes = {"embed_dim": 96, "block_size": 64, "heads": 6, "head_dim": 16}
-        options["position"] = Relative(**sizes).cuda()
-    if hidden == "mask":
-        options["mask"] = torch.ones(64, 64, dtype=torch.bool, device="cuda").tril(3)
-    with sdpa_kernel(KERNELS):  # raises when none of them can run
-        fused = layer.compute_heads(x, **options).outputs
-    fused.float().sum().backward()
-    assert x.grad.isfinite().all()
-    if not dropout:
-        explicit = layer.compute_heads(x, **(options | {"explicit": True})).outputs
-        tolerance = 1e-4 if dtype == torch.float32 else 2e-2
-        torch.testing.assert_close(fused, explicit, rtol=tolerance, atol=tolerance)
+def test_on_a_gpu_a_fused_kernel_runs(dtype, kv_heads):
+    for hidden in ["causal", "bias", "mask"]:
+        for dropout in [0.0, 0.2]:
+            layer = MultiHeadAttention(embed_dim=96, heads=6, kv_heads=kv_heads, block_size=64)
+            layer = layer.cuda().to(dtype)
+            torch.manual_seed(0)
+            x = torch.randn(2, 64, 96, device="cuda", dtype=dtype, requires_grad=True)
+            options = {"dropout": dropout, "explicit": False}
+            if hidden == "bias":
+                sizes = {"embed_dim": 96, "block_size": 64, "heads": 6, "head_dim": 16}
+                options["position"] = Relative(**sizes).cuda()
+            if hidden == "mask":
+                options["mask"] = torch.ones(64, 64, dtype=torch.bool, device="cuda").tril(3)
+            with sdpa_kernel(KERNELS):  # raises when none of them can run
+                fused = layer.compute_heads(x, **options).outputs
+            fused.float().sum().backward()
+            assert x.grad.isfinite().all()
+            if not dropout:
+                explicit = layer.compute_heads(x, **(options | {"explicit": True})).outputs
+                tolerance = 1e-4 if dtype == torch.float32 else 2e-2
+                torch.testing.assert_close(fused, explicit, rtol=tolerance, atol=tolerance)
 
 
 # --- the plain function ---
@@ -241,9 +241,8 @@ def test_a_query_whose_row_is_fully_masked_gets_zeros_and_no_nan_in_gradients():
     assert all(gradient.isfinite().all() for gradient in gradients)
 
 
-@pytest.mark.parametrize(
-    ("q", "k", "v", "mask"),
-    [
+def test_scaled_dot_product_refuses_what_does_not_fit_in_one_line():
+    for q, k, v, mask in [
         ((5, 4), (7, 3), (7, 4), None),
         ((5, 4), (7, 4), (6, 4), None),
         ((0, 4), (7, 4), (7, 4), None),
@@ -253,13 +252,10 @@ def test_a_query_whose_row_is_fully_masked_gets_zeros_and_no_nan_in_gradients():
         ((5, 4), (7, 4), (7, 4), torch.ones(7, 5, dtype=torch.bool)),
         ((5, 4), (7, 4), (7, 4), torch.ones(5, 7)),
         ((5, 4), (7, 4), (7, 4), torch.ones(2, 5, 7, dtype=torch.bool)),
-    ],
-    ids=str,
-)
-def test_scaled_dot_product_refuses_what_does_not_fit_in_one_line(q, k, v, mask):
-    with pytest.raises(UserError) as caught:
-        scaled_dot_product(torch.zeros(q), torch.zeros(k), torch.zeros(v), mask=mask)
-    assert "\n" not in str(caught.value)
+    ]:
+        with pytest.raises(UserError) as caught:
+            scaled_dot_product(torch.zeros(q), torch.zeros(k), torch.zeros(v), mask=mask)
+        assert "\n" not in str(caught.value)
 
 
 def test_scaled_dot_product_refuses_integers():

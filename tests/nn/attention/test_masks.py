@@ -8,12 +8,12 @@ import torch
 from attention_layers import (
     BATCH,
     BLOCK,
+    MASKS,
     attention,
     both_paths,
     by_path,
     encoding,
     every_attention,
-    every_mask,
     past,
     some_input,
     some_mask,
@@ -23,13 +23,14 @@ from headscope.nn import mask_from_padding, mask_per_sequence
 
 
 @every_attention
-@every_mask
-def test_weights_under_a_mask_are_those_without_it_shared_among_what_it_shows(name, kind):
+def test_weights_under_a_mask_are_those_without_it_shared_among_what_it_shows(name):
     layer, x = attention(name), some_input()
-    mask = some_mask(kind, layer.heads)
-    shown = layer(x, weights=True)[1] * mask
-    _, seen = layer(x, mask=mask, weights=True)
-    torch.testing.assert_close(seen, shown / shown.sum(dim=-1, keepdim=True), rtol=1e-4, atol=1e-6)
+    for kind in MASKS:
+        mask = some_mask(kind, layer.heads)
+        shown = layer(x, weights=True)[1] * mask
+        expected = shown / shown.sum(dim=-1, keepdim=True)
+        _, seen = layer(x, mask=mask, weights=True)
+        torch.testing.assert_close(seen, expected, rtol=1e-4, atol=1e-6)
 
 
 @both_paths
@@ -74,23 +75,26 @@ def test_padding_is_as_if_it_were_not_there(name, weights):
 
 @both_paths
 @every_attention
-@pytest.mark.parametrize("causal", [False, True])
-def test_what_stands_in_padding_changes_nothing_for_real_tokens(name, weights, causal):
-    layer, x = attention(name, causal=causal), some_input()
-    real = torch.ones(BATCH, BLOCK, dtype=torch.bool)
-    real[0, :3] = False
-    real[1, 5:] = False
-    other = torch.where(real[..., None], x, 100 * some_input(seed=7))
-    mask = mask_from_padding(real)
-    out, changed = (by_path(layer, text, mask=mask, weights=weights) for text in (x, other))
-    torch.testing.assert_close(changed[real], out[real], rtol=1e-5, atol=1e-6)
-    assert changed.isfinite().all()
+def test_what_stands_in_padding_changes_nothing_for_real_tokens(name, weights):
+    for causal in [False, True]:
+        layer, x = attention(name, causal=causal), some_input()
+        real = torch.ones(BATCH, BLOCK, dtype=torch.bool)
+        real[0, :3] = False
+        real[1, 5:] = False
+        other = torch.where(real[..., None], x, 100 * some_input(seed=7))
+        mask = mask_from_padding(real)
+        out, changed = (by_path(layer, text, mask=mask, weights=weights) for text in (x, other))
+        torch.testing.assert_close(changed[real], out[real], rtol=1e-5, atol=1e-6)
+        assert changed.isfinite().all()
 
 
 @every_attention
-@every_mask
 @pytest.mark.parametrize(
-    ("position", "weights"), [(None, False), ("relative", False), (None, True)]
+    ("kind", "position", "weights"),
+    [
+        *(("queries_keys", None, False), ("per_sequence", None, True), ("per_head", None, False)),
+        *(("padding", "relative", False), ("padding", None, True)),
+    ],
 )
 def test_a_query_that_may_look_nowhere_gets_zeros_and_disturbs_no_other(
     name, kind, position, weights
@@ -131,19 +135,16 @@ def test_a_query_that_may_look_nowhere_gets_zeros_and_disturbs_no_other(
 
 
 @every_attention
-@pytest.mark.parametrize(
-    ("weights", "dtype"),
-    [(False, torch.float32), (True, torch.float32), (False, torch.bfloat16)],
-)
-def test_a_text_of_nothing_but_padding_leaves_the_bias_of_the_way_out(name, weights, dtype):
-    layer = attention(name, out_bias=True, qk_norm=True).to(dtype)
-    x = some_input().to(dtype).requires_grad_()
-    mask = mask_from_padding(torch.tensor([[True] * BLOCK, [False] * BLOCK]))
-    out = by_path(layer, x, mask=mask, weights=weights)
-    assert torch.equal(out[1], layer.out_proj.bias.expand_as(out[1]))
-    with torch.autograd.set_detect_anomaly(True):  # not even in between
-        gradients = torch.autograd.grad(out.sum(), [x, *layer.parameters()])
-    assert all(gradient.isfinite().all() for gradient in gradients)
+def test_a_text_of_nothing_but_padding_leaves_the_bias_of_the_way_out(name):
+    for weights, dtype in [(False, torch.float32), (True, torch.float32), (False, torch.bfloat16)]:
+        layer = attention(name, out_bias=True, qk_norm=True).to(dtype)
+        x = some_input().to(dtype).requires_grad_()
+        mask = mask_from_padding(torch.tensor([[True] * BLOCK, [False] * BLOCK]))
+        out = by_path(layer, x, mask=mask, weights=weights)
+        assert torch.equal(out[1], layer.out_proj.bias.expand_as(out[1]))
+        with torch.autograd.set_detect_anomaly(True):  # not even in between
+            gradients = torch.autograd.grad(out.sum(), [x, *layer.parameters()])
+        assert all(gradient.isfinite().all() for gradient in gradients)
 
 
 @every_attention

@@ -2,6 +2,7 @@
 weights are shares."""
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -34,60 +35,57 @@ def outputs_and_gradients(layer, inputs, modules, **options) -> list:
 
 
 @every_pair
-@pytest.mark.parametrize(
-    ("kind", "queries"),
-    [(None, 9), (None, 4), ("padding", 4), ("per_head", 9)],
-)
-def test_weights_change_neither_output_nor_gradients(name, position, kind, queries):
+def test_weights_change_neither_output_nor_gradients(name, position):
     layer = attention(name, qkv_bias=True, out_bias=True, qk_norm=position is None)
     place = encoding(position, layer)
     x = some_input().requires_grad_()
-    inputs = [x] if queries == 9 else [some_input(queries, seed=1).requires_grad_(), x]
-    mask = None if kind is None else some_mask(kind, layer.heads, queries)
     modules = [layer] if place is None else [layer, place]
-    results = outputs_and_gradients(layer, inputs, modules, mask=mask, position=place)
-    for fused, explicit in zip(*results, strict=True):
-        torch.testing.assert_close(fused, explicit, rtol=1e-4, atol=3e-5)
+    for kind, queries in ((None, 9), (None, 4), ("padding", 4), ("per_head", 9)):
+        inputs = [x] if queries == 9 else [some_input(queries, seed=1).requires_grad_(), x]
+        mask = None if kind is None else some_mask(kind, layer.heads, queries)
+        results = outputs_and_gradients(layer, inputs, modules, mask=mask, position=place)
+        for fused, explicit in zip(*results, strict=True):
+            torch.testing.assert_close(fused, explicit, rtol=1e-4, atol=3e-5)
 
 
 @every_attention
-@pytest.mark.parametrize("kind", [None, *MASKS])
 @pytest.mark.parametrize("causal", [False, True])
-def test_weights_change_nothing_in_cross_attention_under_any_mask(name, kind, causal):
+def test_weights_change_nothing_in_cross_attention_under_any_mask(name, causal):
     layer = attention(name, causal=causal)
     lengths = (4, 7, 7) if causal else (7, 4, 4)
     inputs = [some_input(n, seed=i).requires_grad_() for i, n in enumerate(lengths)]
-    mask = None if kind is None else some_mask(kind, layer.heads, *lengths[:2])
-    results = outputs_and_gradients(layer, inputs, [layer], mask=mask)
-    for fused, explicit in zip(*results, strict=True):
-        torch.testing.assert_close(fused, explicit, rtol=1e-4, atol=3e-5)
+    for kind in (None, *MASKS):
+        mask = None if kind is None else some_mask(kind, layer.heads, *lengths[:2])
+        results = outputs_and_gradients(layer, inputs, [layer], mask=mask)
+        for fused, explicit in zip(*results, strict=True):
+            torch.testing.assert_close(fused, explicit, rtol=1e-4, atol=3e-5)
 
 
-@pytest.mark.parametrize("autocast", [False, True])
 @every_pair
-def test_in_bf16_both_paths_are_a_few_roundings_from_fp64(name, position, autocast):
+def test_in_bf16_both_paths_are_a_few_roundings_from_fp64(name, position):
     """Four: queries, keys and scores, here of size 2, are rounded, which is twice as much of the
     weights; weights, values, sums and the way out are rounded as well. Up as often as down."""
-    layer, x = attention(name, qk_norm=position is None), some_input()
-    place = encoding(position, layer)
-    if not autocast:
-        layer, x = layer.bfloat16(), x.bfloat16()
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-        outs = [by_path(layer, x, position=place, weights=weights) for weights in (False, True)]
-    exact_layer, exact_place = (copy.deepcopy(part) for part in (layer, place))
-    if place is not None:
-        exact_place.double()
-    exact = by_path(exact_layer.double(), x.double(), position=exact_place, weights=True)
-    for out in outs:
-        assert out.dtype == torch.bfloat16
-        assert (out - exact).norm() < 4 * BF16_ROUNDING * exact.norm()
+    for autocast in [False, True]:
+        layer, x = attention(name, qk_norm=position is None), some_input()
+        place = encoding(position, layer)
+        if not autocast:
+            layer, x = layer.bfloat16(), x.bfloat16()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            outs = [by_path(layer, x, position=place, weights=weights) for weights in (False, True)]
+        exact_layer, exact_place = (copy.deepcopy(part) for part in (layer, place))
+        if place is not None:
+            exact_place.double()
+        exact = by_path(exact_layer.double(), x.double(), position=exact_place, weights=True)
+        for out in outs:
+            assert out.dtype == torch.bfloat16
+            assert (out - exact).norm() < 4 * BF16_ROUNDING * exact.norm()
 
 
 @every_attention
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_rows_of_weights_are_shares_and_what_is_hidden_is_exactly_zero(name, dtype):
-    layer = attention(name, dropout=0.5).train().to(dtype)
-    for kind in (None, *MASKS):
+def test_rows_of_weights_are_shares_and_what_is_hidden_is_exactly_zero(name):
+    layer = attention(name, dropout=0.5).train()
+    for dtype, kind in itertools.product((torch.float32, torch.bfloat16), (None, *MASKS)):
+        layer = layer.to(dtype)
         mask = None if kind is None else some_mask(kind, layer.heads)
         out, seen = layer(some_input().to(dtype), mask=mask, weights=True)
         visible = past(9) if mask is None else past(9) & mask
@@ -147,12 +145,17 @@ def test_dropout_keeps_the_mean(name, weights):
     assert (off < 5 * many.std(dim=0) / 3_000**0.5).all()
 
 
-BIASES = ["alibi", "relative", "head_bias"]
+FAR = [None, "rotary", "alibi", "relative", "head_bias"]
 
 
-@pytest.mark.parametrize("autocast", [False, True])
-@pytest.mark.parametrize("position", [None, "rotary", *BIASES])
-@pytest.mark.parametrize("name", ["multi_head", "grouped_query", "stacked_heads"])
+@pytest.mark.parametrize(
+    ("name", "position", "autocast"),
+    [
+        *(("multi_head", position, autocast) for position in FAR for autocast in (False, True)),
+        *(("grouped_query", position, True) for position in (None, "relative")),
+        *(("stacked_heads", position, True) for position in (None, "relative")),
+    ],
+)
 @torch.no_grad()
 def test_at_1024_tokens_in_bf16_both_paths_differ_by_the_rounding_of_outputs(
     name, position, autocast

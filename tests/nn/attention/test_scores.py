@@ -54,20 +54,20 @@ def shuffle_heads(layer) -> list[int]:
         ("additive", {"kv_heads": 2}),
     ],
 )
-@pytest.mark.parametrize("masked", [False, True])
-def test_the_order_of_heads_means_nothing(name, kv_heads, masked):
-    options = {"qkv_bias": True, "out_bias": True} | kv_heads
-    layer, shuffled = attention(name, **options), attention(name, **options)
-    order = shuffle_heads(shuffled)
-    mask = some_mask("per_head", layer.heads) if masked else None
-    out, seen = layer(some_input(), mask=mask, weights=True)
-    for weights in (False, True):
-        got = by_path(
-            shuffled, some_input(), mask=mask[:, order] if masked else None, weights=weights
-        )
-        torch.testing.assert_close(got, out, rtol=1e-4, atol=1e-5)
-    _, got = shuffled(some_input(), mask=mask[:, order] if masked else None, weights=True)
-    torch.testing.assert_close(got, seen[:, order], rtol=1e-4, atol=1e-6)
+def test_the_order_of_heads_means_nothing(name, kv_heads):
+    for masked in [False, True]:
+        options = {"qkv_bias": True, "out_bias": True} | kv_heads
+        layer, shuffled = attention(name, **options), attention(name, **options)
+        order = shuffle_heads(shuffled)
+        mask = some_mask("per_head", layer.heads) if masked else None
+        out, seen = layer(some_input(), mask=mask, weights=True)
+        for weights in (False, True):
+            got = by_path(
+                shuffled, some_input(), mask=mask[:, order] if masked else None, weights=weights
+            )
+            torch.testing.assert_close(got, out, rtol=1e-4, atol=1e-5)
+        _, got = shuffled(some_input(), mask=mask[:, order] if masked else None, weights=True)
+        torch.testing.assert_close(got, seen[:, order], rtol=1e-4, atol=1e-6)
 
 
 @every_attention
@@ -118,35 +118,35 @@ def test_qk_norm_is_root_mean_square_with_a_gain_for_each_number(name):
 
 
 @pytest.mark.parametrize("kv_heads", [6, 2, 1])
-@pytest.mark.parametrize("scale", [None, 0.5])
 @pytest.mark.parametrize("causal", [False, True])
-def test_additive_scores_are_w_times_tanh_of_the_sum_by_hand(kv_heads, scale, causal):
-    layer = attention("additive", kv_heads=kv_heads, scale=scale, qkv_bias=True, causal=causal)
-    x = some_input(5)
-    out, seen = layer(x, weights=True)
-    q, k, v = layer.qkv(x).split([24, 4 * kv_heads, 4 * kv_heads], dim=-1)
-    scores = torch.full((2, 6, 5, 5), -math.inf)
-    mixed = torch.zeros(2, 5, 24)
-    for b in range(2):
-        for head in range(6):
-            own = slice(4 * head, 4 * head + 4)
-            group = head // (6 // kv_heads)
-            shared = slice(4 * group, 4 * group + 4)
-            for t in range(5):
-                for s in range(t + 1 if causal else 5):
-                    hidden = torch.tanh(q[b, t, own] + k[b, s, shared])
-                    scores[b, head, t, s] = (scale or 1.0) * layer.w[head] @ hidden
-                mixed[b, t, own] = scores[b, head, t].softmax(0) @ v[b, :, shared]
-    torch.testing.assert_close(seen, scores.softmax(-1))
-    torch.testing.assert_close(out, layer.out_proj(mixed), rtol=1e-4, atol=1e-5)
+def test_additive_scores_are_w_times_tanh_of_the_sum_by_hand(kv_heads, causal):
+    for scale in [None, 0.5]:
+        layer = attention("additive", kv_heads=kv_heads, scale=scale, qkv_bias=True, causal=causal)
+        x = some_input(5)
+        out, seen = layer(x, weights=True)
+        q, k, v = layer.qkv(x).split([24, 4 * kv_heads, 4 * kv_heads], dim=-1)
+        scores = torch.full((2, 6, 5, 5), -math.inf)
+        mixed = torch.zeros(2, 5, 24)
+        for b in range(2):
+            for head in range(6):
+                own = slice(4 * head, 4 * head + 4)
+                group = head // (6 // kv_heads)
+                shared = slice(4 * group, 4 * group + 4)
+                for t in range(5):
+                    for s in range(t + 1 if causal else 5):
+                        hidden = torch.tanh(q[b, t, own] + k[b, s, shared])
+                        scores[b, head, t, s] = (scale or 1.0) * layer.w[head] @ hidden
+                    mixed[b, t, own] = scores[b, head, t].softmax(0) @ v[b, :, shared]
+        torch.testing.assert_close(seen, scores.softmax(-1))
+        torch.testing.assert_close(out, layer.out_proj(mixed), rtol=1e-4, atol=1e-5)
 
 
 @every_attention
-@pytest.mark.parametrize("position", ["alibi", "relative", "head_bias"])
-def test_a_bias_is_added_to_scaled_scores(name, position):
-    layer, x = attention(name, scale=0.3), some_input()
-    place = encoding(position, layer)
-    _, plain = layer(x, weights=True)
-    _, seen = layer(x, position=place, weights=True)
-    expected = (plain.log() + place.bias(9, 9)).masked_fill(~past(9), -math.inf).softmax(-1)
-    torch.testing.assert_close(seen, expected, rtol=1e-3, atol=1e-6)
+def test_a_bias_is_added_to_scaled_scores(name):
+    for position in ["alibi", "relative", "head_bias"]:
+        layer, x = attention(name, scale=0.3), some_input()
+        place = encoding(position, layer)
+        _, plain = layer(x, weights=True)
+        _, seen = layer(x, position=place, weights=True)
+        expected = (plain.log() + place.bias(9, 9)).masked_fill(~past(9), -math.inf).softmax(-1)
+        torch.testing.assert_close(seen, expected, rtol=1e-3, atol=1e-6)

@@ -1,10 +1,10 @@
 """The laws of sight, for all attentions: who sees whom, and that order is told by nothing else."""
 
-import pytest
+from functools import partial
+
 import torch
 from attention_layers import (
     BATCH,
-    BLOCK,
     WIDTH,
     attention,
     both_paths,
@@ -35,15 +35,14 @@ def within_each_sequence(visible: Tensor) -> Tensor:
     return torch.eye(BATCH, dtype=torch.bool)[:, None, :, None] & visible[:, None]
 
 
-@both_paths
 @every_pair
-def test_gradient_comes_from_itself_and_all_before_and_never_from_the_future(
-    name, position, weights
-):
+def test_gradient_comes_from_itself_and_all_before_and_never_from_the_future(name, position):
     layer = attention(name)
-    options = {"weights": weights, "position": encoding(position, layer)}
-    seen = reach(lambda x: by_path(layer, x, **options), some_input(LENGTH))
-    assert torch.equal(seen, within_each_sequence(past(LENGTH)))
+    place = encoding(position, layer)
+    for weights in (False, True):
+        run = partial(by_path, layer, weights=weights, position=place)
+        seen = reach(run, some_input(LENGTH))
+        assert torch.equal(seen, within_each_sequence(past(LENGTH)))
 
 
 @both_paths
@@ -65,28 +64,18 @@ def test_without_causal_gradient_comes_from_everywhere(name, weights):
 
 
 @every_pair
-def test_text_that_follows_changes_nothing(name, position):
-    layer, x = attention(name), some_input()
-    place = encoding(position, layer)
-    whole = layer(x, position=place)
-    for length in range(1, BLOCK):
-        start = layer(x[:, :length], position=place)
-        torch.testing.assert_close(start, whole[:, :length], rtol=1e-4, atol=1e-5)
-
-
-@every_pair
-@pytest.mark.parametrize("causal", [False, True])
-def test_fewer_queries_than_keys_are_the_last_rows_of_the_whole(name, position, causal):
-    layer, x = attention(name, causal=causal), some_input()
-    place = encoding(position, layer)
-    whole, whole_weights = layer(x, position=place, weights=True)
-    for queries in (1, 4, 8):
-        inputs = (x[:, -queries:], x)
-        out, weights = layer(*inputs, position=place, weights=True)
-        for last in (out, layer(*inputs, position=place)):
-            torch.testing.assert_close(last, whole[:, -queries:], rtol=1e-4, atol=1e-5)
-        expected = whole_weights[:, :, -queries:]
-        torch.testing.assert_close(weights, expected, rtol=1e-4, atol=1e-6)
+def test_fewer_queries_than_keys_are_the_last_rows_of_the_whole(name, position):
+    for causal in [False, True]:
+        layer, x = attention(name, causal=causal), some_input()
+        place = encoding(position, layer)
+        whole, whole_weights = layer(x, position=place, weights=True)
+        for queries in (1, 4, 8):
+            inputs = (x[:, -queries:], x)
+            out, weights = layer(*inputs, position=place, weights=True)
+            for last in (out, layer(*inputs, position=place)):
+                torch.testing.assert_close(last, whole[:, -queries:], rtol=1e-4, atol=1e-5)
+            expected = whole_weights[:, :, -queries:]
+            torch.testing.assert_close(weights, expected, rtol=1e-4, atol=1e-6)
 
 
 @both_paths

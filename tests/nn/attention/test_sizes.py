@@ -29,8 +29,9 @@ def parameters_of(name: str, layer) -> int:
 
 
 @every_attention
-@pytest.mark.parametrize("head_dim", [None, 5])
-@pytest.mark.parametrize("out_dim", [None, 7, "no out_proj"])
+@pytest.mark.parametrize(
+    ("head_dim", "out_dim"), [(None, None), (5, 7), (None, "no out_proj"), (5, "no out_proj")]
+)
 def test_parameters_are_as_many_as_said(name, head_dim, out_dim):
     heads, embed_dim = attention(name).heads, 18
     sizes = {"embed_dim": embed_dim, "head_dim": head_dim, "out_dim": out_dim}
@@ -82,12 +83,12 @@ def test_output_is_as_wide_as_said(name):
 
 
 @with_heads
-@pytest.mark.parametrize("embed_dim", [23, 4])
-def test_heads_that_do_not_divide_the_width_are_refused_unless_head_dim_is_given(name, embed_dim):
-    with pytest.raises(ValueError, match=rf"embed_dim={embed_dim}\b.*heads=6\b.*head_dim"):
-        attention(name, embed_dim=embed_dim)
-    layer = attention(name, embed_dim=embed_dim, head_dim=3)
-    assert (layer.head_dim, layer.out_dim) == (3, embed_dim)
+def test_heads_that_do_not_divide_the_width_are_refused_unless_head_dim_is_given(name):
+    for embed_dim in [23, 4]:
+        with pytest.raises(ValueError, match=rf"embed_dim={embed_dim}\b.*heads=6\b.*head_dim"):
+            attention(name, embed_dim=embed_dim)
+        layer = attention(name, embed_dim=embed_dim, head_dim=3)
+        assert (layer.head_dim, layer.out_dim) == (3, embed_dim)
 
 
 @every_attention

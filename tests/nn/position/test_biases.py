@@ -18,14 +18,14 @@ def test_slopes_for_8_and_16_heads_are_as_published():
     assert alibi_slopes(16) == pytest.approx([2 ** -((head + 1) / 2) for head in range(16)])
 
 
-@pytest.mark.parametrize("heads", [1, 2, 3, 5, 6, 7, 12, 15, 16, 17, 20, 33])
-def test_slopes_are_those_of_bloom_for_any_number_of_heads(heads):
-    slopes = alibi_slopes(heads)
-    assert len(slopes) == len(set(slopes)) == heads
-    assert all(0 < slope < 1 for slope in slopes)
-    theirs = build_alibi_tensor(torch.ones(1, 2), heads, torch.float32)[:, 0, 1]
-    torch.testing.assert_close(torch.tensor(slopes), theirs)
-    assert torch.equal(position_of("alibi", heads=heads).slopes, torch.tensor(slopes))
+def test_slopes_are_those_of_bloom_for_any_number_of_heads():
+    for heads in [1, 2, 3, 5, 6, 7, 12, 15, 16, 17, 20, 33]:
+        slopes = alibi_slopes(heads)
+        assert len(slopes) == len(set(slopes)) == heads
+        assert all(0 < slope < 1 for slope in slopes)
+        theirs = build_alibi_tensor(torch.ones(1, 2), heads, torch.float32)[:, 0, 1]
+        torch.testing.assert_close(torch.tensor(slopes), theirs)
+        assert torch.equal(position_of("alibi", heads=heads).slopes, torch.tensor(slopes))
 
 
 @pytest.mark.parametrize("heads", [1, 4, 6])

@@ -90,20 +90,14 @@ def test_parameters_are_as_many_as_the_docstring_says(name):
 
 
 @every
-def test_a_state_dict_holds_parameters_alone(name):
-    position = position_of(name)
-    assert list(position.state_dict()) == [own for own, _ in position.named_parameters()]
-
-
-@every
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
-def test_numbers_keep_their_type(name, dtype):
-    positions = [position_of(name).to(dtype)]
-    if not list(positions[0].parameters()):  # what is computed follows what it is added to
-        positions.append(position_of(name))
-    for position in positions:
-        done = encoded(position, 10, dtype=dtype)
-        assert {done[part].dtype for part in ("embeddings", "q", "k")} == {dtype}
+def test_numbers_keep_their_type(name):
+    for dtype in [torch.bfloat16, torch.float32, torch.float64]:
+        positions = [position_of(name).to(dtype)]
+        if not list(positions[0].parameters()):  # what is computed follows what it is added to
+            positions.append(position_of(name))
+        for position in positions:
+            done = encoded(position, 10, dtype=dtype)
+            assert {done[part].dtype for part in ("embeddings", "q", "k")} == {dtype}
 
 
 @every

@@ -35,24 +35,24 @@ def by_complex_numbers(x: Tensor, *, base: float, interleaved: bool, first: int 
 
 @both
 @pytest.mark.parametrize("base", BASES)
-@pytest.mark.parametrize("head_dim", [2, 6, 32])
-def test_a_pair_is_turned_as_a_complex_number_is(head_dim, base, interleaved):
-    position = rotary(head_dim, base=base, interleaved=interleaved)
-    q, k = some(2, 3, 40, head_dim), some(2, 1, 40, head_dim)
-    for ours, plain in zip(position.rotate(q, k), (q, k), strict=True):
-        expected = by_complex_numbers(plain, base=base, interleaved=interleaved)
-        torch.testing.assert_close(ours.double(), expected, rtol=0, atol=2e-6)
+def test_a_pair_is_turned_as_a_complex_number_is(base, interleaved):
+    for head_dim in [2, 6, 32]:
+        position = rotary(head_dim, base=base, interleaved=interleaved)
+        q, k = some(2, 3, 40, head_dim), some(2, 1, 40, head_dim)
+        for ours, plain in zip(position.rotate(q, k), (q, k), strict=True):
+            expected = by_complex_numbers(plain, base=base, interleaved=interleaved)
+            torch.testing.assert_close(ours.double(), expected, rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("base", BASES)
-@pytest.mark.parametrize("head_dim", [4, 64])
-def test_halves_are_turned_as_llama_turns_them(head_dim, base):
-    config = LlamaConfig(hidden_size=2 * head_dim, num_attention_heads=2, rope_theta=base)
-    q, k = some(2, 2, 40, head_dim), some(2, 1, 40, head_dim)
-    cos, sin = LlamaRotaryEmbedding(config)(q, torch.arange(40)[None])
-    expected = apply_rotary_pos_emb(q, k, cos, sin)
-    ours = rotary(head_dim, base=base).rotate(q, k)
-    torch.testing.assert_close(ours, expected, rtol=0, atol=2e-5)
+def test_halves_are_turned_as_llama_turns_them(base):
+    for head_dim in [4, 64]:
+        config = LlamaConfig(hidden_size=2 * head_dim, num_attention_heads=2, rope_theta=base)
+        q, k = some(2, 2, 40, head_dim), some(2, 1, 40, head_dim)
+        cos, sin = LlamaRotaryEmbedding(config)(q, torch.arange(40)[None])
+        expected = apply_rotary_pos_emb(q, k, cos, sin)
+        ours = rotary(head_dim, base=base).rotate(q, k)
+        torch.testing.assert_close(ours, expected, rtol=0, atol=2e-5)
 
 
 @both
@@ -105,30 +105,30 @@ def as_it_is(position: Rotary) -> Rotary:
     return position
 
 
-@both
-@pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize(
     "moved", [as_it_is, in_bf16, in_bf16_as_part_of_a_model, in_bf16_and_back, in_fp16]
 )
-def test_in_bf16_only_the_result_is_rounded_however_far_out(moved, autocast, interleaved):
-    position = moved(rotary(32, block_size=1100, interleaved=interleaved))
-    assert position.cos.dtype == position.sin.dtype == torch.float32
-    q, k = some(1, 2, 1100, 32).bfloat16(), some(1, 1, 1100, 32).bfloat16()
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-        turned = position.rotate(q, k)
-    for ours, plain in zip(turned, (q, k), strict=True):
-        assert ours.dtype == torch.bfloat16
-        expected = by_complex_numbers(plain, base=10000.0, interleaved=interleaved)
-        torch.testing.assert_close(ours.double(), expected, rtol=2**-8, atol=1e-6)
+def test_in_bf16_only_the_result_is_rounded_however_far_out(moved):
+    for interleaved in [False, True]:
+        for autocast in [False, True]:
+            position = moved(rotary(32, block_size=1100, interleaved=interleaved))
+            assert position.cos.dtype == position.sin.dtype == torch.float32
+            q, k = some(1, 2, 1100, 32).bfloat16(), some(1, 1, 1100, 32).bfloat16()
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+                turned = position.rotate(q, k)
+            for ours, plain in zip(turned, (q, k), strict=True):
+                assert ours.dtype == torch.bfloat16
+                expected = by_complex_numbers(plain, base=10000.0, interleaved=interleaved)
+                torch.testing.assert_close(ours.double(), expected, rtol=2**-8, atol=1e-6)
 
 
 @both
-@pytest.mark.parametrize("queries", [1, 3, 40])
-def test_the_last_queries_are_turned_by_their_own_places(queries, interleaved):
-    q, k = some(2, 3, queries, 8), some(2, 1, 40, 8)
-    ours, _ = rotary(interleaved=interleaved).rotate(q, k)
-    expected = by_complex_numbers(q, base=10000.0, interleaved=interleaved, first=40 - queries)
-    torch.testing.assert_close(ours.double(), expected, rtol=0, atol=2e-6)
+def test_the_last_queries_are_turned_by_their_own_places(interleaved):
+    for queries in [1, 3, 40]:
+        q, k = some(2, 3, queries, 8), some(2, 1, 40, 8)
+        ours, _ = rotary(interleaved=interleaved).rotate(q, k)
+        expected = by_complex_numbers(q, base=10000.0, interleaved=interleaved, first=40 - queries)
+        torch.testing.assert_close(ours.double(), expected, rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("head_dim", [1, 7])

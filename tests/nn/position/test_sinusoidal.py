@@ -10,15 +10,15 @@ from headscope.nn.position.absolute import sinusoidal_table
 
 
 @pytest.mark.parametrize("base", [10000.0, 100.0])
-@pytest.mark.parametrize("width", [1, 2, 7, 16, 33])
-def test_the_table_is_the_papers_formula(width, base):
-    table = sinusoidal_table(50, width, base)
-    assert table.dtype == torch.float32
-    for position in range(50):
-        for dimension in range(width):
-            angle = position / base ** (2 * (dimension // 2) / width)
-            expected = math.cos(angle) if dimension % 2 else math.sin(angle)
-            assert table[position, dimension].item() == pytest.approx(expected, abs=1e-7)
+def test_the_table_is_the_papers_formula(base):
+    for width in [1, 2, 7, 16, 33]:
+        table = sinusoidal_table(50, width, base)
+        assert table.dtype == torch.float32
+        for position in range(50):
+            for dimension in range(width):
+                angle = position / base ** (2 * (dimension // 2) / width)
+                expected = math.cos(angle) if dimension % 2 else math.sin(angle)
+                assert table[position, dimension].item() == pytest.approx(expected, abs=1e-7)
 
 
 def test_the_table_is_exact_far_from_its_beginning():

@@ -118,7 +118,7 @@ def test_images_show_the_maps_of_each_layer(watched) -> None:
     log = events(RUN)
     assert set(log.Tags()["images"]) == {image_tag(0, 2), image_tag(1, 2)}
     # The last images show the saved weights, on the beginning of the validation split.
-    loaded = checkpoint.load(f"{RUN}/checkpoints/last.ckpt")
+    loaded = checkpoint.load(f"{RUN}/checkpoints/last.safetensors")
     [store] = [path for path in Path("data").iterdir() if path.is_dir()]
     tokens = probe_text(open_store(store), None, 32).tokens
     weights = attention_weights(loaded.model, torch.tensor([tokens]))[:, 0]
