@@ -95,6 +95,7 @@ def step_plan(**changed) -> StepPlan:
     return replace(plan.changed({"loss_chunk_tokens": None}, layers=1), **changed)
 
 
+@pytest.mark.slow
 def test_an_isolated_process_measures_the_same_step() -> None:
     isolated, here = measure_isolated(step_plan()), measure_step(step_plan())
     assert isolated["first_loss"] == here["first_loss"]

@@ -100,6 +100,7 @@ def traced_and_extended(layers: int) -> tuple[StepCost, StepCost]:
     return whole, step_cost(config, **options)
 
 
+@pytest.mark.slow
 def test_small_batches_tell_the_cost_of_large_ones():
     # In a new process: after a failed torch.compile, Python keeps some tensors longer.
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
