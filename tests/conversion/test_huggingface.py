@@ -131,6 +131,7 @@ def test_the_tokenizer_fills_up_a_batch_and_knows_the_context_length(tmp_path):
     assert batch["attention_mask"][1] == [0] * 5 + [1] * 3
 
 
+@pytest.mark.slow
 def test_a_folder_that_gives_other_logits_is_removed(tmp_path, monkeypatch):
     loaded = saved(tmp_path / "run", OWN)
     write = export.save_weights

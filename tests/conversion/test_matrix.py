@@ -54,6 +54,7 @@ def test_transformers_computes_the_same_logits_in_every_cell_yes():
     assert min(count.values()) > 10
 
 
+@pytest.mark.slow
 def test_the_matrix_in_the_docs_is_up_to_date():
     """To update it: python -m headscope.cli.conversion_page docs/ecosystem.md"""
     text = (ROOT / "docs" / "ecosystem.md").read_text(encoding="utf-8")

@@ -46,6 +46,7 @@ def test_heads_and_checkpoints_are_subtracted(script: Script, run: Path) -> None
     }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pictures_not_drawn")
 def test_a_model_of_one_head_and_one_of_many_are_compared_on_a_sheet(
     script: Script, run: Path
