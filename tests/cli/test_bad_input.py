@@ -44,7 +44,7 @@ def assert_one_line(said: Said, *words: str) -> None:
         (["callbacks.samples.top_k=0"], ["top_k=0"]),
         (["seed=-1"], ["seed=-1"]),
         ([os.fsdecode(b"data.path=caf\xe9.txt")], ["not valid UTF-8", "rename"]),
-        (["data.path=/dev/zero"], ["data.path=/dev/zero", "device"]),
+        (["data.path=/dev/zero"], ["data.path=/dev/zero"]),
         (["name=a/b"], ["name=a/b"]),
         (["name=${oc.env:HOME}"], ["name=${oc.env:HOME}"]),
         (["optimizer.lr=" + "9" * 5000], ["optimizer.lr=9999", "too many digits"]),

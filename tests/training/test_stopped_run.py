@@ -192,7 +192,7 @@ def test_a_failed_write_leaves_no_partial_file_and_reports_the_free_space(
     target = tmp_path / "target"
     if before:
         target.write_text("as before")
-    content = {"weights": torch.zeros(10_000)}
+    content = {"state_dict": {"x": torch.zeros(10_000)}, "headscope": {}, "global_step": 1}
 
     def fails(write: Callable[[], None], size: str) -> None:
         with pytest.raises(UserError, match=re.escape(str(target))) as caught:
@@ -206,14 +206,15 @@ def test_a_failed_write_leaves_no_partial_file_and_reports_the_free_space(
             assert target.read_text() == "as before"
 
     fails(lambda: write_atomically(target, "x" * 9999), "9,999 bytes")
-    fails(lambda: AtomicCheckpointIO().save_checkpoint(content, target), "40,000 bytes")
+    fails(lambda: AtomicCheckpointIO().save_checkpoint(content, target), "at least 40,")
 
 
 def test_the_error_names_an_unwritable_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     target = tmp_path / "file" / "last.safetensors"
+    content = {"state_dict": {}, "headscope": {}, "global_step": 1}
     with pytest.raises(UserError, match=re.escape(f"{target} could not be written")):
-        AtomicCheckpointIO().save_checkpoint({}, target)
+        AtomicCheckpointIO().save_checkpoint(content, target)
     (tmp_path / "source").touch()
     with pytest.raises(UserError, match=re.escape(f"{target} could not be written")):
         copy_checkpoint(tmp_path / "source", target)

@@ -106,7 +106,7 @@ def imported_config(
         logger=TensorBoardConfig(),
         callbacks=CallbacksConfig(
             attention=AttentionConfig(
-                text=None, steps=60, images=0, step_megabytes=4.0, run_megabytes=200.0
+                text=None, steps=60, images=8, step_megabytes=4.0, run_megabytes=200.0
             ),
             heads=HeadsConfig(
                 every_steps=100, windows=4, thresholds=ThresholdsConfig(**vars(Thresholds()))

@@ -19,5 +19,5 @@ def moments_of(run: Path, steps: tuple[int, ...] = (0, 3, 7)) -> list[Path]:
     for step, file in zip(steps, files, strict=True):
         saved = opened(run / "checkpoints" / "best.safetensors")
         fresh, _ = content(step=step, seed=step)
-        save(saved | {key: fresh[key] for key in ("state_dict", "global_step")}, file)
+        save(saved | {key: fresh[key] for key in ("tensors", "step")}, file)
     return files
