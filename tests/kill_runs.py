@@ -44,7 +44,7 @@ from headscope.training.run_folder import is_run
 
 ROOT = Path(__file__).parents[1]
 
-EXEMPT = ("seconds", "tokens_per_second", "wait", "saved_at")
+EXEMPT = ("seconds", "tokens_per_second", "wait", "saved_at", "crc32")
 
 ATTENTIONS = ["multi_head", "single_head", "multi_query", "grouped_query", "additive"]
 POSITIONS = ["learned", "sinusoidal", "rotary", "alibi", "none", "relative", "head_bias"]
