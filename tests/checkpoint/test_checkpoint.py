@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoint_files import configuration, content, save
-from choices import PAIRS
+from choices import PAIRS, every_pair
 from composing import training_config
 
 from headscope import checkpoint
@@ -28,9 +28,10 @@ def whole(tmp_path_factory) -> Path:
 # --- a whole file ---
 
 
-@pytest.mark.parametrize(("attention", "position"), PAIRS)
-def test_saved_then_loaded_gives_the_same_logits(tmp_path, attention, position):
-    number = PAIRS.index((attention, position))
+@every_pair
+def test_saved_then_loaded_gives_the_same_logits(tmp_path, pair):
+    attention, position = pair
+    number = PAIRS.index(pair)
     tokenizer = (byte([]), CharTokenizer("abcé\n"))[number % 2]
     config = copy.deepcopy(configuration(f"model/attention={attention}"))
     config["model"]["position"] = configuration(f"model/position={position}")["model"]["position"]
