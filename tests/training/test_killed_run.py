@@ -158,7 +158,9 @@ def test_early_stopping_survives_a_kill_and_accepts_a_new_patience(
     assert "stopped early: 2 validations without a new best" in said.out
     summary = Path("outputs/run/summary.json")
     assert json.loads(summary.read_text())["steps"] == 6
-    assert [event.step for event in events("outputs/run").Images("attention/layer_0")][-1] == 6
+    log = events("outputs/run")
+    tag = next(tag for tag in log.Tags()["images"] if tag.startswith("attention/layer_0 "))
+    assert [event.step for event in log.Images(tag)][-1] == 6
 
     again = script("train", "resume=outputs/run")
     assert again.code == 1
