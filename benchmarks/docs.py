@@ -33,6 +33,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import textwrap
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,7 +139,10 @@ def figures_of(block: Block, folder: Path, printed: str) -> str:
         if printed.startswith("|"):  # a table
             return printed.strip()
         command = re.match(r"```\npython scripts/benchmark.py.*?\n```\n+", printed)
-        return (printed[command.end() :] if command else f"```\n{printed.strip()}\n```").strip()
+        if command:
+            return printed[command.end() :].strip()
+        lines = (textwrap.fill(line, 100) for line in printed.strip().splitlines())
+        return "```\n" + "\n".join(lines) + "\n```"
     rows = printed_rows(printed) if source == "-" else file_rows(newest(folder, source))
     if "row" in block.options:
         names = [block.options["row"].format_map(row) for row in rows]

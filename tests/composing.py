@@ -6,7 +6,6 @@ from pathlib import Path
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
-from benchmarks import schemas
 from headscope.cli.words import CONF
 from headscope.config import from_hydra, register_schemas
 from headscope.config.training import TrainConfig
@@ -21,7 +20,10 @@ def training_config(*overrides: str) -> TrainConfig:
 def composed(*overrides: str, root: str = "train", conf: Path = CONF) -> DictConfig:
     """What scripts/<root>.py runs with, given these words; shared, so copied to be changed."""
     register_schemas()
-    schemas.register()
+    if root == "benchmark":
+        from benchmarks import schemas
+
+        schemas.register()
     # A comparison is named after Hydra's choice, which is only known where Hydra runs.
     named = ["name=ours"] if root == "compare" else []
     with initialize_config_dir(str(conf), version_base="1.3"):
