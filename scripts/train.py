@@ -93,9 +93,10 @@ def train_in(folder: Path, composed: DictConfig, *, named: bool, sweep: bool) ->
     from headscope.cli.resume import changed_keys
     from headscope.config import from_hydra
     from headscope.config.training import TrainConfig
+    from headscope.files import read_summary
     from headscope.training import console_output
     from headscope.training.build import build
-    from headscope.training.recovery import ResumeCheckpoint, newest_checkpoint, read_summary
+    from headscope.training.recovery import ResumeCheckpoint, newest_checkpoint
     from headscope.training.resume import resumed_config, sources
     from headscope.training.run import check_same_config, fit
     from headscope.training.sharding import remove_unused_shards

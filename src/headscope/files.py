@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 import stat
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -104,6 +105,30 @@ def parse_json(path: Path) -> Any:
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
+
+
+def write_summary(folder: Path, summary: dict[str, Any]) -> None:
+    """Writes summary.json, the figures of a finished run, with a checksum of all of them. Raises
+    UserError if the file cannot be written."""
+    content = summary | {"crc32": summary_checksum(summary)}
+    write_atomically(folder / "summary.json", json_text(content, indent=2) + "\n")
+
+
+def read_summary(folder: Path) -> dict[str, Any] | None:
+    """The content of summary.json. Returns None if the file is missing or damaged. In this case,
+    the run counts as unfinished, and resuming it writes the file again."""
+    summary = read_json(folder / "summary.json")
+    if not isinstance(summary, dict):
+        return None
+    keys = ("val_loss", "val_bits_per_byte", "train_seconds", "steps", "crc32")
+    plain = all(isinstance(value, int | float | str | None) for value in summary.values())
+    if not plain or not all(type(summary.get(key)) in (int, float) for key in keys):
+        return None
+    return summary if summary.pop("crc32") == summary_checksum(summary) else None
+
+
+def summary_checksum(summary: dict[str, Any]) -> int:
+    return zlib.crc32(json_text(summary).encode())
 
 
 def json_text(content: Any, *, indent: int | None = None) -> str:

@@ -21,6 +21,8 @@ from headscope import checkpoint
 from headscope.checkpoint.file import checksum, is_finite, read
 from headscope.errors import UserError
 
+HEAD, EMBEDDING = "model.head.weight", "model.embedding.weight"
+
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -77,12 +79,32 @@ def test_the_same_content_gives_the_same_bytes(tmp_path, whole):
 
 def test_other_tools_read_the_tensors_by_their_names(whole):
     theirs, ours = load_file(whole), opened(whole)["tensors"]
-    head, embedding = "model.head.weight", "model.embedding.weight"
-    assert ours.keys() - theirs.keys() == {head}  # tied weights are stored once
+    assert ours.keys() - theirs.keys() == {HEAD}  # tied weights are stored once
     assert all(torch.equal(theirs[name], ours[name]) for name in theirs)
-    assert ours[head].data_ptr() == ours[embedding].data_ptr()
+    assert ours[HEAD].data_ptr() == ours[EMBEDDING].data_ptr()
     with safe_open(whole, framework="pt") as file:
         assert list(file.metadata()) == ["headscope"]
+
+
+def test_a_transposed_tensor_is_not_taken_for_a_tied_one(tmp_path):
+    stored, _ = content()
+    square = torch.randn(8, 8)
+    stored["tensors"] |= {"optimizer.a": square, "optimizer.b": square.T, "optimizer.c": square}
+    save(stored, tmp_path / "a.safetensors")
+    found = opened(tmp_path / "a.safetensors")
+    assert torch.equal(found["tensors"]["optimizer.b"], square.T)
+    assert found["tied"] == {
+        "model.head.weight": "model.embedding.weight",
+        "optimizer.c": "optimizer.a",
+    }
+
+
+def test_untied_weights_are_not_loaded_into_a_tied_model(tmp_path):
+    stored, _ = content(configuration("model.tied_head=false"))
+    stored["config"]["model"]["tied_head"] = True
+    save(stored, tmp_path / "a.safetensors")
+    with pytest.raises(UserError, match="tied_head=true"):
+        checkpoint.load(tmp_path / "a.safetensors")
 
 
 def test_only_the_tensors_that_are_read_are_verified(tmp_path, whole):

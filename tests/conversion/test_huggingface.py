@@ -27,6 +27,7 @@ from headscope.conversion.huggingface.model_card import escaped, model_card
 from headscope.conversion.imported import write_checkpoint
 from headscope.conversion.loaded import Loaded
 from headscope.data.tokenizer import CharTokenizer
+from headscope.files import write_summary
 
 transformers = pytest.importorskip("transformers")
 
@@ -200,7 +201,8 @@ def test_the_model_card_shows_text_from_a_checkpoint_as_text(tmp_path):
     run = tmp_path / "run"
     loaded = saved(run / "checkpoints", OWN, name=HOSTILE)
     loaded.config.data.__dict__["path"] = f"/home/someone/{HOSTILE}"
-    (run / "summary.json").write_text(json.dumps({"val_loss": HOSTILE, "tokens": 12345}))
+    figures = dict.fromkeys(("val_loss", "val_bits_per_byte", "train_seconds", "steps"), 1)
+    write_summary(run, figures | {"tokens": 12345, "device": HOSTILE})
     (run / "analysis").mkdir()
     rows = [
         {"layer": 0, "head": 0, "type": "previous"},

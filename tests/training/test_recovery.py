@@ -14,12 +14,11 @@ from torch.utils.tensorboard import SummaryWriter
 
 from headscope import checkpoint
 from headscope.errors import UserError
+from headscope.files import read_summary, write_summary
 from headscope.training.module import LanguageModel
 from headscope.training.recovery import (
     how_to_continue,
     newest_checkpoint,
-    read_summary,
-    write_summary,
 )
 
 
@@ -80,6 +79,19 @@ def test_the_number_of_lost_steps_comes_from_the_tensorboard_log(run, logged, wo
     assert "step 10" in newest_checkpoint(run).notice or "no later" in newest_checkpoint(run).notice
 
 
+def test_a_run_of_an_older_version_is_not_touched(script: Script, speeches: Path) -> None:
+    run = Path("outputs/old")
+    for name in ("checkpoints/last.ckpt", "tensorboard/events.out.tfevents.1.headscope"):
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text("old")
+    for word in (f"hydra.run.dir={run}", f"resume={run}", f"init_from={run}"):
+        said = script("train", *SMALL, f"data.path={speeches}", word)
+        assert said.code == 1
+        assert said.err.count("\n") == 1
+        assert "resume=" in said.err or "older version" in said.err
+    assert sorted(file.read_text() for file in run.rglob("*") if file.is_file()) == ["old", "old"]
+
+
 def test_a_checkpoint_with_only_weights_is_not_resumed(run):
     (run / "checkpoints" / "best.safetensors").unlink()
     stored, _ = content(step=40)
@@ -118,7 +130,19 @@ def test_advice_after_divergence_names_a_valid_checkpoint(run):
     assert "there is no checkpoint" in how_to_continue(run, rates)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"steps": "3"}', "null", "[" * 10**5])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"steps": "3"}',
+        "null",
+        "[" * 10**5,
+        '{"a":' + "[" * 600 + "]" * 600 + "}",
+    ],
+)
 def test_a_damaged_summary_counts_as_missing(run, text):
     assert read_summary(run) is None
     (run / "summary.json").write_text(text)

@@ -12,6 +12,7 @@ from running import SMALL, Script
 from headscope.checkpoint import read
 from headscope.errors import UserError
 from headscope.training import build
+from headscope.training.checkpoint_io import AtomicCheckpointIO
 from headscope.training.training_state import check_training_state
 
 
@@ -60,6 +61,12 @@ CHANGES = {
     "seconds are text": replace(f"{CALLBACKS}/Clock/train_seconds", "fast"),
     "the best loss is text": replace(f"{CALLBACKS}/CheckpointSaver/best_val_loss", "low"),
     "the sum of losses is text": replace("training/running_loss/sum", "0"),
+    "the sum of losses is null": replace("training/running_loss/sum", None),
+    "no state of the optimizer": lambda stored: [
+        stored["tensors"].pop(name)
+        for name in [*stored["tensors"]]
+        if name.startswith("optimizer.")
+    ],
     "a negative number of losses": replace("training/running_loss/count", -1),
     "no threads": remove("training/threads"),
     "state of a parameter that does not exist": replace(
@@ -107,6 +114,9 @@ def test_a_training_state_that_does_not_fit_is_refused(
     assert said.code == 0, said.err
     save(stored, last)
     check_training_state(read(last), *run_parts)
+    entries = {"state_dict": {}, "optimizer_states": [{}], "global_step": 9}
+    save(stored | {"training": stored["training"] | entries}, last)
+    assert AtomicCheckpointIO().load_checkpoint(last)["global_step"] == stored["step"]
     for change in CHANGES.values():
         changed = copy.deepcopy(stored)
         change(changed)

@@ -84,10 +84,11 @@ def check_weights(config: ModelConfig, tokenizer: Tokenizer, weights: Mapping[st
 
 
 def check_shapes(build: Callable[[], GPT], weights: Mapping[str, Tensor]) -> None:
-    """Raises UserError unless the model that `build` builds has weights with the names and shapes
-    of `weights`."""
+    """Raises UserError unless the model that `build` builds has weights with the names, shapes and
+    ties of `weights`."""
     with torch.device("meta"):
-        expected = build().state_dict()
+        model = build()
+    expected = model.state_dict()
     for name in sorted(expected.keys() ^ weights.keys()):
         raise UserError(
             f"the weight {name[:80]} is {'missing' if name in expected else 'not in the model'}"
@@ -98,6 +99,9 @@ def check_shapes(build: Callable[[], GPT], weights: Mapping[str, Tensor]) -> Non
                 f"the weight {name} has the shape {tuple(weights[name].shape)}, but the model's is "
                 f"{tuple(weight.shape)}"
             )
+    tied = model.head.weight is model.embedding.weight
+    if tied and not torch.equal(weights["head.weight"], weights["embedding.weight"]):
+        raise UserError("embedding and output head differ, but model.tied_head=true ties them")
 
 
 def check_model(config: ModelConfig, *, vocab_size: int) -> None:

@@ -64,8 +64,8 @@ def contents(
 def write(path: Path, tensors: Mapping[str, Tensor], data: Mapping[str, Any]) -> None:
     """Writes a checkpoint atomically. `data` has the entries of `contents`, and `step`.
 
-    Tied weights are stored once. The writer of safetensors is not used: it leaves a temporary file
-    with a name of its own if the process is killed.
+    Tied weights are stored once. The writer of safetensors is not used: if the process is killed,
+    it leaves a temporary file that nothing recognizes.
 
     Raises UserError if the file cannot be written.
     """
@@ -104,7 +104,7 @@ def without_ties(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict
     tied: dict[str, str] = {}
     names: dict[Any, str] = {}
     for name, tensor in tensors.items():
-        place = (tensor.data_ptr(), tensor.shape)
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
         first = names.setdefault(place, name) if tensor.numel() else name
         if first == name:
             unique[name] = tensor.detach()
@@ -143,7 +143,10 @@ class Stored:
     def config(self) -> TrainConfig:
         """The configuration, checked against the schemas. Raises UserError if a key is missing or
         unknown, has a wrong type, or names a part that headscope does not have."""
-        return parse(TrainConfig, self.data["config"])
+        try:
+            return parse(TrainConfig, self.data["config"])
+        except UserError as error:
+            raise UserError(f"{self.path} does not match this version: {error}") from error
 
     def weights(self) -> dict[str, Tensor]:
         """The state dict of the model. Raises UserError if a weight is damaged, NaN or infinite."""
@@ -226,8 +229,6 @@ def plain_data(text: str | None) -> dict[str, Any]:
     for key, kind in KINDS.items():
         if type(data[key]) is not kind:
             raise ValueError(f"its entry {key} has the wrong type")
-    if not all(isinstance(name, str) for name in data["tied"].values()):
-        raise ValueError("its entry tied has the wrong type")
     if type(data["step"]) is not int or not 0 <= data["step"] < 2**53:
         raise ValueError(f"its step={str(data['step'])[:80]} is not a number of steps")
     if data["precision"] not in PRECISIONS:

@@ -16,8 +16,8 @@ def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("ou
     `given` is a checkpoint file, a run folder or None. A run folder selects its best.safetensors.
     None selects the newest run, whose name is in the file `outputs/latest`.
 
-    If best.safetensors is missing, last.safetensors of the same run is returned. If it is damaged,
-    too, and a message is printed on standard error. If `given` is a file, no other file is used
+    If best.safetensors is missing or damaged, last.safetensors of the same run is returned. If it
+    is damaged, a message is printed on standard error. If `given` is a file, no other file is used
     instead. `key` is the configuration key of `given`, for error messages.
 
     Raises UserError if no checkpoint is found.
@@ -44,6 +44,7 @@ def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("ou
         try:
             read(best).weights()
         except UserError as error:
+            read(last).weights()
             print(printable(f"{error}; using {last} instead"), file=sys.stderr)
             return last
     if best.is_file() or last.is_file():
@@ -58,8 +59,8 @@ def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("ou
 
 def without_checkpoint(folder: Path) -> str:
     """Why the run folder `folder` has no checkpoint, for a message."""
-    if not folder.exists():
-        return "does not exist"
+    if not folder.is_dir():
+        return "is a file: give its run folder" if folder.exists() else "does not exist"
     if any((folder / "checkpoints").glob("*.ckpt")):
         return "was trained by an older version of headscope, whose .ckpt files cannot be opened"
     return f"has no checkpoints/best{SUFFIX}: it is not a run, or it has not saved a checkpoint yet"

@@ -105,9 +105,8 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
     path = Path(path)
     device = pick_device(str(device))
     stored = read(path)
-    weights = stored.weights()
+    weights, config = stored.weights(), stored.config
     try:
-        config = stored.config
         tokenizer = tokenizer_from_state(stored.data["tokenizer"])
         model = build_from_weights(config.model, tokenizer, weights)
     except UserError as error:

@@ -19,7 +19,7 @@ def with_trained_model(config: TrainConfig, words: Sequence[str]) -> TrainConfig
 
     A key in `words`, such as `model.dropout=0.1`, keeps the value that it has in `config`. If
     `words` choose a part of the model, such as `model/norm=rms` or `model=gpt2`, they describe the
-    whole model, and `config` is returned unchanged. Without `init_from`, too.
+    whole model, and `config` is returned unchanged. It is also unchanged without `init_from`.
     """
     keys = [word.partition("=")[0].lstrip("+~") for word in words]
     if config.init_from is None or any(key.split("/")[0] == "model" for key in keys):

@@ -125,7 +125,7 @@ class RecordingLauncher(Launcher):
 def result_on_disk(run: SweepRun, error: str) -> JobReturn:
     """The result of a run whose launcher has failed. Other runs of that launcher may have
     finished before."""
-    from headscope.training.recovery import read_summary
+    from headscope.files import read_summary
 
     summary = run.folder and read_summary(run.folder)
     if not summary:

@@ -17,9 +17,10 @@ from rich.console import Console
 from headscope import checkpoint, stop
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
+from headscope.files import read_summary
 from headscope.training.build import build
 from headscope.training.check import check
-from headscope.training.recovery import newest_checkpoint, read_summary
+from headscope.training.recovery import newest_checkpoint
 from headscope.training.run import check_same_config, fit
 from headscope.training.run_folder import clean_up, is_run, remove_leftovers
 

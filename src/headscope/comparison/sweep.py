@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from headscope.comparison.tables import MIN_WIDTH, cell, write_csv
+from headscope.files import read_summary
 from headscope.terminal import printable
-from headscope.training.recovery import read_summary
 from headscope.training.run_folder import shown
 
 if TYPE_CHECKING:

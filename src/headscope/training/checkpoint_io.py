@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headscope.checkpoint import Stored, read, write
 from headscope.errors import UserError
-from headscope.files import cannot_write, replacing
+from headscope.files import replacing
 
 TRAINING = ("loops", "callbacks", "running_loss", "threads", "processes")
 """The entries of Lightning's checkpoint that a resumed run needs, besides the weights and the state
@@ -50,12 +50,9 @@ def tensors_and_data(checkpoint: dict[str, Any]) -> tuple[dict[str, Tensor], dic
 
 
 def write_checkpoint(path: Path, tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
-    """Writes a checkpoint, and its folder. Raises UserError if that is not possible."""
+    """Writes a checkpoint to an existing folder. Raises UserError if that is not possible."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         write(path, tensors, data)
-    except OSError as error:
-        raise UserError(cannot_write(path, error, size=0)) from error
     except UserError as error:
         raise UserError(f"{error}{previous_unchanged(path)}") from error
 
@@ -73,7 +70,7 @@ def lightning_checkpoint(stored: Stored) -> dict[str, Any]:
         "epoch": 0,
         "global_step": stored.step,
         "pytorch-lightning_version": lightning.__version__,
-        **stored.data["training"],
+        **{key: stored.data["training"][key] for key in TRAINING},
     }
 
 

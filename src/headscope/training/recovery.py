@@ -1,16 +1,13 @@
 """Finds the checkpoint from which a run can continue, even if some of its files are damaged."""
 
 import shlex
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from headscope.checkpoint import Stored, read
 from headscope.checkpoint.finding import without_checkpoint
 from headscope.errors import UserError
-from headscope.files import json_text, read_json, write_atomically
 from headscope.training.run_folder import CHECKPOINTS
 
 
@@ -62,28 +59,6 @@ def newest_checkpoint(folder: Path) -> ResumeCheckpoint:
     return ResumeCheckpoint(stored, notice)
 
 
-def write_summary(folder: Path, summary: dict[str, Any]) -> None:
-    """Writes summary.json, with a checksum of its other entries. Raises UserError if it cannot be
-    written."""
-    content = summary | {"crc32": summary_checksum(summary)}
-    write_atomically(folder / "summary.json", json_text(content, indent=2) + "\n")
-
-
-def read_summary(folder: Path) -> dict[str, Any] | None:
-    """The content of summary.json, which a finished run has written. Returns None if the file is
-    missing or damaged. In this case, the run counts as unfinished, and resuming it writes the file
-    again."""
-    summary = read_json(folder / "summary.json")
-    if not isinstance(summary, dict) or summary.pop("crc32", None) != summary_checksum(summary):
-        return None
-    keys = ("val_loss", "val_bits_per_byte", "train_seconds", "steps")
-    return summary if all(type(summary.get(key)) in (int, float) for key in keys) else None
-
-
-def summary_checksum(summary: dict[str, Any]) -> int:
-    return zlib.crc32(json_text(summary).encode())
-
-
 def how_to_continue(folder: Path, rates: dict[str, float]) -> str:
     """Advice for the user after training has diverged: a command that continues with half the
     learning rates. `rates` maps the key of each learning rate to its current value.
@@ -105,10 +80,10 @@ def _resumable(path: Path) -> Stored:
     """Opens a checkpoint and verifies all of it. Raises UserError if a run cannot be resumed from
     this checkpoint."""
     stored = read(path)
-    if "training" not in stored.data:
+    if not isinstance(stored.data.get("training"), dict):
         raise UserError(
-            f"{path} cannot be resumed: it contains only weights (it was saved by "
-            f"callbacks.keep_steps, or imported); start a new run with init_from={path}"
+            f"{path} cannot be resumed: it contains only weights, like a kept step, a copy without "
+            f"optimizer state or an imported model; start a new run with init_from={path}"
         )
     stored.weights()
     stored.tensors("optimizer.")

@@ -13,7 +13,8 @@ from headscope.config import parse
 from headscope.config.training import TrainConfig
 from headscope.data.store import TokenStore
 from headscope.errors import UserError
-from headscope.training.recovery import ResumeCheckpoint, read_summary
+from headscope.files import read_summary
+from headscope.training.recovery import ResumeCheckpoint
 
 
 def resumed_config(
@@ -70,8 +71,9 @@ def check_unfinished(resume: ResumeCheckpoint, config: TrainConfig) -> None:
     if summary is None or summary["steps"] != step:
         return
     patience = config.callbacks.early_stopping_patience
-    early_stopping = resume.stored.data["training"]["callbacks"].get("patience", {})
-    waited = early_stopping.get("wait_count")
+    callbacks = resume.stored.data["training"].get("callbacks")
+    early_stopping = callbacks.get("patience") if isinstance(callbacks, dict) else None
+    waited = early_stopping.get("wait_count") if isinstance(early_stopping, dict) else None
     if step >= config.trainer.max_steps:
         advice = "a larger trainer.max_steps="
     elif patience is not None and type(waited) is int and waited >= patience:

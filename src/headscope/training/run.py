@@ -10,7 +10,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError, first_line, ran_out_of_memory
-from headscope.files import write_atomically
+from headscope.files import write_atomically, write_summary
 from headscope.nn.precision import tf32
 from headscope.training.build import Run
 from headscope.training.callbacks.clock import callbacks_of, clock_of
@@ -18,7 +18,7 @@ from headscope.training.callbacks.head_watch import HeadWatch
 from headscope.training.callbacks.writers import report_full_disk
 from headscope.training.console_output import print_final_validation
 from headscope.training.process import prepare_process
-from headscope.training.recovery import ResumeCheckpoint, write_summary
+from headscope.training.recovery import ResumeCheckpoint
 from headscope.training.resume import with_batches_of
 from headscope.training.run_folder import how_to_resume, is_run
 from headscope.training.sharding import ShardedStrategy, consolidate

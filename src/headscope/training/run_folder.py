@@ -11,6 +11,9 @@ from filelock import FileLock, Timeout
 from headscope.errors import UserError
 
 CHECKPOINTS = ("last.safetensors", "best.safetensors")
+OLD_CHECKPOINTS = ("last.ckpt", "best.ckpt")
+"""Checkpoints of older versions. They cannot be opened, but their runs must not be overwritten."""
+
 LOCK = ".lock"
 EVENT_FILE_SUFFIX = ".headscope"
 """TensorBoard event files with this suffix were written by headscope."""
@@ -18,7 +21,8 @@ EVENT_FILE_SUFFIX = ".headscope"
 
 def is_run(folder: Path) -> bool:
     """Whether `folder` contains a checkpoint of a run."""
-    return any((folder / "checkpoints" / name).is_file() for name in CHECKPOINTS)
+    names = (*CHECKPOINTS, *OLD_CHECKPOINTS)
+    return any((folder / "checkpoints" / name).is_file() for name in names)
 
 
 def make_new(path: str) -> str:

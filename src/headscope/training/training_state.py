@@ -57,8 +57,8 @@ def check_structure(value: Any, template: Any, where: str) -> None:
     """Raises Mismatch unless `value` has the keys, lengths and types of `template`.
 
     Additional keys are allowed. A whole number must not be negative, a number must be finite. Where
-    the template is None, a number, a text or None is allowed, and the reverse. `where` is the key
-    of `value` in the checkpoint, for the error message.
+    the template is None, a number or None is allowed. `where` is the key of `value` in the
+    checkpoint, for the error message.
     """
     if isinstance(template, dict):
         for key, part in template.items():
@@ -71,8 +71,7 @@ def check_structure(value: Any, template: Any, where: str) -> None:
         for number, part in enumerate(template):
             check_structure(value[number], part, f"{where}.{number}")
     else:
-        numbers = (int, float, type(None))
-        kinds = {int: (int,), float: numbers, type(None): (*numbers, str)}
+        kinds = {float: (int, float), type(None): (int, float, type(None))}
         if type(value) not in kinds.get(type(template), (type(template),)):
             raise Mismatch(where)
         if type(value) is float and not math.isfinite(value):
@@ -83,6 +82,8 @@ def check_structure(value: Any, template: Any, where: str) -> None:
 
 def check_optimizer(tensors: Mapping[str, Tensor], optimizer: CombinedOptimizer) -> None:
     """Raises Mismatch unless `optimizer` can load `tensors`."""
+    if not tensors:
+        raise Mismatch("optimizer")
     shapes = optimizer.state_shapes()
     known = {name for each in shapes.values() for name in each}
     for name in tensors.keys() - known:

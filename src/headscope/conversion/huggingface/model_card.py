@@ -14,7 +14,7 @@ from typing import Any
 from headscope.checkpoint import Checkpoint
 from headscope.config.text import UnknownTextConfig
 from headscope.config.training import TrainConfig
-from headscope.files import read_json
+from headscope.files import read_json, read_summary
 from headscope.terminal import printable
 
 LONGEST = 200
@@ -43,7 +43,7 @@ def model_card(loaded: Checkpoint, *, load: str, checked: str) -> str:
     that says how the export was checked."""
     config = loaded.config
     run = loaded.path.parent.parent
-    summary, report = read_json(run / "summary.json"), read_json(run / "analysis" / "heads.json")
+    summary, report = read_summary(run), read_json(run / "analysis" / "heads.json")
     parts = [
         HEADER + f"# {escaped(config.name)}",
         f"A language model with {loaded.model.parameter_count():,} parameters, "

@@ -188,9 +188,10 @@ def _our_weights(state: dict[Any, Any], config: ModelConfig, path: Path) -> dict
     for name in sorted(names.keys() - found.keys())[:1]:
         raise UserError(f"{path}: the weight {name!r} of nanoGPT's model is missing")
     for name, weight in found.items():
-        if not isinstance(weight, Tensor) or not weight.is_floating_point():
+        dense = isinstance(weight, Tensor) and weight.layout is torch.strided
+        if not dense or not weight.is_floating_point() or weight.device.type != "cpu":
             raise UserError(f"{path}: its weight {name} is not a floating-point tensor")
-        if not bool(weight.isfinite().all()):
+        if not bool(weight.float().isfinite().all()):
             raise UserError(f"{path}: its weight {name} is not finite: training diverged")
     weights = {ours: found[theirs].float() for theirs, ours in names.items()}
     if not torch.equal(weights["head.weight"], weights["embedding.weight"]):

@@ -34,4 +34,4 @@ class ResumableEarlyStopping(EarlyStopping):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.wait_count = state_dict["wait_count"]
         if state_dict["best"] is not None:
-            self.best_score = torch.tensor(state_dict["best"], dtype=torch.float64)
+            self.best_score = torch.tensor(state_dict["best"])
