@@ -102,9 +102,9 @@ def test_damaged_shards_are_refused(sharded: Path) -> None:
         damaged = bytearray(original)
         damaged[position] ^= 1
         file.write_bytes(damaged)
-        refused(sharded, "the shard .* is damaged")
+        refused(sharded, "damaged")
     file.unlink()
-    refused(sharded, "not the shards that were written")
+    refused(sharded, "not those that were written")
     shutil.rmtree(file.parent)
     refused(sharded, "is missing")
 
@@ -124,10 +124,10 @@ def test_a_shard_that_is_no_regular_file_is_refused(sharded: Path) -> None:
     file = shard_of(sharded)
     moved = file.rename(sharded.parent / "moved")
     file.symlink_to(moved)
-    refused(sharded, "is damaged")
+    refused(sharded, "not a regular file")
     file.unlink()
     os.mkfifo(file)
-    refused(sharded, "is damaged")
+    refused(sharded, "not a regular file")
 
 
 def test_tensors_larger_than_the_files_are_refused(sharded: Path) -> None:
@@ -143,7 +143,7 @@ def test_tensors_larger_than_the_files_are_refused(sharded: Path) -> None:
     text = json.dumps(header).encode()
     file.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + length :])
     change(sharded, lambda shards: shards.update(entry_of(file.parent)))
-    refused(sharded, "declare more bytes than the files have")
+    refused(sharded, "is damaged")
 
 
 def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:

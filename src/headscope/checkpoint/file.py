@@ -151,8 +151,6 @@ class Stored:
     def weights(self) -> dict[str, Tensor]:
         """The state dict of the model. Raises UserError if a weight is damaged, NaN or infinite."""
         weights = self.tensors("model.")
-        if not weights:
-            raise UserError(f"{self.path} cannot be used: it has no weights")
         for name, weight in weights.items():
             if not is_finite(weight):
                 raise UserError(
