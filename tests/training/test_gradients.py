@@ -21,7 +21,6 @@ def test_a_step_starts_without_gradients_and_accumulates_those_of_its_batches(
     words = ["data=text", f"data.path='{speeches}'", f"trainer.accumulate={accumulate}"]
     config = training_config(*SMALL, *words, "callbacks=plain", "trainer.max_steps=3", "~logger")
     run = build(config, folder=Path("run"), console=Console(quiet=True))
-    run.checkpoint_saver.folder.mkdir(parents=True)
     step, had_gradients = LanguageModel.training_step, []
 
     def recorded(self: LanguageModel, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:

@@ -50,9 +50,12 @@ def tensors_and_data(checkpoint: dict[str, Any]) -> tuple[dict[str, Tensor], dic
 
 
 def write_checkpoint(path: Path, tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
-    """Writes a checkpoint to an existing folder. Raises UserError if that is not possible."""
+    """Writes a checkpoint, and its folder. Raises UserError if that is not possible."""
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         write(path, tensors, data)
+    except OSError as error:
+        raise UserError(f"{path} could not be written: {error.strerror or error}") from error
     except UserError as error:
         raise UserError(f"{error}{previous_unchanged(path)}") from error
 
