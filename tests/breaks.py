@@ -147,7 +147,7 @@ BREAKS = [
     ),
     Break(
         name="after a head is removed, the next layers see all documents",
-        file="analysis/ablation.py",
+        file="analysis/head_outputs.py",
         old="y = block(y, model.position, mask=masks)",
         new="y = block(y, model.position)",
         test="nn/test_documents.py::test_a_removed_head_is_removed_from_the_masked_model",
