@@ -1,7 +1,9 @@
 """Measures the time and the memory to prepare a token store from a large text file."""
 
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -49,7 +51,7 @@ def measure(request: Request) -> Result:
         },
         f"Median of {plan.rounds} rounds, on {process_cores()} cores. Seconds: to make the "
         "tokenizer, and to hash, read, encode and write the text. MB/s: without the time to make "
-        "the tokenizer. Peak memory: of the process, with the libraries. Ratio: to bpe in the same "
+        "the tokenizer. Peak memory: of the process, without file pages. Ratio: to bpe in the same "
         "round.",
         "Speed of preparing a token store",
         "MB/s per core (longer is faster), x: ratio to bpe",
@@ -70,7 +72,7 @@ def prepare(task: tuple[Path, str]) -> Figures:
         return made
 
     timed.__name__ = name  # prepare_store expects a tokenizer of this name
-    with temporary_folder() as root:
+    with temporary_folder() as root, peak_memory() as peak:
         started = time.perf_counter()
         prepare_store(TextFiles(path=str(file)), timed, root=root)
         seconds = time.perf_counter() - started
@@ -79,8 +81,27 @@ def prepare(task: tuple[Path, str]) -> Figures:
         "seconds": seconds,
         "tokenizer_seconds": tokenizer_seconds,
         "speed": megabytes / (seconds - tokenizer_seconds) / process_cores(),
-        "memory_mib": runner.process_mib("VmHWM"),
+        "memory_mib": max(peak),
     }
+
+
+@contextmanager
+def peak_memory() -> Iterator[list[float]]:
+    """Measures the memory of this process in MiB every 20 ms, into a list. Pages of files do not
+    count, because the system can take them back at any time."""
+    found, ended = [runner.process_mib("RssAnon")], threading.Event()
+
+    def measure() -> None:
+        while not ended.wait(0.02):
+            found.append(runner.process_mib("RssAnon"))
+
+    thread = threading.Thread(target=measure)
+    thread.start()
+    try:
+        yield found
+    finally:
+        ended.set()
+        thread.join()
 
 
 def write_numbered_speeches(file: Path, size: int) -> None:
