@@ -26,7 +26,7 @@ HEAD, EMBEDDING = "model.head.weight", "model.embedding.weight"
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint with weights, of which two are tied, and the state of an optimizer."""
+    """A checkpoint with the state of an optimizer. Its output head is tied to the embedding."""
     path = tmp_path_factory.mktemp("run") / "whole.safetensors"
     stored, _ = content(configuration("model.tied_head=true"))
     stored["tensors"]["optimizer.norm.weight.step"] = torch.tensor(3.0)

@@ -31,7 +31,7 @@ def test_cached_and_uncached_write_the_same_past_the_end_of_the_context(pair):
         assert cached == list(generate_tokens(model, prompts, cached=False, **options))
         if temperature:
             assert len({tuple(text) for text in zip(*cached, strict=True)}) == 5
-        for number in (0, 4):  # a text is its own, whatever is written beside it
+        for number in (0, 4):  # the other texts of a batch do not change a text
             alone = options | {"seeds": [options["seeds"][number]]}
             made = generate_tokens(model, [prompts[number]], **alone)
             assert [token for (token,) in made] == [tokens[number] for tokens in cached]

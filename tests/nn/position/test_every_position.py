@@ -93,7 +93,7 @@ def test_parameters_are_as_many_as_the_docstring_says(name):
 def test_numbers_keep_their_type(name):
     for dtype in [torch.bfloat16, torch.float32, torch.float64]:
         positions = [position_of(name).to(dtype)]
-        if not list(positions[0].parameters()):  # what is computed follows what it is added to
+        if not list(positions[0].parameters()):  # a computed table has the dtype of its input
             positions.append(position_of(name))
         for position in positions:
             done = encoded(position, 10, dtype=dtype)
