@@ -14,7 +14,7 @@ from headscope.data import tokenizer as tokenizers
 from headscope.data.bpe import distinct, few_words, sample
 from headscope.data.hub import Hub
 from headscope.data.own_files import TextFiles
-from headscope.data.preparing import prepare_store
+from headscope.data.preparing import LOCK, prepare_store
 from headscope.errors import UserError
 
 TEXT = "".join(f"Sentence {number}: it's one of many.\n\n" for number in range(20_000))
@@ -129,7 +129,7 @@ def test_without_text_for_a_split_there_is_no_store(tmp_path):
     unique = TextFiles(path=path, deduplicate=True)
     with pytest.raises(UserError, match="no text for the validation split"):
         prepare_store(unique, tokenizers.byte, root=tmp_path / "data")
-    assert not list((tmp_path / "data").iterdir())
+    assert [path.name for path in (tmp_path / "data").iterdir()] == [LOCK]
 
 
 def test_the_sample_for_bpe_is_spread_over_the_text():

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 import zlib
 from contextlib import contextmanager
@@ -15,13 +14,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from filelock import FileLock
 
 from headscope.data import encode
 from headscope.data import tokenizer as tokenizers
 from headscope.data.encode import token_dtype
 from headscope.data.own_files import TextFiles
-from headscope.data.preparing import prepare_store
+from headscope.data.preparing import LOCK, PREPARING, prepare_store
 from headscope.data.store import open_store
 from headscope.errors import UserError
 
@@ -120,24 +118,8 @@ def test_a_store_that_was_not_finished_is_not_there(corpus, root, error, number)
 
     with pytest.raises(error):
         prepare_store(corpus, tokenizers.byte, root=root, track=crash)
-    assert list(root.iterdir()) == []
+    assert [path.name for path in root.iterdir()] == [LOCK]
     assert prepare_store(corpus, tokenizers.byte, root=root).name in stores(root)
-
-
-def test_what_a_killed_process_left_is_removed_and_what_another_prepares_is_not(corpus, root):
-    store = prepare_store(corpus, tokenizers.byte, root=root)
-    expected = store.train.copy()
-    shutil.rmtree(store.folder)
-    for name in (store.name, "another", "locked"):
-        (root / f".preparing-{name}").mkdir()
-        (root / f".preparing-{name}" / "train.bin").write_bytes(b"half of it")
-        (root / f".preparing-{name}.lock").touch()
-    with FileLock(root / ".preparing-locked.lock"):
-        assert np.array_equal(prepare_store(corpus, tokenizers.byte, root=root).train, expected)
-    left = {root / ".preparing-locked", root / ".preparing-locked.lock"}
-    assert set(root.glob(".preparing-*")) == left
-    prepare_store(corpus, tokenizers.byte, root=root)
-    assert [path.name for path in root.iterdir()] == [store.name]
 
 
 PREPARE = """
@@ -184,12 +166,12 @@ def test_a_process_that_is_killed_leaves_no_store_and_the_next_starts_again(corp
     process = preparing(corpus, root, "kill")
     _, errors = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL, errors
-    assert [path.name[:11] for path in root.iterdir()] == [".preparing-"] * 2  # and the lock
+    assert {path.name[:11] for path in root.iterdir()} == {PREPARING, LOCK[:11]}
     store = prepare_store(corpus, tokenizers.byte, root=root)
     whole = prepare_store(corpus, tokenizers.byte, root=root / "whole")
     assert np.array_equal(store.train, whole.train)
     assert np.array_equal(store.validation, whole.validation)
-    assert {path.name for path in root.iterdir()} == {store.name, "whole"}
+    assert {path.name for path in root.iterdir()} == {store.name, "whole", LOCK}
 
 
 @pytest.mark.slow
@@ -209,31 +191,7 @@ def test_of_two_processes_the_second_waits_for_the_first(corpus, root):
     store = prepare_store(corpus, tokenizers.byte, root=root)
     assert told == more == f"{store.name} {store.train.sum()} {store.validation.sum()}\n"
     assert stores(root) == [store.name]
-    assert not list(root.glob(".preparing-*"))
-
-
-def test_another_process_that_holds_the_lock_for_a_moment_does_no_harm(corpus, root):
-    """A process that looks for unfinished stores locks each of them, and removes the lock file. One
-    that is killed while it holds the lock leaves its folder."""
-    other = prepare_store(corpus, tokenizers.char, root=root)
-    name = prepare_store(corpus, tokenizers.byte, root=root).name
-    (root / name).rename(root / f".preparing-{name}")
-    locked = threading.Event()
-
-    def look_and_go():
-        with FileLock(root / f".preparing-{name}.lock"):
-            locked.set()
-            time.sleep(0.3)
-            (root / f".preparing-{name}.lock").unlink()
-
-    thread = threading.Thread(target=look_and_go)
-    thread.start()
-    locked.wait()
-    said = []
-    assert prepare_store(corpus, tokenizers.byte, root=root, say=said.append).name == name
-    thread.join()
-    assert said == []
-    assert set(stores(root)) == {name, other.name}
+    assert not list(root.glob(f"{PREPARING}*"))
 
 
 def test_a_signal_undoes_what_is_half_made(corpus, root, monkeypatch):
@@ -245,9 +203,9 @@ def test_a_signal_undoes_what_is_half_made(corpus, root, monkeypatch):
         yield
 
     def stopped(batches, size):
-        assert list(root.glob(".preparing-*/"))
+        assert list(root.glob(f"{PREPARING}*/"))
         undone[0]()
-        assert not list(root.iterdir())
+        assert [path.name for path in root.iterdir()] == [LOCK]
         raise RuntimeError
 
     monkeypatch.setattr("headscope.data.preparing.on_stop", on_stop)
@@ -263,14 +221,14 @@ def test_a_text_that_changes_while_it_is_read_makes_no_store(corpus, root):
 
     with pytest.raises(UserError, match="changed while it was read"):
         prepare_store(Changing(path=corpus.path), tokenizers.byte, root=root)
-    assert list(root.iterdir()) == []
+    assert list(root.iterdir()) == [root / LOCK]
 
 
 def test_a_store_needs_a_corpus_that_can_be_read(tmp_path, root):
     (tmp_path / "a.txt").write_bytes(b"\xff")
     with pytest.raises(ValueError, match=r"a\.txt is not UTF-8"):
         prepare_store(TextFiles(path=f"{tmp_path}/a.txt"), tokenizers.byte, root=root)
-    assert list(root.iterdir()) == []
+    assert list(root.iterdir()) == [root / LOCK]
 
 
 REPLACED = {"empty": b"", "cut": b"{", "not UTF-8": b"\xff", "list": b"[]", "no keys": b"{}"}

@@ -1,9 +1,8 @@
 """Prepares a token store: encodes a corpus once.
 
-A store is first written to a temporary folder `.preparing-<name>`. This folder is renamed when the
-store is complete, so a folder without the prefix `.preparing-` is always complete. If two processes
-need the same store, the second waits for the first. If a process is killed, the next one removes
-its temporary folder and starts again.
+A store is first written to a temporary folder `.preparing-<name>`, which is renamed when the store
+is complete. One process prepares at a time, and the others wait. If it is killed, the next process
+that prepares a store removes its temporary folder.
 """
 
 import hashlib
@@ -24,7 +23,7 @@ from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
 from headscope.stop import on_stop
 
-PREPARING = ".preparing-"
+PREPARING, LOCK = ".preparing-", ".preparing.lock"
 
 CHARACTERS_PER_TOKEN = 8
 """More characters than a token has on average."""
@@ -42,7 +41,7 @@ def prepare_store(
     does not exist.
 
     `make_tokenizer` is called with the training documents. `say` is called with messages for the
-    user: that another process prepares the same store, or that documents are in both splits.
+    user: that another process is preparing a store, or that documents are in both splits.
 
     Raises UserError if the text cannot be read, changes while it is read, or is too short for the
     tokenizer, or if an existing store is damaged. Raises OSError if `root` cannot be written.
@@ -50,13 +49,9 @@ def prepare_store(
     of_corpus = corpus.fingerprint()
     fingerprint = _fingerprint(of_corpus, make_tokenizer)
     folder = root / f"{corpus.name}-{fingerprint[:16]}"
-    if root.is_dir():
-        _remove_abandoned(root)
     if not folder.exists():
-        root.mkdir(parents=True, exist_ok=True)
-        with _locked(folder, say) as scratch:
+        with _temporary_folder(folder, say) as scratch:
             if not folder.exists():  # another process may have created it meanwhile
-                scratch.mkdir()
                 tokenizer = make_tokenizer(training_texts(corpus))
                 in_both = write_store(scratch, corpus, tokenizer, fingerprint, track)
                 if corpus.fingerprint() != of_corpus:
@@ -72,52 +67,32 @@ def prepare_store(
 
 
 @contextmanager
-def _locked(folder: Path, say: Callable[[str], None]) -> Iterator[Path]:
-    """Inside the `with` block, this process holds the lock for creating the store `folder`. Yields
-    the path of a temporary folder for it, which does not exist yet. The folder is removed at the
-    end, also when a signal ends the process."""
-    scratch = folder.with_name(f"{PREPARING}{folder.name}")
-    lock = FileLock(_lock_file(scratch))
+def _temporary_folder(store: Path, say: Callable[[str], None]) -> Iterator[Path]:
+    """Yields an empty folder next to `store`. No other process prepares a store there meanwhile.
+    The folder is removed at the end, also when a signal ends the process."""
+    root = store.parent
+    root.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(root / LOCK, mode=0o666)  # other users may prepare stores there too
     try:
-        # For a moment, another process that looks for unfinished stores may hold the lock.
         lock.acquire(timeout=1)
     except Timeout:
-        if not _lock_file(scratch).exists():
-            raise UserError(
-                f"store_dir={scratch.parent} cannot be written: name another folder"
-            ) from None
-        say(f"Another process is preparing {folder}: waiting for it.")
+        if not (root / LOCK).exists():
+            raise UserError(f"store_dir={root} cannot be written: name another folder") from None
+        say(f"Another process is preparing a text in {root}: waiting for it.")
         lock.acquire()
     try:
-        shutil.rmtree(scratch, ignore_errors=True)  # of a process that was killed
-        with on_stop(partial(_discard, scratch)):
-            yield scratch
-    finally:
-        _discard(scratch)
-        lock.release()
-
-
-def _remove_abandoned(root: Path) -> None:
-    """Removes temporary folders that were left by killed processes."""
-    for scratch in root.glob(f"{PREPARING}*"):
-        if scratch.suffix == ".lock":
-            scratch = scratch.with_suffix("")
+        for killed in root.glob(f"{PREPARING}*"):
+            shutil.rmtree(killed, ignore_errors=True)
+        scratch = root / f"{PREPARING}{store.name}"
+        scratch.mkdir()
+        discard = partial(shutil.rmtree, scratch, ignore_errors=True)
         try:
-            with FileLock(_lock_file(scratch), timeout=0):
-                _discard(scratch)
-        except (Timeout, OSError):
-            continue  # still in use by its process, or owned by another user
-
-
-def _discard(scratch: Path) -> None:
-    """Removes a temporary folder and its lock file. A process that waits for the lock then creates
-    a new lock file."""
-    shutil.rmtree(scratch, ignore_errors=True)
-    _lock_file(scratch).unlink(missing_ok=True)
-
-
-def _lock_file(scratch: Path) -> Path:
-    return scratch.with_name(f"{scratch.name}.lock")
+            with on_stop(discard):
+                yield scratch
+        finally:
+            discard()
+    finally:
+        lock.release()
 
 
 def _fingerprint(of_corpus: str, make_tokenizer: Callable[..., Tokenizer]) -> str:
