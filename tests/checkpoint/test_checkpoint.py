@@ -161,5 +161,5 @@ def test_a_device_that_is_not_here_is_refused():
     assert checkpoint.pick_device("auto").type in ("cpu", "cuda", "mps")
     with pytest.raises(ValueError, match="device=tpu is not available"):
         checkpoint.pick_device("tpu")
-    with pytest.raises(ValueError, match="device=cpu:banana is not a device"):
+    with pytest.raises(ValueError, match="device=cpu:banana is not available"):
         checkpoint.pick_device("cpu:banana")

@@ -56,11 +56,13 @@ def test_the_smallest_parts_are_chosen_if_nothing_fits_and_devices_share_them(de
 def test_a_run_is_refused_only_if_it_certainly_does_not_fit():
     config = config_of()
     fits, may_fit, cannot = (ESTIMATED(config).peak * factor for factor in (1.16, 1.0, 0.84))
-    assert Capacity(fits, ESTIMATED).check(config) is None
-    assert "may run out of memory" in (Capacity(may_fit, ESTIMATED).check(config) or "")
-    assert Capacity(cannot, ESTIMATED, error=0.4).check(config) is not None
+    assert Capacity(fits, ESTIMATED).check(config, ESTIMATED(config)) is None
+    assert "may run out of memory" in (
+        Capacity(may_fit, ESTIMATED).check(config, ESTIMATED(config)) or ""
+    )
+    assert Capacity(cannot, ESTIMATED, error=0.4).check(config, ESTIMATED(config)) is not None
     with pytest.raises(UserError, match="only"):
-        Capacity(cannot, ESTIMATED).check(config)
+        Capacity(cannot, ESTIMATED).check(config, ESTIMATED(config))
 
 
 @pytest.mark.parametrize(

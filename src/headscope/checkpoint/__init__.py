@@ -1,12 +1,7 @@
 """Finds and reads checkpoint files, and builds models from them. Reading never runs code from a
 file."""
 
-from headscope.checkpoint.building import (
-    build_model,
-    build_model_for,
-    check_model,
-    check_weights,
-)
+from headscope.checkpoint.building import build_model, build_model_for, check_weights
 from headscope.checkpoint.file import Stored, contents, read, write
 from headscope.checkpoint.finding import find, pick_device
 from headscope.checkpoint.loading import (
@@ -25,7 +20,6 @@ __all__ = [
     "Stored",
     "build_model",
     "build_model_for",
-    "check_model",
     "check_weights",
     "contents",
     "find",

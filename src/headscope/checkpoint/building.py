@@ -5,8 +5,7 @@ an error before memory is allocated. To find the size of a model, it is built on
 device, where tensors need no memory.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -104,21 +103,6 @@ def check_shapes(build: Callable[[], GPT], weights: Mapping[str, Tensor]) -> Non
         raise UserError("embedding and output head differ, but model.tied_head=true ties them")
 
 
-def check_model(config: ModelConfig, *, vocab_size: int) -> None:
-    """Raises UserError if the model cannot be built, or if its weights, gradients and momentum do
-    not fit into this machine's memory. The check itself is fast, even if the model is too large."""
-    check_limits(config)
-    with torch.device("meta"):  # if layers is below 1, build_model raises UserError
-        model = build_model(replace(config, layers=min(config.layers, 1)), vocab_size=vocab_size)
-    blocks = (config.layers - 1) * _bytes(model.blocks[0].parameters())
-    needed, memory = 3 * (_bytes(model.parameters()) + blocks), machine_memory()
-    if needed > memory:
-        raise UserError(
-            f"a model of these sizes needs at least {in_gib(needed)}, but this machine has "
-            f"{in_gib(memory)} of memory: lower model.layers, model.embed_dim or the vocabulary"
-        )
-
-
 def check_limits(settings: ModelConfig) -> None:
     """Raises UserError if a value in `settings` is above its limit in LIMITS, or if the masks and
     position tables need more than 1 / TABLE_SHARE of this machine's memory."""
@@ -165,7 +149,3 @@ class WithoutInitialization(TorchFunctionMode):
 
 def in_gib(size: float) -> str:
     return f"{size / 2**30:,.1f} GiB"
-
-
-def _bytes(tensors: Iterable[Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

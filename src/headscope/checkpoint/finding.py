@@ -72,19 +72,16 @@ def pick_device(name: str) -> torch.device:
 
     Raises UserError if this machine does not have the device.
     """
-    available = {
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-        "cpu": True,
-    }
-    if name == "auto":
-        name = next(kind for kind, found in available.items() if found)
-    if not available.get(name.partition(":")[0], False):
-        choices = ", ".join(["auto", *(kind for kind, found in available.items() if found)])
-        raise UserError(f"device={name} is not available on this machine: choose one of {choices}")
+    kinds = ["cuda"] if torch.cuda.is_available() else []
+    kinds += ["mps"] if torch.backends.mps.is_available() else []
+    kinds += ["cpu"]
     try:
-        return torch.device(name)
+        device = torch.device(kinds[0] if name == "auto" else name)
     except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in kinds:
         raise UserError(
-            f"device={name} is not a device: choose auto, cpu, cuda, cuda:0 or mps"
-        ) from None
+            f"device={name} is not available on this machine: choose one of auto, "
+            f"{', '.join(kinds)}"
+        )
+    return device

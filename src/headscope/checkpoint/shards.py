@@ -5,9 +5,9 @@ The parts are safetensors files, written and read by torch.distributed.checkpoin
 where it is needed, because the import takes 0.2 s.
 """
 
+import hashlib
 import re
 import warnings
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,6 @@ FOLDER = re.compile(r"shards_\d{1,20}(_\d{1,9})?")
 FILE_BYTES = 128 * 2**20
 """Size of the tensors after which a new file begins, before they are divided among the
 processes."""
-
-CHUNK = 2**20
-"""Number of bytes that are read at a time to compute a checksum."""
 
 
 def write_shards(tensors: Mapping[str, Tensor], folder: Path) -> None:
@@ -45,7 +42,7 @@ def write_shards(tensors: Mapping[str, Tensor], folder: Path) -> None:
 
 
 def entry_of(folder: Path) -> dict[str, Any]:
-    """The entry `shards` in the plain data of a checkpoint: the name of the folder, and the CRC-32
+    """The entry `shards` in the plain data of a checkpoint: the name of the folder, and the sha256
     of each file in it."""
     return {
         "folder": folder.name,
@@ -53,16 +50,13 @@ def entry_of(folder: Path) -> dict[str, Any]:
     }
 
 
-def checksum(file: Path) -> int:
-    """The CRC-32 of a file. Raises ValueError if it is not a regular file: reading a pipe could
+def checksum(file: Path) -> str:
+    """The sha256 of a file. Raises ValueError if it is not a regular file: reading a pipe could
     wait forever."""
     if file.is_symlink() or not file.is_file():
         raise ValueError(f"{file} is not a regular file")
-    value = 0
     with file.open("rb") as stream:
-        while chunk := stream.read(CHUNK):
-            value = zlib.crc32(chunk, value)
-    return value
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def check_shards(shards: Any) -> None:

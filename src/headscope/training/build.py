@@ -120,7 +120,8 @@ def build(
     capacity = _capacity(config, processes, tokenizer.vocab_size, fixed_batch=resume is not None)
     if config.trainer.accumulate == "auto":
         config = capacity.fewest_parts(config)
-    if warning := capacity.check(config):
+    needed = capacity.estimated(config)
+    if warning := capacity.check(config, needed):
         warn(warning)
     settings = config.trainer
     # The initial weights depend only on the seed. All later random numbers depend only on (seed,
@@ -207,7 +208,7 @@ def build(
         checkpoint_saver=checkpoint_saver,
         console=console,
         processes=processes,
-        estimate=capacity.estimated(config),
+        estimate=needed,
         capacity=capacity,
         resumed_step=resumed_step,
         resumed_from=resume.path if resume else None,

@@ -1,6 +1,11 @@
 """Checks the settings of a training run before data is read or a model is built."""
 
+from dataclasses import replace
+
+import torch
+
 from headscope import checkpoint
+from headscope.checkpoint.building import check_limits
 from headscope.config.parse import short
 from headscope.config.training import PRECISIONS, MuonConfig, TrainConfig
 from headscope.errors import UserError
@@ -14,11 +19,13 @@ MAX_SAMPLE_TOKENS = 100_000
 
 
 def check(config: TrainConfig, processes: int = 1) -> None:
-    """Raises UserError if a setting is out of range, if the model's sizes do not fit together, or
-    if the model is larger than this machine's memory. `processes` is the number of processes that
-    train together."""
+    """Raises UserError if a setting is out of range, or if the model's sizes do not fit together.
+    `processes` is the number of processes that train together."""
     check_settings(config, processes)
-    checkpoint.check_model(config.model, vocab_size=1)
+    check_limits(config.model)
+    with torch.device("meta"):  # one block shows it, without memory for its weights
+        one_block = replace(config.model, layers=min(config.model.layers, 1))
+        checkpoint.build_model(one_block, vocab_size=1)
 
 
 def check_settings(config: TrainConfig, processes: int = 1) -> None:

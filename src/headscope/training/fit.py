@@ -63,12 +63,12 @@ class Capacity:
         first = bisect_left(possible, True, key=lambda split: self.fits(self.estimated(split)))
         return possible[min(first, len(possible) - 1)]
 
-    def check(self, config: TrainConfig) -> str | None:
+    def check(self, config: TrainConfig, needed: Estimate) -> str | None:
         """Returns a warning if it is uncertain whether the run fits, or None if the run fits.
+        `needed` is the estimate for `config`.
 
         Raises UserError with settings that fit if the run does not fit.
         """
-        needed = self.estimated(config)
         if self.fits(needed):
             return None
         line = f"training needs about {readable(needed.peak)} of memory"

@@ -144,7 +144,7 @@ def step_sizes(config: TrainConfig, vocab_size: int, on_gpu: bool) -> Sizes:
         batches = replace(trainer, batch_size=batch, val_batch_size=validation_batch)
         models = (replace(model, layers=layers) for layers in (1, 2))
         one, two = (
-            traced(replace(config, model=model, trainer=batches), vocab_size, on_gpu)
+            trace(replace(config, model=model, trainer=batches), vocab_size, on_gpu)
             for model in models
         )
         block = two["gradients"] - one["gradients"]
@@ -163,19 +163,6 @@ def step_sizes(config: TrainConfig, vocab_size: int, on_gpu: bool) -> Sizes:
 def on_line(one: Sizes, two: Sizes, place: float) -> Sizes:
     """The sizes on the line through `one`, at place 0, and `two`, at place 1."""
     return {key: size + place * (two[key] - size) for key, size in one.items()}
-
-
-def traced(config: TrainConfig, vocab_size: int, on_gpu: bool) -> Sizes:
-    """The result of `trace`, which is kept: a search for settings that fit needs the same results
-    several times, and so do the runs of a sweep."""
-    trainer = replace(config.trainer, max_steps=0, val_every_steps=0)
-    key = repr((config.model, config.optimizer, trainer, vocab_size, on_gpu))
-    if key not in _traced:
-        _traced[key] = trace(config, vocab_size, on_gpu)
-    return _traced[key]
-
-
-_traced: dict[str, Sizes] = {}
 
 
 def trace(config: TrainConfig, vocab_size: int, on_gpu: bool) -> Sizes:
