@@ -8,11 +8,12 @@ from headscope.errors import UserError
 
 NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 
-SETTINGS = ["config.json", "generation_config.json"]
-TOKENIZER = [
+FILES = [
+    *("config.json", "generation_config.json", WHOLE, INDEX, "model-*.safetensors"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
     *("vocab.json", "merges.txt", "vocab.txt"),
 ]
+"""The files to download: settings, weights and tokenizer."""
 
 
 def folder_of(source: str) -> Path:
@@ -38,12 +39,7 @@ def download(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        for weights in WHOLE:  # pickled weights only if there are no others
-            stem, _, kind = weights.rpartition(".")
-            files = [*SETTINGS, *TOKENIZER, weights, weights + INDEX, f"{stem}-*.{kind}"]
-            folder = Path(snapshot_download(name, allow_patterns=files))
-            if any((folder / found).exists() for found in (weights, weights + INDEX)):
-                break
+        return Path(snapshot_download(name, allow_patterns=FILES))
     # OSError: no network, or no such model. ValueError: not a name, or nothing in the cache.
     except (OSError, ValueError) as error:
         reason = str(error).strip().split("\n")[0][:200]
@@ -51,4 +47,3 @@ def download(name: str) -> Path:
             f"source={name} is not a folder here, and could not be downloaded from the hub "
             f"({type(error).__name__}): {reason}"
         ) from error
-    return folder
