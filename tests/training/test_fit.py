@@ -19,7 +19,7 @@ from headscope import checkpoint
 from headscope.config.training import TrainConfig
 from headscope.data.machine import available_memory
 from headscope.errors import UserError
-from headscope.training.fit import ERROR, Capacity, changed, readable
+from headscope.training.fit import ERROR, Capacity, changed
 from headscope.training.flops import training_flops
 from headscope.training.memory import estimate
 
@@ -96,11 +96,6 @@ def test_memory_is_scarce_before_it_ends():
     assert not Capacity(2.0**40 + 2.0**31, ESTIMATED).is_scarce(many)
 
 
-def test_sizes_are_readable():
-    assert readable(3.2 * 2**20) == "3 MiB"
-    assert readable(1.5 * 2**30) == "1.5 GiB"
-
-
 # --- in a run ---
 
 QUICK = [*SMALL, "callbacks=plain", "~logger", "trainer.max_steps=2", "trainer.val_every_steps=2"]
@@ -147,14 +142,6 @@ def test_auto_splits_the_batch_and_the_run_keeps_the_parts(script, speeches, mon
     assert available_memory() > 10 * limit  # so auto would now choose one part
     assert script("train", "resume=split", "trainer.max_steps=3").code == 0
     assert batches_of("split") == (2, 4)
-
-
-@pytest.mark.parametrize("value", ["0", "1.5", "many", "true"])
-def test_accumulate_is_auto_or_a_number(script, value):
-    said = script("train", f"trainer.accumulate={value}")
-    assert said.code == 1
-    assert "trainer.accumulate=" in said.err
-    assert said.err.count("\n") == 1
 
 
 def test_the_same_sweep_with_auto_finds_its_runs_finished(script, speeches):
