@@ -25,7 +25,6 @@ webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium, of
 Keys = webdriver.Keys
 
 STEPS = list(range(0, 120, 2))
-LAST = STEPS[-1]
 OPENED = (1, 1)
 """Layer and head that the tab opens: the largest ratio of `made_up_parts`."""
 HOSTILE = ["<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "${1}", "&lt;", "中", "😀"]

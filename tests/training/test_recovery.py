@@ -212,6 +212,7 @@ def test_diverged_training_prints_a_command_that_continues(
     monkeypatch.setattr(LanguageModel, "training_step", spoiled)
     said = script("train", *words, "hydra.run.dir=outputs/first")
     assert said.code == 1
+    assert "loss is nan" in said.err
     assert "there is no checkpoint to continue from" in said.err
     assert not list(Path("outputs/first").rglob("*.safetensors"))
     spoil_at = 5
