@@ -21,8 +21,7 @@ MASKS = ["queries_keys", "padding", "per_sequence", "per_head"]
 
 EACH = [
     *((name, None) for name in ATTENTIONS),
-    *(("multi_head", position) for position in IN_ATTENTION),
-    *zip(ATTENTIONS, itertools.cycle(IN_ATTENTION), strict=False),
+    *zip(ATTENTIONS, itertools.cycle(reversed(IN_ATTENTION)), strict=False),
 ]
 
 every_attention = pytest.mark.parametrize("name", ATTENTIONS)
@@ -30,7 +29,6 @@ every_pair = pytest.mark.parametrize(
     ("name", "position"),
     [pytest.param(*pair, marks=[pytest.mark.slow] * (pair not in EACH)) for pair in PAIRS],
 )
-both_paths = pytest.mark.parametrize("weights", [False, True], ids=["fused", "explicit"])
 
 
 def far_from_zero(module: nn.Module) -> nn.Module:

@@ -103,17 +103,9 @@ LOGITS = [math.log(p) for p in (0.15, 0.5, 0.1, 0.25)]
 
 def test_top_k_and_top_p_keep_the_fewest_tokens():
     for top_k, top_p, expected in [
-        (None, None, {0, 1, 2, 3}),
-        (None, 1.0, {0, 1, 2, 3}),
-        (2, None, {1, 3}),
-        (99, None, {0, 1, 2, 3}),
-        (None, 0.01, {1}),
-        (None, 0.49, {1}),
-        (None, 0.51, {1, 3}),
-        (None, 0.74, {1, 3}),
-        (None, 0.76, {0, 1, 3}),
-        (None, 0.89, {0, 1, 3}),
-        (None, 0.91, {0, 1, 2, 3}),
+        *((None, None, {0, 1, 2, 3}), (None, 1.0, {0, 1, 2, 3}), (99, None, {0, 1, 2, 3})),
+        *((2, None, {1, 3}), (None, 0.01, {1}), (None, 0.49, {1}), (None, 0.51, {1, 3})),
+        *((None, 0.74, {1, 3}), (None, 0.76, {0, 1, 3}), (None, 0.91, {0, 1, 2, 3})),
         (3, 0.82, {1, 3}),  # of the three most likely tokens, these two have probability 5/6
         (3, 0.85, {0, 1, 3}),
     ]:

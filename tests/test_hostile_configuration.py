@@ -4,22 +4,71 @@ chooses no place to write, and what it makes a script read is named on the conso
 import copy
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 from checkpoint_files import configuration, content, opened, save
-from config_traps import places, put, traps
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from running import SMALL, Script
 
+from headscope import checkpoint
 from headscope.config import build_part, parse
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.training.check import check
+
+BAITS = ["bait.txt", "hubconf.py"]
+LOCAL = {"model": "x", "source": "local"}
+
+
+def traps(folder: Path) -> list[Any]:
+    """Each would leave a file in `folder`, or read one of BAITS there, if anything evaluated it."""
+    marker, bait = folder / "ran", folder / "bait.txt"
+    for name in BAITS:
+        (folder / name).write_text(f"import os\nos.mkdir({str(marker)!r})\n")
+    write = f"{{_target_: pathlib.Path.write_text, _args_: ['{marker}', x]}}"
+    create = f"${{oc.create:{write}}}"
+    return [
+        create,
+        f"\\{create}",
+        f"\\\\{create}",
+        f"${{oc.select:none,{create}}}",
+        "${oc.env:HOME}",
+        "${oc.decode:${oc.env:HOME}}",
+        "${hydra:runtime.cwd}",
+        "${name}",
+        {"_target_": "os.mkdir", "path": str(marker)},
+        {"_target_": "os.system", "command": f"touch {marker}"},
+        {"_target_": "os.mkdir", "_args_": [str(marker)], "_partial_": False},
+        {"_target_": "headscope.checkpoint.Path.mkdir", "self": str(marker)},
+        {"_target_": "builtins.open", "_args_": [str(bait)]},
+        {"_target_": "headscope.nn.attention.torch.hub.load", "repo_or_dir": str(folder)} | LOCAL,
+        {"_target_": ["os.mkdir"], "path": str(marker)},
+        {"_target_": "hydra.utils.instantiate", "config": {"_target_": "os.mkdir"}},
+        {"_args_": [create], "_recursive_": True, "_convert_": "object"},
+        [create, {"_target_": "os.mkdir", "path": str(marker)}],
+    ]
+
+
+def places(config: Any, path: tuple = ()) -> Iterator[tuple]:
+    """The path of every value in nested plain data, groups included."""
+    for key, value in config.items():
+        yield (*path, key)
+        if isinstance(value, dict):
+            yield from places(value, (*path, key))
+
+
+def put(config: dict, path: tuple, value: Any) -> None:
+    """Set the value at `path`."""
+    *groups, last = path
+    for key in groups:
+        config = config[key]
+    config[last] = value
+
 
 PLACES = list(places(configuration()))
 events: list[tuple[str, str]] = []
@@ -62,6 +111,8 @@ def test_a_trap_anywhere_is_refused_or_stays_text(data: st.DataObject, folder: P
         if not isinstance(value_at(config, place[:-1]), dict):
             place = place[:-1]
     put(config, place, trap)
+    file = folder.parent / "trap.safetensors"
+    save(content()[0] | {"config": config}, file)
     with watched() as seen:
         try:
             parsed = parse(TrainConfig, config)
@@ -70,6 +121,8 @@ def test_a_trap_anywhere_is_refused_or_stays_text(data: st.DataObject, folder: P
                 build_part(part)
         except UserError:
             parsed = None
+        with suppress(UserError):
+            checkpoint.load(file)
     if parsed is not None:
         assert value_at(asdict(parsed), place) == trap  # literally
     assert not (folder / "ran").exists()
@@ -132,7 +185,7 @@ def test_a_resumed_run_evaluates_nothing_and_writes_only_in_its_folder(
             save(changed, run)
             said = script("train", "resume=outputs/run", "trainer.max_steps=3")
             assert "Traceback" not in said.err, said.err
-            assert sorted(file.name for file in folder.iterdir()) == ["bait.txt"]
+            assert sorted(file.name for file in folder.iterdir()) == BAITS
             new = {file for file in files(Path()) - before if not file.startswith("outputs/run/")}
             assert {file for file in new if not file.startswith(("data/", "outputs/"))} == set()
             if place == ("data", "path") and isinstance(trap, str):

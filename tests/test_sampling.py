@@ -147,13 +147,6 @@ def test_auto_precision_is_bf16_for_large_models_if_the_device_supports_bf16(
         assert faster_precision(small) == "fp32"
 
 
-def test_rotary_angles_stay_in_float32_in_a_bf16_model() -> None:
-    _, model = content(configuration("model/position=rotary"))
-    made = in_precision(model, "bf16")
-    assert made.embedding.weight.dtype == torch.bfloat16
-    assert made.position.cos.dtype == torch.float32
-
-
 TEXTS = some_tokens()
 
 

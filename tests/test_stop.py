@@ -63,24 +63,6 @@ with stop.stop_on_signal(), stop.on_stop(clean):
     assert not half.exists()
 
 
-@pytest.mark.slow
-def test_a_signal_removes_a_temporary_folder(tmp_path: Path) -> None:
-    code = f"""
-os.environ["TMPDIR"] = {str(tmp_path)!r}
-with stop.stop_on_signal(), stop.temporary_folder() as folder:
-    (folder / "file").touch()
-    print("ready", flush=True)
-    {BUSY["in Python"]}
-"""
-    running = process(code)
-    assert running.stdout is not None
-    assert running.stdout.readline()
-    assert [path.name for path in tmp_path.glob("*/*")] == ["file"]
-    running.terminate()
-    assert running.wait(timeout=60) == 143
-    assert not list(tmp_path.iterdir())
-
-
 DEFERRED = """
 with stop.stop_on_signal(), stop.defer_stop(lambda line: print(line, flush=True)):
     print("ready", flush=True)

@@ -1,11 +1,11 @@
 """What a person sees in TensorBoard: the real program, opened in a real browser."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from running import SMALL, Script
+from tab_runs import until
 from tensorboard.program import TensorBoard
 
 from headscope.analysis.head_images import image_tag
@@ -63,17 +63,6 @@ def found(page: Any, selector: str) -> list[Any]:
 def text_of(page: Any) -> str:
     script = IN_ALL_SHADOWS + "return found.map((e) => e.textContent).join('\\n')"
     return page.execute_script(script, "*:not(style):not(script)")
-
-
-def until(seen: Callable[[], Any], what: str, seconds: float = 60) -> Any:
-    """What `seen` gives once it gives anything."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        value = seen()
-        if value:
-            return value
-        time.sleep(0.5)
-    raise AssertionError(f"{what} did not come within {seconds} s")
 
 
 def test_the_tabs_show_maps_charts_settings_and_names(board: Any) -> None:

@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from headscope.analysis.metrics import colour_ends, head_figures, uniform_figures
 from headscope.viewer.history import history, read_header
 from headscope.viewer.snapshot import snapshot_parts
 
@@ -73,28 +75,6 @@ def weights_at(step: int, last: int, weights: NDArray[np.float64]) -> NDArray[np
     return (1 - share) * uniform(tokens) + share * weights if last else weights
 
 
-def figures_of(weights: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-    """Some metrics of all heads (L, H), averaged over all queries but the first."""
-    tokens = weights.shape[-1]
-    rows = weights[..., 1:, :] if tokens > 1 else weights
-    ages = (np.arange(tokens)[:, None] - np.arange(tokens))[-rows.shape[-2] :]
-
-    def on(where: NDArray[np.bool_]) -> NDArray[np.float64]:
-        return (rows * where).sum(-1).mean(-1)
-
-    entropy = -(rows * np.log(np.maximum(rows, 1e-12))).sum(-1).mean(-1)
-    return {
-        "self": on(ages == 0),
-        "previous": on(ages == 1),
-        "local": on((ages >= 0) & (ages <= 2)),
-        "first": rows[..., 0].mean(-1),
-        "distance": (rows * np.maximum(ages, 0)).sum(-1).mean(-1),
-        "largest": rows.max(-1).mean(-1),
-        "entropy": entropy,
-        "induction": np.zeros_like(entropy) + (np.nan if tokens == 1 else 0),
-    }
-
-
 def snapshot(
     weights: NDArray[np.float64],
     labels: Sequence[str],
@@ -102,11 +82,12 @@ def snapshot(
     names: Sequence[str] | None = None,
     text_tokens: int | None = None,
 ) -> list[bytes]:
-    """The parts of a snapshot with the figures of `figures_of`. A head is named after the figure
-    with the largest excess over uniform attention."""
+    """The parts of a snapshot. A head is named after the figure with the largest excess over
+    uniform attention."""
     tokens = weights.shape[-1]
-    figures = {name: value.ravel() for name, value in figures_of(weights).items()}
-    even = {name: float(value) for name, value in figures_of(uniform(tokens)).items()}
+    found_figures = head_figures(torch.from_numpy(weights)).items()
+    figures = {name: value.flatten().numpy() for name, value in found_figures}
+    even = uniform_figures(tokens)
     excess = np.stack([(figures[name] - even[name]) / max(1 - even[name], 1e-6) for name in NAMES])
     best = excess.argmax(0)
     chosen = [list(NAMES)[index] for index in best]
@@ -125,18 +106,8 @@ def snapshot(
         ratios=ratios.tolist(),
         figures={name: values.tolist() for name, values in figures.items()},
         uniform=even,
-        ends=dict.fromkeys(figures, (0.0, 1.0))
-        | {"distance": (0, max(tokens - 1, 1)), "entropy": (0, max(float(np.log(tokens)), 1))},
+        ends={name: colour_ends(name, tokens) for name in figures},
     )
-
-
-def steps_of(count: int, last: int) -> list[int]:
-    """About `count` steps up to `last`, half of them spaced logarithmically and half evenly."""
-    if count == 1:
-        return [last]
-    even = np.linspace(0, last, max(count // 2, 2))
-    log = np.geomspace(1, last, max(count // 2, 2))
-    return sorted({round(float(step)) for step in (*even, *log)})
 
 
 def run(
@@ -148,7 +119,6 @@ def run(
     steps: Sequence[int] = (0, 10, 100, 1000),
     weights: NDArray[np.float64] | None = None,
     text: str = "attention/text",
-    loss: bool = True,
     **others: Any,
 ) -> Mapping[str, Any]:
     """A run for `attention_page`: name, text, history and parts. `weights` (L, H, T, T) are those
@@ -164,7 +134,7 @@ def run(
     axis = np.unique(np.geomspace(1, steps[-1] + 1, 200).astype(int)) - 1
     curve = {
         "name": "train/loss",
-        "steps": axis.tolist() if loss else [],
-        "values": (2.5 + 5.5 * np.exp(-axis / (steps[-1] / 4 + 1))).tolist() if loss else [],
+        "steps": axis.tolist(),
+        "values": (2.5 + 5.5 * np.exp(-axis / (steps[-1] / 4 + 1))).tolist(),
     }
     return {"name": name, "text": text, "history": history(headers, keys, curve), "parts": parts}

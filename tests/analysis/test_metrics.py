@@ -59,34 +59,6 @@ def test_a_head_that_looks_at_all_alike(tokens):
     )
 
 
-@given(st.integers(2, 12))
-def test_a_head_that_looks_at_all_alike_both_ways(tokens):
-    nearby = [min(t, 2) + min(tokens - 1 - t, 2) + 1 for t in range(tokens)]
-    distances = [abs(t - s) for t in range(tokens) for s in range(tokens)]
-    assert figures(
-        uniform(torch.ones(tokens, tokens), causal=False), causal=False
-    ) == pytest.approx(
-        {
-            "self": 1 / tokens,
-            "previous": 1 / tokens,
-            "next": 1 / tokens,
-            "local": mean(nearby) / tokens,
-            "first": 1 / tokens,
-            "single_key": 1 / tokens,
-            "backward": (tokens - 1) / 2 / tokens,
-            "forward": (tokens - 1) / 2 / tokens,
-            "distance": mean(distances),
-            "global": 1,
-            "largest": 1 / tokens,
-            "entropy": math.log(tokens),
-            "entropy_share": 1,
-            "effective_keys": tokens,
-            "unevenness": 0,
-        },
-        abs=1e-5,
-    )
-
-
 @given(st.integers(2, 12), st.sampled_from(["self", "previous", "first"]))
 def test_a_head_that_looks_at_one_key(tokens, name):
     others = range(1, tokens)  # queries that have a choice

@@ -134,37 +134,21 @@ def test_the_model_is_left_as_it_was():
     torch.testing.assert_close(vars(first), vars(again), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(
-    ("corrupted", "position", "words"),
-    [
-        (CORRUPTED[:-1], None, ["(7,)", "(6,)", "same number of tokens"]),
-        (CORRUPTED[None], None, ["(1, 7)"]),
-        (CORRUPTED, 7, ["position=7", "0 to 6"]),
-        (CORRUPTED, -1, ["position=-1", "0 to 6"]),
-    ],
-)
-def test_a_mistake_is_told_in_one_line(corrupted, position, words):
-    with pytest.raises(UserError) as caught:
-        patch_heads(gpt(), CLEAN, corrupted, METRIC, position=position)
-    assert "\n" not in str(caught.value)
-    for word in words:
-        assert word in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("metric", "words"),
-    [
+def test_texts_and_metrics_that_do_not_fit_are_refused():
+    for corrupted, position, words in (
+        (CORRUPTED[:-1], None, r"\(7,\).*\(6,\).*same number of tokens"),
+        (CORRUPTED[None], None, r"\(1, 7\)"),
+        (CORRUPTED, 7, "position=7.*0 to 6"),
+        (CORRUPTED, -1, "position=-1.*0 to 6"),
+    ):
+        with pytest.raises(UserError, match=words):
+            patch_heads(gpt(), CLEAN, corrupted, METRIC, position=position)
+    for metric, words in (
         (ContinuationLoss(()), "has 0 tokens"),
         (ContinuationLoss(tuple(range(7))), "has 7 tokens, and the texts have 7"),
         (LogitDifference(1, -1), "the token -1 must be from 0 to"),
-        (LogitDifference(10**6, 1), "the token 1000000 must be from 0 to"),
-    ],
-)
-def test_a_metric_that_does_not_fit_is_refused(metric, words):
-    with pytest.raises(UserError, match=words):
-        patch_heads(gpt(), CLEAN, CORRUPTED, metric)
-
-
-def test_texts_without_tokens_are_refused():
+    ):
+        with pytest.raises(UserError, match=words):
+            patch_heads(gpt(), CLEAN, CORRUPTED, metric)
     with pytest.raises(UserError, match="at least one"):
         patch_heads(gpt(), CLEAN[:0], CORRUPTED[:0], METRIC)

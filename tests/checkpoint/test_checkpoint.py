@@ -62,19 +62,6 @@ def test_a_model_with_a_document_mask_knows_the_end_of_text_of_its_tokenizer(tmp
     assert checkpoint.load(tmp_path / "old.safetensors").model.end_of_text is None
 
 
-def refused(path: Path, why: str = "") -> None:
-    with pytest.raises(ValueError, match=f"{path.name}.*{why}"):
-        checkpoint.load(path)
-
-
-def test_weights_of_another_pair_are_refused(tmp_path):
-    saved, _ = content(configuration("model/position=learned"))
-    for word in ("model/position=rotary", "model/attention=grouped_query", "model.qkv_bias=true"):
-        saved["config"] = configuration(word)
-        save(saved, tmp_path / "other.safetensors")
-        refused(tmp_path / "other.safetensors", "does not match")
-
-
 def test_a_loaded_model_outlives_its_file(tmp_path, whole):
     copy = tmp_path / "copy.safetensors"
     copy.write_bytes(whole.read_bytes())
@@ -108,13 +95,6 @@ def test_a_configurations_own_corpus_is_built_to_the_letter_and_named(tmp_path, 
     assert isinstance(corpus, TextFiles)
     assert corpus.files == [file]
     assert f"data.path={file}" in capsys.readouterr().err
-
-
-def test_sizes_that_do_not_fit_are_a_value_error_with_both_numbers():
-    config = training_config("model.block_size=8", "model.embed_dim=8").model
-    config.heads = 3
-    with pytest.raises(ValueError, match=r"embed_dim=8\b.*heads=3\b"):
-        checkpoint.build_model(config, vocab_size=5)
 
 
 # --- which file is meant ---

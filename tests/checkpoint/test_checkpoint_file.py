@@ -18,7 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from headscope import checkpoint
-from headscope.checkpoint.file import checksum, is_finite, read
+from headscope.checkpoint.file import checksum, read
 from headscope.errors import UserError
 
 HEAD, EMBEDDING = "model.head.weight", "model.embedding.weight"
@@ -131,34 +131,22 @@ def test_a_flipped_bit_is_noticed(tmp_path_factory, whole, data):
     refused(path)
 
 
-@pytest.mark.parametrize("kept", [0, 7, 100, 0.5, -1])
-def test_a_truncated_file_is_refused(tmp_path, whole, kept):
+def test_a_truncated_file_is_refused(tmp_path, whole):
     data = whole.read_bytes()
-    length = int(len(data) * kept) if isinstance(kept, float) else kept
-    (tmp_path / "part.safetensors").write_bytes(data[:length])
-    refused(tmp_path / "part.safetensors")
-    (tmp_path / "longer.safetensors").write_bytes(data + b"\0")
-    refused(tmp_path / "longer.safetensors")
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_weights_that_are_not_finite_are_refused(tmp_path, bad):
-    stored, _ = content()
-    stored["tensors"]["model.norm.weight"][3] = bad
-    save(stored, tmp_path / "diverged.safetensors")
-    with pytest.raises(UserError, match=r"diverged\.safetensors .*not finite"):
-        checkpoint.load(tmp_path / "diverged.safetensors")
+    for changed in (b"", data[:7], data[:100], data[: len(data) // 2], data[:-1], data + b"\0"):
+        (tmp_path / "part.safetensors").write_bytes(changed)
+        refused(tmp_path / "part.safetensors")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_finite_is_what_torch_says(dtype):
-    for size in (1, 7, 1000):
-        numbers = torch.randn(size).to(dtype)
-        assert is_finite(numbers)
-        for bad in (torch.nan, torch.inf, -torch.inf):
-            numbers[size // 2] = bad
-            assert not is_finite(numbers)
-    assert is_finite(torch.empty(0))
+def test_weights_that_are_not_finite_are_refused(tmp_path, dtype):
+    for bad in (torch.nan, torch.inf, -torch.inf):
+        stored, _ = content()
+        stored["tensors"]["model.norm.weight"] = torch.ones(8, dtype=dtype)
+        stored["tensors"]["model.norm.weight"][3] = bad
+        save(stored, tmp_path / "diverged.safetensors")
+        with pytest.raises(UserError, match=r"diverged\.safetensors .*not finite"):
+            checkpoint.load(tmp_path / "diverged.safetensors")
 
 
 # --- files of strangers, whose checksums are right ---
@@ -174,13 +162,13 @@ class Call:
         return os.mkdir, (str(self.folder),)
 
 
-@pytest.mark.parametrize("name", ["a.safetensors", "a.ckpt"])
-def test_a_pickle_is_refused_and_not_run(tmp_path, name):
-    for write in (torch.save, lambda value, path: path.write_bytes(pickle.dumps(value))):
-        write({"state_dict": Call(tmp_path / "ran")}, tmp_path / name)
-        refused(tmp_path / name)
-        refused_by_load(tmp_path / name)
-        assert not (tmp_path / "ran").exists()
+def test_a_pickle_is_refused_and_not_run(tmp_path):
+    for file in (tmp_path / "a.safetensors", tmp_path / "a.ckpt"):
+        for write in (torch.save, lambda value, path: path.write_bytes(pickle.dumps(value))):
+            write({"state_dict": Call(tmp_path / "ran")}, file)
+            refused(file)
+            refused_by_load(file)
+            assert not (tmp_path / "ran").exists()
 
 
 def forged(path: Path, tensors: dict[str, torch.Tensor], data: Any) -> Path:
@@ -207,7 +195,6 @@ CONTENTS: dict[str, Callable[[dict], Any]] = {
     "no data": lambda data: "",
     "no JSON": lambda data: "{",
     "a list": lambda data: [data],
-    "nested too deeply": lambda data: "[" * 10**5 + "]" * 10**5,
     "a tie to nothing": entry("tied", {"model.head.weight": "model.x"}),
     "a tie that is no text": entry("tied", {"model.head.weight": [1]}),
     "a checksum too many": lambda data: data | {"checksums": data["checksums"] | {"model.x": 1}},
@@ -228,18 +215,18 @@ def test_a_file_without_our_metadata_is_refused(tmp_path):
     refused(tmp_path / "other.safetensors", "not written by headscope")
 
 
-@pytest.mark.parametrize(
-    "weight",
-    [torch.ones(9), torch.tensor(1.0), torch.ones(8, dtype=torch.int64), None],
-    ids=["another shape", "no axes", "whole numbers", "missing"],
-)
-def test_weights_that_do_not_fit_the_configuration_are_refused(tmp_path, whole, weight):
-    tensors, data = load_file(whole), read(whole).data
-    del tensors["model.norm.weight"]
-    if weight is not None:
-        tensors["model.norm.weight"] = weight
-    data["checksums"] = {name: checksum(name, tensor) for name, tensor in tensors.items()}
-    refused_by_load(forged(tmp_path / "weights.safetensors", tensors, data))
+def test_weights_that_do_not_fit_the_configuration_are_refused(tmp_path, whole):
+    for weight in (torch.ones(9), torch.tensor(1.0), torch.ones(8, dtype=torch.int64), None):
+        tensors, data = load_file(whole), read(whole).data
+        del tensors["model.norm.weight"]
+        if weight is not None:
+            tensors["model.norm.weight"] = weight
+        data["checksums"] = {name: checksum(name, tensor) for name, tensor in tensors.items()}
+        refused_by_load(forged(tmp_path / "weights.safetensors", tensors, data))
+    stored, _ = content(configuration("model/position=learned"))
+    for word in ("model/position=rotary", "model/attention=grouped_query", "model.qkv_bias=true"):
+        save(stored | {"config": configuration(word)}, tmp_path / "other.safetensors")
+        refused_by_load(tmp_path / "other.safetensors")
 
 
 STACKED = {"_target_": "headscope.nn.StackedHeads", "_partial_": True}
@@ -247,14 +234,10 @@ RELATIVE = {"_target_": "headscope.nn.Relative", "_partial_": True}
 
 
 SIZES = [
-    *({key: 10**9} for key in ("layers", "embed_dim", "heads", "head_dim", "kv_heads")),
-    *({key: 10**12} for key in ("layers", "embed_dim", "block_size", "ngrams")),
-    {"ngrams": 2, "ngram_buckets": 10**12},
+    *({key: 10**9} for key in ("layers", "embed_dim", "heads", "block_size", "ngrams")),
     {"layers": 9_999, "heads": 4_096, "head_dim": 1, "attention": STACKED},
-    {"position": {"_target_": "headscope.nn.HeadBias", "_partial_": True}, "block_size": 9_000},
     {"position": {**RELATIVE, "buckets": 10**10, "max_distance": 10**11}},
-    *({"layers": layers} for layers in ("x", None, -1, 0, 1, 3)),
-    {"head_dim": 2.5},
+    *({"layers": layers} for layers in ("x", None, -1, 1, 3)),
 ]
 
 

@@ -23,70 +23,51 @@ def assert_one_line(said: Said, *words: str) -> None:
     ("arguments", "words"),
     [
         (["model.haeds=8"], ["model.haeds", "heads"]),
-        (["modle.heads=8"], ["modle", "model"]),
         (["max_steps=10"], ["max_steps", "did you mean trainer.max_steps?"]),
         (["--max_steps=10"], ["--max_steps=10", " max_steps=10", "--help"]),
         (["model.heads=two"], ["model.heads", "two"]),
         (["model=gtp"], ["model/gtp", "gpt"]),
-        (["experiment=nanogpt"], ["experiment/nanogpt", "nanogpt_cpu"]),
         (["model.heads=3"], ["heads=3", "embed_dim=128"]),
         (["model.layers=100000000"], ["model.layers=100000000", "10,000"]),
         (["model.layers=9000", "model.embed_dim=8192"], ["training needs", "smaller model"]),
-        (["model.block_size=1000000"], ["model.block_size=1000000", "masks"]),
-        (["trainer.max_steps=0"], ["trainer.max_steps=0"]),
         (["trainer.compile=maybe"], ["trainer.compile=maybe"]),
+        (["trainer.accumulate=1.5"], ["trainer.accumulate="]),
         (["trainer.accelerator=gpus"], ["trainer.accelerator=gpus", "gpu"]),
-        (["trainer.devices=many"], ["trainer.devices=many"]),
         (["trainer.precision=half"], ["trainer.precision=half", "bf16-mixed"]),
         (["optimizer.lr=nan"], ["optimizer.lr=nan"]),
         (["data.path=short.txt", "tokenizer=byte", "optimizer.beta1=1"], ["beta1=1"]),
-        (["data.path=short.txt", "tokenizer=byte", "schedule.cooldown=2"], ["cooldown=2"]),
-        (["callbacks.samples.top_k=0"], ["top_k=0"]),
         (["seed=-1"], ["seed=-1"]),
         ([os.fsdecode(b"data.path=caf\xe9.txt")], ["not valid UTF-8", "rename"]),
-        (["data.path=/dev/zero"], ["data.path=/dev/zero"]),
         (["name=a/b"], ["name=a/b"]),
         (["name=${oc.env:HOME}"], ["name=${oc.env:HOME}"]),
-        (["optimizer.lr=" + "9" * 5000], ["optimizer.lr=9999", "too many digits"]),
-        (["hydra=-inf"], ["hydra=-inf", "hydra.KEY="]),
         (["~model.heads"], ["model.heads", "--help"]),
         (["callbacks.samples=5"], ["callbacks.samples.KEY="]),
         (["store_dir=short.txt"], ["short.txt", "name another folder"]),
         (["+model.bogus=1"], ["model.bogus", "no such key"]),
         (["model=null"], ["model=null", "gpt, gpt2, modern"]),
-        (["trainer=[1]"], ["trainer=[1]", "default"]),
         (["model.attention._target_=os.system"], ["os.system", "is not allowed there"]),
         (["trainer.devices=[5]"], ["trainer.devices=[5]", "no GPU"]),
         (["-m", "resume=nowhere"], ["resume=nowhere", "-m"]),
         (["callbacks.samples.max_new_tokens=1099511627776"], ["max_new_tokens", "100,000"]),
-        (["++resume=nowhere"], ["resume=nowhere"]),
-        (["schedule.final_fraction=inf"], ["schedule.final_fraction=inf", "finite"]),
         (["callbacks.attention.steps=501"], ["attention.steps=501", "500"]),
-        (["callbacks.attention.run_megabytes=-1"], ["run_megabytes=-1", "at least 0"]),
         (["callbacks.heads.thresholds.self=nan"], ["thresholds.self=nan", "finite"]),
-        (["seed=99999999999999999999"], ["seed=99999999999999999999", "64 bits"]),
-        (["\udcff=1"], ["UTF-8"]),
         (["data.path="], ["data.path= is empty"]),
         (["data=text"], ["data.path"]),
         (["data.path=missing.txt"], ["data.path=missing.txt"]),
         (["data.path=empty.txt"], ["empty"]),
-        (["data.path=latin1.txt"], ["latin1.txt", "UTF-8", "offset 3"]),
         (["data.path=short.txt", "tokenizer=byte"], ["training tokens", "block_size"]),
         (["data.path=short.txt"], ["vocab_size=8192"]),
-        (["tokenizer=gpt2", "tokenizer.path=nowhere"], ["nowhere", "vocab.bpe"]),
         (["resume=nowhere"], ["resume=nowhere", "does not exist"]),
         (["resume=."], ["is not a run"]),
         (["init_from=missing.safetensors"], ["missing.safetensors", "does not exist"]),
-        (["data.path=short.txt", "store_dir=short.txt/data"], ["short.txt"]),
     ],
     ids=lambda words: ascii(" ".join(words)),
 )
 def test_training(script: Script, arguments: list[str], words: list[str]) -> None:
     Path("empty.txt").touch()
-    Path("latin1.txt").write_bytes("caf\xe9".encode("latin1"))
     Path("short.txt").write_text("Too short to train on.")
     assert_one_line(script("train", *arguments), *words)
-    left = {path.name for path in Path().iterdir()} - {"empty.txt", "latin1.txt", "short.txt"}
+    left = {path.name for path in Path().iterdir()} - {"empty.txt", "short.txt"}
     assert left <= {"outputs", "data"}
     assert not list(Path().glob("outputs/*"))
     assert not list(Path().glob("data/.*/"))
@@ -94,12 +75,8 @@ def test_training(script: Script, arguments: list[str], words: list[str]) -> Non
 
 def test_the_users_files_in_a_run_folder_are_kept(script: Script) -> None:
     Path("short.txt").write_text("Too short to train on. " * 30)
-    mine = ["runs/exp1/events.out.tfevents.123.host", "runs/exp1/hparams.yaml"]
-    mine += [
-        "runs/.download.part",
-        "runs/checkpoints/step_100.safetensors",
-        "runs/tensorboard/events.out.tfevents.1",
-    ]
+    mine = ["runs/exp1/events.out.tfevents.123.host", "runs/checkpoints/step_100.safetensors"]
+    mine.append("runs/tensorboard/events.out.tfevents.1")
     for file in mine:
         Path(file).parent.mkdir(parents=True, exist_ok=True)
         Path(file).write_text("mine")
@@ -107,18 +84,6 @@ def test_the_users_files_in_a_run_folder_are_kept(script: Script) -> None:
     assert script("train", *words, "model.heads=3", "hydra.run.dir=runs").code == 1
     assert script("train", *words, "callbacks=plain", "hydra.run.dir=runs").code == 0
     assert [Path(file).read_text() for file in mine] == ["mine"] * len(mine)
-
-
-def test_a_wrong_key_in_a_conf_file(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
-    import shutil
-
-    from headscope.cli import command_line, words
-
-    shutil.copytree(words.CONF, "conf")
-    Path("conf/experiment/bad.yaml").write_text("# @package _global_\nmodel:\n  haeds: 8\n")
-    for module in (command_line, words):
-        monkeypatch.setattr(module, "CONF", Path("conf").resolve())
-    assert_one_line(script("train", "experiment=bad"), "haeds", "heads")
 
 
 @pytest.fixture
@@ -140,18 +105,16 @@ def test_checkpoints_and_sampling(script: Script, checkpoint: Path, speeches: Pa
             assert_one_line(
                 script(command, f"checkpoint={name}.safetensors"), f"{name}.safetensors"
             )
-    assert_one_line(
-        script("sample", "checkpoint=missing.safetensors"), "missing.safetensors", "does not exist"
-    )
-    assert_one_line(script("sample", "temperature=-1"), "temperature=-1")
-    assert_one_line(script("sample", "top_p=2"), "top_p=2")
-    assert_one_line(script("sample", "num_samples=0"), "num_samples=0")
-    assert_one_line(script("sample", "num_samples=99999999999"), "num_samples=99999999999", "GiB")
-    assert_one_line(script("sample", "~prompt"), "prompt is missing")
-    assert_one_line(script("sample", "+bogus=1"), "bogus", "no such key")
-    assert_one_line(script("sample", "device=tpu"), "device=tpu")
-    assert_one_line(script("evaluate", "data.path=missing.txt"), "missing.txt")
-    assert_one_line(script("evaluate", "data.path=null"), "data.path")
+    for command, word, *words in (
+        ("sample", "checkpoint=missing.safetensors", "missing.safetensors", "does not exist"),
+        ("sample", "temperature=-1", "temperature=-1"),
+        ("sample", "num_samples=99999999999", "num_samples=99999999999", "GiB"),
+        ("sample", "~prompt", "prompt is missing"),
+        ("sample", "+bogus=1", "bogus", "no such key"),
+        ("sample", "device=tpu", "device=tpu"),
+        ("evaluate", "data.path=missing.txt", "missing.txt"),
+    ):
+        assert_one_line(script(command, word), *words)
     assert_one_line(script("train", "resume=outputs/r", "model.heads=2"), "model", "init_from")
     assert_one_line(script("train", "resume=outputs/r"), "2 steps", "trainer.max_steps")
     assert_one_line(script("train", "hydra.run.dir=outputs/r"), "resume=outputs/r")

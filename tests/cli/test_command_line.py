@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from composing import composed
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig
 from running import ROOT
@@ -27,33 +27,13 @@ def typed(script: str, *arguments: str) -> DictConfig:
     return composed(*literal_arguments(arguments), root=script)
 
 
-TEXTS = [
-    "Hello, world",
-    "What's next (not) 中文!",
-    "a trailing space ",
-    " ",
-    "[1, 2] {a: b} x=y",
-    "both ' and \" quotes",
-    "ends in a backslash \\",
-    "\\' \\\\' ${seed} \\${seed} \\\\${seed}",
-    "${oc.env:HOME}",
-    "null and void",
-    "true",
-    "42",
-    "line\nbreak",
-    "a backslash before the last line's end \\\n",
-    "",
-    "a,b",
-]
-
-
-def test_a_text_is_taken_literally() -> None:
-    for text in TEXTS:
-        assert typed("sample", f"prompt={text}").prompt == text
-
-
 @settings(max_examples=15)
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=30))
+@example("What's next (not) 中文! [1, 2] {a: b}, x=y ")
+@example("null")
+@example("42")
+@example("\\' \\\\' ${oc.env:HOME} \\${seed} \\\\${seed}")
+@example("a backslash before the last line's end \\\n")
 def test_any_text_is_taken_literally(text: str) -> None:
     assert typed("sample", f"prompt={text}").prompt == text
 
@@ -101,7 +81,6 @@ def test_names_in_any_script_can_start_a_folder_name() -> None:
 
 def test_null_stays_null() -> None:
     assert typed("sample", "checkpoint=null").checkpoint is None
-    assert typed("sample", "prompt=null").prompt == "null"
 
 
 def test_a_data_path_implies_the_choice_of_data() -> None:

@@ -9,7 +9,7 @@ import pytest
 from running import ROOT, Script
 
 from benchmarks import schemas
-from headscope.cli.conf_files import Key, heading, keys_in
+from headscope.cli.conf_files import heading, keys_in
 from headscope.cli.configuration_page import ROOTS, comment_elsewhere, page
 from headscope.cli.help import help_text, sections_of
 from headscope.cli.words import CONF
@@ -87,26 +87,6 @@ def test_help_lines_fit_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     register_schemas()
     _, _, keys = help_text("compare", ["compare=positions"]).partition("command line:\n")
     assert max(map(len, keys.splitlines())) <= 80
-
-
-def test_a_comment_belongs_to_the_key_before_it(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("headscope.cli.conf_files.CONF", tmp_path)
-    (tmp_path / "ours.yaml").write_text(
-        "# What it is,\n# in two lines.\ndefaults: [a]  # of Hydra\n\n"
-        'text: "a # b"   # one\n'
-        "                # and two\n"
-        "bare: 1\n"
-        "  # of nothing\n"
-        "below:   # of keys\n"
-        "  list: [1, 2]   # 1 or 2\n"
-    )
-    assert heading(tmp_path / "ours.yaml") == "What it is, in two lines."
-    assert list(keys_in(tmp_path / "ours.yaml")) == [
-        Key("text", "a # b", "one and two"),
-        Key("bare", 1, ""),
-        Key("below", {}, "of keys"),
-        Key("below.list", [1, 2], "1 or 2"),
-    ]
 
 
 @pytest.mark.slow

@@ -232,10 +232,9 @@ def test_ranks_share_out_validation(length, block_size, batch_size, world_size, 
     assert len(counts) == 1  # an empty batch is added where one is missing
 
 
-@pytest.mark.parametrize("length", [0, 1])
-def test_one_token_cannot_be_validated(length):
-    with pytest.raises(ValueError, match=f"has {length} tokens, but needs at least 2"):
-        ValidationWindows(np.arange(length), block_size=4, batch_size=1)
+def test_one_token_cannot_be_validated():
+    with pytest.raises(ValueError, match="has 1 tokens, but needs at least 2"):
+        ValidationWindows(np.arange(1), block_size=4, batch_size=1)
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux")

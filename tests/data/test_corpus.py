@@ -63,7 +63,7 @@ def test_a_speech_that_was_changed_is_noticed(tmp_path):
         texts(corpus)
 
 
-@pytest.mark.parametrize("text", ["a\nb", "été " * 100 + "\n\n", "x" * 999, "🦜中" * 11 + " "])
+@pytest.mark.parametrize("text", ["été " * 100 + "\n\n", "🦜中" * 11 + " "])
 def test_the_last_tenth_of_a_single_file_is_held_out(tmp_path, text):
     file = write(tmp_path, {"book.txt": text}) / "book.txt"
     [train], [validation] = texts(TextFiles(path=str(file)))
@@ -71,7 +71,7 @@ def test_the_last_tenth_of_a_single_file_is_held_out(tmp_path, text):
     assert len(train) == len(text) * 9 // 10
 
 
-@pytest.mark.parametrize("count", [2, 9, 10, 11, 35])
+@pytest.mark.parametrize("count", [2, 10, 35])
 def test_of_several_files_every_tenth_is_held_out(tmp_path, count):
     documents = [f"document {index}\n" for index in range(count)]
     folder = write(tmp_path / "all", {f"{i:02}.txt": text for i, text in enumerate(documents)})
@@ -88,7 +88,7 @@ def test_a_folder_is_its_txt_files_at_any_depth_and_a_glob_is_what_it_finds(tmp_
     assert texts(TextFiles(path=f"{tmp_path}/*/deep/*")) == (["two"], ["markdown"])
 
 
-@pytest.mark.parametrize("name", ["a b", "x=1", "[draft] 1", "été", "what's *new*?", "${x},{y}"])
+@pytest.mark.parametrize("name", ["x=1", "[draft] été", "what's *new*?", "${x},{y}"])
 def test_a_name_is_meant_as_it_is_written(tmp_path, name):
     folder = write(tmp_path / name, {f"{name}.txt": "abcdefghij"})
     assert texts(TextFiles(path=str(folder))) == (["abcdefghi"], ["j"])
@@ -101,31 +101,26 @@ def test_line_ends_become_lf_and_the_byte_order_mark_goes(tmp_path):
 
 
 CHINESE = "多年以后奥雷连诺上校站在行刑队面前\n" * 20
-RUSSIAN = "Все счастливые семьи похожи друг на друга.\n" * 20  # noqa: RUF001
 ADVICE = {
     "UTF-16": (CHINESE.encode("utf-16"), "iconv -f utf-16 -t utf-8 old > new"),
     "UTF-16 without a mark": (b"\0t\0e\0x\0t", "NUL bytes, the first at offset 0; .*-f utf-16be"),
-    "UTF-32": ("text".encode("utf-32"), "iconv -f utf-32 -t"),
     "GB 18030": (CHINESE.encode("gb18030"), "not UTF-8: byte 0xb6 at offset 0; .*gb18030"),
-    "Cyrillic": (RUSSIAN.encode("cp1251"), "byte 0xc2 at offset 0; .*cp1251"),
     "damage": (b"\xef\xbb\xbf" + "é".encode() * 2**20 + b"\xff.", "offset 2097155; .*iconv -c"),
     "a cut character": ("café".encode()[:-1], "byte 0xc3 at offset 3; .*damaged"),
-    "NUL": (b"a" * 2**20 + b"some text \0", "NUL bytes, the first at offset 1048586; .*tr -d"),
     "gzip": (gzip.compress(CHINESE.encode()), r"binary file: .*\.gz"),
 }
 
 
-@pytest.mark.parametrize("name", ADVICE)
-def test_what_is_not_utf8_is_named_with_its_place_and_what_it_looks_like(tmp_path, name):
-    data, message = ADVICE[name]
-    folder = write(tmp_path, {"a.txt": "fine", "b.txt": data})
-    with pytest.raises(UserError, match=rf"b\.txt .*{message}") as error:
-        texts(TextFiles(path=str(folder)))
-    assert "\n" not in str(error.value)
+def test_what_is_not_utf8_is_named_with_its_place_and_what_it_looks_like(tmp_path):
+    for data, message in ADVICE.values():
+        folder = write(tmp_path, {"a.txt": "fine", "b.txt": data})
+        with pytest.raises(UserError, match=rf"b\.txt .*{message}") as error:
+            texts(TextFiles(path=str(folder)))
+        assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("text", [CHINESE, "😀 \u2028 \ufeff é", "a\tb\x0c\x7f"])
-def test_utf8_is_never_taken_for_something_else(tmp_path, text):
+def test_utf8_is_never_taken_for_something_else(tmp_path):
+    text = f"{CHINESE} 😀 \u2028 \ufeff é a\tb\x0c\x7f"
     assert text_of(write(tmp_path, {"a.txt": text}) / "a.txt") == text
 
 
@@ -137,7 +132,7 @@ def test_a_file_that_vanishes_or_may_not_be_read_is_named(tmp_path):
             read()
 
 
-@pytest.mark.parametrize("path", ["", os.fsdecode(b"caf\xe9"), "nowhere", "*.txt", "notes"])
+@pytest.mark.parametrize("path", ["", os.fsdecode(b"caf\xe9"), "*.txt", "notes"])
 def test_a_path_without_text_is_an_error(tmp_path, monkeypatch, path):
     write(tmp_path / "notes", {"notes.md": "text"})
     monkeypatch.chdir(tmp_path)
@@ -204,11 +199,8 @@ def test_a_dataset_may_be_in_any_format(tmp_path, kind):
     assert texts(Hub(name=str(tmp_path))) == every_tenth(DOCUMENTS)
 
 
-def test_a_dataset_gives_the_column_that_was_asked_for(dataset):
+def test_a_dataset_gives_the_column_and_the_slices_of_splits_that_were_asked_for(dataset):
     assert texts(Hub(name=dataset, column="story")) == every_tenth(ROWS["story"])
-
-
-def test_a_dataset_takes_slices_of_splits(dataset):
     halves = Hub(name=dataset, train_split="train[:12]", validation_split="train[80%:]")
     assert texts(halves) == (DOCUMENTS[:12], DOCUMENTS[20:])
 
@@ -219,20 +211,16 @@ def test_a_row_without_text_is_no_document(tmp_path):
     assert texts(Hub(name=str(tmp_path))) == (["one"], ["two"])
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_a_dataset_says_what_it_has_not(dataset):
+    for options, message in (
         ({"column": "words"}, "column=words: .*has no column words; .*text, story, number"),
         ({"column": "number"}, "column number of .* is int, not text"),
         ({"train_split": "test"}, 'could not be loaded: Unknown split "test"'),
-        ({"train_split": "train[:1%]"}, "could not be loaded: .*no data"),
         ({"train_split": "train[:1]"}, "1 document, so none can be held out: .*validation_split"),
         ({"subset": "other"}, "could not be loaded: .*'other' not found"),
-    ],
-)
-def test_a_dataset_says_what_it_has_not(dataset, options, message):
-    with pytest.raises(ValueError, match=message):
-        texts(Hub(name=dataset, **options))
+    ):
+        with pytest.raises(ValueError, match=message):
+            texts(Hub(name=dataset, **options))
 
 
 def test_a_broken_dataset_is_an_error_with_its_reason(tmp_path):

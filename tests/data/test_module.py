@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 from checkpoint_files import opened
+from hypothesis import given
+from hypothesis import strategies as st
 from lightning.pytorch.trainer.connectors import data_connector
 from running import SMALL, Script
 from torch.utils.data import DataLoader
@@ -93,8 +95,7 @@ def test_a_run_whose_batches_are_made_ahead_is_the_same_run_and_as_quiet(
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize("validation_tokens", [1, 1000, 3001, 241_240])
-@pytest.mark.parametrize("training_tokens", [500, 10_000, 1_000_000])
+@given(st.integers(1, 10**6), st.integers(500, 10**7))
 def test_validation_costs_at_most_a_tenth_of_training(
     validation_tokens: int, training_tokens: int
 ) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headscope.data.corpus import LONGEST, last_cut, pieces
+from headscope.data.corpus import LONGEST, pieces
 from headscope.data.tokenizer import Tokenizer, bpe, byte, char
 
 WORDS = [
@@ -50,12 +50,7 @@ def test_a_text_without_any_place_to_cut_is_cut_at_last():
     assert max(found) <= LONGEST
 
 
-def test_the_last_cut_is_found_however_far_it_is():
-    assert last_cut("one two" + "x" * 50_000) == 3
-    assert last_cut("x" * 50_000) == 0
-
-
-@pytest.mark.parametrize("char", [" ", "\n", "x", "^", "中"])
+@pytest.mark.parametrize("char", [" ", "x", "中"])
 def test_a_run_of_any_length_is_encoded(char):
     text = f"one{char * 1_500_000}two"
     made = tokenizer("bpe")

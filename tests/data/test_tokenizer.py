@@ -63,16 +63,6 @@ def test_tokens_share_out_the_bytes_of_the_text(tokenizer, data):
     assert tokenizer.byte_lengths()[tokens].sum() == len(text.encode())
 
 
-def test_real_speech_survives(tokenizer):
-    assert tokenizer.decode(tokenizer.encode(SPEECHES[0])) == SPEECHES[0]
-
-
-def test_byte_lengths_are_those_of_token_bytes(tokenizer):
-    lengths = [len(tokenizer.token_bytes(token)) for token in range(tokenizer.vocab_size)]
-    assert tokenizer.byte_lengths().tolist() == lengths
-    assert tokenizer.byte_lengths().dtype == np.int64
-
-
 def test_end_of_text_is_the_last_token_and_has_no_bytes(tokenizer):
     assert tokenizer.end_of_text == tokenizer.vocab_size - 1
     assert tokenizer.token_bytes(tokenizer.end_of_text) == b""
@@ -92,6 +82,8 @@ def test_a_tokenizer_is_its_state(tokenizer):
         assert again.token_bytes(token) == tokenizer.token_bytes(token)
     for text in (*AWKWARD, SPEECHES[9]):
         assert np.array_equal(again.encode(text), tokenizer.encode(text))
+    lengths = [len(tokenizer.token_bytes(token)) for token in range(tokenizer.vocab_size)]
+    assert tokenizer.byte_lengths().tolist() == lengths
 
 
 def test_a_prompt_with_half_a_character_is_an_error(tokenizer):
@@ -153,12 +145,9 @@ def test_a_vocabulary_that_the_text_cannot_fill_is_an_error_with_a_way_out():
     with pytest.raises(ValueError, match=r"vocab_size=900.*vocab_size=259 or less"):
         tokenizers.bpe(["abc"], vocab_size=900)
     assert tokenizers.bpe(["abc"], vocab_size=259).vocab_size == 259
-
-
-@pytest.mark.parametrize("vocab_size", [256, 2**20 + 1, 2**70])
-def test_a_vocabulary_holds_the_bytes_and_fits_in_memory(vocab_size):
-    with pytest.raises(UserError, match=f"tokenizer.vocab_size={vocab_size} must be between 257"):
-        tokenizers.bpe(SPEECHES, vocab_size=vocab_size)
+    for size in (256, 2**20 + 1):
+        with pytest.raises(UserError, match=f"tokenizer.vocab_size={size} must be between 257"):
+            tokenizers.bpe(SPEECHES, vocab_size=size)
 
 
 def test_gpt2_is_gpt2():
@@ -193,10 +182,11 @@ def test_gpt2_that_is_nowhere_names_three_ways(alone):
         assert way in str(error.value)
 
 
-def test_gpt2_comes_from_a_folder(alone, tmp_path):
-    shutil.copytree(GPT2_FILES, tmp_path / "files")
-    gpt2 = tokenizers.gpt2([], path=str(tmp_path / "files"))
-    assert gpt2.encode("Hello world").tolist() == [15496, 995]
+def test_gpt2_comes_from_a_folder_even_if_the_cache_has_an_old_copy_of_its_files(alone, tmp_path):
+    folder = shutil.copytree(GPT2_FILES, tmp_path / "files")
+    for name in ("vocab.bpe", "encoder.json"):
+        (alone / hashlib.sha1(str(folder / name).encode()).hexdigest()).write_text("{}")
+    assert tokenizers.gpt2([], path=str(folder)).encode("Hello world").tolist() == [15496, 995]
 
 
 def test_gpt2_comes_from_the_cache_of_tiktoken(alone):
@@ -219,45 +209,27 @@ def test_a_folder_without_gpt2_is_an_error(tmp_path, name):
         tokenizers.gpt2([], path=str(folder))
 
 
-def test_gpt2_does_not_believe_an_old_copy_of_its_files(alone, tmp_path):
-    folder = shutil.copytree(GPT2_FILES, tmp_path / "files")
-    for name in ("vocab.bpe", "encoder.json"):
-        (alone / hashlib.sha1(str(folder / name).encode()).hexdigest()).write_text("{}")
-    assert tokenizers.gpt2([], path=str(folder)).encode("Hello world").tolist() == [15496, 995]
-
-
 BYTE = tokenizers.byte([]).state()
 
 
-@pytest.mark.parametrize(
-    "state",
-    [
-        *(None, [], {}, "byte", {"kind": "byte"}, {"kind": "char"}),
+def test_nonsense_is_not_a_tokenizer():
+    for change in (
+        *({"ranks": ""}, {"ranks": "no base64"}, {"ranks": BYTE["ranks"] + "YWI= much"}),
+        {"ranks": BYTE["ranks"] + "YWI= 255"},  # a number twice
+        {"ranks": BYTE["ranks"] + "YWI= 256"},  # the end of text is also a word
+        {"ranks": base64.b64encode(b"a").decode() + " 0", "end_of_text": 1},
+        *({"end_of_text": 300}, {"end_of_text": -1}, {"end_of_text": 256.0}, {"name": 3}),
+        {"pattern": "(a+)+$"},  # takes 2^n steps for n letters
+        {"pattern": tokenizers.PATTERNS["bpe"]},
+        {"kind": "char"},
         {"kind": "char", "alphabet": 3},
-        {**BYTE, "ranks": ""},
-        {**BYTE, "ranks": "no base64"},
-        {**BYTE, "ranks": BYTE["ranks"] + "YWI= much"},
-        {**BYTE, "ranks": BYTE["ranks"] + "YWI= 255"},  # a number twice
-        {**BYTE, "ranks": BYTE["ranks"] + "YWI= 256"},  # the end of text is also a word
-        {**BYTE, "ranks": base64.b64encode(b"a").decode() + " 0", "end_of_text": 1},
-        {**BYTE, "end_of_text": 300},
-        {**BYTE, "pattern": "("},
-        {**BYTE, "pattern": ""},
-        {**BYTE, "pattern": "(a+)+$"},  # takes 2^n steps for n letters
-        {**BYTE, "pattern": tokenizers.PATTERNS["bpe"]},
-        {**BYTE, "name": "stranger"},
-        {**BYTE, "name": 3},
-        {**BYTE, "end_of_text": 2**40},
-        {**BYTE, "end_of_text": -1},
-        {**BYTE, "end_of_text": 256.0},
-        {**BYTE, "ranks": BYTE["ranks"] + "YWI= " + "9" * 5000},
-        {"kind": "char", "alphabet": "aba"},
-        {"kind": "char", "alphabet": "a\udc80"},
-    ],
-)
-def test_nonsense_is_not_a_tokenizer(state):
-    with pytest.raises(ValueError, match=r"tokenizer that headscope saved|ranks|Parsing"):
-        tokenizer_from_state(state)
+        *({"kind": "char", "alphabet": "aba"}, {"kind": "char", "alphabet": "a\udc80"}),
+    ):
+        with pytest.raises(ValueError, match=r"tokenizer that headscope saved|ranks|Parsing"):
+            tokenizer_from_state(BYTE | change)
+    for state in (None, [], {}, "byte", {"kind": "byte"}):
+        with pytest.raises(ValueError, match="tokenizer that headscope saved"):
+            tokenizer_from_state(state)
 
 
 def test_a_very_long_run_is_trained_on_in_pieces():

@@ -74,11 +74,6 @@ def test_no_more_is_read_than_the_context_holds():
     assert cache.length == 7
 
 
-def test_the_logits_of_the_next_token_are_the_last_ones():
-    model, tokens = gpt(**variant(("multi_head", "learned"))).eval(), some_tokens(batch=3)
-    torch.testing.assert_close(model.next_logits(tokens), model(tokens)[:, -1])
-
-
 def test_only_new_tokens_are_read(monkeypatch):
     model, read = gpt(**parts("multi_head", "learned")).eval(), []
     hidden = GPT.hidden

@@ -176,9 +176,3 @@ def test_a_removed_head_is_removed_from_the_masked_model(pair):
         without.attentions[layer].out_proj.weight[:, :width] = 0
         change = next_token_loss(without(inputs), targets) - found["loss"]
         torch.testing.assert_close(found["nats_per_token"][layer, 0], change, **close)
-
-
-@pytest.mark.parametrize("end_of_text", [-1, 11])
-def test_an_end_of_text_outside_the_vocabulary_is_refused(end_of_text):
-    with pytest.raises(ValueError, match=rf"end_of_text={end_of_text}\b.*vocab_size=11"):
-        gpt(end_of_text=end_of_text)

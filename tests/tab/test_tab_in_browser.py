@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from tab_runs import (
     TEXT,
@@ -13,7 +12,6 @@ from tab_runs import (
     board,
     made_up_parts,
     made_up_scores,
-    made_up_weights,
     until,
     write_run,
 )
@@ -27,7 +25,6 @@ webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium, of
 Keys = webdriver.Keys
 
 STEPS = list(range(0, 120, 2))
-LAST = STEPS[-1]
 OPENED = (1, 1)
 """Layer and head that the tab opens: the largest ratio of `made_up_parts`."""
 HOSTILE = ["<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "${1}", "&lt;", "中", "😀"]
@@ -139,18 +136,6 @@ class Tab:
         self.wait()
 
 
-def largest(said: str) -> float:
-    """The first number in what the tab says, which belongs to the token with the most weight."""
-    found = re.search(r"looks at “\w+”\s*\d+\s+(\S+?),?\s", said)
-    assert found is not None, said
-    return float(found[1].replace("\N{MINUS SIGN}", "-"))
-
-
-def opened_weights(step: int, seed: int = 0) -> Any:
-    """The weights (queries, keys) of the head that the tab opens."""
-    return made_up_weights(step, seed=seed)[OPENED]
-
-
 def scored(step: int, seed: int = 0) -> Any:
     """The score of the opened head, as the tab shows it."""
     return pytest.approx(made_up_scores(step, seed=seed)[OPENED], abs=0.0051)
@@ -182,46 +167,11 @@ def test_the_keyboard_moves_the_cursor_through_all_steps(tab: Tab) -> None:
     assert tab.step == STEPS[1]
 
 
-def test_pointing_says_both_directions_and_a_click_keeps_them(tab: Tab) -> None:
-    tab.point(tab.tokens[3])
-    said = tab.said("looked at most by")
-    assert largest(said) == pytest.approx(opened_weights(LAST)[3].max(), abs=0.0071)
-    tab.tokens[3].click()
-    tab.leave()
-    assert tab.said("looks at “") == said
-    until(lambda: "p.headscope.token=3" in tab.url, "the token in the URL")
-    tab.press(Keys.ESCAPE)
-    tab.said("Point at a token")
-
-
-def test_steps_runs_and_heads_can_be_compared(tab: Tab) -> None:
-    own = opened_weights(LAST)
-    others = {
-        "step": (str(STEPS[4]), opened_weights(STEPS[4])),
-        "run": ("second", opened_weights(STEPS[-6], seed=1)),
-        "head": ("L0H1", made_up_weights(LAST)[0, 1]),
-    }
-    for kind, (value, other) in others.items():
-        tab.choose("compare with", kind)
-        tab.choose("compare with which", value)
-        tab.point(tab.tokens[5])
-        difference = (own - other)[5]
-        expected = difference[np.abs(difference).argmax()]
-        assert largest(tab.said(" compared with ")) == pytest.approx(expected, abs=0.0111)
-        tab.leave()
-
-
 def test_another_run_can_be_opened(tab: Tab) -> None:
     tab.choose("run", "second")
     assert tab.step == STEPS[-6]
     assert tab.score == scored(tab.step, seed=1)
     until(lambda: "p.headscope.run=second" in tab.url, "the run in the URL")
-
-
-def test_a_click_opens_another_head(tab: Tab) -> None:
-    tab.all(".grid button")[1].click()
-    tab.wait()
-    assert tab.text("h2").startswith("L0H1 previous-token")
 
 
 def test_a_reload_keeps_what_is_shown(tab: Tab) -> None:

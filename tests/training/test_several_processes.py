@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import sys
 from contextlib import chdir
 from pathlib import Path
@@ -294,34 +293,13 @@ def test_a_sweep_is_one_process(
     assert not Path("outputs").exists()
 
 
-def test_a_port_in_use_is_one_line(
-    script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with socket.socket() as used:
-        used.bind(("127.0.0.1", 0))
-        used.listen()
-        port = str(used.getsockname()[1])
-        variables = {"TORCHELASTIC_RUN_ID": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-        variables |= {"RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
-        for name, value in (variables | {"MASTER_PORT": port}).items():
-            monkeypatch.setenv(name, value)
-        said = script("train", *TINY, f"data.path={speeches}")
-    assert said.code == 1
-    assert said.err.startswith("Error: the processes of this run cannot connect at MASTER_ADDR=")
-    assert "address already in use" in said.err
-    assert said.err.count("\n") == 1
-    assert not list(Path().glob("outputs/*"))
-
-
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
         (["-m", "seed=1,2", "trainer.devices=2"], "the runs of a sweep train on one device each"),
         (["trainer.num_nodes=2"], "trainer.num_nodes=2: start the run with srun or torchrun"),
-        (["trainer.num_nodes=0"], "trainer.num_nodes=0 must be at least 1"),
         (["trainer.strategy=dp"], "trainer.strategy=dp must be one of"),
         (["trainer.devices=0"], "trainer.devices=0 must be auto, a number"),
-        (["trainer.devices=[0,1]"], "trainer.devices=[0, 1]: this machine has"),
         (["trainer.devices=5000"], "trainer.devices=5000: this machine has"),
     ],
 )

@@ -50,18 +50,12 @@ STATE = "tensors/optimizer.norm.weight"
 CHANGES = {
     "training is text": replace("training", "x"),
     "no loops": remove("training/loops"),
-    "loops are a list": replace("training/loops", []),
     "no progress": remove(f"{FIT}/epoch_progress"),
-    "progress is text": replace(f"{FIT}/epoch_progress/current/ready", "1"),
     "progress below zero": replace(f"{FIT}/epoch_progress/current/ready", -1),
     "a number of steps that is not that of the loops": replace(STEPS, 10**9),
-    "callbacks are a number": replace(CALLBACKS, 3),
-    "a callback is a list": replace(f"{CALLBACKS}/Clock", []),
     "a callback is empty": replace(f"{CALLBACKS}/Clock", {}),
-    "seconds are text": replace(f"{CALLBACKS}/Clock/train_seconds", "fast"),
     "the best loss is text": replace(f"{CALLBACKS}/CheckpointSaver/best_val_loss", "low"),
     "the sum of losses is text": replace("training/running_loss/sum", "0"),
-    "the sum of losses is null": replace("training/running_loss/sum", None),
     "no state of the optimizer": lambda stored: [
         stored["tensors"].pop(name)
         for name in [*stored["tensors"]]

@@ -33,66 +33,31 @@ def test_a_good_header_is_read_and_unknown_entries_are_dropped():
 
 
 def test_a_bad_header_is_refused():
-    for changes in [
-        {"format": 2},
-        {"format": None},
-        {"step": -1},
-        {"step": 1.5},
-        {"step": True},
-        {"step": 2**60},
-        {"layers": 0},
-        {"layers": 5000},
-        {"layers": 100, "heads": 100},
-        {"labels": []},
-        {"labels": "ab"},
-        {"labels": ["a", 1]},
-        {"labels": ["a" * 1000, "b"]},
-        {"labels": ["a"] * (MAX_TOKENS + 1)},
-        {"text_tokens": "3"},
-        {"names": ["self"]},
-        {"names": ["self", None]},
-        {"scores": [0.5]},
-        {"scores": [0.5, "1"]},
-        {"scores": [0.5, True]},
-        {"ratios": [1e308, 0]},
-        {"figures": []},
-        {"figures": {"self": [1]}},
-        {"figures": {"self": {"0": 1}}},
-        {"figures": {"x" * 300: [0, 0]}},
-        {"figures": {str(number): [0, 0] for number in range(200)}},
-        {"uniform": {"self": [1]}},
-        {"ends": {"self": [0]}},
-    ]:
-        with pytest.raises(HeaderError):
-            header(**changes)
-
-
-def test_a_missing_entry_is_refused():
+    many = {str(number): [0, 0] for number in range(200)}
+    for key, values in {
+        "format": (2, None),
+        "step": (-1, 1.5, True, 2**60),
+        "layers": (0, 5000),
+        "labels": ([], "ab", ["a", 1], ["a" * 1000, "b"], ["a"] * (MAX_TOKENS + 1)),
+        "text_tokens": ("3",),
+        "names": (["self"], ["self", None]),
+        "scores": ([0.5], [0.5, "1"], [0.5, True], [0.5, float("nan")]),
+        "ratios": ([1e308, 0],),
+        "figures": ([], {"self": [1]}, {"self": {"0": 1}}, {"x" * 300: [0, 0]}, many),
+        "uniform": ({"self": [1]},),
+        "ends": ({"self": [0]},),
+    }.items():
+        for value in values:
+            with pytest.raises(HeaderError):
+                header(**{key: value})
+    with pytest.raises(HeaderError):
+        header(layers=100, heads=100)
     for name in GOOD:
         with pytest.raises(HeaderError):
             read_header(json.dumps({k: v for k, v in GOOD.items() if k != name}).encode())
-
-
-def test_what_is_no_header_is_refused():
-    for data in [
-        b"",
-        b"\xff",
-        b"[]",
-        b"1",
-        b"null",
-        b"{",
-        b"[" * 100_000,
-        b'{"format": NaN}',
-        b"9" * 5000,
-    ]:
+    for data in (b"", b"\xff", b"[]", b"null", b"{", b"[" * 100_000, b"9" * 5000):
         with pytest.raises(HeaderError):
             read_header(data)
-
-
-def test_a_number_that_is_not_finite_is_refused():
-    text = json.dumps(GOOD).replace("0.5, null", "NaN, Infinity")
-    with pytest.raises(HeaderError):
-        read_header(text.encode())
 
 
 JSON = st.recursive(

@@ -4,7 +4,7 @@ import zlib
 
 import numpy as np
 import pytest
-from viewer_data import HOSTILE, run, uniform, weights_at
+from viewer_data import HOSTILE, weights_at
 from viewer_page import (
     HEADS,
     LAYERS,
@@ -70,18 +70,6 @@ def test_the_map_has_the_colours_of_all_pictures_and_leaves_the_future_blank(pag
         assert_cells(page, WEIGHTS[number // HEADS, number % HEADS])
 
 
-def test_a_map_as_wide_as_a_new_canvas_is_square(opened, tmp_path, browser):
-    """A new canvas has 300 x 150 pixels."""
-    opened(small_run())
-    file = tmp_path / "attention.html"
-    style = ".map-card canvas { width: 300px !important; }</style>"
-    file.write_text(file.read_text("utf-8").replace("</style>", style), encoding="utf-8")
-    browser.refresh()
-    ready(browser)
-    size = "const map = document.querySelector('.map-card canvas'); return [map.width, map.height]"
-    assert browser.execute_script(size) == [300, 300]
-
-
 def test_the_first_token_can_be_taken_out(opened):
     """Head 1 gives 0.99 to the first token. Its other weights are then as clear as those of any
     head."""
@@ -105,8 +93,8 @@ def test_every_figure_has_its_uniform_value_and_an_explanation(page):
     head = int(np.argmax(made["steps"][-1]["ratios"]))
     for row, (name, uniform_value) in zip(rows, made["uniform"].items(), strict=True):
         texts = row.text.split()
-        assert texts[0] == name
-        assert float(texts[1]) == pytest.approx(made["steps"][-1]["figures"][name][head], rel=0.01)
+        assert texts[:-2] == name.split("_")
+        assert float(texts[-2]) == pytest.approx(made["steps"][-1]["figures"][name][head], rel=0.01)
         assert float(texts[-1]) == pytest.approx(uniform_value, rel=0.01, abs=0.001)
         term = row.find_element("css selector", "[data-tip]")
         assert "A high value means" in term.get_attribute("aria-description")
@@ -128,7 +116,6 @@ def test_a_text_that_was_shortened_is_announced(opened):
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda part: part[:-9],
         lambda part: b"",
         lambda part: zlib.compress(zlib.decompress(part)[:-1]),
         lambda part: zlib.compress(bytes(10**7)),  # more than the header justifies
@@ -149,37 +136,10 @@ def test_a_damaged_step_says_so_and_the_other_steps_are_shown(opened, damage):
     assert_cells(page, weights_at(10, 1000, WEIGHTS)[0, 0])
 
 
-def test_decompression_stops_when_more_comes_out_than_the_header_justifies(browser, opened):
-    made = small_run(steps=[1])
-    [step] = made["history"]["steps"]
-    made["parts"][step["parts"][1]] = zlib.compress(bytes(50 * 2**20))
-    count_bytes = """window.decompressed = 0;
-    const read = ReadableStreamDefaultReader.prototype.read;
-    ReadableStreamDefaultReader.prototype.read = async function () {
-      const next = await read.call(this);
-      window.decompressed += next.value?.length ?? 0;
-      return next;
-    };"""
-    [added] = browser.execute_cdp_cmd(
-        "Page.addScriptToEvaluateOnNewDocument", {"source": count_bytes}
-    ).values()
-    page = opened(made, state="head=L0H0")
-    browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", {"identifier": added})
-    assert "its size does not match its header" in find_one(page, ".notice").text
-    assert 0 < page.execute_script("return window.decompressed") < 2**20
-
-
 def test_a_page_without_runs_says_how_to_get_them(opened):
     page = opened()
     assert "callbacks.attention.steps" in find_one(page, ".notice").text
     assert not find_one(page, "main").is_displayed()
-
-
-def test_uniform_attention_is_shown_both_ways(opened):
-    page = opened(
-        run(labels=["a"] * 8, layers=1, heads=1, steps=[1], weights=uniform(8)[None, None])
-    )
-    assert_cells(page, uniform(8))
 
 
 def test_the_thumbnails_fit_after_the_window_became_smaller(opened):

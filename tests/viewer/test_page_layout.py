@@ -65,8 +65,10 @@ def test_the_colours_follow_the_theme_and_letters_stand_out(opened, scheme):
         assert abs(ground - paper) > 15
 
 
-@pytest.mark.parametrize(("layers", "heads", "count"), [(1, 1, 1), (3, 16, 7), (2, 2, 256)])
-@pytest.mark.parametrize("width", [360, 800, 1600])
+@pytest.mark.parametrize(
+    ("layers", "heads", "count", "width"),
+    [(1, 1, 1, 800), (3, 16, 7, 360), (3, 16, 7, 1600), (2, 2, 256, 360)],
+)
 def test_pages_of_any_size_fit_any_width(opened, layers, heads, count, width):
     labels = ["", "W" * 200, "a\nb", *[f" word{index}" for index in range(count)]][:count]
     made = run("n" * 200, labels=labels, layers=layers, heads=heads, steps=[0, 5])

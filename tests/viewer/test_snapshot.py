@@ -110,8 +110,7 @@ def test_a_thumbnail_shows_the_largest_weight_of_each_cell(tokens):
                 assert np.abs(half[..., row, column] - cell.max(axis=(-2, -1))).max() <= 0.002
 
 
-@pytest.mark.parametrize("tokens", [1, 2, 30, 200])
-@pytest.mark.parametrize("kind", ["soft", "uniform"])
+@pytest.mark.parametrize(("kind", "tokens"), [("soft", 1), ("soft", 200), ("uniform", 30)])
 def test_no_snapshot_is_larger_than_its_limit(kind, tokens):
     many = {f"figure_{number}": [0.12345] * 6 for number in range(20)}
     parts = parts_of(
@@ -153,37 +152,19 @@ def test_numbers_that_json_cannot_hold_are_null():
     assert header["figures"]["self"] == [None, None, 0.33333, 0.0, 1e-9, 1.0]
 
 
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        (lambda weights: weights[0], "shape"),
-        (lambda weights: weights[..., :-1], "shape"),
-        (lambda weights: weights.transpose(0, 1, 3, 2), "future"),
-        (lambda weights: weights * 2, "from 0 to 1"),
-        (lambda weights: weights * np.nan, "from 0 to 1"),
-        (lambda weights: weights * 0.5, "sum to one"),
-    ],
-)
-def test_what_is_no_causal_attention_is_refused(change, problem):
+def test_what_is_no_causal_attention_is_refused():
     weights = weights_of("soft", 5)
-    with pytest.raises(ValueError, match=problem):
-        snapshot_parts(
-            change(weights),
-            step=0,
-            labels=["a"] * 5,
-            text_tokens=5,
-            names=[],
-            scores=[],
-            ratios=[],
-            figures={},
-            uniform={},
-            ends={},
-        )
-
-
-def test_a_label_is_needed_for_each_token():
+    for changed, problem in (
+        (weights[..., :-1], "shape"),
+        (weights.transpose(0, 1, 3, 2), "future"),
+        (weights * 2, "from 0 to 1"),
+        (weights * np.nan, "from 0 to 1"),
+        (weights * 0.5, "sum to one"),
+    ):
+        with pytest.raises(ValueError, match=problem):
+            parts_of(changed, labels=["a"] * 5)
     with pytest.raises(ValueError, match="3 labels do not match weights of 5 tokens"):
-        parts_of(weights_of("soft", 5), labels=["a"] * 3)
+        parts_of(weights, labels=["a"] * 3)
 
 
 def test_rows_of_bf16_are_normalized():

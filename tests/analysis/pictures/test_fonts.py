@@ -13,7 +13,6 @@ from matplotlib.font_manager import FontProperties, findfont, fontManager, get_f
 
 from headscope.analysis.pictures import attention_maps
 from headscope.analysis.pictures.fonts import (
-    FIRST,
     LABEL_LENGTH,
     MOST_MARKS,
     fallbacks,
@@ -48,47 +47,22 @@ def test_any_text_has_a_short_label_that_the_fonts_can_draw(text):
 
 def test_a_label_reads_as():
     for text, label in [
-        (" the", "·the"),
-        ("\n\n", "⏎⏎"),
-        ("\t", "\\t"),
-        ("", "∅"),
-        ("$x_2$", "$x_2$"),
-        ("naïve", "naïve"),
-        ("e\u0301", "e\u0301"),
-        ("Привет", "Привет"),
-        ("مرحبا", "مرحبا"),
-        ("שלום", "שלום"),
-        ("\ufffd", "U+FFFD"),
-        ("\x00", "U+0000"),
-        (NO_FONT, "U+12000"),
-        (NO_FONT * 2, "U+12000U+12000"),
-        ("E5 A4", "E5 A4"),
-        ("a" * LABEL_LENGTH, "a" * LABEL_LENGTH),
+        *((" the", "·the"), ("", "∅"), ("$x_2$", "$x_2$"), ("E5 A4", "E5 A4"), ("مرحبا", "مرحبا")),
+        *((NO_FONT, "U+12000"), (NO_FONT * 12, "U+12000" * LABEL_LENGTH + "…")),
         ("a" * (LABEL_LENGTH + 1), "a" * (LABEL_LENGTH + 1)),
         ("a" * (LABEL_LENGTH + 2), "a" * LABEL_LENGTH + "…"),
-        (" proposition", "·propositi…"),
-        (NO_FONT * 12, "U+12000" * LABEL_LENGTH + "…"),
         ("e\u0301" * 12, "e\u0301" * LABEL_LENGTH + "…"),
         ("e" + "\u0301" * 99, "e" + "U+0301" * 9 + "…"),
-        ("\x00" * 12, "U+0000" * LABEL_LENGTH + "…"),
     ]:
         assert picture_label(text) == label
 
 
 @needs_chinese_font
-@pytest.mark.parametrize(
-    ("text", "label"),
-    [
-        ("中", "中"),
-        ("多 1/3", "多 1/3"),
-        ("多 3/3 言 1/3", "多 3/3 言 1/3"),
-        ("天地玄黃宇宙洪荒日月盈", "天地玄黃宇宙洪荒日月盈"),
-        ("天地玄黃宇宙洪荒日月盈昃", "天地玄黃宇宙洪荒日月…"),
-        ("a中" + NO_FONT, "a中U+12000"),
-    ],
-)
-def test_a_chinese_label_reads_as(text, label):
-    assert picture_label(text) == label
+def test_a_chinese_label_reads_as():
+    for text in ("多 3/3 言 1/3", "天地玄黃宇宙洪荒日月盈"):
+        assert picture_label(text) == text
+    assert picture_label("天地玄黃宇宙洪荒日月盈昃") == "天地玄黃宇宙洪荒日月…"
+    assert picture_label("a中" + NO_FONT) == "a中U+12000"
 
 
 @needs_chinese_font
@@ -158,15 +132,3 @@ def test_chinese_is_drawn_in_the_report_without_a_warning(form, caplog):
         figure.savefig(file, format=form)
     assert caplog.text == ""
     assert len(file.getvalue()) > 10_000
-
-
-@needs_chinese_font
-def test_every_installed_fallback_draws(caplog):
-    """Collections of fonts too."""
-    for family in fallbacks():
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            figure = Figure()
-            figure.text(0.1, 0.5, "a", fontfamily=[FIRST, family])
-            figure.savefig(io.BytesIO(), format="png")
-    assert caplog.text == ""

@@ -62,23 +62,14 @@ def test_a_cell_has_the_colour_and_the_number_of_its_head(shape, draw):
     assert_readable(figure)
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        *(
-            (0.0, "0.00"),
-            (0.5, "0.50"),
-            (-0.0001, "-1.0e-04"),
-            (0.0123, "0.0123"),
-            (3.14159, "3.14"),
-        ),
-        *((1234.5, "1234"), (1e-9, "1.0e-09"), (1e12, "1.0e+12"), (-0.0, "0.00")),
+def test_a_number_of_any_size_is_written_short():
+    for value, text in (
+        *((0.0, "0.00"), (0.5, "0.50"), (-0.0001, "-1.0e-04"), (0.0123, "0.0123")),
+        *((3.14159, "3.14"), (1234.5, "1234"), (1e12, "1.0e+12"), (-0.0, "0.00")),
         *((float("nan"), "-"), (float("inf"), "-")),
-    ],
-)
-def test_a_number_of_any_size_is_written_short(value, text):
-    figure = heatmaps_of({"number": torch.tensor([[value]])}, title="number")
-    assert [written.get_text() for written in images(figure)[0].texts] == [text]
+    ):
+        figure = heatmaps_of({"number": torch.tensor([[value]])}, title="number")
+        assert [written.get_text() for written in images(figure)[0].texts] == [text]
 
 
 @pytest.mark.parametrize(("shape", "count"), [((1, 1), 1), ((1, 1), 5), ((8, 8), 2), ((4, 1), 9)])
@@ -126,8 +117,7 @@ def test_several_changes_share_one_scale_and_each_has_its_name():
     assert_readable(figure)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("scale", [0.3, 4.0])
+@pytest.mark.parametrize(("shape", "scale"), [((1, 1), 0.3), ((4, 1), 0.3), ((8, 8), 4.0)])
 def test_a_patched_head_is_white_without_effect_and_red_if_it_carries_the_difference(shape, scale):
     denoising, noising = scale * values_of(*shape), 1 + scale * values_of(*shape, seed=1)
     denoising[0, 0], noising[0, 0] = 0.0, 1.0
@@ -142,11 +132,6 @@ def test_a_patched_head_is_white_without_effect_and_red_if_it_carries_the_differ
         low, high = panel.images[0].get_clim()
         assert low <= scores.min() <= scores.max() <= high
     assert_readable(figure)
-
-
-def test_scores_that_are_nan_can_be_drawn():
-    nothing = torch.full((1, 2), math.nan)
-    assert_saved(patching_of_heads(nothing, nothing, title="patching"))
 
 
 def test_fixed_ends_and_the_value_of_uniform_attention_are_shown():
@@ -164,8 +149,7 @@ def test_fixed_ends_and_the_value_of_uniform_attention_are_shown():
     assert "uniform" not in words_of(heatmaps_of(figures, title="figures"))
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(("shape", "sign"), [((1, 1), 1), ((1, 4), 1), ((4, 1), -1), ((8, 8), -1)])
 def test_similarities_are_drawn_as_given_between_fixed_ends(shape, sign):
     vectors = values_of(shape[0] * shape[1], 99)
     similarity = torch.nn.functional.normalize(vectors if sign < 0 else vectors.abs(), dim=-1)
@@ -233,20 +217,14 @@ def test_every_head_has_a_line_in_the_colour_of_its_layer(shape, steps):
     assert_saved(figure)
 
 
-@pytest.mark.parametrize(
-    ("steps", "scale"),
-    [
-        ([100, 200, 300, 400], "linear"),
-        ([0, 100, 200, 300, 400], "linear"),
-        ([1, 2, 4, 8, 1000], "symlog"),
-        ([0, 1, 10, 100, 1000], "symlog"),
-        ([5], "linear"),
-    ],
-)
-def test_steps_are_logarithmic_only_where_most_are_early(steps, scale):
-    figure = history(steps, {"loss": values_of(len(steps), 2, 2)}, title="steps")
-    assert figure.axes[0].get_xscale() == scale
-    assert ("logarithmic" in words_of(figure)) == (scale != "linear")
+def test_steps_are_logarithmic_only_where_most_are_early():
+    for steps, scale in (
+        *(([0, 100, 200, 300, 400], "linear"), ([5], "linear")),
+        *(([1, 2, 4, 8, 1000], "symlog"), ([0, 1, 10, 100, 1000], "symlog")),
+    ):
+        figure = history(steps, {"loss": values_of(len(steps), 2, 2)}, title="steps")
+        assert figure.axes[0].get_xscale() == scale
+        assert ("logarithmic" in words_of(figure)) == (scale != "linear")
 
 
 def test_what_has_no_figure_or_no_head_is_refused():

@@ -122,9 +122,9 @@ def test_up_to_64_tokens_of_4_heads_all_have_their_label():
     assert all(drawn.count(picture_label(f" word{index}")) >= 4 for index in range(64))
 
 
-@pytest.mark.parametrize("shape", [(0, 3, 3), (1, 3, 4), (1, 4, 4), (3, 3)])
-def test_a_wrong_shape_is_said_with_the_way_out(shape):
-    with pytest.raises(ValueError, match="as many tokens as there are labels"):
-        attention_maps(torch.zeros(shape), words(3), title="wrong")
+def test_a_wrong_shape_is_said_with_the_way_out():
+    for shape in ((0, 3, 3), (1, 3, 4), (1, 4, 4), (3, 3)):
+        with pytest.raises(ValueError, match="as many tokens as there are labels"):
+            attention_maps(torch.zeros(shape), words(3), title="wrong")
     with pytest.raises(ValueError, match="at least one"):
         mean_map(torch.zeros(0, 3, 3), words(3), title="none")

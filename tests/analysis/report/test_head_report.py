@@ -1,7 +1,5 @@
 """The pictures of a report that subtract: each shows the numbers that it says."""
 
-import json
-import math
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +14,6 @@ from headscope.analysis.metrics import colour_ends
 from headscope.analysis.report import drawing
 from headscope.analysis.report.inputs import AblationResult
 from headscope.checkpoint import Checkpoint
-from headscope.files import json_text
 
 TEXT = "We the people"
 
@@ -133,11 +130,3 @@ def test_figures_are_drawn_with_the_ends_of_tensorboards_heatmaps(tmp_path: Path
     bars = [bar for panel in panels for bar in panel.child_axes]
     marks = [float(bar.lines[0].get_ydata()[0]) for bar in bars]
     assert marks == pytest.approx([study.uniform[name] for name in study.figures])
-
-
-def test_json_has_no_nan() -> None:
-    text = json_text({"error": math.nan, "rows": [{"a": math.inf, "b": [1.5, -math.inf, "NaN"]}]})
-    assert json.loads(text, parse_constant=pytest.fail) == {
-        "error": None,
-        "rows": [{"a": None, "b": [1.5, None, "NaN"]}],
-    }

@@ -125,20 +125,11 @@ def test_a_report_replaces_no_file_that_is_not_of_a_report(script: Script, run: 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["text="], ["empty"]),
         (["ablation=true", "ablation_windows=1"], ["ablation_windows=1", "2"]),
         (["output_dir=text.txt"], ["output_dir=text.txt"]),
         (["difference=[L0H0]"], ["difference=", "two heads"]),
         (["difference=[L0H0,L2H0]"], ["L2H0", "L1H3"]),
-        (["difference=[L0H0,[L0H1]]"], ["difference[1]="]),
         (["thresholds.self=7"], ["thresholds.self=7", "at most 1"]),
-        (['checkpoints=[""]'], ["checkpoints=", "empty"]),
-        (
-            ["patch.clean=a", "patch.corrupted=ab", "patch.answers=[a,b]"],
-            ["1 and 2 tokens", "change"],
-        ),
-        (["patch.clean=ab", "patch.corrupted=ac"], ["patch.answers", "patch.continuation"]),
-        (["other=nowhere"], ["nowhere"]),
         (["other=another.safetensors"], ["another.safetensors", "vocabulary"]),
         (["checkpoints=outputs/run"], ["outputs/run", "keep_steps"]),
         (

@@ -10,7 +10,6 @@ from attention_layers import (
     IN_ATTENTION,
     WIDTH,
     attention,
-    both_paths,
     by_path,
     encoding,
     far_from_zero,
@@ -102,13 +101,12 @@ def spread(layer, other) -> None:
     other.load_state_dict(rest, strict=False)
 
 
-@pytest.mark.parametrize("position", [None, "rotary", "head_bias"])
 @pytest.mark.parametrize(
-    ("name", "kv_heads", "options"),
+    ("name", "kv_heads", "options", "position"),
     [
-        ("grouped_query", 2, {}),
-        ("grouped_query", 3, {"qkv_bias": True, "qk_norm": True, "head_dim": 10}),
-        ("multi_query", 1, {}),
+        ("grouped_query", 2, {}, "head_bias"),
+        ("grouped_query", 3, {"qkv_bias": True, "qk_norm": True, "head_dim": 10}, "rotary"),
+        ("multi_query", 1, {}, None),
     ],
 )
 def test_shared_key_heads_equal_copies_of_them(name, kv_heads, options, position):
@@ -137,8 +135,7 @@ def test_one_head_is_multi_head_with_one():
     assert torch.equal(layer(some_input()), other(some_input()))
 
 
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize(("heads", "padded"), [(1, False), (6, True)])
+@pytest.mark.parametrize(("heads", "padded", "bias"), [(1, False, True), (6, True, False)])
 @pytest.mark.parametrize(
     ("queries", "keys", "causal"), [(1, 1, True), (9, 9, True), (4, 9, False), (9, 4, False)]
 )
@@ -229,23 +226,25 @@ def test_equals_the_attention_of_llama_and_with_qk_norm_that_of_qwen3(model, len
     same_on_both_paths(layer, [x], *expected, position=encoding("rotary", layer))
 
 
-@both_paths
 @pytest.mark.parametrize("name", ["single_head", "multi_head", "grouped_query", "stacked_heads"])
-def test_rotary_in_interleaved_pairs_is_rotary_in_halves_with_rows_permuted(name, weights):
-    halves = attention(name, qkv_bias=True)
-    pairs = attention(name, qkv_bias=True)
-    width = halves.head_dim
-    order = [i + half for i in range(width // 2) for half in (0, width // 2)]  # 0 2 1 3 of four
-    if name == "stacked_heads":
-        linears = [(part, 1) for head in pairs.stack for part in (head.query, head.key)]
-    else:
-        linears = [(pairs.qkv, pairs.heads + pairs.kv_heads)]
-    for (linear, heads), kind in itertools.product(linears, ("weight", "bias")):
-        rows = [head * width + i for head in range(heads) for i in order]
-        parameter = getattr(linear, kind)
-        parameter.data[: heads * width] = parameter.data[rows]
-    x = some_input()
-    expected = by_path(halves, x, position=encoding("rotary", halves), weights=weights)
-    interleaved = encoding("rotary", pairs, interleaved=True)
-    same(by_path(pairs, x, position=interleaved, weights=weights), expected)
-    assert (by_path(halves, x, position=interleaved, weights=weights) - expected).abs().max() > 1e-2
+def test_rotary_in_interleaved_pairs_is_rotary_in_halves_with_rows_permuted(name):
+    for weights in (False, True):
+        halves = attention(name, qkv_bias=True)
+        pairs = attention(name, qkv_bias=True)
+        width = halves.head_dim
+        order = [i + half for i in range(width // 2) for half in (0, width // 2)]  # 0 2 1 3 of four
+        if name == "stacked_heads":
+            linears = [(part, 1) for head in pairs.stack for part in (head.query, head.key)]
+        else:
+            linears = [(pairs.qkv, pairs.heads + pairs.kv_heads)]
+        for (linear, heads), kind in itertools.product(linears, ("weight", "bias")):
+            rows = [head * width + i for head in range(heads) for i in order]
+            parameter = getattr(linear, kind)
+            parameter.data[: heads * width] = parameter.data[rows]
+        x = some_input()
+        expected = by_path(halves, x, position=encoding("rotary", halves), weights=weights)
+        interleaved = encoding("rotary", pairs, interleaved=True)
+        same(by_path(pairs, x, position=interleaved, weights=weights), expected)
+        assert (
+            by_path(halves, x, position=interleaved, weights=weights) - expected
+        ).abs().max() > 1e-2

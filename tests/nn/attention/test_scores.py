@@ -6,7 +6,6 @@ import pytest
 import torch
 from attention_layers import (
     attention,
-    both_paths,
     by_path,
     encoding,
     every_attention,
@@ -92,15 +91,15 @@ def test_scale_is_that_of_the_paper_unless_given(name):
         torch.testing.assert_close(out, expected)
 
 
-@both_paths
 @every_attention
-def test_qk_norm_makes_scores_blind_to_the_size_of_queries_and_of_keys(name, weights):
-    layer, plain, x = attention(name, qk_norm=True), attention(name), some_input()
-    expected = by_path(layer, x, x, x, weights=weights)
-    for query, key in ((10 * x, x), (x, 10 * x), (10 * x, 10 * x)):
-        out = by_path(layer, query, key, x, weights=weights)
-        torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
-        assert (by_path(plain, query, key, x, weights=weights) - plain(x)).abs().max() > 1e-2
+def test_qk_norm_makes_scores_blind_to_the_size_of_queries_and_of_keys(name):
+    for weights in (False, True):
+        layer, plain, x = attention(name, qk_norm=True), attention(name), some_input()
+        expected = by_path(layer, x, x, x, weights=weights)
+        for query, key in ((10 * x, x), (x, 10 * x), (10 * x, 10 * x)):
+            out = by_path(layer, query, key, x, weights=weights)
+            torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
+            assert (by_path(plain, query, key, x, weights=weights) - plain(x)).abs().max() > 1e-2
 
 
 @every_attention

@@ -1,5 +1,6 @@
 """The laws of sight, for all attentions: who sees whom, and that order is told by nothing else."""
 
+import itertools
 from functools import partial
 
 import torch
@@ -7,7 +8,6 @@ from attention_layers import (
     BATCH,
     WIDTH,
     attention,
-    both_paths,
     by_path,
     encoding,
     every_attention,
@@ -45,22 +45,20 @@ def test_gradient_comes_from_itself_and_all_before_and_never_from_the_future(nam
         assert torch.equal(seen, within_each_sequence(past(LENGTH)))
 
 
-@both_paths
 @every_attention
-def test_the_value_of_every_key_up_to_itself_reaches_a_query_and_none_after(name, weights):
+def test_the_value_of_every_key_up_to_itself_reaches_a_query_and_none_after(name):
     layer, x, value = attention(name), some_input(LENGTH), some_input(LENGTH, seed=1)
-    for queries in (2, LENGTH):
-        query = x[:, -queries:]
-        seen = reach(lambda v, q=query: by_path(layer, q, x, v, weights=weights), value)
-        assert torch.equal(seen, within_each_sequence(past(queries, LENGTH)))
+    for weights, queries in itertools.product((False, True), (2, LENGTH)):
+        run = partial(by_path, layer, x[:, -queries:], x, weights=weights)
+        assert torch.equal(reach(run, value), within_each_sequence(past(queries, LENGTH)))
 
 
-@both_paths
 @every_attention
-def test_without_causal_gradient_comes_from_everywhere(name, weights):
+def test_without_causal_gradient_comes_from_everywhere(name):
     layer = attention(name, causal=False)
-    seen = reach(lambda x: by_path(layer, x, weights=weights), some_input(LENGTH))
-    assert torch.equal(seen, within_each_sequence(torch.ones(LENGTH, LENGTH, dtype=torch.bool)))
+    for weights in (False, True):
+        seen = reach(partial(by_path, layer, weights=weights), some_input(LENGTH))
+        assert torch.equal(seen, within_each_sequence(torch.ones(LENGTH, LENGTH, dtype=torch.bool)))
 
 
 @every_pair
@@ -78,17 +76,17 @@ def test_fewer_queries_than_keys_are_the_last_rows_of_the_whole(name, position):
             torch.testing.assert_close(weights, expected, rtol=1e-4, atol=1e-6)
 
 
-@both_paths
 @every_attention
-def test_without_causal_the_order_of_keys_means_nothing_and_of_queries_as_much(name, weights):
-    layer = attention(name, causal=False, block_size=None)
-    for queries, keys in ((3, 8), (7, 4), (12, 20)):
-        query, key, value = (some_input(n, seed=i) for i, n in enumerate((queries, keys, keys)))
-        out = by_path(layer, query, key, value, weights=weights)
-        assert out.shape == (BATCH, queries, WIDTH)
-        shuffled = by_path(layer, query, key.roll(1, 1), value.roll(1, 1), weights=weights)
-        torch.testing.assert_close(shuffled, out, rtol=1e-4, atol=1e-5)
-        backwards = by_path(layer, query.flip(1), key, value, weights=weights)
-        torch.testing.assert_close(backwards.flip(1), out, rtol=1e-4, atol=1e-5)
-        mismatched = by_path(layer, query, key, value.roll(1, 1), weights=weights)
-        assert (mismatched - out).abs().max() > 1e-2
+def test_without_causal_the_order_of_keys_means_nothing_and_of_queries_as_much(name):
+    for weights in (False, True):
+        layer = attention(name, causal=False, block_size=None)
+        for queries, keys in ((3, 8), (7, 4), (12, 20)):
+            query, key, value = (some_input(n, seed=i) for i, n in enumerate((queries, keys, keys)))
+            out = by_path(layer, query, key, value, weights=weights)
+            assert out.shape == (BATCH, queries, WIDTH)
+            shuffled = by_path(layer, query, key.roll(1, 1), value.roll(1, 1), weights=weights)
+            torch.testing.assert_close(shuffled, out, rtol=1e-4, atol=1e-5)
+            backwards = by_path(layer, query.flip(1), key, value, weights=weights)
+            torch.testing.assert_close(backwards.flip(1), out, rtol=1e-4, atol=1e-5)
+            mismatched = by_path(layer, query, key, value.roll(1, 1), weights=weights)
+            assert (mismatched - out).abs().max() > 1e-2

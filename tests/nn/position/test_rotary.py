@@ -85,29 +85,16 @@ def test_the_first_place_is_not_turned_and_no_length_changes(interleaved):
         assert (ours[:, :, 1:] != plain[:, :, 1:]).all()
 
 
-def in_bf16(position: Rotary) -> Rotary:
-    return position.bfloat16()
+MOVED = {
+    "as it is": lambda position: position,
+    "bf16": lambda position: position.bfloat16(),
+    "bf16, in a model": lambda position: nn.ModuleList([position]).to(torch.bfloat16)[0],
+    "bf16 and back": lambda position: position.bfloat16().float(),
+    "fp16": lambda position: position.half(),
+}
 
 
-def in_bf16_as_part_of_a_model(position: Rotary) -> Rotary:
-    return nn.ModuleDict({"position": position}).to(torch.bfloat16)["position"]
-
-
-def in_bf16_and_back(position: Rotary) -> Rotary:
-    return position.bfloat16().float()
-
-
-def in_fp16(position: Rotary) -> Rotary:
-    return position.half()
-
-
-def as_it_is(position: Rotary) -> Rotary:
-    return position
-
-
-@pytest.mark.parametrize(
-    "moved", [as_it_is, in_bf16, in_bf16_as_part_of_a_model, in_bf16_and_back, in_fp16]
-)
+@pytest.mark.parametrize("moved", MOVED.values(), ids=MOVED)
 def test_in_bf16_only_the_result_is_rounded_however_far_out(moved):
     for interleaved in [False, True]:
         for autocast in [False, True]:
