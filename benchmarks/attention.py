@@ -19,7 +19,6 @@ from headscope.config.model import ModelConfig
 from headscope.nn import MultiHeadAttention
 
 REFERENCE = "multi_head"
-EXPLICIT = f"{REFERENCE}, explicit"
 WARMUP_ROUNDS = 3
 
 
@@ -28,65 +27,48 @@ def measure(request: Request) -> Result:
     default settings. Raises UserError when a shape is impossible."""
     plan = request.suite
     runner.check_shapes(plan.shapes, "tokens, embed_dim, heads")
-    models = {
-        name: request.compose(ModelConfig, "model/gpt", [f"model/attention={name}"], key="model")
-        for name in SCHEMAS["attention"]
-    }
+    title = "{:,} tokens, embed_dim {:,}, heads {}"
     return Result(
-        {
-            "{:,} tokens, embed_dim {:,}, heads {}".format(*shape): time_shape(
-                models, shape, request
-            )
-            for shape in plan.shapes
-        },
-        {
-            "parameters": "parameters",
-            "milliseconds": "milliseconds",
-            "forward_milliseconds": "forward only",
-        },
-        "Milliseconds: one forward and backward pass. Forward only: one pass without gradients. "
-        f"Median of {plan.rounds} rounds. Ratio: to {REFERENCE} in the same round. Explicit: the "
-        "path that returns the attention weights, without the fused kernel.",
         f"Time of one attention layer, forward and backward, {plan.batch_size} sequences, float32",
+        {title.format(*shape): time_shape(shape, request) for shape in plan.shapes},
+        f"Milliseconds: one forward and backward pass, median of {plan.rounds} rounds. Ratio: to "
+        f"{REFERENCE} in the same round. Explicit: the path that returns the attention weights, "
+        "without the fused kernel.",
         f"ms, x: ratio to {REFERENCE}",
-        {"milliseconds": "milliseconds"},
+        ["milliseconds"],
     )
 
 
-def time_shape(
-    models: dict[str, ModelConfig], shape: list[int], request: Request
-) -> list[dict[str, Any]]:
+def time_shape(shape: list[int], request: Request) -> list[dict[str, Any]]:
     """One row for each attention layer, and one more for multi_head on the explicit path, where it
     also returns the attention weights."""
     tokens, embed_dim, all_heads = shape
     x = torch.randn(request.suite.batch_size, tokens, embed_dim, device=request.device)
     x.requires_grad_()
-    gradient = torch.randn_like(x)
     sides: dict[str, Callable[[], Figures]] = {}
-    parameters: dict[str, int] = {}
-    for name, model in models.items():
+    for name in SCHEMAS["attention"]:
+        words = [f"model/attention={name}"]
+        model = request.compose(ModelConfig, "model/gpt", words, key="model")
         heads = 1 if model.heads == 1 else all_heads  # single_head
         kv_heads = model.kv_heads and math.gcd(model.kv_heads, heads)
         biases = {"qkv_bias": model.qkv_bias, "out_bias": model.bias}
         make = build_part(model.attention, dropout=0.0, **biases)
         layer = make(embed_dim=embed_dim, heads=heads, kv_heads=kv_heads, block_size=tokens)
         side = f"{name}, kv_heads={kv_heads}" if layer.kv_heads < heads else name
-        sides[side] = partial(turn, layer.to(request.device), x, gradient, explicit=False)
-        parameters[side] = sum(parameter.numel() for parameter in layer.parameters())
+        sides[side] = partial(turn, layer.to(request.device), x, explicit=False)
         if name == REFERENCE:
-            sides[EXPLICIT] = partial(turn, layer, x, gradient, explicit=True)
-            parameters[EXPLICIT] = parameters[side]
+            sides[f"{name}, explicit"] = partial(turn, layer, x, explicit=True)
     for side_turn in [*sides.values()] * WARMUP_ROUNDS:
         side_turn()
     measured = runner.alternate(sides, request.suite.rounds)
-    rows = runner.summarize(measured, ratio_of="milliseconds", reference=REFERENCE)
-    return [{**row, "parameters": parameters[row["side"]]} for row in rows]
+    return runner.summarize(measured, ratio_of="milliseconds", reference=REFERENCE)
 
 
-def turn(layer: MultiHeadAttention, x: Tensor, gradient: Tensor, explicit: bool) -> Figures:
-    """Milliseconds of one forward and one backward pass of `layer`, and of one forward pass without
-    gradients. `x` (B, T, C) is the input of the layer, and `gradient` (B, T, C) is the gradient of
-    its output. With `explicit`, the layer also returns its attention weights."""
+def turn(layer: MultiHeadAttention, x: Tensor, explicit: bool) -> Figures:
+    """Milliseconds of one forward and one backward pass of `layer` for the input `x` (B, T, C).
+    With `explicit`, the layer also returns its attention weights."""
+
+    gradient = torch.ones_like(x)
 
     def both() -> None:
         out = layer(x, weights=explicit)
@@ -95,6 +77,4 @@ def turn(layer: MultiHeadAttention, x: Tensor, gradient: Tensor, explicit: bool)
     seconds = runner.seconds_of(both, x.device)
     layer.zero_grad()
     x.grad = None
-    with torch.no_grad():
-        forward = runner.seconds_of(lambda: layer(x, weights=explicit), x.device)
-    return {"milliseconds": 1e3 * seconds, "forward_milliseconds": 1e3 * forward}
+    return {"milliseconds": 1e3 * seconds}

@@ -1,6 +1,8 @@
 """Opens pages in Chromium, and the tab Attention of a TensorBoard, for suite=viewer and for the
 pictures in the docs."""
 
+import importlib.util
+import json
 import re
 import shutil
 import subprocess
@@ -10,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 from headscope.errors import UserError
 
@@ -29,40 +32,35 @@ milliseconds since the page was opened."""
 @contextmanager
 def chromium(width: int = 1440, height: int = 1400) -> Iterator[Any]:
     """A browser without a window. Raises UserError if Chromium or selenium is not installed."""
-    try:
-        from selenium import webdriver
-    except ImportError as error:
-        raise UserError("this needs the package selenium: pip install selenium") from error
     program = shutil.which("chromium") or shutil.which("google-chrome")
     driver = shutil.which("chromedriver")
-    if program is None or driver is None:
-        raise UserError("this needs Chromium: install chromium and chromium-driver")
+    if not (program and driver and importlib.util.find_spec("selenium")):
+        raise UserError("install Chromium (chromium, chromium-driver) and the package selenium")
+    from selenium import webdriver
+
     options = webdriver.ChromeOptions()
     options.binary_location = program
     for flag in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage"):
         options.add_argument(f"--{flag}")
-    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    browser.set_window_size(width, height)
-    browser.set_script_timeout(60)
-    try:
+    with webdriver.Chrome(options=options, service=webdriver.ChromeService(driver)) as browser:
+        browser.set_window_size(width, height)
+        browser.set_script_timeout(60)
+        browser.implicitly_wait(60)
         yield browser
-    finally:
-        browser.quit()
 
 
 @contextmanager
 def tensorboard(logs: Path) -> Iterator[str]:
-    """A TensorBoard process that shows `logs`. Yields its address."""
+    """A TensorBoard process that shows `logs`, where a run has snapshots. Yields its address."""
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logs), "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
-            for line in process.stderr:
-                if found := re.search(r"http://\S+/", line):
-                    yield found[0]
-                    break
-            else:
-                raise RuntimeError("TensorBoard did not start")
+            addresses = (re.search(r"http://\S+/", line) for line in process.stderr)
+            address = next(found[0] for found in addresses if found)
+            while not json.load(urlopen(f"{address}data/plugin/headscope/runs"))["runs"]:
+                time.sleep(0.5)  # it has not yet read the event file
+            yield address
         finally:
             process.terminate()
 
@@ -71,20 +69,11 @@ def open_tab(browser: Any, address: str, **state: Any) -> float:
     """Open the tab Attention with a state, such as step=100 and head="L0H1". Returns the
     milliseconds until it is painted."""
     entries = "".join(f"&p.headscope.{name}={value}" for name, value in state.items())
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        browser.switch_to.default_content()
-        browser.get("about:blank")
-        browser.get(f"{address}#headscope{entries}")
-        browser.implicitly_wait(60)
-        frame = browser.find_element("css selector", 'iframe[src$="name=headscope"]')
-        browser.switch_to.frame(frame)
-        milliseconds = painted(browser)[1]
-        browser.implicitly_wait(0)
-        if browser.find_elements("css selector", ".grid button"):
-            return milliseconds
-        time.sleep(0.5)  # TensorBoard has not yet read the event file
-    raise RuntimeError(browser.find_element("css selector", "body").text)
+    browser.get("about:blank")
+    browser.get(f"{address}#headscope{entries}")
+    frame = browser.find_element("css selector", 'iframe[src$="name=headscope"]')
+    browser.switch_to.frame(frame)
+    return painted(browser)[1]
 
 
 def painted(browser: Any, action: str = "", *arguments: Any) -> list[float]:

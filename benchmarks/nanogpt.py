@@ -30,11 +30,9 @@ recipe also sets max_iters and lr_decay_iters to MAX_STEPS."""
 
 def checked(path: str) -> Path:
     """Returns `path`. Raises UserError when one of nanoGPT's files is missing there."""
-    for name in FILES:
-        if not (Path(path) / name).is_file():
-            raise UserError(
-                f"suite.nanogpt={path} has no {name}: name the folder of a nanoGPT checkout"
-            )
+    missing = [name for name in FILES if not (Path(path) / name).is_file()]
+    if missing:
+        raise UserError(f"suite.nanogpt={path} has no {missing[0]}: name a checkout of nanoGPT")
     return Path(path)
 
 
@@ -77,37 +75,27 @@ def write_data(store: TokenStore, folder: Path) -> None:
 
 def run_script(folder: Path, arguments: list[str]) -> str:
     """Run train.py in `folder` and return what it prints. Raises UserError when train.py fails."""
+    command = [sys.executable, "train.py", *arguments]
+    pipe, to_pipe = subprocess.PIPE, subprocess.STDOUT
     with (
-        subprocess.Popen(
-            [sys.executable, "train.py", *arguments],
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        ) as process,
+        subprocess.Popen(command, cwd=folder, stdout=pipe, stderr=to_pipe, text=True) as process,
         on_stop(process.kill),
     ):
         output, _ = process.communicate()
     if process.returncode:
-        lines = output.strip().splitlines() or [f"exit status {process.returncode}"]
-        raise UserError(f"suite.nanogpt: train.py failed: {lines[-1]}")
+        last = (output.splitlines() or ["it printed nothing"])[-1]
+        raise UserError(f"suite.nanogpt: train.py failed: {last}")
     return output
 
 
 def training_seconds(log: str, steps: int) -> float:
-    """The seconds of the first `steps` iterations, from the log of nanoGPT's train.py. Raises
-    UserError when the log does not have the times of these iterations.
-
-    If nanoGPT evaluates before an iteration, the logged time of the iteration includes the
-    evaluation. Then the median time of the iterations without an evaluation is used instead.
-    """
-    found = re.findall(r"^iter (\d+): .*time ([\d.]+)ms", log, re.M)
-    times = {int(number): float(milliseconds) for number, milliseconds in found}
-    evaluated = {int(number) for number in re.findall(r"^step (\d+): ", log, re.M)}
-    plain = [times[number] for number in range(steps) if number in times.keys() - evaluated]
-    if not set(range(steps)) <= times.keys() or not plain:
+    """The seconds of `steps` iterations, from the log of nanoGPT's train.py. nanoGPT evaluates
+    before the first and after the last of them. The logged time of the first one includes this, so
+    the mean of the others counts for it. Raises UserError when a time is missing."""
+    times = [float(time) for time in re.findall(r"^iter \d+: .*time ([\d.]+)ms", log, re.M)]
+    if len(times) < steps:
         raise UserError(
             f"suite.nanogpt: the log of train.py does not have the times of {steps} iterations: "
             "this version of nanoGPT is not supported"
         )
-    return (sum(plain) + (steps - len(plain)) * statistics.median(plain)) / 1e3
+    return statistics.fmean(times[1:steps] or times) * steps / 1e3

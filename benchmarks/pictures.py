@@ -11,28 +11,22 @@ import sys
 from pathlib import Path
 
 from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from benchmarks.browser import chromium, open_tab, painted, tensorboard
+from headscope.viewer import SNAPSHOTS
+from headscope.viewer.history import read_header
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-MADE = ("page.png", "tab.png", "induction.png", "question_1.png", "question_2.png", "tab_steps.gif")
-"""The files that this module writes to docs/."""
-
-HISTORY = """const done = arguments[0];
-const get = (route) => fetch(new URL(`data/plugin/headscope/${route}`, window.parent.location.href))
-  .then((answer) => answer.json());
-get("runs").then(({ runs }) => get(`history?run=${encodeURIComponent(runs[0].name)}&text=`
-  + encodeURIComponent(runs[0].texts[0]))).then(done);"""
 
 
 def default(run: Path) -> None:
     """attention.html with a token selected, and the tab as it opens."""
-    with chromium() as browser:
+    with tensorboard(run) as address, chromium() as browser:
         browser.get((run / "analysis" / "attention.html").resolve().as_uri())
         painted(browser)
         painted(browser, 'document.querySelectorAll(".tokens [data-token]")[25].click()')
         browser.save_screenshot(str(DOCS / "page.png"))
-    with tensorboard(run) as address, chromium() as browser:
         open_tab(browser, address)
         browser.save_screenshot(str(DOCS / "tab.png"))
 
@@ -40,26 +34,21 @@ def default(run: Path) -> None:
 def induction(run: Path) -> None:
     """Two views that answer which head looks at the previous token since when, a GIF of the steps,
     and the step where the name previous-token first occurs."""
+    events = EventAccumulator(str(run / "tensorboard"), {"tensors": 0}).Reload().Tensors(SNAPSHOTS)
+    headers = [read_header(event.tensor_proto.string_val[0]) for event in events]
+    first = next(header for header in headers if "previous-token" in header["names"])
+    layer, head = divmod(first["names"].index("previous-token"), first["heads"])
+    frames = []
     with tensorboard(run) as address, chromium(1240) as browser:
         open_tab(browser, address, figure="previous")
         browser.save_screenshot(str(DOCS / "question_1.png"))
-        history = browser.execute_async_script(HISTORY)
-        first, number = next(
-            (each["step"], head)
-            for each in history["steps"]
-            for head, name in enumerate(each["names"])
-            if name == "previous-token"
-        )
-        layer, head = divmod(number, history["heads"])
-        open_tab(browser, address, figure="induction", step=first)
+        open_tab(browser, address, figure="induction", step=first["step"])
         browser.save_screenshot(str(DOCS / "induction.png"))
-        steps = [each["step"] for each in history["steps"]]
-        frames = []
-        for shown in steps[:: max(1, len(steps) // 20)]:
-            open_tab(browser, address, figure="induction", step=shown)
+        for header in headers[:: max(1, len(headers) // 20)]:
+            open_tab(browser, address, figure="induction", step=header["step"])
             frames.append(browser.get_screenshot_as_png())
         browser.set_window_size(1240, 2300)
-        open_tab(browser, address, figure="previous", step=first, head=f"L{layer}H{head}")
+        open_tab(browser, address, figure="previous", step=first["step"], head=f"L{layer}H{head}")
         browser.save_screenshot(str(DOCS / "question_2.png"))
     write_gif(frames, DOCS / "tab_steps.gif")
 
@@ -75,6 +64,7 @@ def write_gif(frames: list[bytes], file: Path, width: int = 860, milliseconds: i
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3 or sys.argv[1] not in ("default", "induction"):
+    kinds = {"default": default, "induction": induction}
+    if len(sys.argv) != 3 or sys.argv[1] not in kinds:
         sys.exit("usage: python -m benchmarks.pictures default|induction RUN")
-    {"default": default, "induction": induction}[sys.argv[1]](Path(sys.argv[2]))
+    kinds[sys.argv[1]](Path(sys.argv[2]))

@@ -11,17 +11,13 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from benchmarks import nanogpt, runner
 from benchmarks.runner import Figures, Request, Result
-from benchmarks.table import Line
-from headscope.analysis.pictures.style import BLUE, ORANGE
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.training.callbacks.clock import clock_of
 from headscope.training.process import prepare_process
 
-SHARED = (
-    *("data", "tokenizer", "store_dir"),
-    *("trainer.accelerator", "trainer.precision", "trainer.compile"),
-)
+TRAINER = ("trainer.accelerator", "trainer.precision", "trainer.compile")
+SHARED = ("data", "tokenizer", "store_dir", *TRAINER)
 """Overrides that start with one of these names apply to both recipes, all others only to the first
 recipe."""
 
@@ -41,54 +37,38 @@ def measure(request: Request) -> Result:
     plan = request.suite
     sides, unit = trainings(request)
     prepare_process()
-    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
+    seeds = {name: iter(plan.seeds) for name in sides}
 
     def train(name: str) -> Figures:
-        seed = plan.seeds[len(runs[name])]
+        seed = next(seeds[name])
         parameters, marks = sides[name](seed)
-        below = [mark for mark in marks if plan.target is not None and mark["loss"] <= plan.target]
-        last, seconds = marks[-1], below[0]["seconds"] if below else None
-        run = {"side": name, "seed": seed, "parameters": parameters, "final_loss": last["loss"]}
-        run |= {"train_seconds": last["seconds"], "target_seconds": seconds, "marks": marks}
-        runs[name].append(run)
-        return {"seconds": seconds or last["seconds"], "final_loss": last["loss"]}
+        below = [mark["seconds"] for mark in marks if mark["loss"] <= (plan.target or 0)]
+        return {
+            "seed": seed,
+            "parameters": parameters,
+            "final_loss": marks[-1]["loss"],
+            "train_seconds": marks[-1]["seconds"],
+            "target_seconds": below[0] if below else None,
+            "marks": marks,
+        }
 
-    measured = runner.alternate({name: partial(train, name) for name in runs}, len(plan.seeds))
+    runs = runner.alternate({name: partial(train, name) for name in sides}, len(plan.seeds))
     ours, theirs = runs
-    speed_ups = [
-        second["seconds"] / first["seconds"]
-        for first, second in zip(measured[ours], measured[theirs], strict=True)
-    ]
-    if plan.target is None:
-        goal = "finishes training"
-    elif all(run["target_seconds"] for run in runs[ours]):
-        goal = f"reaches {plan.target} {unit}"
-    else:
-        goal = f"does not always reach {plan.target} {unit}; it finishes training"
-    result = f"{ours} {goal} {statistics.median(speed_ups):.2f} times as fast as {theirs}"
-    rows = [*runs[ours], *runs[theirs]]
-    lines = []
-    for row in rows:
-        seconds, losses = ([mark[key] for mark in row["marks"]] for key in ("seconds", "loss"))
-        lines.append(Line(row["side"], seconds, losses, ORANGE if row["side"] == ours else BLUE))
-    if plan.target is not None:
-        end = max(row["train_seconds"] for row in rows)
-        lines.append(Line(f"target: {plan.target}", [0, end], [plan.target] * 2))
+    seconds = {
+        name: [run["target_seconds"] or run["train_seconds"] for run in runs[name]] for name in runs
+    }
+    speed_ups = [b / a for a, b in zip(*seconds.values(), strict=True)]
+    goal = "" if plan.target is None else f"reaches {plan.target} {unit} or "
+    speed_up = f"finishes training {statistics.median(speed_ups):.2f} times as fast as"
+    result = f"{ours} {goal}{speed_up} {theirs}"
+    rows = [{"side": name, **run} for name in runs for run in runs[name]]
     return Result(
-        {"Validation loss on the whole split, and seconds of training": rows},
-        {
-            "seed": "seed",
-            "parameters": "parameters",
-            "final_loss": f"final {unit}",
-            "train_seconds": "training, s",
-            "target_seconds": "time to target, s",
-        },
+        result,
+        {f"Loss on the whole validation split, {unit}": rows},
         f"{result} (median of {len(plan.seeds)} seed(s); {min(speed_ups):.2f} to "
         f"{max(speed_ups):.2f}).",
-        result,
         f"validation loss, {unit}",
-        {},
-        lines,
+        target=plan.target,
     )
 
 
@@ -125,16 +105,20 @@ def train_recipe(config: TrainConfig, plan: Any, key: str, seed: int) -> tuple[i
     config.seed, trainer = seed, config.trainer
     trainer.max_steps = min(trainer.max_steps, plan.max_steps or trainer.max_steps)
     trainer.val_every_steps = min(plan.every_steps, trainer.max_steps)
-    run = runner.trained(config, losses, validate_all=True)
+    run = runner.train_in_temporary_folder(config, losses)
     return run.model.parameter_count(), losses.marks
 
 
 class ValidationLosses(Callback):
-    """At every validation, records the metric `val/<key>` and the training time up to this step."""
+    """Makes every validation use the whole split, and records the metric `val/<key>` and the
+    training time up to this step."""
 
     def __init__(self, key: str) -> None:
         self.key = key
         self.marks: list[Mark] = []
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        trainer.datamodule.validation_every = 1  # type: ignore[attr-defined]
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         mark = {"step": trainer.global_step, "seconds": clock_of(trainer).seconds()}

@@ -25,7 +25,7 @@ import torch
 from lightning.pytorch import Callback
 
 from benchmarks.schemas import SUITES
-from benchmarks.table import Line, Row, bar_chart, line_chart, table
+from benchmarks.table import Row, bar_chart, line_chart, number, table
 from headscope import checkpoint
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError, ran_out_of_memory
@@ -37,9 +37,8 @@ from headscope.training.callbacks.clock import callbacks_of
 from headscope.training.flops import synchronize
 from headscope.training.run import device_name
 
-Figures = dict[str, float]
-Measured = dict[str, list[Figures]]
-"""The measured numbers of each side: a list with one entry for each round."""
+Figures = dict[str, Any]
+Measured = dict[str, list[Figures]]  # of each side, with one entry for each round
 
 WITHOUT_RUN = ("attention", "sampling", "encoding", "viewer")
 """The suites that measure no training run, so they take only suite.*."""
@@ -65,27 +64,23 @@ class Request:
 
 @dataclass(frozen=True)
 class Result:
-    """The results of a suite. `groups` maps the title of each table to its rows. `columns` maps the
-    keys of the rows to headings, and `note` explains the columns.
+    """The results of a suite. `groups` maps the titles of tables to rows, and `note` explains
+    them. `title` is the title of the chart. It shows the keys `bars` of the rows as bars. Without
+    `bars`, it shows the `marks` of the rows as lines, and the loss `target`. `axis` is the name of
+    the axis of these values."""
 
-    The chart has the title `title`. It shows the keys `bars` of the rows, with their names, on an
-    axis with the name `axis`. If there are `lines`, it shows these instead, and `axis` is the name
-    of the vertical axis.
-    """
-
-    groups: Mapping[str, Sequence[Row]]
-    columns: Mapping[str, str]
-    note: str
     title: str
+    groups: Mapping[str, Sequence[Row]]
+    note: str
     axis: str
-    bars: Mapping[str, str]
-    lines: Sequence[Line] = ()
+    bars: Sequence[str] = ()
+    target: float | None = None
 
 
 def run_suite(name: str, request: Request, output: Path, command: Sequence[str]) -> None:
-    """Run a suite, print its tables, and write its results to the JSON file `output`. Write the
-    tables (.md) and the chart (.png) to files of the same name. `command` are the words of the
-    command line, which the results show.
+    """Run a suite, print its tables, and write its results to the JSON file `output`, and the
+    tables (.md) and the chart (.png) next to it. The results show `command`, the words of the
+    command line.
 
     Raises UserError when a key is not used or not positive, when memory runs out, or when a file
     exists that is not a result of a benchmark.
@@ -102,23 +97,19 @@ def run_suite(name: str, request: Request, output: Path, command: Sequence[str])
         raise UserError("memory ran out: choose smaller suite.*, model.* or trainer.*") from error
     shown = shlex.join(["python", "scripts/benchmark.py", *command])
     place = f"{device_name(request.device)}, PyTorch {torch.__version__}"
-    figures = {
-        "suite": name,
-        "command": shown,
-        "place": place,
-        "note": result.note,
-        "groups": [{"title": title, "rows": rows} for title, rows in result.groups.items()],
-    }
-    tables = (f"{title}:\n\n{table(of, result.columns)}" for title, of in result.groups.items())
+    groups = [{"title": title, "rows": rows} for title, rows in result.groups.items()]
+    figures = {"suite": name, "command": shown, "place": place, "note": result.note}
+    tables = [f"{title}:\n\n{table(rows)}" for title, rows in result.groups.items()]
     text = "\n\n".join([f"```\n{shown}\n```", *tables, result.note]) + "\n"
     print(text, end="")
-    write_atomically(output, json_text(figures, indent=2) + "\n")
+    write_atomically(output, json_text({**figures, "groups": groups}, indent=2) + "\n")
     write_atomically(markdown, text)
     title = f"{result.title}\n{place}"
-    if result.lines:
-        chart = line_chart(title, result.lines, "seconds of training", result.axis)
-    else:
+    if result.bars:
         chart = bar_chart(title, result.groups, result.axis, result.bars)
+    else:
+        [rows] = result.groups.values()
+        chart = line_chart(title, rows, result.axis, result.target)
     with replacing(picture) as file:
         chart.savefig(file)
     print(f"Written: {output}, {markdown} and {picture}", file=sys.stderr)
@@ -129,10 +120,9 @@ def check_output(output: Path) -> tuple[Path, Path]:
     if output.suffix != ".json" or not output.parent.is_dir():
         raise UserError(f"output={output} must be a .json file in a folder that exists")
     earlier = read_json(output)
-    ours = isinstance(earlier, dict) and earlier.get("suite") in list(SUITES)
     others = output.with_suffix(".md"), output.with_suffix(".png")
     for file in (output, *others):
-        if file.exists() and not ours:
+        if file.exists() and not (isinstance(earlier, dict) and earlier.get("suite") in [*SUITES]):
             raise UserError(
                 f"output={output}: {file} exists and is not a result of a benchmark: choose "
                 "another name, or move the file away"
@@ -145,13 +135,11 @@ def check_positive(value: Any, key: str = "suite") -> None:
     if is_dataclass(value):
         for name, part in vars(value).items():
             check_positive(part, f"{key}.{name}")
+    elif value == [] or (type(value) is int and value < 1):
+        raise UserError(f"{key}={value} is too small: give at least 1")
     elif isinstance(value, list):
-        if not value:
-            raise UserError(f"{key}=[] must hold at least one value")
         for part in value:
             check_positive(part, key)
-    elif type(value) is int and value < 1:
-        raise UserError(f"{key}={value} must be at least 1")
 
 
 def check_shapes(shapes: Sequence[Sequence[int]], names: str) -> None:
@@ -160,23 +148,21 @@ def check_shapes(shapes: Sequence[Sequence[int]], names: str) -> None:
             raise UserError(f"suite.shapes: {shape} must be [{names}]")
 
 
-def alternate(sides: Mapping[str, Callable[[], Figures]], rounds: int = 1) -> Measured:
-    """Call the function of every side once in each round."""
-    measured: Measured = {}
+def alternate(
+    sides: Mapping[str, Callable[[], Figures]], rounds: int = 1, earlier: Measured | None = None
+) -> Measured:
+    """Call the function of every side once in each round. The order is reversed in every second
+    round. So all sides are affected equally if the machine becomes slower over time. `earlier` are
+    the results of earlier rounds."""
+    measured: Measured = earlier or {name: [] for name in sides}
     for _ in range(rounds):
-        take_turns(sides, measured)
+        done = len(next(iter(measured.values())))
+        for name in reversed([*sides]) if done % 2 else sides:
+            measured[name].append(sides[name]())
+            found = measured[name][-1].items()
+            line = ", ".join(f"{key} {number(value)}" for key, value in found if key != "marks")
+            print(f"round {done + 1}: {name}: {line}", file=sys.stderr)
     return measured
-
-
-def take_turns(sides: Mapping[str, Callable[[], Figures]], measured: Measured) -> None:
-    """Run one round: call the function of every side once. The order is reversed in every second
-    round. So all sides are affected equally if the machine becomes slower over time."""
-    done = sum(map(len, measured.values())) // len(sides)
-    for name in reversed([*sides]) if done % 2 else sides:
-        figures = sides[name]()
-        measured.setdefault(name, []).append(figures)
-        line = ", ".join(f"{key} {value:,.5g}" for key, value in figures.items())
-        print(f"round {done + 1}: {name}: {line}", file=sys.stderr)
 
 
 def summarize(measured: Measured, *, ratio_of: str, reference: str) -> list[dict[str, Any]]:
@@ -193,13 +179,6 @@ def summarize(measured: Measured, *, ratio_of: str, reference: str) -> list[dict
         row[ratio_of]["ratio"] = statistics.median(a[ratio_of] / b[ratio_of] for a, b in pairs)
         rows.append(row)
     return rows
-
-
-def require_equal_losses(losses: Figures, reference: str) -> None:
-    """Raises RuntimeError when the losses differ, because the sides then did different work."""
-    for name, loss in losses.items():
-        if not math.isclose(loss, losses[reference], rel_tol=1e-3):
-            raise RuntimeError(f"{name} began at loss {loss}, {reference} at {losses[reference]}")
 
 
 def seconds_of(call: Callable[[], object], device: torch.device) -> float:
@@ -235,13 +214,10 @@ def process_mib(field: str) -> float:
     return int(found[1]) / 2**10 if found else math.nan
 
 
-def trained(config: TrainConfig, *callbacks: Callback, validate_all: bool = False) -> Run:
-    """Train with `config` in a temporary folder, without the evaluation at the end. With
-    `validate_all`, every validation during training uses the whole validation split."""
+def train_in_temporary_folder(config: TrainConfig, *callbacks: Callback) -> Run:
+    """Train with `config`, without the evaluation at the end."""
     with temporary_folder() as folder:
         run = built(config, folder)
-        if validate_all:
-            run.data.validation_every = 1
         callbacks_of(run.trainer).extend(callbacks)
         run.trainer.fit(run.module, datamodule=run.data)
     return run

@@ -10,20 +10,16 @@ import torch
 
 from benchmarks import runner
 from benchmarks.runner import Figures, Request, Result
-from benchmarks.transformers import gpt2_of, require_transformers
+from benchmarks.transformers import gpt2_of
 from headscope.checkpoint import build_model
 from headscope.config.model import ModelConfig
+from headscope.conversion.huggingface.proof import check_transformers
 from headscope.errors import UserError
 from headscope.generation import compile_reading, generate_tokens
 from headscope.nn import GPT
 from headscope.nn.precision import in_precision
 
 OURS, THEIRS = "headscope", "transformers"
-CASE = (
-    "{layers} layers, {embed_dim} wide, vocabulary {vocab_size:,}, context {block_size:,}: "
-    "{tokens:,} tokens after {prompt:,}"
-)
-MODEL_KEYS = ("block_size", "embed_dim", "layers", "heads")
 Way = Callable[[int], list[int]]
 """Samples a given number of tokens after a fixed prompt, and returns them."""
 
@@ -37,7 +33,7 @@ def measure(request: Request) -> Result:
 
     Raises RuntimeError when two ways sample different texts in float32.
     """
-    require_transformers()
+    check_transformers("suite=sampling")
     plan, large = request.suite, request.suite.large
     if large.prompt + large.tokens > large.block_size:
         raise UserError(
@@ -47,8 +43,9 @@ def measure(request: Request) -> Result:
     groups: dict[str, list[dict[str, Any]]] = {}
     for case, ways_of in ((plan.small, small_ways), (large, large_ways)):
         torch.manual_seed(1)
-        sizes = [f"model.{key}={value}" for key, value in vars(case).items() if key in MODEL_KEYS]
-        config = request.compose(ModelConfig, "model/gpt2", sizes, key="model")
+        sizes = ("block_size", "embed_dim", "layers", "heads")
+        words = [f"model.{key}={getattr(case, key)}" for key in sizes]
+        config = request.compose(ModelConfig, "model/gpt2", words, key="model")
         model = build_model(config, vocab_size=case.vocab_size).to(request.device).eval()
         prompt = torch.randint(case.vocab_size, (case.prompt,)).tolist()
         ways = ways_of(model, config, prompt)
@@ -61,14 +58,13 @@ def measure(request: Request) -> Result:
         sides = {name: partial(turn, way, case.tokens, request) for name, way in ways.items()}
         measured = runner.alternate(sides, plan.rounds)
         rows = runner.summarize(measured, ratio_of="tokens_per_second", reference=first)
-        groups[CASE.format_map(vars(case))] = rows
+        groups[", ".join(f"{key} {value:,}" for key, value in vars(case).items())] = rows
     return Result(
-        groups,
-        {"tokens_per_second": "tokens/s"},
-        f"Median of {plan.rounds} rounds. Ratio: speed-up over the first row in the same round.",
         "Tokens sampled per second, one text at a time",
+        groups,
+        f"Median of {plan.rounds} rounds. Ratio: speed-up over the first row in the same round.",
         "tokens per second, x: speed-up over the first bar",
-        {"tokens_per_second": "tokens per second"},
+        ["tokens_per_second"],
     )
 
 

@@ -1,6 +1,7 @@
 """Types of the keys in conf/benchmark.yaml and in conf/suite/."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, make_dataclass
+from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
@@ -19,85 +20,30 @@ class BenchmarkConfig(MoreThanTrainConfig):
     output: str = MISSING
 
 
-@dataclass
-class RaceConfig(SuiteConfig):
-    against: str | None = MISSING
-    nanogpt: str | None = MISSING
-    seeds: list[int] = MISSING
-    target: float | None = MISSING
-    every_steps: int = MISSING
-    max_steps: int | None = MISSING
+def keys(**types: Any) -> type[SuiteConfig]:
+    """The schema of a suite, from the types of its keys."""
+    return make_dataclass("SuiteKeys", types.items(), bases=(SuiteConfig,))
 
 
-@dataclass
-class TrainingConfig(SuiteConfig):
-    rounds: int = MISSING
-    steps: int = MISSING
-    warmup_steps: int = MISSING
-    peers: bool = MISSING
-
-
-@dataclass
-class AttentionConfig(SuiteConfig):
-    rounds: int = MISSING
-    shapes: list[list[int]] = MISSING
-    batch_size: int = MISSING
-    device: str = MISSING
-
-
-@dataclass
-class SampledConfig:
-    vocab_size: int = MISSING
-    block_size: int = MISSING
-    embed_dim: int = MISSING
-    layers: int = MISSING
-    heads: int = MISSING
-    prompt: int = MISSING
-    tokens: int = MISSING
-
-
-@dataclass
-class SamplingConfig(SuiteConfig):
-    rounds: int = MISSING
-    device: str = MISSING
-    small: SampledConfig = field(default_factory=SampledConfig)
-    large: SampledConfig = field(default_factory=SampledConfig)
-
-
-@dataclass
-class EncodingConfig(SuiteConfig):
-    rounds: int = MISSING
-    megabytes: list[int] = MISSING
-
-
-@dataclass
-class MemoryConfig(SuiteConfig):
-    rounds: int = MISSING
-    peers: bool = MISSING
-    changes: list[str] = MISSING
-
-
-@dataclass
-class WatchingConfig(SuiteConfig):
-    rounds: int = MISSING
-
-
-@dataclass
-class ViewerConfig(SuiteConfig):
-    rounds: int = MISSING
-    steps: int = MISSING
-    shapes: list[list[int]] = MISSING
-
+SAMPLED_KEYS = ("vocab_size", "block_size", "embed_dim", "layers", "heads", "prompt", "tokens")
+SAMPLED = keys(**dict.fromkeys(SAMPLED_KEYS, int))
 
 SUITES: dict[str, type[SuiteConfig]] = {
-    "training": TrainingConfig,
-    "race": RaceConfig,
-    "sampling": SamplingConfig,
-    "attention": AttentionConfig,
-    "encoding": EncodingConfig,
-    "memory": MemoryConfig,
-    "watching": WatchingConfig,
-    "viewer": ViewerConfig,
+    "training": keys(rounds=int, steps=int, warmup_steps=int, peers=bool),
+    "race": keys(
+        against=str | None,
+        nanogpt=str | None,
+        seeds=list[int],
+        target=float | None,
+        every_steps=int,
+        max_steps=int | None,
+    ),
+    "sampling": keys(rounds=int, device=str, small=SAMPLED, large=SAMPLED),
+    "attention": keys(rounds=int, shapes=list[list[int]], batch_size=int, device=str),
+    "encoding": keys(rounds=int, megabytes=list[int]),
+    "memory": keys(rounds=int, peers=bool, changes=list[str]),
+    "watching": keys(rounds=int),
+    "viewer": keys(rounds=int, steps=int, shapes=list[list[int]]),
 }
 """The suites, by the name of their module and of their file in conf/suite/."""
 

@@ -1,12 +1,12 @@
 """Converts a headscope model to GPT-2 of the package transformers, to compare the two."""
 
-import importlib.util
 from dataclasses import replace
 from typing import Any
 
 from benchmarks.runner import Request
 from headscope.config.model import ModelConfig
 from headscope.conversion.huggingface.classes.gpt2 import GPT2
+from headscope.conversion.huggingface.proof import check_transformers
 from headscope.errors import UserError
 from headscope.nn import GPT
 
@@ -15,7 +15,6 @@ def gpt2_of(model: GPT, config: ModelConfig) -> Any:
     """A GPT2LMHeadModel with the weights of `model`, so that both give the same logits. `config` is
     the configuration of `model`, which must have the architecture of GPT-2. Biases that it does not
     have are zero."""
-    require_transformers()
     from transformers import GPT2Config, GPT2LMHeadModel
 
     settings = GPT2().config(config, vocab_size=model.vocab_size, end_of_text=None)
@@ -25,16 +24,10 @@ def gpt2_of(model: GPT, config: ModelConfig) -> Any:
     return made.to(model.device, model.embedding.weight.dtype).train(model.training)
 
 
-def require_transformers() -> None:
-    if importlib.util.find_spec("transformers") is None:
-        raise UserError(
-            "this needs the package transformers: pip install -e '.[huggingface]'; "
-            "suite=training and suite=memory run without it with suite.peers=false"
-        )
-
-
 def check_gpt2(model: ModelConfig, request: Request) -> None:
-    """Raises UserError when `model` does not have the architecture of GPT-2, model=gpt2."""
+    """Raises UserError when `model` does not have the architecture of GPT-2, model=gpt2, or when
+    transformers is not installed."""
+    check_transformers("suite.peers=true")
     any_value = ("block_size", "embed_dim", "layers", "heads", "bias", "qkv_bias")
     same = {key: getattr(model, key) for key in any_value}
     if model != replace(request.compose(ModelConfig, "model/gpt2", [], key="model"), **same):

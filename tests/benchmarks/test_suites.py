@@ -18,7 +18,7 @@ from running import SMALL, Script
 from benchmarks import nanogpt, sampling
 from benchmarks.race import train_recipe, trainings
 from benchmarks.runner import Request
-from benchmarks.schemas import RaceConfig
+from benchmarks.schemas import SUITES
 from benchmarks.viewer import ACTIONS
 from headscope.config import SCHEMAS
 from headscope.generation import compile_reading
@@ -82,10 +82,9 @@ def test_watching_is_compared_with_not_watching(script: Script, speeches: Path) 
     words = ["suite=watching", "suite.rounds=2", "data=text", f"data.path={speeches}", *SMALL]
     figures = measured(script, *words, "trainer.max_steps=5", "callbacks.attention.steps=4")
     without, watched = rows_of(figures).values()
-    assert without["watching_seconds"]["median"] == without["snapshots"]["median"] == 0
+    assert without["watching_seconds"]["median"] == 0
     assert watched["watching_seconds"]["median"] > 0
-    assert watched["snapshots"]["median"] == 4
-    assert 0 < watched["share"]["median"] < 100
+    assert 0 < watched["watching_percent"]["median"] < 100
 
 
 @pytest.mark.slow
@@ -125,9 +124,6 @@ def test_attention_measures_every_choice(script: Script) -> None:
     assert "multi_head, explicit" in even
     assert list(odd) == [name.replace("kv_heads=2", "kv_heads=1") for name in even]  # divides 3
     assert even["multi_head"]["milliseconds"]["ratio"] == 1
-    assert even["multi_head"]["forward_milliseconds"]["median"] > 0
-    assert even["multi_head, explicit"]["parameters"] == 4 * 24**2
-    assert even["additive"]["parameters"] == 4 * 24**2 + 24
 
 
 @pytest.mark.slow
@@ -179,7 +175,7 @@ def test_every_tokenizer_is_timed_at_every_size(script: Script) -> None:
     figures = measured(script, "suite=encoding", "suite.megabytes=[1]")
     assert list(rows_of(figures)) == ["bpe", "char", "byte"]
     for row in rows_of(figures).values():
-        assert row["memory_mib"]["median"] > 20  # numpy and torch
+        assert row["peak_memory_mib"]["median"] > 20  # numpy and torch
         assert 0 < row["tokenizer_seconds"]["median"] < row["seconds"]["median"]
 
 
@@ -199,7 +195,7 @@ def test_the_clock_stops_where_the_target_is_reached(script: Script, racing: lis
     assert not any(run["target_seconds"] for run in second)  # warms up for longer than 6 steps
     assert first[0]["marks"] != first[1]["marks"]
     faster = [b["train_seconds"] / a["target_seconds"] for a, b in zip(first, second, strict=True)]
-    assert "reaches 3.6 nats per token " in figures["note"]
+    assert "reaches 3.6 nats per token or finishes" in figures["note"]
     assert f"; {min(faster):.2f} to {max(faster):.2f})" in figures["note"]
 
 
@@ -224,7 +220,7 @@ def test_recipes_with_different_tokenizers_are_compared_in_bits_per_byte(speeche
     words = ["data=text", f"data.path={speeches}", "trainer.max_steps=2", "callbacks=plain"]
     other = training_config(*words, "tokenizer=byte", "model.embed_dim=32")
     runs = [training_config(*words, "tokenizer=byte"), training_config(*words, "tokenizer=char")]
-    plan = RaceConfig(None, None, [1], None, 2, None)
+    plan = SUITES["race"](None, None, [1], None, 2, None)
     for run, unit in zip(runs, ("nats per token", "bits per byte"), strict=True):
         request = Request(run, plan, [], "ours", lambda *given: other)
         sides, found = trainings(request)
@@ -369,7 +365,6 @@ def test_only_an_earlier_result_is_replaced(script: Script) -> None:
         ("suite=training model.dropout=0.1", "model.dropout=0.1 model.dropout=0"),
         ("suite=memory model/position=rotary", "suite.peers=false"),
         ("suite=viewer suite.shapes=[[2,2]]", "[2, 2] layers"),
-        ("suite=watching callbacks=plain", "callbacks=plain"),
         ("suite=sampling suite.large.tokens=1000", "suite.large.tokens=1000 1024"),
         ("suite=race experiment=speedrun_cpu suite.against=speedrun_cpu", "suite.against"),
         ("suite=race experiment=speedrun_cpu suite.seeds=[]", "suite.seeds"),

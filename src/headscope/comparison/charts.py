@@ -9,13 +9,12 @@ from headscope.analysis.pictures.style import BLUE, COLOURS, GREY, plain_axes
 
 
 def choice_chart(rows: Sequence[dict[str, Any]]) -> Figure:
-    """A chart of the bits per byte of each choice, with the best choice at the top. If all choices
+    """A chart of the bits per byte of each choice, with the first choice at the top. If all choices
     were timed, a second panel shows the time of a training step.
 
     Each row has the keys `choice` and `bits_per_byte`, one key `seed_<n>` for each seed, and
     optionally the key `step_ms`.
     """
-    rows = sorted(rows, key=lambda row: row["bits_per_byte"])
     timed = all("step_ms" in row for row in rows)
     figure = Figure(figsize=(10 if timed else 6.5, 1.4 + 0.36 * len(rows)), layout="constrained")
     panels = figure.subplots(1, 2 if timed else 1, squeeze=False, sharey=True)[0]

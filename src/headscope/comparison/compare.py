@@ -39,6 +39,7 @@ def compare_runs(
     train_all(sorted(runs, key=lambda run: seeds_of(runs).index(run.seed)), console)
     check_same_text(runs)
     rows = comparison_rows(runs, folder, block_sizes, speed_rounds, console)
+    rows.sort(key=lambda row: row["bits_per_byte"])  # the best choice first
     write_files(rows, folder, block_sizes)
     print_tables(rows, folder, console)
 

@@ -40,8 +40,7 @@ def write_csv(rows: Sequence[dict[str, Any]], columns: Sequence[str], path: Path
 
 
 def print_tables(rows: list[dict[str, Any]], folder: Path, console: Console) -> None:
-    """Print the rows as tables, with the best choice first."""
-    rows = sorted(rows, key=lambda row: row["bits_per_byte"])
+    """Print the rows as tables."""
     columns = {
         "bits per byte": partial(cell, key="bits_per_byte", spec=".4f"),
         "±": partial(cell, key="deviation", spec=".4f"),

@@ -48,12 +48,10 @@ class Proof:
         )
 
 
-def check_transformers() -> None:
-    """Raises UserError if transformers is not installed."""
+def check_transformers(key: str = "to=huggingface") -> None:
+    """Raises UserError if transformers, which `key` needs, is not installed."""
     if find_spec("transformers") is None:
-        raise UserError(
-            "to=huggingface needs the package transformers: pip install -e '.[huggingface]'"
-        )
+        raise UserError(f"{key} needs the package transformers: pip install -e '.[huggingface]'")
 
 
 def prove(folder: Path, loaded: Checkpoint, *, own_class: bool, with_tokenizer: bool) -> Proof:
