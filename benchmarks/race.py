@@ -58,9 +58,9 @@ def measure(request: Request) -> Result:
         name: [run["target_seconds"] or run["train_seconds"] for run in runs[name]] for name in runs
     }
     speed_ups = [b / a for a, b in zip(*seconds.values(), strict=True)]
-    goal = "" if plan.target is None else f"reaches {plan.target} {unit} or "
-    speed_up = f"finishes training {statistics.median(speed_ups):.2f} times as fast as"
-    result = f"{ours} {goal}{speed_up} {theirs}"
+    reached = all(run["target_seconds"] for run in runs[ours])
+    goal = f"reaches {plan.target} {unit}" if reached else "finishes training"
+    result = f"{ours} {goal} {statistics.median(speed_ups):.2f} times as fast as {theirs}"
     rows = [{"side": name, **run} for name in runs for run in runs[name]]
     return Result(
         result,

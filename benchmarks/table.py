@@ -38,7 +38,9 @@ def table(rows: Sequence[Row], columns: Sequence[str] = ()) -> str:
 
 
 def heading(key: str) -> str:
-    return key.replace("_", " ")
+    """The key as words, with units as they are written."""
+    words = {"mib": "MiB", "mb": "MB", "mfu": "MFU"}
+    return " ".join(words.get(word, word) for word in key.split("_"))
 
 
 def figure(value: Any) -> Any:

@@ -64,7 +64,7 @@ def measure(request: Request) -> Result:
         "Time of a training step",
         {f"{run.model.parameter_count():,} parameters, {tokens:,} tokens per step": rows},
         f"Median of {plan.rounds} rounds of {plan.steps} steps. Ratio: to the bare loop in the "
-        "same round. mfu: model FLOPs utilization, relative to the measured rate of a large matrix "
+        "same round. MFU: model FLOPs utilization, relative to the measured rate of a large matrix "
         f"product, {rate / 1e9:,.0f} GFLOP/s.",
         "ms, x: ratio to the bare loop",
         ["milliseconds"],
