@@ -211,4 +211,4 @@ runpy.run_path({str(ROOT / "scripts" / "train.py")!r}, run_name="__main__")
     running.communicate(timeout=60)
     assert running.returncode == 143
     assert not list(tmp_path.glob("outputs/*"))
-    assert not list(tmp_path.glob("data/.*"))
+    assert not list(tmp_path.glob("data/.*/"))

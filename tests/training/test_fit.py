@@ -24,7 +24,7 @@ from headscope.training.flops import training_flops
 from headscope.training.memory import estimate
 
 SIZES = ["model.block_size=64", "model.embed_dim=32", "model.layers=3", "trainer.val_batch_size=1"]
-ESTIMATED = partial(estimate, vocab_size=60, precision="32-true")
+ESTIMATED = partial(estimate, vocab_size=60, precision="32-true", traces={})
 
 
 def config_of(*words: str) -> TrainConfig:

@@ -106,7 +106,7 @@ def test_two_blocks_tell_the_sizes_of_many(words, precision):
     config = small("model.layers=5", f"trainer.precision={precision}", *words)
     if config.trainer.loss_chunk_tokens == "auto":
         config = changed(config, loss_chunk_tokens=None)
-    whole, found = trace(config, VOCABULARY, False), step_sizes(config, VOCABULARY, False)
+    whole, found = trace(config, VOCABULARY, False), step_sizes(config, VOCABULARY, False, {})
     assert_equal_sizes(found, whole, 0.02)
 
 
@@ -169,7 +169,7 @@ def test_devices_share_the_model_with_fsdp():
     assert 8 * eight.optimizer == one.optimizer
     assert 8 * eight.gradients == one.gradients
     assert one.peak > eight.peak > many.peak
-    blocks = step_sizes(changed(config, loss_chunk_tokens=None), VOCABULARY, False)["block"]
+    blocks = step_sizes(changed(config, loss_chunk_tokens=None), VOCABULARY, False, {})["block"]
     assert many.parameters == pytest.approx(one.weights - 28 * blocks, rel=1e-3)
 
 

@@ -236,6 +236,7 @@ def _capacity(
             gpu_memory=gpu_memory,
             devices=processes.count,
             strategy="ddp" if settings.strategy == "auto" else settings.strategy,
+            traces={},
         ),
         devices=processes.count,
         error=COMPILED_ERROR if settings.compile is True or gpu else ERROR,

@@ -163,6 +163,7 @@ def plan(config: TrainConfig, planned: PlanConfig, precision: str) -> dict[str, 
         gpu_memory=gpu_memory,
         devices=devices,
         strategy=planned.strategy,
+        traces={},
     )
     capacity = Capacity(gpu_memory or available_memory(), estimated, devices)
     if config.trainer.accumulate == "auto":

@@ -66,12 +66,14 @@ def estimate(
     gpu_memory: int | None = None,
     devices: int = 1,
     strategy: str = "ddp",
+    traces: dict[str, Sizes] | None = None,
 ) -> Estimate:
     """The estimate for the run that `config` describes, whose `trainer.accumulate` is a number.
 
     A batch has `trainer.batch_size` sequences on all devices together. `precision` is one of
     PRECISIONS. If the devices are GPUs, `gpu_memory` is the memory of one in bytes. `strategy` is
-    `ddp` or `fsdp`, for more than one device. The estimate is for a model without `torch.compile`,
+    `ddp` or `fsdp`, for more than one device. `traces` keeps results of `trace` for later estimates
+    of the same run with other settings. The estimate is for a model without `torch.compile`,
     which needs less memory for activations.
     """
     trainer, model = config.trainer, config.model
@@ -87,7 +89,8 @@ def estimate(
         precision=precision,
     )
     on_gpu = gpu_memory is not None
-    size = step_sizes(replace(config, trainer=of_device), vocab_size, on_gpu)
+    traces = {} if traces is None else traces
+    size = step_sizes(replace(config, trainer=of_device), vocab_size, on_gpu, traces)
     # With FSDP, every device keeps a part of the model. A block is gathered before it is computed,
     # together with the next block. Embeddings and output head stay gathered. Gradients are whole
     # until they are reduced.
@@ -131,7 +134,9 @@ def watching_bytes(config: TrainConfig) -> float:
     return WATCHING_COPIES * 4 * weights
 
 
-def step_sizes(config: TrainConfig, vocab_size: int, on_gpu: bool) -> Sizes:
+def step_sizes(
+    config: TrainConfig, vocab_size: int, on_gpu: bool, traces: dict[str, Sizes]
+) -> Sizes:
     """The result of `trace`, and `block`, the size of the weights of a block.
 
     All sizes grow linearly with the number of blocks. So the step is traced with one block and with
@@ -142,11 +147,14 @@ def step_sizes(config: TrainConfig, vocab_size: int, on_gpu: bool) -> Sizes:
 
     def sizes(batch: int, validation_batch: int) -> Sizes:
         batches = replace(trainer, batch_size=batch, val_batch_size=validation_batch)
-        models = (replace(model, layers=layers) for layers in (1, 2))
-        one, two = (
-            trace(replace(config, model=model, trainer=batches), vocab_size, on_gpu)
-            for model in models
-        )
+        found = []
+        for layers in (1, 2):
+            blocks = replace(config, model=replace(model, layers=layers), trainer=batches)
+            key = repr((blocks.model, blocks.optimizer, blocks.trainer))
+            if key not in traces:
+                traces[key] = trace(blocks, vocab_size, on_gpu)
+            found.append(traces[key])
+        one, two = found
         block = two["gradients"] - one["gradients"]
         return on_line(one, two, model.layers - 1) | {"block": block}
 
