@@ -66,6 +66,7 @@ def test_a_table_and_a_chart_hold_the_figures() -> None:
     [panel] = line_chart("title", runs, "y", 5.5).axes
     assert panel.lines[0].get_xydata().tolist() == [[1, 5], [10, 6]]
     assert [line.get_linestyle() for line in panel.lines] == ["-", "-", "-", ":"]
+    assert len({line.get_color() for line in panel.lines}) == 3
     names = ["ours", "theirs", "target: 5.5"]
     assert [text.get_text() for text in panel.get_legend().get_texts()] == names
 

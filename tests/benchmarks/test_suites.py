@@ -21,6 +21,7 @@ from benchmarks.runner import Request
 from benchmarks.schemas import SUITES
 from benchmarks.viewer import ACTIONS
 from headscope.config import SCHEMAS
+from headscope.data.module import TokenDataModule
 from headscope.generation import compile_reading
 from headscope.nn import GPT
 from headscope.training.callbacks.head_watch import HeadWatch
@@ -216,7 +217,16 @@ def test_a_recipe_races_against_the_default_one(script: Script, speeches: Path) 
     assert [row["side"] for row in figures["groups"][0]["rows"]] == ["heads", "default"]
 
 
-def test_recipes_with_different_tokenizers_are_compared_in_bits_per_byte(speeches: Path) -> None:
+def test_recipes_with_different_tokenizers_are_compared_in_bits_per_byte(
+    speeches: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every: list[int] = []
+    dataloader = TokenDataModule.val_dataloader
+    monkeypatch.setattr(
+        TokenDataModule,
+        "val_dataloader",
+        lambda data: every.append(data.validation_every) or dataloader(data),
+    )
     words = ["data=text", f"data.path={speeches}", "trainer.max_steps=2", "callbacks=plain"]
     other = training_config(*words, "tokenizer=byte", "model.embed_dim=32")
     runs = [training_config(*words, "tokenizer=byte"), training_config(*words, "tokenizer=char")]
@@ -231,6 +241,7 @@ def test_recipes_with_different_tokenizers_are_compared_in_bits_per_byte(speeche
     # A byte is a token here, but for the token between documents.
     assert mark["loss"] == pytest.approx(in_nats["loss"] / math.log(2), rel=0.01)
     assert mark["loss"] != in_nats["loss"]
+    assert every == [1, 1]  # the whole split
 
 
 FAKE_NANOGPT = """

@@ -13,7 +13,7 @@ from headscope.comparison import figures, runs
 from headscope.stop import Interrupted
 
 FOLDER = Path("outputs/compare_own")
-CHOICES = ["model/position=rotary", "model/position=learned model.heads=2"]
+CHOICES = ["model/position=learned model.heads=2", "model/position=rotary"]  # the better one last
 NAMES = {"rotary": "rotary", "learned heads=2": "learned_heads=2"}
 
 
@@ -42,6 +42,8 @@ def test_the_figures_are_those_of_the_runs(compare, script: Script, monkeypatch)
     said = compare()
     assert said.code == 0, said.err
     assert rows().keys() == NAMES.keys()
+    means = [float(row["bits_per_byte"]) for row in rows().values()]
+    assert means == sorted(means)
     for choice, row in rows().items():
         summaries = [summary(choice, seed) for seed in (1, 2)]
         bits = [run["val_bits_per_byte"] for run in summaries]
@@ -80,7 +82,7 @@ def test_a_stopped_comparison_goes_on_and_ends_alike(compare, monkeypatch) -> No
     fit = runs.fit
 
     def stopped(run):
-        if run.config.model.heads == 2:
+        if run.config.model.heads != 2:  # the second choice
             raise Interrupted
         return fit(run)
 
@@ -151,7 +153,7 @@ def test_a_mistake_is_told_before_anything_is_trained(compare, arguments, words)
 
 
 def test_a_damaged_file_of_figures_counts_as_absent(compare) -> None:
-    brief = ["seeds=[1]", f"compare.choices={json.dumps(CHOICES[:1])}", "compare.block_sizes=[32]"]
+    brief = ["seeds=[1]", f"compare.choices={json.dumps(CHOICES[1:])}", "compare.block_sizes=[32]"]
     brief = ["compare=own", *brief]
     assert compare(*brief).code == 0
     before = rows()
