@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.runner import Request
 from headscope.checkpoint import build_model
-from headscope.conversion.nanogpt.checkpoint import read_model
+from headscope.conversion.nanogpt import read_model
 from headscope.data.store import TokenStore
 from headscope.errors import UserError
 from headscope.evaluation import ValidationText, evaluate

@@ -13,7 +13,7 @@ from benchmarks.runner import Figures, Request, Result
 from benchmarks.transformers import gpt2_of
 from headscope.checkpoint import build_model
 from headscope.config.model import ModelConfig
-from headscope.conversion.huggingface.proof import check_transformers
+from headscope.conversion.folder import require_transformers
 from headscope.errors import UserError
 from headscope.generation import compile_reading, generate_tokens
 from headscope.nn import GPT
@@ -33,7 +33,7 @@ def measure(request: Request) -> Result:
 
     Raises RuntimeError when two ways sample different texts in float32.
     """
-    check_transformers("suite=sampling")
+    require_transformers("suite=sampling")
     plan, large = request.suite, request.suite.large
     if large.prompt + large.tokens > large.block_size:
         raise UserError(

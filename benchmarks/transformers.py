@@ -5,8 +5,9 @@ from typing import Any
 
 from benchmarks.runner import Request
 from headscope.config.model import ModelConfig
-from headscope.conversion.huggingface.classes.gpt2 import GPT2
-from headscope.conversion.huggingface.proof import check_transformers
+from headscope.conversion.classes import GPT2
+from headscope.conversion.exact import converted
+from headscope.conversion.folder import require_transformers
 from headscope.errors import UserError
 from headscope.nn import GPT
 
@@ -15,19 +16,14 @@ def gpt2_of(model: GPT, config: ModelConfig) -> Any:
     """A GPT2LMHeadModel with the weights of `model`, so that both give the same logits. `config` is
     the configuration of `model`, which must have the architecture of GPT-2. Biases that it does not
     have are zero."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    settings = GPT2().config(config, vocab_size=model.vocab_size, end_of_text=None)
-    made: Any = GPT2LMHeadModel(GPT2Config(**settings))
-    made.load_state_dict(GPT2().to_theirs(config, model.state_dict()), strict=False)
-    made.tie_weights()
+    _, made = converted(GPT2(), model, config)
     return made.to(model.device, model.embedding.weight.dtype).train(model.training)
 
 
 def check_gpt2(model: ModelConfig, request: Request) -> None:
     """Raises UserError when `model` does not have the architecture of GPT-2, model=gpt2, or when
     transformers is not installed."""
-    check_transformers("suite.peers=true")
+    require_transformers("suite.peers=true")
     any_value = ("block_size", "embed_dim", "layers", "heads", "bias", "qkv_bias")
     same = {key: getattr(model, key) for key in any_value}
     if model != replace(request.compose(ModelConfig, "model/gpt2", [], key="model"), **same):

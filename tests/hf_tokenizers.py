@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from headscope.data.tokenizer_json import PATTERNS
 from tokenizers import (
     Regex,
     Tokenizer,
@@ -12,8 +13,6 @@ from tokenizers import (
     pre_tokenizers,
     trainers,
 )
-
-from headscope.data.tokenizer_json import PATTERNS
 
 CHINESE = "今天天气很好，我们去公园。学习注意力机制，多头注意力。"
 TEXT = [

@@ -8,11 +8,11 @@ import pytest
 import torch
 from composing import training_config
 from foreign_models import transformers
+from headscope.conversion.huggingface.classes import CLASSES, find_class, reasons
 
 from headscope.checkpoint import build_model
 from headscope.config import SCHEMAS
 from headscope.config.model import ModelConfig
-from headscope.conversion.huggingface.classes import CLASSES, find_class, reasons
 from headscope.errors import UserError
 
 VOCABULARY = 19

@@ -10,13 +10,13 @@ import pytest
 import torch
 from composing import training_config
 from foreign_models import ROWS, SMALL, assert_same, edit, foreign_model, write_folder
+from headscope.conversion.huggingface import folder as folders
+from headscope.conversion.huggingface.folder import load_folder
 from running import Script
 from safetensors.torch import load_file, save_file
 
 import headscope
 from headscope.config.model import MultiQueryConfig
-from headscope.conversion.huggingface import folder as folders
-from headscope.conversion.huggingface.folder import load_folder
 from headscope.errors import UserError
 
 SHAPES = {

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from headscope.conversion.huggingface.classes.gpt2 import GPT2
 
 import headscope
 from benchmarks.runner import in_fresh_process, process_mib
 from headscope.checkpoint import build_model
-from headscope.conversion.huggingface.classes.gpt2 import GPT2
 from headscope.data.gpt2 import _gpt2_package as gpt2_package
 
 pytestmark = pytest.mark.slow

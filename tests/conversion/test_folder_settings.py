@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from foreign_models import ROWS, edit, foreign_model, transformers, write_folder
+from headscope.conversion.huggingface.folder import load_folder
 from safetensors.torch import load_file, save_file
 
-from headscope.conversion.huggingface.folder import load_folder
 from headscope.errors import UserError
 
 GPT2, NEOX, MPT = "GPT2LMHeadModel", "GPTNeoXForCausalLM", "MptForCausalLM"

@@ -5,11 +5,11 @@ import pytest
 import torch
 from checkpoint_files import configuration
 from conversion.models import saved
+from headscope.conversion.gguf.export import export_gguf
+from headscope.conversion.gguf.fit import architecture
 
 from headscope.config import parse
 from headscope.config.training import TrainConfig
-from headscope.conversion.gguf.export import export_gguf
-from headscope.conversion.gguf.fit import architecture
 from headscope.data.tokenizer import CharTokenizer, bpe, with_vocab_size
 
 RMS = "model/norm=rms model/position=rotary"

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import torch
 from foreign_models import edit, foreign_model, write_folder
+from headscope.conversion.huggingface.folder import load_folder
 from running import Script
 from safetensors.torch import load_file, save_file
 
 from headscope.conversion.convert import import_model
-from headscope.conversion.huggingface.folder import load_folder
 from headscope.errors import UserError
 
 WEIGHTS = "model.safetensors"

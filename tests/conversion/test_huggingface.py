@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 import torch
 from conversion.models import CHOICES, saved
+from headscope.conversion.huggingface import export, proof, reload
+from headscope.conversion.huggingface.export import check_installed, write_model, write_tokenizer
+from headscope.conversion.huggingface.model_card import escaped, model_card
 from running import ROOT
 
 from headscope import checkpoint
 from headscope.conversion.convert import export_model
-from headscope.conversion.huggingface import export, proof, reload
-from headscope.conversion.huggingface.export import check_installed, write_model, write_tokenizer
-from headscope.conversion.huggingface.model_card import escaped, model_card
 from headscope.conversion.imported import write_checkpoint
 from headscope.conversion.loaded import Loaded
 from headscope.data.tokenizer import CharTokenizer

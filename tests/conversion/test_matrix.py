@@ -5,13 +5,13 @@ import dataclasses
 
 import pytest
 import torch
+from headscope.conversion.huggingface.classes import CLASSES
 from running import ROOT
 
 from headscope import checkpoint
 from headscope.cli.conversion_page import BASES, CHANGES, GROUPS, exact_models, page
 from headscope.config import SCHEMAS
 from headscope.config.model import ModelConfig
-from headscope.conversion.huggingface.classes import CLASSES
 
 transformers = pytest.importorskip("transformers")
 

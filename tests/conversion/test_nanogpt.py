@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoint_files import configuration, content, save
+from headscope.conversion.nanogpt.checkpoint import nanogpt_config, read_nanogpt, weight_names
+from headscope.conversion.nanogpt.export import nanogpt_content as nanogpt_content_of
 from running import Script
 
 from headscope import checkpoint
 from headscope.checkpoint import build_model
 from headscope.conversion.convert import export_model, import_model
-from headscope.conversion.nanogpt.checkpoint import nanogpt_config, read_nanogpt, weight_names
-from headscope.conversion.nanogpt.export import nanogpt_content as nanogpt_content_of
 from headscope.conversion.proof import NotEqual
 from headscope.data import tokenizer as tokenizers
 from headscope.errors import UserError

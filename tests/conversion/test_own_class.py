@@ -12,8 +12,8 @@ from types import ModuleType
 import pytest
 import torch
 from conversion.models import CHOICES, saved
-
 from headscope.conversion.huggingface.own_class.source import source_files
+
 from headscope.nn.capture import attention_weights
 
 pytestmark = pytest.mark.slow

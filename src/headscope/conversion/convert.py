@@ -7,13 +7,11 @@ import torch
 
 from headscope.checkpoint import Checkpoint, read
 from headscope.checkpoint.building import build_model
-from headscope.conversion.gguf.export import export_gguf
-from headscope.conversion.huggingface.export import export_huggingface
-from headscope.conversion.huggingface.folder import load_folder
-from headscope.conversion.huggingface.hub import folder_of
+from headscope.conversion.export import export_huggingface
+from headscope.conversion.folder import folder_of, load_folder
+from headscope.conversion.gguf import export_gguf
 from headscope.conversion.imported import write_checkpoint, write_weights
-from headscope.conversion.nanogpt.checkpoint import is_nanogpt, read_nanogpt
-from headscope.conversion.nanogpt.export import export_nanogpt
+from headscope.conversion.nanogpt import export_nanogpt, is_nanogpt, read_nanogpt
 from headscope.errors import UserError
 from headscope.nn import GPT
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from headscope.checkpoint import Checkpoint
-from headscope.conversion.huggingface.export import export_huggingface
+from headscope.conversion.export import export_huggingface
 from headscope.errors import UserError
 from headscope.generation import generate_text, generate_tokens
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from headscope import checkpoint
-from headscope.conversion.huggingface.folder import is_model_folder, load_folder
+from headscope.conversion.folder import is_model_folder, load_folder
 from headscope.conversion.loaded import Loaded
 
 

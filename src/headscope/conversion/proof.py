@@ -1,43 +1,71 @@
-"""Compares an exported model with ours.
+"""Proves that two models compute the same function: their logits on random tokens are equal.
 
-Shapes: B batch, T tokens, V vocab_size.
+Shapes: B batch, T tokens, P compared positions, V vocab_size.
 """
+
+import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from headscope.checkpoint import Checkpoint
+from headscope.nn import GPT
 
 TOLERANCE = 1e-4
 """The largest difference that logits may have. If the largest logit is above 10, the difference may
 be larger in proportion, because float32 has seven digits."""
 
-COMPARED_TOKENS = 64
-"""The most tokens of a sequence that are compared."""
+LONGEST = 2048
+"""The most tokens that are compared, and the longest context of an imported model whose position
+encoding has no table. Causal masks need memory for the square of it."""
 
 
 class NotEqual(Exception):
-    """An exported model does not compute what our model computes. This is a bug in headscope, or in
-    a version of the other tool that is not supported."""
+    """Two models do not compute the same function."""
 
 
-def probe(loaded: Checkpoint) -> tuple[Tensor, list[int]]:
-    """Random tokens (2, T) to compare, with an end of text in the middle, and the prompt of the
-    greedy text."""
-    length = min(COMPARED_TOKENS, loaded.model.block_size)
+def probe(vocab_size: int, length: int, end_of_text: int | None) -> tuple[Tensor, Tensor]:
+    """Random tokens (1, T) over the whole context, with an end of text inside, and the positions
+    (P,) whose logits are compared: the first, the last, and some between them."""
+    length = min(length, LONGEST)
     generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(loaded.tokenizer.vocab_size, (2, length), generator=generator)
-    if length > 2 and loaded.tokenizer.end_of_text is not None:
-        tokens[:, length // 2] = loaded.tokenizer.end_of_text
-    return tokens, tokens[0, : min(8, (length + 1) // 2)].tolist()
+    tokens = torch.randint(vocab_size, (1, length), generator=generator)
+    if length > 2 and end_of_text is not None:
+        tokens[:, length // 2] = end_of_text
+    return tokens, torch.linspace(0, length - 1, min(length, 64)).long()
 
 
-def compare_logits(ours: Tensor, theirs: Tensor) -> float:
-    """The largest difference between logits (B, T, V). Raises NotEqual if it is too large."""
+@torch.no_grad()
+def redraw(gpt: GPT) -> None:
+    """Replaces all parameters by random numbers: gains and biases too. Logits get a deviation of
+    about 5, and some values in each layer are 8 times as large as others, so that a cap or a clip
+    changes the logits."""
+    generator = torch.Generator().manual_seed(0)
+    for name, weight in gpt.named_parameters():
+        if weight.dim() < 2:
+            middle = 0.0 if name.endswith("bias") else 1.0
+            weight.uniform_(middle - 0.5, middle + 0.5, generator=generator)
+        else:
+            size = 5.0 if weight is gpt.head.weight else 0.6
+            weight.normal_(std=size / math.sqrt(weight.size(1)), generator=generator)
+        if name.endswith((".qkv.weight", ".value.weight")):
+            weight[-gpt.attentions[0].head_dim :: 4] *= 8
+
+
+@torch.no_grad()
+def logits(model: Any, tokens: Tensor, positions: Tensor) -> Tensor:
+    """The logits (P, V) of our model, or of a model of transformers, on the CPU."""
+    if isinstance(model, GPT):
+        hidden = model.hidden(tokens.to(model.device))
+        return model.unembed(hidden[:, positions.to(model.device)])[0].cpu()
+    return model(tokens, use_cache=False, logits_to_keep=positions).logits[0]
+
+
+def compare(ours: Tensor, theirs: Tensor) -> float:
+    """The largest difference between two tensors of logits. Raises NotEqual if it is too large."""
     if ours.shape != theirs.shape:
         raise NotEqual(f"logits have shape {tuple(theirs.shape)} instead of {tuple(ours.shape)}")
-    difference = (ours - theirs).abs().max().item()
-    largest = ours.abs().max().item()
+    difference, largest = (ours - theirs).abs().max().item(), ours.abs().max().item()
     if not difference <= TOLERANCE * max(1.0, largest / 10):  # NaN is not equal either
         raise NotEqual(f"logits differ by {difference:.2g}, and the largest is {largest:.2g}")
     return difference

@@ -29,8 +29,8 @@ from transformer_lens.model_bridge.generalized_components import (
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 
 from headscope.checkpoint import Checkpoint
-from headscope.conversion.huggingface.export import OWN_CLASS, own_config, write_tokenizer
-from headscope.conversion.huggingface.own_class.modeling_headscope import (
+from headscope.conversion.export import OWN_CLASS, own_config, write_tokenizer
+from headscope.conversion.own_class.modeling_headscope import (
     HeadscopeConfig,
     HeadscopeForCausalLM,
 )

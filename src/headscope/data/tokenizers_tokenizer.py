@@ -11,16 +11,14 @@ from tokenizers import Tokenizer as Library
 from headscope.data.base_tokenizer import Tokenizer, check_utf8
 from headscope.data.bpe import MAX_VOCAB_SIZE, byte_symbols
 from headscope.data.labels import visible
-from headscope.data.tokenizer_json import check_tokenizer_json, parts_of
 from headscope.errors import UserError, first_line
-from headscope.files import MAX_JSON_BYTES
 
 Result = TypeVar("Result")
 
 
 class TokenizersTokenizer(Tokenizer):
-    """A tokenizer from the text of a `tokenizer.json`: WordPiece, Unigram, or a byte-pair encoding
-    that tiktoken cannot express.
+    """A tokenizer from the text of a `tokenizer.json`, such as WordPiece, Unigram, or a byte-pair
+    encoding.
 
     It encodes like the library, without adding special tokens, and with `encode_special_tokens`: in
     a text, the name of a special token is text. But Unigram and WordLevel find the names of all
@@ -29,27 +27,24 @@ class TokenizersTokenizer(Tokenizer):
     Such a tokenizer may lose text. For example, WordPiece drops the kind of white space, and often
     upper case. So the bytes of the tokens may differ from those of the text.
 
-    Raises UserError if the text is not valid, or has a part that is not allowed (see
-    `tokenizer_json`), or if `end_of_text` is not one of its tokens.
+    Raises UserError if the library refuses the text, or if `end_of_text` is not one of its tokens.
     """
 
     name = "stored"
 
     def __init__(self, text: str, *, end_of_text: Any = None) -> None:
-        content = _parsed(text)
-        try:
-            check_tokenizer_json(content)
-        except UserError as error:
-            raise UserError(f"tokenizer.json cannot be used: {error}") from None
-        # The library gets what was checked, not the text: in a text, a key may occur twice.
+        problem = "tokenizer.json cannot be used"
+        content = guarded(problem, json.loads, text)
+        if not isinstance(content, dict):
+            raise UserError(f"{problem}: it is not a JSON object")
         content |= {"truncation": None, "padding": None}
         self.json = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
-        self.library = _guarded("tokenizer.json cannot be used", Library.from_str, self.json)
+        self.library = guarded(problem, Library.from_str, self.json)
         self.library.encode_special_tokens = True
         self.ids = self.library.get_vocab()
-        self.tokens = max(self.ids.values()) + 1
-        if self.tokens > MAX_VOCAB_SIZE:
-            raise UserError(f"tokenizer.json has a token above {MAX_VOCAB_SIZE:,}")
+        self.tokens = max(self.ids.values(), default=-1) + 1
+        if not 0 < self.tokens <= MAX_VOCAB_SIZE:
+            raise UserError(f"{problem}: its tokens are not numbered below {MAX_VOCAB_SIZE:,}")
         self.vocab_size = self.tokens
         self.names = [""] * self.tokens
         for name, number in self.ids.items():
@@ -57,12 +52,12 @@ class TokenizersTokenizer(Tokenizer):
         if end_of_text is not None and (
             type(end_of_text) is not int or not 0 <= end_of_text < self.tokens
         ):
-            raise UserError(f"tokenizer.json has no end-of-text token {str(end_of_text)[:80]}")
+            raise UserError(f"{problem}: it has no end-of-text token {str(end_of_text)[:80]}")
         self.end_of_text = end_of_text
         added = self.library.get_added_tokens_decoder()
         special = {number for number, token in added.items() if token.special}
-        decoders = list(parts_of(content.get("decoder"), "decoder"))
-        write = _writer(self.library, decoders)
+        decoders = parts_of(content.get("decoder"))
+        write = writer(self.library, decoders)
         self._bytes = [
             b"" if number in special or not name else write(name)
             for number, name in enumerate(self.names)
@@ -76,7 +71,7 @@ class TokenizersTokenizer(Tokenizer):
         return other
 
     def encode(self, text: str) -> np.ndarray:
-        [encoded] = _guarded(
+        [encoded] = guarded(
             "the tokenizer cannot encode this text",
             self.library.encode_batch_fast,
             [text],
@@ -93,7 +88,7 @@ class TokenizersTokenizer(Tokenizer):
 
     def decode(self, tokens: Iterable[int]) -> str:
         known = [number for token in tokens if self.token_bytes(number := int(token))]
-        return _guarded("the tokenizer cannot decode its tokens", self.library.decode, known)
+        return guarded("the tokenizer cannot decode its tokens", self.library.decode, known)
 
     def labels(self, tokens: Sequence[int]) -> list[str]:
         """As in the base class. The labels of WordPiece are the names of the tokens, such as ##ing,
@@ -108,16 +103,7 @@ class TokenizersTokenizer(Tokenizer):
         return state | {"vocab_size": self.vocab_size} if padded else state
 
 
-def _parsed(text: str) -> Any:
-    if len(text) > MAX_JSON_BYTES:
-        raise UserError(f"tokenizer.json has more than {MAX_JSON_BYTES:,} characters")
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"tokenizer.json is not JSON: {first_line(error)}") from None
-
-
-def _guarded(problem: str, function: Callable[..., Result], *values: Any, **options: Any) -> Result:
+def guarded(problem: str, function: Callable[..., Result], *values: Any, **options: Any) -> Result:
     """Calls a function of the library. Raises UserError if it fails, also if its Rust code panics:
     then it raises an exception that is not an `Exception`."""
     try:
@@ -128,20 +114,28 @@ def _guarded(problem: str, function: Callable[..., Result], *values: Any, **opti
         raise
 
 
-def _writer(library: Library, decoders: list[dict[str, Any]]) -> Callable[[str], bytes]:
+def parts_of(decoder: Any) -> list[dict[str, Any]]:
+    """The decoder of a `tokenizer.json`, or the items of a `Sequence`. The library has checked
+    it."""
+    if decoder is None:
+        return []
+    if decoder["type"] != "Sequence":
+        return [decoder]
+    return [part for item in decoder["decoders"] for part in parts_of(item)]
+
+
+def writer(library: Library, decoders: list[dict[str, Any]]) -> Callable[[str], bytes]:
     """A function that maps the name of a token to the bytes that the decoder writes for the token
     in the middle of a text."""
     kinds = [part["type"] for part in decoders]
     if "ByteLevel" in kinds:
         byte_of = {symbol: value for value, symbol in enumerate(byte_symbols())}
-
-        def from_symbols(name: str) -> bytes:
-            values = [byte_of.get(symbol) for symbol in name]
-            if None in values:  # an added token, which is not written in symbols
-                return name.encode()
-            return bytes(value for value in values if value is not None)
-
-        return from_symbols
+        # The name of an added token is not written in symbols.
+        return lambda name: (
+            bytes(byte_of[symbol] for symbol in name)
+            if byte_of.keys() >= set(name)
+            else name.encode()
+        )
     if kinds == ["BPEDecoder"]:  # it does not write the space after the last token
         suffix = str(decoders[0].get("suffix", "</w>"))
         return lambda name: name.replace(suffix, " ").encode()
@@ -155,7 +149,7 @@ def _writer(library: Library, decoders: list[dict[str, Any]]) -> Callable[[str],
         if library.decoder is None:  # the library joins the tokens with spaces
             return f" {name}".encode()
         problem = f"the decoder of tokenizer.json cannot write {name[:80]!r}"
-        text = _guarded(problem, library.decoder.decode, ["a", name])
+        text = guarded(problem, library.decoder.decode, ["a", name])
         return text.removeprefix("a").encode()
 
     return after_a_token

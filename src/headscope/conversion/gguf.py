@@ -1,12 +1,13 @@
 """Writes a checkpoint as a GGUF file, the format of llama.cpp: convert.py to=gguf.
 
-The names of the fields are those of the package gguf.
+A model fits an architecture of llama.cpp if the class of transformers with this architecture
+computes the same function. The names of the fields and tensors are those of the package gguf.
 """
 
-import copy
 import errno
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,38 @@ import torch
 from torch import Tensor
 
 from headscope.checkpoint import Checkpoint
-from headscope.config.model import AlibiConfig, RotaryConfig
-from headscope.conversion.gguf.fit import architecture
-from headscope.conversion.gguf.weights import FUSED, gguf_weights
-from headscope.conversion.huggingface.tokenizer_files import tokenizer_files
+from headscope.config.model import (
+    AlibiConfig,
+    GeluConfig,
+    GeluTanhConfig,
+    LayerNormConfig,
+    ModelConfig,
+    ReluSquaredConfig,
+    RotaryConfig,
+    SwiGluConfig,
+)
+from headscope.conversion.exact import converted, find_class, words
+from headscope.conversion.folder import require_transformers, transformers_for
 from headscope.conversion.new_folder import new_folder
 from headscope.conversion.proof import NotEqual
+from headscope.conversion.standard_form import standard_form
+from headscope.conversion.tokenizer_files import tokenizer_files
 from headscope.data.tokenizer import END_OF_TEXT
 from headscope.errors import UserError
 from headscope.terminal import printable
+
+ARCHITECTURES = {
+    "GPT2LMHeadModel": "GPT2",
+    "GPTNeoXForCausalLM": "GPTNEOX",
+    "MptForCausalLM": "MPT",
+    "LlamaForCausalLM": "LLAMA",
+    "ArceeForCausalLM": "ARCEE",
+    "Qwen3ForCausalLM": "QWEN3",
+}
+"""The name in the package gguf of the architecture of each class of transformers."""
+
+PAIRS_ADJACENT = ("LLAMA", "ARCEE")
+"""They rotate the pairs of dimensions (2i, 2i + 1). The others rotate (i, i + D / 2)."""
 
 ALIBI_BIAS = 8.0
 """With this value of max_alibi_bias, the slopes of llama.cpp are those of `alibi_slopes`."""
@@ -36,26 +60,82 @@ def export_gguf(loaded: Checkpoint, output: Path) -> list[str]:
     Raises UserError if llama.cpp has no architecture that fits the model, or no tokenizer that fits
     its tokenizer. Raises NotEqual if the file, read again, has other weights.
     """
+    require_transformers("to=gguf")
     if find_spec("gguf") is None:
         raise UserError("to=gguf needs the package gguf: pip install -e '.[gguf]'")
-    name, reason = architecture(loaded.config.model)
-    if name is None:
-        raise UserError(f"to=gguf: {reason}; use to=huggingface or to=safetensors")
     if loaded.tokenizer.name not in ("bpe", "gpt2"):
         raise UserError(
             f"to=gguf: llama.cpp has no tokenizer={loaded.tokenizer.name}, only byte-level BPE "
             "(tokenizer=bpe or gpt2); use to=huggingface or to=safetensors"
         )
-    weights = gguf_weights(copy.deepcopy(loaded.model).cpu(), name)
+    with transformers_for(output):
+        architecture, weights = fitting(loaded)
     with new_folder(output) as folder:
-        write(loaded, name, weights, folder / "model.gguf")
-        check(folder / "model.gguf", name, weights)
+        write(loaded, architecture, weights, folder / "model.gguf")
+        check(folder / "model.gguf", architecture, weights)
     return [
         f"Checked: model.gguf was read again, and its {len(weights)} tensors are equal. llama.cpp "
         "was not run.",
-        f"Written: {output}/model.gguf (architecture {name}). To run it:",
+        f"Written: {output}/model.gguf (architecture {architecture}). To run it:",
         f"  llama-cli --model {output}/model.gguf --prompt 'My fellow citizens' --no-conversation",
     ]
+
+
+def fitting(loaded: Checkpoint) -> tuple[str, dict[str, Tensor]]:
+    """The architecture in llama.cpp that computes the function of the model, and its tensors, with
+    axes in PyTorch's order. Raises UserError if there is none."""
+    import gguf
+
+    gpt, model = loaded.model, loaded.config.model
+    provable = as_in_transformers(model)
+    found = None if provable is None else find_class(gpt, provable)
+    if provable is None or found is None:
+        raise UserError(
+            f"to=gguf: no architecture of llama.cpp computes this model ({words(model)}): with "
+            "LayerNorm it has model/activation=gelu_tanh, with RMSNorm swiglu or relu_squared; "
+            "use to=huggingface or to=safetensors"
+        )
+    kind, layer = gguf.MODEL_ARCH[ARCHITECTURES[found.name]], gpt.attentions[0]
+    weights: dict[str, Tensor] = {}
+    for name, weight in standard_form(gpt, provable)[1].items():
+        theirs = [found.head] if name == "head.weight" else found.counterpart(name)
+        parts = [weight]
+        if len(theirs) == 3:
+            q, k, v = weight.split(
+                [n * layer.head_dim for n in (layer.heads, *[layer.kv_heads] * 2)]
+            )
+            if kind.name in PAIRS_ADJACENT:
+                q, k = pairs_adjacent(q, layer.head_dim), pairs_adjacent(k, layer.head_dim)
+            parts = [q, k, v]
+        weights |= zip(theirs, parts, strict=True)
+    # Biases that ours does not have are zeros, and gains ones.
+    weights = {**found.parameters(converted(found, gpt, provable)[1]), **weights}
+    if kind.name == "GPTNEOX":
+        weights.setdefault(found.head, gpt.head.weight)  # llama.cpp needs it, even if it is tied
+    names = gguf.get_tensor_name_map(kind, len(gpt.blocks))
+    return gguf.MODEL_ARCH_NAMES[kind], {
+        str(names.get_name(name, (".weight", ".bias"))): weight.detach().cpu().float().contiguous()
+        for name, weight in weights.items()
+    }
+
+
+def as_in_transformers(model: ModelConfig) -> ModelConfig | None:
+    """The model that a class of transformers must compute, so that its architecture in llama.cpp
+    computes `model`. With LayerNorm, llama.cpp computes GELU with tanh where transformers computes
+    it exactly. None if llama.cpp has no such feed-forward network."""
+    if isinstance(model.norm, LayerNormConfig):
+        tanh = isinstance(model.activation, GeluTanhConfig)
+        return replace(model, activation=GeluConfig()) if tanh else None
+    if isinstance(model.feed_forward, SwiGluConfig):
+        return model
+    return model if isinstance(model.activation, ReluSquaredConfig) and not model.bias else None
+
+
+def pairs_adjacent(rows: Tensor, head_dim: int) -> Tensor:
+    """Queries or keys (H D, ...), with the dimensions i and i + D / 2 of each head next to each
+    other."""
+    order = torch.arange(head_dim).view(2, -1).T.flatten()
+    return rows.unflatten(0, (-1, head_dim))[:, order].flatten(0, 1)
 
 
 def write(loaded: Checkpoint, name: str, weights: Mapping[str, Tensor], path: Path) -> None:
@@ -98,7 +178,8 @@ def add_model(writer: Any, loaded: Checkpoint, name: str) -> None:
     writer.add_key_length(layer.head_dim)
     writer.add_value_length(layer.head_dim)
     eps = block.attention_norm.eps
-    (writer.add_layer_norm_eps if name in FUSED else writer.add_layer_norm_rms_eps)(eps)
+    layer_norm = isinstance(model.norm, LayerNormConfig)
+    (writer.add_layer_norm_eps if layer_norm else writer.add_layer_norm_rms_eps)(eps)
     if name == "gptneox":
         writer.add_parallel_residual(False)
     if isinstance(model.position, AlibiConfig):

@@ -1,0 +1,223 @@
+"""Writes a checkpoint as a folder that transformers opens: convert.py to=huggingface.
+
+The folder has a class of transformers that computes the same function, if there is one. Otherwise
+it has our own class, with its source. Each export is opened in a new process and compared before it
+gets its name.
+
+Shapes: T tokens, P compared positions, V vocab_size.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from headscope.checkpoint import Checkpoint
+from headscope.config.model import ModelConfig
+from headscope.conversion.classes import HuggingFaceClass
+from headscope.conversion.exact import converted, find_class
+from headscope.conversion.folder import require_transformers, transformers_for
+from headscope.conversion.model_card import model_card
+from headscope.conversion.new_folder import new_folder
+from headscope.conversion.own_class.source import source_files
+from headscope.conversion.proof import TOLERANCE, NotEqual, compare, logits, probe
+from headscope.conversion.tokenizer_files import CONFIG, tokenizer_files
+from headscope.conversion.weights_file import save_weights, write_json
+from headscope.files import write_atomically
+from headscope.stop import on_stop, temporary_folder
+
+OWN_CLASS = "HeadscopeForCausalLM"
+
+RELOAD = Path(__file__).with_name("reload.py")
+"""Is run in a new process, and never imported, because it must not import headscope."""
+
+NEW_TOKENS = 16
+"""The most tokens that both models generate."""
+
+
+def export_huggingface(loaded: Checkpoint, output: Path) -> list[str]:
+    """Writes `loaded` to the new folder `output`. Returns lines to print.
+
+    Raises UserError if transformers is missing. Raises NotEqual, and leaves no files, if
+    transformers computes other logits or another text than our model.
+    """
+    require_transformers("to=huggingface")
+    with transformers_for(output):
+        theirs = find_class(loaded.model, loaded.config.model)
+    with new_folder(output) as folder:
+        write_model(loaded, folder, theirs)
+        write_tokenizer(loaded, folder)
+        sentence, text = prove(folder, loaded, own_class=theirs is None)
+        card = model_card(
+            loaded, load=loading_code("path/to/this/folder", theirs), checked=sentence
+        )
+        write_atomically(folder / "README.md", card)
+    return [
+        sentence,
+        f"Random tokens and their greedy continuation: {text!r}",
+        f"Written: {output}/ ({OWN_CLASS if theirs is None else theirs.name}). To load it:",
+        *(f"  {line}" for line in loading_code(str(output), theirs).splitlines()),
+    ]
+
+
+def write_model(loaded: Checkpoint, folder: Path, theirs: HuggingFaceClass | None) -> None:
+    """Writes the weights, the configurations and, for our own class, its source to `folder`.
+    `theirs` is the class of transformers, or None for our own class."""
+    model, end = loaded.config.model, loaded.tokenizer.end_of_text
+    if theirs is None:
+        config = own_config(model, vocab_size=loaded.tokenizer.vocab_size, end_of_text=end)
+        state = {f"model.{name}": weight for name, weight in loaded.model.state_dict().items()}
+        if model.tied_head:
+            del state["model.head.weight"]
+        for name, source in source_files().items():
+            write_atomically(folder / name, source)
+    else:
+        config, filled = converted(theirs, loaded.model, model)
+        state = theirs.parameters(filled)
+    ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), end)
+    config |= ends
+    write_json(
+        folder / "config.json", {k: v for k, v in config.items() if k not in ends or v is not None}
+    )
+    write_json(folder / "generation_config.json", {} if end is None else ends)
+    save_weights(state, folder / "model.safetensors")
+
+
+def own_config(model: ModelConfig, *, vocab_size: int, end_of_text: int | None) -> dict[str, Any]:
+    """The content of config.json for our own class."""
+    module = "modeling_headscope"
+    return {
+        "architectures": [OWN_CLASS],
+        "auto_map": {
+            "AutoConfig": f"{module}.HeadscopeConfig",
+            "AutoModelForCausalLM": f"{module}.{OWN_CLASS}",
+        },
+        "model_type": "headscope",
+        "dtype": "float32",
+        "vocab_size": vocab_size,
+        "end_of_text": end_of_text,
+        "tie_word_embeddings": model.tied_head,
+        "model": asdict(model),
+    }
+
+
+def write_tokenizer(loaded: Checkpoint, folder: Path) -> None:
+    """Writes the files of the tokenizer to `folder`, with the context length of the model, which
+    not all classes have in config.json."""
+    files = tokenizer_files(loaded.tokenizer)
+    config = json.loads(files[CONFIG]) | {"model_max_length": loaded.model.block_size}
+    files[CONFIG] = json.dumps(config, indent=2)
+    for name, content in files.items():
+        write_atomically(folder / name, content)
+
+
+def loading_code(folder: str, theirs: HuggingFaceClass | None) -> str:
+    """The Python code that opens the folder."""
+    path = json.dumps(folder, ensure_ascii=False)
+    arguments = path if theirs else f"{path}, trust_remote_code=True"
+    return (
+        "from transformers import AutoModelForCausalLM, AutoTokenizer\n"
+        f"model = AutoModelForCausalLM.from_pretrained({arguments})\n"
+        f"tokenizer = AutoTokenizer.from_pretrained({arguments})"
+    )
+
+
+# --- the proof in a new process ---
+
+
+def prove(folder: Path, loaded: Checkpoint, *, own_class: bool) -> tuple[str, str]:
+    """Opens `folder` with transformers in a new process, and compares it with `loaded`. Only if
+    `own_class`, transformers may run the code in the folder. Returns a sentence that says what was
+    compared, and the greedy text.
+
+    Raises NotEqual if the folder cannot be opened, or if the results differ.
+    """
+    gpt, tokenizer = loaded.model, loaded.tokenizer
+    tokens, positions = probe(gpt.vocab_size, gpt.block_size, tokenizer.end_of_text)
+    prompt = tokens[0, : min(8, (tokens.size(1) + 1) // 2)].tolist()
+    text = tokenizer.decode(tokens[0, :64].tolist())
+    new_tokens = min(NEW_TOKENS, gpt.block_size - len(prompt))
+    request = {
+        "own_class": own_class,
+        "tokens": tokens.tolist(),
+        "positions": positions.tolist(),
+        "prompt": prompt,
+        "new_tokens": new_tokens,
+        "text": text,
+    }
+    with temporary_folder() as work:
+        (work / "request.json").write_text(json.dumps(request), encoding="utf-8")
+        run_reload(folder, work)
+        results = json.loads((work / "results.json").read_text(encoding="utf-8"))
+        theirs = load_file(work / "logits.safetensors")["logits"]
+    if results["problems"]:
+        raise NotEqual(f"transformers reports {'; '.join(results['problems'])}")
+    difference = compare(logits(gpt, tokens, positions), theirs)
+    check_greedy(loaded, prompt, results["generated"], new_tokens)
+    greedy = tokenizer.decode(results["generated"])
+    if results["decoded"] != greedy:
+        raise NotEqual(f"the tokenizer decodes {greedy[:80]!r} as {results['decoded'][:80]!r}")
+    if results["encoded"] != tokenizer.encode(text).tolist():
+        raise NotEqual(f"the tokenizer encodes {text[:80]!r} as {results['encoded'][:20]}...")
+    return (
+        f"In a new process, {results['class']} of transformers {results['version']} gave the same "
+        f"greedy text as headscope, and logits that differ by at most {difference:.1e} at "
+        f"{len(positions)} of {tokens.size(1)} random tokens."
+    ), greedy
+
+
+def run_reload(folder: Path, work: Path) -> None:
+    """Runs reload.py in a new process. Raises NotEqual if it fails."""
+    environment = {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "HF_MODULES_CACHE": str(work / "modules"),
+        "PYTHONIOENCODING": "utf-8",
+        "TRANSFORMERS_VERBOSITY": "error",
+    }
+    command = [sys.executable, "-P", str(RELOAD), str(folder.absolute()), str(work)]
+    with (
+        subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.PIPE,  # reload.py ends when this process ends
+            stdout=subprocess.DEVNULL,
+            stderr=(work / "errors").open("wb"),
+        ) as process,
+        on_stop(process.kill),
+    ):
+        try:
+            process.wait()
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode:
+        lines = (work / "errors").read_text(errors="replace").strip().splitlines() or ["no message"]
+        raise NotEqual(f"transformers cannot open the exported folder: {lines[-1][:500]}")
+
+
+@torch.no_grad()
+def check_greedy(
+    loaded: Checkpoint, prompt: list[int], generated: list[int], new_tokens: int
+) -> None:
+    """Raises NotEqual unless each new token in `generated` has the highest logit of our model. Of
+    two logits that are equal within the tolerance, either may be chosen. The text may end early
+    with an end of text."""
+    count = len(generated) - len(prompt)
+    ended = count > 0 and generated[-1] == loaded.tokenizer.end_of_text
+    if generated[: len(prompt)] != prompt or not (count == new_tokens or ended):
+        raise NotEqual(f"greedy sampling gives {count} tokens instead of {new_tokens}")
+    if count:
+        tokens = torch.tensor([generated], device=loaded.model.device)
+        ours = loaded.model(tokens)[0, len(prompt) - 1 : -1]
+        gap = (ours.amax(dim=1) - ours.gather(1, tokens[0, len(prompt) :, None])[:, 0]).max().item()
+        if not gap <= 2 * TOLERANCE * max(1.0, ours.abs().max().item() / 10):
+            raise NotEqual(
+                f"greedy sampling chooses a token whose logit is {gap:.2g} below the highest"
+            )

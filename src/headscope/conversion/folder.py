@@ -1,0 +1,249 @@
+"""Opens a model in a Hugging Face folder with transformers, and proves that ours is the same
+function. Code in the folder is never run."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headscope.checkpoint.building import WithoutInitialization, build_model
+from headscope.checkpoint.file import is_finite
+from headscope.config.model import LearnedConfig, ModelConfig
+from headscope.config.parse import short
+from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit
+from headscope.conversion.imported import imported_config
+from headscope.conversion.loaded import Loaded
+from headscope.conversion.proof import LONGEST, NotEqual, compare, logits, probe, redraw
+from headscope.conversion.settings import Settings
+from headscope.conversion.tokenizer_in import read_tokenizer
+from headscope.errors import UserError, first_line
+from headscope.files import parse_json
+from headscope.nn import GPT
+
+HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
+
+HUB_FILES = ["*.json", "*.safetensors", "merges.txt", "vocab.txt", "*.model"]
+"""The files that are downloaded from the hub: settings, weights and tokenizer, but no code."""
+
+REFUSED = ("quantization_config", "transformers_weights")
+"""Entries of config.json with which transformers would load other files or other weights."""
+
+SAFE: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
+
+
+def require_transformers(key: str) -> None:
+    """Raises UserError if transformers, which `key` needs, is not installed."""
+    if find_spec("transformers") is None:
+        raise UserError(f"{key} needs the package transformers: pip install -e '.[huggingface]'")
+
+
+def is_model_folder(path: Path) -> bool:
+    """Whether `path` is a folder with a config.json, as transformers writes it."""
+    return path.is_dir() and (path / "config.json").exists()
+
+
+def folder_of(source: str) -> Path:
+    """The local folder of the model `source`. The files of a model on the hub are downloaded to the
+    hub's cache. Raises UserError if there is no such folder, or if the download fails."""
+    path = Path(source)
+    if path.is_dir():
+        return path
+    if path.exists() or path.is_symlink():
+        raise UserError(
+            f"source={source} is a file: name the folder of a Hugging Face model, or a "
+            "checkpoint of nanoGPT, which ends in .pt"
+        )
+    if not HUB_NAME.fullmatch(source) or ".." in source:
+        raise UserError(f"source={source} does not exist: name a folder or a model on the hub")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(source, allow_patterns=HUB_FILES))
+    # OSError: no network, or no such model. ValueError: not a name, or nothing in the cache.
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"source={source} is not a folder here, and could not be downloaded from the hub "
+            f"({type(error).__name__}): {first_line(error)[:200]}"
+        ) from error
+
+
+def load_folder(folder: Path, *, block_size: int | None = None) -> Loaded:
+    """The model in a Hugging Face folder, on the CPU, in evaluation mode and float32.
+
+    `block_size` is a shorter context length than that of the model. By default it is the same, but
+    at most `LONGEST` if the position encoding has no table.
+
+    Raises UserError if transformers is missing or cannot open the folder, or if headscope does not
+    compute the same function as the model.
+    """
+    require_transformers(f"source={folder}")
+    raw = read_config(folder)
+    theirs = class_of(raw, folder)
+    with transformers_for(folder):
+        from transformers import AutoConfig
+
+        settings = Settings(AutoConfig.from_pretrained(folder, **SAFE), raw)
+    try:
+        gpt, model = proven_architecture(theirs, settings, block_size)
+        with transformers_for(folder):
+            tokenizer = read_tokenizer(folder, rows=gpt.vocab_size)
+            load_weights(folder, theirs, gpt, tokenizer.end_of_text)
+    except (Unfit, NotEqual) as error:
+        unread = settings.unread()
+        raise UserError(
+            f"{folder}: headscope cannot express this {theirs.name}: {error}"
+            + (f"; config.json has {unread}" if unread else "")
+        ) from None
+    except UserError as error:
+        raise UserError(f"{folder}: {str(error).removeprefix(f'{folder}: ')}") from None
+    if block_size is not None and block_size < gpt.block_size:
+        gpt, model = shorter(gpt, model, block_size)
+    return Loaded(
+        path=folder,
+        model=gpt,
+        tokenizer=tokenizer,
+        config=imported_config(model, tokenizer, name=folder.absolute().name),
+        step=0,
+        precision="32-true",
+    )
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The content of config.json. Raises UserError if transformers would load anything else than
+    the folder's model in full precision."""
+    try:
+        raw = parse_json(folder / "config.json")
+    except FileNotFoundError:
+        raise UserError(
+            f"{folder} has no config.json: it is not a folder of a Hugging Face model; a run of "
+            "headscope is converted with checkpoint= and to="
+        ) from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder} cannot be read: {error}") from None
+    if not isinstance(raw, dict):
+        raise UserError(f"{folder}/config.json is not a JSON object")
+    if (folder / "adapter_config.json").exists():
+        raise UserError(
+            f"{folder} has an adapter (adapter_config.json): merge it into its model with "
+            "merge_and_unload() of peft, and save the result"
+        )
+    for key in REFUSED:
+        if raw.get(key) is not None:
+            raise UserError(
+                f"{folder}: config.json has {key}={short(raw[key])}: headscope reads weights in "
+                "full precision from model.safetensors only; load the model with transformers and "
+                "save it again in float32"
+            )
+    return raw
+
+
+def class_of(raw: dict[str, Any], folder: Path) -> HuggingFaceClass:
+    """The class of the model with this config.json. Raises UserError if it is not in `CLASSES`."""
+    kind = raw.get("model_type")
+    if kind == "headscope":
+        raise UserError(
+            f"{folder} is an export of our own class for transformers: use the checkpoint that it "
+            "came from"
+        )
+    found = next((each for each in CLASSES if each.model_type == kind), None)
+    if found is None:
+        code = "; the code in the folder is not run" if "auto_map" in raw else ""
+        raise UserError(
+            f"{folder}: config.json has model_type={short(kind)}, which headscope cannot read"
+            f"{code}; it reads {', '.join(each.model_type for each in CLASSES)}"
+        )
+    return found
+
+
+def proven_architecture(
+    theirs: HuggingFaceClass, settings: Settings, block_size: int | None
+) -> tuple[GPT, ModelConfig]:
+    """Our model with the sizes and settings of theirs, and random weights. Raises NotEqual unless
+    both compute the same function with these weights."""
+    drawn = theirs.build(settings.config)
+    model = theirs.read(settings, set(theirs.parameters(drawn)))
+    model.tied_head = theirs.is_tied(drawn)
+    if block_size is not None and not 1 <= block_size <= model.block_size:
+        raise UserError(
+            f"block_size={block_size} must be from 1 to {model.block_size}, the context length of "
+            "the model"
+        )
+    if not isinstance(model.position, LearnedConfig):
+        model.block_size = block_size or min(model.block_size, LONGEST)
+    with WithoutInitialization():
+        gpt = build_model(model, vocab_size=drawn.get_input_embeddings().weight.size(0)).eval()
+    redraw(gpt)
+    theirs.fill(drawn, gpt, model)
+    theirs.copy_to_ours(drawn, gpt)  # some parameters of ours cannot have any value
+    prove(gpt, drawn, None)
+    return gpt, model
+
+
+def load_weights(folder: Path, theirs: HuggingFaceClass, gpt: GPT, end_of_text: int | None) -> None:
+    """Copies the weights in the folder to `gpt`. Raises UserError if they are not complete or not
+    finite, and NotEqual unless both models give the same logits."""
+    import transformers
+
+    opened: Any = getattr(transformers, theirs.name).from_pretrained(
+        folder,
+        use_safetensors=True,
+        dtype=torch.float32,
+        attn_implementation="eager",
+        output_loading_info=True,
+        **SAFE,
+    )
+    loaded, problems = opened
+    if wrong := {kind: sorted(map(str, names)) for kind, names in problems.items() if names}:
+        kind, names = next(iter(wrong.items()))
+        raise UserError(f"the weights do not fit config.json: {kind} {short(names[0])}")
+    theirs.copy_to_ours(loaded, gpt)
+    for name, weight in gpt.named_parameters():
+        if not is_finite(weight):
+            raise UserError(f"the weights have values that are NaN or infinite, in our {name}")
+    prove(gpt, loaded.eval(), end_of_text)
+
+
+def prove(gpt: GPT, theirs: Any, end_of_text: int | None) -> None:
+    """Raises NotEqual unless both models give the same logits over the whole context."""
+    tokens, positions = probe(gpt.vocab_size, gpt.block_size, end_of_text)
+    compare(logits(gpt, tokens, positions), logits(theirs, tokens, positions))
+
+
+def shorter(gpt: GPT, model: ModelConfig, block_size: int) -> tuple[GPT, ModelConfig]:
+    """The same model with a shorter table of positions."""
+    weights = gpt.state_dict()
+    weights["position.table.weight"] = weights["position.table.weight"][:block_size]
+    model = replace(model, block_size=block_size)
+    with WithoutInitialization():
+        cut = build_model(model, vocab_size=gpt.vocab_size).eval()
+    cut.load_state_dict(weights)
+    return cut, model
+
+
+@contextmanager
+def transformers_for(folder: Path) -> Iterator[None]:
+    """Keeps transformers quiet, and turns its errors, which can be of any type for a damaged
+    folder, into one line."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    except (UserError, Unfit, NotEqual, MemoryError):
+        raise
+    except Exception as error:
+        raise UserError(
+            f"{folder}: transformers cannot open this model ({type(error).__name__}): "
+            f"{first_line(error)[:300]}"
+        ) from error
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()

@@ -1,1 +1,0 @@
-"""Files of llama.cpp."""

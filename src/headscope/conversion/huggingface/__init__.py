@@ -1,1 +1,0 @@
-"""Models of transformers: opens their folders, and writes folders that transformers opens."""

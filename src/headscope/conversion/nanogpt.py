@@ -1,0 +1,274 @@
+"""Reads and writes checkpoints of nanoGPT (https://github.com/karpathy/nanoGPT), whose model is
+GPT-2 with exact GELU.
+
+nanoGPT's `sample.py` finds the tokens in a file `meta.pkl`. If there is none, it uses GPT-2's.
+"""
+
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headscope.checkpoint import Checkpoint, build_model
+from headscope.checkpoint.building import WithoutInitialization, check_shapes
+from headscope.checkpoint.file import is_finite
+from headscope.config.model import (
+    GeluConfig,
+    LayerNormConfig,
+    LearnedConfig,
+    ModelConfig,
+    MultiHeadConfig,
+)
+from headscope.conversion.classes import GPT2, SAME, Transform, Unfit
+from headscope.conversion.exact import converted, find_class, words
+from headscope.conversion.new_folder import new_folder
+from headscope.conversion.proof import compare, logits, probe
+from headscope.conversion.weights_file import save_torch
+from headscope.data.base_tokenizer import Tokenizer
+from headscope.data.char_tokenizer import CharTokenizer
+from headscope.data.text_file import text_chunks
+from headscope.data.tokenizer import char, gpt2, with_vocab_size
+from headscope.errors import UserError
+from headscope.nn import GPT
+
+GPT2_SIZES = (50257, 50304)
+"""The sizes of GPT-2's vocabulary: its tokens, and the next multiple of 64, to which nanoGPT pads
+the embedding."""
+
+SIZES = ("block_size", "n_embd", "n_layer", "n_head")
+"""The names of the sizes in nanoGPT's model_args, in the order of `nanogpt_config`."""
+
+COMPILED = "_orig_mod."
+"""The prefix that torch.compile adds to the names of weights."""
+
+
+class NanoGPT(GPT2):
+    """nanoGPT's model, with the names of GPT-2's parameters, and linear layers that are not
+    transposed. It has all biases or none. `build` returns a model of ours: a test compares it with
+    nanoGPT's equations."""
+
+    name = "nanoGPT"
+
+    def entries(self, gpt: GPT, config: ModelConfig) -> dict[str, Any]:
+        layer, norm = gpt.attentions[0], gpt.norm
+        fits = (
+            layer.heads == layer.kv_heads
+            and layer.heads * layer.head_dim == layer.embed_dim
+            and norm.eps == 1e-5
+            and config.tied_head
+            and isinstance(config.activation, GeluConfig)
+        )
+        super().entries(gpt, config)  # raises Unfit if another part is not GPT-2's
+        if not fits:
+            raise Unfit("another size or part")
+        return {
+            "n_layer": len(gpt.blocks),
+            "n_head": layer.heads,
+            "n_embd": layer.embed_dim,
+            "block_size": gpt.block_size,
+            "bias": config.bias or config.qkv_bias,
+            "vocab_size": gpt.vocab_size,
+            "dropout": config.dropout,
+        }
+
+    def build(self, config: Any) -> GPT:
+        model = nanogpt_config(*(config[key] for key in SIZES), bias=config["bias"])
+        with WithoutInitialization():
+            return build_model(model, vocab_size=config["vocab_size"]).eval()
+
+    def parameters(self, theirs: Any) -> dict[str, Any]:
+        return dict(theirs.named_parameters())
+
+    def counterpart(self, ours: str) -> list[str]:
+        return [ours]
+
+    def transform(self, ours: str, gpt: GPT) -> Transform:
+        return SAME
+
+    def name_in_file(self, ours: str) -> str:
+        return "lm_head.weight" if ours == "head.weight" else super().counterpart(ours)[0]
+
+
+def nanogpt_config(
+    block_size: int, embed_dim: int, layers: int, heads: int, *, bias: bool, dropout: float = 0.0
+) -> ModelConfig:
+    """The configuration of a model that nanoGPT has."""
+    return ModelConfig(
+        block_size=block_size,
+        embed_dim=embed_dim,
+        layers=layers,
+        heads=heads,
+        kv_heads=None,
+        head_dim=None,
+        dropout=dropout,
+        bias=bias,
+        qkv_bias=bias,
+        tied_head=True,
+        scale_embedding=False,
+        ngrams=1,
+        ngram_buckets=8192,
+        logit_cap=None,
+        attention=MultiHeadConfig(scale=None, qk_norm=False, out_proj=True),
+        position=LearnedConfig(),
+        norm=LayerNormConfig(eps=1e-5),
+        activation=GeluConfig(),
+    )
+
+
+# --- in ---
+
+
+def is_nanogpt(path: Path) -> bool:
+    """Whether the name of a file looks like a nanoGPT checkpoint, such as ckpt.pt."""
+    return path.suffix == ".pt" and path.is_file()
+
+
+def read_nanogpt(
+    path: Path, text: Path | None, block_size: int | None = None
+) -> tuple[ModelConfig, dict[str, Tensor], Tokenizer, int]:
+    """The model, the weights, the tokenizer and the training step of a nanoGPT checkpoint.
+
+    `text` is the file that a model of characters was trained on: the tokens are its characters.
+    Without it, the model must have GPT-2's tokens. `block_size` shortens the context length.
+
+    Raises UserError if the file is damaged or not a nanoGPT checkpoint, or if the characters do not
+    fit the model.
+    """
+    config, weights, step = read_model(path)
+    vocab_size = len(weights["embedding.weight"])
+    if block_size is not None:
+        if not 1 <= block_size <= config.block_size:
+            raise UserError(f"block_size={block_size} must be from 1 to {config.block_size}")
+        config.block_size = block_size
+        table = "position.table.weight"
+        weights[table] = weights[table][:block_size].clone()
+    if text is None and vocab_size not in GPT2_SIZES:
+        raise UserError(
+            f"{path} has {vocab_size} tokens, which are not GPT-2's: give text=, the file "
+            "that the model was trained on, whose characters are its tokens"
+        )
+    if text is None:
+        return config, weights, with_vocab_size(gpt2([]), vocab_size), step
+    alphabet = char(text_chunks(text)).alphabet  # type: ignore[attr-defined]
+    if len(alphabet) != vocab_size:
+        raise UserError(
+            f"text={text} has {len(alphabet)} different characters, but {path} has {vocab_size} "
+            "tokens: name the text that the model was trained on, or if headscope exported the "
+            "model, use the run that it came from"
+        )
+    return config, weights, CharTokenizer(alphabet, special_tokens=False), step
+
+
+def read_model(path: Path) -> tuple[ModelConfig, dict[str, Tensor], int]:
+    """The model, the weights and the training step of a nanoGPT checkpoint. No code in the file is
+    run. Raises UserError if the file is damaged or not a nanoGPT checkpoint."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if archive.testzip():  # torch.load does not verify the checksums
+                raise ValueError("a wrong checksum")
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        sizes, step, state = (content[key] for key in ("model_args", "iter_num", "model"))
+        config = nanogpt_config(
+            *(int(sizes[key]) for key in SIZES),
+            bias=bool(sizes.get("bias", True)),
+            dropout=float(sizes.get("dropout", 0.0)),
+        )
+        found = {str(name).removeprefix(COMPILED): weight for name, weight in state.items()}
+        vocab_size, step = int(sizes["vocab_size"]), max(0, int(step))
+    except Exception as error:  # a malformed file can raise almost any exception
+        raise UserError(f"{path} is not a checkpoint of nanoGPT, or is damaged") from error
+    try:
+        return config, our_weights(config, found, len(state), vocab_size), step
+    except UserError as error:
+        raise UserError(f"{path} is not a checkpoint of nanoGPT: {error}") from None
+
+
+def our_weights(
+    config: ModelConfig, found: dict[str, Any], count: int, vocab_size: int
+) -> dict[str, Tensor]:
+    """The weights under our names. Raises UserError if a weight is missing, unknown or not finite,
+    or has the wrong shape."""
+    if len(found) < count:
+        raise UserError(f"a weight is there twice: with and without the prefix {COMPILED}")
+    with torch.device("meta"):
+        model = build_model(config, vocab_size=vocab_size)
+    names = {NanoGPT().name_in_file(name): name for name in model.state_dict()}
+    weights: dict[str, Tensor] = {}
+    for name, weight in found.items():
+        if name.endswith(".attn.bias"):  # without fused attention, nanoGPT stores causal masks
+            continue
+        if not isinstance(weight, Tensor) or weight.layout is not torch.strided:
+            raise UserError(f"{name[:80]!r} is not a tensor")
+        if not weight.is_floating_point() or not is_finite(weight.float()):
+            raise UserError(f"{name[:80]!r} is not a tensor of finite numbers")
+        weights[names.get(name, name)] = weight.float()
+    check_shapes(lambda: model, weights)
+    return weights
+
+
+# --- out ---
+
+
+@torch.no_grad()
+def export_nanogpt(loaded: Checkpoint, output: Path) -> list[str]:
+    """Writes ckpt.pt, and for a tokenizer of characters meta.pkl, to the new folder `output`.
+    Returns lines to print. Raises UserError if nanoGPT cannot express the model or the tokenizer.
+    Raises NotEqual, and leaves no files, if the logits differ."""
+    gpt, model, tokenizer = loaded.model, loaded.config.model, loaded.tokenizer
+    if not isinstance(tokenizer, CharTokenizer) and tokenizer.name != "gpt2":
+        raise UserError(
+            f"to=nanogpt: its tokenizer is {tokenizer.name}, and nanoGPT's sample.py knows char "
+            "and gpt2; use to=huggingface or to=safetensors"
+        )
+    theirs = find_class(gpt, model, [NanoGPT()])
+    if theirs is None:
+        raise UserError(
+            f"to=nanogpt: nanoGPT cannot express this model ({words(model)}): it has "
+            "model=gpt2 with model/activation=gelu and sizes that follow from embed_dim and heads; "
+            "use to=huggingface or to=safetensors"
+        )
+    lines = []
+    with new_folder(output) as folder:
+        save_torch(content(loaded, output.name), folder / "ckpt.pt")
+        if isinstance(tokenizer, CharTokenizer):
+            (folder / "meta.pkl").write_bytes(pickle.dumps(meta(tokenizer)))
+            data = f"data/{output.name}"
+            lines = [f"  mkdir -p {data} && cp {output.absolute() / 'meta.pkl'} {data}/"]
+        config, weights, _ = read_model(folder / "ckpt.pt")
+        again = build_model(config, vocab_size=gpt.vocab_size).eval()
+        again.load_state_dict(weights)
+        tokens, positions = probe(gpt.vocab_size, gpt.block_size, tokenizer.end_of_text)
+        difference = compare(logits(gpt, tokens, positions), logits(again, tokens, positions))
+    return [
+        f"Checked: {output}/ckpt.pt was read again, and its logits differ by at most "
+        f"{difference:.1e}.",
+        f"Written: {output}/. To sample, in the folder of nanoGPT:",
+        *lines,
+        f"  python sample.py --out_dir={output.absolute()} --device=cpu",
+    ]
+
+
+def content(loaded: Checkpoint, dataset: str) -> dict[str, Any]:
+    """The content of nanoGPT's ckpt.pt. `dataset` is the folder in nanoGPT's data/ in which its
+    sample.py looks for meta.pkl."""
+    entries, filled = converted(NanoGPT(), loaded.model, loaded.config.model)
+    weights = {NanoGPT().name_in_file(name): each for name, each in filled.state_dict().items()}
+    return {
+        "model": weights,
+        "model_args": entries,
+        "iter_num": loaded.step,
+        "config": {"dataset": dataset},
+    }
+
+
+def meta(tokenizer: CharTokenizer) -> dict[str, Any]:
+    """The content of nanoGPT's meta.pkl, with a text for every token. The unknown character and the
+    end-of-text token have texts too, because the model can predict them, but no text is encoded as
+    one of them."""
+    stoi = {character: number for number, character in enumerate(tokenizer.alphabet)}
+    special = ["\ufffd", "<|endoftext|>"] if tokenizer.special_tokens else []
+    itos = dict(enumerate([*tokenizer.alphabet, *special]))
+    return {"vocab_size": tokenizer.vocab_size, "itos": itos, "stoi": stoi}

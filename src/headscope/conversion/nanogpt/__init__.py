@@ -1,1 +1,0 @@
-"""Checkpoints of nanoGPT (https://github.com/karpathy/nanoGPT)."""

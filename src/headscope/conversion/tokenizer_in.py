@@ -1,0 +1,92 @@
+"""Reads the tokenizer in a Hugging Face folder with transformers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from headscope.conversion.tokenizer_files import tokenizer_files
+from headscope.data.base_tokenizer import END_OF_TEXT, Tokenizer
+from headscope.data.bpe import byte_symbols
+from headscope.data.gpt2 import is_gpt2
+from headscope.data.tokenizer import tiktoken_tokenizer, with_vocab_size
+from headscope.data.tokenizers_tokenizer import TokenizersTokenizer
+from headscope.errors import UserError
+from headscope.files import read_json
+
+FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model")
+"""A folder without any of these files has no tokenizer. transformers 5 would make an empty one."""
+
+END_NAMES = (END_OF_TEXT, "</s>", "<eos>", "[SEP]")
+"""Names of end-of-text tokens, for folders whose files do not name one."""
+
+PROBE = (
+    "My fellow citizens: don't look back.  Élan, naïve\n\n\tx = 12345; a_b != 3.14 今天天气很好，"
+    "مرحبا 🦜👩‍🚀 <s></s><|endoftext|>[SEP] <unk> HELLO ﬁne ½ \u200b\u00a0end "
+)
+"""A text with many kinds of characters, which our tokenizer must encode like transformers."""
+
+
+def read_tokenizer(folder: Path, *, rows: int | None = None) -> Tokenizer:
+    """The tokenizer in a Hugging Face folder. It gives the same tokens as that of transformers
+    which adds no special tokens, and with `split_special_tokens=True`.
+
+    `rows` is the number of rows of the model's embedding, which may be larger than the number of
+    tokens. The end-of-text token is the `eos` token of config.json, generation_config.json or the
+    tokenizer, in this order, or else the `sep` token.
+
+    Raises UserError if there is no tokenizer, or if it cannot be expressed by the library
+    tokenizers.
+    """
+    from transformers import AutoTokenizer
+
+    if not any((folder / name).exists() for name in FILES):
+        raise UserError(f"{folder} has no tokenizer: none of {', '.join(FILES)}")
+    theirs: Any = AutoTokenizer.from_pretrained(
+        folder, trust_remote_code=False, local_files_only=True
+    )
+    library = getattr(theirs, "backend_tokenizer", None)
+    if library is None:
+        raise UserError(
+            f"{folder}: its tokenizer {type(theirs).__name__} is not one of the library tokenizers"
+        )
+    imported = TokenizersTokenizer(library.to_str())
+    imported.end_of_text = end_of_text(folder, theirs, imported.ids)
+    tokenizer = as_gpt2(imported) or imported
+    wanted = theirs(PROBE, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    if tokenizer.encode(PROBE).tolist() != wanted:
+        raise UserError(
+            f"{folder}: headscope encodes a text differently than its {type(theirs).__name__}"
+        )
+    return tokenizer if rows is None else with_vocab_size(tokenizer, rows)
+
+
+def end_of_text(folder: Path, theirs: Any, ids: dict[str, int]) -> int | None:
+    """The id of the end-of-text token, or None. `ids` maps the name of each token to its id."""
+    named: list[Any] = []
+    for file in (folder / "config.json", folder / "generation_config.json"):
+        content = read_json(file)
+        found = content.get("eos_token_id") if isinstance(content, dict) else None
+        named += found if isinstance(found, list) else [found]
+    named += [theirs.eos_token_id, theirs.sep_token_id, *(ids.get(name) for name in END_NAMES)]
+    known = set(ids.values())
+    return next((each for each in named if type(each) is int and each in known), None)
+
+
+def as_gpt2(imported: TokenizersTokenizer) -> Tokenizer | None:
+    """GPT-2's own tokenizer, if `imported` is the same, or None."""
+    model = json.loads(imported.json)["model"]
+    byte_of = {symbol: value for value, symbol in enumerate(byte_symbols())}
+    names = {name: number for name, number in imported.ids.items() if name != END_OF_TEXT}
+    if model["type"] != "BPE" or not set("".join(names)) <= byte_of.keys():
+        return None
+    ranks = {bytes(byte_of[symbol] for symbol in name): names[name] for name in names}
+    if not is_gpt2(ranks):
+        return None
+    gpt2 = tiktoken_tokenizer("gpt2", dict(sorted(ranks.items(), key=lambda item: item[1])))
+    ours, theirs = (
+        json.loads(each.library.to_str())
+        for each in (TokenizersTokenizer(tokenizer_files(gpt2)["tokenizer.json"]), imported)
+    )
+    parts = ("normalizer", "pre_tokenizer", "model", "added_tokens")
+    same = all(ours[part] == theirs[part] for part in parts)
+    return gpt2 if same and imported.end_of_text == gpt2.end_of_text else None
