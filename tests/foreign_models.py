@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from headscope.checkpoint import Checkpoint
-from headscope.data.bpe import byte_symbols
+from headscope.conversion.tokenizer_files import tokenizer_files
+from headscope.data.tokenizer import byte
 
 transformers = pytest.importorskip("transformers", reason="needs transformers, of the dev extra")
 
@@ -57,15 +58,15 @@ def write_folder(folder: Path, model: Any, **options: Any) -> Path:
 
 
 def write_tokenizer(folder: Path) -> None:
-    names = {symbol: number for number, symbol in enumerate(byte_symbols())}
-    (folder / "vocab.json").write_text(json.dumps(names | {"<|endoftext|>": 256}), "utf-8")
-    (folder / "merges.txt").write_text("#version: 0.2\n", "utf-8")
+    """A tokenizer of bytes, whose tokens end with the end-of-text token."""
+    for name, content in tokenizer_files(byte([])).items():
+        (folder / name).write_text(content, "utf-8")
 
 
-def edit(file: Path, **changes: Any) -> None:
-    """Changes entries of a JSON file. None removes an entry."""
+def edit(file: Path, *, keep_null: bool = False, **changes: Any) -> None:
+    """Changes entries of a JSON file. None removes an entry, unless `keep_null`."""
     content = json.loads(file.read_text("utf-8")) | changes
-    kept = {key: value for key, value in content.items() if value is not None}
+    kept = {key: value for key, value in content.items() if keep_null or value is not None}
     file.write_text(json.dumps(kept), "utf-8")
 
 

@@ -18,6 +18,6 @@ def load(path: "str | Path | None" = None, *, device: str = "cpu") -> "Loaded":
     run in outputs/ is loaded. Raises UserError if no checkpoint is found, if the file is not a
     headscope checkpoint, or if headscope cannot express the Hugging Face model.
     """
-    from headscope.conversion.opening import load
+    from headscope.conversion.loaded import load
 
     return load(path, device=device)

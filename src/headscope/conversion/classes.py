@@ -203,7 +203,7 @@ class HuggingFaceClass:
             dropout=0.0,
             bias=self.has("blocks.0.attention.out_proj.bias", names),
             qkv_bias=self.has("blocks.0.attention.qkv.bias", names),
-            tied_head=True,
+            tied_head=bool(settings.get("tie_word_embeddings")),
             scale_embedding=False,
             ngrams=1,
             ngram_buckets=8192,
@@ -534,6 +534,11 @@ class NanoChat(Llama):
     def adjust(self, model: ModelConfig, settings: Settings) -> None:
         Qwen3.adjust(self, model, settings)  # type: ignore[arg-type]
         model.logit_cap = settings.get("final_logit_softcapping")
+        if model.tied_head:
+            raise UserError(
+                "config.json: tie_word_embeddings=True: the output head cannot share embeddings "
+                "that NanoChat normalizes; set it to false"
+            )
 
     def transform(self, ours: str, gpt: GPT) -> Transform:
         def swapped(rows: Tensor) -> Tensor:

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
+from headscope.checkpoint import Checkpoint
 from headscope.checkpoint.building import WithoutInitialization, build_model
 from headscope.checkpoint.file import is_finite
 from headscope.config.model import LearnedConfig, ModelConfig
 from headscope.config.parse import short
 from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit
 from headscope.conversion.imported import imported_config
-from headscope.conversion.loaded import Loaded
 from headscope.conversion.proof import LONGEST, NotEqual, compare, logits, probe, redraw
 from headscope.conversion.settings import Settings
 from headscope.conversion.tokenizer_in import read_tokenizer
@@ -72,7 +72,7 @@ def folder_of(source: str) -> Path:
         ) from error
 
 
-def load_folder(folder: Path, *, block_size: int | None = None) -> Loaded:
+def load_folder(folder: Path, *, block_size: int | None = None) -> Checkpoint:
     """The model in a Hugging Face folder, on the CPU, in evaluation mode and float32.
 
     `block_size` is a shorter context length than that of the model. By default it is the same, but
@@ -88,11 +88,12 @@ def load_folder(folder: Path, *, block_size: int | None = None) -> Loaded:
         from transformers import AutoConfig
 
         settings = Settings(AutoConfig.from_pretrained(folder, **SAFE), raw)
+        settings.config._attn_implementation = "eager"  # the file may name code to download
     try:
-        gpt, model = proven_architecture(theirs, settings, block_size)
+        gpt, model = proven_architecture(folder, theirs, settings, block_size)
         with transformers_for(folder):
             tokenizer = read_tokenizer(folder, rows=gpt.vocab_size)
-            load_weights(folder, theirs, gpt, tokenizer.end_of_text)
+        load_weights(folder, theirs, settings, gpt, tokenizer.end_of_text)
     except (Unfit, NotEqual) as error:
         unread = settings.unread()
         raise UserError(
@@ -103,7 +104,7 @@ def load_folder(folder: Path, *, block_size: int | None = None) -> Loaded:
         raise UserError(f"{folder}: {str(error).removeprefix(f'{folder}: ')}") from None
     if block_size is not None and block_size < gpt.block_size:
         gpt, model = shorter(gpt, model, block_size)
-    return Loaded(
+    return Checkpoint(
         path=folder,
         model=gpt,
         tokenizer=tokenizer,
@@ -161,13 +162,12 @@ def class_of(raw: dict[str, Any], folder: Path) -> HuggingFaceClass:
 
 
 def proven_architecture(
-    theirs: HuggingFaceClass, settings: Settings, block_size: int | None
+    folder: Path, theirs: HuggingFaceClass, settings: Settings, block_size: int | None
 ) -> tuple[GPT, ModelConfig]:
     """Our model with the sizes and settings of theirs, and random weights. Raises NotEqual unless
     both compute the same function with these weights."""
     drawn = theirs.build(settings.config)
     model = theirs.read(settings, set(theirs.parameters(drawn)))
-    model.tied_head = theirs.is_tied(drawn)
     if block_size is not None and not 1 <= block_size <= model.block_size:
         raise UserError(
             f"block_size={block_size} must be from 1 to {model.block_size}, the context length of "
@@ -180,24 +180,31 @@ def proven_architecture(
     redraw(gpt)
     theirs.fill(drawn, gpt, model)
     theirs.copy_to_ours(drawn, gpt)  # some parameters of ours cannot have any value
-    prove(gpt, drawn, None)
+    prove(folder, gpt, drawn, None)
     return gpt, model
 
 
-def load_weights(folder: Path, theirs: HuggingFaceClass, gpt: GPT, end_of_text: int | None) -> None:
+def load_weights(
+    folder: Path,
+    theirs: HuggingFaceClass,
+    settings: Settings,
+    gpt: GPT,
+    end_of_text: int | None,
+) -> None:
     """Copies the weights in the folder to `gpt`. Raises UserError if they are not complete or not
     finite, and NotEqual unless both models give the same logits."""
     import transformers
 
-    opened: Any = getattr(transformers, theirs.name).from_pretrained(
-        folder,
-        use_safetensors=True,
-        dtype=torch.float32,
-        attn_implementation="eager",
-        output_loading_info=True,
-        **SAFE,
-    )
-    loaded, problems = opened
+    with transformers_for(folder):
+        loaded, problems = getattr(transformers, theirs.name).from_pretrained(
+            folder,
+            config=settings.config,
+            use_safetensors=True,
+            dtype=torch.float32,
+            attn_implementation="eager",
+            output_loading_info=True,
+            **SAFE,
+        )
     if wrong := {kind: sorted(map(str, names)) for kind, names in problems.items() if names}:
         kind, names = next(iter(wrong.items()))
         raise UserError(f"the weights do not fit config.json: {kind} {short(names[0])}")
@@ -205,13 +212,15 @@ def load_weights(folder: Path, theirs: HuggingFaceClass, gpt: GPT, end_of_text: 
     for name, weight in gpt.named_parameters():
         if not is_finite(weight):
             raise UserError(f"the weights have values that are NaN or infinite, in our {name}")
-    prove(gpt, loaded.eval(), end_of_text)
+    prove(folder, gpt, loaded.eval(), end_of_text)
 
 
-def prove(gpt: GPT, theirs: Any, end_of_text: int | None) -> None:
+def prove(folder: Path, gpt: GPT, theirs: Any, end_of_text: int | None) -> None:
     """Raises NotEqual unless both models give the same logits over the whole context."""
     tokens, positions = probe(gpt.vocab_size, gpt.block_size, end_of_text)
-    compare(logits(gpt, tokens, positions), logits(theirs, tokens, positions))
+    with transformers_for(folder):
+        expected = logits(theirs, tokens, positions)
+    compare(logits(gpt, tokens, positions), expected)
 
 
 def shorter(gpt: GPT, model: ModelConfig, block_size: int) -> tuple[GPT, ModelConfig]:
@@ -241,7 +250,7 @@ def transformers_for(folder: Path) -> Iterator[None]:
     except Exception as error:
         raise UserError(
             f"{folder}: transformers cannot open this model ({type(error).__name__}): "
-            f"{first_line(error)[:300]}"
+            f"{' '.join(str(error).split())[:300]}"
         ) from error
     finally:
         logging.set_verbosity(verbosity)

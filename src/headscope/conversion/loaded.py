@@ -4,14 +4,17 @@ Shapes: T tokens, V vocab_size.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from headscope import checkpoint
 from headscope.checkpoint import Checkpoint
 from headscope.conversion.export import export_huggingface
+from headscope.conversion.folder import is_model_folder, load_folder
 from headscope.errors import UserError
 from headscope.generation import generate_text, generate_tokens
 
@@ -72,3 +75,13 @@ class Loaded(Checkpoint):
         old for the class. Raises NotEqual, and leaves no files, if transformers computes other
         logits or another text."""
         export_huggingface(self, Path(folder))
+
+
+def load(path: str | Path | None = None, *, device: str | torch.device = "cpu") -> Loaded:
+    """See `headscope.load`."""
+    chosen = checkpoint.pick_device(str(device))
+    if path is not None and is_model_folder(Path(path)):
+        found = load_folder(Path(path))
+        return Loaded(**vars(replace(found, model=found.model.to(chosen))))
+    file = checkpoint.find(None if path is None else str(path))
+    return Loaded(**vars(checkpoint.load(file, device=chosen)))

@@ -8,10 +8,14 @@ from headscope.config.parse import short
 WITHOUT_EFFECT = re.compile(
     r"dropout|_pdrop|drop_rate|token_id|^_|^summary_|^output_|dtype|architectures|version|task_"
     r"|initializer|use_cache|vocab_size|model_type|auto_map|^attn_impl|use_return_dict|name"
-    r"|chunk_size|id2label|label2id|problem_type|tie_word_embeddings"
+    r"|chunk_size|id2label|label2id|problem_type"
 )
 """Entries of config.json that do not change the logits of a trained model, or that the shapes of
 the weights say too."""
+
+
+PLAIN = {"rope_type": "default", "partial_rotary_factor": 1.0, "rotary_pct": 1.0}
+"""Entries of rotary positions that are not scaled and rotate all dimensions."""
 
 
 class Settings:
@@ -19,7 +23,7 @@ class Settings:
 
     def __init__(self, config: Any, raw: dict[str, Any]) -> None:
         self.config, self.raw = config, raw
-        self.keys_read = {"rope_theta", "rope_parameters"}
+        self.keys_read = {"rope_theta", "tie_word_embeddings"}
 
     def get(self, key: str) -> Any:
         """The value of an entry, or None if the class has no such entry."""
@@ -33,12 +37,16 @@ class Settings:
         return parameters.get("rope_theta", 10000.0 if old is None else old)
 
     def unread(self) -> str:
-        """The entries of config.json that were not read and may have an effect: those that differ
-        from the defaults of the class, or if there are none, all."""
-        ours = self.keys_read | set(getattr(self.config, "attribute_map", {}))
-        names = [key for key in self.raw if key not in ours and not WITHOUT_EFFECT.search(key)]
-        if any(self.raw.get(key) for key in ("rope_parameters", "rope_scaling")):
-            names += [key for key in ("rope_parameters",) if key in self.raw]
+        """The entries of config.json that were not read and may have an effect, first those that
+        differ from the defaults of the class."""
+        known = self.keys_read | set(getattr(self.config, "attribute_map", {}))
+        entries = {
+            key: value
+            for key, value in self.raw.items()
+            if value and key not in known and not WITHOUT_EFFECT.search(key)
+            if value != PLAIN.get(key)
+            if not isinstance(value, dict) or {**PLAIN, **value} != {**value, **PLAIN}
+        }
         defaults = type(self.config)().to_dict()
-        changed = [key for key in names if self.raw[key] != defaults.get(key)]
-        return ", ".join(f"{key}={short(self.raw[key])}" for key in (changed or names)[:6])
+        names = sorted(entries, key=lambda key: entries[key] == defaults.get(key))
+        return ", ".join(f"{key}={short(entries[key])}" for key in names[:6])
