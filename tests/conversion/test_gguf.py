@@ -3,53 +3,58 @@ refused with the reason."""
 
 import pytest
 import torch
-from checkpoint_files import configuration
 from conversion.models import saved
-from headscope.conversion.gguf.export import export_gguf
-from headscope.conversion.gguf.fit import architecture
 
-from headscope.config import parse
-from headscope.config.training import TrainConfig
+from headscope.conversion.gguf import export_gguf
 from headscope.data.tokenizer import CharTokenizer, bpe, with_vocab_size
+from headscope.errors import UserError
+
+pytest.importorskip("gguf")
 
 RMS = "model/norm=rms model/position=rotary"
+GPT2 = "model=gpt2 model.bias=false model.qkv_bias=false"
+QK_NORM = f"{RMS} model/feed_forward=swiglu model.attention.qk_norm=true"
 EXACT = {
     "model=gpt2": "gpt2",
-    "model=gpt2 model.bias=false model.qkv_bias=false model.tied_head=false": "gpt2",
+    f"{GPT2} model.tied_head=false": "gpt2",
     "model=gpt2 model/position=sinusoidal model/attention=stacked_heads": "gpt2",
     "model=gpt2 model/position=digits model.attention.scale=0.3": "gpt2",
-    "model=gpt2 model/position=rotary model/attention=grouped_query": "gptneox",
-    "model=gpt2 model/position=rotary model.position.interleaved=true model.bias=false": "gptneox",
-    "model=gpt2 model/position=alibi model.qkv_bias=false": "mpt",
-    "model=gpt2 model/position=alibi model.heads=2 model/attention=multi_query": "mpt",
-    "model=gpt2 model/position=none model.norm.eps=1e-3 model.attention.out_proj=false": "mpt",
+    "model=gpt2 model/position=none model.norm.eps=1e-3 model.attention.out_proj=false": "gpt2",
+    "model=gpt2 model/position=rotary": "gptneox",
+    f"{GPT2} model/position=rotary model.position.interleaved=true": "gptneox",
+    f"{GPT2} model/position=alibi": "mpt",
+    f"{GPT2} model/position=alibi model.heads=2 model.attention.scale=0.3": "mpt",
     f"{RMS} model/feed_forward=swiglu model.bias=true model.qkv_bias=true": "llama",
     f"{RMS} model/feed_forward=swiglu model.ff_dim=24 model.position.interleaved=true": "llama",
     f"{RMS} model/feed_forward=swiglu model.head_dim=6 model.norm.gain=false": "llama",
-    f"{RMS} model/feed_forward=swiglu model.attention.qk_norm=true model.norm.eps=1e-6": "qwen3",
-    f"{RMS} model/feed_forward=swiglu model.attention.qk_norm=true model.norm.eps=1e-6 "
-    "model.attention.scale=0.2 model.position.interleaved=true": "qwen3",
+    f"{RMS} model/feed_forward=swiglu model/attention=grouped_query": "llama",
+    f"{QK_NORM} model.norm.eps=1e-6": "qwen3",
+    f"{QK_NORM} model.norm.eps=1e-6 model.attention.scale=0.2 model.position.interleaved=true": (
+        "qwen3"
+    ),
+    f"{QK_NORM} model.norm.eps=1e-6 model.qkv_bias=true": "qwen3",
+    f"{RMS} model/feed_forward=swiglu model.qkv_bias=true": "llama",
     f"{RMS} model/activation=relu_squared model.position.base=100": "arcee",
     f"{RMS} model/activation=relu_squared model.attention.scale=0.3 model.qkv_bias=true": "arcee",
 }
 REFUSED = {
-    "model=gpt": "gelu_tanh",
+    "model=gpt": "activation=gelu,",
     "model=modern": "logit_cap",
-    "model=gpt2 model/attention=additive": "additive",
-    "model=gpt2 model/position=relative": "bias of scores",
-    "model=gpt2 model/position=head_bias": "bias of scores",
-    "model=gpt2 model.ngrams=2": "n-grams",
+    "model=gpt2 model/attention=additive": "attention=additive",
+    "model=gpt2 model/position=relative": "position=relative",
+    "model=gpt2 model/position=head_bias": "position=head_bias",
+    "model=gpt2 model.ngrams=2": "ngrams",
     "model=gpt2 model.document_mask=true": "document_mask",
     "model=gpt2 model.attention.qk_norm=true": "qk_norm",
     "model=gpt2 model.head_dim=6": "head_dim",
-    "model=gpt2 model/norm=rms model/position=learned": "rotary",
-    f"{RMS} model/activation=gelu": "swiglu",
+    "model=gpt2 model/position=rotary model/attention=grouped_query": "grouped_query",
+    "model=gpt2 model/norm=rms model/position=learned": "position=learned",
+    f"{RMS} model/activation=gelu": "activation=gelu",
     f"{RMS} model/activation=relu_squared model.bias=true": "model.bias",
     f"{RMS} model/activation=relu_squared model.attention.qk_norm=true": "qk_norm",
-    f"{RMS} model/feed_forward=swiglu model.attention.qk_norm=true": "eps",
-    f"{RMS} model/feed_forward=swiglu model.attention.qk_norm=true model.norm.eps=1e-6 "
-    "model.bias=true": "model.bias",
-    f"{RMS} model/attention=stacked_heads model.attention.qk_norm=true": "stacked_heads",
+    QK_NORM: "qk_norm",
+    f"{QK_NORM} model.norm.eps=1e-6 model.bias=true": "model.bias",
+    f"{QK_NORM} model/attention=stacked_heads": "stacked_heads",
 }
 
 
@@ -62,24 +67,26 @@ def tokenizer():
 
 
 @pytest.mark.parametrize(("words", "name"), EXACT.items())
-def test_an_architecture_of_llama_cpp_is_found(words, name):
-    config = parse(TrainConfig, configuration(*words.split()))
-    assert architecture(config.model) == (name, "")
+def test_an_architecture_of_llama_cpp_is_found(words, name, tmp_path, tokenizer):
+    loaded = saved(tmp_path, words, tokenizer)
+    said = export_gguf(loaded, tmp_path / "out")
+    assert f"(architecture {name})" in said[1]
 
 
 @pytest.mark.parametrize(("words", "reason"), REFUSED.items())
-def test_a_model_that_does_not_fit_is_refused_with_the_reason(words, reason):
-    config = parse(TrainConfig, configuration(*words.split()))
-    found, why = architecture(config.model)
-    assert found is None
-    assert reason in why
+def test_a_model_that_does_not_fit_is_refused_with_its_parts(words, reason, tmp_path, tokenizer):
+    loaded = saved(tmp_path / "run", words, tokenizer)
+    with pytest.raises(UserError, match="to=gguf: no architecture of llama") as error:
+        export_gguf(loaded, tmp_path / "out")
+    assert reason in str(error.value)
+    assert "\n" not in str(error.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 @pytest.mark.parametrize("words", EXACT)
 @torch.no_grad()
 def test_llama_cpp_computes_the_same_logits(words, tmp_path, tokenizer):
     llama = pytest.importorskip("cyllama.llama.llama_cpp", reason="needs cyllama, a llama.cpp")
-    pytest.importorskip("gguf")
     loaded = saved(tmp_path, words, tokenizer)
     export_gguf(loaded, tmp_path / "out")
     text = "the people form a Union"
@@ -116,7 +123,8 @@ def llama_logits(llama, path, tokens, text, vocab_size):
 
 @torch.no_grad()
 def test_rows_without_a_token_get_an_unused_one(tmp_path, tokenizer):
-    gguf = pytest.importorskip("gguf")
+    import gguf
+
     padded = with_vocab_size(tokenizer, 300)
     loaded = saved(tmp_path, "model=gpt2", padded)
     export_gguf(loaded, tmp_path / "out")
@@ -134,7 +142,6 @@ def test_rows_without_a_token_get_an_unused_one(tmp_path, tokenizer):
 
 
 def test_what_has_no_byte_level_tokenizer_is_refused(tmp_path):
-    pytest.importorskip("gguf")
     loaded = saved(tmp_path, "model=gpt2", CharTokenizer("abc"))
     with pytest.raises(ValueError, match=r"to=gguf: llama\.cpp has no tokenizer=char"):
         export_gguf(loaded, tmp_path / "out")

@@ -14,18 +14,26 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from conversion.models import CHOICES, saved
-from headscope.conversion.huggingface import export, proof, reload
-from headscope.conversion.huggingface.export import check_installed, write_model, write_tokenizer
-from headscope.conversion.huggingface.model_card import escaped, model_card
 from running import ROOT
 
 from headscope import checkpoint
-from headscope.conversion.convert import export_model
+from headscope.conversion import export, reload
+from headscope.conversion.convert import export_model, import_model
+from headscope.conversion.export import (
+    check_greedy,
+    check_results,
+    request_for,
+    write_model,
+    write_tokenizer,
+)
 from headscope.conversion.imported import write_checkpoint
 from headscope.conversion.loaded import Loaded
+from headscope.conversion.model_card import escaped, model_card
+from headscope.conversion.proof import NotEqual, compare, logits, probe
 from headscope.data.tokenizer import CharTokenizer
 from headscope.files import write_summary
 
@@ -54,12 +62,17 @@ from safetensors.torch import save_file
 spec = importlib.util.spec_from_file_location("reload_folder", sys.argv[1])
 reload = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(reload)
+def copy_tokenizer(folder):
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / "again" / name).write_bytes((folder / name).read_bytes())
+
 for folder in map(Path, sys.argv[2:]):
     request = json.loads((folder / "request.json").read_text("utf-8"))
     results, logits = reload.answer(folder, request)
     model = reload.transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
     model.save_pretrained(folder / "again")
-    again, same = reload.answer(folder / "again", {**request, "text": None})
+    copy_tokenizer(folder)
+    again, same = reload.answer(folder / "again", request)
     assert again["generated"] == results["generated"]
     assert not again["problems"]
     assert same.equal(logits)
@@ -79,7 +92,7 @@ def test_a_process_without_headscope_opens_exported_folders(tmp_path):
         folder.mkdir()
         write_model(loaded[words], folder, None)
         write_tokenizer(loaded[words], folder)
-        request = proof.request_for(loaded[words], own_class=True, with_tokenizer=True)
+        request = request_for(loaded[words], own_class=True)
         (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
     folders = [str(tmp_path / f"folder{number}") for number in range(len(FOLDERS))]
     environment = {
@@ -93,10 +106,9 @@ def test_a_process_without_headscope_opens_exported_folders(tmp_path):
     for number, words in enumerate(FOLDERS):
         folder = tmp_path / f"folder{number}"
         request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
-        found = proof.compare(loaded[words], request, folder)
-        assert found.class_name == "HeadscopeForCausalLM"
-        assert found.difference < 1e-5
-        assert found.tokens == 16
+        sentence, _ = check_results(loaded[words], request, folder)
+        assert "HeadscopeForCausalLM of transformers" in sentence
+        assert re.search(r"differ by at most (0\.0e\+00|\S+e-0[6-9]) ", sentence)
         names = {file.name for file in folder.iterdir()}
         assert {"modeling_headscope.py", "headscope_nn.py", "tokenizer.json"} <= names
         assert {"modeling_headscope.py", "headscope_nn.py"} <= {
@@ -142,26 +154,27 @@ def test_a_folder_that_gives_other_logits_is_removed(tmp_path, monkeypatch):
         write({**weights, name: weights[name] * 1.01}, path)
 
     monkeypatch.setattr(export, "save_weights", write_broken)
-    with pytest.raises(proof.NotEqual, match="logits differ by"):
+    with pytest.raises(NotEqual, match="logits differ by"):
         Loaded(**vars(loaded)).save_pretrained(tmp_path / "new" / "out")
     assert not list((tmp_path / "new").iterdir())
 
 
 def test_differences_are_found(tmp_path):
     loaded = saved(tmp_path, OWN)
-    tokens, prompt = proof.probe(loaded)
-    logits = loaded.model(tokens).detach()
-    assert proof.compare_logits(logits, logits + 9e-5) == pytest.approx(9e-5, rel=0.01)
-    for wrong in (logits + 2e-4, logits.roll(1, dims=1), logits * torch.nan, logits[:, 1:]):
-        with pytest.raises(proof.NotEqual, match="logits"):
-            proof.compare_logits(logits, wrong)
+    tokens, positions = probe(257, 8, 256)
+    ours = logits(loaded.model, tokens, positions)
+    assert compare(ours, ours + 9e-5) == pytest.approx(9e-5, rel=0.01)
+    for wrong in (ours + 2e-4, ours.roll(1, dims=0), ours * torch.nan, ours[1:]):
+        with pytest.raises(NotEqual, match="logits"):
+            compare(ours, wrong)
+    prompt = tokens[0, :4].tolist()
     greedy = prompt
     for _ in range(3):
         greedy = [*greedy, int(loaded.model.next_logits(torch.tensor([greedy])).argmax())]
-    proof.compare_greedy(loaded, prompt, greedy, 3)
+    check_greedy(loaded, prompt, greedy, 3)
     for wrong, count in (([*greedy[:-1], (greedy[-1] + 1) % 257], 3), (greedy, 4), (greedy[1:], 2)):
-        with pytest.raises(proof.NotEqual, match="greedy"):
-            proof.compare_greedy(loaded, prompt, wrong, count)
+        with pytest.raises(NotEqual, match="greedy"):
+            check_greedy(loaded, prompt, wrong, count)
 
 
 @pytest.mark.slow
@@ -179,18 +192,41 @@ def test_a_signal_leaves_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+@pytest.mark.slow
+def test_a_kill_leaves_no_process_and_nothing_after_the_next_export(tmp_path):
+    """SIGKILL cannot be caught: the checking process ends, and the next export cleans up."""
+    loaded = saved(tmp_path / "run" / "checkpoints", OWN)
+    words = ["checkpoint=run", "to=huggingface", "output=out"]
+    command = [sys.executable, str(ROOT / "scripts" / "convert.py"), *words]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
+        children: list[psutil.Process] = []
+        while not children:
+            assert process.poll() is None
+            children = psutil.Process(process.pid).children()
+            time.sleep(0.02)
+        process.kill()
+    gone, alive = psutil.wait_procs(children, timeout=60)
+    assert len(gone) == 1
+    assert not alive
+    assert [path.name for path in tmp_path.glob(".out.*")]
+    (tmp_path / ".output.1.part").mkdir()  # that of another name
+    export_model(loaded, "huggingface", tmp_path / "out")
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "out", ".output.1.part"}
+
+
 def test_what_is_missing_is_said_in_one_line(tmp_path, monkeypatch):
     loaded = saved(tmp_path, OWN)
-    with pytest.raises(ValueError, match=r"a NoSuchModel, which transformers \S+ does not have"):
-        check_installed("NoSuchModel")
     with pytest.raises(ValueError, match="to=pickle must be one of huggingface, "):
         export_model(loaded, "pickle", tmp_path / "out")
-    for name in ("transformers", "gguf"):
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ValueError, match=r"pip install -e '\.\[huggingface\]'"):
-        export_model(loaded, "huggingface", tmp_path / "out")
+    monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(ValueError, match=r"pip install -e '\.\[gguf\]'"):
         export_model(loaded, "gguf", tmp_path / "out")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    for to in ("huggingface", "gguf"):
+        with pytest.raises(ValueError, match=r"pip install -e '\.\[huggingface\]'"):
+            export_model(loaded, to, tmp_path / "out")
+    with pytest.raises(ValueError, match=r"source=\S+ needs the package transformers"):
+        import_model(str(tmp_path), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

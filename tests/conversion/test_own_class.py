@@ -4,6 +4,7 @@ model computes, for every choice in conf/model."""
 import copy
 import importlib
 import json
+import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -12,8 +13,8 @@ from types import ModuleType
 import pytest
 import torch
 from conversion.models import CHOICES, saved
-from headscope.conversion.huggingface.own_class.source import source_files
 
+from headscope.conversion.own_class.source import source_files
 from headscope.nn.capture import attention_weights
 
 pytestmark = pytest.mark.slow
@@ -31,6 +32,13 @@ def exported(tmp_path_factory) -> ModuleType:
     sys.path.insert(0, str(folder))
     yield importlib.import_module("exported_class.modeling_headscope")
     sys.path.remove(str(folder))
+
+
+def test_no_name_has_two_meanings_in_the_exported_file():
+    """The sources of all modules are one file, in which a later name would replace an earlier."""
+    names = re.findall(r"^(?:def|class) (\w+)", source_files()["headscope_nn.py"], re.MULTILINE)
+    assert len(names) > 80
+    assert len(names) == len(set(names))
 
 
 def test_the_source_imports_torch_and_transformers_alone(exported):
@@ -178,6 +186,17 @@ def test_the_options_of_the_configuration_count(exported, tmp_path):
     assert generated.sequences.shape == (2, 5)
     model.config.return_dict = False
     assert isinstance(model(some_tokens()), tuple)
+
+
+@pytest.mark.parametrize("words", ["model.ngrams=2", "model.document_mask=true"])
+def test_a_loop_with_a_cache_is_refused_if_there_is_no_cache(words, exported, tmp_path):
+    """Without the error, a loop that feeds only new tokens would be wrong."""
+    loaded = saved(tmp_path, words)
+    config = exported.HeadscopeConfig(vocab_size=257, model=asdict(loaded.config.model))
+    model = exported.HeadscopeForCausalLM(config).eval()
+    with pytest.raises(ValueError, match="a cache cannot be used with n-gram embeddings"):
+        model(some_tokens(), use_cache=True)
+    assert model(some_tokens()).logits.shape == (2, 8, 257)
 
 
 def test_it_can_be_trained(exported, tmp_path):

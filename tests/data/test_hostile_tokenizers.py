@@ -8,11 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from headscope.data.hf_tokenizer import read_tokenizer
 from headscope.data.tokenizer_json import PATTERNS
 from hf_tokenizers import END, TEXT, make, write_folder
 from tokenizers import Regex, pre_tokenizers
 
+from headscope.conversion.tokenizer_in import read_tokenizer
 from headscope.data.tokenizer import tokenizer_from_state
 from headscope.errors import UserError
 

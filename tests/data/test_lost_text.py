@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from checkpoint_files import configuration, content, save
-from headscope.data.hf_tokenizer import read_tokenizer
 from hf_tokenizers import CHINESE, make, write_folder
 from running import Script
 
 from headscope import checkpoint
+from headscope.conversion.tokenizer_in import read_tokenizer
 from headscope.data import encode
 from headscope.data.char_tokenizer import CharTokenizer
 from headscope.data.hub import Hub

@@ -31,6 +31,8 @@ BASES = {
 }
 """For each class, words that select a model which it expresses exactly."""
 
+SIZES = "model.layers=2 model.embed_dim=48 model.block_size=24"
+
 GROUPS = ("attention", "position", "norm", "activation", "feed_forward")
 
 KEYS = (
@@ -55,7 +57,7 @@ def matrix() -> str:
         f"|---|{'---|' * len(names)}",
     ]
     for change in CHANGES:
-        models = [changed(base, change) for base in BASES.values()]
+        models = [changed(f"{base} {SIZES}", change) for base in BASES.values()]
         cells = ["-" if model is None else cell(model) for model in models]
         lines.append(f"| `{change}` | {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -142,6 +142,8 @@ class HuggingFaceClass:
         for group in ("attention", "position", "norm", "feed_forward"):
             if type(getattr(config, group)) not in getattr(self, group):
                 raise Unfit(group)
+        if "kv_heads" not in self.keys and gpt.attentions[0].kv_heads != gpt.attentions[0].heads:
+            raise Unfit("kv_heads")
         layer, network, norm = gpt.attentions[0], gpt.blocks[0].feed_forward, gpt.norm
         values = {
             "block_size": gpt.block_size,

@@ -133,37 +133,46 @@ def loading_code(folder: str, theirs: HuggingFaceClass | None) -> str:
 
 def prove(folder: Path, loaded: Checkpoint, *, own_class: bool) -> tuple[str, str]:
     """Opens `folder` with transformers in a new process, and compares it with `loaded`. Only if
-    `own_class`, transformers may run the code in the folder. Returns a sentence that says what was
-    compared, and the greedy text.
+    `own_class`, transformers may run the code in the folder. For the result, see `check_results`.
 
     Raises NotEqual if the folder cannot be opened, or if the results differ.
     """
+    request = request_for(loaded, own_class=own_class)
+    with temporary_folder() as work:
+        (work / "request.json").write_text(json.dumps(request), encoding="utf-8")
+        run_reload(folder, work)
+        return check_results(loaded, request, work)
+
+
+def request_for(loaded: Checkpoint, *, own_class: bool) -> dict[str, Any]:
+    """What reload.py computes."""
     gpt, tokenizer = loaded.model, loaded.tokenizer
     tokens, positions = probe(gpt.vocab_size, gpt.block_size, tokenizer.end_of_text)
     prompt = tokens[0, : min(8, (tokens.size(1) + 1) // 2)].tolist()
-    text = tokenizer.decode(tokens[0, :64].tolist())
-    new_tokens = min(NEW_TOKENS, gpt.block_size - len(prompt))
-    request = {
+    return {
         "own_class": own_class,
         "tokens": tokens.tolist(),
         "positions": positions.tolist(),
         "prompt": prompt,
-        "new_tokens": new_tokens,
-        "text": text,
+        "new_tokens": min(NEW_TOKENS, gpt.block_size - len(prompt)),
+        "text": tokenizer.decode(tokens[0, :64].tolist()),
     }
-    with temporary_folder() as work:
-        (work / "request.json").write_text(json.dumps(request), encoding="utf-8")
-        run_reload(folder, work)
-        results = json.loads((work / "results.json").read_text(encoding="utf-8"))
-        theirs = load_file(work / "logits.safetensors")["logits"]
+
+
+def check_results(loaded: Checkpoint, request: dict[str, Any], work: Path) -> tuple[str, str]:
+    """Compares the results of reload.py in the folder `work` with our model. Returns a sentence
+    that says what was compared, and the greedy text. Raises NotEqual if they differ."""
+    results = json.loads((work / "results.json").read_text(encoding="utf-8"))
+    theirs = load_file(work / "logits.safetensors")["logits"]
     if results["problems"]:
         raise NotEqual(f"transformers reports {'; '.join(results['problems'])}")
-    difference = compare(logits(gpt, tokens, positions), theirs)
-    check_greedy(loaded, prompt, results["generated"], new_tokens)
-    greedy = tokenizer.decode(results["generated"])
+    tokens, positions = torch.tensor(request["tokens"]), torch.tensor(request["positions"])
+    difference = compare(logits(loaded.model, tokens, positions), theirs)
+    check_greedy(loaded, request["prompt"], results["generated"], request["new_tokens"])
+    text, greedy = request["text"], loaded.tokenizer.decode(results["generated"])
     if results["decoded"] != greedy:
         raise NotEqual(f"the tokenizer decodes {greedy[:80]!r} as {results['decoded'][:80]!r}")
-    if results["encoded"] != tokenizer.encode(text).tolist():
+    if results["encoded"] != loaded.tokenizer.encode(text).tolist():
         raise NotEqual(f"the tokenizer encodes {text[:80]!r} as {results['encoded'][:20]}...")
     return (
         f"In a new process, {results['class']} of transformers {results['version']} gave the same "

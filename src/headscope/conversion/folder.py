@@ -33,6 +33,9 @@ HUB_FILES = ["*.json", "*.safetensors", "merges.txt", "vocab.txt", "*.model"]
 REFUSED = ("quantization_config", "transformers_weights")
 """Entries of config.json with which transformers would load other files or other weights."""
 
+NO_WEIGHTS = re.compile(r"attn\.(masked_)?bias$|attention\.(masked_)?bias$|inv_freq$")
+"""The names of tensors in old folders that are not weights: causal masks and constants."""
+
 SAFE: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
 
 
@@ -203,11 +206,13 @@ def load_weights(
             dtype=torch.float32,
             attn_implementation="eager",
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported below
             **SAFE,
         )
-    if wrong := {kind: sorted(map(str, names)) for kind, names in problems.items() if names}:
-        kind, names = next(iter(wrong.items()))
-        raise UserError(f"the weights do not fit config.json: {kind} {short(names[0])}")
+    for kind, names in problems.items():
+        for name in sorted(map(str, names)):
+            if not NO_WEIGHTS.search(name):
+                raise UserError(f"the weights do not fit config.json: {kind} {short(name)}")
     theirs.copy_to_ours(loaded, gpt)
     for name, weight in gpt.named_parameters():
         if not is_finite(weight):

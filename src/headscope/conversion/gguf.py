@@ -108,8 +108,11 @@ def fitting(loaded: Checkpoint) -> tuple[str, dict[str, Tensor]]:
                 q, k = pairs_adjacent(q, layer.head_dim), pairs_adjacent(k, layer.head_dim)
             parts = [q, k, v]
         weights |= zip(theirs, parts, strict=True)
-    # Biases that ours does not have are zeros, and gains ones.
-    weights = {**found.parameters(converted(found, gpt, provable)[1]), **weights}
+    # Gains that ours does not have are ones, and with LayerNorm, missing biases are zeros.
+    layer_norm = isinstance(model.norm, LayerNormConfig)
+    for name, constant in found.parameters(converted(found, gpt, provable)[1]).items():
+        if layer_norm or name.endswith("weight"):
+            weights.setdefault(name, constant)
     if kind.name == "GPTNEOX":
         weights.setdefault(found.head, gpt.head.weight)  # llama.cpp needs it, even if it is tied
     names = gguf.get_tensor_name_map(kind, len(gpt.blocks))

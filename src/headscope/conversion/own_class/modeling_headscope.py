@@ -143,7 +143,7 @@ class HeadscopeForCausalLM(PreTrainedModel, GenerationMixin):
         if return_dict is None:
             return_dict = self.config.return_dict
         if not self.can_cache(padding) or output_attentions:
-            if cached:
+            if cached or use_cache:
                 raise ValueError(
                     "a cache cannot be used with n-gram embeddings, a document mask, "
                     "padding on the left or output_attentions: give all tokens, and use_cache=False"
