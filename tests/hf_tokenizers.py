@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-from headscope.data.tokenizer_json import PATTERNS
 from tokenizers import (
     Regex,
     Tokenizer,
@@ -21,7 +20,10 @@ TEXT = [
     "To be,  or not\nto be\t12345.",
     "🦜 ok",
 ] * 9
-LLAMA3 = next(each for each in PATTERNS if r"\p{N}{1,3}| ?" in each)
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 def word_piece() -> Tokenizer:

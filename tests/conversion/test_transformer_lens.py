@@ -19,7 +19,8 @@ from conversion.models import saved
 from running import ROOT
 
 from headscope.checkpoint import Checkpoint
-from headscope.conversion.classes import find_class
+from headscope.conversion.classes import HuggingFaceClass
+from headscope.conversion.exact import find_class
 from headscope.conversion.export import OWN_CLASS, write_model, write_tokenizer
 
 pytestmark = pytest.mark.slow
@@ -97,7 +98,7 @@ def prepare(folder: Path, words: str, *, own: bool) -> None:
     loaded = saved(folder / "run", words)
     (folder / "run" / "best.safetensors").rename(folder / "run.safetensors")
     (folder / "model").mkdir()
-    write_model(loaded, folder / "model", None if own else find_class(loaded.config.model))
+    write_model(loaded, folder / "model", None if own else class_of(loaded))
     write_tokenizer(loaded, folder / "model")
     reading = loaded.attention(TEXT)
     tokens = torch.tensor([reading.tokens])
@@ -107,6 +108,10 @@ def prepare(folder: Path, words: str, *, own: bool) -> None:
     ours = {"own": own, "text": TEXT, "tokens": tokens, "logits": logits}
     ours |= {"weights": reading.weights, "scores": reading.scores, "without_head_0": without_head_0}
     torch.save({**ours, "biases": loaded.config.model.qkv_bias}, folder / "ours.pt")
+
+
+def class_of(loaded: Checkpoint) -> HuggingFaceClass | None:
+    return find_class(loaded.model, loaded.config.model)
 
 
 def without_head(loaded: Checkpoint) -> torch.nn.Module:
@@ -150,6 +155,6 @@ def test_the_weights_of_the_heads_give_their_values(results, words):
 
 def test_each_model_is_of_its_class(tmp_path):
     for name, words in THEIRS.items():
-        theirs = find_class(saved(tmp_path / name, words).config.model)
+        theirs = class_of(saved(tmp_path / name, words))
         assert theirs is not None
         assert theirs.name == name

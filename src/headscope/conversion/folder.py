@@ -252,7 +252,9 @@ def transformers_for(folder: Path) -> Iterator[None]:
         yield
     except (UserError, Unfit, NotEqual, MemoryError):
         raise
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise  # such as KeyboardInterrupt; the Rust code of tokenizers raises the other
         raise UserError(
             f"{folder}: transformers cannot open this model ({type(error).__name__}): "
             f"{' '.join(str(error).split())[:300]}"

@@ -1,13 +1,13 @@
 """Reads the tokenizer in a Hugging Face folder with transformers."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
-from headscope.conversion.tokenizer_files import tokenizer_files
 from headscope.data.base_tokenizer import END_OF_TEXT, Tokenizer
 from headscope.data.bpe import byte_symbols
-from headscope.data.gpt2 import is_gpt2
+from headscope.data.gpt2 import SHA256, is_gpt2
 from headscope.data.tokenizer import tiktoken_tokenizer, with_vocab_size
 from headscope.data.tokenizers_tokenizer import TokenizersTokenizer
 from headscope.errors import UserError
@@ -73,20 +73,26 @@ def end_of_text(folder: Path, theirs: Any, ids: dict[str, int]) -> int | None:
 
 
 def as_gpt2(imported: TokenizersTokenizer) -> Tokenizer | None:
-    """GPT-2's own tokenizer, if `imported` is the same, or None."""
-    model = json.loads(imported.json)["model"]
-    byte_of = {symbol: value for value, symbol in enumerate(byte_symbols())}
+    """GPT-2's own tokenizer, if `imported` has its tokens, merges and pattern, or None."""
+    content = json.loads(imported.json)
+    model, cut = content["model"], content.get("pre_tokenizer") or {}
+    added = {each["content"] for each in content.get("added_tokens", [])}
     names = {name: number for name, number in imported.ids.items() if name != END_OF_TEXT}
-    if model["type"] != "BPE" or not set("".join(names)) <= byte_of.keys():
+    byte_of = {symbol: value for value, symbol in enumerate(byte_symbols())}
+    if (
+        model["type"] != "BPE"
+        or content.get("normalizer") is not None
+        or (cut.get("type"), cut.get("add_prefix_space")) != ("ByteLevel", False)
+        or not cut.get("use_regex", True)
+        or added != {END_OF_TEXT}
+        or not byte_of.keys() >= set("".join(names))
+    ):
         return None
-    ranks = {bytes(byte_of[symbol] for symbol in name): names[name] for name in names}
-    if not is_gpt2(ranks):
-        return None
-    gpt2 = tiktoken_tokenizer("gpt2", dict(sorted(ranks.items(), key=lambda item: item[1])))
-    ours, theirs = (
-        json.loads(each.library.to_str())
-        for each in (TokenizersTokenizer(tokenizer_files(gpt2)["tokenizer.json"]), imported)
-    )
-    parts = ("normalizer", "pre_tokenizer", "model", "added_tokens")
-    same = all(ours[part] == theirs[part] for part in parts)
-    return gpt2 if same and imported.end_of_text == gpt2.end_of_text else None
+    merges = (pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"])
+    file = "\n".join(["#version: 0.2", *merges, ""])
+    ranks = {
+        bytes(byte_of[symbol] for symbol in name): number
+        for name, number in sorted(names.items(), key=lambda item: item[1])
+    }
+    same = hashlib.sha256(file.encode()).hexdigest() == SHA256["vocab.bpe"] and is_gpt2(ranks)
+    return tiktoken_tokenizer("gpt2", ranks) if same else None
