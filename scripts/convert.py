@@ -24,6 +24,10 @@ def convert(composed: DictConfig) -> None:
             "name one of the two: source= (a model of another tool to convert to a checkpoint), or "
             "to= (the format to convert a checkpoint to)"
         )
+    way, unused = ("source", ["checkpoint"]) if config.source else ("to", ["text", "block_size"])
+    for key in unused:
+        if (value := getattr(config, key)) is not None:
+            raise UserError(f"{key}={value} has no effect with {way}=: leave it out")
     if config.output is None:
         raise UserError("output= is missing: name the folder to write, such as output=outputs/gpt2")
     output = Path(config.output)

@@ -1,8 +1,8 @@
 """Opens models in TransformerLens and compares them with what headscope computed.
 
 tests/conversion/test_transformer_lens.py runs this file with the Python of an environment that has
-transformer_lens. Arguments: folders, each with `model` (an exported model), `run.ckpt` (the same
-model as a checkpoint) and `ours.pt`. Prints the results as JSON.
+transformer_lens. Arguments: folders, each with `model` (an exported model), `run.safetensors` (the
+same model as a checkpoint) and `ours.pt`. Prints the results as JSON.
 """
 
 import json
@@ -81,7 +81,7 @@ def opened(folder: Path) -> dict:
         if ours["own"]:
             results["edited"] = edited(bridge, ours)
             results["values"] = projected(bridge, ours)
-            direct = to_transformer_lens(headscope.load(folder / "run.ckpt"))
+            direct = to_transformer_lens(headscope.load(folder / "run.safetensors"))
             results["checkpoint"] = compared(direct, ours)
     results["warnings"] = [str(warning.message) for warning in caught]
     return results

@@ -217,6 +217,24 @@ def test_all_scripts_open_an_imported_model(
     assert "another shape" in said.err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["source=a.pt", "checkpoint=run"],
+        ["to=gguf", "text=a.txt"],
+        ["to=huggingface", "block_size=8"],
+        ["source=folder", "text=a.txt"],
+    ],
+)
+def test_a_key_without_effect_is_refused(script: Script, words: list[str]) -> None:
+    write_folder(Path("folder"), foreign_model("GPT2LMHeadModel"))
+    said = script("convert", *words, "output=out")
+    assert said.code == 1
+    assert words[1] in said.err
+    assert "leave it out" in said.err
+    assert not Path("out").exists()
+
+
 def test_no_network(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     for name in ("nobody/nothing", "nothing"):

@@ -49,7 +49,7 @@ def import_model(
             model = build_model(config, vocab_size=tokenizer.vocab_size)
         return summary(model, output)
     if text is not None:
-        raise UserError(f"text={text} is only for checkpoints of nanoGPT: leave it out")
+        raise UserError(f"text={text} is only for checkpoints of nanoGPT, .pt files: leave it out")
     loaded = load_folder(folder_of(source), block_size=block_size)
     write_checkpoint(
         output,

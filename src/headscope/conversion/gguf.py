@@ -63,13 +63,13 @@ def export_gguf(loaded: Checkpoint, output: Path) -> list[str]:
     require_transformers("to=gguf")
     if find_spec("gguf") is None:
         raise UserError("to=gguf needs the package gguf: pip install -e '.[gguf]'")
+    with transformers_for(output):
+        architecture, weights = fitting(loaded)
     if loaded.tokenizer.name not in ("bpe", "gpt2"):
         raise UserError(
             f"to=gguf: llama.cpp has no tokenizer={loaded.tokenizer.name}, only byte-level BPE "
             "(tokenizer=bpe or gpt2); use to=huggingface or to=safetensors"
         )
-    with transformers_for(output):
-        architecture, weights = fitting(loaded)
     with new_folder(output) as folder:
         write(loaded, architecture, weights, folder / "model.gguf")
         check(folder / "model.gguf", architecture, weights)

@@ -218,17 +218,17 @@ def export_nanogpt(loaded: Checkpoint, output: Path) -> list[str]:
     Returns lines to print. Raises UserError if nanoGPT cannot express the model or the tokenizer.
     Raises NotEqual, and leaves no files, if the logits differ."""
     gpt, model, tokenizer = loaded.model, loaded.config.model, loaded.tokenizer
-    if not isinstance(tokenizer, CharTokenizer) and tokenizer.name != "gpt2":
-        raise UserError(
-            f"to=nanogpt: its tokenizer is {tokenizer.name}, and nanoGPT's sample.py knows char "
-            "and gpt2; use to=huggingface or to=safetensors"
-        )
     theirs = find_class(gpt, model, [NanoGPT()])
     if theirs is None:
         raise UserError(
             f"to=nanogpt: nanoGPT cannot express this model ({words(model)}): it has "
             "model=gpt2 with model/activation=gelu and sizes that follow from embed_dim and heads; "
             "use to=huggingface or to=safetensors"
+        )
+    if not isinstance(tokenizer, CharTokenizer) and tokenizer.name != "gpt2":
+        raise UserError(
+            f"to=nanogpt: its tokenizer is {tokenizer.name}, and nanoGPT's sample.py knows char "
+            "and gpt2; use to=huggingface or to=safetensors"
         )
     lines = []
     with new_folder(output) as folder:
