@@ -12,7 +12,7 @@ from foreign_models import transformers
 from headscope.checkpoint import build_model
 from headscope.config import SCHEMAS
 from headscope.config.model import ModelConfig
-from headscope.conversion.classes import CLASS_OF, CLASSES
+from headscope.conversion.classes import CLASSES
 from headscope.conversion.exact import converted, find_class, words
 from headscope.conversion.folder import proven_architecture
 from headscope.conversion.settings import Settings
@@ -45,7 +45,8 @@ def class_of(config: ModelConfig) -> str | None:
 @torch.no_grad()
 def assert_exact(config: ModelConfig, name: str) -> None:
     """The class `name` has the same logits with other weights, and the way back has them too."""
-    theirs, ours = CLASS_OF[name], with_random_weights(config)
+    theirs = next(each for each in CLASSES if each.name == name)
+    ours = with_random_weights(config)
     entries, model = converted(theirs, ours, config)
     tokens = torch.randint(VOCABULARY, (2, 10), generator=torch.Generator().manual_seed(1))
     expected = ours(tokens)

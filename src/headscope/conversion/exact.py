@@ -9,7 +9,7 @@ from typing import Any
 
 from headscope.checkpoint.building import WithoutInitialization, build_model
 from headscope.config.model import SCHEMAS, ModelConfig
-from headscope.conversion.classes import HuggingFaceClass, Unfit, exportable
+from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit
 from headscope.conversion.proof import NotEqual, compare, logits, probe, redraw
 from headscope.conversion.standard_form import standard_form
 from headscope.nn import GPT
@@ -25,7 +25,7 @@ def find_class(
     redraw(drawn)
     tokens, positions = probe(gpt.vocab_size, gpt.block_size, gpt.end_of_text or 0)
     ours = logits(drawn, tokens, positions)
-    for each in exportable() if classes is None else classes:
+    for each in classes or (each for each in CLASSES if each.can_export):
         try:
             compare(ours, logits(converted(each, drawn, config)[1], tokens, positions))
         except (Unfit, NotEqual):

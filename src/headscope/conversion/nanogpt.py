@@ -22,7 +22,7 @@ from headscope.config.model import (
     ModelConfig,
     MultiHeadConfig,
 )
-from headscope.conversion.classes import GPT2, SAME, Transform, Unfit
+from headscope.conversion.classes import GPT2, Transform, Unfit
 from headscope.conversion.exact import converted, find_class, words
 from headscope.conversion.new_folder import new_folder
 from headscope.conversion.proof import compare, logits, probe
@@ -86,7 +86,7 @@ class NanoGPT(GPT2):
         return [ours]
 
     def transform(self, ours: str, gpt: GPT) -> Transform:
-        return SAME
+        return Transform()
 
     def name_in_file(self, ours: str) -> str:
         return "lm_head.weight" if ours == "head.weight" else super().counterpart(ours)[0]

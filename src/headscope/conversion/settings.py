@@ -30,9 +30,9 @@ class Settings:
         self.keys_read.add(key)
         return getattr(self.config, key, None)
 
-    def rotary_base(self, old_key: str) -> Any:
-        """The base of rotary positions, which transformers 4 calls `old_key`."""
-        old = self.get(old_key)
+    def rotary_base(self, old: Any) -> Any:
+        """The base of rotary positions. Transformers 4 has it in another entry, with the value
+        `old`."""
         parameters = getattr(self.config, "rope_parameters", None) or {}
         return parameters.get("rope_theta", 10000.0 if old is None else old)
 
