@@ -250,7 +250,7 @@ def test_the_model_card_shows_text_from_a_checkpoint_as_text(tmp_path):
     card = model_card(loaded, load="code", checked="It is equal.")
     header, text = card.split("\n# ", maxsplit=1)
     assert "x" not in header.replace("text-generation", "").replace("headscope", "")
-    assert "| training tokens | 12,345 |" in text
+    assert "| tokens | 12,345 |" in text
     assert "| previous | L0H0 |" in text
     assert "/home" not in text
     for markup in ("<script", "\x1b", "\n---", "http://", "www.x"):

@@ -56,13 +56,11 @@ def folder_of(source: str) -> Path:
     path = Path(source)
     if path.is_dir():
         return path
-    if path.exists() or path.is_symlink():
+    if path.exists() or path.is_symlink() or not HUB_NAME.fullmatch(source) or ".." in source:
         raise UserError(
-            f"source={source} is a file: name the folder of a Hugging Face model, or a "
-            "checkpoint of nanoGPT, which ends in .pt"
+            f"source={source} is not a folder: name the folder of a Hugging Face model, a model on "
+            "the hub, or a checkpoint of nanoGPT, which ends in .pt"
         )
-    if not HUB_NAME.fullmatch(source) or ".." in source:
-        raise UserError(f"source={source} does not exist: name a folder or a model on the hub")
     from huggingface_hub import snapshot_download
 
     try:
@@ -122,15 +120,13 @@ def read_config(folder: Path) -> dict[str, Any]:
     the folder's model in full precision."""
     try:
         raw = parse_json(folder / "config.json")
-    except FileNotFoundError:
-        raise UserError(
-            f"{folder} has no config.json: it is not a folder of a Hugging Face model; a run of "
-            "headscope is converted with checkpoint= and to="
-        ) from None
     except (OSError, ValueError) as error:
-        raise UserError(f"{folder} cannot be read: {error}") from None
+        raise UserError(
+            f"{folder} is not a folder of a Hugging Face model: its config.json cannot be read "
+            f"({error}); a run of headscope is converted with checkpoint= and to="
+        ) from None
     if not isinstance(raw, dict):
-        raise UserError(f"{folder}/config.json is not a JSON object")
+        raise UserError(f"{folder}: config.json is not a JSON object")
     if (folder / "adapter_config.json").exists():
         raise UserError(
             f"{folder} has an adapter (adapter_config.json): merge it into its model with "
@@ -139,9 +135,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     for key in REFUSED:
         if raw.get(key) is not None:
             raise UserError(
-                f"{folder}: config.json has {key}={short(raw[key])}: headscope reads weights in "
-                "full precision from model.safetensors only; load the model with transformers and "
-                "save it again in float32"
+                f"{folder}: config.json has {key}={short(raw[key])}: load the model with "
+                "transformers and save it again in float32"
             )
     return raw
 
@@ -149,19 +144,16 @@ def read_config(folder: Path) -> dict[str, Any]:
 def class_of(raw: dict[str, Any], folder: Path) -> HuggingFaceClass:
     """The class of the model with this config.json. Raises UserError if it is not in `CLASSES`."""
     kind = raw.get("model_type")
+    for each in CLASSES:
+        if each.model_type == kind:
+            return each
     if kind == "headscope":
-        raise UserError(
-            f"{folder} is an export of our own class for transformers: use the checkpoint that it "
-            "came from"
-        )
-    found = next((each for each in CLASSES if each.model_type == kind), None)
-    if found is None:
-        code = "; the code in the folder is not run" if "auto_map" in raw else ""
-        raise UserError(
-            f"{folder}: config.json has model_type={short(kind)}, which headscope cannot read"
-            f"{code}; it reads {', '.join(each.model_type for each in CLASSES)}"
-        )
-    return found
+        raise UserError(f"{folder} is an export of headscope: use the checkpoint it came from")
+    code = "; the code in the folder is not run" if "auto_map" in raw else ""
+    raise UserError(
+        f"{folder}: config.json has model_type={short(kind)}, which headscope cannot read{code}; "
+        f"it reads {', '.join(each.model_type for each in CLASSES)}"
+    )
 
 
 def proven_architecture(

@@ -2,35 +2,18 @@
 it."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
 from torch import Tensor
 
 from headscope import checkpoint
 from headscope.analysis.head_types import Thresholds
+from headscope.config import parse
 from headscope.config.model import ModelConfig
-from headscope.config.text import (
-    CharConfig,
-    CorpusConfig,
-    Gpt2Config,
-    ImportedConfig,
-    TextFilesConfig,
-    TokenizerConfig,
-    UnknownTextConfig,
-)
-from headscope.config.training import (
-    AdamWConfig,
-    AttentionConfig,
-    CallbacksConfig,
-    HeadsConfig,
-    SamplesConfig,
-    TensorBoardConfig,
-    ThresholdsConfig,
-    TrainConfig,
-    TrainerConfig,
-    WarmupCosineConfig,
-)
+from headscope.config.training import TrainConfig
 from headscope.conversion.new_folder import new_folder
 from headscope.data.base_tokenizer import Tokenizer
 
@@ -67,60 +50,47 @@ def write_weights(output: Path, weights: Mapping[str, Tensor], data: dict[str, A
         checkpoint.write(path, tensors, data)
 
 
+UNTRAINED = """
+seed: 1
+resume: null
+init_from: null
+store_dir: data
+optimizer:
+  {_target_: headscope.training.optimizer.adamw, _partial_: true, lr: 5.0e-5, weight_decay: 0.01,
+   beta1: 0.9, beta2: 0.999}
+schedule:
+  {_target_: headscope.training.schedule.warmup_cosine, _partial_: true, warmup_steps: 50,
+   final_fraction: 0.0}
+trainer:
+  {max_steps: 0, batch_size: 8, accumulate: auto, gradient_clip: 1.0, val_every_steps: 100,
+   val_batch_size: 4, log_every_steps: 10, accelerator: auto, devices: auto, precision: auto,
+   compile: auto, checkpoint_activations: false, loss_chunk_tokens: auto}
+logger: {_target_: lightning.pytorch.loggers.TensorBoardLogger}
+callbacks:
+  attention: {text: null, steps: 60, images: 8, step_megabytes: 4.0, run_megabytes: 200.0}
+  heads: {every_steps: 100, windows: 4}
+  samples: {prompt: "", max_new_tokens: 100, temperature: 0.8, top_k: null}
+  save_every_minutes: 5.0
+  keep_steps: []
+  early_stopping_patience: null
+"""
+"""How an imported model was trained is unknown, so these are the settings of
+conf/experiment/finetune.yaml. There are no steps: the model card says so."""
+
+
 def imported_config(
     model: ModelConfig, tokenizer: Tokenizer, *, name: str, text: Path | None = None
 ) -> TrainConfig:
-    """The configuration of an imported model. How it was trained is unknown, so the settings of
-    training are those of conf/experiment/finetune.yaml. `text` is the text that the model was
-    trained on, if it is known."""
-    data: CorpusConfig = UnknownTextConfig() if text is None else TextFilesConfig(path=str(text))
-    return TrainConfig(
-        name=name,
-        seed=1,
-        resume=None,
-        init_from=None,
-        store_dir="data",
-        model=model,
-        tokenizer=tokenizer_config(tokenizer),
-        data=data,
-        optimizer=AdamWConfig(lr=5e-5, weight_decay=0.01, beta1=0.9, beta2=0.999),
-        schedule=WarmupCosineConfig(warmup_steps=50, final_fraction=0.0),
-        trainer=TrainerConfig(
-            max_steps=0,  # no training by headscope: the model card says so
-            batch_size=8,
-            accumulate="auto",
-            gradient_clip=1.0,
-            val_every_steps=100,
-            val_batch_size=4,
-            final_validation="whole",
-            log_every_steps=10,
-            accelerator="auto",
-            devices="auto",
-            num_nodes=1,
-            strategy="auto",
-            precision="auto",
-            compile="auto",
-            checkpoint_activations=False,
-            loss_chunk_tokens="auto",
-        ),
-        logger=TensorBoardConfig(),
-        callbacks=CallbacksConfig(
-            attention=AttentionConfig(
-                text=None, steps=60, images=8, step_megabytes=4.0, run_megabytes=200.0
-            ),
-            heads=HeadsConfig(
-                every_steps=100, windows=4, thresholds=ThresholdsConfig(**vars(Thresholds()))
-            ),
-            samples=SamplesConfig(prompt="", max_new_tokens=100, temperature=0.8, top_k=None),
-            save_every_minutes=5.0,
-            keep_steps=[],
-            early_stopping_patience=None,
-        ),
-    )
-
-
-def tokenizer_config(tokenizer: Tokenizer) -> TokenizerConfig:
-    """The configuration that names the tokenizer. The checkpoint contains the tokenizer itself."""
-    if tokenizer.name == "gpt2":
-        return Gpt2Config(path=None)
-    return CharConfig() if tokenizer.name == "char" else ImportedConfig()
+    """The configuration of an imported model. `text` is the text that the model was trained on, if
+    it is known."""
+    settings: Any = OmegaConf.to_container(OmegaConf.create(UNTRAINED))
+    settings["callbacks"]["heads"]["thresholds"] = vars(Thresholds())
+    # The checkpoint contains the tokenizer itself. The configuration names it.
+    kind = tokenizer.name if tokenizer.name in ("gpt2", "char") else "stored"
+    settings["tokenizer"] = {"_target_": f"headscope.data.tokenizer.{kind}", "_partial_": True}
+    settings["data"] = {"_target_": "headscope.data.corpus.unknown_text"}
+    if kind == "gpt2":
+        settings["tokenizer"]["path"] = None
+    if text is not None:
+        settings["data"] = {"_target_": "headscope.data.own_files.TextFiles", "path": str(text)}
+    return parse(TrainConfig, {**settings, "name": name, "model": asdict(model)})

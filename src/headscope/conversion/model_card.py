@@ -4,7 +4,6 @@ Names and numbers come from a checkpoint and from files of its run, which may be
 texts are escaped for Markdown, and numbers must be numbers.
 """
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -13,93 +12,72 @@ from typing import Any
 
 from headscope.checkpoint import Checkpoint
 from headscope.config.text import UnknownTextConfig
-from headscope.config.training import TrainConfig
 from headscope.files import read_json, read_summary
 from headscope.terminal import printable
 
 LONGEST = 200
 """The most characters of a text that the card shows."""
 
-LOSSES = {
-    "val_loss": "validation loss at the end of training, nats per token",
-    "val_bits_per_byte": "validation loss at the end of training, bits per byte",
-    "best_val_loss": "lowest loss of the validations during training, nats per token",
-    "tokens": "training tokens",
-    "train_seconds": "training time, seconds",
-}
-"""The entries of summary.json that the card shows."""
-
-HEADER = """---
+CARD = """---
 library_name: transformers
 pipeline_tag: text-generation
 tags:
 - headscope
 ---
+# {name}
+
+A language model with {parameters:,} parameters, {made} headscope, a project that trains small GPTs
+and shows what their attention heads do. These are the weights after step {step:,}.
+
+## How to load it
+```python
+{load}
+```
+
+{checked}
+
+## Configuration
+{configuration}
+
+## Figures
+{figures}
+
+## Attention heads
+{heads}
+
+## Licence
+The licence of these weights is not stated yet. Their author must choose one and replace this
+sentence. The licences of the training text, and of the weights that training started from, may
+limit the choice.
 """
 
 
 def model_card(loaded: Checkpoint, *, load: str, checked: str) -> str:
     """The text of README.md. `load` is Python code that opens the folder. `checked` is a sentence
     that says how the export was checked."""
-    config = loaded.config
-    run = loaded.path.parent.parent
-    summary, report = read_summary(run), read_json(run / "analysis" / "heads.json")
-    parts = [
-        HEADER + f"# {escaped(config.name)}",
-        f"A language model with {loaded.model.parameter_count():,} parameters, "
-        f"{'imported into' if is_imported(config) else 'trained with'} headscope, a project that "
-        "trains small GPTs and shows what their attention heads do. These are the weights after "
-        f"step {loaded.step:,}.",
-        f"## How to load it\n\n```python\n{load.strip()}\n```\n\n{escaped(checked)}",
-        "## Model\n\n" + table(flat(asdict(config.model))),
-        "## Data and tokenizer\n\n" + table(data_rows(loaded)),
-        "## Recipe\n\n" + recipe(loaded),
-        "## Losses\n\n" + losses(summary),
-        "## Attention heads\n\n" + heads(report),
-        "## Licence\n\nThe licence of these weights is not stated yet. Their author must choose "
-        "one and replace this sentence. The licences of the training text, and of the weights that "
-        "training started from, may limit the choice.",
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def data_rows(loaded: Checkpoint) -> dict[str, Any]:
-    """What the model was trained on. Of a path, only the last part, because the folders of a
-    machine are nobody's business."""
-    data = asdict(loaded.config.data)
-    if isinstance(data.get("path"), str):
-        data["path"] = PurePath(data["path"]).name
-    tokenizer = {"tokenizer": loaded.tokenizer.name, "vocab_size": loaded.tokenizer.vocab_size}
-    return flat({"data": data}) | tokenizer
-
-
-def recipe(loaded: Checkpoint) -> str:
-    config = loaded.config
-    if is_imported(config):
-        return "The model was imported from another tool. How it was trained is unknown."
-    groups = {"optimizer": asdict(config.optimizer), "schedule": asdict(config.schedule)}
-    keys = ("max_steps", "batch_size", "gradient_clip")
-    trainer = {f"trainer.{key}": getattr(config.trainer, key) for key in keys}
-    start = {} if config.init_from is None else {"init_from": run_name(PurePath(config.init_from))}
-    other = {"seed": config.seed, "precision": loaded.precision}
-    return table(start | flat(groups) | trainer | other)
-
-
-def is_imported(config: TrainConfig) -> bool:
-    """Whether the weights are those of another tool, without training by headscope."""
-    return config.trainer.max_steps == 0 or isinstance(config.data, UnknownTextConfig)
-
-
-def run_name(path: PurePath) -> str:
-    """The name of the run folder of a checkpoint, or of `path` itself if it is a folder."""
-    return (path.parent.parent if path.suffix == ".safetensors" else path).name
-
-
-def losses(summary: Any) -> str:
-    if not isinstance(summary, Mapping):
-        return "The run folder has no summary of the losses."
-    return table(
-        {text: number(summary[key]) for key, text in LOSSES.items() if is_number(summary.get(key))}
+    config, run = loaded.config, loaded.path.parent.parent
+    imported = config.trainer.max_steps == 0 or isinstance(config.data, UnknownTextConfig)
+    recipe = ("init_from", "seed", "optimizer", "schedule", "trainer")
+    keys = ("model", "data", *(() if imported else recipe))
+    figures = {
+        key: f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+        for key, value in (read_summary(run) or {}).items()
+        if type(value) in (int, float)
+    }
+    return CARD.format(
+        name=escaped(config.name),
+        parameters=loaded.model.parameter_count(),
+        made="imported into" if imported else "trained with",
+        step=loaded.step,
+        load=load.strip(),
+        checked=escaped(checked),
+        configuration=table(
+            {"tokenizer": loaded.tokenizer.name, "vocab_size": loaded.tokenizer.vocab_size}
+            | flat({key: asdict(config)[key] for key in keys})
+        )
+        + ("\n\nHow it was trained is unknown." if imported else ""),
+        figures=table(figures) if figures else "The run folder has no summary of the figures.",
+        heads=heads(read_json(run / "analysis" / "heads.json")),
     )
 
 
@@ -125,13 +103,18 @@ def heads(report: Any) -> str:
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings as one dictionary with keys such as position.base. The name of a part is the
-    last word of its `_target_`."""
+    last word of its `_target_`. Of a path, only the name of the file or of the run, because the
+    folders of a machine are nobody's business."""
     rows: dict[str, Any] = {}
     for key, value in settings.items():
         if key == "_target_" and prefix:
             rows[prefix.removesuffix(".")] = str(value).rpartition(".")[2]
         elif isinstance(value, Mapping):
             rows |= flat(value, f"{prefix}{key}.")
+        elif key in ("path", "init_from") and value is not None:
+            path = PurePath(str(value))
+            in_run = key == "init_from" and path.suffix == ".safetensors"
+            rows[f"{prefix}{key}"] = (path.parent.parent if in_run else path).name
         elif not key.startswith("_") and value is not None:
             rows[f"{prefix}{key}"] = value
     return rows
@@ -140,14 +123,6 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def table(rows: Mapping[str, Any]) -> str:
     lines = [f"| {escaped(str(key))} | {escaped(str(value))} |" for key, value in rows.items()]
     return "\n".join(["| | |", "|---|---|", *lines])
-
-
-def is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
-
-
-def number(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
 
 
 def escaped(text: str) -> str:

@@ -8,6 +8,9 @@ text. `AutoTokenizer.from_pretrained(folder, split_special_tokens=True)` makes b
 import json
 from typing import Any
 
+from tokenizers import Tokenizer as Library
+from tokenizers import decoders, models, pre_tokenizers
+
 from headscope.data.base_tokenizer import END_OF_TEXT, Tokenizer
 from headscope.data.bpe import byte_symbols
 from headscope.data.char_tokenizer import CharTokenizer
@@ -27,17 +30,12 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, str]:
     """The names and contents of the files of a tokenizer: tokenizer.json and tokenizer_config.json.
     Raises UserError if the tokenizer cannot be written in this form."""
     if isinstance(tokenizer, TokenizersTokenizer):
-        return _files(tokenizer.json, tokenizer, tokenizer.names)
-    if isinstance(tokenizer, CharTokenizer):
-        content = _char_content(tokenizer)
+        library = tokenizer.library
+    elif isinstance(tokenizer, CharTokenizer):
+        library = char_library(tokenizer)
     else:
         assert isinstance(tokenizer, TiktokenTokenizer)
-        content = _byte_level_content(tokenizer)
-    names = [*content["model"]["vocab"]]  # in the order of their ids
-    return _files(json.dumps(content, ensure_ascii=False), tokenizer, names)
-
-
-def _files(content: str, tokenizer: Tokenizer, names: list[str]) -> dict[str, str]:
+        library = byte_level_library(tokenizer)
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
@@ -47,14 +45,14 @@ def _files(content: str, tokenizer: Tokenizer, names: list[str]) -> dict[str, st
     if tokenizer.end_of_text is not None:
         # A document begins with the token that ended the previous one. The same token fills up
         # shorter texts of a batch, as config.json says.
-        end = names[tokenizer.end_of_text]
+        end = library.id_to_token(tokenizer.end_of_text)
         config |= {"bos_token": end, "eos_token": end, "pad_token": end}
-    if UNKNOWN in names:
+    if library.token_to_id(UNKNOWN) is not None:
         config["unk_token"] = UNKNOWN
-    return {"tokenizer.json": content, CONFIG: json.dumps(config, indent=2)}
+    return {"tokenizer.json": library.to_str(), CONFIG: json.dumps(config, indent=2)}
 
 
-def _byte_level_content(tokenizer: TiktokenTokenizer) -> dict[str, Any]:
+def byte_level_library(tokenizer: TiktokenTokenizer) -> Library:
     """A byte-level BPE, in which a printable character stands for each byte. The tokens of `byte`
     are single bytes, so it needs no pattern."""
     merges = merges_of_ranks(tokenizer.ranks)
@@ -65,69 +63,27 @@ def _byte_level_content(tokenizer: TiktokenTokenizer) -> dict[str, Any]:
         )
     symbols = byte_symbols()
 
-    def in_symbols(token: bytes) -> str:
+    def written(token: bytes) -> str:
         return "".join(symbols[value] for value in token)
 
-    vocabulary = {
-        in_symbols(token): rank
-        for token, rank in sorted(tokenizer.ranks.items(), key=lambda item: item[1])
-    }
+    vocabulary = {written(token): rank for token, rank in tokenizer.ranks.items()}
     vocabulary[END_OF_TEXT] = tokenizer.end_of_text
-    flags = {"add_prefix_space": False, "trim_offsets": True, "use_regex": tokenizer.name != "byte"}
-    model: dict[str, Any] = {
-        "type": "BPE",
-        "dropout": None,
-        "unk_token": None,
-        "continuing_subword_prefix": "",
-        "end_of_word_suffix": "",
-        "fuse_unk": False,
-        "byte_fallback": False,
-        "vocab": vocabulary,
-        "merges": [f"{in_symbols(left)} {in_symbols(right)}" for left, right in merges],
-    }
-    return _content(
-        model,
-        special={END_OF_TEXT: tokenizer.end_of_text},
-        pre_tokenizer={"type": "ByteLevel", **flags},
-        decoder={"type": "ByteLevel", **flags},
+    pairs = [(written(left), written(right)) for left, right in merges]
+    made = Library(models.BPE(vocab=vocabulary, merges=pairs))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(
+        add_prefix_space=False, use_regex=tokenizer.name != "byte"
     )
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([END_OF_TEXT])
+    return made
 
 
-def _char_content(tokenizer: CharTokenizer) -> dict[str, Any]:
+def char_library(tokenizer: CharTokenizer) -> Library:
     """A BPE without merges, which divides a text into its characters."""
-    special: dict[str, int] = {}
-    if tokenizer.special_tokens:
-        special = {UNKNOWN: tokenizer.unknown, END_OF_TEXT: tokenizer.unknown + 1}
-    alphabet = {character: number for number, character in enumerate(tokenizer.alphabet)}
-    model: dict[str, Any] = {
-        "type": "BPE",
-        "dropout": None,
-        "unk_token": UNKNOWN if special else None,
-        "continuing_subword_prefix": "",
-        "end_of_word_suffix": "",
-        "fuse_unk": False,
-        "byte_fallback": False,
-        "vocab": alphabet | special,
-        "merges": [],
-    }
-    return _content(model, special=special, pre_tokenizer=None, decoder={"type": "Fuse"})
-
-
-def _content(
-    model: dict[str, Any], *, special: dict[str, int], pre_tokenizer: Any, decoder: Any
-) -> dict[str, Any]:
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [
-            {"id": number, "content": name, **flags, "special": True}
-            for name, number in special.items()
-        ],
-        "normalizer": None,
-        "pre_tokenizer": pre_tokenizer,
-        "post_processor": None,
-        "decoder": decoder,
-        "model": model,
-    }
+    names = [*tokenizer.alphabet, *([UNKNOWN, END_OF_TEXT] if tokenizer.special_tokens else [])]
+    vocabulary = {name: number for number, name in enumerate(names)}
+    unknown = UNKNOWN if tokenizer.special_tokens else None
+    made = Library(models.BPE(vocab=vocabulary, merges=[], unk_token=unknown))
+    made.decoder = decoders.Fuse()
+    made.add_special_tokens([name for name in (UNKNOWN, END_OF_TEXT) if name in vocabulary])
+    return made
