@@ -149,8 +149,8 @@ REFUSED = {
     "no model": (changed(model=3), "damaged"),
     "no step": (changed(iter_num="x"), "damaged"),
     "a weight twice": (changed(model={f"_orig_mod.{HEAD}": torch.ones(1)}), "twice"),
-    "a size": (changed(model_args={"n_layer": -1}), "layers=-1"),
-    "no size": (changed(model_args={"n_embd": None}), "damaged"),
+    "a size": (changed(model_args={"n_layer": -1}), "layers=-1|n_layer=-1"),
+    "no size": (changed(model_args={"n_embd": None}), "embed_dim=None"),
     "many layers": (changed(model_args={"n_layer": 2**30}), "layers=1073741824"),
     "a wide model": (changed(model_args={"n_embd": 2**20}), "shape|embed_dim"),
     "a long context": (changed(model_args={"block_size": 2**30}), "block_size"),
@@ -161,7 +161,8 @@ REFUSED = {
     "untied": (changed(model={HEAD: torch.zeros(len(ALPHABET), 16)}), "ties them"),
     "diverged": (changed(model={WTE: torch.full((len(ALPHABET), 16), torch.nan)}), "finite"),
     "integers": (changed(model={WTE: torch.zeros(len(ALPHABET), 16).long()}), "finite numbers"),
-    "no tensor": (changed(model={WTE: 3}), "not a tensor"),
+    "no tensor": (changed(model={WTE: 3}), "not a tensor of finite"),
+    "a bias": (changed(model_args={"bias": 1}), "bias=1"),
 }
 
 

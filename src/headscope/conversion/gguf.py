@@ -16,37 +16,18 @@ import torch
 from torch import Tensor
 
 from headscope.checkpoint import Checkpoint
-from headscope.config.model import (
-    AlibiConfig,
-    GeluConfig,
-    GeluTanhConfig,
-    LayerNormConfig,
-    ModelConfig,
-    ReluSquaredConfig,
-    RotaryConfig,
-    SwiGluConfig,
-)
+from headscope.config.model import GeluConfig, ModelConfig, RotaryConfig
+from headscope.conversion.classes import name_of, projection_rows
 from headscope.conversion.exact import converted, find_class, words
 from headscope.conversion.folder import require_transformers, transformers_for
 from headscope.conversion.new_folder import new_folder
 from headscope.conversion.proof import NotEqual
 from headscope.conversion.standard_form import standard_form
 from headscope.conversion.tokenizer_files import tokenizer_files
-from headscope.data.tokenizer import END_OF_TEXT
 from headscope.errors import UserError
 from headscope.terminal import printable
 
-ARCHITECTURES = {
-    "GPT2LMHeadModel": "GPT2",
-    "GPTNeoXForCausalLM": "GPTNEOX",
-    "MptForCausalLM": "MPT",
-    "LlamaForCausalLM": "LLAMA",
-    "ArceeForCausalLM": "ARCEE",
-    "Qwen3ForCausalLM": "QWEN3",
-}
-"""The name in the package gguf of the architecture of each class of transformers."""
-
-PAIRS_ADJACENT = ("LLAMA", "ARCEE")
+PAIRS_ADJACENT = ("llama", "arcee")
 """They rotate the pairs of dimensions (2i, 2i + 1). The others rotate (i, i + D / 2)."""
 
 ALIBI_BIAS = 8.0
@@ -95,30 +76,26 @@ def fitting(loaded: Checkpoint) -> tuple[str, dict[str, Tensor]]:
             "LayerNorm it has model/activation=gelu_tanh, with RMSNorm swiglu or relu_squared; "
             "use to=huggingface or to=safetensors"
         )
-    kind, layer = gguf.MODEL_ARCH[ARCHITECTURES[found.name]], gpt.attentions[0]
+    name, head_dim = found.model_type.replace("_", ""), gpt.attentions[0].head_dim
     weights: dict[str, Tensor] = {}
-    for name, weight in standard_form(gpt, provable)[1].items():
-        theirs = [found.head] if name == "head.weight" else found.counterpart(name)
-        parts = [weight]
+    for ours, weight in standard_form(gpt, provable)[1].items():
+        theirs, parts = found.counterpart(ours), [weight]
         if len(theirs) == 3:
-            q, k, v = weight.split(
-                [n * layer.head_dim for n in (layer.heads, *[layer.kv_heads] * 2)]
-            )
-            if kind.name in PAIRS_ADJACENT:
-                q, k = pairs_adjacent(q, layer.head_dim), pairs_adjacent(k, layer.head_dim)
+            q, k, v = weight.split(projection_rows(gpt.attentions[0]))
+            if name in PAIRS_ADJACENT:
+                q, k = pairs_adjacent(q, head_dim), pairs_adjacent(k, head_dim)
             parts = [q, k, v]
         weights |= zip(theirs, parts, strict=True)
     # Gains that ours does not have are ones, and with LayerNorm, missing biases are zeros.
-    layer_norm = isinstance(model.norm, LayerNormConfig)
-    for name, constant in found.parameters(converted(found, gpt, provable)[1]).items():
-        if layer_norm or name.endswith("weight"):
-            weights.setdefault(name, constant)
-    if kind.name == "GPTNEOX":
+    for key, constant in found.parameters(converted(found, gpt, provable)[1]).items():
+        if found.norm == "layer_norm" or key.endswith("weight"):
+            weights.setdefault(key, constant)
+    if name == "gptneox":
         weights.setdefault(found.head, gpt.head.weight)  # llama.cpp needs it, even if it is tied
-    names = gguf.get_tensor_name_map(kind, len(gpt.blocks))
-    return gguf.MODEL_ARCH_NAMES[kind], {
-        str(names.get_name(name, (".weight", ".bias"))): weight.detach().cpu().float().contiguous()
-        for name, weight in weights.items()
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[name.upper()], len(gpt.blocks))
+    return name, {
+        str(names.get_name(key, (".weight", ".bias"))): weight.detach().cpu().float().contiguous()
+        for key, weight in weights.items()
     }
 
 
@@ -126,12 +103,11 @@ def as_in_transformers(model: ModelConfig) -> ModelConfig | None:
     """The model that a class of transformers must compute, so that its architecture in llama.cpp
     computes `model`. With LayerNorm, llama.cpp computes GELU with tanh where transformers computes
     it exactly. None if llama.cpp has no such feed-forward network."""
-    if isinstance(model.norm, LayerNormConfig):
-        tanh = isinstance(model.activation, GeluTanhConfig)
-        return replace(model, activation=GeluConfig()) if tanh else None
-    if isinstance(model.feed_forward, SwiGluConfig):
-        return model
-    return model if isinstance(model.activation, ReluSquaredConfig) and not model.bias else None
+    activation = name_of(model.activation)
+    if name_of(model.norm) == "layer_norm":
+        return replace(model, activation=GeluConfig()) if activation == "gelu_tanh" else None
+    arcee = activation == "relu_squared" and not model.bias
+    return model if arcee or name_of(model.feed_forward) == "SwiGLU" else None
 
 
 def pairs_adjacent(rows: Tensor, head_dim: int) -> Tensor:
@@ -145,7 +121,7 @@ def write(loaded: Checkpoint, name: str, weights: Mapping[str, Tensor], path: Pa
     """Writes the GGUF file of the architecture `name`."""
     import gguf
 
-    writer = gguf.GGUFWriter(path, name)
+    writer: Any = gguf.GGUFWriter(path, name)
     try:
         add_model(writer, loaded, name)
         add_tokenizer(writer, loaded)
@@ -166,8 +142,7 @@ def add_model(writer: Any, loaded: Checkpoint, name: str) -> None:
     """Adds the sizes and settings of the model."""
     import gguf
 
-    gpt, model = loaded.model, loaded.config.model
-    layer: Any = gpt.attentions[0]
+    gpt, model, layer = loaded.model, loaded.config.model, loaded.model.attentions[0]
     block: Any = gpt.blocks[0]
     writer.add_name(printable(loaded.config.name)[:200])
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
@@ -180,12 +155,11 @@ def add_model(writer: Any, loaded: Checkpoint, name: str) -> None:
     writer.add_head_count_kv(layer.kv_heads)
     writer.add_key_length(layer.head_dim)
     writer.add_value_length(layer.head_dim)
-    eps = block.attention_norm.eps
-    layer_norm = isinstance(model.norm, LayerNormConfig)
-    (writer.add_layer_norm_eps if layer_norm else writer.add_layer_norm_rms_eps)(eps)
+    layer_norm = name_of(model.norm) == "layer_norm"
+    (writer.add_layer_norm_eps if layer_norm else writer.add_layer_norm_rms_eps)(gpt.norm.eps)
     if name == "gptneox":
         writer.add_parallel_residual(False)
-    if isinstance(model.position, AlibiConfig):
+    if name == "mpt":
         writer.add_max_alibi_bias(ALIBI_BIAS)
     if isinstance(model.position, RotaryConfig):
         writer.add_rope_dimension_count(layer.head_dim)
@@ -199,20 +173,16 @@ def add_tokenizer(writer: Any, loaded: Checkpoint) -> None:
 
     rows, end = range(loaded.tokenizer.vocab_size), loaded.tokenizer.end_of_text
     assert end is not None  # a byte-level BPE has one
-    content = json.loads(tokenizer_files(loaded.tokenizer)["tokenizer.json"])
-    vocabulary = {**content["model"]["vocab"], END_OF_TEXT: end}
+    content = json.loads(tokenizer_files(loaded.tokenizer)["tokenizer.json"])["model"]
     tokens, kinds = [f"[PAD{row}]" for row in rows], [gguf.TokenType.UNUSED for _ in rows]
-    for token, row in vocabulary.items():
+    for token, row in content["vocab"].items():
         tokens[row], kinds[row] = token, gguf.TokenType.NORMAL
     kinds[end] = gguf.TokenType.CONTROL
-    merges = [
-        merge if isinstance(merge, str) else " ".join(merge) for merge in content["model"]["merges"]
-    ]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
     writer.add_token_types(kinds)
-    writer.add_token_merges(merges)
+    writer.add_token_merges([" ".join(pair) for pair in content["merges"]])
     writer.add_bos_token_id(end)
     writer.add_eos_token_id(end)
     writer.add_add_bos_token(False)
@@ -223,12 +193,9 @@ def check(path: Path, name: str, weights: Mapping[str, Tensor]) -> None:
     import gguf
 
     reader = gguf.GGUFReader(path)
-    found = reader.fields["general.architecture"].contents()
-    if found != name:
-        raise NotEqual(f"the architecture is {found} instead of {name}")
-    tensors = {tensor.name: torch.from_numpy(tensor.data.copy()) for tensor in reader.tensors}
-    if tensors.keys() != weights.keys():
-        raise NotEqual(f"tensors differ: {sorted(tensors.keys() ^ weights.keys())[:3]}")
-    for tensor_name, weight in weights.items():
-        if not torch.equal(tensors[tensor_name], weight):
-            raise NotEqual(f"the tensor {tensor_name} differs")
+    found = {tensor.name: torch.from_numpy(tensor.data.copy()) for tensor in reader.tensors}
+    same = found.keys() == weights.keys() and all(
+        torch.equal(found[each], weight) for each, weight in weights.items()
+    )
+    if not same or reader.fields["general.architecture"].contents() != name:
+        raise NotEqual(f"{path.name} has other tensors than the model when it is read again")

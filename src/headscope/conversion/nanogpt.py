@@ -15,14 +15,9 @@ from torch import Tensor
 from headscope.checkpoint import Checkpoint, build_model
 from headscope.checkpoint.building import WithoutInitialization, check_shapes
 from headscope.checkpoint.file import is_finite
-from headscope.config.model import (
-    GeluConfig,
-    LayerNormConfig,
-    LearnedConfig,
-    ModelConfig,
-    MultiHeadConfig,
-)
-from headscope.conversion.classes import GPT2, Transform, Unfit
+from headscope.config import parse
+from headscope.config.model import ModelConfig
+from headscope.conversion.classes import GPT2, WITHOUT_EXTRAS, Transform, Unfit, part
 from headscope.conversion.exact import converted, find_class, words
 from headscope.conversion.new_folder import new_folder
 from headscope.conversion.proof import compare, logits, probe
@@ -34,12 +29,10 @@ from headscope.data.tokenizer import char, gpt2, with_vocab_size
 from headscope.errors import UserError
 from headscope.nn import GPT
 
+
 GPT2_SIZES = (50257, 50304)
 """The sizes of GPT-2's vocabulary: its tokens, and the next multiple of 64, to which nanoGPT pads
 the embedding."""
-
-SIZES = ("block_size", "n_embd", "n_layer", "n_head")
-"""The names of the sizes in nanoGPT's model_args, in the order of `nanogpt_config`."""
 
 COMPILED = "_orig_mod."
 """The prefix that torch.compile adds to the names of weights."""
@@ -53,30 +46,19 @@ class NanoGPT(GPT2):
     name = "nanoGPT"
 
     def entries(self, gpt: GPT, config: ModelConfig) -> dict[str, Any]:
-        layer, norm = gpt.attentions[0], gpt.norm
-        fits = (
-            layer.heads == layer.kv_heads
-            and layer.heads * layer.head_dim == layer.embed_dim
-            and norm.eps == 1e-5
-            and config.tied_head
-            and isinstance(config.activation, GeluConfig)
-        )
-        super().entries(gpt, config)  # raises Unfit if another part is not GPT-2's
-        if not fits:
-            raise Unfit("another size or part")
+        theirs = super().entries(gpt, config)  # raises Unfit if a part is not GPT-2's
+        if theirs["layer_norm_epsilon"] != 1e-5:
+            raise Unfit("norm.eps")
         return {
-            "n_layer": len(gpt.blocks),
-            "n_head": layer.heads,
-            "n_embd": layer.embed_dim,
+            **{key: theirs[key] for key in ("n_layer", "n_head", "n_embd", "vocab_size")},
             "block_size": gpt.block_size,
             "bias": config.bias or config.qkv_bias,
-            "vocab_size": gpt.vocab_size,
             "dropout": config.dropout,
         }
 
     def build(self, config: Any) -> GPT:
-        model = nanogpt_config(*(config[key] for key in SIZES), bias=config["bias"])
         with WithoutInitialization():
+            model = nanogpt_config(config)
             return build_model(model, vocab_size=config["vocab_size"]).eval()
 
     def parameters(self, theirs: Any) -> dict[str, Any]:
@@ -89,32 +71,32 @@ class NanoGPT(GPT2):
         return Transform()
 
     def name_in_file(self, ours: str) -> str:
-        return "lm_head.weight" if ours == "head.weight" else super().counterpart(ours)[0]
+        return super().counterpart(ours)[0]
 
 
-def nanogpt_config(
-    block_size: int, embed_dim: int, layers: int, heads: int, *, bias: bool, dropout: float = 0.0
-) -> ModelConfig:
-    """The configuration of a model that nanoGPT has."""
-    return ModelConfig(
-        block_size=block_size,
-        embed_dim=embed_dim,
-        layers=layers,
-        heads=heads,
-        kv_heads=None,
-        head_dim=None,
-        dropout=dropout,
-        bias=bias,
-        qkv_bias=bias,
-        tied_head=True,
-        scale_embedding=False,
-        ngrams=1,
-        ngram_buckets=8192,
-        logit_cap=None,
-        attention=MultiHeadConfig(scale=None, qk_norm=False, out_proj=True),
-        position=LearnedConfig(),
-        norm=LayerNormConfig(eps=1e-5),
-        activation=GeluConfig(),
+def nanogpt_config(model_args: dict[str, Any]) -> ModelConfig:
+    """The configuration of a model of nanoGPT. Raises UserError if a size is not valid."""
+    bias = model_args.get("bias", True)
+    return parse(
+        ModelConfig,
+        {
+            "_target_": "headscope.nn.GPT",
+            **dict.fromkeys(("kv_heads", "head_dim", "ff_dim")),
+            **WITHOUT_EXTRAS,
+            "block_size": model_args.get("block_size"),
+            "embed_dim": model_args.get("n_embd"),
+            "layers": model_args.get("n_layer"),
+            "heads": model_args.get("n_head"),
+            "dropout": model_args.get("dropout", 0.0),
+            "bias": bias,
+            "qkv_bias": bias,
+            "tied_head": True,
+            "attention": part("multi_head", scale=None, qk_norm=False, out_proj=True),
+            "position": part("Learned"),
+            "norm": part("layer_norm", eps=1e-5),
+            "activation": part("gelu"),
+            "feed_forward": part("FeedForward"),
+        },
     )
 
 
@@ -171,28 +153,22 @@ def read_model(path: Path) -> tuple[ModelConfig, dict[str, Tensor], int]:
                 raise ValueError("a wrong checksum")
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         sizes, step, state = (content[key] for key in ("model_args", "iter_num", "model"))
-        config = nanogpt_config(
-            *(int(sizes[key]) for key in SIZES),
-            bias=bool(sizes.get("bias", True)),
-            dropout=float(sizes.get("dropout", 0.0)),
-        )
         found = {str(name).removeprefix(COMPILED): weight for name, weight in state.items()}
         vocab_size, step = int(sizes["vocab_size"]), max(0, int(step))
     except Exception as error:  # a malformed file can raise almost any exception
         raise UserError(f"{path} is not a checkpoint of nanoGPT, or is damaged") from error
     try:
-        return config, our_weights(config, found, len(state), vocab_size), step
+        if len(found) < len(state):
+            raise UserError(f"a weight is there twice: with and without the prefix {COMPILED}")
+        config = nanogpt_config(sizes)
+        return config, our_weights(config, found, vocab_size), step
     except UserError as error:
         raise UserError(f"{path} is not a checkpoint of nanoGPT: {error}") from None
 
 
-def our_weights(
-    config: ModelConfig, found: dict[str, Any], count: int, vocab_size: int
-) -> dict[str, Tensor]:
+def our_weights(config: ModelConfig, found: dict[str, Any], vocab_size: int) -> dict[str, Tensor]:
     """The weights under our names. Raises UserError if a weight is missing, unknown or not finite,
     or has the wrong shape."""
-    if len(found) < count:
-        raise UserError(f"a weight is there twice: with and without the prefix {COMPILED}")
     with torch.device("meta"):
         model = build_model(config, vocab_size=vocab_size)
     names = {NanoGPT().name_in_file(name): name for name in model.state_dict()}
@@ -200,9 +176,8 @@ def our_weights(
     for name, weight in found.items():
         if name.endswith(".attn.bias"):  # without fused attention, nanoGPT stores causal masks
             continue
-        if not isinstance(weight, Tensor) or weight.layout is not torch.strided:
-            raise UserError(f"{name[:80]!r} is not a tensor")
-        if not weight.is_floating_point() or not is_finite(weight.float()):
+        dense = isinstance(weight, Tensor) and weight.layout is torch.strided
+        if not dense or not weight.is_floating_point() or not is_finite(weight.float()):
             raise UserError(f"{name[:80]!r} is not a tensor of finite numbers")
         weights[names.get(name, name)] = weight.float()
     check_shapes(lambda: model, weights)
