@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 from benchmarks.runner import Request
-from headscope.checkpoint import build_model
 from headscope.conversion.nanogpt import read_model
 from headscope.data.store import TokenStore
 from headscope.errors import UserError
@@ -54,11 +53,9 @@ def train(checkout: Path, request: Request, seed: int) -> tuple[int, list[dict[s
         ends = ("max_iters", "lr_decay_iters", "eval_interval")
         options = [f"--{key}={steps}" for key in ends]
         seconds = training_seconds(run_script(folder, [FILES[-1], *SETTINGS, *options]), steps)
-        config, weights, _ = read_model(folder / "out" / "ckpt.pt")
-        model = build_model(config, vocab_size=store.tokenizer.vocab_size)
-        model.load_state_dict(weights)
+        model, _, _ = read_model(folder / "out" / "ckpt.pt")
         text = ValidationText(store.validation, store.tokenizer.byte_lengths())
-        loss = evaluate(model.eval(), text, batch_size=16)["loss_nats_per_token"]
+        loss = evaluate(model, text, batch_size=16)["loss_nats_per_token"]
     return model.parameter_count(), [{"step": steps, "seconds": seconds, "loss": loss}]
 
 

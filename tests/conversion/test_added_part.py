@@ -16,7 +16,7 @@ from conversion.models import saved
 from running import ROOT
 
 from headscope.conversion.convert import export_model
-from headscope.conversion.exact import find_class
+from headscope.conversion.proof import find_class
 from headscope.data.tokenizer import bpe
 from headscope.errors import UserError
 from headscope.nn import MultiHeadAttention

@@ -13,8 +13,8 @@ from headscope.checkpoint import build_model
 from headscope.config import SCHEMAS
 from headscope.config.model import ModelConfig
 from headscope.conversion.classes import CLASSES
-from headscope.conversion.exact import converted, find_class, words
 from headscope.conversion.folder import proven_architecture
+from headscope.conversion.proof import converted, find_class, words
 from headscope.conversion.settings import Settings
 from headscope.nn import GPT
 

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -30,7 +31,7 @@ from headscope.conversion.export import (
     write_model,
     write_tokenizer,
 )
-from headscope.conversion.imported import write_checkpoint
+from headscope.conversion.imported import imported_config, write_checkpoint
 from headscope.conversion.loaded import Loaded
 from headscope.conversion.model_card import escaped, model_card
 from headscope.conversion.proof import NotEqual, compare, logits, probe
@@ -147,13 +148,13 @@ def test_the_tokenizer_fills_up_a_batch_and_knows_the_context_length(tmp_path):
 @pytest.mark.slow
 def test_a_folder_that_gives_other_logits_is_removed(tmp_path, monkeypatch):
     loaded = saved(tmp_path / "run", OWN)
-    write = export.save_weights
+    written = export.save
 
-    def write_broken(weights, path):
+    def save_broken(weights, metadata):
         name = "model.blocks.0.attention.w"
-        write({**weights, name: weights[name] * 1.01}, path)
+        return written({**weights, name: weights[name] * 1.01}, metadata)
 
-    monkeypatch.setattr(export, "save_weights", write_broken)
+    monkeypatch.setattr(export, "save", save_broken)
     with pytest.raises(NotEqual, match="logits differ by"):
         Loaded(**vars(loaded)).save_pretrained(tmp_path / "new" / "out")
     assert not list((tmp_path / "new").iterdir())
@@ -262,9 +263,8 @@ def test_the_model_card_shows_text_from_a_checkpoint_as_text(tmp_path):
 @pytest.mark.parametrize("text", [None, Path("input.txt")])
 def test_the_model_card_of_an_imported_model_claims_no_training(text, tmp_path):
     ours = saved(tmp_path, "model=gpt2")
-    sizes = {"model": ours.config.model, "tokenizer": ours.tokenizer}
-    weights = ours.model.state_dict()
-    write_checkpoint(tmp_path / "in", weights=weights, step=7, text=text, **sizes)
+    config = imported_config(ours.config.model, ours.tokenizer, name="in", text=text)
+    write_checkpoint(tmp_path / "in", replace(ours, config=config, step=7))
     loaded = checkpoint.load(tmp_path / "in" / "checkpoints" / "best.safetensors")
     card = model_card(loaded, load="code", checked="It is equal.")
     assert "imported into headscope" in card

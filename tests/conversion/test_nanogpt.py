@@ -117,8 +117,8 @@ def test_a_model_of_characters_comes_in(tmp_path, text, bias, prefix):
     assert loaded.tokenizer.vocab_size == len(ALPHABET)
     assert loaded.tokenizer.encode("To be").tolist() == [ALPHABET.index(c) for c in "To be"]
     assert loaded.attention("To be").labels == ["T", "o", "·", "b", "e"]
-    short, _, _, _ = read_nanogpt(tmp_path / "ckpt.pt", text, block_size=4)
-    assert short.block_size == 4
+    short = read_nanogpt(tmp_path / "ckpt.pt", text, block_size=4)
+    assert short.model.block_size == short.config.model.block_size == 4
 
 
 @pytest.mark.parametrize("vocab_size", [50257, 50304])

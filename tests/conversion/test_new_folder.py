@@ -54,6 +54,4 @@ def write(to, loaded, output):
     if to in FORMATS:
         export_model(loaded, to, output)
         return
-    model, weights = loaded.config.model, loaded.model.state_dict()
-    tokenizer = loaded.tokenizer
-    write_checkpoint(output, model=model, weights=weights, tokenizer=tokenizer, step=0, text=None)
+    write_checkpoint(output, loaded)

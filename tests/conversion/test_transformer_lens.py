@@ -20,8 +20,8 @@ from running import ROOT
 
 from headscope.checkpoint import Checkpoint
 from headscope.conversion.classes import HuggingFaceClass
-from headscope.conversion.exact import find_class
 from headscope.conversion.export import OWN_CLASS, write_model, write_tokenizer
+from headscope.conversion.proof import find_class
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from headscope.config import SCHEMAS, from_hydra, parse, register_schemas
 from headscope.config.model import ModelConfig
 from headscope.config.training import TrainConfig
 from headscope.conversion.classes import HuggingFaceClass
-from headscope.conversion.exact import find_class
+from headscope.conversion.proof import find_class
 from headscope.files import write_atomically
 
 BASES = {

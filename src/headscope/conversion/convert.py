@@ -3,17 +3,13 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
 from headscope.checkpoint import Checkpoint, read
-from headscope.checkpoint.building import build_model
 from headscope.conversion.export import export_huggingface
 from headscope.conversion.folder import folder_of, load_folder
 from headscope.conversion.gguf import export_gguf
 from headscope.conversion.imported import write_checkpoint, write_weights
 from headscope.conversion.nanogpt import export_nanogpt, is_nanogpt, read_nanogpt
 from headscope.errors import UserError
-from headscope.nn import GPT
 
 
 def export_safetensors(loaded: Checkpoint, output: Path) -> list[str]:
@@ -41,34 +37,17 @@ def import_model(
     """Converts the model `source` of another tool to a checkpoint in the new folder `output`.
     Returns lines to print. Raises UserError if the model cannot be converted."""
     if is_nanogpt(Path(source)):
-        config, weights, tokenizer, step = read_nanogpt(Path(source), text, block_size)
-        write_checkpoint(
-            output, model=config, weights=weights, tokenizer=tokenizer, step=step, text=text
-        )
-        with torch.device("meta"):
-            model = build_model(config, vocab_size=tokenizer.vocab_size)
-        return summary(model, output)
-    if text is not None:
+        loaded = read_nanogpt(Path(source), text, block_size)
+    elif text is not None:
         raise UserError(f"text={text} is only for checkpoints of nanoGPT, .pt files: leave it out")
-    loaded = load_folder(folder_of(source), block_size=block_size)
-    write_checkpoint(
-        output,
-        model=loaded.config.model,
-        weights=loaded.model.state_dict(),
-        tokenizer=loaded.tokenizer,
-        step=0,
-        text=None,
-    )
-    return summary(loaded.model, output)
-
-
-def summary(model: GPT, output: Path) -> list[str]:
-    """Lines that say what was imported and how to use it."""
-    heads = model.attentions[0].heads
+    else:
+        loaded = load_folder(folder_of(source), block_size=block_size)
+    write_checkpoint(output, loaded)
+    model = loaded.model
     return [
         f"Imported: {model.parameter_count():,} parameters, {len(model.blocks)} layers with "
-        f"{heads} heads, {model.block_size} tokens of context, {model.vocab_size:,} tokens in the "
-        "vocabulary",
+        f"{model.attentions[0].heads} heads, {model.block_size} tokens of context, "
+        f"{model.vocab_size:,} tokens in the vocabulary",
         f"Written: {output}/checkpoints/best.safetensors. To use it:",
         f"  python scripts/sample.py checkpoint={output} prompt=...",
         f"  python scripts/analyze.py checkpoint={output} text=...",

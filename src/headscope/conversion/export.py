@@ -16,20 +16,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 
 from headscope.checkpoint import Checkpoint
 from headscope.config.model import ModelConfig
 from headscope.conversion.classes import HuggingFaceClass
-from headscope.conversion.exact import converted, find_class
 from headscope.conversion.folder import require_transformers, transformers_for
 from headscope.conversion.model_card import model_card
 from headscope.conversion.new_folder import new_folder
 from headscope.conversion.own_class.source import source_files
-from headscope.conversion.proof import TOLERANCE, NotEqual, compare, logits, probe
+from headscope.conversion.proof import (
+    TOLERANCE,
+    NotEqual,
+    compare,
+    converted,
+    find_class,
+    logits,
+    probe,
+)
 from headscope.conversion.tokenizer_files import CONFIG, tokenizer_files
-from headscope.conversion.weights_file import save_weights, write_json
-from headscope.files import write_atomically
+from headscope.files import json_text, replacing, write_atomically
 from headscope.stop import on_stop, temporary_folder
 
 OWN_CLASS = "HeadscopeForCausalLM"
@@ -82,11 +88,11 @@ def write_model(loaded: Checkpoint, folder: Path, theirs: HuggingFaceClass | Non
         state = theirs.parameters(filled)
     ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), end)
     config |= ends
-    write_json(
-        folder / "config.json", {k: v for k, v in config.items() if k not in ends or v is not None}
-    )
-    write_json(folder / "generation_config.json", {} if end is None else ends)
-    save_weights(state, folder / "model.safetensors")
+    config = {key: value for key, value in config.items() if key not in ends or end is not None}
+    write_atomically(folder / "config.json", json_text(config, indent=2))
+    write_atomically(folder / "generation_config.json", json_text({} if end is None else ends))
+    with replacing(folder / "model.safetensors") as file:
+        file.write(save({name: each.cpu() for name, each in state.items()}, {"format": "pt"}))
 
 
 def own_config(model: ModelConfig, *, vocab_size: int, end_of_text: int | None) -> dict[str, Any]:

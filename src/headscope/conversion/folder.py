@@ -4,7 +4,6 @@ function. Code in the folder is never run."""
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from headscope.checkpoint.file import is_finite
 from headscope.config.model import LearnedConfig, ModelConfig
 from headscope.config.parse import short
 from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit
-from headscope.conversion.imported import imported_config
+from headscope.conversion.imported import imported_config, with_block_size
 from headscope.conversion.proof import LONGEST, NotEqual, compare, logits, probe, redraw
 from headscope.conversion.settings import Settings
 from headscope.conversion.tokenizer_in import read_tokenizer
@@ -103,8 +102,7 @@ def load_folder(folder: Path, *, block_size: int | None = None) -> Checkpoint:
         ) from None
     except UserError as error:
         raise UserError(f"{folder}: {str(error).removeprefix(f'{folder}: ')}") from None
-    if block_size is not None and block_size < gpt.block_size:
-        gpt, model = shorter(gpt, model, block_size)
+    gpt, model = with_block_size(gpt, model, block_size)
     return Checkpoint(
         path=folder,
         model=gpt,
@@ -163,13 +161,9 @@ def proven_architecture(
     both compute the same function with these weights."""
     drawn = theirs.build(settings.config)
     model = theirs.read(settings, set(theirs.parameters(drawn)))
-    if block_size is not None and not 1 <= block_size <= model.block_size:
-        raise UserError(
-            f"block_size={block_size} must be from 1 to {model.block_size}, the context length of "
-            "the model"
-        )
     if not isinstance(model.position, LearnedConfig):
-        model.block_size = block_size or min(model.block_size, LONGEST)
+        longest = model.block_size
+        model.block_size = min(longest, LONGEST if block_size is None else max(1, block_size))
     with WithoutInitialization():
         gpt = build_model(model, vocab_size=drawn.get_input_embeddings().weight.size(0)).eval()
     redraw(gpt)
@@ -218,17 +212,6 @@ def prove(folder: Path, gpt: GPT, theirs: Any, end_of_text: int | None) -> None:
     with transformers_for(folder):
         expected = logits(theirs, tokens, positions)
     compare(logits(gpt, tokens, positions), expected)
-
-
-def shorter(gpt: GPT, model: ModelConfig, block_size: int) -> tuple[GPT, ModelConfig]:
-    """The same model with a shorter table of positions."""
-    weights = gpt.state_dict()
-    weights["position.table.weight"] = weights["position.table.weight"][:block_size]
-    model = replace(model, block_size=block_size)
-    with WithoutInitialization():
-        cut = build_model(model, vocab_size=gpt.vocab_size).eval()
-    cut.load_state_dict(weights)
-    return cut, model
 
 
 @contextmanager

@@ -18,10 +18,9 @@ from torch import Tensor
 from headscope.checkpoint import Checkpoint
 from headscope.config.model import GeluConfig, ModelConfig, RotaryConfig
 from headscope.conversion.classes import name_of, projection_rows
-from headscope.conversion.exact import converted, find_class, words
 from headscope.conversion.folder import require_transformers, transformers_for
 from headscope.conversion.new_folder import new_folder
-from headscope.conversion.proof import NotEqual
+from headscope.conversion.proof import NotEqual, converted, find_class, words
 from headscope.conversion.standard_form import standard_form
 from headscope.conversion.tokenizer_files import tokenizer_files
 from headscope.errors import UserError

@@ -2,7 +2,7 @@
 it."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,33 +11,30 @@ from torch import Tensor
 
 from headscope import checkpoint
 from headscope.analysis.head_types import Thresholds
+from headscope.checkpoint import Checkpoint
+from headscope.checkpoint.building import WithoutInitialization, build_model
 from headscope.config import parse
 from headscope.config.model import ModelConfig
 from headscope.config.training import TrainConfig
 from headscope.conversion.new_folder import new_folder
 from headscope.data.base_tokenizer import Tokenizer
+from headscope.errors import UserError
+from headscope.nn import GPT
 
 
-def write_checkpoint(
-    output: Path,
-    *,
-    model: ModelConfig,
-    weights: dict[str, Tensor],
-    tokenizer: Tokenizer,
-    step: int,
-    text: Path | None,
-) -> None:
-    """Writes the new run folder `output` with the checkpoint best.safetensors. `text` is the text
-    that the model was trained on, if it is known.
+def write_checkpoint(output: Path, loaded: Checkpoint) -> None:
+    """Writes the new run folder `output` with the checkpoint best.safetensors of an imported model.
 
     The checkpoint has no training state: a run can start from it with init_from=, but it cannot be
     resumed. Raises UserError if it cannot be written.
     """
-    config = imported_config(model, tokenizer, name=output.absolute().name, text=text)
     data = checkpoint.contents(
-        config=config, tokenizer=tokenizer, store="none", precision="32-true"
+        config=replace(loaded.config, name=output.absolute().name),
+        tokenizer=loaded.tokenizer,
+        store="none",
+        precision=loaded.precision,
     )
-    write_weights(output, weights, data | {"step": step})
+    write_weights(output, loaded.model.state_dict(), data | {"step": loaded.step})
 
 
 def write_weights(output: Path, weights: Mapping[str, Tensor], data: dict[str, Any]) -> None:
@@ -94,3 +91,23 @@ def imported_config(
     if text is not None:
         settings["data"] = {"_target_": "headscope.data.own_files.TextFiles", "path": str(text)}
     return parse(TrainConfig, {**settings, "name": name, "model": asdict(model)})
+
+
+def with_block_size(
+    gpt: GPT, model: ModelConfig, block_size: int | None
+) -> tuple[GPT, ModelConfig]:
+    """The same model with a table of positions that is shortened to `block_size`. Raises UserError
+    if it is longer than the table."""
+    if block_size is None or block_size == gpt.block_size:
+        return gpt, model
+    if not 1 <= block_size <= gpt.block_size:
+        raise UserError(
+            f"block_size={block_size} must be from 1 to {gpt.block_size}, the context length of "
+            "the model"
+        )
+    weights, table = gpt.state_dict(), "position.table.weight"
+    model = replace(model, block_size=block_size)
+    with WithoutInitialization():
+        short = build_model(model, vocab_size=gpt.vocab_size).eval()
+    short.load_state_dict(weights | {table: weights[table][:block_size]})
+    return short, model

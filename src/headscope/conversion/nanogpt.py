@@ -18,17 +18,16 @@ from headscope.checkpoint.file import is_finite
 from headscope.config import parse
 from headscope.config.model import ModelConfig
 from headscope.conversion.classes import GPT2, WITHOUT_EXTRAS, Transform, Unfit, part
-from headscope.conversion.exact import converted, find_class, words
+from headscope.conversion.imported import imported_config, with_block_size
 from headscope.conversion.new_folder import new_folder
-from headscope.conversion.proof import compare, logits, probe
-from headscope.conversion.weights_file import save_torch
+from headscope.conversion.proof import compare, converted, find_class, logits, probe, words
 from headscope.data.base_tokenizer import Tokenizer
 from headscope.data.char_tokenizer import CharTokenizer
 from headscope.data.text_file import text_chunks
 from headscope.data.tokenizer import char, gpt2, with_vocab_size
 from headscope.errors import UserError
+from headscope.files import replacing
 from headscope.nn import GPT
-
 
 GPT2_SIZES = (50257, 50304)
 """The sizes of GPT-2's vocabulary: its tokens, and the next multiple of 64, to which nanoGPT pads
@@ -108,10 +107,8 @@ def is_nanogpt(path: Path) -> bool:
     return path.suffix == ".pt" and path.is_file()
 
 
-def read_nanogpt(
-    path: Path, text: Path | None, block_size: int | None = None
-) -> tuple[ModelConfig, dict[str, Tensor], Tokenizer, int]:
-    """The model, the weights, the tokenizer and the training step of a nanoGPT checkpoint.
+def read_nanogpt(path: Path, text: Path | None, block_size: int | None = None) -> Checkpoint:
+    """The model in a nanoGPT checkpoint, on the CPU and in evaluation mode.
 
     `text` is the file that a model of characters was trained on: the tokens are its characters.
     Without it, the model must have GPT-2's tokens. `block_size` shortens the context length.
@@ -119,21 +116,27 @@ def read_nanogpt(
     Raises UserError if the file is damaged or not a nanoGPT checkpoint, or if the characters do not
     fit the model.
     """
-    config, weights, step = read_model(path)
-    vocab_size = len(weights["embedding.weight"])
-    if block_size is not None:
-        if not 1 <= block_size <= config.block_size:
-            raise UserError(f"block_size={block_size} must be from 1 to {config.block_size}")
-        config.block_size = block_size
-        table = "position.table.weight"
-        weights[table] = weights[table][:block_size].clone()
-    if text is None and vocab_size not in GPT2_SIZES:
+    gpt, model, step = read_model(path)
+    tokenizer = tokenizer_of(gpt.vocab_size, path, text)
+    gpt, model = with_block_size(gpt, model, block_size)
+    return Checkpoint(
+        path=path,
+        model=gpt,
+        tokenizer=tokenizer,
+        config=imported_config(model, tokenizer, name=path.stem, text=text),
+        step=step,
+        precision="32-true",
+    )
+
+
+def tokenizer_of(vocab_size: int, path: Path, text: Path | None) -> Tokenizer:
+    if text is None:
+        if vocab_size in GPT2_SIZES:
+            return with_vocab_size(gpt2([]), vocab_size)
         raise UserError(
             f"{path} has {vocab_size} tokens, which are not GPT-2's: give text=, the file "
             "that the model was trained on, whose characters are its tokens"
         )
-    if text is None:
-        return config, weights, with_vocab_size(gpt2([]), vocab_size), step
     alphabet = char(text_chunks(text)).alphabet  # type: ignore[attr-defined]
     if len(alphabet) != vocab_size:
         raise UserError(
@@ -141,12 +144,12 @@ def read_nanogpt(
             "tokens: name the text that the model was trained on, or if headscope exported the "
             "model, use the run that it came from"
         )
-    return config, weights, CharTokenizer(alphabet, special_tokens=False), step
+    return CharTokenizer(alphabet, special_tokens=False)
 
 
-def read_model(path: Path) -> tuple[ModelConfig, dict[str, Tensor], int]:
-    """The model, the weights and the training step of a nanoGPT checkpoint. No code in the file is
-    run. Raises UserError if the file is damaged or not a nanoGPT checkpoint."""
+def read_model(path: Path) -> tuple[GPT, ModelConfig, int]:
+    """The model, its configuration and the training step of a nanoGPT checkpoint. No code in the
+    file is run. Raises UserError if the file is damaged or not a nanoGPT checkpoint."""
     try:
         with zipfile.ZipFile(path) as archive:
             if archive.testzip():  # torch.load does not verify the checksums
@@ -161,9 +164,13 @@ def read_model(path: Path) -> tuple[ModelConfig, dict[str, Tensor], int]:
         if len(found) < len(state):
             raise UserError(f"a weight is there twice: with and without the prefix {COMPILED}")
         config = nanogpt_config(sizes)
-        return config, our_weights(config, found, vocab_size), step
+        weights = our_weights(config, found, vocab_size)
     except UserError as error:
         raise UserError(f"{path} is not a checkpoint of nanoGPT: {error}") from None
+    with WithoutInitialization():
+        gpt = build_model(config, vocab_size=vocab_size).eval()
+    gpt.load_state_dict(weights)
+    return gpt, config, step
 
 
 def our_weights(config: ModelConfig, found: dict[str, Any], vocab_size: int) -> dict[str, Tensor]:
@@ -207,14 +214,13 @@ def export_nanogpt(loaded: Checkpoint, output: Path) -> list[str]:
         )
     lines = []
     with new_folder(output) as folder:
-        save_torch(content(loaded, output.name), folder / "ckpt.pt")
+        with replacing(folder / "ckpt.pt") as file:
+            torch.save(content(loaded, output.name), file)
         if isinstance(tokenizer, CharTokenizer):
             (folder / "meta.pkl").write_bytes(pickle.dumps(meta(tokenizer)))
             data = f"data/{output.name}"
             lines = [f"  mkdir -p {data} && cp {output.absolute() / 'meta.pkl'} {data}/"]
-        config, weights, _ = read_model(folder / "ckpt.pt")
-        again = build_model(config, vocab_size=gpt.vocab_size).eval()
-        again.load_state_dict(weights)
+        again, _, _ = read_model(folder / "ckpt.pt")
         tokens, positions = probe(gpt.vocab_size, gpt.block_size, tokenizer.end_of_text)
         difference = compare(logits(gpt, tokens, positions), logits(again, tokens, positions))
     return [

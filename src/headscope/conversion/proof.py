@@ -1,14 +1,20 @@
-"""Proves that two models compute the same function: their logits on random tokens are equal.
+"""Proves that two models compute the same function: their logits on random tokens are equal. Finds
+the class of another tool that computes the function of a model of ours.
 
 Shapes: B batch, T tokens, P compared positions, V vocab_size.
 """
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from headscope.checkpoint.building import WithoutInitialization, build_model
+from headscope.config.model import SCHEMAS, ModelConfig
+from headscope.conversion.classes import CLASSES, WITHOUT_EXTRAS, HuggingFaceClass, Unfit
+from headscope.conversion.standard_form import standard_form
 from headscope.nn import GPT
 
 TOLERANCE = 1e-4
@@ -69,3 +75,50 @@ def compare(ours: Tensor, theirs: Tensor) -> float:
     if not difference <= TOLERANCE * max(1.0, largest / 10):  # NaN is not equal either
         raise NotEqual(f"logits differ by {difference:.2g}, and the largest is {largest:.2g}")
     return difference
+
+
+def find_class(
+    gpt: GPT, config: ModelConfig, classes: Iterable[HuggingFaceClass] | None = None
+) -> HuggingFaceClass | None:
+    """The first of `classes` that computes the function of `gpt` for random weights, or None. The
+    weights of `gpt` are not changed."""
+    with WithoutInitialization():
+        drawn = build_model(config, vocab_size=gpt.vocab_size, end_of_text=gpt.end_of_text).eval()
+    redraw(drawn)
+    tokens, positions = probe(gpt.vocab_size, gpt.block_size, gpt.end_of_text or 0)
+    ours = logits(drawn, tokens, positions)
+    for each in classes or (each for each in CLASSES if each.can_export):
+        try:
+            compare(ours, logits(converted(each, drawn, config)[1], tokens, positions))
+        except (Unfit, NotEqual):
+            continue
+        return each
+    return None
+
+
+def converted(
+    theirs: HuggingFaceClass, gpt: GPT, config: ModelConfig
+) -> tuple[dict[str, Any], Any]:
+    """The entries of config.json, and the model of the other tool, with the weights of `gpt`.
+    Raises Unfit if a part of `gpt` has no counterpart."""
+    entries = theirs.entries(gpt, standard_form(gpt, config)[0])
+    model = theirs.build(entries)
+    theirs.fill(model, gpt, config)
+    return entries, model
+
+
+def words(config: ModelConfig) -> str:
+    """The words of the command line that select the parts of a model, and its unusual keys, for
+    the message that another tool cannot express it."""
+    chosen: dict[str, Any] = {
+        f"model/{group}": next(name for name, each in SCHEMAS[group].items() if each is kind)
+        for group in ("attention", "position", "norm", "activation", "feed_forward")
+        for kind in [type(getattr(config, group))]
+    }
+    usual = WITHOUT_EXTRAS | {"dropout": config.dropout, "bias": False, "head_dim": None}
+    for key, value in usual.items():
+        if getattr(config, key) != value:
+            chosen[f"model.{key}"] = getattr(config, key)
+    if config.attention.qk_norm:
+        chosen["model.attention.qk_norm"] = True
+    return ", ".join(f"{key}={value}" for key, value in chosen.items())
