@@ -35,7 +35,7 @@ SIGHT = (
 )
 BF16 = "nn/position/test_rotary.py::test_in_bf16_only_the_result_is_rounded_however_far_out"
 
-WAYS = "conversion/test_classes.py::test_logits_and_weights_both_ways"
+WAYS = "conversion/test_classes.py::test_logits_both_ways"
 FOLDERS = "conversion/test_folder.py::test_every_class_tied_and_untied"
 
 BREAKS = [
@@ -222,74 +222,95 @@ BREAKS = [
     # --- conversion ---
     Break(
         name="GPT-NeoX gets all queries, then all keys, then all values",
-        file="conversion/huggingface/classes/gpt_neox.py",
+        file="conversion/classes.py",
         old="[ours.unflatten(0, (3, heads, -1)).transpose(0, 1).flatten(0, 2)]",
         new="[ours]",
         test=WAYS,
     ),
     Break(
         name="interleaved queries and keys are not reordered",
-        file="conversion/huggingface/classes/standard_form.py",
-        old="order = order if halves else order.argsort()",
-        new="order = order.sort().values",
-        test=WAYS,
-    ),
-    Break(
-        name="stacked heads are fused head by head",
-        file="conversion/huggingface/classes/standard_form.py",
-        old="for part in PARTS for head in range(heads)]",
-        new="for head in range(heads) for part in PARTS]",
-        test=WAYS,
-    ),
-    Break(
-        name="the eps of the norms is not written for GPT-2",
-        file="conversion/huggingface/classes/gpt2.py",
-        old='            "layer_norm_epsilon": model.norm.eps,\n',
+        file="conversion/standard_form.py",
+        old=".view(-1, 2).T.flatten()",
         new="",
         test=WAYS,
     ),
     Break(
-        name="a cap of the logits is ignored",
-        file="conversion/huggingface/classes/fit.py",
-        old="if model.logit_cap is not None:",
-        new="if model.logit_cap is None and model.ngrams > 9:",
-        test="conversion/test_classes.py"
-        "::test_every_combination_of_parts_fits_one_class_or_none_with_reasons",
+        name="stacked heads are fused head by head",
+        file="conversion/standard_form.py",
+        old="for part in parts for head in range(heads)]",
+        new="for head in range(heads) for part in parts]",
+        test=WAYS,
+    ),
+    Break(
+        name="another scale of the scores is ignored",
+        file="conversion/standard_form.py",
+        old="weights[name][:rows] *= factor",
+        new="weights[name][:rows] *= 1",
+        test=WAYS,
+    ),
+    Break(
+        name="the proof accepts any logits",
+        file="conversion/proof.py",
+        old="if not difference <= TOLERANCE",
+        new="if not difference <= 100 * TOLERANCE * 1000",
+        test="conversion/test_classes.py::test_what_no_class_computes_has_none",
+    ),
+    Break(
+        name="the proof reads only the first tokens",
+        file="conversion/proof.py",
+        old="length = min(length, LONGEST)",
+        new="length = min(length, 8)",
+        test="conversion/test_added_part.py"
+        "::test_an_attention_that_was_changed_in_place_is_noticed",
+    ),
+    Break(
+        name="large values are not drawn, so a clip has no effect",
+        file="conversion/proof.py",
+        old="weight[-gpt.attentions[0].head_dim :: 4] *= 8",
+        new="pass",
+        test="conversion/test_folder_settings.py::test_a_clip_that_no_weight_reaches_is_refused",
+    ),
+    Break(
+        name="a parameter of theirs that ours does not have is ignored",
+        file="conversion/classes.py",
+        old="        if rest:\n            raise Unfit",
+        new="        if not gpt:\n            raise Unfit",
+        test="conversion/test_folder_settings.py::test_the_names_of_all_parameters_must_match",
     ),
     Break(
         name="NanoChat's queries and keys keep the order of their halves",
-        file="conversion/huggingface/classes/nanochat.py",
-        old="return torch.cat([swap(q), swap(k), v])",
-        new="return torch.cat([q, k, v])",
+        file="conversion/classes.py",
+        old="return separate(gpt.attentions[0], swapped=True)",
+        new="return separate(gpt.attentions[0])",
         test=FOLDERS,
     ),
     Break(
         name="NanoChat's embeddings are not normalized",
-        file="conversion/huggingface/classes/nanochat.py",
-        old="return rows * torch.rsqrt(",
-        new="return rows * torch.ones_like(",
+        file="conversion/classes.py",
+        old="return theirs[0] * torch.rsqrt(",
+        new="return theirs[0] * torch.ones_like(",
         test=FOLDERS,
     ),
     Break(
-        name="parts of a large tensor are read from its beginning",
-        file="conversion/huggingface/safetensors_file.py",
-        old="self.starts[name] + start * row_bytes",
-        new="self.starts[name]",
-        test="conversion/test_folder.py::test_large_tensors_are_copied_in_parts",
-    ),
-    Break(
-        name="tensors may overlap",
-        file="conversion/huggingface/safetensors_file.py",
-        old="if start != ends[-1]:",
-        new="if start > ends[-1]:",
-        test="conversion/test_hostile_folders.py::test_damaged_safetensors",
-    ),
-    Break(
-        name="a tied output head is not compared",
-        file="conversion/huggingface/folder.py",
-        old="if config.tied_head and theirs.head in names:",
-        new="if False:",
+        name="weights that are NaN are imported",
+        file="conversion/folder.py",
+        old="if not is_finite(weight):",
+        new="if not gpt:",
         test="conversion/test_hostile_folders.py::test_wrong_weights",
+    ),
+    Break(
+        name="the file config.json may name an attention to download",
+        file="conversion/folder.py",
+        old='            attn_implementation="eager",  # config.json may name code to download\n',
+        new="",
+        test="conversion/test_folder_settings.py::test_no_kernel_is_downloaded",
+    ),
+    Break(
+        name="what a killed export left stays",
+        file="conversion/new_folder.py",
+        old="shutil.rmtree(old, ignore_errors=True)",
+        new="pass",
+        test="conversion/test_new_folder.py",
     ),
 ]
 

@@ -197,6 +197,26 @@ def test_an_adapter(tmp_path: Path) -> None:
         load_folder(tmp_path)
 
 
+def test_a_clip_that_no_weight_reaches_is_refused(tmp_path: Path) -> None:
+    """The folder's own weights cannot show it. Large random weights do."""
+    theirs = foreign_model(MPT)
+    with torch.no_grad():
+        for weight in theirs.parameters():
+            weight *= 0.05
+    write_folder(tmp_path, theirs)
+    load_folder(tmp_path)
+    edit(tmp_path / "config.json", attn_config={"model_type": "", "clip_qkv": 6.0})
+    with pytest.raises(UserError, match=r"logits differ.*attn_config"):
+        load_folder(tmp_path)
+
+
+def test_the_names_of_all_parameters_must_match(tmp_path: Path) -> None:
+    """Its feed-forward networks have biases, and its output projections have none."""
+    write_folder(tmp_path, foreign_model(NEOX, attention_bias=False))
+    with pytest.raises(UserError, match=r"headscope has no parameter like '.*bias'"):
+        load_folder(tmp_path)
+
+
 def test_no_kernel_is_downloaded(tmp_path: Path) -> None:
     """transformers would download the code that config.json names here."""
     names = ("attn_implementation", "_attn_implementation", "_attn_implementation_internal")

@@ -356,7 +356,7 @@ class Mpt(HuggingFaceClass):
 
     def read(self, settings: Settings, names: set[str]) -> ModelConfig:
         model = super().read(settings, names)
-        model.attention.scale = settings.get("attn_config").softmax_scale
+        model.attention.scale = settings.config.attn_config.softmax_scale
         return model
 
 

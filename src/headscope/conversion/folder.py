@@ -88,7 +88,6 @@ def load_folder(folder: Path, *, block_size: int | None = None) -> Checkpoint:
         from transformers import AutoConfig
 
         settings = Settings(AutoConfig.from_pretrained(folder, **SAFE), raw)
-        settings.config._attn_implementation = "eager"  # the file may name code to download
     try:
         gpt, model = proven_architecture(folder, theirs, settings, block_size)
         with transformers_for(folder):
@@ -190,7 +189,7 @@ def load_weights(
             config=settings.config,
             use_safetensors=True,
             dtype=torch.float32,
-            attn_implementation="eager",
+            attn_implementation="eager",  # config.json may name code to download
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # reported below
             **SAFE,

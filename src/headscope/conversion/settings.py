@@ -18,6 +18,11 @@ PLAIN = {"rope_type": "default", "partial_rotary_factor": 1.0, "rotary_pct": 1.0
 """Entries of rotary positions that are not scaled and rotate all dimensions."""
 
 
+def is_plain(rope_parameters: Any) -> bool:
+    given = rope_parameters if isinstance(rope_parameters, dict) else {"rope_type": None}
+    return all(given.get(key, value) == value for key, value in PLAIN.items())
+
+
 class Settings:
     """The entries of a config.json, as transformers understands them. `raw` is the file itself."""
 
@@ -37,16 +42,16 @@ class Settings:
         return parameters.get("rope_theta", 10000.0 if old is None else old)
 
     def unread(self) -> str:
-        """The entries of config.json that were not read and may have an effect, first those that
-        differ from the defaults of the class."""
+        """The entries of config.json that were not read and may have an effect: those that differ
+        from the defaults of the class, or if there are none, all."""
         known = self.keys_read | set(getattr(self.config, "attribute_map", {}))
         entries = {
             key: value
             for key, value in self.raw.items()
             if value and key not in known and not WITHOUT_EFFECT.search(key)
-            if value != PLAIN.get(key)
-            if not isinstance(value, dict) or {**PLAIN, **value} != {**value, **PLAIN}
+            if value != PLAIN.get(key) and not (key == "rope_parameters" and is_plain(value))
         }
         defaults = type(self.config)().to_dict()
-        names = sorted(entries, key=lambda key: entries[key] == defaults.get(key))
-        return ", ".join(f"{key}={short(entries[key])}" for key in names[:6])
+        changed = {key: each for key, each in entries.items() if each != defaults.get(key)}
+        shown = [*(changed or entries).items()][:6]
+        return ", ".join(f"{key}={short(value)}" for key, value in shown)
