@@ -300,8 +300,8 @@ BREAKS = [
     ),
     Break(
         name="the file config.json may name an attention to download",
-        file="conversion/folder.py",
-        old='            attn_implementation="eager",  # config.json may name code to download\n',
+        file="conversion/classes.py",
+        old='"attn_implementation": "eager", ',
         new="",
         test="conversion/test_folder_settings.py::test_no_kernel_is_downloaded",
     ),
