@@ -87,9 +87,7 @@ def write_model(loaded: Checkpoint, folder: Path, theirs: HuggingFaceClass | Non
         config, filled = converted(theirs, loaded.model, model)
         state = theirs.parameters(filled)
     ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), end)
-    config |= ends
-    config = {key: value for key, value in config.items() if key not in ends or end is not None}
-    write_atomically(folder / "config.json", json_text(config, indent=2))
+    write_atomically(folder / "config.json", json_text(config | ends, indent=2))
     write_atomically(folder / "generation_config.json", json_text({} if end is None else ends))
     with replacing(folder / "model.safetensors") as file:
         file.write(save({name: each.cpu() for name, each in state.items()}, {"format": "pt"}))
