@@ -13,7 +13,7 @@ from benchmarks.runner import Figures, Request, Result
 from benchmarks.transformers import gpt2_of
 from headscope.checkpoint import build_model
 from headscope.config.model import ModelConfig
-from headscope.conversion.folder import require_transformers
+from headscope.conversion.settings import require_transformers
 from headscope.errors import UserError
 from headscope.generation import compile_reading, generate_tokens
 from headscope.nn import GPT

@@ -6,8 +6,8 @@ from typing import Any
 from benchmarks.runner import Request
 from headscope.config.model import ModelConfig
 from headscope.conversion.classes import GPT2
-from headscope.conversion.folder import require_transformers
 from headscope.conversion.proof import converted
+from headscope.conversion.settings import require_transformers
 from headscope.errors import UserError
 from headscope.nn import GPT
 

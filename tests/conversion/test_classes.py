@@ -14,7 +14,7 @@ from headscope.config import SCHEMAS
 from headscope.config.model import ModelConfig
 from headscope.conversion.classes import CLASSES
 from headscope.conversion.folder import proven_architecture
-from headscope.conversion.proof import converted, find_class, words
+from headscope.conversion.proof import converted, find_class, logits, probe, redraw, words
 from headscope.conversion.settings import Settings
 from headscope.nn import GPT
 
@@ -117,18 +117,31 @@ def test_logits_both_ways(name, chosen):
     assert_exact(config, name)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("name", EXACT)
+def test_random_weights_show_caps_and_clips(name):
+    gpt = build_model(model_of(*EXACT[name][0]), vocab_size=VOCABULARY).eval()
+    redraw(gpt)
+    largest: list[float] = []
+    for layer in gpt.attentions:
+        layer.qkv.register_forward_hook(lambda _, __, out: largest.append(out.abs().max().item()))
+    assert logits(gpt, *probe(VOCABULARY, 10, None)).abs().max() > 10
+    assert max(largest) > 8
+
+
 NOWHERE = {
     "ngrams": 2,
-    "logit_cap": 100.0,
+    "logit_cap": 10_000.0,
     "document_mask": True,
     "head_dim": 6,
 }
 
 
+@pytest.mark.parametrize("size", [2, 10])
 @pytest.mark.parametrize("key", NOWHERE)
 @pytest.mark.parametrize("name", ["GPT2LMHeadModel", "GPTNeoXForCausalLM", "MptForCausalLM"])
-def test_what_no_class_computes_has_none(name, key):
-    config = model_of(*EXACT[name][0])
+def test_what_no_class_computes_has_none(name, key, size):
+    config = model_of(*EXACT[name][0], f"block_size={size}")
     changed = replace(config, **{key: NOWHERE[key]})
     assert class_of(config) == name
     assert class_of(changed) is None

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 import headscope
 from headscope.config.model import MultiQueryConfig
-from headscope.conversion.folder import load_folder
+from headscope.conversion.folder import folder_of, load_folder
 from headscope.errors import UserError
 
 SHAPES = {
@@ -126,8 +126,9 @@ def test_a_shorter_context(tmp_path: Path) -> None:
     loaded = load_folder(tmp_path, block_size=5)
     assert loaded.model.block_size == loaded.config.model.block_size == 5
     assert_same(loaded, theirs, length=5)
-    with pytest.raises(UserError, match="block_size=13"):
-        load_folder(tmp_path, block_size=13)
+    for size in (13, 0, -1):
+        with pytest.raises(UserError, match=f"block_size={size} must be from 1 to 12"):
+            load_folder(tmp_path, block_size=size)
 
 
 def test_the_configuration_is_that_of_finetuning(tmp_path: Path) -> None:
@@ -250,3 +251,20 @@ def test_a_rotary_model_is_as_long_as_masks_allow(tmp_path: Path) -> None:
     edit(tmp_path / "config.json", max_position_embeddings=131072)
     assert load_folder(tmp_path).model.block_size == 2048
     assert load_folder(tmp_path, block_size=3000).model.block_size == 3000
+
+
+def test_the_name_of_a_model_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a network, the files in the hub's cache are used. Links lead to the files there."""
+    revision = "0" * 40
+    model = tmp_path / "models--someone--small"
+    whole = write_folder(model / "blobs", foreign_model("GPT2LMHeadModel"))
+    snapshot = model / "snapshots" / revision
+    snapshot.mkdir(parents=True)
+    for file in whole.iterdir():
+        (snapshot / file.name).symlink_to(f"../../blobs/{file.name}")
+    (model / "refs").mkdir()
+    (model / "refs" / "main").write_text(revision)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert folder_of("someone/small") == snapshot
+    assert load_folder(folder_of("someone/small")).model.block_size == 12

@@ -206,8 +206,17 @@ def test_a_clip_that_no_weight_reaches_is_refused(tmp_path: Path) -> None:
     write_folder(tmp_path, theirs)
     load_folder(tmp_path)
     edit(tmp_path / "config.json", attn_config={"model_type": "", "clip_qkv": 6.0})
-    with pytest.raises(UserError, match=r"logits differ.*attn_config"):
+    with pytest.raises(UserError, match=r"attn_config\.clip_qkv=6\.0: headscope does not clip"):
         load_folder(tmp_path)
+
+
+def test_a_longer_context_is_compared_to_its_end(tmp_path: Path) -> None:
+    """The window hides the first tokens only after 2,100 tokens."""
+    write_folder(tmp_path, foreign_model(QWEN3, max_position_embeddings=4096))
+    edit(tmp_path / "config.json", **WINDOW, sliding_window=2100)
+    load_folder(tmp_path)
+    with pytest.raises(UserError, match=r"logits differ.*sliding_window=2100"):
+        load_folder(tmp_path, block_size=2200)
 
 
 def test_the_names_of_all_parameters_must_match(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from running import ROOT
 
 from headscope import checkpoint
 from headscope.conversion import export, reload
+from headscope.conversion.classes import GPTNeoX
 from headscope.conversion.convert import export_model, import_model
 from headscope.conversion.export import (
     check_greedy,
@@ -158,6 +159,19 @@ def test_a_folder_that_gives_other_logits_is_removed(tmp_path, monkeypatch):
     with pytest.raises(NotEqual, match="logits differ by"):
         Loaded(**vars(loaded)).save_pretrained(tmp_path / "new" / "out")
     assert not list((tmp_path / "new").iterdir())
+
+
+class WrongEps(GPTNeoX):
+    fixed = GPTNeoX.fixed | {"layer_norm_eps": 0.5}
+
+
+@pytest.mark.slow
+def test_a_class_that_is_not_equal_with_these_weights_is_not_used(tmp_path, monkeypatch):
+    loaded = saved(tmp_path / "run", "model/position=rotary")
+    monkeypatch.setattr(export, "find_class", lambda *_: WrongEps())
+    said = export_model(loaded, "huggingface", tmp_path / "out")
+    assert "HeadscopeForCausalLM of transformers" in said[0]
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "out"}
 
 
 def test_differences_are_found(tmp_path):

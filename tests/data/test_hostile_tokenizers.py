@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from hf_tokenizers import END, TEXT, make, write_folder
 
-from headscope.conversion.folder import transformers_for
 from headscope.conversion.tokenizer_in import read_tokenizer
 from headscope.data.tokenizer import tokenizer_from_state
 from headscope.errors import UserError
@@ -43,7 +42,7 @@ def test_a_damaged_tokenizer_is_refused_in_one_line(tmp_path, kind):
     assert len(str(error.value)) < 500
     write_folder(tmp_path, make("unigram"), "</s>")
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(UserError), transformers_for(tmp_path):
+    with pytest.raises(UserError):
         read_tokenizer(tmp_path)
 
 
@@ -81,12 +80,12 @@ def test_a_text_that_a_tokenizer_cannot_encode_is_an_error_in_one_line(kind, con
 def test_a_file_that_is_not_what_it_should_be_is_refused(tmp_path, name, content):
     folder = write_folder(tmp_path / "model", make("unigram"), "no such token")
     (folder / name).write_text(content)
-    with pytest.raises(UserError, match="transformers cannot open"), transformers_for(folder):
+    with pytest.raises(UserError, match="transformers cannot open"):
         read_tokenizer(folder)
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"has no tokenizer: none of tokenizer.json, "):
+    with pytest.raises(UserError, match=r"has no tokenizer, none of tokenizer.json, "):
         read_tokenizer(tmp_path)
 
 
@@ -97,7 +96,7 @@ def test_code_of_a_tokenizer_is_not_run(tmp_path: Path, monkeypatch: pytest.Monk
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     settings |= {"auto_map": {"AutoTokenizer": ["own.T", "own.T"]}, "tokenizer_class": "T"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    with pytest.raises(UserError), transformers_for(folder):
+    with pytest.raises(UserError):
         read_tokenizer(folder)
     assert not os.path.exists("attacked")
     assert len(TEXT)

@@ -30,7 +30,11 @@ DOT_PRODUCT = ("single_head", "multi_head", "multi_query", "grouped_query", "Sta
 HEAD_NORM_EPS = float(HeadNorm(1).eps or 0)
 """The `eps` of our norm of queries and keys. transformers uses the `eps` of the other norms."""
 
-WITHOUT_EXTRAS = {
+PLAIN = {
+    "_target_": "headscope.nn.GPT",
+    "kv_heads": None,
+    "head_dim": None,
+    "ff_dim": None,
     "dropout": 0.0,
     "scale_embedding": False,
     "ngrams": 1,
@@ -38,7 +42,10 @@ WITHOUT_EXTRAS = {
     "logit_cap": None,
     "document_mask": False,
 }
-"""The keys of conf/model that no class of another tool has."""
+"""Values of the keys of conf/model that most classes of other tools do not have."""
+
+EXTRAS = ("ngrams", "logit_cap", "document_mask")
+"""No model with other values of these keys is exported: random tokens may not show them."""
 
 
 class Unfit(Exception):
@@ -136,6 +143,8 @@ class HuggingFaceClass:
             "feed_forward": name_of(config.feed_forward) == self.feed_forward,
             "activation": names or self.feed_forward == "SwiGLU",
             "kv_heads": layer.kv_heads == layer.heads or "kv_heads" in self.keys,
+            "norm.eps": not self.qk_norm or gpt.norm.eps == HEAD_NORM_EPS,
+            **{key: getattr(config, key) == PLAIN[key] for key in EXTRAS},
         }
         if not all(fits.values()):
             raise Unfit(", ".join(name for name in fits if not fits[name]))
@@ -173,6 +182,11 @@ class HuggingFaceClass:
                 f"config.json: {self.keys['activation']}={short(activation)} is not an activation "
                 f"function of headscope, which has {', '.join(self.activations)}"
             )
+        if self.qk_norm and found["eps"] != HEAD_NORM_EPS:
+            raise UserError(
+                f"config.json: {self.keys['eps']}={short(found['eps'])}: headscope normalizes "
+                f"queries and keys with {HEAD_NORM_EPS:g}"
+            )
         kv_heads = found.get("kv_heads") or found["heads"]
         kinds = {found["heads"]: "multi_head", 1: "multi_query"}
         base = {"base": settings.rotary_base(found.pop("base", None)), "interleaved": False}
@@ -180,9 +194,7 @@ class HuggingFaceClass:
         return parse(
             ModelConfig,
             {
-                "_target_": "headscope.nn.GPT",
-                **dict.fromkeys(("kv_heads", "head_dim", "ff_dim")),
-                **WITHOUT_EXTRAS,
+                **PLAIN,
                 "bias": self.has("blocks.0.attention.out_proj.bias", names),
                 "qkv_bias": self.has("blocks.0.attention.qkv.bias", names),
                 "tied_head": settings.get("tie_word_embeddings"),
@@ -356,7 +368,11 @@ class Mpt(HuggingFaceClass):
 
     def read(self, settings: Settings, names: set[str]) -> ModelConfig:
         model = super().read(settings, names)
-        model.attention.scale = settings.config.attn_config.softmax_scale
+        attention = settings.config.attn_config
+        if attention.clip_qkv is not None:  # random weights may not reach it
+            clip = short(attention.clip_qkv)
+            raise UserError(f"config.json: attn_config.clip_qkv={clip}: headscope does not clip")
+        model.attention.scale = attention.softmax_scale
         return model
 
 
@@ -398,19 +414,6 @@ class Qwen3(Llama):
     parts = Llama.parts | table(
         "attention.q_norm=self_attn.q_norm attention.k_norm=self_attn.k_norm"
     )
-
-    def entries(self, gpt: GPT, config: ModelConfig) -> dict[str, Any]:
-        if gpt.norm.eps != HEAD_NORM_EPS:
-            raise Unfit("norm.eps")
-        return super().entries(gpt, config)
-
-    def read(self, settings: Settings, names: set[str]) -> ModelConfig:
-        if (eps := settings.get("rms_norm_eps")) != HEAD_NORM_EPS:
-            raise UserError(
-                f"config.json: rms_norm_eps={short(eps)}: headscope normalizes queries and keys "
-                f"with {HEAD_NORM_EPS:g}"
-            )
-        return super().read(settings, names)
 
 
 class NanoChat(Qwen3):

@@ -9,6 +9,7 @@ Shapes: T tokens, P compared positions, V vocab_size.
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import asdict
@@ -21,7 +22,6 @@ from safetensors.torch import load_file, save
 from headscope.checkpoint import Checkpoint
 from headscope.config.model import ModelConfig
 from headscope.conversion.classes import HuggingFaceClass
-from headscope.conversion.folder import require_transformers, transformers_for
 from headscope.conversion.model_card import model_card
 from headscope.conversion.new_folder import new_folder
 from headscope.conversion.own_class.source import source_files
@@ -34,9 +34,10 @@ from headscope.conversion.proof import (
     logits,
     probe,
 )
+from headscope.conversion.settings import quiet_transformers, require_transformers
 from headscope.conversion.tokenizer_files import CONFIG, tokenizer_files
 from headscope.files import json_text, replacing, write_atomically
-from headscope.stop import on_stop, temporary_folder
+from headscope.stop import on_stop
 
 OWN_CLASS = "HeadscopeForCausalLM"
 
@@ -54,8 +55,18 @@ def export_huggingface(loaded: Checkpoint, output: Path) -> list[str]:
     transformers computes other logits or another text than our model.
     """
     require_transformers("to=huggingface")
-    with transformers_for(output):
+    with quiet_transformers():
         theirs = find_class(loaded.model, loaded.config.model)
+        try:
+            return write_and_prove(loaded, output, theirs)
+        except NotEqual:  # with these weights, after it was equal with random ones
+            if theirs is None:
+                raise
+        return write_and_prove(loaded, output, None)
+
+
+def write_and_prove(loaded: Checkpoint, output: Path, theirs: HuggingFaceClass | None) -> list[str]:
+    """Like `export_huggingface`. `theirs` is the class of transformers, or None for our own."""
     with new_folder(output) as folder:
         write_model(loaded, folder, theirs)
         write_tokenizer(loaded, folder)
@@ -73,8 +84,7 @@ def export_huggingface(loaded: Checkpoint, output: Path) -> list[str]:
 
 
 def write_model(loaded: Checkpoint, folder: Path, theirs: HuggingFaceClass | None) -> None:
-    """Writes the weights, the configurations and, for our own class, its source to `folder`.
-    `theirs` is the class of transformers, or None for our own class."""
+    """Writes the weights, the configurations and, for our own class, its source to `folder`."""
     model, end = loaded.config.model, loaded.tokenizer.end_of_text
     if theirs is None:
         config = own_config(model, vocab_size=loaded.tokenizer.vocab_size, end_of_text=end)
@@ -141,11 +151,13 @@ def prove(folder: Path, loaded: Checkpoint, *, own_class: bool) -> tuple[str, st
 
     Raises NotEqual if the folder cannot be opened, or if the results differ.
     """
-    request = request_for(loaded, own_class=own_class)
-    with temporary_folder() as work:
-        (work / "request.json").write_text(json.dumps(request), encoding="utf-8")
-        run_reload(folder, work)
-        return check_results(loaded, request, work)
+    request, work = request_for(loaded, own_class=own_class), folder / ".proof"
+    work.mkdir()
+    (work / "request.json").write_text(json.dumps(request), encoding="utf-8")
+    run_reload(folder, work)
+    proven = check_results(loaded, request, work)
+    shutil.rmtree(work)
+    return proven
 
 
 def request_for(loaded: Checkpoint, *, own_class: bool) -> dict[str, Any]:

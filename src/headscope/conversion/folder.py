@@ -2,9 +2,6 @@
 function. Code in the folder is never run."""
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +13,9 @@ from headscope.checkpoint.file import is_finite
 from headscope.config.model import LearnedConfig, ModelConfig
 from headscope.config.parse import short
 from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit
-from headscope.conversion.imported import imported_config, with_block_size
+from headscope.conversion.imported import check_block_size, imported_config, with_block_size
 from headscope.conversion.proof import LONGEST, NotEqual, compare, logits, probe, redraw
-from headscope.conversion.settings import Settings
+from headscope.conversion.settings import SAFE, Settings, require_transformers, transformers_for
 from headscope.conversion.tokenizer_in import read_tokenizer
 from headscope.errors import UserError, first_line
 from headscope.files import parse_json
@@ -26,7 +23,10 @@ from headscope.nn import GPT
 
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 
-HUB_FILES = ["*.json", "*.safetensors", "merges.txt", "vocab.txt", "*.model"]
+HUB_FILES = [
+    *("config.json", "generation_config.json", "model*.safetensors", "model*.index.json"),
+    *("tokenizer*.json", "special_tokens_map.json", "vocab.json", "merges.txt", "vocab.txt"),
+]
 """The files that are downloaded from the hub: settings, weights and tokenizer, but no code."""
 
 REFUSED = ("quantization_config", "transformers_weights")
@@ -34,14 +34,6 @@ REFUSED = ("quantization_config", "transformers_weights")
 
 NO_WEIGHTS = re.compile(r"attn\.(masked_)?bias$|attention\.(masked_)?bias$|inv_freq$")
 """The names of tensors in old folders that are not weights: causal masks and constants."""
-
-SAFE: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
-
-
-def require_transformers(key: str) -> None:
-    """Raises UserError if transformers, which `key` needs, is not installed."""
-    if find_spec("transformers") is None:
-        raise UserError(f"{key} needs the package transformers: pip install -e '.[huggingface]'")
 
 
 def is_model_folder(path: Path) -> bool:
@@ -90,11 +82,10 @@ def load_folder(folder: Path, *, block_size: int | None = None) -> Checkpoint:
         settings = Settings(AutoConfig.from_pretrained(folder, **SAFE), raw)
     try:
         gpt, model = proven_architecture(folder, theirs, settings, block_size)
-        with transformers_for(folder):
-            tokenizer = read_tokenizer(folder, rows=gpt.vocab_size)
+        tokenizer = read_tokenizer(folder, rows=gpt.vocab_size)
         load_weights(folder, theirs, settings, gpt, tokenizer.end_of_text)
     except (Unfit, NotEqual) as error:
-        unread = settings.unread()
+        unread = settings.unread() if isinstance(error, NotEqual) else ""
         raise UserError(
             f"{folder}: headscope cannot express this {theirs.name}: {error}"
             + (f"; config.json has {unread}" if unread else "")
@@ -161,8 +152,9 @@ def proven_architecture(
     drawn = theirs.build(settings.config)
     model = theirs.read(settings, set(theirs.parameters(drawn)))
     if not isinstance(model.position, LearnedConfig):
-        longest = model.block_size
-        model.block_size = min(longest, LONGEST if block_size is None else max(1, block_size))
+        if block_size is not None:
+            check_block_size(block_size, model.block_size)
+        model.block_size = block_size or min(model.block_size, LONGEST)
     with WithoutInitialization():
         gpt = build_model(model, vocab_size=drawn.get_input_embeddings().weight.size(0)).eval()
     redraw(gpt)
@@ -195,9 +187,9 @@ def load_weights(
             **SAFE,
         )
     for kind, names in problems.items():
-        for name in sorted(map(str, names)):
-            if not NO_WEIGHTS.search(name):
-                raise UserError(f"the weights do not fit config.json: {kind} {short(name)}")
+        for name in sorted(names):  # a name, or a name with two shapes
+            if not NO_WEIGHTS.search(str(name)):
+                raise UserError(f"the weights do not fit config.json: {kind} {str(name)[:200]}")
     theirs.copy_to_ours(loaded, gpt)
     for name, weight in gpt.named_parameters():
         if not is_finite(weight):
@@ -211,29 +203,3 @@ def prove(folder: Path, gpt: GPT, theirs: Any, end_of_text: int | None) -> None:
     with transformers_for(folder):
         expected = logits(theirs, tokens, positions)
     compare(logits(gpt, tokens, positions), expected)
-
-
-@contextmanager
-def transformers_for(folder: Path) -> Iterator[None]:
-    """Keeps transformers quiet, and turns its errors, which can be of any type for a damaged
-    folder, into one line."""
-    from transformers.utils import logging
-
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    except (UserError, Unfit, NotEqual, MemoryError):
-        raise
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise  # such as KeyboardInterrupt; the Rust code of tokenizers raises the other
-        raise UserError(
-            f"{folder}: transformers cannot open this model ({type(error).__name__}): "
-            f"{' '.join(str(error).split())[:300]}"
-        ) from error
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()

@@ -18,9 +18,9 @@ from torch import Tensor
 from headscope.checkpoint import Checkpoint
 from headscope.config.model import GeluConfig, ModelConfig, RotaryConfig
 from headscope.conversion.classes import name_of, projection_rows
-from headscope.conversion.folder import require_transformers, transformers_for
 from headscope.conversion.new_folder import new_folder
 from headscope.conversion.proof import NotEqual, converted, find_class, words
+from headscope.conversion.settings import quiet_transformers, require_transformers
 from headscope.conversion.standard_form import standard_form
 from headscope.conversion.tokenizer_files import tokenizer_files
 from headscope.errors import UserError
@@ -43,7 +43,7 @@ def export_gguf(loaded: Checkpoint, output: Path) -> list[str]:
     require_transformers("to=gguf")
     if find_spec("gguf") is None:
         raise UserError("to=gguf needs the package gguf: pip install -e '.[gguf]'")
-    with transformers_for(output):
+    with quiet_transformers():
         architecture, weights = fitting(loaded)
     if loaded.tokenizer.name not in ("bpe", "gpt2"):
         raise UserError(

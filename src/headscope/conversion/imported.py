@@ -100,14 +100,17 @@ def with_block_size(
     if it is longer than the table."""
     if block_size is None or block_size == gpt.block_size:
         return gpt, model
-    if not 1 <= block_size <= gpt.block_size:
-        raise UserError(
-            f"block_size={block_size} must be from 1 to {gpt.block_size}, the context length of "
-            "the model"
-        )
+    check_block_size(block_size, gpt.block_size)
     weights, table = gpt.state_dict(), "position.table.weight"
     model = replace(model, block_size=block_size)
     with WithoutInitialization():
         short = build_model(model, vocab_size=gpt.vocab_size).eval()
     short.load_state_dict(weights | {table: weights[table][:block_size]})
     return short, model
+
+
+def check_block_size(block_size: int, longest: int) -> None:
+    if not 1 <= block_size <= longest:
+        raise UserError(
+            f"block_size={block_size} must be from 1 to {longest}, the context length of the model"
+        )

@@ -71,9 +71,8 @@ class Loaded(Checkpoint):
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Writes the new folder `folder`, which transformers opens, as convert.py to=huggingface
-        does. Raises UserError if the folder exists already, or if transformers is missing or too
-        old for the class. Raises NotEqual, and leaves no files, if transformers computes other
-        logits or another text."""
+        does. Raises UserError if the folder exists already, or if transformers is missing. Raises
+        NotEqual, and leaves no files, if transformers computes other logits or another text."""
         export_huggingface(self, Path(folder))
 
 

@@ -17,7 +17,7 @@ from headscope.checkpoint.building import WithoutInitialization, check_shapes
 from headscope.checkpoint.file import is_finite
 from headscope.config import parse
 from headscope.config.model import ModelConfig
-from headscope.conversion.classes import GPT2, WITHOUT_EXTRAS, Transform, Unfit, part
+from headscope.conversion.classes import GPT2, PLAIN, Transform, Unfit, part
 from headscope.conversion.imported import imported_config, with_block_size
 from headscope.conversion.new_folder import new_folder
 from headscope.conversion.proof import compare, converted, find_class, logits, probe, words
@@ -79,9 +79,7 @@ def nanogpt_config(model_args: dict[str, Any]) -> ModelConfig:
     return parse(
         ModelConfig,
         {
-            "_target_": "headscope.nn.GPT",
-            **dict.fromkeys(("kv_heads", "head_dim", "ff_dim")),
-            **WITHOUT_EXTRAS,
+            **PLAIN,
             "block_size": model_args.get("block_size"),
             "embed_dim": model_args.get("n_embd"),
             "layers": model_args.get("n_layer"),

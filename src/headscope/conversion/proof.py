@@ -1,7 +1,7 @@
 """Proves that two models compute the same function: their logits on random tokens are equal. Finds
 the class of another tool that computes the function of a model of ours.
 
-Shapes: B batch, T tokens, P compared positions, V vocab_size.
+Shapes: T tokens, P compared positions, V vocab_size.
 """
 
 import math
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headscope.checkpoint.building import WithoutInitialization, build_model
 from headscope.config.model import SCHEMAS, ModelConfig
-from headscope.conversion.classes import CLASSES, WITHOUT_EXTRAS, HuggingFaceClass, Unfit
+from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit
 from headscope.conversion.standard_form import standard_form
 from headscope.nn import GPT
 
@@ -22,8 +22,8 @@ TOLERANCE = 1e-4
 be larger in proportion, because float32 has seven digits."""
 
 LONGEST = 2048
-"""The most tokens that are compared, and the longest context of an imported model whose position
-encoding has no table. Causal masks need memory for the square of it."""
+"""The longest context of an imported model whose position encoding has no table, if block_size= is
+not given. Causal masks and the proof need memory for the square of it."""
 
 
 class NotEqual(Exception):
@@ -33,10 +33,9 @@ class NotEqual(Exception):
 def probe(vocab_size: int, length: int, end_of_text: int | None) -> tuple[Tensor, Tensor]:
     """Random tokens (1, T) over the whole context, with an end of text inside, and the positions
     (P,) whose logits are compared: the first, the last, and some between them."""
-    length = min(length, LONGEST)
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(vocab_size, (1, length), generator=generator)
-    if length > 2 and end_of_text is not None:
+    if length > 1 and end_of_text is not None:
         tokens[:, length // 2] = end_of_text
     return tokens, torch.linspace(0, length - 1, min(length, 64)).long()
 
@@ -64,15 +63,18 @@ def logits(model: Any, tokens: Tensor, positions: Tensor) -> Tensor:
     if isinstance(model, GPT):
         hidden = model.hidden(tokens.to(model.device))
         return model.unembed(hidden[:, positions.to(model.device)])[0].cpu()
-    return model(tokens, use_cache=False, logits_to_keep=positions).logits[0]
+    options = {"use_cache": False, "return_dict": True, "logits_to_keep": positions}
+    return model(tokens, **options).logits[0]
 
 
 def compare(ours: Tensor, theirs: Tensor) -> float:
     """The largest difference between two tensors of logits. Raises NotEqual if it is too large."""
     if ours.shape != theirs.shape:
         raise NotEqual(f"logits have shape {tuple(theirs.shape)} instead of {tuple(ours.shape)}")
+    if not theirs.isfinite().all():
+        raise NotEqual("its logits are NaN or infinite")
     difference, largest = (ours - theirs).abs().max().item(), ours.abs().max().item()
-    if not difference <= TOLERANCE * max(1.0, largest / 10):  # NaN is not equal either
+    if not difference <= TOLERANCE * max(1.0, largest / 10):  # ours may be NaN
         raise NotEqual(f"logits differ by {difference:.2g}, and the largest is {largest:.2g}")
     return difference
 
@@ -115,9 +117,9 @@ def words(config: ModelConfig) -> str:
         for group in ("attention", "position", "norm", "activation", "feed_forward")
         for kind in [type(getattr(config, group))]
     }
-    usual = WITHOUT_EXTRAS | {"dropout": config.dropout, "bias": False, "head_dim": None}
-    for key, value in usual.items():
-        if getattr(config, key) != value:
+    unusual = {"ngrams": 1, "logit_cap": None, "document_mask": False, "bias": False}
+    for key, usual in (unusual | {"head_dim": None, "scale_embedding": False}).items():
+        if getattr(config, key) != usual:
             chosen[f"model.{key}"] = getattr(config, key)
     if config.attention.qk_norm:
         chosen["model.attention.qk_norm"] = True

@@ -1,9 +1,17 @@
-"""Reads the configuration of a model of transformers, and remembers what was read."""
+"""What reading with transformers needs: its errors, and which settings were read."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from headscope.config.parse import short
+from headscope.errors import UserError
+
+SAFE: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
+"""Arguments with which transformers runs no code of a folder, and opens no other folder."""
 
 WITHOUT_EFFECT = re.compile(
     r"dropout|_pdrop|drop_rate|token_id|^_|^summary_|^output_|dtype|architectures|version|task_"
@@ -55,3 +63,43 @@ class Settings:
         changed = {key: each for key, each in entries.items() if each != defaults.get(key)}
         shown = [*(changed or entries).items()][:6]
         return ", ".join(f"{key}={short(value)}" for key, value in shown)
+
+
+def require_transformers(key: str) -> None:
+    """Raises UserError if transformers, which `key` needs, is not installed."""
+    if find_spec("transformers") is None:
+        raise UserError(f"{key} needs the package transformers: pip install -e '.[huggingface]'")
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Inside the `with` block, transformers prints no warnings and no progress bars."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def transformers_for(folder: Path) -> Iterator[None]:
+    """For calls of transformers with a folder. Its errors can be of any type if the folder is
+    damaged: they become one line. Nothing of ours may be called inside."""
+    try:
+        with quiet_transformers():
+            yield
+    except MemoryError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise  # such as KeyboardInterrupt; the Rust code of tokenizers raises the other
+        raise UserError(
+            f"{folder}: transformers cannot open this model ({type(error).__name__}): "
+            f"{' '.join(str(error).split())[:300]}"
+        ) from error

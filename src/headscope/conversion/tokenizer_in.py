@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from headscope.conversion.settings import SAFE, transformers_for
 from headscope.data.base_tokenizer import END_OF_TEXT, Tokenizer
 from headscope.data.bpe import byte_symbols
 from headscope.data.gpt2 import SHA256, is_gpt2
@@ -40,10 +41,10 @@ def read_tokenizer(folder: Path, *, rows: int | None = None) -> Tokenizer:
     from transformers import AutoTokenizer
 
     if not any((folder / name).exists() for name in FILES):
-        raise UserError(f"{folder} has no tokenizer: none of {', '.join(FILES)}")
-    theirs: Any = AutoTokenizer.from_pretrained(
-        folder, trust_remote_code=False, local_files_only=True
-    )
+        raise UserError(f"{folder}: it has no tokenizer, none of {', '.join(FILES)}")
+    with transformers_for(folder):
+        theirs: Any = AutoTokenizer.from_pretrained(folder, **SAFE)
+        wanted = theirs(PROBE, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     library = getattr(theirs, "backend_tokenizer", None)
     if library is None:
         raise UserError(
@@ -52,7 +53,6 @@ def read_tokenizer(folder: Path, *, rows: int | None = None) -> Tokenizer:
     imported = TokenizersTokenizer(library.to_str())
     imported.end_of_text = end_of_text(folder, theirs, imported.ids)
     tokenizer = as_gpt2(imported) or imported
-    wanted = theirs(PROBE, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     if tokenizer.encode(PROBE).tolist() != wanted:
         raise UserError(
             f"{folder}: headscope encodes a text differently than its {type(theirs).__name__}"
