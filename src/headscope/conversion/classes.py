@@ -269,7 +269,8 @@ class HuggingFaceClass:
             names = self.counterpart(ours)
             if not names and weight.dim() == 1:
                 continue  # gains that theirs does not have
-            for name, each in zip(names or [ours], self.transform(ours, gpt).split(weight)):  # noqa: B905
+            split = self.transform(ours, gpt).split(weight)
+            for name, each in zip(names or [ours], split, strict=True):
                 if name not in rest or rest[name].shape != each.shape:
                     raise Unfit(ours)
                 rest.pop(name).copy_(each)
