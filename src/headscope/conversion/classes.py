@@ -9,7 +9,7 @@ Shapes: C embed_dim, H heads, K kv heads, D head_dim, V vocab_size.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -123,7 +123,7 @@ class HuggingFaceClass:
     keys: dict[str, str]
     """Maps our keys to entries of config.json."""
     dropouts: tuple[str, ...] = ("attention_dropout",)
-    fixed: dict[str, Any] = {}  # noqa: RUF012
+    fixed: ClassVar[dict[str, Any]] = {}
     """Entries of config.json that are the same for every model of ours."""
     ends: dict[str, str]
     """Maps our layers outside the blocks to theirs."""
@@ -134,7 +134,8 @@ class HuggingFaceClass:
     def entries(self, gpt: GPT, config: ModelConfig) -> dict[str, Any]:
         """The content of config.json for a model in standard form. The versions 4.57 and 5 of
         transformers read it alike. Raises Unfit if the class has another part."""
-        layer, block, activation = gpt.attentions[0], gpt.blocks[0], name_of(config.activation)
+        layer, activation = gpt.attentions[0], name_of(config.activation)
+        network: Any = gpt.blocks[0].feed_forward
         names = [theirs for theirs, ours in self.activations.items() if ours == activation]
         fits = {
             "attention": name_of(config.attention) in DOT_PRODUCT,
@@ -155,7 +156,7 @@ class HuggingFaceClass:
             "heads": layer.heads,
             "kv_heads": layer.kv_heads,
             "head_dim": layer.head_dim,
-            "ff_dim": block.feed_forward.up_proj.out_features,  # type: ignore[union-attr]
+            "ff_dim": network.up_proj.out_features,
             "eps": gpt.norm.eps,
             "base": getattr(config.position, "base", None),
             "activation": "silu" if self.feed_forward == "SwiGLU" else names[0],
@@ -335,7 +336,7 @@ class GPTNeoX(HuggingFaceClass):
         "eps=layer_norm_eps base=rotary_emb_base"
     )
     dropouts = ("attention_dropout", "hidden_dropout")
-    fixed = {"rotary_pct": 1.0, "use_parallel_residual": False, "attention_bias": True}  # noqa: RUF012
+    fixed: ClassVar = {"rotary_pct": 1.0, "use_parallel_residual": False, "attention_bias": True}
     ends = table("embedding=gpt_neox.embed_in norm=gpt_neox.final_layer_norm")
     block = "gpt_neox.layers.{}."
     parts = table(
@@ -358,7 +359,7 @@ class Mpt(HuggingFaceClass):
         "eps=layer_norm_epsilon"
     )
     dropouts = ()
-    fixed = {"attn_config": {"alibi": True}, "learned_pos_emb": False}  # noqa: RUF012
+    fixed: ClassVar = {"attn_config": {"alibi": True}, "learned_pos_emb": False}
     ends = table("embedding=transformer.wte norm=transformer.norm_f")
     block = "transformer.blocks.{}."
     parts = table(

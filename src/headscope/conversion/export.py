@@ -208,12 +208,13 @@ def run_reload(folder: Path, work: Path) -> None:
     }
     command = [sys.executable, "-P", str(RELOAD), str(folder.absolute()), str(work)]
     with (
+        (work / "errors").open("wb") as errors,
         subprocess.Popen(
             command,
             env=environment,
             stdin=subprocess.PIPE,  # reload.py ends when this process ends
             stdout=subprocess.DEVNULL,
-            stderr=(work / "errors").open("wb"),
+            stderr=errors,
         ) as process,
         on_stop(process.kill),
     ):

@@ -135,7 +135,9 @@ def tokenizer_of(vocab_size: int, path: Path, text: Path | None) -> Tokenizer:
             f"{path} has {vocab_size} tokens, which are not GPT-2's: give text=, the file "
             "that the model was trained on, whose characters are its tokens"
         )
-    alphabet = char(text_chunks(text)).alphabet  # type: ignore[attr-defined]
+    made = char(text_chunks(text))
+    assert isinstance(made, CharTokenizer)
+    alphabet = made.alphabet
     if len(alphabet) != vocab_size:
         raise UserError(
             f"text={text} has {len(alphabet)} different characters, but {path} has {vocab_size} "
