@@ -17,6 +17,7 @@ def gpt2_of(model: GPT, config: ModelConfig) -> Any:
     the configuration of `model`, which must have the architecture of GPT-2. Biases that it does not
     have are zero."""
     _, made = converted(GPT2(), model, config)
+    made.set_attn_implementation("sdpa")  # its default; conversions use eager attention
     return made.to(model.device, model.embedding.weight.dtype).train(model.training)
 
 
