@@ -40,9 +40,9 @@ def export_gguf(loaded: Checkpoint, output: Path) -> list[str]:
     Raises UserError if llama.cpp has no architecture that fits the model, or no tokenizer that fits
     its tokenizer. Raises NotEqual if the file, read again, has other weights.
     """
-    require_transformers("to=gguf")
     if find_spec("gguf") is None:
         raise UserError("to=gguf needs the package gguf: pip install -e '.[gguf]'")
+    require_transformers("to=gguf")
     with quiet_transformers():
         architecture, weights = fitting(loaded)
     if loaded.tokenizer.name not in ("bpe", "gpt2"):
