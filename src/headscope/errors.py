@@ -1,5 +1,8 @@
-"""The error type for mistakes of the user. This module imports nothing, so every other module can
-import it."""
+"""The error type for mistakes of the user. This module imports nothing of headscope, so every other
+module can import it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class UserError(ValueError):
@@ -21,3 +24,20 @@ def ran_out_of_memory(error: BaseException) -> bool:
 def first_line(error: BaseException) -> str:
     """The first line of the error's message, or the name of its type if there is no message."""
     return " ".join(str(error).split("\n")[0].split()) or type(error).__name__
+
+
+@contextmanager
+def library_errors(problem: str) -> Iterator[None]:
+    """Inside the `with` block, an error of a library becomes a UserError that begins with
+    `problem`, also a panic of Rust code, which is not an `Exception`. Do not call our own code
+    inside."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except BaseException as error:
+        kind = type(error).__name__
+        if not isinstance(error, Exception) and kind != "PanicException":
+            raise  # such as KeyboardInterrupt
+        text = " ".join(str(error).split())[:300]
+        raise UserError(f"{problem} ({kind}): {text}") from error

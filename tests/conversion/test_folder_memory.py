@@ -12,7 +12,7 @@ import torch
 import headscope
 from benchmarks.runner import in_fresh_process, process_mib
 from headscope.checkpoint.building import WithoutInitialization
-from headscope.data.gpt2 import _gpt2_package as gpt2_package
+from headscope.data.ranks import gpt2_package
 
 pytestmark = pytest.mark.slow
 

@@ -6,6 +6,7 @@ import torch
 from conversion.models import saved
 
 from headscope.conversion.gguf import export_gguf
+from headscope.conversion.proof import NotEqual
 from headscope.data.tokenizer import CharTokenizer, bpe, with_vocab_size
 from headscope.errors import UserError
 
@@ -146,3 +147,18 @@ def test_what_has_no_byte_level_tokenizer_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"to=gguf: llama\.cpp has no tokenizer=char"):
         export_gguf(loaded, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_file_with_other_tensors_is_removed(tmp_path, tokenizer, monkeypatch):
+    import gguf
+
+    add = gguf.GGUFWriter.add_tensor
+
+    def damaged(writer, name, tensor):
+        add(writer, name, tensor + 1e-6)
+
+    monkeypatch.setattr(gguf.GGUFWriter, "add_tensor", damaged)
+    loaded = saved(tmp_path / "run", "model=gpt2", tokenizer)
+    with pytest.raises(NotEqual, match="other tensors"):
+        export_gguf(loaded, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]

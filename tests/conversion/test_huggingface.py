@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -22,17 +21,18 @@ from conversion.models import CHOICES, saved
 from running import ROOT
 
 from headscope import checkpoint
+from headscope.config.text import TextFilesConfig
 from headscope.conversion import export, reload
 from headscope.conversion.classes import GPTNeoX
 from headscope.conversion.convert import export_model, import_model
 from headscope.conversion.export import (
+    check,
     check_greedy,
-    check_results,
     request_for,
     write_model,
     write_tokenizer,
 )
-from headscope.conversion.imported import imported_config, write_checkpoint
+from headscope.conversion.imported import imported, write_checkpoint
 from headscope.conversion.loaded import Loaded
 from headscope.conversion.model_card import escaped, model_card
 from headscope.conversion.proof import NotEqual, compare, logits, probe
@@ -57,9 +57,8 @@ FOLDERS = (
 )
 
 SEVERAL = """
-import importlib.util, json, sys
+import importlib.util, sys, torch
 from pathlib import Path
-from safetensors.torch import save_file
 
 spec = importlib.util.spec_from_file_location("reload_folder", sys.argv[1])
 reload = importlib.util.module_from_spec(spec)
@@ -69,17 +68,16 @@ def copy_tokenizer(folder):
         (folder / "again" / name).write_bytes((folder / name).read_bytes())
 
 for folder in map(Path, sys.argv[2:]):
-    request = json.loads((folder / "request.json").read_text("utf-8"))
-    results, logits = reload.answer(folder, request)
+    request = torch.load(folder / "request.pt", weights_only=True)
+    results = reload.answer(folder, request)
     model = reload.transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
     model.save_pretrained(folder / "again")
     copy_tokenizer(folder)
-    again, same = reload.answer(folder / "again", request)
+    again = reload.answer(folder / "again", request)
     assert again["generated"] == results["generated"]
     assert not again["problems"]
-    assert same.equal(logits)
-    (folder / "results.json").write_text(json.dumps(results), "utf-8")
-    save_file({"logits": logits}, folder / "logits.safetensors")
+    assert again["logits"].equal(results["logits"])
+    torch.save(results, folder / "results.pt")
 """
 """Opens several folders, and saves and opens each again."""
 
@@ -95,7 +93,7 @@ def test_a_process_without_headscope_opens_exported_folders(tmp_path):
         write_model(loaded[words], folder, None)
         write_tokenizer(loaded[words], folder)
         request = request_for(loaded[words], own_class=True)
-        (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
+        torch.save(request, folder / "request.pt")
     folders = [str(tmp_path / f"folder{number}") for number in range(len(FOLDERS))]
     environment = {
         **os.environ,
@@ -107,8 +105,10 @@ def test_a_process_without_headscope_opens_exported_folders(tmp_path):
     assert ended.returncode == 0, ended.stderr
     for number, words in enumerate(FOLDERS):
         folder = tmp_path / f"folder{number}"
-        request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
-        sentence, _ = check_results(loaded[words], request, folder)
+        request, results = (
+            torch.load(folder / name, weights_only=True) for name in ("request.pt", "results.pt")
+        )
+        sentence, _ = check(loaded[words], request, results)
         assert "HeadscopeForCausalLM of transformers" in sentence
         assert re.search(r"differ by at most (0\.0e\+00|\S+e-0[6-9]) ", sentence)
         names = {file.name for file in folder.iterdir()}
@@ -168,7 +168,7 @@ class WrongEps(GPTNeoX):
 @pytest.mark.slow
 def test_a_class_that_is_not_equal_with_these_weights_is_not_used(tmp_path, monkeypatch):
     loaded = saved(tmp_path / "run", "model/position=rotary")
-    monkeypatch.setattr(export, "find_class", lambda *_: WrongEps())
+    monkeypatch.setattr(export.proof, "find_class", lambda *_: WrongEps())
     said = export_model(loaded, "huggingface", tmp_path / "out")
     assert "HeadscopeForCausalLM of transformers" in said[0]
     assert {path.name for path in tmp_path.iterdir()} == {"run", "out"}
@@ -215,7 +215,7 @@ def test_a_kill_leaves_no_process_and_nothing_after_the_next_export(tmp_path):
     command = [sys.executable, str(ROOT / "scripts" / "convert.py"), *words]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
         children: list[psutil.Process] = []
-        while not children:
+        while not children or not list(tmp_path.glob(".out.*/.proof")):
             assert process.poll() is None
             children = psutil.Process(process.pid).children()
             time.sleep(0.02)
@@ -239,6 +239,7 @@ def test_what_is_missing_is_said_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ValueError, match=r"pip install -e '\.\[huggingface\]'"):
         export_model(loaded, "huggingface", tmp_path / "out")
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     with pytest.raises(ValueError, match=r"source=\S+ needs the package transformers"):
         import_model(str(tmp_path), tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -250,7 +251,8 @@ HOSTILE = "x\n---\n# <script>alert(1)</script> [a](http://x.y) `b` | c | **d** \
 def test_the_model_card_shows_text_from_a_checkpoint_as_text(tmp_path):
     run = tmp_path / "run"
     loaded = saved(run / "checkpoints", OWN, name=HOSTILE)
-    loaded.config.data.__dict__["path"] = f"/home/someone/{HOSTILE}"
+    template = f"{HOSTILE}\n```\n{HOSTILE}"
+    loaded.config.data = TextFilesConfig(path=f"/home/someone/{HOSTILE}", template=template)
     figures = dict.fromkeys(("val_loss", "val_bits_per_byte", "train_seconds", "steps"), 1)
     write_summary(run, figures | {"tokens": 12345, "device": HOSTILE})
     (run / "analysis").mkdir()
@@ -263,10 +265,14 @@ def test_the_model_card_shows_text_from_a_checkpoint_as_text(tmp_path):
     (run / "analysis" / "heads.json").write_text(json.dumps({"heads": rows}))
     card = model_card(loaded, load="code", checked="It is equal.")
     header, text = card.split("\n# ", maxsplit=1)
+    before, configuration, after = re.split(r"```json\n(.*?)\n```\n", text, flags=re.DOTALL)
+    assert json.loads(configuration)["data"]["template"] == template
+    assert all(character in "\n" or " " <= character <= "~" for character in configuration)
+    assert "/home" not in text
+    text = before + after
     assert "x" not in header.replace("text-generation", "").replace("headscope", "")
     assert "| tokens | 12,345 |" in text
     assert "| previous | L0H0 |" in text
-    assert "/home" not in text
     for markup in ("<script", "\x1b", "\n---", "http://", "www.x"):
         assert markup not in text
     assert not re.search(r"(?<!\\)[\[\]*]", text.replace("```python\ncode\n```", ""))
@@ -276,8 +282,8 @@ def test_the_model_card_shows_text_from_a_checkpoint_as_text(tmp_path):
 @pytest.mark.parametrize("text", [None, Path("input.txt")])
 def test_the_model_card_of_an_imported_model_claims_no_training(text, tmp_path):
     ours = saved(tmp_path, "model=gpt2")
-    config = imported_config(ours.config.model, ours.tokenizer, name="in", text=text)
-    write_checkpoint(tmp_path / "in", replace(ours, config=config, step=7))
+    parts = (ours.model, ours.config.model, ours.tokenizer)
+    write_checkpoint(tmp_path / "in", imported(tmp_path, *parts, name="in", text=text, step=7))
     loaded = checkpoint.load(tmp_path / "in" / "checkpoints" / "best.safetensors")
     card = model_card(loaded, load="code", checked="It is equal.")
     assert "imported into headscope" in card
@@ -291,7 +297,7 @@ def test_the_model_card_names_the_weights_that_training_started_from(tmp_path):
         tmp_path, "model=gpt2", init_from="/home/me/outputs/gpt2/checkpoints/best.safetensors"
     )
     card = model_card(loaded, load="code", checked="It is equal.")
-    assert "| init\\_from | gpt2 |" in card
+    assert '"init_from": "gpt2"' in card
     assert "/home" not in card
 
 

@@ -20,9 +20,8 @@ from torch import nn
 from headscope import checkpoint
 from headscope.conversion import nanogpt as nanogpt_module
 from headscope.conversion.convert import export_model, import_model
-from headscope.conversion.nanogpt import content as content_of
 from headscope.conversion.nanogpt import read_nanogpt
-from headscope.conversion.proof import NotEqual
+from headscope.conversion.proof import NotEqual, converted
 from headscope.data import tokenizer as tokenizers
 from headscope.errors import UserError
 from headscope.generation.texts import generate_text
@@ -161,6 +160,8 @@ REFUSED = {
     "untied": (changed(model={HEAD: torch.zeros(len(ALPHABET), 16)}), "ties them"),
     "diverged": (changed(model={WTE: torch.full((len(ALPHABET), 16), torch.nan)}), "finite"),
     "integers": (changed(model={WTE: torch.zeros(len(ALPHABET), 16).long()}), "finite numbers"),
+    "sparse": (changed(model={WTE: torch.zeros(3, 4).to_sparse()}), "finite numbers"),
+    "no data": (changed(model={WTE: torch.zeros(3, 4, device="meta")}), "finite numbers"),
     "no tensor": (changed(model={WTE: 3}), "not a tensor of finite"),
     "a bias": (changed(model_args={"bias": 1}), "bias=1"),
 }
@@ -285,13 +286,13 @@ def test_another_tokenizer_is_refused(tmp_path):
 def test_an_export_that_differs_is_removed(tmp_path, monkeypatch):
     loaded = saved_run(tmp_path / "a.safetensors", "model.bias=true")
 
-    def damaged(loaded, dataset):
-        written = content_of(loaded, dataset)
-        bias = "transformer.h.1.mlp.c_fc.bias"
-        written["model"][bias] = written["model"][bias] + 0.1
-        return written
+    def damaged(theirs, gpt, config):
+        entries, model = converted(theirs, gpt, config)
+        with torch.no_grad():
+            model.blocks[1].feed_forward.up_proj.bias += 0.1
+        return entries, model
 
-    monkeypatch.setattr(nanogpt_module, "content", damaged)
+    monkeypatch.setattr(nanogpt_module, "converted", damaged)
     with pytest.raises(NotEqual):
         export_model(loaded, "nanogpt", tmp_path / "out")
     assert [file.name for file in tmp_path.iterdir()] == ["a.safetensors"]

@@ -12,9 +12,8 @@ from tokenizers import Tokenizer as Library
 from headscope.conversion.tokenizer_files import tokenizer_files
 from headscope.conversion.tokenizer_in import read_tokenizer
 from headscope.data import tokenizer as tokenizers
-from headscope.data.char_tokenizer import CharTokenizer
-from headscope.data.merges import encoded_below, merges_of_ranks
-from headscope.data.tokenizer import END_OF_TEXT
+from headscope.data.ranks import encoded_below, merges_of_ranks
+from headscope.data.tokenizer import END_OF_TEXT, CharTokenizer
 
 pytestmark = pytest.mark.slow
 
@@ -123,4 +122,4 @@ def test_ranks_without_merges_are_refused():
     assert encoded_below(b"abc", ranks, 256) == [b"a", b"b", b"c"]
     assert merges_of_ranks(ranks) is None
     with pytest.raises(ValueError, match=r"cannot be written as a tokenizer\.json"):
-        tokenizer_files(tokenizers.tiktoken_tokenizer("bpe", ranks))
+        tokenizer_files(tokenizers.TiktokenTokenizer("bpe", ranks))

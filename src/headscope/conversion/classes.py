@@ -1,18 +1,17 @@
 """The classes of Hugging Face transformers that headscope reads and writes.
 
 Each class maps entries of config.json to keys of ours, and the names of its parameters to the names
-of ours. Whether both are the same function does not follow from these tables: `exact.py` and
+of ours. Whether both are the same function does not follow from these tables: `proof.py` and
 `folder.py` compare logits.
 
 Shapes: C embed_dim, H heads, K kv heads, D head_dim, V vocab_size.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from headscope.checkpoint.building import WithoutInitialization
 from headscope.config import parse
@@ -49,41 +48,7 @@ EXTRAS = ("ngrams", "logit_cap", "document_mask")
 
 
 class Unfit(Exception):
-    """A class of another tool has no place for a part of a model."""
-
-
-@dataclass(frozen=True)
-class Transform:
-    """How a parameter of ours becomes one or more parameters of theirs (`split`), and back
-    (`join`)."""
-
-    split: Callable[[Tensor], Sequence[Tensor]] = lambda ours: [ours]
-    join: Callable[[Sequence[Tensor]], Tensor] = lambda theirs: theirs[0]
-
-
-def by_head(heads: int) -> Transform:
-    """GPT-NeoX stores the queries, keys and values of one head, then those of the next head. Ours
-    are all queries, then all keys, then all values."""
-    return Transform(
-        split=lambda ours: [ours.unflatten(0, (3, heads, -1)).transpose(0, 1).flatten(0, 2)],
-        join=lambda theirs: theirs[0].unflatten(0, (heads, 3, -1)).transpose(0, 1).flatten(0, 2),
-    )
-
-
-def separate(layer: MultiHeadAttention, swapped: bool = False) -> Transform:
-    """Queries (H D, C), keys and values (K D, C) in separate matrices. If `swapped`, the two halves
-    of each query and key are swapped."""
-
-    def swap(rows: Tensor) -> Tensor:
-        return rows.unflatten(0, (-1, 2, layer.head_dim // 2)).flip(1).flatten(0, 2)
-
-    def apply(q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
-        return [swap(q), swap(k), v] if swapped else [q, k, v]
-
-    return Transform(
-        split=lambda ours: apply(*ours.split(projection_rows(layer))),
-        join=lambda theirs: torch.cat(apply(*theirs)),
-    )
+    """A class of another tool does not fit a model, such as a part that only one of them has."""
 
 
 def projection_rows(layer: MultiHeadAttention) -> list[int]:
@@ -178,11 +143,8 @@ class HuggingFaceClass:
         no counterpart in headscope."""
         found = {ours: settings.get(theirs) for ours, theirs in self.keys.items()}
         activation = found.pop("activation", "gelu")
-        if self.feed_forward != "SwiGLU" and activation not in self.activations:
-            raise UserError(
-                f"config.json: {self.keys['activation']}={short(activation)} is not an activation "
-                f"function of headscope, which has {', '.join(self.activations)}"
-            )
+        if self.feed_forward == "SwiGLU":
+            activation = "gelu"  # ours has no choice, and ignores this key
         if self.qk_norm and found["eps"] != HEAD_NORM_EPS:
             raise UserError(
                 f"config.json: {self.keys['eps']}={short(found['eps'])}: headscope normalizes "
@@ -209,7 +171,7 @@ class HuggingFaceClass:
                 "norm": part(
                     self.norm, eps=found.pop("eps"), **(gain if self.norm == "rms_norm" else {})
                 ),
-                "activation": part(self.activations.get(activation, "gelu")),
+                "activation": part(self.activations.get(activation, activation)),
                 "feed_forward": part(self.feed_forward),
                 **found,
             },
@@ -248,16 +210,23 @@ class HuggingFaceClass:
         theirs = self.counterpart(ours)
         return bool(theirs) and names.issuperset(theirs)
 
-    def transform(self, ours: str, gpt: GPT) -> Transform:
-        """The transformation of our parameter with this name."""
-        return Transform()
+    def split(self, ours: str, weight: Tensor, layer: MultiHeadAttention) -> Sequence[Tensor]:
+        """The parameters of theirs that the parameter `ours` becomes."""
+        return [weight]
 
-    def parameters(self, theirs: Any) -> dict[str, nn.Parameter]:
+    def join(self, ours: str, parts: list[Tensor], layer: MultiHeadAttention) -> Tensor:
+        """The parameter `ours` that these parameters of theirs become."""
+        return parts[0]
+
+    def parameters(self, theirs: Any, rows: int | None = None) -> dict[str, Tensor]:
         """The parameters of a model of transformers. The output head has its name in files, and is
-        left out if it is tied to the embedding."""
+        left out if it is tied to the embedding. A table of positions has only its first `rows`."""
         head = theirs.get_output_embeddings().weight
         tied = head is theirs.get_input_embeddings().weight
         found = {name: each for name, each in theirs.named_parameters() if tied or each is not head}
+        if self.position == "Learned":
+            [table] = self.counterpart("position.table.weight")
+            found[table] = found[table][:rows]
         return found if tied else found | {self.head: head}
 
     @torch.no_grad()
@@ -265,13 +234,13 @@ class HuggingFaceClass:
         """Writes the weights of ours, in standard form, to `theirs`. Biases that ours does not have
         become zeros, and gains ones. Raises Unfit if a parameter has no counterpart, or another
         shape."""
-        rest = self.parameters(theirs)
+        rest = self.parameters(theirs, gpt.block_size)
         for ours, weight in standard_form(gpt, config)[1].items():
             names = self.counterpart(ours)
             if not names and weight.dim() == 1:
                 continue  # gains that theirs does not have
-            split = self.transform(ours, gpt).split(weight)
-            for name, each in zip(names or [ours], split, strict=True):
+            parts = self.split(ours, weight, gpt.attentions[0])
+            for name, each in zip(names or [ours], parts, strict=True):
                 if name not in rest or rest[name].shape != each.shape:
                     raise Unfit(ours)
                 rest.pop(name).copy_(each)
@@ -284,7 +253,7 @@ class HuggingFaceClass:
     def copy_to_ours(self, theirs: Any, gpt: GPT) -> None:
         """Copies the weights of `theirs` to `gpt`. Raises Unfit if a parameter has no counterpart,
         or another shape."""
-        rest = self.parameters(theirs)
+        rest = self.parameters(theirs, gpt.block_size)
         for ours, parameter in gpt.named_parameters():
             names = self.counterpart(ours)
             if not names and parameter.dim() == 1:
@@ -292,7 +261,7 @@ class HuggingFaceClass:
                 continue
             if missing := [each for each in names if each not in rest]:
                 raise Unfit(f"it has no parameter {missing[0]!r}")
-            weight = self.transform(ours, gpt).join([rest.pop(each) for each in names])
+            weight = self.join(ours, [rest.pop(each) for each in names], gpt.attentions[0])
             if weight.shape != parameter.shape:
                 raise Unfit(f"its {names[0]!r} has the shape {tuple(weight.shape)}")
             parameter.copy_(weight)
@@ -322,13 +291,17 @@ class GPT2(HuggingFaceClass):
         model.attention.scale = None if settings.get("scale_attn_weights") else 1.0
         return model
 
-    def transform(self, ours: str, gpt: GPT) -> Transform:
-        if "qkv" not in ours and "_proj" not in ours:
-            return Transform()
-        return Transform(lambda weight: [weight.t()], lambda theirs: theirs[0].t())
+    def split(self, ours: str, weight: Tensor, layer: MultiHeadAttention) -> Sequence[Tensor]:
+        return [weight.t()] if "qkv" in ours or "_proj" in ours else [weight]
+
+    def join(self, ours: str, parts: list[Tensor], layer: MultiHeadAttention) -> Tensor:
+        return self.split(ours, parts[0], layer)[0]
 
 
 class GPTNeoX(HuggingFaceClass):
+    """It stores the queries, keys and values of one head, then those of the next head. Ours are all
+    queries, then all keys, then all values."""
+
     name, model_type, head = "GPTNeoXForCausalLM", "gpt_neox", "embed_out.weight"
     keys = table(
         "block_size=max_position_embeddings embed_dim=hidden_size layers=num_hidden_layers "
@@ -345,8 +318,15 @@ class GPTNeoX(HuggingFaceClass):
         "feed_forward.up_proj=mlp.dense_h_to_4h feed_forward.down_proj=mlp.dense_4h_to_h"
     )
 
-    def transform(self, ours: str, gpt: GPT) -> Transform:
-        return by_head(gpt.attentions[0].heads) if "qkv" in ours else Transform()
+    def split(self, ours: str, weight: Tensor, layer: MultiHeadAttention) -> Sequence[Tensor]:
+        if "qkv" in ours:
+            weight = weight.unflatten(0, (3, layer.heads, -1)).transpose(0, 1).flatten(0, 2)
+        return [weight]
+
+    def join(self, ours: str, parts: list[Tensor], layer: MultiHeadAttention) -> Tensor:
+        if "qkv" not in ours:
+            return parts[0]
+        return parts[0].unflatten(0, (layer.heads, 3, -1)).transpose(0, 1).flatten(0, 2)
 
 
 class Mpt(HuggingFaceClass):
@@ -399,8 +379,11 @@ class Llama(HuggingFaceClass):
         biases = {"attention_bias": config.bias or config.qkv_bias, "mlp_bias": config.bias}
         return super().entries(gpt, config) | biases
 
-    def transform(self, ours: str, gpt: GPT) -> Transform:
-        return separate(gpt.attentions[0]) if "qkv" in ours else Transform()
+    def split(self, ours: str, weight: Tensor, layer: MultiHeadAttention) -> Sequence[Tensor]:
+        return weight.split(projection_rows(layer)) if "qkv" in ours else [weight]
+
+    def join(self, ours: str, parts: list[Tensor], layer: MultiHeadAttention) -> Tensor:
+        return torch.cat(parts)
 
 
 class Arcee(Llama):
@@ -447,14 +430,24 @@ class NanoChat(Qwen3):
             )
         return model
 
-    def transform(self, ours: str, gpt: GPT) -> Transform:
-        def normalized(theirs: Sequence[Tensor]) -> Tensor:
-            mean_square = theirs[0].square().mean(dim=-1, keepdim=True)
-            return theirs[0] * torch.rsqrt(mean_square + HEAD_NORM_EPS)
+    def split(self, ours: str, weight: Tensor, layer: MultiHeadAttention) -> Sequence[Tensor]:
+        parts = super().split(ours, weight, layer)
+        return (
+            [swapped(parts[0], layer), swapped(parts[1], layer), parts[2]] if parts[1:] else parts
+        )
 
+    def join(self, ours: str, parts: list[Tensor], layer: MultiHeadAttention) -> Tensor:
+        if ours == "embedding.weight":
+            mean_square = parts[0].square().mean(dim=-1, keepdim=True)
+            return parts[0] * torch.rsqrt(mean_square + HEAD_NORM_EPS)
         if "qkv" in ours:
-            return separate(gpt.attentions[0], swapped=True)
-        return Transform(join=normalized) if ours == "embedding.weight" else Transform()
+            parts = [swapped(parts[0], layer), swapped(parts[1], layer), parts[2]]
+        return torch.cat(parts)
+
+
+def swapped(rows: Tensor, layer: MultiHeadAttention) -> Tensor:
+    """Queries or keys (H D, C) with the two halves of each swapped."""
+    return rows.unflatten(0, (-1, 2, layer.head_dim // 2)).flip(1).flatten(0, 2)
 
 
 CLASSES: tuple[HuggingFaceClass, ...] = (

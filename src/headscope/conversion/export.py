@@ -17,24 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 
 from headscope.checkpoint import Checkpoint
 from headscope.config.model import ModelConfig
+from headscope.conversion import proof
 from headscope.conversion.classes import HuggingFaceClass
 from headscope.conversion.model_card import model_card
 from headscope.conversion.new_folder import new_folder
 from headscope.conversion.own_class.source import source_files
-from headscope.conversion.proof import (
-    TOLERANCE,
-    NotEqual,
-    compare,
-    converted,
-    find_class,
-    logits,
-    probe,
-)
-from headscope.conversion.settings import quiet_transformers, require_transformers
+from headscope.conversion.proof import NotEqual
+from headscope.conversion.settings import quiet_transformers
 from headscope.conversion.tokenizer_files import CONFIG, tokenizer_files
 from headscope.files import json_text, replacing, write_atomically
 from headscope.stop import on_stop
@@ -54,9 +47,8 @@ def export_huggingface(loaded: Checkpoint, output: Path) -> list[str]:
     Raises UserError if transformers is missing. Raises NotEqual, and leaves no files, if
     transformers computes other logits or another text than our model.
     """
-    require_transformers("to=huggingface")
-    with quiet_transformers():
-        theirs = find_class(loaded.model, loaded.config.model)
+    with quiet_transformers("to=huggingface"):
+        theirs = proof.find_class(loaded.model, loaded.config.model)
         try:
             return write_and_prove(loaded, output, theirs)
         except NotEqual:  # with these weights, after it was equal with random ones
@@ -94,7 +86,7 @@ def write_model(loaded: Checkpoint, folder: Path, theirs: HuggingFaceClass | Non
         for name, source in source_files().items():
             write_atomically(folder / name, source)
     else:
-        config, filled = converted(theirs, loaded.model, model)
+        config, filled = proof.converted(theirs, loaded.model, model)
         state = theirs.parameters(filled)
     ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), end)
     write_atomically(folder / "config.json", json_text(config | ends, indent=2))
@@ -147,54 +139,33 @@ def loading_code(folder: str, theirs: HuggingFaceClass | None) -> str:
 
 def prove(folder: Path, loaded: Checkpoint, *, own_class: bool) -> tuple[str, str]:
     """Opens `folder` with transformers in a new process, and compares it with `loaded`. Only if
-    `own_class`, transformers may run the code in the folder. For the result, see `check_results`.
+    `own_class`, transformers may run the code in the folder. Returns a sentence that says what was
+    compared, and the greedy text.
 
     Raises NotEqual if the folder cannot be opened, or if the results differ.
     """
     request, work = request_for(loaded, own_class=own_class), folder / ".proof"
     work.mkdir()
-    (work / "request.json").write_text(json.dumps(request), encoding="utf-8")
+    torch.save(request, work / "request.pt")
     run_reload(folder, work)
-    proven = check_results(loaded, request, work)
+    proven = check(loaded, request, torch.load(work / "results.pt", weights_only=True))
     shutil.rmtree(work)
     return proven
 
 
 def request_for(loaded: Checkpoint, *, own_class: bool) -> dict[str, Any]:
     """What reload.py computes."""
-    gpt, tokenizer = loaded.model, loaded.tokenizer
-    tokens, positions = probe(gpt.vocab_size, gpt.block_size, tokenizer.end_of_text)
+    gpt = loaded.model
+    tokens, positions = proof.probe(gpt.vocab_size, gpt.block_size, loaded.tokenizer.end_of_text)
     prompt = tokens[0, : min(8, (tokens.size(1) + 1) // 2)].tolist()
     return {
         "own_class": own_class,
-        "tokens": tokens.tolist(),
-        "positions": positions.tolist(),
+        "tokens": tokens,
+        "positions": positions,
         "prompt": prompt,
         "new_tokens": min(NEW_TOKENS, gpt.block_size - len(prompt)),
-        "text": tokenizer.decode(tokens[0, :64].tolist()),
+        "text": loaded.tokenizer.decode(tokens[0, :64].tolist()),
     }
-
-
-def check_results(loaded: Checkpoint, request: dict[str, Any], work: Path) -> tuple[str, str]:
-    """Compares the results of reload.py in the folder `work` with our model. Returns a sentence
-    that says what was compared, and the greedy text. Raises NotEqual if they differ."""
-    results = json.loads((work / "results.json").read_text(encoding="utf-8"))
-    theirs = load_file(work / "logits.safetensors")["logits"]
-    if results["problems"]:
-        raise NotEqual(f"transformers reports {'; '.join(results['problems'])}")
-    tokens, positions = torch.tensor(request["tokens"]), torch.tensor(request["positions"])
-    difference = compare(logits(loaded.model, tokens, positions), theirs)
-    check_greedy(loaded, request["prompt"], results["generated"], request["new_tokens"])
-    text, greedy = request["text"], loaded.tokenizer.decode(results["generated"])
-    if results["decoded"] != greedy:
-        raise NotEqual(f"the tokenizer decodes {greedy[:80]!r} as {results['decoded'][:80]!r}")
-    if results["encoded"] != loaded.tokenizer.encode(text).tolist():
-        raise NotEqual(f"the tokenizer encodes {text[:80]!r} as {results['encoded'][:20]}...")
-    return (
-        f"In a new process, {results['class']} of transformers {results['version']} gave the same "
-        f"greedy text as headscope, and logits that differ by at most {difference:.1e} at "
-        f"{len(positions)} of {tokens.size(1)} random tokens."
-    ), greedy
 
 
 def run_reload(folder: Path, work: Path) -> None:
@@ -203,7 +174,6 @@ def run_reload(folder: Path, work: Path) -> None:
         **os.environ,
         "HF_HUB_OFFLINE": "1",
         "HF_MODULES_CACHE": str(work / "modules"),
-        "PYTHONIOENCODING": "utf-8",
         "TRANSFORMERS_VERBOSITY": "error",
     }
     command = [sys.executable, "-P", str(RELOAD), str(folder.absolute()), str(work)]
@@ -228,6 +198,26 @@ def run_reload(folder: Path, work: Path) -> None:
         raise NotEqual(f"transformers cannot open the exported folder: {lines[-1][:500]}")
 
 
+def check(loaded: Checkpoint, request: dict[str, Any], results: dict[str, Any]) -> tuple[str, str]:
+    """Compares the results of reload.py with our model. For the result, see `prove`."""
+    tokenizer, text, generated = loaded.tokenizer, request["text"], results["generated"]
+    if results["problems"]:
+        raise NotEqual(f"transformers reports {'; '.join(results['problems'])}")
+    ours = proof.logits(loaded.model, request["tokens"], request["positions"])
+    difference = proof.compare(ours, results["logits"])
+    check_greedy(loaded, request["prompt"], generated, request["new_tokens"])
+    greedy = tokenizer.decode(generated)
+    if results["decoded"] != greedy:
+        raise NotEqual(f"the tokenizer decodes {greedy[:80]!r} as {results['decoded'][:80]!r}")
+    if results["encoded"] != tokenizer.encode(text).tolist():
+        raise NotEqual(f"the tokenizer encodes {text[:80]!r} as {results['encoded'][:20]}...")
+    return (
+        f"In a new process, {results['class']} of transformers {results['version']} gave the same "
+        f"greedy text as headscope, and logits that differ by at most {difference:.1e} at "
+        f"{len(ours)} of {request['tokens'].size(1)} random tokens."
+    ), greedy
+
+
 @torch.no_grad()
 def check_greedy(
     loaded: Checkpoint, prompt: list[int], generated: list[int], new_tokens: int
@@ -242,8 +232,7 @@ def check_greedy(
     if count:
         tokens = torch.tensor([generated], device=loaded.model.device)
         ours = loaded.model(tokens)[0, len(prompt) - 1 : -1]
-        gap = (ours.amax(dim=1) - ours.gather(1, tokens[0, len(prompt) :, None])[:, 0]).max().item()
-        if not gap <= 2 * TOLERANCE * max(1.0, ours.abs().max().item() / 10):
-            raise NotEqual(
-                f"greedy sampling chooses a token whose logit is {gap:.2g} below the highest"
-            )
+        chosen = ours.gather(1, tokens[0, len(prompt) :, None])[:, 0]
+        gap = (ours.amax(dim=1) - chosen).max().item()
+        if not gap <= 2 * proof.tolerance(ours):
+            raise NotEqual(f"greedy sampling chooses a logit {gap:.2g} below the highest")

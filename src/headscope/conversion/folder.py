@@ -13,9 +13,9 @@ from headscope.checkpoint.file import is_finite
 from headscope.config.model import LearnedConfig, ModelConfig
 from headscope.config.parse import short
 from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit
-from headscope.conversion.imported import check_block_size, imported_config, with_block_size
-from headscope.conversion.proof import LONGEST, NotEqual, compare, logits, probe, redraw
-from headscope.conversion.settings import SAFE, Settings, require_transformers, transformers_for
+from headscope.conversion.imported import check_block_size, imported
+from headscope.conversion.proof import LONGEST, compare, logits, probe, redraw
+from headscope.conversion.settings import SAFE, Settings, transformers_for
 from headscope.conversion.tokenizer_in import read_tokenizer
 from headscope.errors import UserError, first_line
 from headscope.files import parse_json
@@ -73,7 +73,6 @@ def load_folder(folder: Path, *, block_size: int | None = None) -> Checkpoint:
     Raises UserError if transformers is missing or cannot open the folder, or if headscope does not
     compute the same function as the model.
     """
-    require_transformers(f"source={folder}")
     raw = read_config(folder)
     theirs = class_of(raw, folder)
     with transformers_for(folder):
@@ -84,23 +83,15 @@ def load_folder(folder: Path, *, block_size: int | None = None) -> Checkpoint:
         gpt, model = proven_architecture(folder, theirs, settings, block_size)
         tokenizer = read_tokenizer(folder, rows=gpt.vocab_size)
         load_weights(folder, theirs, settings, gpt, tokenizer.end_of_text)
-    except (Unfit, NotEqual) as error:
-        unread = settings.unread() if isinstance(error, NotEqual) else ""
+    except Unfit as error:
+        unread = settings.unread()
         raise UserError(
             f"{folder}: headscope cannot express this {theirs.name}: {error}"
             + (f"; config.json has {unread}" if unread else "")
         ) from None
     except UserError as error:
         raise UserError(f"{folder}: {str(error).removeprefix(f'{folder}: ')}") from None
-    gpt, model = with_block_size(gpt, model, block_size)
-    return Checkpoint(
-        path=folder,
-        model=gpt,
-        tokenizer=tokenizer,
-        config=imported_config(model, tokenizer, name=folder.absolute().name),
-        step=0,
-        precision="32-true",
-    )
+    return imported(folder, gpt, model, tokenizer, name=folder.absolute().name)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -115,17 +106,15 @@ def read_config(folder: Path) -> dict[str, Any]:
         ) from None
     if not isinstance(raw, dict):
         raise UserError(f"{folder}: config.json is not a JSON object")
+    found = [f"config.json with {key}" for key in REFUSED if raw.get(key) is not None]
     if (folder / "adapter_config.json").exists():
+        found.append("an adapter (adapter_config.json)")
+    if found:
         raise UserError(
-            f"{folder} has an adapter (adapter_config.json): merge it into its model with "
-            "merge_and_unload() of peft, and save the result"
+            f"{folder} has {found[0]}, so its weights are not the whole model in full precision: "
+            "load it with transformers, merge an adapter with merge_and_unload() of peft, and save "
+            "it again in float32"
         )
-    for key in REFUSED:
-        if raw.get(key) is not None:
-            raise UserError(
-                f"{folder}: config.json has {key}={short(raw[key])}: load the model with "
-                "transformers and save it again in float32"
-            )
     return raw
 
 
@@ -151,9 +140,8 @@ def proven_architecture(
     both compute the same function with these weights."""
     drawn = theirs.build(settings.config)
     model = theirs.read(settings, set(theirs.parameters(drawn)))
-    if not isinstance(model.position, LearnedConfig):
-        if block_size is not None:
-            check_block_size(block_size, model.block_size)
+    check_block_size(block_size, model.block_size)
+    if block_size or not isinstance(model.position, LearnedConfig):
         model.block_size = block_size or min(model.block_size, LONGEST)
     with WithoutInitialization():
         gpt = build_model(model, vocab_size=drawn.get_input_embeddings().weight.size(0)).eval()
@@ -165,11 +153,7 @@ def proven_architecture(
 
 
 def load_weights(
-    folder: Path,
-    theirs: HuggingFaceClass,
-    settings: Settings,
-    gpt: GPT,
-    end_of_text: int | None,
+    folder: Path, theirs: HuggingFaceClass, settings: Settings, gpt: GPT, end_of_text: int | None
 ) -> None:
     """Copies the weights in the folder to `gpt`. Raises UserError if they are not complete or not
     finite, and NotEqual unless both models give the same logits."""

@@ -12,12 +12,11 @@ from torch import Tensor
 from headscope import checkpoint
 from headscope.analysis.head_types import Thresholds
 from headscope.checkpoint import Checkpoint
-from headscope.checkpoint.building import WithoutInitialization, build_model
 from headscope.config import parse
 from headscope.config.model import ModelConfig
 from headscope.config.training import TrainConfig
 from headscope.conversion.new_folder import new_folder
-from headscope.data.base_tokenizer import Tokenizer
+from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
 from headscope.nn import GPT
 
@@ -75,11 +74,18 @@ callbacks:
 conf/experiment/finetune.yaml. There are no steps: the model card says so."""
 
 
-def imported_config(
-    model: ModelConfig, tokenizer: Tokenizer, *, name: str, text: Path | None = None
-) -> TrainConfig:
-    """The configuration of an imported model. `text` is the text that the model was trained on, if
-    it is known."""
+def imported(
+    path: Path,
+    gpt: GPT,
+    model: ModelConfig,
+    tokenizer: Tokenizer,
+    *,
+    name: str,
+    text: Path | None = None,
+    step: int = 0,
+) -> Checkpoint:
+    """The checkpoint of a model of another tool. `text` is the text that it was trained on, if that
+    is known, and `step` the number of steps."""
     settings: Any = OmegaConf.to_container(OmegaConf.create(UNTRAINED))
     settings["callbacks"]["heads"]["thresholds"] = vars(Thresholds())
     # The checkpoint contains the tokenizer itself. The configuration names it.
@@ -90,27 +96,13 @@ def imported_config(
         settings["tokenizer"]["path"] = None
     if text is not None:
         settings["data"] = {"_target_": "headscope.data.own_files.TextFiles", "path": str(text)}
-    return parse(TrainConfig, {**settings, "name": name, "model": asdict(model)})
+    config = parse(TrainConfig, {**settings, "name": name, "model": asdict(model)})
+    return Checkpoint(path, gpt, tokenizer, config, step, "32-true")
 
 
-def with_block_size(
-    gpt: GPT, model: ModelConfig, block_size: int | None
-) -> tuple[GPT, ModelConfig]:
-    """The same model with a table of positions that is shortened to `block_size`. Raises UserError
-    if it is longer than the table."""
-    if block_size is None or block_size == gpt.block_size:
-        return gpt, model
-    check_block_size(block_size, gpt.block_size)
-    weights, table = gpt.state_dict(), "position.table.weight"
-    model = replace(model, block_size=block_size)
-    with WithoutInitialization():
-        short = build_model(model, vocab_size=gpt.vocab_size).eval()
-    short.load_state_dict(weights | {table: weights[table][:block_size]})
-    return short, model
-
-
-def check_block_size(block_size: int, longest: int) -> None:
-    if not 1 <= block_size <= longest:
+def check_block_size(block_size: int | None, longest: int) -> None:
+    """Raises UserError if a context length is not from 1 to `longest`. None is the longest."""
+    if block_size is not None and not 1 <= block_size <= longest:
         raise UserError(
             f"block_size={block_size} must be from 1 to {longest}, the context length of the model"
         )

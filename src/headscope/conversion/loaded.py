@@ -4,7 +4,6 @@ Shapes: T tokens, V vocab_size.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,7 @@ class Loaded(Checkpoint):
 
     @torch.no_grad()
     def logits(self, text: str | Sequence[int]) -> Tensor:
-        """The logits (T, V) of the next token after each of the T tokens of a text, or of token
-        ids, on the CPU.
+        """The logits (T, V), on the CPU, of the next token after each token of a text or token ids.
 
         Raises UserError if there are no tokens or more than `block_size`, or if the vocabulary
         cannot represent the text.
@@ -46,8 +44,8 @@ class Loaded(Checkpoint):
         top_p: float | None = None,
         seed: int = 0,
     ) -> str | list[int]:
-        """Continues a text or token ids until the end of the text, with `max_new_tokens` at most.
-        Returns the prompt with its continuation, as text or as token ids.
+        """The prompt, a text or token ids, with its continuation. The continuation ends with the
+        end-of-text token, or after `max_new_tokens` tokens.
 
         Without `do_sample`, each new token is the most likely one. With it, a token is sampled from
         softmax(logits / `temperature`), among the `top_k` most likely tokens, and among the most
@@ -81,6 +79,7 @@ def load(path: str | Path | None = None, *, device: str | torch.device = "cpu") 
     chosen = checkpoint.pick_device(str(device))
     if path is not None and is_model_folder(Path(path)):
         found = load_folder(Path(path))
-        return Loaded(**vars(replace(found, model=found.model.to(chosen))))
-    file = checkpoint.find(None if path is None else str(path))
-    return Loaded(**vars(checkpoint.load(file, device=chosen)))
+    else:
+        found = checkpoint.load(checkpoint.find(None if path is None else str(path)))
+    found.model.to(chosen)
+    return Loaded(**vars(found))

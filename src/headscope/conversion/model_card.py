@@ -1,7 +1,7 @@
 """The model card (README.md) of an exported folder.
 
 Names and numbers come from a checkpoint and from files of its run, which may be from a stranger. So
-texts are escaped for Markdown, and numbers must be numbers.
+texts are escaped for Markdown or JSON, and numbers must be numbers.
 """
 
 import re
@@ -12,38 +12,58 @@ from typing import Any
 
 from headscope.checkpoint import Checkpoint
 from headscope.config.text import UnknownTextConfig
-from headscope.files import read_json, read_summary
+from headscope.files import json_text, read_json, read_summary
 from headscope.terminal import printable
 
 LONGEST = 200
-"""The most characters of a text that the card shows."""
+"""The most characters of a text that the card shows outside the configuration."""
 
-CARD = """---
+
+def model_card(loaded: Checkpoint, *, load: str, checked: str) -> str:
+    """The text of README.md. `load` is Python code that opens the folder. `checked` is a sentence
+    that says how the export was checked."""
+    config, run = loaded.config, loaded.path.parent.parent
+    imported = config.trainer.max_steps == 0 or isinstance(config.data, UnknownTextConfig)
+    recipe = () if imported else ("init_from", "seed", "optimizer", "schedule", "trainer")
+    settings = {"tokenizer": loaded.tokenizer.name, "vocab_size": loaded.tokenizer.vocab_size}
+    given = asdict(config, dict_factory=without_folders)
+    settings |= {key: given[key] for key in ("model", "data", *recipe) if key in given}
+    summary = read_summary(run) or {}
+    figures = {k: f"{round(v, 4):,}" for k, v in summary.items() if type(v) in (int, float)}
+    types = heads_by_type(read_json(run / "analysis" / "heads.json"))
+    made = "imported into" if imported else "trained with"
+    return f"""---
 library_name: transformers
 pipeline_tag: text-generation
 tags:
 - headscope
 ---
-# {name}
+# {escaped(config.name)}
 
-A language model with {parameters:,} parameters, {made} headscope, a project that trains small GPTs
-and shows what their attention heads do. These are the weights after step {step:,}.
+A language model with {loaded.model.parameter_count():,} parameters, {made} headscope, a project
+that trains small GPTs and shows what their attention heads do. These are the weights after step
+{loaded.step:,}.{" How it was trained is unknown." if imported else ""}
 
 ## How to load it
 ```python
-{load}
+{load.strip()}
 ```
 
-{checked}
+{escaped(checked)}
 
 ## Configuration
-{configuration}
+```json
+{json_text(settings, indent=2)}
+```
 
 ## Figures
-{figures}
+{table(figures) or "The run folder has no summary of the figures."}
 
 ## Attention heads
-{heads}
+`python scripts/analyze.py` of headscope names the types of the heads. L0H1 is head 1 of layer 0,
+and - is a head without a type.
+
+{table(types) or "There was no report on the attention heads when the model was exported."}
 
 ## Licence
 The licence of these weights is not stated yet. Their author must choose one and replace this
@@ -52,77 +72,29 @@ limit the choice.
 """
 
 
-def model_card(loaded: Checkpoint, *, load: str, checked: str) -> str:
-    """The text of README.md. `load` is Python code that opens the folder. `checked` is a sentence
-    that says how the export was checked."""
-    config, run = loaded.config, loaded.path.parent.parent
-    imported = config.trainer.max_steps == 0 or isinstance(config.data, UnknownTextConfig)
-    recipe = ("init_from", "seed", "optimizer", "schedule", "trainer")
-    keys = ("model", "data", *(() if imported else recipe))
-    figures = {
-        key: f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
-        for key, value in (read_summary(run) or {}).items()
-        if type(value) in (int, float)
-    }
-    return CARD.format(
-        name=escaped(config.name),
-        parameters=loaded.model.parameter_count(),
-        made="imported into" if imported else "trained with",
-        step=loaded.step,
-        load=load.strip(),
-        checked=escaped(checked),
-        configuration=table(
-            {"tokenizer": loaded.tokenizer.name, "vocab_size": loaded.tokenizer.vocab_size}
-            | flat({key: asdict(config)[key] for key in keys})
-        )
-        + ("\n\nHow it was trained is unknown." if imported else ""),
-        figures=table(figures) if figures else "The run folder has no summary of the figures.",
-        heads=heads(read_json(run / "analysis" / "heads.json")),
-    )
+def without_folders(options: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The options of a part that are given. Of a path, only the name of the file or of the run,
+    because the folders of a machine are nobody's business."""
+    given = {key: value for key, value in options if value is not None and key != "_partial_"}
+    for key in given.keys() & {"path", "init_from"}:
+        path = PurePath(str(given[key]))
+        given[key] = (path.parent.parent if path.suffix == ".safetensors" else path).name
+    return given
 
 
-def heads(report: Any) -> str:
-    """The number of heads of each type in a report of scripts/analyze.py."""
-    rows = report.get("heads") if isinstance(report, Mapping) else None
-    if not isinstance(rows, list) or not rows:
-        return (
-            "There was no report on the attention heads when the model was exported. "
-            "`python scripts/analyze.py` of headscope writes one."
-        )
+def heads_by_type(report: Any) -> dict[str, str]:
+    """The names of the heads of each type in a report of scripts/analyze.py."""
     names: dict[str, list[str]] = {}
-    for row in rows:
+    rows = report.get("heads") if isinstance(report, Mapping) else None
+    for row in rows if isinstance(rows, list) else []:
         if isinstance(row, Mapping) and all(type(row.get(k)) is int for k in ("layer", "head")):
-            kind = str(row.get("type"))
-            names.setdefault(kind, []).append(f"L{row['layer']}H{row['head']}")
-    shown = {kind: ", ".join(found[:32]) for kind, found in sorted(names.items())[:32]}
-    return (
-        "The types of the heads, as `python scripts/analyze.py` of headscope names them. L0H1 is "
-        "head 1 of layer 0, and - is a head without a type.\n\n" + table(shown)
-    )
+            names.setdefault(str(row.get("type")), []).append(f"L{row['layer']}H{row['head']}")
+    return {kind: ", ".join(found) for kind, found in sorted(names.items())}
 
 
-def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as one dictionary with keys such as position.base. The name of a part is the
-    last word of its `_target_`. Of a path, only the name of the file or of the run, because the
-    folders of a machine are nobody's business."""
-    rows: dict[str, Any] = {}
-    for key, value in settings.items():
-        if key == "_target_" and prefix:
-            rows[prefix.removesuffix(".")] = str(value).rpartition(".")[2]
-        elif isinstance(value, Mapping):
-            rows |= flat(value, f"{prefix}{key}.")
-        elif key in ("path", "init_from") and value is not None:
-            path = PurePath(str(value))
-            in_run = key == "init_from" and path.suffix == ".safetensors"
-            rows[f"{prefix}{key}"] = (path.parent.parent if in_run else path).name
-        elif not key.startswith("_") and value is not None:
-            rows[f"{prefix}{key}"] = value
-    return rows
-
-
-def table(rows: Mapping[str, Any]) -> str:
-    lines = [f"| {escaped(str(key))} | {escaped(str(value))} |" for key, value in rows.items()]
-    return "\n".join(["| | |", "|---|---|", *lines])
+def table(rows: Mapping[str, str]) -> str:
+    lines = [f"| {escaped(key)} | {escaped(value)} |" for key, value in rows.items()]
+    return "\n".join(["| | |", "|---|---|", *lines]) if rows else ""
 
 
 def escaped(text: str) -> str:

@@ -1,11 +1,12 @@
-"""Reads and writes checkpoints of nanoGPT (https://github.com/karpathy/nanoGPT), whose model is
-GPT-2 with exact GELU.
+"""Reads and writes checkpoints of nanoGPT (https://github.com/karpathy/nanoGPT).
 
 nanoGPT's `sample.py` finds the tokens in a file `meta.pkl`. If there is none, it uses GPT-2's.
 """
 
 import pickle
 import zipfile
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,15 @@ from headscope.checkpoint.building import WithoutInitialization, check_shapes
 from headscope.checkpoint.file import is_finite
 from headscope.config import parse
 from headscope.config.model import ModelConfig
-from headscope.conversion.classes import GPT2, PLAIN, Transform, Unfit, part
-from headscope.conversion.imported import imported_config, with_block_size
+from headscope.conversion.classes import GPT2, PLAIN, Unfit, part, table
+from headscope.conversion.imported import check_block_size, imported
 from headscope.conversion.new_folder import new_folder
 from headscope.conversion.proof import compare, converted, find_class, logits, probe, words
-from headscope.data.base_tokenizer import Tokenizer
-from headscope.data.char_tokenizer import CharTokenizer
 from headscope.data.text_file import text_chunks
-from headscope.data.tokenizer import char, gpt2, with_vocab_size
+from headscope.data.tokenizer import CharTokenizer, Tokenizer, char, gpt2, with_vocab_size
 from headscope.errors import UserError
 from headscope.files import replacing
-from headscope.nn import GPT
+from headscope.nn import GPT, MultiHeadAttention
 
 GPT2_SIZES = (50257, 50304)
 """The sizes of GPT-2's vocabulary: its tokens, and the next multiple of 64, to which nanoGPT pads
@@ -38,53 +37,27 @@ COMPILED = "_orig_mod."
 
 
 class NanoGPT(GPT2):
-    """nanoGPT's model, with the names of GPT-2's parameters, and linear layers that are not
-    transposed. It has all biases or none. `build` returns a model of ours: a test compares it with
-    nanoGPT's equations."""
+    """nanoGPT's model: GPT-2 with exact GELU, all biases or none, and linear layers that are not
+    transposed. Its entries are nanoGPT's `model_args`. `build` returns a model of ours: a test
+    compares it with nanoGPT's equations."""
 
     name = "nanoGPT"
+    keys = table("layers=n_layer heads=n_head embed_dim=n_embd block_size=block_size")
 
     def entries(self, gpt: GPT, config: ModelConfig) -> dict[str, Any]:
-        theirs = super().entries(gpt, config)  # raises Unfit if a part is not GPT-2's
-        if theirs["layer_norm_epsilon"] != 1e-5:
+        found = super().entries(gpt, config)  # raises Unfit if a part is not GPT-2's
+        if gpt.norm.eps != 1e-5:
             raise Unfit("norm.eps")
-        return {
-            **{key: theirs[key] for key in ("n_layer", "n_head", "n_embd", "vocab_size")},
-            "block_size": gpt.block_size,
-            "bias": config.bias or config.qkv_bias,
-            "dropout": config.dropout,
-        }
+        args = {key: found[key] for key in (*self.keys.values(), "vocab_size")}
+        return args | {"bias": config.bias or config.qkv_bias, "dropout": config.dropout}
 
-    def build(self, config: Any) -> GPT:
-        with WithoutInitialization():
-            model = nanogpt_config(config)
-            return build_model(model, vocab_size=config["vocab_size"]).eval()
-
-    def parameters(self, theirs: Any) -> dict[str, Any]:
-        return dict(theirs.named_parameters())
-
-    def counterpart(self, ours: str) -> list[str]:
-        return [ours]
-
-    def transform(self, ours: str, gpt: GPT) -> Transform:
-        return Transform()
-
-    def name_in_file(self, ours: str) -> str:
-        return super().counterpart(ours)[0]
-
-
-def nanogpt_config(model_args: dict[str, Any]) -> ModelConfig:
-    """The configuration of a model of nanoGPT. Raises UserError if a size is not valid."""
-    bias = model_args.get("bias", True)
-    return parse(
-        ModelConfig,
-        {
+    def config(self, args: dict[str, Any]) -> ModelConfig:
+        """The configuration of a model. Raises UserError if an entry is not valid."""
+        bias = args.get("bias", True)
+        found = {
             **PLAIN,
-            "block_size": model_args.get("block_size"),
-            "embed_dim": model_args.get("n_embd"),
-            "layers": model_args.get("n_layer"),
-            "heads": model_args.get("n_head"),
-            "dropout": model_args.get("dropout", 0.0),
+            **{ours: args.get(theirs) for ours, theirs in self.keys.items()},
+            "dropout": args.get("dropout", 0.0),
             "bias": bias,
             "qkv_bias": bias,
             "tied_head": True,
@@ -93,11 +66,18 @@ def nanogpt_config(model_args: dict[str, Any]) -> ModelConfig:
             "norm": part("layer_norm", eps=1e-5),
             "activation": part("gelu"),
             "feed_forward": part("FeedForward"),
-        },
-    )
+        }
+        return parse(ModelConfig, found)
 
+    def build(self, config: Any) -> GPT:
+        with WithoutInitialization():
+            return build_model(self.config(config), vocab_size=config["vocab_size"]).eval()
 
-# --- in ---
+    def parameters(self, theirs: Any, rows: int | None = None) -> dict[str, Tensor]:
+        return {self.counterpart(name)[0]: each for name, each in theirs.named_parameters()}
+
+    def split(self, ours: str, weight: Tensor, layer: MultiHeadAttention) -> Sequence[Tensor]:
+        return [weight]
 
 
 def is_nanogpt(path: Path) -> bool:
@@ -109,22 +89,14 @@ def read_nanogpt(path: Path, text: Path | None, block_size: int | None = None) -
     """The model in a nanoGPT checkpoint, on the CPU and in evaluation mode.
 
     `text` is the file that a model of characters was trained on: the tokens are its characters.
-    Without it, the model must have GPT-2's tokens. `block_size` shortens the context length.
+    Without it, the model must have GPT-2's tokens. For `block_size`, see `read_model`.
 
     Raises UserError if the file is damaged or not a nanoGPT checkpoint, or if the characters do not
     fit the model.
     """
-    gpt, model, step = read_model(path)
+    gpt, model, step = read_model(path, block_size)
     tokenizer = tokenizer_of(gpt.vocab_size, path, text)
-    gpt, model = with_block_size(gpt, model, block_size)
-    return Checkpoint(
-        path=path,
-        model=gpt,
-        tokenizer=tokenizer,
-        config=imported_config(model, tokenizer, name=path.stem, text=text),
-        step=step,
-        precision="32-true",
-    )
+    return imported(path, gpt, model, tokenizer, name=path.stem, text=text, step=step)
 
 
 def tokenizer_of(vocab_size: int, path: Path, text: Path | None) -> Tokenizer:
@@ -135,9 +107,7 @@ def tokenizer_of(vocab_size: int, path: Path, text: Path | None) -> Tokenizer:
             f"{path} has {vocab_size} tokens, which are not GPT-2's: give text=, the file "
             "that the model was trained on, whose characters are its tokens"
         )
-    made = char(text_chunks(text))
-    assert isinstance(made, CharTokenizer)
-    alphabet = made.alphabet
+    alphabet = char(text_chunks(text)).state()["alphabet"]
     if len(alphabet) != vocab_size:
         raise UserError(
             f"text={text} has {len(alphabet)} different characters, but {path} has {vocab_size} "
@@ -147,51 +117,51 @@ def tokenizer_of(vocab_size: int, path: Path, text: Path | None) -> Tokenizer:
     return CharTokenizer(alphabet, special_tokens=False)
 
 
-def read_model(path: Path) -> tuple[GPT, ModelConfig, int]:
-    """The model, its configuration and the training step of a nanoGPT checkpoint. No code in the
-    file is run. Raises UserError if the file is damaged or not a nanoGPT checkpoint."""
+def read_model(path: Path, block_size: int | None = None) -> tuple[GPT, ModelConfig, int]:
+    """The model, its configuration and the training step of a nanoGPT checkpoint. `block_size`
+    shortens the context length. No code in the file is run.
+
+    Raises UserError if the file is damaged or not a nanoGPT checkpoint.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             if archive.testzip():  # torch.load does not verify the checksums
                 raise ValueError("a wrong checksum")
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        sizes, step, state = (content[key] for key in ("model_args", "iter_num", "model"))
+        args, step, state = (content[key] for key in ("model_args", "iter_num", "model"))
         found = {str(name).removeprefix(COMPILED): weight for name, weight in state.items()}
-        vocab_size, step = int(sizes["vocab_size"]), max(0, int(step))
+        args, step = args | {"vocab_size": int(args["vocab_size"])}, max(0, int(step))
     except Exception as error:  # a malformed file can raise almost any exception
         raise UserError(f"{path} is not a checkpoint of nanoGPT, or is damaged") from error
     try:
         if len(found) < len(state):
             raise UserError(f"a weight is there twice: with and without the prefix {COMPILED}")
-        config = nanogpt_config(sizes)
-        weights = our_weights(config, found, vocab_size)
+        with torch.device("meta"):
+            empty = NanoGPT().build(args)
+        names = {NanoGPT().counterpart(name)[0]: name for name in empty.state_dict()}
+        weights = {
+            names.get(name, name): finite(name, weight)
+            for name, weight in found.items()
+            if not name.endswith(".attn.bias")  # causal masks, stored without fused attention
+        }
+        check_shapes(lambda: empty, weights)
     except UserError as error:
         raise UserError(f"{path} is not a checkpoint of nanoGPT: {error}") from None
-    with WithoutInitialization():
-        gpt = build_model(config, vocab_size=vocab_size).eval()
+    check_block_size(block_size, empty.block_size)
+    table = "position.table.weight"
+    weights[table] = weights[table][:block_size]
+    args["block_size"] = block_size or empty.block_size
+    gpt = NanoGPT().build(args)
     gpt.load_state_dict(weights)
-    return gpt, config, step
+    return gpt, NanoGPT().config(args), step
 
 
-def our_weights(config: ModelConfig, found: dict[str, Any], vocab_size: int) -> dict[str, Tensor]:
-    """The weights under our names. Raises UserError if a weight is missing, unknown or not finite,
-    or has the wrong shape."""
-    with torch.device("meta"):
-        model = build_model(config, vocab_size=vocab_size)
-    names = {NanoGPT().name_in_file(name): name for name in model.state_dict()}
-    weights: dict[str, Tensor] = {}
-    for name, weight in found.items():
-        if name.endswith(".attn.bias"):  # without fused attention, nanoGPT stores causal masks
-            continue
-        dense = isinstance(weight, Tensor) and weight.layout is torch.strided
-        if not dense or not weight.is_floating_point() or not is_finite(weight.float()):
-            raise UserError(f"{name[:80]!r} is not a tensor of finite numbers")
-        weights[names.get(name, name)] = weight.float()
-    check_shapes(lambda: model, weights)
-    return weights
-
-
-# --- out ---
+def finite(name: str, weight: Any) -> Tensor:
+    """The weight in float32. Raises UserError if it is not a tensor of finite numbers."""
+    with suppress(Exception):  # it may be a sparse tensor, or no tensor
+        if weight.is_floating_point() and is_finite(weight.float()):
+            return weight.float()
+    raise UserError(f"{name[:80]!r} is not a tensor of finite numbers")
 
 
 @torch.no_grad()
@@ -212,12 +182,23 @@ def export_nanogpt(loaded: Checkpoint, output: Path) -> list[str]:
             f"to=nanogpt: its tokenizer is {tokenizer.name}, and nanoGPT's sample.py knows char "
             "and gpt2; use to=huggingface or to=safetensors"
         )
+    args, filled = converted(theirs, gpt, model)
+    content = {
+        "model": {theirs.counterpart(name)[0]: w for name, w in filled.state_dict().items()},
+        "model_args": args,
+        "iter_num": loaded.step,
+        "config": {"dataset": output.name},  # sample.py finds meta.pkl in data/<dataset>/
+    }
     lines = []
     with new_folder(output) as folder:
         with replacing(folder / "ckpt.pt") as file:
-            torch.save(content(loaded, output.name), file)
+            torch.save(content, file)
         if isinstance(tokenizer, CharTokenizer):
-            (folder / "meta.pkl").write_bytes(pickle.dumps(meta(tokenizer)))
+            # The model can also predict the special tokens, so they have texts too.
+            texts = [*tokenizer.alphabet, "\ufffd", "<|endoftext|>"][: tokenizer.vocab_size]
+            stoi = {text: number for number, text in enumerate(tokenizer.alphabet)}
+            meta = {"vocab_size": len(texts), "itos": dict(enumerate(texts)), "stoi": stoi}
+            (folder / "meta.pkl").write_bytes(pickle.dumps(meta))
             data = f"data/{output.name}"
             lines = [f"  mkdir -p {data} && cp {output.absolute() / 'meta.pkl'} {data}/"]
         again, _, _ = read_model(folder / "ckpt.pt")
@@ -230,26 +211,3 @@ def export_nanogpt(loaded: Checkpoint, output: Path) -> list[str]:
         *lines,
         f"  python sample.py --out_dir={output.absolute()} --device=cpu",
     ]
-
-
-def content(loaded: Checkpoint, dataset: str) -> dict[str, Any]:
-    """The content of nanoGPT's ckpt.pt. `dataset` is the folder in nanoGPT's data/ in which its
-    sample.py looks for meta.pkl."""
-    entries, filled = converted(NanoGPT(), loaded.model, loaded.config.model)
-    weights = {NanoGPT().name_in_file(name): each for name, each in filled.state_dict().items()}
-    return {
-        "model": weights,
-        "model_args": entries,
-        "iter_num": loaded.step,
-        "config": {"dataset": dataset},
-    }
-
-
-def meta(tokenizer: CharTokenizer) -> dict[str, Any]:
-    """The content of nanoGPT's meta.pkl, with a text for every token. The unknown character and the
-    end-of-text token have texts too, because the model can predict them, but no text is encoded as
-    one of them."""
-    stoi = {character: number for number, character in enumerate(tokenizer.alphabet)}
-    special = ["\ufffd", "<|endoftext|>"] if tokenizer.special_tokens else []
-    itos = dict(enumerate([*tokenizer.alphabet, *special]))
-    return {"vocab_size": tokenizer.vocab_size, "itos": itos, "stoi": stoi}

@@ -17,16 +17,12 @@ from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit
 from headscope.conversion.standard_form import standard_form
 from headscope.nn import GPT
 
-TOLERANCE = 1e-4
-"""The largest difference that logits may have. If the largest logit is above 10, the difference may
-be larger in proportion, because float32 has seven digits."""
-
 LONGEST = 2048
 """The longest context of an imported model whose position encoding has no table, if block_size= is
 not given. Causal masks and the proof need memory for the square of it."""
 
 
-class NotEqual(Exception):
+class NotEqual(Unfit):
     """Two models do not compute the same function."""
 
 
@@ -74,9 +70,15 @@ def compare(ours: Tensor, theirs: Tensor) -> float:
     if not theirs.isfinite().all():
         raise NotEqual("its logits are NaN or infinite")
     difference, largest = (ours - theirs).abs().max().item(), ours.abs().max().item()
-    if not difference <= TOLERANCE * max(1.0, largest / 10):  # ours may be NaN
+    if not difference <= tolerance(ours):  # ours may be NaN
         raise NotEqual(f"logits differ by {difference:.2g}, and the largest is {largest:.2g}")
     return difference
+
+
+def tolerance(ours: Tensor) -> float:
+    """The largest difference that logits may have. If the largest logit is above 10, the difference
+    may be larger in proportion, because float32 has seven digits."""
+    return 1e-4 * max(1.0, ours.abs().max().item() / 10)
 
 
 def find_class(
@@ -92,7 +94,7 @@ def find_class(
     for each in classes or (each for each in CLASSES if each.can_export):
         try:
             compare(ours, logits(converted(each, drawn, config)[1], tokens, positions))
-        except (Unfit, NotEqual):
+        except Unfit:
             continue
         return each
     return None

@@ -1,10 +1,9 @@
 """Opens an exported folder with transformers, as its users will: python -P reload.py FOLDER WORK
 
-`export.py` runs this file in a new process. It does not import headscope. WORK/request.json says
-what to compute. The results are WORK/results.json and WORK/logits.safetensors.
+`export.py` runs this file in a new process. It does not import headscope. WORK/request.pt says what
+to compute, and WORK/results.pt has the results.
 """
 
-import json
 import os
 import sys
 import threading
@@ -13,21 +12,19 @@ from typing import Any
 
 import torch
 import transformers
-from safetensors.torch import save_file
 
 
-def answer(folder: Path, request: dict[str, Any]) -> tuple[dict[str, Any], torch.Tensor]:
-    """The results that `export.py` compares, and the logits at `request["positions"]`."""
+@torch.no_grad()
+def answer(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
+    """The results that `export.py` compares. `logits` are those at `request["positions"]`."""
     trust = {"trust_remote_code": True} if request["own_class"] else {}
     opened: Any = transformers.AutoModelForCausalLM.from_pretrained(
         folder, output_loading_info=True, **trust
     )
     model, problems = opened
     model.eval()
-    tokens = torch.tensor(request["tokens"])
-    with torch.no_grad():
-        logits = model(tokens).logits[0, request["positions"]]
-    prompt = torch.tensor([request["prompt"]])
+    tokens, prompt = request["tokens"], torch.tensor([request["prompt"]])
+    logits = model(tokens).logits[0, request["positions"]].float()
     generated = request["prompt"]
     if request["new_tokens"]:
         options = {"max_new_tokens": request["new_tokens"], "do_sample": False}
@@ -35,20 +32,20 @@ def answer(folder: Path, request: dict[str, Any]) -> tuple[dict[str, Any], torch
         generated = model.generate(prompt, attention_mask=mask, **options)[0].tolist()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **trust)
     encoded = tokenizer(request["text"], add_special_tokens=False, return_tensors="pt")
+    if encoded["input_ids"].numel():  # the model takes what the tokenizer returns
+        model(**{name: rows[:, : tokens.size(1)] for name, rows in encoded.items()})
     found = [f"{kind}: {names}" for kind, names in problems.items() if names]
-    results = {
+    return {
         "class": type(model).__name__,
-        "version": transformers.__version__,
+        "version": str(transformers.__version__),
         "problems": found + [name for name in sys.modules if name == "headscope"],
+        "logits": logits,
         "generated": generated,
         "encoded": encoded["input_ids"][0].tolist(),
         "decoded": tokenizer.decode(
             generated, skip_special_tokens=True, clean_up_tokenization_spaces=False
         ),
     }
-    if results["encoded"]:  # the model takes what the tokenizer returns
-        model(**{name: rows[:, : tokens.size(1)] for name, rows in encoded.items()})
-    return results, logits.float()
 
 
 def end_with_parent() -> None:
@@ -60,6 +57,5 @@ def end_with_parent() -> None:
 if __name__ == "__main__":
     threading.Thread(target=end_with_parent, daemon=True).start()
     folder, work = map(Path, sys.argv[1:])
-    results, logits = answer(folder, json.loads((work / "request.json").read_text("utf-8")))
-    save_file({"logits": logits.contiguous()}, work / "logits.safetensors")
-    (work / "results.json").write_text(json.dumps(results), "utf-8")
+    request = torch.load(work / "request.pt", weights_only=True)
+    torch.save(answer(folder, request), work / "results.pt")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headscope.config.parse import short
-from headscope.errors import UserError
+from headscope.errors import UserError, library_errors
 
 SAFE: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
 """Arguments with which transformers runs no code of a folder, and opens no other folder."""
@@ -20,15 +20,6 @@ WITHOUT_EFFECT = re.compile(
 )
 """Entries of config.json that do not change the logits of a trained model, or that the shapes of
 the weights say too."""
-
-
-PLAIN = {"rope_type": "default", "partial_rotary_factor": 1.0, "rotary_pct": 1.0}
-"""Entries of rotary positions that are not scaled and rotate all dimensions."""
-
-
-def is_plain(rope_parameters: Any) -> bool:
-    given = rope_parameters if isinstance(rope_parameters, dict) else {"rope_type": None}
-    return all(given.get(key, value) == value for key, value in PLAIN.items())
 
 
 class Settings:
@@ -50,19 +41,17 @@ class Settings:
         return parameters.get("rope_theta", 10000.0 if old is None else old)
 
     def unread(self) -> str:
-        """The entries of config.json that were not read and may have an effect: those that differ
-        from the defaults of the class, or if there are none, all."""
+        """The entries of config.json that were not read and may have an effect, first those that
+        differ from the defaults of the class."""
         known = self.keys_read | set(getattr(self.config, "attribute_map", {}))
-        entries = {
-            key: value
+        found = [
+            key
             for key, value in self.raw.items()
             if value and key not in known and not WITHOUT_EFFECT.search(key)
-            if value != PLAIN.get(key) and not (key == "rope_parameters" and is_plain(value))
-        }
+        ]
         defaults = type(self.config)().to_dict()
-        changed = {key: each for key, each in entries.items() if each != defaults.get(key)}
-        shown = [*(changed or entries).items()][:6]
-        return ", ".join(f"{key}={short(value)}" for key, value in shown)
+        found.sort(key=lambda key: self.raw[key] == defaults.get(key))
+        return ", ".join(f"{key}={short(self.raw[key])}" for key in found[:6])
 
 
 def require_transformers(key: str) -> None:
@@ -72,8 +61,10 @@ def require_transformers(key: str) -> None:
 
 
 @contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Inside the `with` block, transformers prints no warnings and no progress bars."""
+def quiet_transformers(key: str) -> Iterator[None]:
+    """Inside the `with` block, transformers prints no warnings and no progress bars. Raises
+    UserError if transformers, which `key` needs, is not installed."""
+    require_transformers(key)
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -90,16 +81,7 @@ def quiet_transformers() -> Iterator[None]:
 @contextmanager
 def transformers_for(folder: Path) -> Iterator[None]:
     """For calls of transformers with a folder. Its errors can be of any type if the folder is
-    damaged: they become one line. Nothing of ours may be called inside."""
-    try:
-        with quiet_transformers():
-            yield
-    except MemoryError:
-        raise
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise  # such as KeyboardInterrupt; the Rust code of tokenizers raises the other
-        raise UserError(
-            f"{folder}: transformers cannot open this model ({type(error).__name__}): "
-            f"{' '.join(str(error).split())[:300]}"
-        ) from error
+    damaged: they become one line."""
+    problem = f"{folder}: transformers cannot open this model"
+    with quiet_transformers(f"source={folder}"), library_errors(problem):
+        yield

@@ -11,11 +11,9 @@ from typing import Any
 from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models, pre_tokenizers
 
-from headscope.data.base_tokenizer import END_OF_TEXT, Tokenizer
 from headscope.data.bpe import byte_symbols
-from headscope.data.char_tokenizer import CharTokenizer
-from headscope.data.merges import merges_of_ranks
-from headscope.data.tokenizer import TiktokenTokenizer
+from headscope.data.ranks import merges_of_ranks
+from headscope.data.tokenizer import END_OF_TEXT, CharTokenizer, TiktokenTokenizer, Tokenizer
 from headscope.data.tokenizers_tokenizer import TokenizersTokenizer
 from headscope.errors import UserError
 
@@ -32,10 +30,10 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, str]:
     if isinstance(tokenizer, TokenizersTokenizer):
         library = tokenizer.library
     elif isinstance(tokenizer, CharTokenizer):
-        library = char_library(tokenizer)
+        library = characters(tokenizer)
     else:
         assert isinstance(tokenizer, TiktokenTokenizer)
-        library = byte_level_library(tokenizer)
+        library = byte_level(tokenizer)
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
@@ -52,7 +50,7 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, str]:
     return {"tokenizer.json": library.to_str(), CONFIG: json.dumps(config, indent=2)}
 
 
-def byte_level_library(tokenizer: TiktokenTokenizer) -> Library:
+def byte_level(tokenizer: TiktokenTokenizer) -> Library:
     """A byte-level BPE, in which a printable character stands for each byte. The tokens of `byte`
     are single bytes, so it needs no pattern."""
     merges = merges_of_ranks(tokenizer.ranks)
@@ -78,7 +76,7 @@ def byte_level_library(tokenizer: TiktokenTokenizer) -> Library:
     return made
 
 
-def char_library(tokenizer: CharTokenizer) -> Library:
+def characters(tokenizer: CharTokenizer) -> Library:
     """A BPE without merges, which divides a text into its characters."""
     names = [*tokenizer.alphabet, *([UNKNOWN, END_OF_TEXT] if tokenizer.special_tokens else [])]
     vocabulary = {name: number for number, name in enumerate(names)}

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from headscope.conversion.settings import SAFE, transformers_for
-from headscope.data.base_tokenizer import END_OF_TEXT, Tokenizer
 from headscope.data.bpe import byte_symbols
-from headscope.data.gpt2 import SHA256, is_gpt2
-from headscope.data.tokenizer import tiktoken_tokenizer, with_vocab_size
+from headscope.data.ranks import SHA256, is_gpt2
+from headscope.data.tokenizer import END_OF_TEXT, TiktokenTokenizer, Tokenizer, with_vocab_size
 from headscope.data.tokenizers_tokenizer import TokenizersTokenizer
 from headscope.errors import UserError
 from headscope.files import read_json
@@ -74,25 +73,21 @@ def end_of_text(folder: Path, theirs: Any, ids: dict[str, int]) -> int | None:
 
 def as_gpt2(imported: TokenizersTokenizer) -> Tokenizer | None:
     """GPT-2's own tokenizer, if `imported` has its tokens, merges and pattern, or None."""
-    content = json.loads(imported.json)
-    model, cut = content["model"], content.get("pre_tokenizer") or {}
-    added = {each["content"] for each in content.get("added_tokens", [])}
-    names = {name: number for name, number in imported.ids.items() if name != END_OF_TEXT}
     byte_of = {symbol: value for value, symbol in enumerate(byte_symbols())}
-    if (
-        model["type"] != "BPE"
-        or content.get("normalizer") is not None
-        or (cut.get("type"), cut.get("add_prefix_space")) != ("ByteLevel", False)
-        or not cut.get("use_regex", True)
-        or added != {END_OF_TEXT}
-        or not byte_of.keys() >= set("".join(names))
-    ):
+    names = [name for name in imported.names if name != END_OF_TEXT]
+    if not byte_of.keys() >= set("".join(names)):
         return None
-    merges = (pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"])
-    file = "\n".join(["#version: 0.2", *merges, ""])
-    ranks = {
-        bytes(byte_of[symbol] for symbol in name): number
-        for name, number in sorted(names.items(), key=lambda item: item[1])
-    }
-    same = hashlib.sha256(file.encode()).hexdigest() == SHA256["vocab.bpe"] and is_gpt2(ranks)
-    return tiktoken_tokenizer("gpt2", ranks) if same else None
+    ranks = {bytes(byte_of[symbol] for symbol in name): imported.ids[name] for name in names}
+    if not is_gpt2(ranks):
+        return None
+    content = json.loads(imported.json)
+    merges = ["#version: 0.2", *map(" ".join, content["model"].get("merges", [])), ""]
+    cut = content["pre_tokenizer"] or {"type": None}
+    same = (
+        hashlib.sha256("\n".join(merges).encode()).hexdigest() == SHA256["vocab.bpe"]
+        and content["normalizer"] is None
+        and (cut["type"], cut.get("add_prefix_space")) == ("ByteLevel", False)
+        and cut.get("use_regex", True)
+        and [each["content"] for each in content["added_tokens"]] == [END_OF_TEXT]
+    )
+    return TiktokenTokenizer("gpt2", ranks) if same else None

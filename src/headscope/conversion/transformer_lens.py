@@ -6,34 +6,26 @@ headscope imports this module, because it needs the package transformer_lens (4.
 Shapes: B batch, T queries, S keys, C embed_dim, H heads, K kv heads, D head_dim.
 """
 
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+import transformer_lens.model_bridge.generalized_components as bridges
 from torch import Tensor
 from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.architecture_adapter import ArchitectureAdapter
-from transformer_lens.model_bridge.generalized_components import (
-    AttentionBridge,
-    BlockBridge,
-    EmbeddingBridge,
-    LinearBridge,
-    NormalizationBridge,
-    RMSNormPreBridge,
-    UnembeddingBridge,
-)
 from transformer_lens.model_bridge.sources import build_bridge_from_module
+from transformers import AutoTokenizer
 
 from headscope.checkpoint import Checkpoint
-from headscope.conversion.export import OWN_CLASS, own_config, write_tokenizer
-from headscope.conversion.own_class.modeling_headscope import (
-    HeadscopeConfig,
-    HeadscopeForCausalLM,
-)
+from headscope.conversion.export import OWN_CLASS, write_tokenizer
+from headscope.conversion.own_class import modeling_headscope as own
+from headscope.nn import Position
 from headscope.nn.attention.dot_product import one_per_query_head
 from headscope.nn.attention.masks import combine_masks
 
@@ -44,17 +36,13 @@ POSITION_TYPES = {"Rotary": "rotary", "Alibi": "alibi", "Relative": "relative_po
 def to_transformer_lens(loaded: Checkpoint) -> TransformerBridge:
     """The model of a checkpoint with the hooks of TransformerLens. No folder needs to be exported,
     and every model of headscope fits. The weights are copied."""
-    from transformers import AutoTokenizer
-
-    keys = own_config(
-        loaded.config.model,
+    config = own.HeadscopeConfig(
         vocab_size=loaded.tokenizer.vocab_size,
         end_of_text=loaded.model.end_of_text,
+        model=asdict(loaded.config.model),
     )
-    config = HeadscopeConfig(**{key: keys[key] for key in ("vocab_size", "end_of_text", "model")})
-    model = HeadscopeForCausalLM(config).eval()
+    model = own.HeadscopeForCausalLM(config).to(loaded.model.device).eval()
     model.model.load_state_dict(loaded.model.state_dict())
-    model.model.to(loaded.model.device)
     with TemporaryDirectory() as folder:
         write_tokenizer(loaded, Path(folder))
         return build_bridge_from_module(
@@ -76,57 +64,44 @@ class HeadscopeAdapter(ArchitectureAdapter):
     supports_compatibility_mode = False
     supports_hf_output_attentions = False  # `HookedAttention` computes the weights
 
-    def __init__(self, cfg: Any) -> None:
-        super().__init__(cfg)
-        self.cfg.default_prepend_bos = False
-        self.cfg.attn_only = False
-
     def prepare_model(self, model: Any) -> None:
         """Reads the sizes and parts from `model`, a `HeadscopeForCausalLM`. TransformerLens calls
         this before it inserts hooks."""
-        gpt = model.model
+        gpt, cfg = model.model, self.cfg
         layer, network = gpt.attentions[0], gpt.blocks[0].feed_forward
-        self.cfg.d_head = layer.head_dim
-        self.cfg.d_mlp = network.up_proj.out_features
-        self.cfg.gated_mlp = hasattr(network, "gate_proj")
-        self.cfg.eps = gpt.norm.eps
-        self.cfg.normalization_type = "LN" if isinstance(gpt.norm, torch.nn.LayerNorm) else "RMS"
-        self.cfg.uses_rms_norm = self.cfg.final_rms = self.cfg.normalization_type == "RMS"
-        self.cfg.positional_embedding_type = POSITION_TYPES.get(
-            type(gpt.position).__name__, "standard"
-        )
+        position = type(gpt.position).__name__
+        cfg.default_prepend_bos = False
+        cfg.d_head = layer.head_dim
+        cfg.d_mlp = network.up_proj.out_features
+        cfg.gated_mlp = hasattr(network, "gate_proj")
+        cfg.eps = gpt.norm.eps
+        cfg.uses_rms_norm = cfg.final_rms = not isinstance(gpt.norm, torch.nn.LayerNorm)
+        cfg.normalization_type = "RMS" if cfg.uses_rms_norm else "LN"
+        cfg.positional_embedding_type = POSITION_TYPES.get(position, "standard")
         if layer.kv_heads != layer.heads:
-            self.cfg.n_key_value_heads = layer.kv_heads
+            cfg.n_key_value_heads = layer.kv_heads
+
+        def norm(name: str) -> Any:
+            if gpt.norm.weight is None:
+                return bridges.RMSNormPreBridge(name, cfg)
+            return bridges.NormalizationBridge(name, cfg, use_native_layernorm_autograd=True)
+
+        mlp = self._gated_mlp if cfg.gated_mlp else self._ungated_mlp
+        block = {
+            "ln1": norm("attention_norm"),
+            "attn": HookedAttention("attention", cfg, {"o": bridges.LinearBridge("out_proj")}),
+            "ln2": norm("feed_forward_norm"),
+            "mlp": mlp("feed_forward"),
+        }
         self.component_mapping = {
-            "embed": EmbeddingBridge(name="model.embedding"),
-            "blocks": BlockBridge(
-                name="model.blocks",
-                config=self.cfg,
-                submodules={
-                    "ln1": self.norm("attention_norm", gpt.norm),
-                    "attn": HookedAttention(
-                        name="attention",
-                        config=self.cfg,
-                        submodules={"o": LinearBridge(name="out_proj")},
-                    ),
-                    "ln2": self.norm("feed_forward_norm", gpt.norm),
-                    "mlp": (self._gated_mlp if self.cfg.gated_mlp else self._ungated_mlp)(
-                        "feed_forward"
-                    ),
-                },
-            ),
-            "ln_final": self.norm("model.norm", gpt.norm),
-            "unembed": UnembeddingBridge(name="model.head"),
+            "embed": bridges.EmbeddingBridge("model.embedding"),
+            "blocks": bridges.BlockBridge("model.blocks", cfg, block),
+            "ln_final": norm("model.norm"),
+            "unembed": bridges.UnembeddingBridge("model.head"),
         }
 
-    def norm(self, name: str, example: torch.nn.Module) -> NormalizationBridge:
-        """The hooks of the norm `name`, which has the same type as `example`."""
-        if example.weight is None:
-            return RMSNormPreBridge(name=name, config=self.cfg)
-        return NormalizationBridge(name=name, config=self.cfg, use_native_layernorm_autograd=True)
 
-
-class HookedAttention(AttentionBridge):
+class HookedAttention(bridges.AttentionBridge):
     """The hooks of an attention layer of headscope. Changes to all of them change the output.
 
     - `hook_q` (B, T, H, D), `hook_k` and `hook_v` (B, T, K, D): queries and keys after `qk_norm`,
@@ -145,7 +120,7 @@ class HookedAttention(AttentionBridge):
         self.hook_q, self.hook_k, self.hook_v = HookPoint(), HookPoint(), HookPoint()
 
     def forward(
-        self, query: Tensor, *, position: Any = None, past: Any = None, mask: Tensor | None = None
+        self, query: Tensor, *, position: Position, past: Any, mask: Tensor | None
     ) -> Tensor:
         """Computes what the `MultiHeadAttention` computes, step by step. `query` has shape
         (B, T, C)."""
@@ -153,13 +128,12 @@ class HookedAttention(AttentionBridge):
         query = self.hook_in(query)
         q, k, v = layer.project(query, query, query)
         q, k, v = per_head(self.hook_q, q), per_head(self.hook_k, k), per_head(self.hook_v, v)
-        if position is not None:
-            q, k = position.rotate(q, k, 0 if past is None else past.length)
+        q, k = position.rotate(q, k, 0 if past is None else past.length)
         if hasattr(self, "hook_rot_q"):
             q, k = self.hook_rot_q(q), self.hook_rot_k(k)
         if past is not None:
             k, v = past.extend(k, v)
-        bias = None if position is None else position.bias(q.size(2), k.size(2))
+        bias = position.bias(q.size(2), k.size(2))
         scores = layer.attend(q, k, v, mask=mask, bias=bias, dropout=0.0, explicit=True).scores
         visible = combine_masks(layer.causal_rows(q.size(2), k.size(2)), mask)
         if visible is not None:
@@ -169,19 +143,17 @@ class HookedAttention(AttentionBridge):
         z = weights @ one_per_query_head(v, layer.heads).to(weights.dtype)
         return self.hook_out(self.o(z.to(v.dtype).transpose(1, 2).flatten(2)))
 
-    def projections(self, kind: str) -> list[Tensor]:
+    def projections(self, kind: str) -> tuple[Tensor, ...]:
         """The weights (H, D, C) or biases (H, D) of the queries, keys and values. `kind` is
         "weight" or "bias". Raises AttributeError if there are no biases."""
         layer = self.original_component
         if kind == "bias" and not layer.qkv_bias:
             raise AttributeError("the projections of this model have no biases")
-        if hasattr(layer, "stack"):
-            return [
-                torch.stack([getattr(getattr(head, name), kind) for head in layer.stack])
-                for name in ("query", "key", "value")
-            ]
-        joint = getattr(layer.qkv, kind)
-        return [part.unflatten(0, (-1, layer.head_dim)) for part in joint.split(layer.widths)]
+        stack, names = getattr(layer, "stack", ()), ("query", "key", "value")
+        parts = [head.get_parameter(f"{name}.{kind}") for name in names for head in stack]
+        joint = torch.cat(parts) if parts else getattr(layer.qkv, kind)
+        heads = (layer.heads, layer.kv_heads, layer.kv_heads)
+        return joint.unflatten(0, (-1, layer.head_dim)).split(heads)
 
     # The names of TransformerLens: weights (H, C, D) and biases (H, D), or K instead of H.
     W_Q = property(lambda self: self.projections("weight")[0].mT)

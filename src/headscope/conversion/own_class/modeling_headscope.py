@@ -5,13 +5,16 @@ Load it with `AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=Tru
 Shapes: B batch, T new tokens, S all tokens (cached and new), L layers, H heads, V vocab_size.
 """
 
+from contextlib import nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import DynamicCache, GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.utils import can_return_tuple
 
 from headscope.nn import GPT, PARTS, MultiHeadAttention, Position, gpt_from_keys
 from headscope.nn.capture import captured_attention
@@ -54,16 +57,12 @@ def build_gpt(config: Any, **changes: Any) -> GPT:
     """The model that the `HeadscopeConfig` describes, with untrained weights. `changes` are keys
     with other values."""
     keys = {key: value for key, value in config.model.items() if key != "_target_"}
+    for key, value in keys.items():
+        if isinstance(value, dict):
+            part = PARTS[value["_target_"].rpartition(".")[2]]
+            keys[key] = partial(part, **{k: v for k, v in value.items() if not k.startswith("_")})
     keys |= {"vocab_size": config.vocab_size, "end_of_text": config.end_of_text} | changes
-    return gpt_from_keys(
-        **{key: part(value) if isinstance(value, dict) else value for key, value in keys.items()}
-    )
-
-
-def part(settings: dict[str, Any]) -> Any:
-    """The function or class that `_target_` in `settings` names, with its options."""
-    name = settings["_target_"].rpartition(".")[2]
-    return partial(PARTS[name], **{k: v for k, v in settings.items() if not k.startswith("_")})
+    return gpt_from_keys(**keys)
 
 
 class HeadscopeForCausalLM(PreTrainedModel, GenerationMixin):
@@ -84,8 +83,9 @@ class HeadscopeForCausalLM(PreTrainedModel, GenerationMixin):
     def __init__(self, config: HeadscopeConfig) -> None:
         super().__init__(config)
         self.model = build_gpt(config)
-        # Assisted generation removes rejected tokens from the cache. transformers refuses it here.
-        self._is_stateful = not self.can_cache(None)
+        # Whether keys and values are not all that the model needs to know of earlier tokens.
+        # transformers then refuses assisted generation, which removes tokens from the cache.
+        self._is_stateful = self.model.ngrams > 1 or self.model.end_of_text is not None
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -104,19 +104,16 @@ class HeadscopeForCausalLM(PreTrainedModel, GenerationMixin):
         """Restores the tables and masks of `module`, which are computed and not stored: when
         transformers loads weights, it replaces these buffers by uninitialized memory. The weights
         are not changed, because the constructor of `GPT` initializes them."""
-        if not isinstance(module, MultiHeadAttention | Position):
-            return
         buffers = dict(module.named_buffers(recurse=False))
-        if not buffers or any(buffer.is_meta for buffer in buffers.values()):
-            return
-        smallest = {"layers": 1, "vocab_size": 1, "ff_dim": 1, "ngrams": 1, "document_mask": False}
-        with torch.device("cpu"):
-            small = build_gpt(self.config, **smallest)
-        computed = small.position if isinstance(module, Position) else small.attentions[0]
-        with torch.no_grad():
+        if buffers and isinstance(module, MultiHeadAttention | Position):
+            with torch.device("cpu"):
+                changes = {"layers": 1, "vocab_size": 1, "ff_dim": 1, "ngrams": 1}
+                small = build_gpt(self.config, **changes, document_mask=False)
+            computed = small.position if isinstance(module, Position) else small.attentions[0]
             for name, buffer in buffers.items():
                 buffer.copy_(computed.get_buffer(name))
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor,
@@ -125,9 +122,8 @@ class HeadscopeForCausalLM(PreTrainedModel, GenerationMixin):
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
-        return_dict: bool | None = None,
         cache: Any = None,
-    ) -> Any:
+    ) -> CausalLMOutputWithPast:
         """Logits (B, T, V) of the next token after each of `input_ids` (B, T).
 
         `cache` is a cache of transformers, or None; `past_key_values` is its old name.
@@ -135,59 +131,38 @@ class HeadscopeForCausalLM(PreTrainedModel, GenerationMixin):
         `input_ids`, also returns the mean cross-entropy of each next token. A label of -100 does
         not count.
         """
-        padding = None if attention_mask is None else left_padding(attention_mask)
-        past = past_key_values if cache is None else cache
-        cached = length_of(past)
+        cache = past_key_values if cache is None else cache
+        cached = 0 if cache is None else int(cache.get_seq_length())  # a static cache has a tensor
+        order = left_padding_order(attention_mask)
         if output_attentions is None:
             output_attentions = self.config.output_attentions
-        if return_dict is None:
-            return_dict = self.config.return_dict
-        if not self.can_cache(padding) or output_attentions:
+        if self._is_stateful or order is not None or output_attentions:
             if cached or use_cache:
                 raise ValueError(
                     "a cache cannot be used with n-gram embeddings, a document mask, "
                     "padding on the left or output_attentions: give all tokens, and use_cache=False"
                 )
-            past = None
-        elif past is None and use_cache:
-            past = DynamicCache()
-        attentions: list[Tensor] | None = None
-        if padding is not None:
-            if output_attentions:
-                raise ValueError("output_attentions needs padding on the right")
-            hidden = rolled(self.model.hidden(rolled(input_ids, -padding)), padding)
-        elif output_attentions:
-            with captured_attention(self.model) as attentions:
-                hidden = self.model.hidden(input_ids)
-        elif past is None:
-            hidden = self.model.hidden(input_ids)
-        else:
-            hidden = self.hidden_with_cache(input_ids, past, cached)
+            cache = None
+        elif cache is None and use_cache:
+            cache = DynamicCache()
+        if order is not None and output_attentions:
+            raise ValueError("output_attentions needs padding on the right")
+        tokens = input_ids if order is None else input_ids.gather(1, order)
+        capture: Any = captured_attention(self.model) if output_attentions else nullcontext([])
+        with capture as attentions:
+            if cache is None:
+                hidden = self.model.hidden(tokens)
+            else:  # of the cached tokens, only the number counts
+                x = self.model.embed(F.pad(tokens, (cached, 0)), cached)
+                pasts: Any = [LayerCache(cache, i, cached) for i in range(len(self.model.blocks))]
+                hidden = self.model.through_blocks(x, pasts)
+        if order is not None:
+            hidden = hidden.take_along_dim(order.argsort(dim=1)[:, :, None], dim=1)
         logits = self.model.unembed(hidden)
         loss = None if labels is None else next_token_loss(logits[:, :-1], labels[:, 1:])
-        output = CausalLMOutputWithPast(
-            loss=loss,
-            logits=logits,
-            attentions=None if attentions is None else tuple(attentions),
-            **{CACHE: past},
+        return CausalLMOutputWithPast(
+            loss=loss, logits=logits, attentions=tuple(attentions) or None, **{CACHE: cache}
         )
-        return output if return_dict else output.to_tuple()
-
-    def hidden_with_cache(self, tokens: Tensor, cache: Any, cached: int) -> Tensor:
-        """The last block's output for new `tokens` (B, T), which follow the `cached` tokens in
-        `cache`."""
-        gpt = self.model
-        end = cached + tokens.size(1)
-        if end > gpt.block_size:
-            raise ValueError(f"{end} tokens are more than block_size={gpt.block_size}")
-        x = gpt.dropout(gpt.position(gpt.embedding(tokens) * gpt.embedding_scale, cached))
-        pasts: Any = [LayerCache(cache, layer, cached) for layer in range(len(gpt.blocks))]
-        return gpt.through_blocks(x, pasts)
-
-    def can_cache(self, padding: Tensor | None) -> bool:
-        """Whether keys and values are all that the model needs to know of earlier tokens. `padding`
-        is the result of `left_padding`."""
-        return padding is None and self.model.ngrams == 1 and self.model.end_of_text is None
 
     def prepare_inputs_for_generation(
         self,
@@ -207,16 +182,16 @@ class HeadscopeForCausalLM(PreTrainedModel, GenerationMixin):
         the cache, or the tokens at `cache_position`: this depends on the version of transformers.
         If both are None, all of them may be the next part of a prompt (`prefill_chunk_size`).
         """
-        padding = None if attention_mask is None else left_padding(attention_mask)
-        past = past_key_values if cache is None else cache
+        cache = past_key_values if cache is None else cache
         if output_attentions is None:
             output_attentions = self.config.output_attentions
         inputs = {"attention_mask": attention_mask, "output_attentions": output_attentions}
-        complete = past is None or next_sequence_length is not None
+        complete = cache is None or next_sequence_length is not None
         if cache_position is not None:
             complete = int(cache_position[-1]) < input_ids.size(1)
             next_sequence_length = cache_position.numel()
-        if not use_cache or output_attentions or not self.can_cache(padding):
+        padded = left_padding_order(attention_mask) is not None
+        if not use_cache or self._is_stateful or padded or output_attentions:
             if not complete:
                 raise ValueError(
                     "this model, or its padding on the left, needs all tokens in each step: leave "
@@ -224,19 +199,15 @@ class HeadscopeForCausalLM(PreTrainedModel, GenerationMixin):
                 )
             return {"input_ids": input_ids, "use_cache": False, **inputs}
         new = input_ids if next_sequence_length is None else input_ids[:, -next_sequence_length:]
-        return {"input_ids": new, CACHE: past, "use_cache": True, **inputs}
+        return {"input_ids": new, CACHE: cache, "use_cache": True, **inputs}
 
 
-def length_of(cache: Any) -> int:
-    """The number of tokens in a cache of transformers, or 0 without a cache."""
-    return 0 if cache is None else int(cache.get_seq_length())  # a static cache has a tensor
-
-
-class LayerCache:
+class LayerCache(NamedTuple):
     """The keys and values of one layer in a cache of transformers, with the interface of `Past`."""
 
-    def __init__(self, cache: Any, layer: int, length: int) -> None:
-        self.cache, self.layer, self.length = cache, layer, length
+    cache: Any
+    layer: int
+    length: int
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         end = self.length + k.size(2)
@@ -248,26 +219,13 @@ class LayerCache:
         return k[:, :, :end], v[:, :, :end]  # a static cache has room for later tokens
 
 
-def left_padding(attention_mask: Tensor) -> Tensor | None:
-    """The number of padding tokens on the left of each sequence (B,). None if there are none.
-
-    Raises ValueError if there is padding between tokens.
-    """
-    real = attention_mask.bool()
-    if real.all():
+def left_padding_order(attention_mask: Tensor | None) -> Tensor | None:
+    """The order (B, S) in which padding comes after the tokens. None if there is no padding on the
+    left. Raises ValueError if there is padding between tokens."""
+    if attention_mask is None:
         return None
-    padding = real.int().argmax(dim=1)
-    position = torch.arange(real.size(1), device=real.device)
-    length = real.sum(dim=1)
-    inside = (position >= padding[:, None]) & (position < (padding + length)[:, None])
-    if not torch.equal(inside, real):
+    real = attention_mask.bool().int()
+    starts = F.pad(real, (1, 0)).diff() == 1  # where a token follows padding, or is the first
+    if (starts.sum(dim=1) > 1).any():
         raise ValueError("attention_mask has padding between tokens: pad on the left or the right")
-    return padding if padding.any() else None
-
-
-def rolled(x: Tensor, shifts: Tensor) -> Tensor:
-    """Shifts each sequence x[b] (S, ...) by shifts[b] to the right. What leaves it on one side
-    enters it on the other side."""
-    position = torch.arange(x.size(1), device=x.device)
-    index = (position - shifts[:, None]) % x.size(1)  # (B, S)
-    return x[torch.arange(x.size(0), device=x.device)[:, None], index]
+    return real.argsort(dim=1, descending=True, stable=True) if starts[:, 1:].any() else None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import headscope
 
-PACKAGE = Path(headscope.__file__).parent
+SOURCES = Path(headscope.__file__).parents[1]
 WRAPPER = "headscope.conversion.own_class.modeling_headscope"
 
 OURS = re.compile(r"^( *)from (headscope[\w.]*) import (?:\([^)]*\)|.*)\n", re.MULTILINE)
@@ -27,32 +27,25 @@ def source_files() -> dict[str, str]:
     """The files of the class, {file name: source}."""
     wrapper = source_of(WRAPPER)
     modules: dict[str, str] = {}
-    for name in imported(wrapper):
-        collect(name, modules)
+    collect(WRAPPER, modules)
+    del modules[WRAPPER]  # it keeps its imports, in its own file
     parts = [f"\n\n# --- {name} ---\n\n{source}" for name, source in modules.items() if source]
-    wrapper = re.sub(
-        r"^from headscope[\w.]* import", "from .headscope_nn import", wrapper, flags=re.M
-    )
+    wrapper = re.sub(r"^from headscope[\w.]*", "from .headscope_nn", wrapper, flags=re.MULTILINE)
     return {"modeling_headscope.py": wrapper, "headscope_nn.py": NOTICE + "".join(parts)}
 
 
 def collect(name: str, modules: dict[str, str]) -> None:
     """Adds the source of the module `name`, without imports from headscope, to `modules`, after the
     modules that it imports."""
-    if name not in modules:
-        source = source_of(name)
-        for other in imported(source):
+    source = source_of(name)
+    for indent, other in OURS.findall(source):
+        if not indent and other not in modules:
             collect(other, modules)
-        modules[name] = OURS.sub(lambda found: f"{found[1]}pass\n" if found[1] else "", source)
-
-
-def imported(source: str) -> list[str]:
-    """The modules of headscope that a module imports at its top level."""
-    return [found[2] for found in OURS.finditer(source) if not found[1]]
+    modules[name] = OURS.sub(lambda found: f"{found[1]}pass\n" if found[1] else "", source)
 
 
 def source_of(module: str) -> str:
     """The source code of a module of headscope."""
-    path = PACKAGE.parent.joinpath(*module.split("."))
+    path = SOURCES.joinpath(*module.split("."))
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     return file.read_text(encoding="utf-8")
