@@ -13,7 +13,7 @@ from headscope.data import tokenizer
 from headscope.data.built_in import Sotu
 from headscope.data.machine import process_cores
 from headscope.data.own_files import TextFiles
-from headscope.data.preparing import prepare_store, training_texts
+from headscope.data.store import prepare_store, training_texts
 from headscope.stop import temporary_folder
 
 TOKENIZERS: dict[str, Callable[..., tokenizer.Tokenizer]] = {

@@ -24,7 +24,7 @@ from headscope.errors import UserError
 from headscope.training.bare_loop import bare_loop
 from headscope.training.callbacks.clock import clock_of
 from headscope.training.fit import changed
-from headscope.training.process import prepare_process
+from headscope.training.processes import prepare_process
 
 OURS, THEIRS = "headscope", "transformers"
 

@@ -17,7 +17,7 @@ from headscope.errors import UserError
 from headscope.training.bare_loop import BareLoop, bare_loop
 from headscope.training.callbacks.clock import clock_of, timer_paused
 from headscope.training.flops import matrix_rate, training_flops
-from headscope.training.process import prepare_process
+from headscope.training.processes import prepare_process
 
 OURS, BARE, THEIRS = "headscope", "bare loop", "transformers"
 

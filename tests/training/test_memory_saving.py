@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from headscope.errors import ran_out_of_memory
 from headscope.nn import GPT, relu_squared
-from headscope.training.compiling import compile_in_place
-from headscope.training.objective import LOGIT_BYTES, Objective, logit_bytes
+from headscope.training.objective import LOGIT_BYTES, Objective, compile_in_place, logit_bytes
 
 TESTS = Path(__file__).parents[1]
 BATCH = (some_tokens()[:, :-1], some_tokens()[:, 1:])
@@ -202,7 +201,7 @@ WITHOUT_COMPILER = """
 from contextlib import nullcontext
 import torch
 from small_gpt import gpt, some_tokens
-from headscope.training.compiling import compile_in_place
+from headscope.training.objective import compile_in_place
 from headscope.training.objective import Objective
 
 objective = Objective(gpt().train(), chunk_tokens=None)

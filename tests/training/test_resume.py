@@ -9,11 +9,10 @@ from checkpoint_files import configuration, content, save
 from composing import composed
 from omegaconf import OmegaConf
 
-from headscope.cli.resume import changed_keys, resume_arguments
+from headscope.cli.train import arguments, changed_keys
 from headscope.cli.words import literal_arguments
 from headscope.errors import UserError
-from headscope.training.recovery import newest_checkpoint
-from headscope.training.resume import resumed_config
+from headscope.training.resume import newest_checkpoint, resumed_config
 
 
 @pytest.fixture
@@ -30,8 +29,8 @@ def save_run(run: Path, *, config: dict | None = None) -> None:
 
 def resumed(run: Path, *words: str):
     typed = [f"resume={run}", *words]
-    arguments = resume_arguments(typed, literal_arguments(typed))
-    task = [word for word in arguments if not word.startswith("hydra.")]
+    given = arguments(typed, literal_arguments(typed))
+    task = [word for word in given if not word.startswith("hydra.")]
     plain: Any = OmegaConf.to_container(composed(*task), resolve=True)
     return resumed_config(plain, newest_checkpoint(run), changed_keys(task))
 

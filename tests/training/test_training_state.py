@@ -13,7 +13,7 @@ from headscope.checkpoint import read
 from headscope.errors import UserError
 from headscope.training import build
 from headscope.training.checkpoint_io import AtomicCheckpointIO
-from headscope.training.training_state import check_training_state
+from headscope.training.resume import check_training_state
 
 
 def node_of(stored: dict[str, Any], place: str) -> tuple[Any, str]:
@@ -43,16 +43,10 @@ def remove(place: str):
     return change
 
 
-FIT = "training/loops/fit_loop"
-STEPS = f"{FIT}/epoch_loop.automatic_optimization.optim_progress/optimizer/step/total/completed"
 CALLBACKS = "training/callbacks"
 STATE = "tensors/optimizer.norm.weight"
 CHANGES = {
     "training is text": replace("training", "x"),
-    "no loops": remove("training/loops"),
-    "no progress": remove(f"{FIT}/epoch_progress"),
-    "progress below zero": replace(f"{FIT}/epoch_progress/current/ready", -1),
-    "a number of steps that is not that of the loops": replace(STEPS, 10**9),
     "a callback is empty": replace(f"{CALLBACKS}/Clock", {}),
     "the best loss is text": replace(f"{CALLBACKS}/CheckpointSaver/best_val_loss", "low"),
     "the sum of losses is text": replace("training/running_loss/sum", "0"),

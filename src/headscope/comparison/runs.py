@@ -20,8 +20,8 @@ from headscope.errors import UserError
 from headscope.files import read_summary
 from headscope.training.build import build
 from headscope.training.check import check
-from headscope.training.recovery import newest_checkpoint
-from headscope.training.run import check_same_config, fit
+from headscope.training.resume import check_same_config, newest_checkpoint
+from headscope.training.run import fit
 from headscope.training.run_folder import clean_up, is_run, remove_leftovers
 
 

@@ -1,5 +1,6 @@
 """Builds all parts of a training run from its configuration."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -18,15 +19,13 @@ from headscope.config import build_part
 from headscope.config.training import OptimizerConfig, TrainConfig, TrainerConfig
 from headscope.data.machine import available_memory
 from headscope.data.module import TokenDataModule, validation_stride
-from headscope.data.preparing import prepare_store
-from headscope.data.store import TokenStore
+from headscope.data.store import TokenStore, prepare_store
 from headscope.data.tokenizer import stored
 from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.precision import supports_bf16
 from headscope.training.callbacks.checkpoint_saver import CheckpointSaver
 from headscope.training.callbacks.clock import Clock
-from headscope.training.callbacks.end_of_step import EndOfStep
 from headscope.training.callbacks.from_config import optional_callbacks
 from headscope.training.callbacks.progress import ProgressReport
 from headscope.training.callbacks.samples import Samples
@@ -36,36 +35,46 @@ from headscope.training.console import say, track
 from headscope.training.fit import COMPILED_ERROR, ERROR, Capacity
 from headscope.training.memory import Estimate, estimate
 from headscope.training.module import LanguageModel
-from headscope.training.process import silence_libraries
-from headscope.training.processes import Processes, cluster_plugins, number_of, only_this
-from headscope.training.recovery import ResumeCheckpoint, how_to_continue
-from headscope.training.resume import check_same_text, with_batches_of
+from headscope.training.processes import (
+    Processes,
+    cluster_plugins,
+    number_of,
+    only_this,
+    silence_libraries,
+)
+from headscope.training.resume import (
+    ResumeCheckpoint,
+    check_same_text,
+    check_training_state,
+    how_to_continue,
+    with_batches_of,
+)
 from headscope.training.run_folder import EVENT_FILE_SUFFIX
 from headscope.training.sharding import ShardedStrategy
-from headscope.training.training_state import check_training_state
 
 
 @dataclass(frozen=True)
 class Run:
-    """All parts of a training run, ready for `headscope.training.run.fit`."""
+    """All parts of a training run, ready for `headscope.training.run.fit`. If it is resumed,
+    `resume` is the checkpoint that it continues from."""
 
     folder: Path
     config: TrainConfig
+    processes: Processes
+    console: Console
+    resume: ResumeCheckpoint | None
+    capacity: Capacity
+    estimate: Estimate
     store: TokenStore
-    model: GPT
-    module: LanguageModel
     data: TokenDataModule
-    trainer: Trainer
+    module: LanguageModel
     samples: Samples
     checkpoint_saver: CheckpointSaver
-    console: Console
-    processes: Processes
-    estimate: Estimate
-    capacity: Capacity
-    resumed_step: int | None
-    resumed_from: Path | None
-    resumed_threads: int | None
-    resumed_processes: int | None
+    trainer: Trainer
+
+    @property
+    def model(self) -> GPT:
+        return self.module.model
 
 
 def build(
@@ -86,152 +95,97 @@ def build(
     machine.
     """
     processes = processes or only_this(config.trainer)
+    warn = partial(say, console, style="yellow")
     if resume:
         config = with_batches_of(resume, config)
+        if resume.notice:
+            warn(resume.notice)
     check(config, processes.count)
-
-    warn = partial(say, console, style="yellow")
-
-    resumed = resume.stored if resume else None
-    if resume and resume.notice:
-        warn(resume.notice)
-    init_from = None if resume else config.init_from
-    source = checkpoint.read(checkpoint.find(init_from, key="init_from")) if init_from else None
-    # Weights can only be used with the tokenizer that they were trained with. So a run that starts
-    # from the weights of another run also uses the tokenizer of that run.
-    origin = resumed or source
-    if source:
-        config = replace(config, tokenizer=source.config.tokenizer)
+    # A run may start from the weights of another run, which need the tokenizer of that run.
+    weights = None
+    if config.init_from and not resume:
+        weights = checkpoint.read(checkpoint.find(config.init_from, key="init_from"))
+        config = replace(config, tokenizer=weights.config.tokenizer)
+    origin = resume.stored if resume and config.init_from else weights
+    tokenizer = partial(stored, state=origin.data["tokenizer"]) if origin else None
     corpus = build_part(config.data)
     with processes.first_goes_first():
         store = prepare_store(
             corpus,
-            partial(stored, state=origin.data["tokenizer"])
-            if config.init_from and origin
-            else build_part(config.tokenizer),
+            tokenizer or build_part(config.tokenizer),
             root=Path(config.store_dir),
             track=partial(track, console=console),
             say=warn,
         )
-    tokenizer = store.tokenizer
     if resume:
         check_same_text(resume, store)
-        checkpoint.check_weights(config.model, tokenizer, resume.stored.weights())
-    capacity = _capacity(config, processes, tokenizer.vocab_size, fixed_batch=resume is not None)
-    if config.trainer.accumulate == "auto":
-        config = capacity.fewest_parts(config)
-    needed = capacity.estimated(config)
-    if warning := capacity.check(config, needed):
-        warn(warning)
-    settings = config.trainer
-    # The initial weights depend only on the seed. All later random numbers depend only on (seed,
-    # step, rank).
-    torch.manual_seed(config.seed)
-    model = checkpoint.build_model_for(config.model, tokenizer)
-    if source and init_from:
-        checkpoint.load_weights(model, source, name=init_from)
-    model.checkpoint_activations = settings.checkpoint_activations
-    # The optimizer and the schedule are called here, so that an invalid setting raises UserError
-    # before training begins.
-    make_optimizer = build_part(config.optimizer)
-    optimizer = make_optimizer(model)
-    schedule = build_part(config.schedule, max_steps=settings.max_steps)
-    schedule(0)
-    if not tokenizer.encode_prompt(config.callbacks.samples.prompt):
-        tokenizer.first_token()  # raises UserError if there is none
-    module = LanguageModel(
-        model=model,
-        optimizer=make_optimizer,
-        schedule=schedule,
-        byte_lengths=torch.from_numpy(tokenizer.byte_lengths()),
-        text_per_token_byte=store.text_per_token_byte,
-        seed=config.seed,
-        gradient_clip=settings.gradient_clip,
-        log_every_steps=settings.log_every_steps,
-        compile_model=_on_gpu(settings.accelerator)
-        if settings.compile == "auto"
-        else settings.compile,
-        loss_chunk_tokens=settings.loss_chunk_tokens,
-        warn=warn,
-        build_model=partial(checkpoint.build_model_for, config.model, tokenizer),
-        how_to_continue=partial(how_to_continue, folder, learning_rates(config.optimizer)),
-        contents=checkpoint.contents(
-            config=config, tokenizer=tokenizer, store=store.name, precision=precision_of(settings)
-        ),
-    )
-    resumed_step = resumed.step if resumed else None
-    tokens_per_step = settings.batch_size * settings.accumulate * config.model.block_size
-    stride = validation_stride(
-        validation_tokens=len(store.validation),
-        training_tokens=min(settings.val_every_steps, settings.max_steps) * tokens_per_step,
-    )
-    data = TokenDataModule(
-        store,
-        block_size=config.model.block_size,
-        batch_size=settings.batch_size // processes.count,
-        accumulate=settings.accumulate,
-        validation_batch_size=settings.val_batch_size,
-        validation_every=stride,
-        final_every=1 if settings.final_validation == "whole" else stride,
-        seed=config.seed,
-    )
-    clock = Clock(tokens_per_step=tokens_per_step, log_every_steps=settings.log_every_steps)
-    samples = Samples(tokenizer=tokenizer, seed=config.seed, **vars(config.callbacks.samples))
-    checkpoint_saver = CheckpointSaver(
+        checkpoint.check_weights(config.model, store.tokenizer, resume.stored.weights())
+    config, capacity, needed = fitting(config, processes, store, warn, fixed_batch=bool(resume))
+    module = build_module(config, store, weights, folder, warn)
+    data = build_data(config, store, processes)
+    samples = Samples(tokenizer=store.tokenizer, seed=config.seed, **vars(config.callbacks.samples))
+    saver = CheckpointSaver(
         folder=folder / "checkpoints",
         minutes=config.callbacks.save_every_minutes,
         say=warn,
         largest=processes.largest,
     )
-    progress = ProgressReport(console=console, tokens_per_step=tokens_per_step)
-    callbacks: list[Callback] = [
-        clock,
-        EndOfStep(),
-        progress,
+    tokens = tokens_per_step(config)
+    callbacks = [
+        Clock(tokens_per_step=tokens, log_every_steps=config.trainer.log_every_steps),
+        ProgressReport(console=console, tokens_per_step=tokens),
         *optional_callbacks(
             config, store, samples, folder, probe=corpus.probe_text, say=partial(say, console)
         ),
-        checkpoint_saver,
+        saver,
     ]
-    trainer = _build_trainer(config, folder, callbacks, processes, resumed_step=resumed_step)
+    trainer = build_trainer(config, folder, callbacks, processes, resume)
     if resume:
-        check_training_state(resume.stored, trainer, optimizer)
+        check_training_state(resume.stored, trainer, module.make_optimizer(module.model))
     return Run(
         folder=folder,
         config=config,
-        store=store,
-        model=model,
-        module=module,
-        data=data,
-        trainer=trainer,
-        samples=samples,
-        checkpoint_saver=checkpoint_saver,
-        console=console,
         processes=processes,
-        estimate=needed,
+        console=console,
+        resume=resume,
         capacity=capacity,
-        resumed_step=resumed_step,
-        resumed_from=resume.path if resume else None,
-        resumed_threads=resumed.data["training"]["threads"] if resumed else None,
-        resumed_processes=resumed.data["training"]["processes"] if resumed else None,
+        estimate=needed,
+        store=store,
+        data=data,
+        module=module,
+        samples=samples,
+        checkpoint_saver=saver,
+        trainer=trainer,
     )
 
 
-def _capacity(
-    config: TrainConfig, processes: Processes, vocab_size: int, *, fixed_batch: bool
-) -> Capacity:
-    """The memory that each process of this run may use, and what it needs."""
+def tokens_per_step(config: TrainConfig) -> int:
+    """The tokens of an optimizer step on all devices."""
+    assert config.trainer.accumulate != "auto"
+    return config.trainer.batch_size * config.trainer.accumulate * config.model.block_size
+
+
+def fitting(
+    config: TrainConfig,
+    processes: Processes,
+    store: TokenStore,
+    warn: Callable[[str], None],
+    *,
+    fixed_batch: bool,
+) -> tuple[TrainConfig, Capacity, Estimate]:
+    """The configuration with a number for `trainer.accumulate`, the memory that each process may
+    use, and what it needs. Raises UserError if the run does not fit."""
     settings = config.trainer
-    gpu = _on_gpu(settings.accelerator)
+    gpu = on_gpu(settings.accelerator)
     number = settings.devices[0] if isinstance(settings.devices, list) else 0
     free, gpu_memory = torch.cuda.mem_get_info(number) if gpu else (available_memory(), None)
     if not gpu:  # the processes of a machine share its memory
         free /= number_of(processes.devices)
-    return Capacity(
+    capacity = Capacity(
         available=processes.from_first(free),  # all processes must decide the same
         estimated=partial(
             estimate,
-            vocab_size=vocab_size,
+            vocab_size=store.tokenizer.vocab_size,
             precision=precision_of(settings),
             gpu_memory=gpu_memory,
             devices=processes.count,
@@ -242,6 +196,74 @@ def _capacity(
         error=COMPILED_ERROR if settings.compile is True or gpu else ERROR,
         fixed_batch=fixed_batch,
     )
+    if settings.accumulate == "auto":
+        config = capacity.fewest_parts(config)
+    needed = capacity.estimated(config)
+    if warning := capacity.check(config, needed):
+        warn(warning)
+    return config, capacity, needed
+
+
+def build_module(
+    config: TrainConfig,
+    store: TokenStore,
+    weights: checkpoint.Stored | None,
+    folder: Path,
+    warn: Callable[[str], None],
+) -> LanguageModel:
+    """The model, with initial weights or `weights`, and what one optimizer step does."""
+    settings, tokenizer = config.trainer, store.tokenizer
+    # The initial weights depend only on the seed. All later random numbers depend only on (seed,
+    # step, rank).
+    torch.manual_seed(config.seed)
+    model = checkpoint.build_model_for(config.model, tokenizer)
+    if weights and config.init_from:
+        checkpoint.load_weights(model, weights, name=config.init_from)
+    model.checkpoint_activations = settings.checkpoint_activations
+    make_optimizer = build_part(config.optimizer)
+    schedule = build_part(config.schedule, max_steps=settings.max_steps)
+    make_optimizer(model)  # an invalid setting raises UserError now
+    schedule(0)
+    if not tokenizer.encode_prompt(config.callbacks.samples.prompt):
+        tokenizer.first_token()  # raises UserError if there is none
+    compile_model = settings.compile
+    return LanguageModel(
+        model=model,
+        optimizer=make_optimizer,
+        schedule=schedule,
+        byte_lengths=torch.from_numpy(tokenizer.byte_lengths()),
+        text_per_token_byte=store.text_per_token_byte,
+        seed=config.seed,
+        gradient_clip=settings.gradient_clip,
+        log_every_steps=settings.log_every_steps,
+        compile_model=on_gpu(settings.accelerator) if compile_model == "auto" else compile_model,
+        loss_chunk_tokens=settings.loss_chunk_tokens,
+        warn=warn,
+        build_model=partial(checkpoint.build_model_for, config.model, tokenizer),
+        how_to_continue=partial(how_to_continue, folder, learning_rates(config.optimizer)),
+        contents=checkpoint.contents(
+            config=config, tokenizer=tokenizer, store=store.name, precision=precision_of(settings)
+        ),
+    )
+
+
+def build_data(config: TrainConfig, store: TokenStore, processes: Processes) -> TokenDataModule:
+    """The batches of training and validation."""
+    settings = config.trainer
+    stride = validation_stride(
+        validation_tokens=len(store.validation),
+        training_tokens=min(settings.val_every_steps, settings.max_steps) * tokens_per_step(config),
+    )
+    return TokenDataModule(
+        store,
+        block_size=config.model.block_size,
+        batch_size=settings.batch_size // processes.count,
+        accumulate=settings.accumulate,
+        validation_batch_size=settings.val_batch_size,
+        validation_every=stride,
+        final_every=1 if settings.final_validation == "whole" else stride,
+        seed=config.seed,
+    )
 
 
 def learning_rates(optimizer: OptimizerConfig) -> dict[str, float]:
@@ -250,13 +272,14 @@ def learning_rates(optimizer: OptimizerConfig) -> dict[str, float]:
     return {f"optimizer.{key}": settings[key] for key in ("lr", "matrix_lr") if key in settings}
 
 
-def _build_trainer(
+def build_trainer(
     config: TrainConfig,
     folder: Path,
     callbacks: list[Callback],
     processes: Processes,
-    resumed_step: int | None,
+    resume: ResumeCheckpoint | None,
 ) -> Trainer:
+    """Lightning's trainer, which calls the module and the callbacks, and logs to TensorBoard."""
     settings = config.trainer
     silence_libraries()
     loggers: list[Logger] = []
@@ -270,7 +293,7 @@ def _build_trainer(
             ) from error
         # If a run is resumed, TensorBoard hides its earlier entries from step `purge_step` on.
         # TensorBoard ignores the first `purge_step` in a folder, so a new run must also set one.
-        purge_step = 0 if resumed_step is None else resumed_step + 1
+        purge_step = resume.step + 1 if resume else 0
         logger = build_part(
             config.logger,
             save_dir=str(folder),
@@ -286,11 +309,10 @@ def _build_trainer(
             accelerator=settings.accelerator,
             devices=processes.devices,
             num_nodes=processes.nodes,
-            strategy=_strategy(settings.strategy, processes.count),
+            strategy=strategy_of(settings.strategy, processes.count),
             precision=precision_of(settings),
             max_steps=settings.max_steps,
-            accumulate_grad_batches=settings.accumulate,
-            val_check_interval=settings.val_every_steps * settings.accumulate,
+            val_check_interval=settings.val_every_steps,
             check_val_every_n_epoch=None,
             num_sanity_val_steps=0,
             logger=loggers,
@@ -308,7 +330,7 @@ def _build_trainer(
         ) from error
 
 
-def _strategy(name: str, processes: int) -> Strategy | str:
+def strategy_of(name: str, processes: int) -> Strategy | str:
     """Lightning's strategy for `trainer.strategy`. With one process, there is nothing to choose."""
     if processes == 1:
         return "auto"
@@ -322,9 +344,9 @@ def precision_of(settings: TrainerConfig) -> Any:
     """The precision of training, under Lightning's name for it, such as `bf16-mixed`."""
     if settings.precision != "auto":
         return settings.precision
-    bf16 = _on_gpu(settings.accelerator) and supports_bf16(torch.device("cuda"))
+    bf16 = on_gpu(settings.accelerator) and supports_bf16(torch.device("cuda"))
     return "bf16-mixed" if bf16 else "32-true"
 
 
-def _on_gpu(accelerator: str) -> bool:
+def on_gpu(accelerator: str) -> bool:
     return accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()

@@ -1,6 +1,7 @@
 """Checks the settings of a training run before data is read or a model is built."""
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -17,6 +18,22 @@ FINAL_VALIDATIONS = ("whole", "part")
 STRATEGIES = ("auto", "ddp", "fsdp")
 MAX_SAMPLE_TOKENS = 100_000
 
+AT_LEAST = {
+    0: (
+        *("seed", "optimizer.lr", "optimizer.matrix_lr", "optimizer.weight_decay"),
+        *("schedule.warmup_steps", "schedule.final_fraction", "trainer.gradient_clip"),
+        *("callbacks.attention.images", "callbacks.attention.steps", "callbacks.heads.every_steps"),
+        *("callbacks.attention.step_megabytes", "callbacks.attention.run_megabytes"),
+        "callbacks.save_every_minutes",
+    ),
+    1: (
+        *("trainer.max_steps", "trainer.batch_size", "trainer.val_batch_size"),
+        *("trainer.val_every_steps", "trainer.log_every_steps", "callbacks.heads.windows"),
+        "callbacks.early_stopping_patience",
+    ),
+}
+"""The keys of numbers, by the smallest value that they may have."""
+
 
 def check(config: TrainConfig, processes: int = 1) -> None:
     """Raises UserError if a setting is out of range, or if the model's sizes do not fit together.
@@ -31,38 +48,11 @@ def check(config: TrainConfig, processes: int = 1) -> None:
 def check_settings(config: TrainConfig, processes: int = 1) -> None:
     """Raises UserError if a setting outside of `model` is out of range."""
     settings, callbacks = config.trainer, config.callbacks
-    values_and_minima = {
-        "trainer.max_steps": (settings.max_steps, 1),
-        "trainer.batch_size": (settings.batch_size, 1),
-        "trainer.val_every_steps": (settings.val_every_steps, 1),
-        "trainer.val_batch_size": (settings.val_batch_size, 1),
-        "trainer.log_every_steps": (settings.log_every_steps, 1),
-        "trainer.gradient_clip": (settings.gradient_clip, 0),
-        "optimizer.lr": (config.optimizer.lr, 0),
-        "callbacks.attention.images": (callbacks.attention.images, 0),
-        "callbacks.attention.steps": (callbacks.attention.steps, 0),
-        "callbacks.attention.step_megabytes": (callbacks.attention.step_megabytes, 0),
-        "callbacks.attention.run_megabytes": (callbacks.attention.run_megabytes, 0),
-        "callbacks.heads.every_steps": (callbacks.heads.every_steps, 0),
-        "callbacks.heads.windows": (callbacks.heads.windows, 1),
-        "callbacks.save_every_minutes": (callbacks.save_every_minutes, 0),
-        "seed": (config.seed, 0),
-    }
-    for key in (
-        "optimizer.weight_decay",
-        "optimizer.matrix_lr",
-        "schedule.warmup_steps",
-        "schedule.final_fraction",
-    ):
-        group, _, name = key.partition(".")
-        value = getattr(getattr(config, group), name, None)  # some choices do not have this key
-        if value is not None:
-            values_and_minima[key] = (value, 0)
-    if callbacks.early_stopping_patience is not None:
-        patience = callbacks.early_stopping_patience
-        values_and_minima["callbacks.early_stopping_patience"] = (patience, 1)
-    for key, (value, minimum) in values_and_minima.items():
-        if not value >= minimum:
+    for key, minimum in ((key, least) for least, keys in AT_LEAST.items() for key in keys):
+        value: Any = config
+        for name in key.split("."):
+            value = getattr(value, name, None)  # some choices do not have this key
+        if value is not None and not value >= minimum:
             raise UserError(f"{key}={value} must be at least {minimum}")
     if callbacks.attention.steps > MAX_STEPS // 2:
         raise UserError(

@@ -12,7 +12,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from headscope.data.encode import Batch
+from headscope.data.encode import TextBatch
 from headscope.terminal import printable
 
 
@@ -23,8 +23,8 @@ def say(console: Console, line: str, style: str | None = None) -> None:
 
 
 def track(
-    batches: Iterable[Batch], size: int | None, *, console: Console
-) -> Generator[Batch, None, None]:
+    batches: Iterable[TextBatch], size: int | None, *, console: Console
+) -> Generator[TextBatch, None, None]:
     """Yields the batches of a corpus, and shows a progress bar while they are encoded, with the
     speed and the time left if `size`, the number of bytes, is known. If the output is not a
     terminal, prints one line instead."""

@@ -17,11 +17,13 @@ from headscope.training.console import say
 from headscope.training.fit import readable
 from headscope.training.flops import matrix_rate
 from headscope.training.memory import MFU
+from headscope.training.resume import ResumeCheckpoint
 from headscope.training.run_folder import shown
 
 
-def print_plan(run: Run) -> None:
-    """Prints the run folder, the text, the model and the training plan, before the first step."""
+def print_plan(run: Run, changes: list[str]) -> None:
+    """Prints the run folder, the text, the model and the training plan, before the first step. If
+    the run is resumed, also prints the step, and the `changes` of the configuration."""
     config, store = run.config, run.store
     write = partial(say, run.console)
     write(f"run         {shown(run.folder)}")
@@ -39,6 +41,8 @@ def print_plan(run: Run) -> None:
     write(f"validation  every {settings.val_every_steps:,} steps on {part_of_split(every)}{more}")
     if config.logger:
         write(f"watch       {tensorboard_command(run.folder)}")
+    if run.resume:
+        print_resume(run, run.resume, changes)
 
 
 def print_estimate(run: Run) -> None:
@@ -61,7 +65,7 @@ def print_estimate(run: Run) -> None:
     size = 512 if device.type == "cpu" else 4096
     with run.trainer.precision_plugin.forward_context():
         rate = matrix_rate(device, size=size, rounds=3)
-    steps = settings.max_steps - (run.resumed_step or 0)
+    steps = settings.max_steps - (run.resume.step if run.resume else 0)
     seconds = needed.seconds(steps, rate=rate, devices=run.processes.count)
     write(
         f"time        about {duration(seconds)} of training, at {MFU:.0%} "
@@ -145,26 +149,26 @@ def print_results(run: Run, summary: dict[str, Any]) -> None:
         write(f"  {tensorboard_command(run.folder)}")
 
 
-def print_resume(run: Run, changes: list[str]) -> None:
+def print_resume(run: Run, resume: ResumeCheckpoint, changes: list[str]) -> None:
     """Prints the step at which a resumed run continues, and the changed settings."""
     write = partial(say, run.console)
-    write(f"resuming    at step {run.resumed_step:,} of {run.config.trainer.max_steps:,}")
+    write(f"resuming    at step {resume.step:,} of {run.config.trainer.max_steps:,}")
     for change in changes:
         write(f"changed     {change}")
     if any(change.startswith("trainer.max_steps ") for change in changes):
         write("            the learning rate schedule now covers the new number of steps")
-    processes = run.resumed_processes
-    if processes is not None and processes != run.processes.count:
+    before = resume.stored.data["training"]
+    processes, threads = before["processes"], before["threads"]
+    if processes != run.processes.count:
         write(
             f"processes   {processes} before, {run.processes.count} now: the losses will differ in "
             "their last digits from those of an uninterrupted run, and with dropout a little more"
         )
-    before, now = run.resumed_threads, torch.get_num_threads()
-    on_cpu = run.trainer.strategy.root_device.type == "cpu"
-    if on_cpu and before is not None and before != now:
+    now = torch.get_num_threads()
+    if run.trainer.strategy.root_device.type == "cpu" and threads != now:
         write(
-            f"threads     {before} before, {now} now: the weights will differ in their last bits "
-            f"from those of an uninterrupted run; set OMP_NUM_THREADS={before} to avoid this"
+            f"threads     {threads} before, {now} now: the weights will differ in their last bits "
+            f"from those of an uninterrupted run; set OMP_NUM_THREADS={threads} to avoid this"
         )
 
 

@@ -1,25 +1,30 @@
-"""The Lightning module: training steps, validation steps and the logged scalars.
+"""What one optimizer step and one validation do, and what they log.
 
-Shapes: B batch, T tokens.
+`training_step` reads like the loop of a plain PyTorch trainer. Lightning calls it, moves batches to
+the device, and saves and restores checkpoints.
+
+Shapes: B batch, T tokens, V vocab_size.
 """
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.strategies import ParallelStrategy
 from torch import Tensor, nn
 
 from headscope.checkpoint.file import is_finite
 from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.loss import bits_per_byte
+from headscope.nn.precision import no_autocast
 from headscope.seeds import mixed_seed
 from headscope.training.callbacks.clock import timer_paused
-from headscope.training.compiling import compile_in_place
-from headscope.training.objective import Objective
+from headscope.training.objective import Objective, compile_in_place
+from headscope.training.optimizer import CombinedOptimizer
 from headscope.training.sharding import ShardedStrategy, gathered, own_part, shard, whole_copy
 
 Schedule = Callable[[int], float]
@@ -50,7 +55,7 @@ class LanguageModel(LightningModule):
         self,
         *,
         model: GPT,
-        optimizer: Callable[[nn.Module], torch.optim.Optimizer],
+        optimizer: Callable[[nn.Module], CombinedOptimizer],
         schedule: Schedule,
         byte_lengths: Tensor,
         text_per_token_byte: float,
@@ -65,6 +70,7 @@ class LanguageModel(LightningModule):
         contents: dict[str, Any],
     ) -> None:
         super().__init__()
+        self.automatic_optimization = False  # `training_step` calls the optimizer
         self.model = model
         self.objective = Objective(model, chunk_tokens=loss_chunk_tokens)
         self.make_optimizer = optimizer
@@ -81,7 +87,7 @@ class LanguageModel(LightningModule):
         self.contents = contents
         self.latest_loss: float | None = None
         self.loss_sum = torch.zeros(())
-        self.loss_count = 0
+        self.loss_count = 0  # batches in the sum
 
     def configure_model(self) -> None:
         if isinstance(self.trainer.strategy, ShardedStrategy):
@@ -118,6 +124,14 @@ class LanguageModel(LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         running = checkpoint["running_loss"]
         self.loss_sum, self.loss_count = torch.tensor(running["sum"]), running["count"]
+        # Lightning's counters follow from the step, which is one batch of the only epoch.
+        loops, step = self.trainer.fit_loop.state_dict(), checkpoint["global_step"]
+        for counter in ("total", "current"):
+            loops["epoch_progress"][counter] |= {"ready": 1, "started": 1}
+            for name in ("batch_progress", "manual_optimization.optim_step_progress"):
+                counts = loops[f"epoch_loop.{name}"][counter]
+                counts |= dict.fromkeys(counts, step)
+        checkpoint["loops"] = {"fit_loop": loops}
 
     # --- training ---
 
@@ -128,65 +142,65 @@ class LanguageModel(LightningModule):
             group.update(settings)
         self.loss_sum = self.loss_sum.to(self.device)
 
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        if self.compile_model:
-            self.compile_model = False
-            precision = self.trainer.precision_plugin.forward_context()
-            with timer_paused(self.trainer):
-                problem = compile_in_place(self.objective, batch, precision)
-            if problem:
-                self.warn(f"trainer.compile: not compiled ({problem})")
-        if batch_idx % self.trainer.accumulate_grad_batches == 0:
-            seed(self.device, mixed_seed(self.seed, self.global_step, self.global_rank))
-            factor = self.schedule(self.global_step)
-            for group, settings in zip(self._param_groups(), self.groups, strict=True):
-                group["lr"] = settings["lr"] * factor
-
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        loss = self.objective.loss(*batch)
-        self.loss_sum.add_(loss.detach())
-        self.loss_count += 1
-        return loss
-
-    def configure_gradient_clipping(
-        self,
-        optimizer: torch.optim.Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
-    ) -> None:
-        limit = self.gradient_clip or math.inf
-        self.grad_norm = gathered(nn.utils.clip_grad_norm_(self.model.parameters(), limit))
-
-    def optimizer_zero_grad(
-        self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer
-    ) -> None:
-        """Does nothing. Lightning calls this method only after the next forward pass. Until then,
-        the old gradients would add to the peak memory. `end_step` frees the gradients earlier."""
-
-    def end_step(self) -> None:
-        """Frees the gradients and logs the scalars of the optimizer step that just ended.
-
-        The callback `EndOfStep` calls this. `on_train_batch_end` of this module would be too late:
-        Lightning calls it after the callbacks, and one of the callbacks saves a checkpoint of this
-        step.
-        """
-        self.trainer.optimizers[0].zero_grad()
+    def training_step(self, batches: list[tuple[Tensor, Tensor]], index: int) -> Tensor:
+        """One optimizer step. Its gradient is the mean over `batches`, pairs of inputs and targets
+        (B, T), which are computed one after another to save memory. Returns the loss of the last
+        batch."""
+        optimizer: Any = self.optimizers()
+        precision = self.trainer.precision_plugin
+        seed(self.device, mixed_seed(self.seed, self.global_step, self.global_rank))
+        for group, settings in zip(self._param_groups(), self.groups, strict=True):
+            group["lr"] = settings["lr"] * self.schedule(self.global_step)
+        # Lightning turns autocast on for all of this method, but only the forward pass needs it.
+        with no_autocast(self.loss_sum):
+            if self.compile_model:
+                self.compile_objective(batches[0])
+            for number, batch in enumerate(batches):
+                with self.gradients_stay_here(number < len(batches) - 1):
+                    with precision.forward_context():
+                        loss = self.objective.loss(*batch)
+                    self.manual_backward(loss / len(batches))
+                self.loss_sum.add_(loss.detach())
+            parameters, limit = self.model.parameters(), self.gradient_clip or math.inf
+            grad_norm = gathered(nn.utils.clip_grad_norm_(parameters, limit))
+            optimizer.step()
+            optimizer.zero_grad()
+        self.loss_count += len(batches)
         if self.global_step % self.log_every_steps == 0 or self.global_step == 1:
-            loss_sum = self.trainer.strategy.reduce(self.loss_sum, reduce_op="mean")
-            loss = float(loss_sum) / self.loss_count
-            self.require_finite(loss, "training")
-            self.loss_sum.zero_()
-            self.loss_count = 0
-            self.latest_loss = loss
-            self.log_scalars(
-                {
-                    "train/loss": loss,
-                    # The last group uses optimizer.lr, even if other groups use
-                    # optimizer.matrix_lr.
-                    "train/lr": self._param_groups()[-1]["lr"],
-                    "train/grad_norm": float(self.grad_norm),
-                }
-            )
+            self.log_step(grad_norm)
+        return loss.detach()
+
+    def compile_objective(self, batch: tuple[Tensor, Tensor]) -> None:
+        self.compile_model = False
+        with timer_paused(self.trainer):
+            precision = self.trainer.precision_plugin.forward_context()
+            problem = compile_in_place(self.objective, batch, precision)
+        if problem:
+            self.warn(f"trainer.compile: not compiled ({problem})")
+
+    def gradients_stay_here(self, later: bool) -> AbstractContextManager[None]:
+        """Inside the `with` block, the processes do not exchange gradients, if they do so `later`
+        for all batches of the step."""
+        strategy = self.trainer.strategy
+        if later and isinstance(strategy, ParallelStrategy):
+            return strategy.block_backward_sync()
+        return nullcontext()
+
+    def log_step(self, grad_norm: Tensor) -> None:
+        """Logs the mean loss of all steps since the last logged step."""
+        loss_sum = self.trainer.strategy.reduce(self.loss_sum, reduce_op="mean")
+        self.latest_loss = float(loss_sum) / self.loss_count
+        self.require_finite(self.latest_loss, "training")
+        self.loss_sum.zero_()
+        self.loss_count = 0
+        self.log_scalars(
+            {
+                "train/loss": self.latest_loss,
+                # The last group uses optimizer.lr, even if other groups use optimizer.matrix_lr.
+                "train/lr": self._param_groups()[-1]["lr"],
+                "train/grad_norm": float(grad_norm),
+            }
+        )
 
     def mean_loss(self) -> float | None:
         """The mean training loss of the steps after the last logged step. Directly after a logged

@@ -8,11 +8,13 @@ The first process (rank 0) chooses the run folder, prints, and writes the files 
 """
 
 import ctypes
+import logging
 import os
 import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -24,7 +26,6 @@ from headscope.config.parse import short
 from headscope.config.training import TrainerConfig
 from headscope.data.machine import process_cores
 from headscope.errors import UserError, first_line
-from headscope.training.process import silence_libraries
 from headscope.training.run_folder import how_to_resume, is_run
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ PROCESSES_ON_ANY_CPU = 4
 """Up to this number, processes may share cores, so that a run with several devices can be tried on
 a small machine."""
 
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 CONNECTION_ERRORS = ("gloo", "Connection closed", "Connection reset", "NCCL", "TCPStore")
@@ -305,3 +307,45 @@ def report_lost_process(folder: Path) -> Iterator[None]:
         raise UserError(
             f"another process of this run has ended unexpectedly, so the run ends{more}"
         ) from error
+
+
+# --- settings of one process ---
+
+
+def prepare_process(*, keep_freed: bool = True) -> None:
+    """Lets glibc keep freed memory in this process. Does nothing without glibc.
+
+    By default, glibc returns large blocks of freed memory to the operating system and requests new
+    blocks later. This costs about a thousand page faults per training step on a CPU
+    (docs/performance.md). With `keep_freed`, glibc keeps all blocks below 32 MiB and up to 256 MiB
+    in a row. Without `keep_freed`, it returns every block of at least 128 KiB at once, so that a
+    process has little more memory than its tensors need.
+    """
+    if sys.platform != "linux":
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mmap_threshold = 32 << 20 if keep_freed else 128 << 10  # 32 MiB: the largest value allowed
+        mallopt(M_MMAP_THRESHOLD, mmap_threshold)
+        mallopt(M_TRIM_THRESHOLD, 8 * mmap_threshold)
+
+
+def silence_libraries() -> None:
+    """Hides messages of Lightning that do not help the user."""
+    # Hide messages about the hardware, the processes, the end of training, and other products.
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings(
+        # Lightning 2.6 itself causes this warning with torch 2.13. It is harmless.
+        "ignore",
+        message="`isinstance\\(treespec, LeafSpec\\)` is deprecated",
+    )
+    # torch 2.13 has a new name for this argument, which older versions do not know.
+    warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")
+    # Lightning's advice to use srun is also shown on machines where one process is what is wanted.
+    warnings.filterwarnings("ignore", message="The `srun` command is available")
+    # `LanguageModel` sums the validation losses of all processes itself.
+    warnings.filterwarnings("ignore", message="It is recommended to use `self.log\\(")
+    # Hide the advice to use more workers. A single process already produces batches faster than any
+    # GPU trains on them.
+    warnings.filterwarnings("ignore", message="The 'train_dataloader' does not have many workers")

@@ -1,20 +1,137 @@
-"""Creates the configuration of a resumed run: the configuration in the checkpoint, with the user's
-changes.
+"""Continues a run: finds its newest valid checkpoint, makes the configuration of the resumed run,
+and checks that the checkpoint fits the run.
 
-The configuration in the checkpoint is plain data, which is checked against the schemas.
+The content of a checkpoint is plain data from a file, so all of it is checked before it is used.
 """
 
-from collections.abc import Iterator
-from dataclasses import asdict, replace
+import math
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from headscope import checkpoint
+from lightning.pytorch import Trainer
+from torch import Tensor
+
+from headscope.checkpoint import Stored, read
+from headscope.checkpoint.file import is_finite
+from headscope.checkpoint.finding import without_checkpoint
 from headscope.config import parse
 from headscope.config.training import TrainConfig
 from headscope.data.store import TokenStore
 from headscope.errors import UserError
 from headscope.files import read_summary
-from headscope.training.recovery import ResumeCheckpoint
+from headscope.training.callbacks.clock import callbacks_of
+from headscope.training.optimizer import CombinedOptimizer
+from headscope.training.run_folder import CHECKPOINTS
+
+
+@dataclass(frozen=True)
+class ResumeCheckpoint:
+    """A checkpoint to resume from. If it is not last.safetensors, `notice` explains the reason to
+    the user."""
+
+    stored: Stored
+    notice: str | None = None
+
+    @property
+    def path(self) -> Path:
+        return self.stored.path
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder."""
+        return self.path.parent.parent
+
+    @property
+    def step(self) -> int:
+        return self.stored.step
+
+
+def newest_checkpoint(folder: Path) -> ResumeCheckpoint:
+    """The run's last.safetensors, or its best.safetensors if the former is damaged or missing.
+
+    Raises UserError if `folder` is not a run folder, or if the run cannot be resumed from either
+    checkpoint.
+    """
+    last, best = (folder / "checkpoints" / name for name in CHECKPOINTS)
+    if not last.exists() and not best.exists():
+        raise UserError(
+            f"resume={folder} {without_checkpoint(folder)}; give the folder of a run, such as "
+            "outputs/gpt_..."
+        )
+    try:
+        return ResumeCheckpoint(_resumable(last))
+    except UserError as error:
+        reason = str(error)
+    try:
+        stored = _resumable(best)
+    except UserError as error:
+        more = f"; {error}" if best.exists() else ""
+        raise UserError(f"resume={folder}: {reason}{more}") from error
+    lost = _lost_steps(folder, stored.step)
+    notice = f"{reason}. Continuing from {best} at step {stored.step:,}: {lost}"
+    return ResumeCheckpoint(stored, notice)
+
+
+def how_to_continue(folder: Path, rates: dict[str, float]) -> str:
+    """Advice for the user after training has diverged: a command that continues with half the
+    learning rates. `rates` maps the key of each learning rate to its current value.
+
+    If there is no valid checkpoint, the advice is to start again.
+    """
+    words = [f"{key}={rate / 2:g}" for key, rate in rates.items()]
+    try:
+        newest = newest_checkpoint(folder)
+    except UserError:
+        return "there is no checkpoint to continue from; start again, for example with " + " ".join(
+            words
+        )
+    command = shlex.join(["python", "scripts/train.py", f"resume={folder}", *words])
+    return f"to continue from the newest checkpoint, at step {newest.step:,}: {command}"
+
+
+def _resumable(path: Path) -> Stored:
+    """Opens a checkpoint and verifies all of it. Raises UserError if a run cannot be resumed from
+    this checkpoint."""
+    stored = read(path)
+    if not isinstance(stored.data.get("training"), dict):
+        raise UserError(
+            f"{path} cannot be resumed: it contains only weights, like a kept step, a copy without "
+            f"optimizer state or an imported model; start a new run with init_from={path}"
+        )
+    stored.weights()
+    stored.tensors("optimizer.")
+    return stored
+
+
+def _lost_steps(folder: Path, step: int) -> str:
+    """A message that says how many steps after `step` are lost. Because the newer checkpoint is
+    damaged, the last trained step is read from the run's TensorBoard log."""
+    last = max(_logged_steps(folder / "tensorboard"), default=None)
+    if last is None:
+        return "the number of lost steps is unknown, because the run has no TensorBoard log"
+    if last <= step:
+        return "the run's TensorBoard log has no later step"
+    return f"the run's TensorBoard log ends at step {last:,}; {last - step:,} steps are lost"
+
+
+def _logged_steps(folder: Path) -> Iterator[int]:
+    from google.protobuf.message import DecodeError
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    for file in folder.glob("events.out.tfevents.*"):
+        if file.is_file():  # not a pipe
+            try:
+                for event in EventFileLoader(str(file)).Load():
+                    if any(value.tag == "train/loss" for value in event.summary.value):
+                        yield event.step
+            except DecodeError:
+                continue  # the file is damaged here; the steps before this are valid
+
+
+# --- the configuration ---
 
 
 def resumed_config(
@@ -64,6 +181,19 @@ def with_batches_of(resume: ResumeCheckpoint, config: TrainConfig) -> TrainConfi
     return replace(config, trainer=replace(wanted, **batches))
 
 
+def check_same_config(resume: ResumeCheckpoint, config: TrainConfig) -> None:
+    """Raises UserError if the configuration in the checkpoint differs from `config`."""
+    before = asdict(resume.stored.config)
+    now = asdict(with_batches_of(resume, config))
+    keys = {*before, *now} - {"name"}  # `name` is only a part of the folder's name
+    changed = sorted(key for key in keys if before.get(key) != now.get(key))
+    if changed:
+        raise UserError(
+            f"{resume.folder} holds a run with other settings of {', '.join(changed)}: move that "
+            "folder away, or use another (train.py -m: hydra.sweep.dir=, compare.py: name=)"
+        )
+
+
 def check_unfinished(resume: ResumeCheckpoint, config: TrainConfig) -> None:
     """Raises UserError if the run has no steps left to train."""
     step = resume.step
@@ -97,8 +227,79 @@ def check_same_text(resume: ResumeCheckpoint, store: TokenStore) -> None:
         )
 
 
-def sources(config: TrainConfig) -> Iterator[str]:
-    """One line for each file, folder or dataset that the resumed run reads because the checkpoint's
-    configuration names it."""
-    yield from checkpoint.sources(config.data, "data")
-    yield from checkpoint.sources(config.tokenizer, "tokenizer")
+# --- the state of training ---
+
+
+def check_training_state(stored: Stored, trainer: Trainer, optimizer: CombinedOptimizer) -> None:
+    """Raises UserError if the training state of a checkpoint does not fit this run, to which
+    `trainer` and `optimizer` belong. Lightning restores the states of callbacks without checks: a
+    wrong type would raise an error far from its cause."""
+    try:
+        state = stored.data.get("training")
+        callbacks = {each.state_key: each.state_dict() for each in callbacks_of(trainer)}
+        saved = state.get("callbacks") if isinstance(state, dict) else None
+        if not isinstance(state, dict) or not isinstance(saved, dict):
+            raise Mismatch("training")
+        template = {
+            # A callback that this run has, but the run before did not have, starts from nothing.
+            "callbacks": {key: each for key, each in callbacks.items() if key in saved},
+            "running_loss": {"sum": 0.0, "count": 0},
+            "threads": 1,
+            "processes": 1,
+        }
+        check_structure(state, template, "training")
+        check_optimizer(stored.tensors("optimizer."), optimizer)
+    except Mismatch as error:
+        raise UserError(
+            f"{stored.path} cannot be resumed: its {error} does not fit this run; the file may be "
+            f"damaged (a new run can start from its weights with init_from={stored.path})"
+        ) from error
+
+
+class Mismatch(Exception):
+    """Raised if an entry of the checkpoint does not fit the run. The message of the error is the
+    key of this entry."""
+
+
+def check_structure(value: Any, template: Any, where: str) -> None:
+    """Raises Mismatch unless `value` has the keys, lengths and types of `template`.
+
+    Additional keys are allowed. A whole number must not be negative, a number must be finite. Where
+    the template is None, a number or None is allowed. `where` is the key of `value` in the
+    checkpoint, for the error message.
+    """
+    if isinstance(template, dict):
+        for key, part in template.items():
+            if not isinstance(value, dict) or key not in value:
+                raise Mismatch(f"{where}.{key}")
+            check_structure(value[key], part, f"{where}.{key}")
+    elif isinstance(template, list):
+        if not isinstance(value, list) or len(value) != len(template):
+            raise Mismatch(where)
+        for number, part in enumerate(template):
+            check_structure(value[number], part, f"{where}.{number}")
+    else:
+        kinds = {float: (int, float), type(None): (int, float, type(None))}
+        if type(value) not in kinds.get(type(template), (type(template),)):
+            raise Mismatch(where)
+        if type(value) is float and not math.isfinite(value):
+            raise Mismatch(where)
+        if type(template) is int and value < 0:
+            raise Mismatch(where)
+
+
+def check_optimizer(tensors: Mapping[str, Tensor], optimizer: CombinedOptimizer) -> None:
+    """Raises Mismatch unless `optimizer` can load `tensors`."""
+    if not tensors:
+        raise Mismatch("optimizer")
+    shapes = optimizer.state_shapes()
+    known = {name for each in shapes.values() for name in each}
+    for name in tensors.keys() - known:
+        raise Mismatch(f"optimizer.{name[:80]}")
+    for expected in shapes.values():
+        # A parameter without a gradient until now has no state.
+        if not expected.keys() & tensors.keys():
+            continue
+        for name, shape in expected.items():
+            if name not in tensors or tensors[name].shape != shape or not is_finite(tensors[name]):
+                raise Mismatch(f"optimizer.{name}")

@@ -8,18 +8,15 @@ from typing import Any
 import torch
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from headscope.config.training import TrainConfig
 from headscope.errors import UserError, first_line, ran_out_of_memory
 from headscope.files import write_atomically, write_summary
 from headscope.nn.precision import tf32
 from headscope.training.build import Run
 from headscope.training.callbacks.clock import callbacks_of, clock_of
 from headscope.training.callbacks.head_watch import HeadWatch
-from headscope.training.callbacks.writers import report_full_disk
+from headscope.training.callbacks.tensorboard_log import report_full_disk
 from headscope.training.console_output import print_final_validation
-from headscope.training.process import prepare_process
-from headscope.training.recovery import ResumeCheckpoint
-from headscope.training.resume import with_batches_of
+from headscope.training.processes import prepare_process
 from headscope.training.run_folder import how_to_resume, is_run
 from headscope.training.sharding import ShardedStrategy, consolidate
 
@@ -67,7 +64,7 @@ def _fit(run: Run) -> dict[str, Any]:
     run.trainer.fit(
         run.module,
         datamodule=run.data,
-        ckpt_path=run.resumed_from,
+        ckpt_path=run.resume.path if run.resume else None,
         weights_only=True,
     )
     clock = clock_of(run.trainer)
@@ -128,19 +125,6 @@ def _out_of_memory_message(run: Run, error: BaseException) -> str:
     if is_run(run.folder):
         line += f"; to continue from the last checkpoint: {how_to_resume(run.folder)}"
     return line
-
-
-def check_same_config(resume: ResumeCheckpoint, config: TrainConfig) -> None:
-    """Raises UserError if the configuration in the checkpoint differs from `config`."""
-    before = asdict(resume.stored.config)
-    now = asdict(with_batches_of(resume, config))
-    keys = {*before, *now} - {"name"}  # `name` is only a part of the folder's name
-    changed = sorted(key for key in keys if before.get(key) != now.get(key))
-    if changed:
-        raise UserError(
-            f"{resume.folder} holds a run with other settings of {', '.join(changed)}: move that "
-            "folder away, or use another (train.py -m: hydra.sweep.dir=, compare.py: name=)"
-        )
 
 
 def flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:

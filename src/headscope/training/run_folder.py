@@ -7,13 +7,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+from omegaconf import DictConfig, OmegaConf
 
+from headscope import stop
 from headscope.errors import UserError
 
 CHECKPOINTS = ("last.safetensors", "best.safetensors")
 OLD_CHECKPOINTS = ("last.ckpt", "best.ckpt")
 """Checkpoints of older versions. They cannot be opened, but their runs must not be overwritten."""
 
+CONFIGURATION = ".hydra"
 LOCK = ".lock"
 EVENT_FILE_SUFFIX = ".headscope"
 """TensorBoard event files with this suffix were written by headscope."""
@@ -111,10 +114,10 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def remove_unused(folder: Path, *, keep: bool) -> None:
-    """Removes the folder of a run that did not start, if the folder contains only Hydra's files. If
-    `keep` is true, removes only Hydra's files and not the folder."""
-    if folder.is_dir() and {entry.name for entry in folder.iterdir()} <= {".hydra", LOCK}:
-        shutil.rmtree(folder / ".hydra", ignore_errors=True)
+    """Removes the folder of a run that did not start: it contains nothing but its configuration. If
+    `keep` is true, the empty folder stays."""
+    if folder.is_dir() and {entry.name for entry in folder.iterdir()} <= {CONFIGURATION, LOCK}:
+        shutil.rmtree(folder / CONFIGURATION, ignore_errors=True)
         (folder / LOCK).unlink(missing_ok=True)
         if not keep:
             folder.rmdir()
@@ -122,9 +125,38 @@ def remove_unused(folder: Path, *, keep: bool) -> None:
 
 def clean_up(folder: Path, *, keep: bool) -> None:
     """Removes the partial files of a stopped run. If the run has no checkpoint, also removes its
-    event files and Hydra's files. Then removes the folder if it is empty, unless `keep` is true."""
+    event files and configuration. Then removes the folder if it is empty, unless `keep` is true."""
     remove_leftovers(folder)
     remove_unused(folder, keep=keep)
+
+
+@contextmanager
+def in_use(folder: Path, *, keep: bool, again: str) -> Iterator[None]:
+    """Inside the `with` block, `folder` is locked for this run. If a signal ends the process,
+    partial files are removed, and a message says with `again` how to continue. At the end, a folder
+    without files of a run is removed, unless `keep` is true.
+
+    Raises UserError if another process uses the folder, or if the run cannot write to it.
+    """
+
+    def on_stop() -> str | None:
+        clean_up(folder, keep=keep)
+        return f"To continue: {again}" if is_run(folder) else None
+
+    with locked(folder), stop.on_stop(on_stop):
+        check_writable(folder)
+        try:
+            yield
+        finally:
+            remove_unused(folder, keep=keep)
+
+
+def save_configuration(folder: Path, composed: DictConfig, words: list[str]) -> None:
+    """Writes the configuration of a run as Hydra does. Hydra itself would write before the folder
+    is locked."""
+    (folder / CONFIGURATION).mkdir(exist_ok=True)
+    OmegaConf.save(composed, folder / CONFIGURATION / "config.yaml")
+    OmegaConf.save(OmegaConf.create(words), folder / CONFIGURATION / "overrides.yaml")
 
 
 def how_to_resume(folder: Path) -> str:

@@ -10,7 +10,7 @@ from running import SMALL, Script
 
 import headscope
 from headscope import checkpoint
-from headscope.training.callbacks.step_saver import StepSaver
+from headscope.training.callbacks.step_callback import StepSaver
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from headscope import stop
 from headscope.stop import Interrupted
 from headscope.training.callbacks.clock import timer_paused
-from headscope.training.callbacks.writers import tensorboard_writers
+from headscope.training.callbacks.tensorboard_log import tensorboard_writers
 from headscope.training.checkpoint_io import copy_checkpoint
 from headscope.training.module import LanguageModel
 from headscope.training.run_folder import CHECKPOINTS
@@ -71,10 +71,8 @@ class CheckpointSaver(Callback):
             trainer.training = True
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *args: Any
     ) -> None:
-        if (batch_idx + 1) % trainer.accumulate_grad_batches:
-            return
         if self.deferred_signals is None:
             self.deferred_signals = ExitStack()
             self.deferred_signals.enter_context(stop.defer_stop(self.say))

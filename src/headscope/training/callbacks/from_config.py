@@ -14,8 +14,7 @@ from headscope.errors import UserError
 from headscope.training.callbacks.early_stopping import ResumableEarlyStopping
 from headscope.training.callbacks.head_watch import HeadWatch, ProbeText, WatchSteps
 from headscope.training.callbacks.samples import Samples
-from headscope.training.callbacks.step_callback import evenly_chosen, snapshot_steps
-from headscope.training.callbacks.step_saver import StepSaver
+from headscope.training.callbacks.step_callback import StepSaver, evenly_chosen, snapshot_steps
 from headscope.viewer.snapshot import tokens_within
 
 MEGABYTE = 10**6

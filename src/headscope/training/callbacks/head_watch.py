@@ -22,7 +22,12 @@ from headscope.analysis.tokens import TokenKinds
 from headscope.nn import GPT
 from headscope.nn.capture import attention_weights
 from headscope.training.callbacks.step_callback import StepCallback
-from headscope.training.callbacks.writers import tensorboard_writers
+from headscope.training.callbacks.tensorboard_log import (
+    add_image,
+    add_scalars,
+    add_snapshot,
+    tensorboard_writers,
+)
 from headscope.training.module import LanguageModel
 from headscope.viewer import SNAPSHOTS
 
@@ -167,12 +172,6 @@ class HeadWatch(StepCallback):
 
     def measure(self, model: GPT, step: int, writers: "Sequence[SummaryWriter]") -> None:
         """Measures `model` after `step` steps, and logs the results to `writers`."""
-        from headscope.training.callbacks.tensorboard_log import (  # needs tensorboard
-            add_image,
-            add_scalars,
-            add_snapshot,
-        )
-
         if self.repeats is None and text_length(model) >= MIN_LENGTH:
             self.repeats = repeat_probe(model, self.kinds, REPEATED_TEXTS)
         statistics = measure_heads(

@@ -6,7 +6,7 @@ from headscope.data.tokenizer import Tokenizer
 from headscope.generation import generate_text
 from headscope.nn import GPT
 from headscope.training.callbacks.clock import timer_paused
-from headscope.training.callbacks.writers import tensorboard_writers
+from headscope.training.callbacks.tensorboard_log import tensorboard_writers
 from headscope.training.module import LanguageModel
 
 

@@ -2,6 +2,8 @@
 
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -32,11 +34,8 @@ class StepCallback(Callback, ABC):
         if trainer.global_step == 0 and self.due(0):
             self._call(trainer, pl_module)
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        stepped = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
-        if stepped and self.due(trainer.global_step):
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
+        if self.due(trainer.global_step):
             self._call(trainer, pl_module)
 
     def _call(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -50,6 +49,27 @@ class StepCallback(Callback, ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.seconds = state["seconds"]
+
+
+class StepSaver(StepCallback):
+    """Saves the weights in `folder` after each step in `steps`, for example as
+    `step_000100.safetensors`.
+
+    These checkpoints can be used for sampling, for analysis and as `init_from`. A run cannot be
+    resumed from them, because they contain no optimizer state.
+    """
+
+    def __init__(self, *, folder: Path, steps: Sequence[int]) -> None:
+        self.folder = folder
+        self.steps = frozenset(steps)
+
+    def due(self, step: int) -> bool:
+        return step in self.steps
+
+    def on_due_step(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        trainer.save_checkpoint(
+            self.folder / f"step_{trainer.global_step:06}.safetensors", weights_only=True
+        )
 
 
 def spread_steps(number: int, max_steps: int) -> list[int]:

@@ -1,32 +1,82 @@
 """Writes directly to TensorBoard's event file, for cases in which Lightning's loggers lack a
 function or are slow.
 
-This module needs the package tensorboard, so it is imported only when something is written.
+The functions import the package tensorboard, because training without a logger does not need it.
 """
 
 import io
-from collections.abc import Mapping, Sequence
-from typing import Any
+import shutil
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from lightning.pytorch import Trainer
 from PIL import Image
-from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
-from torch.utils.tensorboard import SummaryWriter
 
-from headscope.tensorboard.snapshot_events import snapshot_summary
+from headscope.errors import UserError
+from headscope.files import FULL
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 
-def add_scalars(writer: SummaryWriter, values: Mapping[str, float], step: int) -> None:
+def tensorboard_writers(trainer: Trainer) -> "list[SummaryWriter]":
+    """The TensorBoard writers of a run, or an empty list if another process logs this run."""
+    if not trainer.is_global_zero or not trainer.loggers:
+        return []
+    from torch.utils.tensorboard import SummaryWriter
+
+    experiments = (getattr(logger, "experiment", None) for logger in trainer.loggers)
+    return [writer for writer in experiments if isinstance(writer, SummaryWriter)]
+
+
+@contextmanager
+def report_full_disk(folder: Path) -> Iterator[None]:
+    """Inside the `with` block, raises UserError if TensorBoard cannot write to `folder` because the
+    disk is full.
+
+    TensorBoard writes in a separate thread. When that thread fails, the next call of the writer
+    raises the same error in this thread, without the file's name. This context manager also hides
+    the traceback that the failed thread would print.
+    """
+    previous_hook = threading.excepthook
+
+    def hook(failed: threading.ExceptHookArgs) -> None:
+        if not type(failed.thread).__module__.startswith("tensorboard."):
+            previous_hook(failed)
+
+    threading.excepthook = hook
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno not in FULL:
+            raise
+        raise UserError(
+            f"{folder}: the TensorBoard log could not be written: {error.strerror}; "
+            f"{shutil.disk_usage(folder).free:,} bytes are free there"
+        ) from error
+    finally:
+        threading.excepthook = previous_hook
+
+
+def add_scalars(writer: "SummaryWriter", values: Mapping[str, float], step: int) -> None:
     """Logs all `values`, whose keys are the tags, in one record. This is ten times as fast as one
     record per value."""
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
     numbers = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
     _write(writer, Summary(value=numbers), step)
 
 
 def add_image(
-    writer: SummaryWriter, tag: str, image: Image.Image, step: int, *, description: str
+    writer: "SummaryWriter", tag: str, image: Image.Image, step: int, *, description: str
 ) -> None:
     """Logs an image in its own pixel format. `SummaryWriter.add_image` would convert it to RGB.
     TensorBoard shows the description next to the tag."""
+    from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+
     png = io.BytesIO()
     image.save(png, format="PNG", compress_level=3)  # level 6 takes three times as long
     encoded = Summary.Image(
@@ -42,11 +92,13 @@ def add_image(
     _write(writer, Summary(value=[Summary.Value(tag=tag, image=encoded, metadata=metadata)]), step)
 
 
-def add_snapshot(writer: SummaryWriter, tag: str, parts: Sequence[bytes], step: int) -> None:
+def add_snapshot(writer: "SummaryWriter", tag: str, parts: Sequence[bytes], step: int) -> None:
     """Logs the parts of a snapshot for TensorBoard's tab Attention. `tag` names the text."""
+    from headscope.tensorboard.snapshot_events import snapshot_summary
+
     _write(writer, snapshot_summary(tag, parts), step)
 
 
-def _write(writer: SummaryWriter, summary: Summary, step: int) -> None:
+def _write(writer: "SummaryWriter", summary: Any, step: int) -> None:
     file_writer: Any = writer.file_writer  # typed as None, but it is None only after closing
     file_writer.add_summary(summary, step)

@@ -1,0 +1,251 @@
+"""What scripts/train.py does: the arguments for Hydra, the configuration of the run, and the run.
+
+Hydra composes a resumed run from the user's arguments and the names of the run's choices, such as
+`optimizer=muon`. Nothing else from the checkpoint goes through Hydra, because a checkpoint may come
+from an untrusted source.
+"""
+
+import re
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from headscope import stop
+from headscope.cli import words
+from headscope.cli.command_line import run_folder as chosen_folder
+from headscope.cli.words import MULTIRUN, quote, value_of
+from headscope.errors import UserError
+from headscope.terminal import printable
+from headscope.training import processes, run_folder
+
+if TYPE_CHECKING:
+    from headscope.config.training import TrainConfig
+    from headscope.training.resume import ResumeCheckpoint
+
+FIXED = (
+    *("model", "tokenizer", "data", "seed", "init_from", "experiment", "name"),
+    *("trainer.batch_size", "trainer.accumulate", "trainer.val_every_steps"),
+)
+"""Keys and groups that cannot change when a run is resumed."""
+
+FIXED_CHOICES = ("optimizer",)
+"""Groups whose choice cannot change, because the checkpoint contains the state of this choice. The
+keys of the choice can change, such as `optimizer.lr`."""
+
+CHOICES_FROM_RUN = ("optimizer", "schedule")
+"""Groups for which Hydra gets the choice of the resumed run, because each choice has different
+keys."""
+
+
+# --- before Hydra composes the configuration ---
+
+
+def arguments(typed: list[str], quoted: list[str]) -> list[str]:
+    """The arguments for Hydra, given those of the user as typed and as quoted for Hydra.
+
+    Raises UserError if there is nothing to resume, if an argument changes a key that must stay the
+    same, or if `hydra.run.dir=` names a folder that already holds a run.
+    """
+    words.check_name(typed)
+    resumed, weights = value_of(typed, "resume"), value_of(typed, "init_from")
+    folder = value_of(typed, "hydra.run.dir")
+    if resumed is not None:
+        if folder is not None or MULTIRUN & set(typed):
+            extra = "-m" if folder is None else "hydra.run.dir="
+            raise UserError(
+                f"resume={resumed} continues one run in its own folder: leave out {extra}"
+            )
+        return resume_arguments(resumed, quoted)
+    if weights is not None:
+        check_same_tokenizer(weights, [*words.tokenizer_of_experiment(typed), *typed])
+    if folder and run_folder.is_run(Path(folder)):
+        raise already_a_run(folder)
+    return quoted
+
+
+def already_a_run(folder: str | Path) -> UserError:
+    return UserError(
+        f"hydra.run.dir={folder} already holds a run: continue it with resume={folder}, or name "
+        "another folder"
+    )
+
+
+def resume_arguments(folder: str, quoted: list[str]) -> list[str]:
+    """The user's arguments, the choices of the resumed run, and its folder as `hydra.run.dir`."""
+    from headscope.training.resume import newest_checkpoint
+
+    config = newest_checkpoint(Path(folder)).stored.config
+    given = [argument for argument in quoted if not argument.startswith("resume=")]
+    for argument in given:
+        key = key_of(argument)
+        fixed = [name for name in FIXED if key == name or key.startswith(f"{name}.")]
+        fixed += [name for name in FIXED_CHOICES if key == name]
+        if fixed:
+            raise UserError(
+                f"{argument}: {fixed[0]} cannot change in a resumed run; to change it, start a new "
+                f"run from these weights with init_from={folder}"
+            )
+    is_override = ["=" in word or word[:1] == "~" for word in given]
+    first = is_override.index(True) if True in is_override else len(given)
+    return [
+        *given[:first],  # flags
+        *choices_from_run(config, {key_of(argument) for argument in given}),
+        f"resume={quote(folder)}",
+        *given[first:],
+        f"hydra.run.dir={quote(folder)}",
+    ]
+
+
+def choices_from_run(config: "TrainConfig", changed: set[str]) -> list[str]:
+    """The choices of the resumed run, as arguments such as `schedule=linear`, for each group in
+    `CHOICES_FROM_RUN` that the user does not change. They are names from `SCHEMAS`, even if the
+    configuration was manipulated."""
+    from headscope.config import SCHEMAS
+
+    return [
+        f"{group}={name}"
+        for group in CHOICES_FROM_RUN
+        if group not in changed
+        for name, schema in SCHEMAS[group].items()
+        if type(getattr(config, group)) is schema
+    ]
+
+
+def changed_keys(composed: Sequence[str]) -> list[str]:
+    """The keys that the user changes in a resumed run. `composed` are the arguments from
+    `resume_arguments`, where the user's own arguments come after `resume=`."""
+    first = next(index for index, word in enumerate(composed) if word.startswith("resume="))
+    return [key_of(word) for word in composed[first + 1 :]]
+
+
+def key_of(argument: str) -> str:
+    """The key of an argument `key=value`. The slashes in the name of a group become dots."""
+    return argument.partition("=")[0].lstrip("+~").replace("/", ".")
+
+
+def check_same_tokenizer(given: str, typed: Sequence[str]) -> None:
+    """Raises UserError if the command line selects another tokenizer than that of the checkpoint
+    `init_from=given`, whose weights can only be used with their own."""
+    split = [word.lstrip("+").partition("=") for word in typed]
+    selected = {key: value for key, _, value in split if re.fullmatch(r"tokenizer(\.\w+)?", key)}
+    if not selected:
+        return
+    from headscope import checkpoint
+
+    stored = checkpoint.read(checkpoint.find(given, key="init_from")).config.tokenizer
+    name = stored._target_.rpartition(".")[2]
+    for key, value in selected.items():
+        stored_value = name if key == "tokenizer" else getattr(stored, key.partition(".")[2], None)
+        if value != str(stored_value):
+            raise UserError(
+                f"{key}={value}: the weights of init_from={given} need their own tokenizer, "
+                f"{key}={stored_value}; leave {key}= out"
+            )
+
+
+# --- the configuration of the run ---
+
+
+def configuration(composed: DictConfig) -> "tuple[TrainConfig, ResumeCheckpoint | None, list[str]]":
+    """The configuration of the run, the checkpoint that it resumes from, and one line for each
+    setting that the user changes in a resumed run."""
+    from headscope import checkpoint
+    from headscope.config import from_hydra
+    from headscope.config.training import TrainConfig
+    from headscope.training.resume import newest_checkpoint, resumed_config
+
+    typed = list(HydraConfig.get().overrides.task)
+    if composed.resume is None:
+        return with_trained_model(from_hydra(TrainConfig, composed), typed), None, []
+    plain: Any = OmegaConf.to_container(composed, resolve=True)
+    resume = newest_checkpoint(Path(composed.resume))
+    config, changes = resumed_config(plain, resume, changed_keys(typed))
+    if processes.rank() == 0:
+        for group in ("data", "tokenizer"):
+            for line in checkpoint.sources(getattr(config, group), group):
+                print(printable(line), file=sys.stderr)
+    return config, resume, changes
+
+
+def with_trained_model(config: "TrainConfig", typed: Sequence[str]) -> "TrainConfig":
+    """`config` with the model settings of the checkpoint that `config.init_from` selects, so that
+    nobody has to repeat them.
+
+    A key in `typed`, such as `model.dropout=0.1`, keeps the value that it has in `config`. If the
+    arguments choose a part of the model, such as `model/norm=rms` or `model=gpt2`, they describe
+    the whole model, and `config` is returned unchanged. It is also unchanged without `init_from`.
+    """
+    from headscope import checkpoint
+    from headscope.config import parse
+    from headscope.config.model import ModelConfig
+    from headscope.training.resume import set_at, value_at
+
+    keys = [word.partition("=")[0].lstrip("+~") for word in typed]
+    if config.init_from is None or any(key.split("/")[0] == "model" for key in keys):
+        return config
+    stored = checkpoint.read(checkpoint.find(config.init_from, key="init_from"))
+    model, given = asdict(stored.config.model), asdict(config.model)
+    for key in keys:
+        group, _, rest = key.partition(".")
+        if group == "model":
+            set_at(model, rest, value_at(given, rest))
+    return replace(config, model=parse(ModelConfig, model, "model"))
+
+
+# --- the run ---
+
+
+def train(composed: DictConfig) -> float:
+    """Trains a model as the configuration `composed` says. Returns the final validation loss."""
+    hydra = HydraConfig.get()
+    sweep = hydra.mode == RunMode.MULTIRUN
+    named = any("run.dir=" in word for word in hydra.overrides.hydra)
+    folder = chosen_folder() if composed.resume is None else Path(composed.resume)
+    again = "the same command" if sweep else run_folder.how_to_resume(folder)
+    in_use = run_folder.in_use(folder, keep=named, again=again)
+    with processes.report_lost_process(folder), nullcontext() if processes.rank() else in_use:
+        # These imports are slow, and --help and errors in the command line do not need them.
+        from rich.console import Console
+
+        from headscope.files import read_summary
+        from headscope.training import console_output
+        from headscope.training.build import build
+        from headscope.training.resume import check_same_config, newest_checkpoint
+        from headscope.training.run import fit
+
+        console = Console(quiet=processes.rank() > 0)
+        say = partial(console.print, soft_wrap=True, markup=False, highlight=False)
+        config, resume, changes = configuration(composed)
+        connected = processes.connect(config.trainer, sweep=sweep)
+        folder = connected.from_first(folder)
+        if resume is None and run_folder.is_run(folder):
+            resume = newest_checkpoint(folder)
+            if not sweep:
+                raise already_a_run(folder)
+            check_same_config(resume, config)
+            if summary := read_summary(folder):
+                say(f"{run_folder.shown(folder)} is already finished")
+                return summary["val_loss"]
+        run = build(config, folder=folder, console=console, resume=resume, processes=connected)
+        if connected.is_first:
+            run_folder.remove_leftovers(folder)
+            if resume is None:
+                run_folder.save_configuration(folder, composed, list(hydra.overrides.task))
+        console_output.print_plan(run, changes)
+        try:
+            summary = fit(run)
+        except stop.Interrupted:
+            say(f"Saved at step {run.trainer.global_step:,}. To continue: {again}")
+            if not connected.is_first:
+                sys.exit(0)  # the exit code of the run is that of the first process
+            raise
+        console_output.print_results(run, summary)
+        return summary["val_loss"]
