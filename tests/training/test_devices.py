@@ -10,7 +10,7 @@ import torch
 from running import SMALL, Script
 
 from headscope.nn.precision import supports_bf16, tf32
-from headscope.training import compiling, module
+from headscope.training import module
 from headscope.training.callbacks.clock import clock_of
 
 SHORT = [*SMALL, "trainer.max_steps=6", "trainer.val_every_steps=2", "hydra.run.dir=outputs/run"]
@@ -33,8 +33,8 @@ def test_compilation_is_not_training_time_and_happens_once(
     script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch, compiled: None, chunk: str
 ) -> None:
     """Validation, samples and pictures of heads do not compile the training step again."""
-    compile_in_place, frames = compiling.compile_in_place, torch._dynamo.utils.counters["frames"]
-    batch_start = module.LanguageModel.on_train_batch_start
+    compile_in_place, frames = module.compile_in_place, torch._dynamo.utils.counters["frames"]
+    compile_objective = module.LanguageModel.compile_objective
     compiled_frames, training_seconds = [], []
 
     def compile_slowly(*args: object) -> str | None:
@@ -43,15 +43,15 @@ def test_compilation_is_not_training_time_and_happens_once(
         compiled_frames.append(frames["total"])
         return problem
 
-    def timed_batch_start(self: module.LanguageModel, *args: object) -> None:
+    def timed(self: module.LanguageModel, *args: object) -> None:
         clock = clock_of(self.trainer)
         before = clock.seconds()
-        batch_start(self, *args)  # type: ignore[arg-type]
+        compile_objective(self, *args)  # type: ignore[arg-type]
         training_seconds.append(clock.seconds() - before)
         assert clock.running_since is not None
 
     monkeypatch.setattr(module, "compile_in_place", compile_slowly)
-    monkeypatch.setattr(module.LanguageModel, "on_train_batch_start", timed_batch_start)
+    monkeypatch.setattr(module.LanguageModel, "compile_objective", timed)
     words = [f"data.path={speeches}", "trainer.compile=true", f"trainer.loss_chunk_tokens={chunk}"]
     said = script("train", *SHORT, *words)
     assert (said.code, said.err) == (0, "")
@@ -134,7 +134,7 @@ def test_on_a_gpu_a_compiled_run_and_evaluation_report_the_same_loss(
 def test_on_a_gpu_compiling_is_not_training_and_happens_once(
     script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compile_in_place, frames = compiling.compile_in_place, torch._dynamo.utils.counters["frames"]
+    compile_in_place, frames = module.compile_in_place, torch._dynamo.utils.counters["frames"]
     torch._dynamo.reset()
     seconds, after_first = [], []
 

@@ -16,7 +16,6 @@ from headscope import checkpoint
 from headscope.errors import UserError
 from headscope.files import read_summary, write_summary
 from headscope.training.module import LanguageModel
-from headscope.training.objective import Objective
 from headscope.training.resume import (
     how_to_continue,
     newest_checkpoint,
@@ -203,21 +202,22 @@ def test_diverged_training_prints_a_command_that_continues(
     words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=8", "trainer.val_every_steps=4"]
     words += ["trainer.val_batch_size=256", "callbacks.heads.every_steps=0"]
     words += ["trainer.log_every_steps=1"]
-    steps_left = 1
-    own_loss = Objective.loss
+    spoil_at = 1
+    step = LanguageModel.training_step
 
-    def spoiled(self, *batch):
-        nonlocal steps_left
-        steps_left -= 1
-        return own_loss(self, *batch) * (torch.nan if steps_left == -1 else 1.0)
+    def spoiled(self, batches, index):
+        if self.global_step == spoil_at:
+            with torch.no_grad():
+                self.model.embedding.weight.fill_(torch.nan)
+        return step(self, batches, index)
 
-    monkeypatch.setattr(Objective, "loss", spoiled)
+    monkeypatch.setattr(LanguageModel, "training_step", spoiled)
     said = script("train", *words, "hydra.run.dir=outputs/first")
     assert said.code == 1
     assert "loss is nan" in said.err
     assert "there is no checkpoint to continue from" in said.err
     assert not list(Path("outputs/first").rglob("*.safetensors"))
-    steps_left = 5
+    spoil_at = 5
     said = script("train", *words, "hydra.run.dir=outputs/later")
     assert said.code == 1
     assert said.err.count("\n") == 1
