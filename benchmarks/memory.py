@@ -92,7 +92,8 @@ def measure_run(plan: RunPlan) -> Figures:
     if plan.on_gpu:
         torch.cuda.reset_peak_memory_stats()
     else:
-        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # resets VmHWM
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # resets VmHWM; ru_maxrss starts
+        # at the value of the parent process
     before = peak_mib(plan)
     estimated, milliseconds = train(plan)
     peak = peak_mib(plan) - before

@@ -3,10 +3,8 @@
 from dataclasses import dataclass, make_dataclass
 from typing import Any
 
-from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING
-
-from headscope.config.scripts import MoreThanTrainConfig
+from headscope.config.parse import Choice
+from headscope.config.training import TrainConfig
 
 
 @dataclass
@@ -14,10 +12,10 @@ class SuiteConfig:
     pass
 
 
-@dataclass
-class BenchmarkConfig(MoreThanTrainConfig):
-    suite: SuiteConfig = MISSING
-    output: str = MISSING
+@dataclass(kw_only=True)
+class BenchmarkConfig(TrainConfig):
+    suite: SuiteConfig
+    output: str
 
 
 def keys(**types: Any) -> type[SuiteConfig]:
@@ -38,19 +36,11 @@ SUITES: dict[str, type[SuiteConfig]] = {
         every_steps=int,
         max_steps=int | None,
     ),
-    "sampling": keys(rounds=int, device=str, small=SAMPLED, large=SAMPLED),
-    "attention": keys(rounds=int, shapes=list[list[int]], batch_size=int, device=str),
+    "sampling": keys(rounds=int, device=Choice, small=SAMPLED, large=SAMPLED),
+    "attention": keys(rounds=int, shapes=list[list[int]], batch_size=int, device=Choice),
     "encoding": keys(rounds=int, megabytes=list[int]),
     "memory": keys(rounds=int, peers=bool, changes=list[str]),
     "watching": keys(rounds=int),
     "viewer": keys(rounds=int, steps=int, shapes=list[list[int]]),
 }
 """The suites, by the name of their module and of their file in conf/suite/."""
-
-
-def register() -> None:
-    """Registers the schemas in Hydra, in addition to those of headscope."""
-    store = ConfigStore.instance()
-    store.store(group="schema/script", name="benchmark", node=BenchmarkConfig)
-    for name, schema in SUITES.items():
-        store.store(group="schema/suite", name=name, node=schema)

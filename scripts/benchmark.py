@@ -27,7 +27,8 @@ def benchmark(composed: DictConfig) -> None:
 
     from benchmarks.runner import Request, run_suite
 
-    words = [word for word in hydra.overrides.task if not word.startswith("output=")]
+    words = [word.lstrip("+") for word in hydra.overrides.task]
+    words = [word for word in words if not word.startswith("output=")]
     request = Request(
         run=run,
         suite=suite,
@@ -47,8 +48,7 @@ def composed_as(schema: type, root: str, words: list[str], key: str | None = Non
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the folder benchmarks/
-    from benchmarks.schemas import register
+    from benchmarks.schemas import BenchmarkConfig
 
-    register()
     with stop_on_signal(until_end=True):
-        command_line.run(benchmark, "benchmark")
+        command_line.run(benchmark, "benchmark", schema=BenchmarkConfig)

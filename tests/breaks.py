@@ -39,24 +39,24 @@ WAYS = "conversion/test_classes.py::test_logits_both_ways"
 FOLDERS = "conversion/test_folder.py::test_every_class_tied_and_untied"
 
 BREAKS = [
-    # --- nn/attention ---
+    # --- attention ---
     Break(
         name="the causal mask lets a query see one token more",
-        file="nn/attention/multi_head.py",
+        file="nn/attention.py",
         old="dtype=torch.bool).tril()",
         new="dtype=torch.bool).tril(1)",
         test=SIGHT,
     ),
     Break(
         name="the causal mask hides a token from itself",
-        file="nn/attention/multi_head.py",
+        file="nn/attention.py",
         old="dtype=torch.bool).tril()",
         new="dtype=torch.bool).tril(-1)",
         test=SIGHT,
     ),
     Break(
         name="fewer queries than keys take the first rows of the mask",
-        file="nn/attention/multi_head.py",
+        file="nn/attention.py",
         old="self.mask[keys - queries : keys, :keys]",
         new="self.mask[:queries, :keys]",
         test="nn/attention/test_sight.py"
@@ -64,30 +64,30 @@ BREAKS = [
     ),
     Break(
         name="the mask is stored in checkpoints",
-        file="nn/attention/multi_head.py",
+        file="nn/attention.py",
         old="mask if causal else None, persistent=False",
         new="mask if causal else None",
-        test="nn/attention/test_sizes.py::test_a_state_dict_holds_parameters_alone",
+        test="nn/test_gpt_of_every_pair.py::test_a_state_dict_holds_parameters_alone",
     ),
     Break(
         name="qk_norm forgets the keys",
-        file="nn/attention/multi_head.py",
+        file="nn/attention.py",
         old="return self.q_norm(q), self.k_norm(k), v",
         new="return self.q_norm(q), k, v",
-        test="nn/attention/test_scores.py"
+        test="nn/attention/test_paths.py"
         "::test_qk_norm_makes_scores_blind_to_the_size_of_queries_and_of_keys",
     ),
     Break(
         name="stacked heads all use the mask of the first",
-        file="nn/attention/stacked.py",
+        file="nn/attention_variants.py",
         old="slice_head(mask, 1, head)",
         new="slice_head(mask, 1, 0)",
-        test="nn/attention/test_masks.py"
+        test="nn/attention/test_sight.py"
         "::test_weights_under_a_mask_are_those_without_it_shared_among_what_it_shows",
     ),
     Break(
         name="key heads are repeated in turn, not group by group",
-        file="nn/attention/dot_product.py",
+        file="nn/dot_product.py",
         old="x.repeat_interleave(heads // x.size(1), dim=1)",
         new="x.repeat(1, heads // x.size(1), 1, 1)",
         test="nn/attention/test_dot_product.py"
@@ -95,15 +95,15 @@ BREAKS = [
     ),
     Break(
         name="a fully masked query keeps what it looked at instead",
-        file="nn/attention/dot_product.py",
+        file="nn/dot_product.py",
         old="outputs if fully_masked is None else outputs.masked_fill(fully_masked, 0.0)",
         new="outputs",
-        test="nn/attention/test_masks.py"
+        test="nn/attention/test_sight.py"
         "::test_a_query_that_may_look_nowhere_gets_zeros_and_disturbs_no_other",
     ),
     Break(
         name="the fused path forgets scale",
-        file="nn/attention/dot_product.py",
+        file="nn/dot_product.py",
         old="        scale=scale,\n        enable_gqa",
         new="        enable_gqa",
         test="nn/attention/test_dot_product.py"
@@ -111,17 +111,17 @@ BREAKS = [
     ),
     Break(
         name="weights are returned after dropout",
-        file="nn/attention/dot_product.py",
+        file="nn/dot_product.py",
         old="    with no_autocast(v):\n",
         new="    weights = F.dropout(weights, dropout)\n    with no_autocast(v):\n",
         test="nn/attention/test_paths.py::test_weights_are_those_before_dropout",
     ),
     Break(
         name="skipping blocks forgets the causal mask",
-        file="nn/attention/blocks.py",
+        file="nn/block_sparse.py",
         old="mask if causal is None else causal & mask",
         new="mask",
-        test="nn/attention/test_blocks.py::test_it_computes_what_the_explicit_path_computes",
+        test="nn/attention/test_dot_product.py::test_it_computes_what_the_explicit_path_computes",
     ),
     # --- documents ---
     Break(
@@ -192,10 +192,10 @@ BREAKS = [
     ),
     Break(
         name="angles are computed in float32",
-        file="nn/position/absolute.py",
+        file="nn/position/base.py",
         old="position * torch.exp(even_dimension * ",
         new="position.float() * torch.exp(even_dimension.float() * ",
-        test="nn/position/test_sinusoidal.py::test_the_table_is_exact_far_from_its_beginning",
+        test="nn/position/test_absolute.py::test_the_table_is_exact_far_from_its_beginning",
     ),
     Break(
         name="ALiBi takes the other half of the slopes for the larger power",

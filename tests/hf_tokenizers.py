@@ -3,15 +3,9 @@
 import json
 from pathlib import Path
 
-from tokenizers import (
-    Regex,
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    trainers,
-)
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from headscope.data.tokenizers_tokenizer import TokenizersTokenizer
 
 CHINESE = "今天天气很好，我们去公园。学习注意力机制，多头注意力。"
 TEXT = [
@@ -41,15 +35,12 @@ def word_piece() -> Tokenizer:
 def unigram() -> Tokenizer:
     """As SentencePiece's."""
     made = Tokenizer(models.Unigram())
-    made.normalizer = normalizers.Sequence(
-        [normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")]
-    )
+    spaces = normalizers.Replace(Regex(" {2,}"), " ")
+    made.normalizer = normalizers.Sequence([normalizers.NFKC(), spaces])
     made.pre_tokenizer = pre_tokenizers.Metaspace()
     made.decoder = decoders.Metaspace()
-    special = ["<unk>", "<s>", "</s>"]
-    trainer = trainers.UnigramTrainer(
-        vocab_size=200, special_tokens=special, unk_token="<unk>", show_progress=False
-    )
+    special = {"special_tokens": ["<unk>", "<s>", "</s>"], "unk_token": "<unk>"}
+    trainer = trainers.UnigramTrainer(vocab_size=200, show_progress=False, **special)
     made.train_from_iterator(TEXT, trainer)
     return made
 
@@ -57,73 +48,36 @@ def unigram() -> Tokenizer:
 def llama3() -> Tokenizer:
     """A byte-level BPE with the pattern of Llama 3, and its special tokens first."""
     made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(LLAMA3), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    split = pre_tokenizers.Split(Regex(LLAMA3), "isolated")
+    symbols = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.pre_tokenizer = pre_tokenizers.Sequence([split, symbols])
     made.decoder = decoders.ByteLevel()
-    _train_bpe(made, ["<|begin_of_text|>", "<|end_of_text|>"])
+    trainer = trainers.BpeTrainer(
+        vocab_size=320,
+        special_tokens=["<|begin_of_text|>", "<|end_of_text|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(TEXT, trainer)
     return made
 
 
 def llama2() -> Tokenizer:
     """A BPE whose unknown characters become bytes."""
     made = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
-    made.normalizer = normalizers.Sequence(
-        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-    )
-    made.decoder = decoders.Sequence(
-        [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
-    )
-    fallback = [f"<0x{value:02X}>" for value in range(256)]
-    trainer = trainers.BpeTrainer(
-        vocab_size=400, special_tokens=["<unk>", "<s>", "</s>", *fallback], show_progress=False
-    )
+    marks = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    made.normalizer = normalizers.Sequence(marks)
+    decode = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    made.decoder = decoders.Sequence([*decode, decoders.Strip(" ", 1, 0)])
+    special = ["<unk>", "<s>", "</s>", *(f"<0x{value:02X}>" for value in range(256))]
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=special, show_progress=False)
     made.train_from_iterator([text.replace(" ", "▁") for text in TEXT], trainer)
     content = json.loads(made.to_str())
     content["added_tokens"] = content["added_tokens"][:3]  # the bytes are plain tokens
     return Tokenizer.from_str(json.dumps(content))
 
 
-def gpt2_like() -> Tokenizer:
-    """A byte-level BPE with GPT-2's pattern."""
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=320,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    made.train_from_iterator(TEXT, trainer)
-    made.add_special_tokens(["<|endoftext|>"])
-    return made
-
-
-def _train_bpe(made: Tokenizer, special: list[str]) -> None:
-    trainer = trainers.BpeTrainer(
-        vocab_size=320,
-        special_tokens=special,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    made.train_from_iterator(TEXT, trainer)
-
-
-END = {
-    "word_piece": "[SEP]",
-    "unigram": "</s>",
-    "llama3": "<|end_of_text|>",
-    "llama2": "</s>",
-    "gpt2_like": "<|endoftext|>",
-}
+END = {"word_piece": "[SEP]", "unigram": "</s>", "llama3": "<|end_of_text|>", "llama2": "</s>"}
 """The end-of-text token of each tokenizer."""
 
 
@@ -131,10 +85,17 @@ def make(name: str) -> Tokenizer:
     return globals()[name]()
 
 
-def write_folder(folder: Path, made: Tokenizer, end: str) -> Path:
-    """The folder of a model, as transformers writes it, without the model."""
+def imported(name: str) -> TokenizersTokenizer:
+    """The tokenizer as headscope imports it."""
+    made = make(name)
+    return TokenizersTokenizer(made.to_str(), end_of_text=made.token_to_id(END[name]))
+
+
+def write_folder(folder: Path, name: str, **config: object) -> Path:
+    """The folder of a model with the tokenizer `name`, as transformers writes it, without the
+    model. `config` is for tokenizer_config.json."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "tokenizer.json").write_text(made.to_str(), encoding="utf-8")
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end}
+    (folder / "tokenizer.json").write_text(make(name).to_str(), encoding="utf-8")
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END[name]} | config
     (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     return folder

@@ -2,9 +2,8 @@
 
 import torch
 from small_gpt import make_gpt
-from torch import Tensor
 
-from headscope.nn import GPT, NoPosition, multi_head
+from headscope.nn import GPT, Learned, multi_head
 
 LENGTH, VOCAB = 24, 60
 
@@ -16,8 +15,7 @@ def induction_circuit(heads: int = 1) -> GPT:
 
     The residual stream holds three parts: the token (V), the token before (V), the position (T).
     """
-    length = LENGTH
-    width = 2 * VOCAB + length
+    length, width = LENGTH, 2 * VOCAB + LENGTH
     model = make_gpt(
         vocab_size=VOCAB,
         block_size=length,
@@ -25,7 +23,7 @@ def induction_circuit(heads: int = 1) -> GPT:
         layers=2,
         heads=heads,
         attention=lambda **options: multi_head(scale=1.0, **options),
-        position=Places,
+        position=Learned,
     )
     with torch.no_grad():
         for parameter in model.parameters():
@@ -33,11 +31,8 @@ def induction_circuit(heads: int = 1) -> GPT:
         model.embedding.weight[:, :VOCAB] = torch.eye(VOCAB)
         for block in model.blocks:
             block.attention_norm = torch.nn.Identity()
-        token, before, place = (
-            slice(0, VOCAB),
-            slice(VOCAB, 2 * VOCAB),
-            slice(2 * VOCAB, width),
-        )
+        token, before, place = slice(VOCAB), slice(VOCAB, 2 * VOCAB), slice(2 * VOCAB, width)
+        model.position.table.weight[:, place] = torch.eye(length)
         # Layer 0: the query is the place before, the key the place; the value is the token.
         query, key, value = model.blocks[0].attention.qkv.weight.chunk(3)
         query[:length, place] = 100 * torch.eye(length).roll(1, dims=1)
@@ -49,13 +44,3 @@ def induction_circuit(heads: int = 1) -> GPT:
         query[:VOCAB, token] = 100 * torch.eye(VOCAB)
         key[:VOCAB, before] = torch.eye(VOCAB)
     return model
-
-
-class Places(NoPosition):
-    """Writes the position as one number of its own."""
-
-    def forward(self, embeddings: Tensor, start: int = 0) -> Tensor:
-        places = torch.zeros_like(embeddings[0])
-        length = len(places)
-        places[:, 2 * VOCAB : 2 * VOCAB + length] = torch.eye(length)
-        return embeddings + places

@@ -4,11 +4,9 @@
 
 The twin is prepared without interruption. The other store is prepared by one or two processes at
 the same time. Each is killed (SIGKILL) at a random time, or once in a while stopped (SIGTERM), and
-started again, from the beginning, until the number of kills is reached. Then both are left to
-finish. The files of the two stores must be equal, byte by byte, and the folder must contain nothing
-else. Prints a line for each kill; exits with 1 on a difference.
-
-Not part of the test suite: 30 kills at 100 MB take some minutes.
+started again, until the number of kills is reached. Then both are left to finish. The files of the
+two stores must be equal, byte by byte, and the folder must contain nothing else. Prints a line for
+each kill; exits with 1 on a difference. 30 kills at 100 MB take some minutes.
 """
 
 import argparse
@@ -25,41 +23,31 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks
 from benchmarks.encoding import write_numbered_speeches
-from headscope.data.preparing import LOCK
-from headscope.data.store import DESCRIPTION, TOKENIZER, TOKENS
+from headscope.data.store import DESCRIPTION, LOCK, TOKENIZER, TOKENS
 
 PREPARE = """
 import sys
-from functools import partial
 from pathlib import Path
 from benchmarks.encoding import TOKENIZERS
 from headscope.data.own_files import TextFiles
-from headscope.data.preparing import prepare_store
+from headscope.data.store import prepare_store
 
 prepare_store(TextFiles(path=sys.argv[1]), TOKENIZERS[sys.argv[3]], root=Path(sys.argv[2]))
 """
 
 
-def start(text: Path, root: Path, tokenizer: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", PREPARE, str(text), str(root), tokenizer])
+def ended(process: subprocess.Popen[bytes], *allowed: int) -> None:
+    if process.wait(timeout=3600) not in (0, *allowed):
+        sys.exit(f"a preparation ended with exit code {process.returncode}")
 
 
-def finish(*running: subprocess.Popen[bytes]) -> None:
-    for process in running:
-        if process.wait(timeout=3600):
-            sys.exit(f"a preparation ended with exit code {process.returncode}")
-
-
-def differences(one: Path, other: Path) -> list[str]:
-    """The files that differ between two token stores, or that are missing in one of them."""
-    names = [DESCRIPTION, TOKENIZER, *TOKENS.values()]
-    _, different, missing = filecmp.cmpfiles(one, other, names, shallow=False)
-    return different + missing
-
-
-def store_in(root: Path) -> Path:
-    (store,) = (path for path in root.iterdir() if path.is_dir())
-    return store
+def compare(whole: Path, root: Path) -> None:
+    """Exits if the files of the stores in two folders differ."""
+    one, other = (next(each.glob("text-*")) for each in (whole, root))
+    files = [DESCRIPTION, TOKENIZER, *TOKENS.values()]
+    _, different, missing = filecmp.cmpfiles(one, other, files, shallow=False)
+    if different or missing:
+        sys.exit(f"the stores differ: {', '.join(different + missing)}")
 
 
 def main() -> None:
@@ -71,16 +59,20 @@ def main() -> None:
     options = parser.parse_args()
     rng = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        text, whole, root = folder / "text.txt", folder / "whole", folder / "killed"
+        text, whole, root = (Path(name) / part for part in ("text.txt", "whole", "killed"))
         write_numbered_speeches(text, options.megabytes * 10**6)
+
+        def start(root: Path) -> subprocess.Popen[bytes]:
+            command = [sys.executable, "-c", PREPARE, str(text), str(root), options.tokenizer]
+            return subprocess.Popen(command)
+
         started = time.monotonic()
-        finish(start(text, whole, options.tokenizer))
+        ended(start(whole))
         seconds = time.monotonic() - started
         print(f"uninterrupted: {seconds:.1f} s")
         kills = finished = 0
         while kills < options.kills:
-            running = [start(text, root, options.tokenizer) for _ in range(rng.choice([1, 1, 2]))]
+            running = [start(root) for _ in range(rng.choice([1, 1, 2]))]
             time.sleep(rng.uniform(0.1, 1.1) * seconds)
             for process in running:
                 number = rng.choice([signal.SIGKILL] * 4 + [signal.SIGTERM])
@@ -88,18 +80,16 @@ def main() -> None:
                 if alive:
                     os.kill(process.pid, number)
                     kills += 1
-                if process.wait() not in (0, -signal.SIGKILL, -signal.SIGTERM):
-                    sys.exit(f"a preparation ended with exit code {process.returncode}")
+                ended(process, -signal.SIGKILL, -signal.SIGTERM)
                 print(number.name if alive else "finished", [path.name for path in root.glob("*")])
             if any(process.returncode == 0 for process in running):
                 finished += 1
-                if found := differences(store_in(whole), store_in(root)):
-                    sys.exit(f"the stores differ: {', '.join(found)}")
+                compare(whole, root)
                 shutil.rmtree(root)
-        finish(*(start(text, root, options.tokenizer) for _ in range(2)))
-        if found := differences(store_in(whole), store_in(root)):
-            sys.exit(f"the stores differ: {', '.join(found)}")
-        if left := {path.name for path in root.iterdir()} - {store_in(root).name, LOCK}:
+        for process in [start(root) for _ in range(2)]:
+            ended(process)
+        compare(whole, root)
+        if left := [each for each in os.listdir(root) if each != LOCK and each[:5] != "text-"]:
             sys.exit(f"these files were not removed: {', '.join(left)}")
         print(f"{kills} kills, {finished + 1} stores finished: all equal to the twin")
 

@@ -22,63 +22,47 @@ from tensorboard.backend.event_processing.data_provider import MultiplexerDataPr
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 from tensorboard.plugins.base_plugin import TBContext
 from torch.utils.tensorboard import SummaryWriter
+from viewer_data import causal, snapshot
 from werkzeug.test import Client
 
 from headscope.tensorboard.plugin import AttentionPlugin
 from headscope.training.callbacks.tensorboard_log import add_scalars, add_snapshot
-from headscope.viewer.snapshot import snapshot_parts
 
 TEXT = "attention/speech"
 ROUTES = "data/plugin/headscope"
 STARTED = re.compile(r"http://\S+:\d+/")
 
 
-def made_up_weights(
-    step: int, *, seed: int = 0, layers: int = 2, heads: int = 2, tokens: int = 6
-) -> Any:
-    """Random weights (layers, heads, tokens, tokens). They depend on step and seed."""
-    random = np.random.default_rng([seed, step])
-    weights = np.tril(random.random((layers, heads, tokens, tokens), dtype=np.float32) ** 8 + 1e-6)
-    return weights / weights.sum(axis=-1, keepdims=True)
-
-
-def made_up_scores(step: int, **sizes: int) -> Any:
-    """The scores of all heads (layers, heads): the weight of the last token on itself."""
-    return made_up_weights(step, **sizes)[..., -1, -1]
+def made_up_scores(step: int, seed: int = 0) -> Any:
+    """A score for each of two layers of two heads. It depends on step and seed."""
+    return np.random.default_rng([seed, step]).random((2, 2))
 
 
 def made_up_parts(
-    step: int,
-    *,
-    labels: Sequence[str] | None = None,
-    figures: Sequence[str] = ("previous", "entropy"),
-    **sizes: int,
+    step: int, *, seed: int = 0, labels: Sequence[str] = ("a", "b", "c", "d", "e", "f")
 ) -> list[bytes]:
-    """The parts of a snapshot of `made_up_weights`."""
-    weights = made_up_weights(step, **sizes)
-    layers, heads, tokens, _ = weights.shape
-    count = layers * heads
-    scores = made_up_scores(step, **sizes).flatten().tolist()
-    return snapshot_parts(
-        weights,
-        step=step,
-        labels=labels or [f"t{number}" for number in range(tokens)],
-        text_tokens=tokens + 3,
-        names=["previous-token" if head % 2 else "mixed" for head in range(count)],
-        scores=scores,
-        ratios=[head / count for head in range(count)],
-        figures=dict.fromkeys(figures, scores),
-        uniform=dict.fromkeys(figures, 0.25),
-        ends=dict.fromkeys(figures, (0.0, 1.0)),
-    )
+    """The parts of a snapshot of random weights. The last head has the largest ratio."""
+    random = np.random.default_rng([seed, step])
+    weights = causal(random.random((2, 2, len(labels), len(labels))) + 1e-6)
+    named = {"names": ["mixed", "previous-token"] * 2, "ratios": [0, 0.25, 0.5, 0.75]}
+    scores = made_up_scores(step, seed).flatten().tolist()
+    return snapshot(weights, labels, step, text_tokens=len(labels) + 3, scores=scores, **named)
 
 
-def write_run(folder: Path, steps: Sequence[int], text: str = TEXT, **sizes: Any) -> None:
-    """A run with a snapshot and a loss at each step."""
+def write_run(
+    folder: Path,
+    steps: Sequence[int] = (0,),
+    *,
+    snapshots: Sequence[list[bytes]] = (),
+    text: str = TEXT,
+    **others: Any,
+) -> None:
+    """A run with a loss and a snapshot at each step, of `made_up_parts` unless others are given."""
     with SummaryWriter(str(folder)) as writer:
         for step in steps:
             add_scalars(writer, {"train/loss": 4 / (1 + step)}, step)
-            add_snapshot(writer, text, made_up_parts(step, **sizes), step)
+            parts = snapshots[step] if snapshots else made_up_parts(step, **others)
+            add_snapshot(writer, text, parts, step)
 
 
 @dataclass
@@ -96,11 +80,10 @@ class Answer:
 
 @dataclass
 class Board:
-    """A TensorBoard process."""
+    """A TensorBoard process. `lines` are those that it printed on stderr."""
 
     address: str
     lines: list[str]
-    """What it printed on stderr."""
 
     def get(self, path: str, **parameters: Any) -> Answer:
         query = f"?{urlencode(parameters)}" if parameters else ""

@@ -7,14 +7,13 @@ from functools import partial
 import pytest
 import torch
 from checkpoint_files import configuration, content, save
-from chinese import TEXT
 from composing import training_config
 
 import headscope
 from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.report.page import page_of, snapshots_of
 from headscope.data.own_files import TextFiles
-from headscope.data.preparing import prepare_store
+from headscope.data.store import prepare_store
 from headscope.data.tokenizer import Tokenizer, bpe, byte, char
 from headscope.training.callbacks.from_config import optional_callbacks
 from headscope.training.callbacks.head_watch import HeadWatch
@@ -22,6 +21,12 @@ from headscope.training.callbacks.samples import Samples, as_markdown
 
 MAKERS = {"char": char, "byte": byte, "bpe": partial(bpe, vocab_size=400)}
 CLAUSE = "多言數窮，不如守中。"
+TEXT = f"""
+道可道，非常道；名可名，非常名。無名天地之始，有名萬物之母。故常無欲以觀其妙，常有欲以觀其徼。
+此兩者同出而異名，同謂之玄。玄之又玄，眾妙之門。天下皆知美之為美，斯惡已；皆知善之為善，斯不善已。
+天地不仁，以萬物為芻狗；聖人不仁，以百姓為芻狗。天地之間，其猶橐籥乎？虛而不屈，動而愈出。{CLAUSE}
+"""
+"""From the Tao Te Ching, in the public domain."""
 
 
 def assert_every_byte_is_told(labels: list[str], tokenizer: Tokenizer) -> None:
@@ -35,7 +40,7 @@ def assert_every_byte_is_told(labels: list[str], tokenizer: Tokenizer) -> None:
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_labels_while_training(kind, tmp_path):
-    (tmp_path / "text.txt").write_text(TEXT * 3, encoding="utf-8")
+    (tmp_path / "text.txt").write_text(TEXT.strip() * 20, encoding="utf-8")
     corpus = TextFiles(path=str(tmp_path / "text.txt"))
     store = prepare_store(corpus, MAKERS[kind], root=tmp_path / "stores")
     options = {"max_new_tokens": 1, "temperature": 1.0, "top_k": None, "seed": 0}

@@ -1,7 +1,8 @@
 """The laws of conf/: all of it composes and builds, and no mistake in it goes unnoticed."""
 
+import inspect
+import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +10,19 @@ import pytest
 import torch
 from composing import composed, training_config
 from hydra.errors import HydraException
+from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from benchmarks.schemas import SUITES
 from headscope import checkpoint
 from headscope.cli.words import CONF
-from headscope.config import SCHEMAS, build_part, parse
+from headscope.config import SCHEMAS, build_part, from_hydra, parse
+from headscope.config.parse import keys_of
 from headscope.config.training import TrainConfig
 from headscope.data.corpus import Corpus
 from headscope.data.tokenizer import Tokenizer
+from headscope.errors import UserError
 from headscope.nn import GPT
 
 SHARED = "head_types"  # a part of train.yaml and of analyze.yaml, no root
@@ -36,6 +40,13 @@ MUST_BE_GIVEN = {
     "hub": ["data.name=someone/texts"],
     "own": ['compare.choices=["model.heads=2"]'],
 }
+OF_GROUPS = {**SCHEMAS, "suite": SUITES}
+PARTS = [
+    (group, option)
+    for group, option in GROUPS
+    if group.startswith("model/") or group in ("tokenizer", "data", "optimizer", "schedule")
+]
+SEVERAL_TYPES = ("accumulate", "compile", "devices", "loss_chunk_tokens")
 
 
 def chosen(group: str, option: str, *overrides: str) -> DictConfig:
@@ -43,27 +54,8 @@ def chosen(group: str, option: str, *overrides: str) -> DictConfig:
     return composed(f"{group}={option}", *more, root=ROOT_OF.get(group, "train"))
 
 
-TRAINING = TrainConfig.__dataclass_fields__
-
-
 def plain(config: DictConfig) -> Any:
     return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-
-
-def leaves(config: DictConfig, prefix: str = "") -> Iterator[str]:
-    """Every key that holds a value, but for what Hydra reads itself."""
-    for key in config:
-        name = f"{prefix}{key}"
-        if OmegaConf.is_missing(config, key) or not isinstance(config[key], DictConfig):
-            if not str(key).startswith("_"):
-                yield name
-        else:
-            yield from leaves(config[key], f"{name}.")
-
-
-def refused(*overrides: str, conf: Path = CONF) -> None:
-    with pytest.raises((HydraException, OmegaConfBaseException)):
-        composed(*overrides, conf=conf)
 
 
 # --- all of it builds ---
@@ -71,9 +63,11 @@ def refused(*overrides: str, conf: Path = CONF) -> None:
 
 @pytest.mark.parametrize("root", ROOTS)
 def test_every_root_composes_with_a_value_for_every_key(root):
-    config = composed(root=root)
-    assert not OmegaConf.missing_keys(config)
-    OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    data = plain(composed(root=root))
+    if root == "benchmark":
+        parse(SUITES["training"], data.pop("suite"))
+        del data["output"]
+    parse(SCHEMAS["script"].get(root, TrainConfig), data)
 
 
 @pytest.mark.parametrize(("group", "option"), CHOICES)
@@ -81,7 +75,7 @@ def test_every_choice_builds(group, option, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     Path("README.md").write_text("To be, or not to be: that is the question.")
     composition = chosen(group, option)
-    config = parse(TrainConfig, {key: plain(composition)[key] for key in TRAINING})
+    config = parse(TrainConfig, {key: plain(composition)[key] for key in keys_of(TrainConfig)})
     config.model.layers = 1
     model = checkpoint.build_model(config.model, vocab_size=50)
     assert isinstance(model, GPT)
@@ -103,14 +97,24 @@ def test_a_checkpoint_can_be_evaluated_on_every_corpus(option):
 
 
 def test_a_logger_can_be_left_out():
-    assert composed("~logger").logger is None
+    assert training_config("~logger").logger is None
 
 
 def test_every_schema_has_its_file_and_every_file_its_schema():
     files = {(group.removeprefix("model/"), option) for group, option in GROUPS}
     files |= {("script", root) for root in ROOTS}
-    schemas = SCHEMAS | {"suite": SUITES, "script": {**SCHEMAS["script"], "benchmark": None}}
+    schemas = OF_GROUPS | {"script": {**SCHEMAS["script"], "benchmark": None}}
     assert files == {(group, option) for group, named in schemas.items() for option in named}
+
+
+@pytest.mark.parametrize(("group", "option"), PARTS)
+def test_the_types_of_a_part_are_those_of_its_parameters(group, option):
+    schema = SCHEMAS[group.split("/")[-1]][option]
+    target = get_object(vars(schema)["_target_"])
+    parameters = inspect.signature(target, eval_str=True).parameters
+    for name, expected in keys_of(schema).items():
+        if name in parameters or "options" not in parameters:
+            assert parameters[name].annotation == expected
 
 
 @pytest.mark.parametrize(("option", "group"), [("attention",) * 2, ("positions", "position")])
@@ -125,40 +129,36 @@ def test_a_comparison_of_all_choices_leaves_none_out(option, group):
 @pytest.mark.parametrize(("group", "option"), GROUPS)
 def test_a_misspelt_key_and_a_value_of_another_type_are_refused(group, option):
     """A word for a number, a list for a word; but some keys may be several things."""
-    config, key = chosen(group, option), group.replace("/", ".")
+    place = group.replace("/", ".")
     with pytest.raises(HydraException, match="misspelt"):
-        chosen(group, option, f"{key}.misspelt=1")
-    for name in leaves(OmegaConf.select(config, key), f"{key}."):
-        several = ("accumulate", "compile", "devices", "loss_chunk_tokens")
-        if name in [f"trainer.{each}" for each in several]:
-            continue
-        if name == "compare.choices":  # interpolated: checked by `parse`
-            continue
-        value = OmegaConf.select(config, name)
-        wrong = [{"a": 1}, 3 if OmegaConf.is_list(value) else [1]]
-        if isinstance(value, int | float):
-            wrong.append("many")
-        for value in wrong:
-            with pytest.raises(OmegaConfBaseException):
-                OmegaConf.update(config.copy(), name, value, merge=False)
+        chosen(group, option, f"{place}.misspelt=1")
+    schema = OF_GROUPS[group.split("/")[-1]][option]
+    data = plain(OmegaConf.select(chosen(group, option), place))
+    parse(schema, data, place)
+    with pytest.raises(UserError, match=rf"{place}\.misspelt: there is no such key"):
+        parse(schema, data | {"misspelt": 1}, place)
+    for name in keys_of(schema).keys() - SEVERAL_TYPES:
+        wrong = [3 if isinstance(data[name], list | dict) else [1], {"a": 1}]
+        for value in [*wrong, "many"] if isinstance(data[name], int | float) else wrong:
+            with pytest.raises(UserError, match=re.escape(f"{place}.{name}")):
+                parse(schema, data | {name: value}, place)
 
 
-def test_a_mistake_on_the_command_line_or_in_an_experiment_is_refused(tmp_path):
-    for override in (
-        "sead=1",
-        "seed=many",
-        "modle=gpt",
-        "model/position=absolute",
-        "experiment=no",
-    ):
-        refused(override)
+@pytest.mark.parametrize("mistake", ["sead=1", "modle=gpt", "modle/norm=rms", "experiment=no"])
+def test_a_mistake_on_the_command_line_is_refused(mistake):
+    with pytest.raises((HydraException, OmegaConfBaseException)):
+        composed(mistake)
+
+
+@pytest.mark.parametrize("mistake", ["sead: 1", "model: {heads: many}", "model: {norm: {a: 1}}"])
+def test_a_mistake_in_an_experiment_is_refused(mistake, tmp_path):
     conf = tmp_path / "conf"
     shutil.copytree(CONF, conf)
-    (conf / "experiment" / "good.yaml").write_text("# @package _global_\nseed: 3\n")
-    assert composed("experiment=good", conf=conf).seed == 3
-    for mistake in ("sead: 1", "model: {heads: many}", "model: {position: {bass: 1.0}}"):
-        (conf / "experiment" / "bad.yaml").write_text(f"# @package _global_\n{mistake}\n")
-        refused("experiment=bad", conf=conf)
+    for name, line in (("good", "seed: 3"), ("bad", mistake)):
+        (conf / "experiment" / f"{name}.yaml").write_text(f"# @package _global_\n{line}\n")
+    assert from_hydra(TrainConfig, composed("experiment=good", conf=conf)).seed == 3
+    with pytest.raises(UserError):
+        from_hydra(TrainConfig, composed("experiment=bad", conf=conf))
 
 
 # --- what the values are ---

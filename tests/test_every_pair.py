@@ -19,7 +19,7 @@ from headscope.generation import generate_tokens
 from headscope.stop import Interrupted
 from headscope.training.build import Run, build
 from headscope.training.module import LanguageModel
-from headscope.training.recovery import newest_checkpoint
+from headscope.training.resume import newest_checkpoint
 from headscope.training.run import fit
 
 TINY = [

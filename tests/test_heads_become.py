@@ -1,4 +1,4 @@
-"""Trained on real text for long enough, a head looks at the token before, and the figures tell."""
+"""Trained on real text for long enough, a head looks at the token before, and the metrics tell."""
 
 import csv
 from pathlib import Path
@@ -10,45 +10,25 @@ from running import Script, events, snapshot_headers
 import headscope
 from headscope.nn.capture import attention_weights
 
-pytestmark = pytest.mark.slow
-
 RECIPE = [
-    "model/position=rotary",
-    "model.layers=2",
-    "model.block_size=32",
-    "model.embed_dim=64",
-    "model.scale_embedding=true",
-    "model.attention.qk_norm=true",
+    *("model/position=rotary", "model.layers=2", "model.block_size=32", "model.embed_dim=64"),
+    *("model.scale_embedding=true", "model.attention.qk_norm=true"),
     "model.attention.scale=2.0",  # lets heads be sharp early
-    "tokenizer.vocab_size=1024",
-    "optimizer=adamw",
-    "optimizer.lr=1e-2",
-    "schedule=cosine",
-    "trainer.batch_size=16",
-    "trainer.max_steps=800",
-    "trainer.val_every_steps=800",
-    "callbacks=plain",
-    "callbacks.heads.every_steps=200",
-    "callbacks.attention.steps=5",
+    *("tokenizer.vocab_size=1024", "optimizer=adamw", "optimizer.lr=1e-2", "schedule=cosine"),
+    *("trainer.batch_size=16", "trainer.max_steps=800", "trainer.val_every_steps=800"),
+    *("callbacks=plain", "callbacks.heads.every_steps=200", "callbacks.attention.steps=5"),
 ]
 
 
-@pytest.fixture
-def trained(script: Script, pictures_not_drawn: None) -> tuple[Path, str]:
-    """The folder of the run, and what it printed."""
-    run = Path("outputs/run")
+@pytest.mark.slow
+@pytest.mark.usefixtures("pictures_not_drawn")
+def test_a_head_becomes_a_previous_token_head_and_its_metrics_tell(script: Script) -> None:
+    run = "outputs/run"
     training = script("train", *RECIPE, f"hydra.run.dir={run}")
     assert training.code == 0, training.err
     said = script("analyze", f"checkpoint={run}", "ablation=true")
     assert said.code == 0, said.err
-    return run, training.out
-
-
-def test_a_head_becomes_a_previous_token_head_and_its_figures_tell(
-    trained: tuple[Path, str],
-) -> None:
-    run, console = trained
-    with (run / "analysis" / "heads.csv").open() as file:
+    with Path(run, "analysis", "heads.csv").open() as file:
         rows = list(csv.DictReader(file))
     named = [row for row in rows if row["type"] == "previous-token"]
     assert 1 <= len(named) < len(rows)
@@ -58,16 +38,15 @@ def test_a_head_becomes_a_previous_token_head_and_its_figures_tell(
     layer, head = int(best["layer"]), int(best["head"])
 
     # It came with training, and TensorBoard showed how.
-    log = events(str(run))
-    came = [event.value for event in log.Scalars(f"watch/previous/L{layer}H{head}")]
+    came = [event.value for event in events(run).Scalars(f"watch/previous/L{layer}H{head}")]
     assert came[0] < 0.2
     assert came[-1] > 0.5
-    snapshots = snapshot_headers(str(run))
+    snapshots = snapshot_headers(run)
     assert "previous-token" not in snapshots[0]["names"]
     assert snapshots[-1]["names"][layer * 4 + head] == "previous-token"
-    assert f"L{layer}H{head} is now a previous-token head" in console
+    assert f"L{layer}H{head} is now a previous-token head" in training.out
 
-    # It is what the figure says, on tokens that are no text: it looks at the one before more than
+    # It is what the metric says, on tokens that are no text: it looks at the one before more than
     # at any other, whatever these are.
     loaded = headscope.load(run)
     generator = torch.Generator().manual_seed(5)

@@ -18,8 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from headscope.analysis.ablation import ablate_heads
 from headscope.analysis.metrics import head_figures
 from headscope.analysis.pictures import position as position_pictures
-from headscope.nn import GPT, make_cache
-from headscope.nn.attention import additive, dot_product
+from headscope.nn import GPT, attention_variants, dot_product, make_cache
 from headscope.nn.capture import attention_weights_and_scores
 from headscope.training.muon import Muon
 from headscope.training.objective import Objective
@@ -29,7 +28,7 @@ GPU = torch.device("meta")
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for module in (additive, dot_product):  # `meta` has no autocast
+    for module in (attention_variants, dot_product):  # `meta` has no autocast
         monkeypatch.setattr(module, "no_autocast", lambda x: nullcontext())
     with FakeTensorMode(allow_non_fake_inputs=True):
         yield

@@ -20,8 +20,7 @@ from headscope.generation.compiled import (
     export,
     inputs,
 )
-from headscope.nn import GPT, Alibi, Cache, Position, Rotary
-from headscope.nn.cache import make_cache
+from headscope.nn import GPT, Alibi, Cache, Position, Rotary, make_cache
 from headscope.nn.precision import LARGE, Int8Linear, RowLinear, faster_precision, in_precision
 from headscope.seeds import mixed_seed
 

@@ -1,4 +1,4 @@
-"""Helpers for tests of attention.html in a browser: point, click, type, and read what is shown."""
+"""The attention viewer in a browser: point, click, type, and read what is shown."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,131 +25,116 @@ const wait = () => requestAnimationFrame(() => requestAnimationFrame(() =>
   document.documentElement.dataset.ready === "1" ? done() : wait()));
 wait();"""
 
+SAYS = """const says = document.querySelector(".says").cloneNode(true);
+for (const number of says.querySelectorAll(".token-number")) number.remove();
+return says.textContent;"""
+
+CELLS = """const [selector, tokens] = arguments;
+const shown = document.querySelector(selector);
+const copy = new OffscreenCanvas(shown.width, shown.height)
+  .getContext("2d", { willReadFrequently: true });
+copy.drawImage(shown, 0, 0);
+const middle = (i) => Math.floor((i + 0.5) * shown.width / tokens);
+const rows = [];
+for (let query = 0; query < tokens; query++) for (let key = 0; key < tokens; key++) {
+  rows.push(Array.from(copy.getImageData(middle(key), middle(query), 1, 1).data));
+}
+return rows;"""
+
 
 def small_run(name: str = "run a", **others: Any) -> Mapping[str, Any]:
     sizes = {"labels": LABELS, "layers": LAYERS, "heads": HEADS, "steps": STEPS}
     return run(name, **(sizes | {"weights": WEIGHTS} | others))
 
 
-def resize(page: Any, width: int, scale: int = 1) -> None:
-    metrics = {"width": width, "height": 900, "deviceScaleFactor": scale, "mobile": width < 500}
-    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+class Page:
+    """The page that the browser shows, or the frame that it has entered."""
 
+    def __init__(self, browser: Any) -> None:
+        self.browser = browser
+        self.script = browser.execute_script
 
-def ready(page: Any) -> None:
-    page.execute_async_script(READY)
+    def ready(self) -> None:
+        """Waits until everything is drawn."""
+        self.browser.execute_async_script(READY)
 
+    def resize(self, width: int, scale: int = 1) -> None:
+        metrics = {"width": width, "height": 900, "deviceScaleFactor": scale, "mobile": width < 500}
+        self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
-def find(page: Any, selector: str) -> list[Any]:
-    return page.find_elements("css selector", selector)
+    def all(self, selector: str) -> list[Any]:
+        return self.browser.find_elements("css selector", selector)
 
+    def one(self, selector: str) -> Any:
+        return self.browser.find_element("css selector", selector)
 
-def find_one(page: Any, selector: str) -> Any:
-    return page.find_element("css selector", selector)
+    def text(self, selector: str) -> str:
+        return self.one(selector).text
 
+    @property
+    def heading(self) -> str:
+        """The opened head, its name and its score."""
+        return self.text("h2")
 
-def tokens(page: Any) -> list[Any]:
-    return find(page, ".tokens [data-token]")
+    @property
+    def moment(self) -> str:
+        """The step at the cursor, and its loss."""
+        return self.text(".moment")
 
+    @property
+    def tokens(self) -> list[Any]:
+        return self.all(".tokens [data-token]")
 
-def says(page: Any) -> str:
-    """The words about what is pointed at, without the numbers of the tokens."""
-    ready(page)
-    script = """const says = document.querySelector(".says").cloneNode(true);
-    for (const number of says.querySelectorAll(".token-number")) number.remove();
-    return says.textContent;"""
-    return page.execute_script(script)
+    def says(self) -> str:
+        """The words about what is pointed at, without the numbers of the tokens."""
+        self.ready()
+        return self.script(SAYS)
 
+    def hover(self, element: Any, right: int = 0, down: int = 0) -> str:
+        """What the page says with the pointer here, from the middle of the element."""
+        move = webdriver.ActionChains(self.browser).move_to_element_with_offset
+        move(element, right, down).perform()
+        return self.says()
 
-def hover(page: Any, element: Any, right: int = 0, down: int = 0) -> None:
-    webdriver.ActionChains(page).move_to_element_with_offset(element, right, down).perform()
+    def leave(self) -> str:
+        """Takes the focus and the pointer away from tokens and controls."""
+        self.one("h1").click()
+        return self.hover(self.one("h1"))
 
+    def press(self, *keys: str) -> None:
+        webdriver.ActionChains(self.browser).send_keys(*keys).perform()
+        self.ready()
 
-def press(page: Any, *keys: str) -> None:
-    webdriver.ActionChains(page).send_keys(*keys).perform()
-    ready(page)
+    def click(self, element: Any) -> None:
+        element.click()
+        self.ready()
 
+    def open_head(self, number: int) -> None:
+        self.click(self.all(".grid button")[number])
 
-def click(page: Any, element: Any) -> None:
-    element.click()
-    ready(page)
+    def select(self, label: str, value: str) -> None:
+        support_ui.Select(self.one(f"select[aria-label='{label}']")).select_by_value(value)
+        self.ready()
 
-
-def select(page: Any, label: str, value: str) -> None:
-    [found] = find(page, f"select[aria-label='{label}']")
-    support_ui.Select(found).select_by_value(value)
-    ready(page)
-
-
-def colours(page: Any, selector: str) -> set[tuple[int, ...]]:
-    """The colours that a canvas shows."""
-    pixels = page.execute_script(
-        """const shown = document.querySelector(arguments[0]);
-        const copy = new OffscreenCanvas(shown.width, shown.height)
-          .getContext("2d", { willReadFrequently: true });
-        copy.drawImage(shown, 0, 0);
-        const data = copy.getImageData(0, 0, shown.width, shown.height).data;
-        return Array.from(new Set(new Uint32Array(data.buffer)));""",
-        selector,
-    )
-    return {tuple(int(pixel).to_bytes(4, "little")) for pixel in pixels}
-
-
-def cells(page: Any, tokens: int, selector: str = ".map canvas") -> np.ndarray:
-    """The colours (T, T, 4) in the middle of each cell of a map."""
-    pixels = page.execute_script(
-        """const [selector, tokens] = arguments;
-        const shown = document.querySelector(selector);
-        const copy = new OffscreenCanvas(shown.width, shown.height)
-          .getContext("2d", { willReadFrequently: true });
-        copy.drawImage(shown, 0, 0);
-        const cell = shown.width / tokens;
-        const middle = (i) => Math.floor((i + 0.5) * cell);
-        const rows = [];
-        for (let query = 0; query < tokens; query++) for (let key = 0; key < tokens; key++) {
-          rows.push(Array.from(copy.getImageData(middle(key), middle(query), 1, 1).data));
-        }
-        return rows;""",
-        selector,
-        tokens,
-    )
-    return np.array(pixels).reshape(tokens, tokens, 4)
-
-
-def expected_cells(weights: np.ndarray, scale: str = "viridis") -> np.ndarray:
-    """The colours of matplotlib for weights (T, T), or for differences from -1 to 1."""
-    places = np.sqrt(weights) if scale == "viridis" else (weights + 1) / 2
-    return matplotlib.colormaps[scale](np.rint(places * 255).astype(int), bytes=True)
-
-
-def assert_cells(
-    page: Any,
-    weights: np.ndarray,
-    scale: str = "viridis",
-    error: float = 1 / 255,
-    **other: Any,
-) -> None:
-    """The map has the colours of weights with at most this error, and no future."""
-    seen = cells(page, len(weights), **other)
-    future = np.triu(np.ones_like(weights, dtype=bool), 1)
-    assert (seen[future] == 0).all()
-    wanted = [
-        expected_cells((weights + d).clip(-1, 1).clip(0 if scale == "viridis" else -1), scale)
-        for d in np.linspace(-error, error, 21)
-    ]
-    low, high = np.min(wanted, 0).astype(int) - 3, np.max(wanted, 0).astype(int) + 3
-    assert ((low <= seen) & (seen <= high))[~future].all()
-
-
-def shares(weights: np.ndarray) -> np.ndarray:
-    others = weights.copy()
-    others[..., 0] = 0
-    return others / np.maximum(others.sum(-1, keepdims=True), 1e-12)
-
-
-def headline(page: Any) -> str:
-    return find_one(page, "h2").text
-
-
-def moment(page: Any) -> str:
-    return find_one(page, ".moment").text
+    def assert_cells(
+        self,
+        weights: np.ndarray,
+        scale: str = "viridis",
+        error: float = 1 / 255,
+        selector: str = ".map canvas",
+    ) -> None:
+        """The map has matplotlib's colours of weights (T, T), or of differences from -1 to 1, with
+        at most this error, and no future."""
+        seen = np.array(self.script(CELLS, selector, len(weights))).reshape(*weights.shape, 4)
+        future = np.triu(np.ones_like(weights, dtype=bool), 1)
+        assert (seen[future] == 0).all()
+        wanted = []
+        for d in np.linspace(-error, error, 21):
+            if scale == "viridis":
+                places = np.sqrt((weights + d).clip(0, 1))
+            else:
+                places = ((weights + d).clip(-1, 1) + 1) / 2
+            cells = np.rint(places * 255).astype(int)
+            wanted.append(matplotlib.colormaps[scale](cells, bytes=True))
+        low, high = np.min(wanted, 0).astype(int) - 3, np.max(wanted, 0).astype(int) + 3
+        assert ((low <= seen) & (seen <= high))[~future].all()

@@ -21,10 +21,11 @@ heads_and_tokens = st.tuples(st.integers(1, 5), st.integers(1, 8))
 
 
 def some_heads(heads: int, tokens: int, *, causal: bool = True) -> Tensor:
+    """Weights (2, H, T, T). If causal, what comes after a token is NaN: it must not be read."""
     scores = 3 * torch.randn(2, heads, tokens, tokens, generator=torch.Generator().manual_seed(0))
-    if causal:
-        scores = scores.masked_fill(torch.ones(tokens, tokens).triu(1).bool(), -math.inf)
-    return scores.double().softmax(-1)
+    future = torch.ones(tokens, tokens).triu(1).bool() & causal
+    weights = scores.masked_fill(future, -math.inf).double().softmax(-1)
+    return weights.masked_fill(future, math.nan)
 
 
 def test_by_hand():
@@ -61,26 +62,8 @@ def test_they_are_symmetric_and_bounded_and_a_head_is_like_itself(sizes, causal)
         torch.testing.assert_close(matrix.diagonal(dim1=-2, dim2=-1), own)
         assert (matrix >= 0).all()
         assert (matrix <= 1 + 1e-9).all()
-
-
-def test_rounding_takes_no_similarity_out_of_its_range():
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(20):
-        head = torch.rand(1, 9, 9, generator=generator).tril()
-        head = head / head.sum(-1, keepdim=True)
-        similarity = cosine_similarity(
-            head.repeat(4, 1, 1) * torch.tensor([1, 0.3, 0.7, 3]).view(4, 1, 1)
-        )
-        assert similarity.max() <= 1
-        assert similarity.min() >= 0
-
-
-@given(st.integers(1, 4), st.integers(2, 6))
-def test_what_comes_after_a_token_is_not_read(heads, tokens):
-    weights = some_heads(heads, tokens)
-    spoilt = weights.masked_fill(torch.ones(tokens, tokens).triu(1).bool(), math.nan)
-    for between in (cosine_similarity, jensen_shannon):
-        assert torch.equal(between(spoilt), between(weights))
+    rounded = cosine_similarity(weights.float() / 3, causal=causal)
+    assert rounded.max() <= 1  # also after rounding
 
 
 @given(st.integers(2, 5))

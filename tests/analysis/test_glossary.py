@@ -20,7 +20,7 @@ JAVASCRIPT = "src/headscope/viewer/static/glossary.js"
 FILES = {"docs/glossary.md": as_markdown, JAVASCRIPT: as_javascript}
 
 
-def figures_of_the_report() -> set[str]:
+def metrics_of_the_report() -> set[str]:
     """The columns of heads.csv with an ablation, and what is said of pairs of heads."""
     model = gpt(block_size=12)
     windows = some_tokens(length=13, batch=2)
@@ -35,21 +35,12 @@ def figures_of_the_report() -> set[str]:
     return columns | {"diversity"} | pairs
 
 
-def test_every_figure_has_an_entry_and_every_entry_a_figure():
-    assert set(FIGURES) == figures_of_the_report() | set(metrics.METRICS) | set(
-        metrics.NON_CAUSAL_METRICS
-    )
-
-
-def test_every_head_name_has_an_entry_in_the_order_of_naming():
+def test_every_metric_and_head_name_has_an_entry_that_says_what_a_high_value_means():
+    expected = metrics_of_the_report() | set(metrics.METRICS) | set(metrics.NON_CAUSAL_METRICS)
+    assert set(FIGURES) == expected
     assert list(HEAD_NAMES) == [*NARROW.values(), *BROAD.values(), GLOBAL, MIXED, NONE]
-
-
-def test_every_entry_is_a_sentence_and_the_entry_of_a_metric_says_what_a_high_value_means():
-    for text in [*FIGURES.values(), *HEAD_NAMES.values()]:
-        assert text.endswith(".")
-    for text in FIGURES.values():
-        assert ". A high value means" in text
+    assert all(text.endswith(".") for text in [*FIGURES.values(), *HEAD_NAMES.values()])
+    assert all(". A high value means" in text for text in FIGURES.values())
 
 
 @pytest.mark.parametrize("file", FILES)

@@ -13,6 +13,7 @@ from headscope.cli.words import CONF
 from headscope.nn.capture import attention_weights
 
 TOKENS = 24
+EVEN = uniform_figures(TOKENS)
 
 
 def looking(*offsets: int, share: float = 1.0, causal: bool = True) -> Tensor:
@@ -26,61 +27,54 @@ def looking(*offsets: int, share: float = 1.0, causal: bool = True) -> Tensor:
     return share * aimed + (1 - share) * even
 
 
+def even_over(keys: Tensor) -> Tensor:
+    """A head (T, T) that looks at these keys (T, T) alike."""
+    return keys / keys.sum(-1, keepdim=True)
+
+
 def called(*heads: Tensor, causal: bool = True, **options) -> list[str]:
     figures = head_figures(torch.stack(heads), causal=causal)
-    return names_of(figures, uniform_figures(TOKENS, causal=causal), causal=causal, **options)
-
-
-def names_of(*args, **options) -> list[str]:
-    return [each.name for each in head_types(*args, **options)]
+    even = uniform_figures(TOKENS, causal=causal)
+    return [each.name for each in head_types(figures, even, causal=causal, **options)]
 
 
 SINK = torch.eye(TOKENS)[[0] * TOKENS]
+EVERY_SECOND = torch.where(torch.arange(TOKENS) % 2 == 0, 1.0, 0.0).expand(TOKENS, TOKENS).tril()
+LATER = torch.ones(TOKENS, TOKENS).triu(1)
+LATER[-1, -1] = 1
 
 
-def test_heads_are_called_what_they_do():
-    far = looking(-9)
-    half = torch.where(torch.arange(TOKENS) % 2 == 0, 1.0, 0.0).expand(TOKENS, TOKENS).tril()
-    half[0, 0] = 1
-    assert called(
-        looking(0),
-        looking(-1),
-        SINK,
-        looking(0, -1, -2),
-        half / half.sum(-1, keepdim=True),
-        far,
-    ) == ["self", "previous-token", "first-token", "local", "global", "mixed"]
-
-
-def test_heads_that_see_both_ways_have_more_names():
-    after = torch.ones(TOKENS, TOKENS).triu(1)
-    after[-1, -1] = 1
-    before = after.flip(0, 1)
-    kinds = [looking(1, causal=False), looking(-1, 1, causal=False)]
-    for all_that_way in (after, before):
-        kinds.append(all_that_way / all_that_way.sum(-1, keepdim=True))
-    names = ["next-token", "adjacent", "forward", "backward"]
-    assert called(*kinds, causal=False) == names
-
-
-@pytest.mark.parametrize("causal", [True, False])
-def test_looking_at_all_alike_has_no_name(causal):
-    assert called(uniform(torch.ones(TOKENS, TOKENS), causal=causal), causal=causal) == ["-"]
+@pytest.mark.parametrize(
+    ("name", "head", "causal"),
+    [
+        ("self", looking(0), True),
+        ("previous-token", looking(-1), True),
+        ("first-token", SINK, True),
+        ("single-key", torch.eye(TOKENS)[[min(t, 5) for t in range(TOKENS)]], True),
+        ("local", looking(0, -1, -2), True),
+        ("short-range", looking(*range(-5, 1)), True),
+        ("mixed", looking(*range(-16, -5)), True),  # as far as uniform attention
+        ("global", even_over(EVERY_SECOND), True),
+        ("mixed", looking(-9), True),
+        ("-", uniform(torch.ones(TOKENS, TOKENS)), True),
+        ("-", looking(-1, share=0.1), True),
+        ("-", uniform(torch.ones(TOKENS, TOKENS), causal=False), False),
+        ("next-token", looking(1, causal=False), False),
+        ("adjacent", looking(-1, 1, causal=False), False),
+        ("forward", even_over(LATER), False),
+        ("backward", even_over(LATER.flip(0, 1)), False),
+    ],
+)
+def test_heads_are_called_what_they_do(name, head, causal):
+    assert called(head, causal=causal) == [name]
 
 
 def test_heads_of_a_fresh_model_have_no_name():
     model = fresh(vocab_size=60, block_size=TOKENS, embed_dim=64)
     weights = attention_weights(model, torch.randint(60, (1, TOKENS)))[:, 0]
     figures = head_figures(weights) | repeat_figures(model)
-    even = uniform_figures(TOKENS) | uniform_repeat_figures(TOKENS)
-    assert names_of(figures, even) == ["-"] * 8
-
-
-def test_induction_is_told_by_repeated_texts():
-    figures = head_figures(torch.stack([looking(-9), looking(-1)]))
-    induction = {"induction": torch.tensor([0.8, 0.02])}
-    names = names_of(figures | induction, uniform_figures(TOKENS) | {"induction": 0.0})
-    assert names == ["induction", "previous-token"]
+    heads = head_types(figures, EVEN | uniform_repeat_figures(TOKENS))
+    assert [head.name for head in heads] == ["-"] * 8
 
 
 def test_a_threshold_is_the_share_above_what_even_attention_gives():
@@ -98,72 +92,47 @@ def test_of_two_names_the_one_further_above_its_threshold_is_taken():
     assert called(head, thresholds=Thresholds(first=0.2)) == ["first-token"]
 
 
-def test_a_sink_in_the_middle_is_a_single_key():
-    sink = torch.eye(TOKENS)[[t if t < 5 else 5 for t in range(TOKENS)]]
-    assert called(sink) == ["single-key"]
-
-
-def test_a_head_that_looks_half_as_far_as_uniform_attention_is_short_range():
-    spread = looking(*range(-5, 1))
-    assert called(spread) == ["short-range"]
-    far = looking(*range(-16, -5))
-    assert called(far) != ["short-range"]
-
-
-def test_names_by_tokens_are_of_the_excess_over_uniform_attention():
-    for figure, value, even, name in [
-        ("punctuation", 0.47, 0.1, "punctuation"),  # excess 0.41
-        ("punctuation", 0.45, 0.1, "mixed"),  # excess 0.39
-        ("punctuation", 0.45, 0.05, "punctuation"),  # the same, in a text with less of it: 0.42
-        ("same_token", 0.35, 0.05, "same-token"),
-        ("same_token", 0.3, 0.05, "mixed"),
-        ("frequent", 0.68, 0.5, "frequent-token"),
-        ("frequent", 0.65, 0.5, "mixed"),
-        ("frequent", 0.65, 0.4, "frequent-token"),
-        ("frequent", 0.32, 0.5, "rare-token"),
-        ("frequent", 0.35, 0.5, "mixed"),
-    ]:
-        figures = head_figures(looking(-9)[None]) | {figure: torch.tensor([value])}
-        assert names_of(figures, uniform_figures(TOKENS) | {figure: even}) == [name]
+MIXED = HeadType("mixed", 0.8793, 0.0)
+"""Its score is `unevenness`: 1 minus the mean of 1 to 1/24."""
 
 
 @pytest.mark.parametrize(
-    ("figure", "value", "even", "score", "ratio"),
+    ("figures", "even", "expected"),
     [
-        ("punctuation", 0.55, 0.1, 0.55, 0.5 / 0.4),
-        ("frequent", 0.7, 0.5, 0.7, 0.4 / 0.33),
-        ("frequent", 0.2, 0.5, 0.8, 0.6 / 0.33),  # rare-token: 1 - frequent
-        ("frequent", 0.5, 0.5, 0.8793, 0.0),  # mixed: unevenness, 1 - the mean of 1 to 1/24
+        ({"induction": 0.8}, 0.0, HeadType("induction", 0.8, 0.8 / 0.3)),
+        ({"induction": 0.2}, 0.0, MIXED),
+        ({"punctuation": 0.47}, 0.1, HeadType("punctuation", 0.47, 0.37 / 0.9 / 0.4)),
+        ({"punctuation": 0.45}, 0.1, MIXED),
+        # The same, in a text with less punctuation.
+        ({"punctuation": 0.45}, 0.05, HeadType("punctuation", 0.45, 0.4 / 0.95 / 0.4)),
+        ({"same_token": 0.35}, 0.05, HeadType("same-token", 0.35, 0.3 / 0.95 / 0.3)),
+        ({"same_token": 0.3}, 0.05, MIXED),
+        ({"frequent": 0.68}, 0.5, HeadType("frequent-token", 0.68, 0.36 / 0.33)),
+        ({"frequent": 0.65}, 0.5, MIXED),
+        ({"frequent": 0.65}, 0.4, HeadType("frequent-token", 0.65, 0.25 / 0.6 / 0.33)),
+        ({"frequent": 0.32}, 0.5, HeadType("rare-token", 0.68, 0.36 / 0.33)),
+        ({"frequent": 0.35}, 0.5, MIXED),
+        ({"global": 0.9}, 1.0, HeadType("global", 0.9, 0.0)),
+        # A narrow name goes before a broad one.
+        ({"punctuation": 0.6, "frequent": 0.99}, 0.1, HeadType("punctuation", 0.6, 0.5 / 0.36)),
     ],
 )
-def test_the_score_is_the_metric_and_the_ratio_the_excess_over_the_threshold(
-    figure, value, even, score, ratio
+def test_a_metric_of_the_text_names_a_head_by_its_excess_over_the_threshold(
+    figures, even, expected
 ):
-    figures = head_figures(looking(-9)[None]) | {figure: torch.tensor([value])}
-    [head] = head_types(figures, uniform_figures(TOKENS) | {figure: even})
-    assert head.score == pytest.approx(score, abs=1e-4)
-    assert head.ratio == pytest.approx(ratio, abs=1e-4)
-
-
-def test_a_global_head_is_above_no_threshold():
-    figures = head_figures(looking(-9)[None]) | {"global": torch.tensor([0.9])}
-    [head] = head_types(figures, uniform_figures(TOKENS))
-    assert head == HeadType("global", pytest.approx(0.9), 0.0)
+    """The score is the metric, for rare-token 1 minus `frequent`. The ratio is excess/threshold."""
+    metrics = head_figures(looking(-9)[None])
+    metrics |= {name: torch.tensor([value]) for name, value in figures.items()}
+    [head] = head_types(metrics, EVEN | dict.fromkeys(figures, even))
+    assert head.name == expected.name
+    assert (head.score, head.ratio) == pytest.approx((expected.score, expected.ratio), abs=1e-4)
 
 
 def test_the_score_of_short_range_is_how_much_shorter_the_distance_is():
     figures = head_figures(looking(*range(-5, 1))[None])
-    even = uniform_figures(TOKENS)
-    [head] = head_types(figures, even)
-    assert head.score == pytest.approx(1 - float(figures["distance"]) / even["distance"])
+    [head] = head_types(figures, EVEN)
+    assert head.score == pytest.approx(1 - float(figures["distance"]) / EVEN["distance"])
     assert head.ratio == pytest.approx(head.score / Thresholds.short_range)
-
-
-def test_a_narrow_name_goes_before_a_broad_one():
-    figures = head_figures(looking(-9)[None])
-    figures |= {"frequent": torch.tensor([0.99]), "punctuation": torch.tensor([0.5])}
-    even = uniform_figures(TOKENS) | {"frequent": 0.5, "punctuation": 0.1}
-    assert names_of(figures, even) == ["punctuation"]
 
 
 def test_thresholds_stand_in_conf_as_the_library_has_them() -> None:

@@ -1,13 +1,21 @@
-"""Activation patching equals a forward pass in which a hook, written here, replaces a head."""
+"""Activation patching equals a forward pass in which a hook, written here, replaces a head. The
+second part: the texts that are given, and the metric that they name."""
+
+from pathlib import Path
 
 import pytest
 import torch
+from checkpoint_files import configuration, content, save
 from choices import every_part
 from induction_circuit import VOCAB, induction_circuit
 from small_gpt import gpt, variant
 from torch import Tensor
 
+import headscope
+from headscope.analysis.patch_texts import PatchTexts, patch_texts
 from headscope.analysis.patching import ContinuationLoss, LogitDifference, patch_heads
+from headscope.checkpoint import Checkpoint
+from headscope.data.tokenizer import bpe
 from headscope.errors import UserError
 from headscope.nn import GPT
 
@@ -16,25 +24,19 @@ CORRUPTED = torch.tensor([3, 1, 4, 8, 5, 9, 2])
 METRIC = LogitDifference(right=6, wrong=7)
 
 
-def outputs_of(model: GPT, text: Tensor, layer: int) -> Tensor:
-    """What `out_proj` of a layer reads, (1, T, H D)."""
-    read = []
-    projection = model.attentions[layer].out_proj
-    handle = projection.register_forward_hook(lambda module, inputs, out: read.append(inputs[0]))
-    model(text[None])
-    handle.remove()
-    return read[0]
-
-
 def by_hand(model: GPT, text: Tensor, other: Tensor, layer: int, head: int, positions) -> Tensor:
     """The logits (1, T, V) of `text` when the head has its output of `other` at `positions`."""
     part = model.attentions[layer]
     columns = slice(head * part.head_dim, (head + 1) * part.head_dim)
-    mixed = outputs_of(model, text, layer).clone()
-    mixed[:, positions, columns] = outputs_of(model, other, layer)[:, positions, columns]
-    handle = part.out_proj.register_forward_hook(
-        lambda module, inputs, out: torch.nn.functional.linear(mixed, module.weight, module.bias)
-    )
+    read: list[Tensor] = []
+
+    def exchange(module, inputs: tuple[Tensor]) -> Tensor:
+        read.append(inputs[0].clone())
+        read[-1][:, positions, columns] = read[0][:, positions, columns]
+        return read[-1]
+
+    handle = part.out_proj.register_forward_pre_hook(exchange)
+    model(other[None])
     logits = model(text[None])
     handle.remove()
     return logits
@@ -71,13 +73,6 @@ def test_the_loss_of_the_continuation_is_that_of_its_tokens():
     assert found.corrupted != pytest.approx(expected, rel=1e-3)
 
 
-def test_to_exchange_the_texts_exchanges_the_directions():
-    there = patch_heads(gpt(), CLEAN, CORRUPTED, METRIC)
-    back = patch_heads(gpt(), CORRUPTED, CLEAN, METRIC)
-    torch.testing.assert_close(there.denoising, 1 - back.noising)
-    torch.testing.assert_close(there.noising, 1 - back.denoising)
-
-
 def test_the_same_text_changes_nothing_and_has_no_score():
     found = patch_heads(gpt(), CLEAN, CLEAN, METRIC)
     for changed in (found.denoised, found.noised):
@@ -85,29 +80,6 @@ def test_the_same_text_changes_nothing_and_has_no_score():
     assert found.clean == found.corrupted
     assert found.denoising.isnan().all()
     assert found.noising.isnan().all()
-
-
-def test_a_head_that_writes_nothing_has_no_effect():
-    model = gpt()
-    with torch.no_grad():
-        model.attentions[1].out_proj.weight[:, 8:12] = 0  # the columns of head 2
-    found = patch_heads(model, CLEAN, CORRUPTED, METRIC)
-    idle = torch.zeros(2, 4, dtype=torch.bool)
-    idle[1, 2] = True
-    assert torch.equal(found.denoising.abs() < 1e-5, idle)
-    assert torch.equal((found.noising - 1).abs() < 1e-5, idle)
-
-
-def test_positions_before_the_difference_have_no_effect_and_in_the_last_layer_only_the_last_has():
-    model = gpt()
-    for position in range(3):  # causal: both texts have the same outputs here
-        found = patch_heads(model, CLEAN, CORRUPTED, METRIC, position=position)
-        torch.testing.assert_close(found.denoising, torch.zeros(2, 4), rtol=0, atol=1e-5)
-    everywhere = patch_heads(model, CLEAN, CORRUPTED, METRIC)
-    for position in range(7):
-        found = patch_heads(model, CLEAN, CORRUPTED, METRIC, position=position)
-        expected = everywhere.denoising[1] if position == 6 else torch.zeros(4)
-        torch.testing.assert_close(found.denoising[1], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_in_an_induction_circuit_the_two_heads_of_the_circuit_are_needed_and_each_restores_it():
@@ -123,15 +95,6 @@ def test_in_an_induction_circuit_the_two_heads_of_the_circuit_are_needed_and_eac
     ones = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
     torch.testing.assert_close(found.denoising, ones, rtol=0, atol=1e-3)
     torch.testing.assert_close(found.noising, 1 - ones, rtol=0, atol=1e-3)
-
-
-def test_the_model_is_left_as_it_was():
-    model = gpt(dropout=0.5).train()
-    first = patch_heads(model, CLEAN, CORRUPTED, METRIC)
-    assert all(module.training for module in model.modules())
-    assert not any(part.out_proj._forward_pre_hooks for part in model.attentions)
-    again = patch_heads(model, CLEAN, CORRUPTED, METRIC)
-    torch.testing.assert_close(vars(first), vars(again), rtol=0, atol=0)
 
 
 def test_texts_and_metrics_that_do_not_fit_are_refused():
@@ -152,3 +115,68 @@ def test_texts_and_metrics_that_do_not_fit_are_refused():
             patch_heads(gpt(), CLEAN, CORRUPTED, metric)
     with pytest.raises(UserError, match="at least one"):
         patch_heads(gpt(), CLEAN[:0], CORRUPTED[:0], METRIC)
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    """A model of 8 bytes of context."""
+    file = tmp_path_factory.mktemp("patch") / "some.safetensors"
+    save(content()[0], file)
+    return headscope.load(file)
+
+
+def test_answers_are_the_two_tokens_of_a_logit_difference(loaded: Checkpoint):
+    texts = patch_texts(loaded, clean="abc abc", corrupted="abd abc", answers=["x", " "])
+    assert texts.metric == LogitDifference(right=ord("x"), wrong=ord(" "))
+    assert (texts.clean, texts.corrupted) == (list(b"abc abc"), list(b"abd abc"))
+    assert texts.clean_labels == list("abc·abc")
+    assert texts.metric_name == "the logit of x minus the logit of · at the last token"
+    tokens = torch.tensor(texts.clean), torch.tensor(texts.corrupted)
+    direct = patch_heads(loaded.model, *tokens, LogitDifference(right=120, wrong=32))
+    torch.testing.assert_close(vars(texts.run(loaded)), vars(direct))
+
+
+def test_a_continuation_follows_both_texts(loaded: Checkpoint):
+    texts = patch_texts(loaded, clean="abca", corrupted="abda", continuation="bc", position=5)
+    assert texts.metric == ContinuationLoss((98, 99))
+    assert (texts.clean, texts.corrupted) == (list(b"abcabc"), list(b"abdabc"))
+    assert texts.position == 5
+
+
+def test_tokens_count_and_not_characters(tmp_path: Path):
+    tokenizer = bpe([" cat dog" * 50], vocab_size=263)
+    assert len(tokenizer.encode_prompt(" cat")) == len(tokenizer.encode_prompt(" dog")) == 1
+    save(content(configuration(), tokenizer)[0], tmp_path / "some.safetensors")
+    loaded = headscope.load(tmp_path / "some.safetensors")
+    texts = patch_texts(loaded, clean=" cat", corrupted="x", answers=[" cat", " dog"])
+    assert len(texts.clean) == len(texts.corrupted) == 1
+
+
+GOOD = {"clean": "abc ab", "corrupted": "abd ab", "answers": ["c", "d"]}
+
+
+def test_a_mistake_is_told_in_one_line(loaded: Checkpoint):
+    for changed, words in (
+        ({"corrupted": "abd abc"}, ["have 6 and 7 tokens", "change a text", "['c', '·', "]),
+        ({"corrupted": "多 abc"}, ["have 6 and 7 tokens", "['多 1/3', "]),
+        ({"corrupted": "abc ab"}, ["same text"]),
+        ({"clean": None}, ["patch.clean is missing"]),
+        ({"answers": None}, ["patch.answers", "patch.continuation", "one of them"]),
+        ({"answers": ["c"]}, ["patch.answers=['c']", "two different"]),
+        ({"answers": ["c", "c"]}, ["two different"]),
+        ({"answers": ["c", "de"]}, ["'de' has 2 tokens (d, e)", "one"]),
+        ({"answers": None, "continuation": ""}, ["patch.continuation is empty"]),
+        ({"answers": None, "continuation": "cde"}, ["9 tokens", "block_size=8"]),
+        ({"position": 6}, ["patch.position=6", "0 to 5"]),
+    ):
+        with pytest.raises(UserError) as caught:
+            patch_texts(loaded, **(GOOD | changed))
+        assert "\n" not in str(caught.value)
+        assert all(word in str(caught.value) for word in words)
+
+
+def test_without_a_difference_of_the_metric_there_is_no_score(loaded: Checkpoint):
+    texts = patch_texts(loaded, **GOOD)
+    same = PatchTexts(**{**vars(texts), "corrupted": texts.clean})
+    with pytest.raises(UserError, match="no difference that a head could carry"):
+        same.run(loaded)

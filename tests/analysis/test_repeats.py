@@ -80,22 +80,6 @@ def test_a_head_that_matches_tokens_scores_by_what_it_looks_at(length, count, se
     assert induction < 0.1
 
 
-def test_a_head_that_does_induction_half_of_the_time_scores_half():
-    texts = texts_of(64, 8)
-    mixed = (matching(texts, skip=1) + uniform(torch.ones(64, 64))) / 2
-    whole, _ = scores(matching(texts, skip=1), texts)
-    assert scores(mixed, texts)[0] == pytest.approx(whole / 2, abs=1e-5)
-
-
-def test_induction_over_short_distances_is_found():
-    texts = texts_of(64, 8)
-    near = matching(texts, skip=1)
-    near[texts.periods > 16] = uniform(torch.ones(64, 64))
-    share = (texts.periods <= 16).float().mean().item()
-    assert share == 0.5  # four of eight periods
-    assert scores(near, texts)[0] == pytest.approx(share, abs=0.02)
-
-
 def test_by_hand():
     """Two texts, a b a b x x and a b c a b c: each is compared with the other at its own places."""
     tokens = torch.tensor([[0, 1, 0, 1, 8, 9], [0, 1, 2, 0, 1, 2]])

@@ -11,24 +11,30 @@ import pytest
 from composing import composed
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from running import ROOT
 
+from benchmarks.schemas import BenchmarkConfig
 from headscope.cli.words import (
     check_name,
     flags_first,
     implied_data,
     literal_arguments,
 )
+from headscope.config import SCHEMAS
 from headscope.errors import UserError
 
 
 def typed(script: str, *arguments: str) -> DictConfig:
-    return composed(*literal_arguments(arguments), root=script)
+    schema = SCHEMAS["script"].get(script, BenchmarkConfig)
+    return composed(*literal_arguments(arguments, schema), root=script)
 
 
-@settings(max_examples=15)
-@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=30))
+@settings(max_examples=30)
+@given(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+    | st.text(alphabet="\\'\"${}[]a", max_size=8)
+)
 @example("What's next (not) 中文! [1, 2] {a: b}, x=y ")
 @example("null")
 @example("42")
@@ -38,37 +44,40 @@ def test_any_text_is_taken_literally(text: str) -> None:
     assert typed("sample", f"prompt={text}").prompt == text
 
 
-@settings(max_examples=30)
-@given(st.text(alphabet="\\'\"${}[]a", max_size=8))
-def test_escape_characters_of_hydra_and_omegaconf_are_taken_literally(text: str) -> None:
-    assert typed("sample", f"prompt={text}").prompt == text
-
-
 @pytest.mark.parametrize(
     "key", ["resume", "init_from", "store_dir", "callbacks.attention.text", "tokenizer.path"]
 )
 def test_paths_are_taken_literally(key: str) -> None:
     path = "runs/lr=1e-3, a (copy)/it's"
     config = typed("train", "tokenizer=gpt2", f"{key}={path}")
-    for part in key.split("."):
-        config = config[part]
-    assert config == path
+    assert OmegaConf.select(config, key) == path
+
+
+def test_only_texts_are_taken_literally() -> None:
+    swept = ["trainer.precision=32-true,bf16-mixed", "model.heads=1,2", "data.alphabet=8,16"]
+    assert literal_arguments([*swept, "data.column=a,b"]) == [*swept, "data.column='a,b'"]
 
 
 def test_stop_is_one_text_or_a_json_list() -> None:
-    assert typed("sample", r'stop=["\n", "a, b"]').stop == ["\n", "a, b"]
-    assert typed("sample", "stop=The end, or not").stop == ["The end, or not"]
-    assert typed("sample", "stop=[]").stop == []
-    # bash turns stop=["\n", "END"] into the first of these. The second is a text, not a list.
-    assert typed("sample", r"stop=[\n, END]").stop == ["\n", "END"]
-    assert typed("sample", "stop=[sic").stop == ["[sic"]
+    for word, texts in (
+        (r'["\n", "a, b"]', ["\n", "a, b"]),
+        ("The end, or not", ["The end, or not"]),
+        ("[]", []),
+        # bash turns ["\n", "END"] into the first of these. The second is a text, not a list.
+        (r"[\n, END]", ["\n", "END"]),
+        ("[sic", ["[sic"]),
+    ):
+        assert typed("sample", f"stop={word}").stop == texts
     with pytest.raises(ValueError, match=r"stop=\[1\]"):
         typed("sample", "stop=[1]")
 
 
+def test_null_stays_null() -> None:
+    assert typed("sample", "checkpoint=null").checkpoint is None
+
+
 def test_flags_may_stand_between_keys() -> None:
     assert flags_first(["a=b", "-m", "c=1,2"]) == ["-m", "a=b", "c=1,2"]
-    assert flags_first(["a=b", "c=1"]) == ["a=b", "c=1"]
 
 
 def test_names_in_any_script_can_start_a_folder_name() -> None:
@@ -79,17 +88,20 @@ def test_names_in_any_script_can_start_a_folder_name() -> None:
             check_name([f"name={name}"])
 
 
-def test_null_stays_null() -> None:
-    assert typed("sample", "checkpoint=null").checkpoint is None
-
-
-def test_a_data_path_implies_the_choice_of_data() -> None:
-    assert implied_data(["data.path=my.txt"]) == ["data=text"]
-    assert implied_data(["data.name=a/b"]) == ["data=hub"]
-    assert implied_data(["data=tinyshakespeare", "data.path=my.txt"]) == []
-    assert implied_data(["experiment=nanogpt_cpu", "data.path=my.txt"]) == []
-    assert implied_data(["model.heads=8"]) == []
-    assert implied_data(["++data.path=my.txt"]) == ["data=text"]
+@pytest.mark.parametrize(
+    ("words", "implied"),
+    [
+        ("data.path=my.txt", ["data=text"]),
+        ("++data.path=my.txt", ["data=text"]),
+        ("data.name=a/b", ["data=hub"]),
+        ("data=tinyshakespeare data.path=my.txt", []),
+        ("experiment=nanogpt_cpu data.path=my.txt", []),
+        ("experiment=best_sotu data.path=my.txt", ["data=text"]),
+        ("model.heads=8", []),
+    ],
+)
+def test_a_data_path_implies_the_choice_of_data(words: str, implied: list[str]) -> None:
+    assert implied_data(words.split()) == implied
 
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

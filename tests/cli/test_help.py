@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 from running import ROOT, Script
 
-from benchmarks import schemas
+from headscope.cli.command_line import register_resolvers
 from headscope.cli.conf_files import heading, keys_in
 from headscope.cli.configuration_page import ROOTS, comment_elsewhere, page
 from headscope.cli.help import help_text, sections_of
 from headscope.cli.words import CONF
-from headscope.config import register_schemas
 
-schemas.register()
+register_resolvers()
 
 SCRIPT_OF = {"suite": "benchmark", "compare": "compare"}  # all other groups belong to train
 CHOICES = sorted(
@@ -35,7 +34,6 @@ def test_help_shows_the_usage_of_a_script(script: Script, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["train", "benchmark", "compare"])
 def test_help_lists_every_choice(name: str) -> None:
-    register_schemas()
     _, _, text = help_text(name, []).partition("as composed from")
     for group, option in CHOICES:
         if SCRIPT_OF.get(group, name) == name:
@@ -55,22 +53,20 @@ def test_help_lists_every_choice(name: str) -> None:
 )
 def test_every_key_has_a_comment(line: str) -> None:
     name, *words = line.split()
-    register_schemas()
     for section in sections_of(name, words)[1]:
         for key in section.keys:
             assert key.comment, key.name
 
 
-def test_every_choice_and_its_keys_have_comments() -> None:
-    for group, option in CHOICES:
-        file = CONF / group / f"{option}.yaml"
-        assert heading(file)
-        for key in keys_in(file) if group != "experiment" else []:
-            assert key.value == {} or key.comment or comment_elsewhere(key.name), key.name
+@pytest.mark.parametrize(("group", "option"), CHOICES)
+def test_every_choice_and_its_keys_have_comments(group: str, option: str) -> None:
+    file = CONF / group / f"{option}.yaml"
+    assert heading(file)
+    for key in keys_in(file) if group != "experiment" else []:
+        assert key.value == {} or key.comment or comment_elsewhere(key.name), key.name
 
 
 def test_help_follows_the_choices_of_the_command_line() -> None:
-    register_schemas()
     text = help_text("train", ["model=modern", "model/attention=grouped_query", "model.layers=7"])
     for line in (
         r"model=modern, or gpt, gpt2\nThe GPT with newer parts: normalized queries and keys, .*",
@@ -84,7 +80,6 @@ def test_help_follows_the_choices_of_the_command_line() -> None:
 
 def test_help_lines_fit_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    register_schemas()
     _, _, keys = help_text("compare", ["compare=positions"]).partition("command line:\n")
     assert max(map(len, keys.splitlines())) <= 80
 

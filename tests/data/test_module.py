@@ -1,5 +1,6 @@
 """How batches come to a training, and how much of the validation split a run can afford."""
 
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,52 +11,57 @@ import torch
 from checkpoint_files import opened
 from hypothesis import given
 from hypothesis import strategies as st
-from lightning.pytorch.trainer.connectors import data_connector
 from running import SMALL, Script
 from torch.utils.data import DataLoader
 
 from headscope.data import module
-from headscope.data.batches import TrainingBatches, prefetched
+from headscope.data.batches import Batch, TrainingBatches, prefetched
 from headscope.data.module import TokenDataModule, validation_stride
 from headscope.data.store import TokenStore
 from headscope.data.tokenizer import byte
 
+TOKENS = np.arange(2000, dtype=np.uint16)
+OPTIONS = {"block_size": 8, "batch_size": 4, "seed": 3}
+
 unpinned = pytest.mark.filterwarnings("ignore:'pin_memory' argument")  # where there is no GPU
 
 
-def loader(device: str) -> TrainingBatches | DataLoader:
+def steps(device: str) -> Iterator[list[Batch]]:
     """What a trainer on this device gets, three steps of two batches into its run."""
-    tokens = np.arange(2000, dtype=np.uint16)
-    store = TokenStore(folder=Path(), tokenizer=byte([]), train=tokens, validation=tokens)
-    options = {"validation_batch_size": 1, "validation_every": 1, "final_every": 1, "seed": 3}
-    data = TokenDataModule(store, block_size=8, batch_size=4, accumulate=2, **options)
+    store = TokenStore(folder=Path(), tokenizer=byte([]), train=TOKENS, validation=TOKENS)
+    options = OPTIONS | {"validation_batch_size": 1, "validation_every": 1, "final_every": 1}
+    data = TokenDataModule(store, accumulate=2, **options)
     strategy = SimpleNamespace(root_device=torch.device(device))
     data.trainer = SimpleNamespace(global_step=3, global_rank=0, world_size=1, strategy=strategy)
-    return data.train_dataloader()
+    return iter(data.train_dataloader())
 
 
-def inputs(batches: TrainingBatches | DataLoader) -> list[list[list[int]]]:
-    return [batch[0].tolist() for batch in islice(batches, 20)]
+def assert_batches(found: Iterator[list[Batch]]) -> None:
+    """From the seventh batch of the sequence, two for each step."""
+    plain = iter(TrainingBatches(TOKENS, start=6, **OPTIONS))
+    for step in islice(found, 10):
+        for batch, expected in zip(step, islice(plain, 2), strict=True):
+            assert all(map(torch.equal, [half.cpu() for half in batch], expected))
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_batches_are_made_where_they_are_used(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_BYTES_ON_GPU", TOKENS.nbytes)
+    monkeypatch.setattr(module, "prefetched", None)
+    assert all(half.device.type == device for half in next(steps(device))[0])
+    assert_batches(steps(device))
 
 
 @pytest.mark.slow
 @unpinned
 def test_a_corpus_too_large_for_a_gpu_is_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = loader("cpu")
-    assert isinstance(plain, TrainingBatches)
-    assert plain.start == 6
-    monkeypatch.setattr(module, "MAX_BYTES_ON_GPU", 3999)
-    ahead = loader("cuda")
-    assert isinstance(ahead, DataLoader)
-    assert inputs(ahead) == inputs(plain)
-
-
-@pytest.mark.gpu
-def test_a_gpu_holds_a_small_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_BYTES_ON_GPU", 4000)
-    held = loader("cuda")
-    assert all(half.device.type == "cuda" for half in next(iter(held)))
-    assert inputs(held) == inputs(loader("cpu"))
+    ahead: list[DataLoader] = []
+    monkeypatch.setattr(module, "MAX_BYTES_ON_GPU", TOKENS.nbytes - 1)
+    monkeypatch.setattr(
+        module, "prefetched", lambda batches: ahead.append(prefetched(batches)) or ahead[0]
+    )
+    assert_batches(steps("cuda"))
+    assert len(ahead) == 1
 
 
 @pytest.mark.gpu
@@ -64,11 +70,8 @@ def test_beside_a_gpu_a_spawned_process_reads_ahead_into_pinned_memory(
 ) -> None:
     torch.zeros(1, device="cuda")  # a forked process could not use CUDA any more
     monkeypatch.setattr(module, "MAX_BYTES_ON_GPU", 0)
-    ahead = loader("cuda")
-    assert isinstance(ahead, DataLoader)
-    assert ahead.multiprocessing_context.get_start_method() == "spawn"
-    assert inputs(ahead) == inputs(loader("cpu"))
-    assert all(half.is_pinned() for half in next(iter(ahead)))
+    assert_batches(steps("cuda"))
+    assert all(half.is_pinned() for half in next(steps("cuda"))[0])
     words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=6", "trainer.compile=false"]
     said = script("train", *words, "trainer.accelerator=gpu", "hydra.run.dir=outputs/run")
     assert said.code == 0, said.err
@@ -76,16 +79,15 @@ def test_beside_a_gpu_a_spawned_process_reads_ahead_into_pinned_memory(
 
 @pytest.mark.slow
 @unpinned
-@pytest.mark.filterwarnings("error:The 'train_dataloader'")
 def test_a_run_whose_batches_are_made_ahead_is_the_same_run_and_as_quiet(
     script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=6", "trainer.val_every_steps=2"]
     assert script("train", *words, "hydra.run.dir=outputs/plain").code == 0
-    # On a machine of many cores Lightning would ask for more processes.
-    monkeypatch.setattr(data_connector, "suggested_max_num_workers", lambda devices: 8)
-    plain = TokenDataModule.train_dataloader
-    monkeypatch.setattr(TokenDataModule, "train_dataloader", lambda self: prefetched(plain(self)))
+    plain = module.steps_of
+    monkeypatch.setattr(
+        module, "steps_of", lambda batches, *rest: plain(prefetched(batches), *rest)
+    )
     said = script("train", *words, "hydra.run.dir=outputs/ahead")
     assert (said.code, said.err) == (0, "")
     one, other = (

@@ -1,35 +1,131 @@
-"""The laws of records: a row is a document, in every format, compressed or not."""
+"""The laws of the user's own files: every text is read whole, in every format, compressed or not,
+and what cannot be read is told in a way that helps."""
 
 import bz2
 import csv
 import gzip
 import io
-import json
 import lzma
+import os
+from functools import partial
 
 import pyarrow
 import pytest
-from datasets import Dataset
+from corpora import every_tenth, jsonl, texts, write
 from pyarrow import parquet as parquet_module
 
-from headscope.data.corpus import hold_out
 from headscope.data.own_files import Template, TextFiles, records
 from headscope.data.text_file import text_chunks
 from headscope.errors import UserError
 
-ROWS = [
-    {"question": f"Why {number}?", "answer": "Because\nof 中文 {it}.", "number": number}
-    for number in range(23)
-]
-TEXTS = [f"{row['question']}\n{row['answer']}" for row in ROWS]
+
+def read(path, **options):
+    return texts(TextFiles(path=str(path), **options))
+
+
+def text_of(file):
+    return "".join(text_chunks(file))
+
+
+# --- text files ---
+
+
+@pytest.mark.parametrize("text", ["été " * 100 + "\n\n", "🦜中" * 11 + " "])
+def test_the_last_tenth_of_a_single_file_is_held_out(tmp_path, text):
+    [train], [validation] = read(write(tmp_path, {"book.txt": text}) / "book.txt")
+    assert train + validation == text
+    assert len(train) == len(text) * 9 // 10
+
+
+def test_a_folder_is_its_text_files_at_any_depth_and_a_glob_is_what_it_finds(tmp_path):
+    write(tmp_path / "a" / "deep", {"2.txt.gz": gzip.compress(b"two"), "no.md": "markdown"})
+    write(tmp_path / "a", {"1.txt": "one", "empty.txt": "", "rows.jsonl": jsonl(["row"])})
+    write(tmp_path / "b", {"3.txt": "three"})
+    (tmp_path / "a" / "folder.txt").mkdir()
+    assert read(tmp_path / "a") == (["one"], ["two"])
+    assert read(f"{tmp_path}/**/*.txt*") == (["one", "two"], ["three"])
+    assert read(f"{tmp_path}/*/deep/*") == (["two"], ["markdown"])
+
+
+CHINESE = "多年以后奥雷连诺上校站在行刑队面前\n" * 20
+
+
+def test_utf8_is_read_as_it_is_but_line_ends_become_lf_and_the_byte_order_mark_goes(tmp_path):
+    text = f"{CHINESE} 😀 \u2028 \ufeff é a\tb\x0c\x7f"
+    write(tmp_path, {"a.txt": text, "dos.txt": b"\xef\xbb\xbfa\r\nb\rc\n"})
+    assert text_of(tmp_path / "a.txt") == text
+    assert text_of(tmp_path / "dos.txt") == "a\nb\nc\n"
+
+
+ADVICE = {
+    "UTF-16": (CHINESE.encode("utf-16"), "iconv -f utf-16 -t utf-8 old > new"),
+    "UTF-16 without a mark": (b"\0t\0e\0x\0t", "NUL bytes, the first at offset 0; .*-f utf-16be"),
+    "GB 18030": (CHINESE.encode("gb18030"), "not UTF-8: byte 0xb6 at offset 0; .*gb18030"),
+    "damage": (b"\xef\xbb\xbf" + "é".encode() * 2**20 + b"\xff.", "offset 2097155; .*iconv -c"),
+    "a cut character": ("café".encode()[:-1], "byte 0xc3 at offset 3; .*damaged"),
+    "gzip": (gzip.compress(CHINESE.encode()), r"binary file: .*\.gz"),
+}
+
+
+@pytest.mark.parametrize("kind", ADVICE)
+def test_what_is_not_utf8_is_named_with_its_place_and_what_it_looks_like(tmp_path, kind):
+    data, message = ADVICE[kind]
+    write(tmp_path, {"a.txt": "fine", "b.txt": data})
+    with pytest.raises(UserError, match=rf"b\.txt .*{message}") as error:
+        read(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_that_vanishes_or_may_not_be_read_is_named(tmp_path):
+    corpus = TextFiles(path=str(write(tmp_path, {"a.txt": "one", "b.txt": "two"})))
+    (tmp_path / "b.txt").unlink()
+    for use in (partial(texts, corpus), corpus.fingerprint):
+        with pytest.raises(UserError, match=r"b\.txt cannot be read: No such file"):
+            use()
+
+
+@pytest.mark.parametrize("path", ["", os.fsdecode(b"caf\xe9"), "*.txt", "notes"])
+def test_a_path_without_text_is_an_error(tmp_path, monkeypatch, path):
+    write(tmp_path / "notes", {"notes.md": "text"})
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"data.path=.* file"):
+        TextFiles(path=path)
+
+
+def test_empty_files_are_an_error(tmp_path):
+    write(tmp_path, {"empty.txt": "", "mark.txt": b"\xef\xbb\xbf"})
+    with pytest.raises(UserError, match=f"data.path={tmp_path} is empty"):
+        read(tmp_path)
 
 
 def zstd(data: bytes) -> bytes:
     return pyarrow.Codec("zstd").compress(data, asbytes=True)
 
 
-def jsonl(rows=ROWS) -> bytes:
-    return "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+PACKED = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstd}
+
+
+@pytest.mark.parametrize("ending", PACKED)
+def test_a_compressed_text_is_read_whole_or_refused(tmp_path, ending):
+    text = "".join(f"line {number}\n" for number in range(150_000))
+    packed = PACKED[ending](text.encode())
+    file = tmp_path / f"a.txt{ending}"
+    for data, expected in ((packed, text), (packed + packed, text + text)):  # as `cat` joins them
+        file.write_bytes(data)
+        assert text_of(file) == expected
+    for data in (packed[: len(packed) // 2], b"no such format"):
+        file.write_bytes(data)
+        with pytest.raises(UserError, match=rf"a\.txt\{ending} cannot be read"):
+            text_of(file)
+
+
+# --- files with rows ---
+
+ROWS = [
+    {"question": f"Why {number}?", "answer": "Because\nof 中文 {it}.", "number": number}
+    for number in range(23)
+]
+TEXTS = [f"{row['question']}\n{row['answer']}" for row in ROWS]
 
 
 def as_csv(delimiter: str) -> bytes:
@@ -42,42 +138,32 @@ def as_csv(delimiter: str) -> bytes:
 
 def parquet() -> bytes:
     stream = io.BytesIO()
-    Dataset.from_list(ROWS).to_parquet(stream)
+    parquet_module.write_table(pyarrow.Table.from_pylist(ROWS), stream)
     return stream.getvalue()
 
 
 FILES = {
-    "a.jsonl": jsonl(),
+    "a.jsonl": jsonl(ROWS).encode(),
     "a.csv": as_csv(","),
     "a.tsv": as_csv("\t"),
     "a.parquet": parquet(),
-    "a.jsonl.gz": gzip.compress(jsonl()),
+    "A.JSONL.GZ": gzip.compress(jsonl(ROWS).encode()),
     "a.csv.xz": lzma.compress(as_csv(",")),
-    "a.jsonl.zst": zstd(jsonl()),
+    "a.jsonl.zst": zstd(jsonl(ROWS).encode()),
 }
-
-
-def documents(path, **options) -> dict[str, list[str]]:
-    found = {"train": [], "validation": []}
-    for document in TextFiles(path=str(path), **options).documents():
-        found[document.split].append("".join(document.pieces))
-    return found
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_row_is_a_document(tmp_path, name):
-    folder = tmp_path / "a [1] *?"
-    folder.mkdir()
-    (folder / name).write_bytes(FILES[name])
+    folder = write(tmp_path / "a=1 [1] *?${x}", {name: FILES[name]})
     for path in (folder / name, folder):
-        found = documents(path, template=r"{question}\n{answer}")
-        assert found["validation"] == TEXTS[9::10]
-        assert found["train"] == [text for text in TEXTS if text not in found["validation"]]
+        assert read(path, template=r"{question}\n{answer}") == every_tenth(TEXTS)
 
 
-def test_what_a_template_cannot_take_is_named(tmp_path):
-    (tmp_path / "a.jsonl").write_bytes(jsonl())
-    for options, message in (
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
         ({"column": "number"}, "column number of .* is int, not text"),
         ({"column": "text"}, "has no column text; its columns: question, answer, number"),
         ({"template": "{words}"}, "has no column words"),
@@ -87,9 +173,11 @@ def test_what_a_template_cannot_take_is_named(tmp_path):
         ({"template": "{number:>9999999999}"}, "name of a column in braces"),
         ({"template": "{question!r}"}, "name of a column in braces"),
         ({"template": "{question.__class__}"}, "has no column question.__class__"),
-    ):
-        with pytest.raises(UserError, match=message):
-            documents(tmp_path, **options)
+    ],
+)
+def test_what_a_template_cannot_take_is_named(tmp_path, name, options, message):
+    with pytest.raises(UserError, match=message):
+        read(write(tmp_path, {name: FILES[name]}), **options)
 
 
 def test_a_template_may_have_numbers_braces_and_tabs():
@@ -98,75 +186,31 @@ def test_a_template_may_have_numbers_braces_and_tabs():
     assert Template("", r"{a}\n\t\\n\q").text({"a": ""}, "here") == "\n\t\\n\\q"
 
 
-def test_rows_without_a_value_or_without_text_are_left_out(tmp_path):
-    rows = [{"text": text} for text in ("one", None, "", "two")]
-    (tmp_path / "a.jsonl").write_bytes(jsonl(rows))
-    assert documents(tmp_path) == {"train": ["one"], "validation": ["two"]}
+def test_rows_and_files_without_text_are_left_out(tmp_path):
+    rows = ["one", {"text": None}, "", {"text": "two", "more": 1}, {}]
+    assert read(write(tmp_path, {"a.jsonl": "", "b.jsonl": jsonl(rows)})) == (["one"], ["two"])
 
 
-def test_values_of_csv_are_not_interpreted(tmp_path):
-    for text in ("NA", "null", "nan", "007", "3", "2020-01-01", 'a,b\n"c"', " "):
-        stream = io.StringIO()
-        csv.writer(stream).writerows([["text"], ["first"], [text]])
-        (tmp_path / "a.csv").write_bytes(stream.getvalue().encode())
-        assert documents(tmp_path) == {"train": ["first"], "validation": [text]}
+@pytest.mark.parametrize(
+    "text", ["NA", "null", "nan", "007", "3", "2020-01-01", 'a,b\n"c"', " ", "long " * 100_000]
+)
+def test_values_are_not_interpreted_and_may_be_long(tmp_path, text):
+    stream = io.StringIO()
+    csv.writer(stream).writerows([["text"], ["first"], [text]])
+    for name, content in (("a.csv", stream.getvalue()), ("a.jsonl", jsonl(["first", text]))):
+        assert read(write(tmp_path, {name: content}) / name) == (["first"], [text])
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.csv"])
-def test_a_row_may_be_long(tmp_path, name):
-    text = "long " * 100_000
-    content = {
-        "a.jsonl": jsonl([{"text": text}, {"text": "b"}]),
-        "a.csv": f"text\n{text}\nb\n".encode(),
-    }
-    (tmp_path / name).write_bytes(content[name])
-    assert documents(tmp_path) == {"train": [text], "validation": ["b"]}
-
-
-def test_empty_files_and_late_keys_are_no_error(tmp_path):
-    (tmp_path / "a.jsonl").write_bytes(b"")
-    (tmp_path / "b.jsonl").write_bytes(jsonl([{"text": "one"}, {"text": "two", "more": 1}, {}]))
-    assert documents(tmp_path) == {"train": ["one"], "validation": ["two"]}
-
-
-def test_text_files_come_first_in_a_folder(tmp_path):
-    (tmp_path / "a.jsonl").write_bytes(jsonl())
-    (tmp_path / "b.txt").write_text("plain text")
-    (tmp_path / "c.txt.gz").write_bytes(gzip.compress(b"more"))
-    assert documents(tmp_path) == {"train": ["plain text"], "validation": ["more"]}
+def test_half_a_character_in_json_becomes_the_replacement_character(tmp_path):
+    write(tmp_path, {"a.jsonl": '{"text": "a \\ud83d b"}\n{"text": "\\ud83e\\udd9c"}\n'})
+    assert read(tmp_path) == (["a \ufffd b"], ["🦜"])
 
 
 @pytest.mark.parametrize("content", [b'{"text": "one"}\n{"text', b"[1, 2]\n", b"\xff\xfe\n", b"{}"])
 def test_a_damaged_file_is_an_error_that_names_it(tmp_path, content):
-    (tmp_path / "a.jsonl").write_bytes(content)
     with pytest.raises(UserError, match=r"a\.jsonl|is empty") as error:
-        documents(tmp_path)
+        read(write(tmp_path, {"a.jsonl": content}))
     assert "\n" not in str(error.value)
-
-
-PACKED = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstd}
-
-
-@pytest.mark.parametrize("ending", PACKED)
-def test_a_compressed_text_is_read_whole_or_refused(tmp_path, ending):
-    text = "".join(f"line {number}\n" for number in range(150_000))
-    packed = PACKED[ending](text.encode())
-    file = tmp_path / f"a.txt{ending}"
-    file.write_bytes(packed)
-    assert "".join(text_chunks(file)) == text
-    file.write_bytes(packed + packed)  # as `cat` joins them
-    assert "".join(text_chunks(file)) == text + text
-    file.write_bytes(packed[: len(packed) // 2])
-    with pytest.raises(UserError, match=rf"a\.txt\{ending}"):
-        list(text_chunks(file))
-    file.write_bytes(b"no such format")
-    with pytest.raises(UserError, match=rf"a\.txt\{ending} cannot be read"):
-        list(text_chunks(file))
-
-
-def test_half_a_character_in_json_becomes_the_replacement_character(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"text": "a \\ud83d b"}\n{"text": "\\ud83e\\udd9c"}\n')
-    assert documents(tmp_path) == {"train": ["a \ufffd b"], "validation": ["🦜"]}
 
 
 def test_parquet_needs_little_memory_for_long_texts(tmp_path):
@@ -182,30 +226,16 @@ def test_parquet_needs_little_memory_for_long_texts(tmp_path):
     assert peak < 40 * 10**6
 
 
-def test_another_format_is_another_text(tmp_path):
-    content = b"text\nleft, right\none\n"
-    for name in ("a.csv", "a.tsv"):
-        (tmp_path / name).write_bytes(content)
-    found = [TextFiles(path=str(tmp_path / name)) for name in ("a.csv", "a.tsv")]
-    assert found[0].fingerprint() != found[1].fingerprint()
+def test_the_fingerprint_is_of_the_text_and_its_format_not_of_its_place(tmp_path):
+    def fingerprint(files, **options):
+        """Of a folder with these files, each time another one."""
+        folder = write(tmp_path / str(len(list(tmp_path.iterdir()))), files)
+        return TextFiles(path=str(folder), **options).fingerprint()
 
-
-def test_the_ending_of_a_compressed_file_may_have_capitals(tmp_path):
-    (tmp_path / "A.JSONL.GZ").write_bytes(gzip.compress(jsonl()))
-    assert len(documents(tmp_path, column="answer")["train"]) > 10
-
-
-def test_documents_are_read_one_ahead():
-    read = []
-
-    def items():
-        for number in range(1, 25):
-            read.append(number)
-            yield number
-
-    for index, (_, item) in enumerate(hold_out(items()), start=1):
-        assert item == index
-        assert len(read) <= index + 1
-    for count in range(1, 25):
-        held_out = [item for split, item in hold_out(range(1, count + 1)) if split == "validation"]
-        assert held_out == ([count] if count < 10 else list(range(10, count + 1, 10)))
+    files = [{"a.txt": "one", "b.txt": "two"}, {"a.txt": "One", "b.txt": "two"}]
+    files += [{"a.txt": "two", "b.txt": "one"}, {"a.txt": "one"}]
+    files += [{name: "text\nleft, right\none\n"} for name in ("a.csv", "a.tsv")]
+    made = [fingerprint(each) for each in files]
+    made += [fingerprint(files[-1], template="<{text}"), fingerprint(files[0], deduplicate=True)]
+    assert len(set(made)) == len(made)
+    assert fingerprint(files[0]) == made[0]

@@ -11,17 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tab_runs import (
-    ROUTES,
-    TEXT,
-    Answer,
-    Board,
-    board,
-    in_process,
-    made_up_parts,
-    until,
-    write_run,
-)
+from tab_runs import ROUTES, TEXT, Answer, Board, board, in_process, made_up_parts, until, write_run
 from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import SummaryWriter
 
@@ -54,25 +44,26 @@ HOSTILE = [
 ]
 """Parts of snapshots that cannot be shown."""
 
+CONTRADICTIONS: dict[str, dict[str, Any]] = {
+    "claims": {"shape": [10**6, 10**6]},
+    "negative": {"shape": [-5]},
+    "floats": {"dtype": 1},
+}
+"""Fields of a snapshot's tensor that its content contradicts, by the name of the run."""
 
-def write_parts(folder: Path, snapshots: list[list[bytes]], text: str = TEXT) -> None:
-    with SummaryWriter(str(folder)) as writer:
-        for step, parts in enumerate(snapshots):
-            add_snapshot(writer, text, parts, step)
 
-
-def write_changed(folder: Path, **changed: Any) -> None:
+def write_changed(folder: Path, *, shape: list[int] | None = None, dtype: int = 0) -> None:
     """A run whose only snapshot has a tensor with changed fields."""
     with SummaryWriter(str(folder)) as writer:
         add = writer.file_writer.add_summary
 
         def add_changed(summary: Summary, step: int) -> None:
-            if shape := changed.get("shape"):
-                del summary.value[0].tensor.tensor_shape.dim[:]
+            tensor = summary.value[0].tensor
+            tensor.dtype = dtype or tensor.dtype
+            if shape:
+                del tensor.tensor_shape.dim[:]
                 for size in shape:
-                    summary.value[0].tensor.tensor_shape.dim.add(size=size)
-            if dtype := changed.get("dtype"):
-                summary.value[0].tensor.dtype = dtype
+                    tensor.tensor_shape.dim.add(size=size)
             add(summary, step)
 
         writer.file_writer.add_summary = add_changed
@@ -86,13 +77,14 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_run(folder / "good", STEPS)
     with SummaryWriter(str(folder / "old")) as writer:
         add_scalars(writer, {"train/loss": 1.0}, 0)
-    write_parts(folder / "hostile", [*HOSTILE, made_up_parts(len(HOSTILE))])
+    snapshots = [*HOSTILE, made_up_parts(len(HOSTILE))]
+    write_run(folder / "hostile", range(len(snapshots)), snapshots=snapshots)
     for number, parts in enumerate(HOSTILE):
-        write_parts(folder / "only" / str(number), [parts])
-    write_changed(folder / "claims", shape=[10**6, 10**6])
-    write_changed(folder / "negative", shape=[-5])
-    write_changed(folder / "floats", dtype=1)
-    write_parts(folder / MARKUP, [with_header(labels=[MARKUP] * 6, names=["\ud800"] * 4)], MARKUP)
+        write_run(folder / "only" / str(number), snapshots=[parts])
+    for name, changed in CONTRADICTIONS.items():
+        write_changed(folder / name, **changed)
+    marked = with_header(labels=[MARKUP] * 6, names=["\ud800"] * 4)
+    write_run(folder / MARKUP, snapshots=[marked], text=MARKUP)
     write_run(folder / "cut", [0, 1, 2])
     [file] = (folder / "cut").iterdir()
     file.write_bytes(file.read_bytes()[:-100])
@@ -105,10 +97,8 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(
     scope="module",
-    params=[
-        pytest.param(True, id="fast"),
-        pytest.param(False, id="slow", marks=pytest.mark.slow),
-    ],
+    params=[True, pytest.param(False, marks=pytest.mark.slow)],
+    ids=["fast", "slow"],
 )
 def served(request: pytest.FixtureRequest, logdir: Path) -> Iterator[Board]:
     """TensorBoard, after it has read everything. It must not print a traceback until the end."""
@@ -140,39 +130,31 @@ def refused(answer: Answer, status: int) -> str:
     return line
 
 
-def test_the_tab_is_listed_and_its_page_loads_the_viewer(served: Board) -> None:
+def test_the_tab_and_its_runs_with_snapshots_are_listed(served: Board) -> None:
     listed = served.get("data/plugins_listing").json["headscope"]
     assert listed["tab_name"] == "Attention"
     assert listed["enabled"]  # because there is data
-    assert listed["loading_mechanism"] == {
-        "type": "IFRAME",
-        "module_path": f"/{ROUTES}/tab.js",
-    }
+    module = {"type": "IFRAME", "module_path": f"/{ROUTES}/tab.js"}
+    assert listed["loading_mechanism"] == module
     assert b"./tab.js" in served.get("data/plugin_entry.html", name="headscope").body
+    runs = served.runs()
+    assert runs["good"] == [TEXT]
+    assert runs[MARKUP] == [MARKUP]
+    assert "old" not in runs
 
 
-def test_static_files_are_served_with_their_type(served: Board) -> None:
+def test_static_files_are_served_with_their_type_and_no_other_file(served: Board) -> None:
     for file in STATIC:
         answer = served.ask(file.name)
         kind = {".js": "text/javascript", ".css": "text/css"}[file.suffix]
         assert answer.headers["Content-Type"] == f"{kind}; charset=utf-8"
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
         assert answer.body == file.read_bytes()
-
-
-def test_no_other_file_is_served(served: Board) -> None:
     for path in [
         *("../plugin.py", "..%2fhistory.py", "%2e%2e/history.py", "....//history.py"),
         *("../../../../../etc/passwd", "/etc/passwd", "static/tab.js", "tab.js%00.css", "tab.py"),
     ]:
         assert served.ask(path).status == 404
-
-
-def test_runs_with_snapshots_are_listed(served: Board) -> None:
-    runs = served.runs()
-    assert runs["good"] == [TEXT]
-    assert runs[MARKUP] == [MARKUP]
-    assert "old" not in runs
 
 
 def test_the_history_has_every_step_without_a_flag(served: Board) -> None:
@@ -184,13 +166,9 @@ def test_the_history_has_every_step_without_a_flag(served: Board) -> None:
             assert each[name] == header[name]
         for name in ("layers", "heads", "labels", "text_tokens", "uniform", "ends"):
             assert found[name] == header[name]
-    assert found["loss"]["name"] == "train/loss"
-    assert found["loss"]["steps"] == [*STEPS]
-    assert found["loss"]["values"] == pytest.approx([4 / (1 + step) for step in STEPS])
-
-
-def test_parts_are_the_bytes_that_were_written(served: Board) -> None:
-    for each in history(served, "good")["steps"][::20]:
+    values = pytest.approx([4 / (1 + step) for step in STEPS])
+    assert found["loss"] == {"name": "train/loss", "steps": [*STEPS], "values": values}
+    for each in found["steps"][::20]:
         answers = [served.ask("part", key=key) for key in each["parts"]]
         assert [answer.body for answer in answers] == made_up_parts(each["step"])[1:]
         for answer in answers:
@@ -206,27 +184,20 @@ def test_the_loss_may_be_of_the_validation_and_not_finite(served: Board) -> None
     }
 
 
-def test_damaged_snapshots_do_not_hide_a_good_one(served: Board) -> None:
+def test_damaged_snapshots_hide_no_good_one_and_alone_are_an_error(served: Board) -> None:
     [step] = history(served, "hostile")["steps"]
     assert step["step"] == len(HOSTILE)
     assert served.ask("part", key=step["parts"][0]).body == made_up_parts(len(HOSTILE))[1]
-
-
-def test_a_damaged_snapshot_alone_is_an_error(served: Board) -> None:
-    for number in range(len(HOSTILE)):
+    for number, parts in enumerate(HOSTILE):
         line = refused(served.ask("history", run=f"only/{number}", text=TEXT), 422)
         assert f"only/{number}" in line
-
-
-def test_data_of_a_newer_format_says_so(served: Board) -> None:
-    number = HOSTILE.index(with_header(format=2))
-    line = refused(served.ask("history", run=f"only/{number}", text=TEXT), 422)
-    assert "step 0: the format is 2, and this version reads 1" in line
+        if parts == with_header(format=2):
+            assert "step 0: the format is 2, and this version reads 1" in line
 
 
 def test_a_tensor_that_contradicts_itself_is_no_error_of_the_server(served: Board) -> None:
     """The loaders differ: the fast one counts the parts itself, and drops what it does not know."""
-    for run in ["claims", "negative", "floats"]:
+    for run in CONTRADICTIONS:
         answer = served.ask("history", run=run, text=TEXT)
         if answer.status == 200:
             assert [step["step"] for step in answer.json["steps"]] == [0]
@@ -242,7 +213,12 @@ def test_markup_stays_text(served: Board) -> None:
     assert MARKUP in refused(served.ask("history", run="good", text=MARKUP), 404)
 
 
-def test_unknown_runs_and_texts_and_missing_parameters_are_refused(served: Board) -> None:
+def as_key(*values: Any) -> bytes:
+    """A key as TensorBoard's slow loader encodes it."""
+    return urlsafe_b64encode(json.dumps(values).encode())
+
+
+def test_unknown_and_hostile_parameters_are_refused(served: Board) -> None:
     for run in ["", "old", "../good", "\0", "good\udcff", "é" * 4000]:
         name = run.encode(errors="surrogateescape")
         refused(served.ask("history", run=name, text=TEXT), 404)
@@ -250,26 +226,18 @@ def test_unknown_runs_and_texts_and_missing_parameters_are_refused(served: Board
     assert "`run`" in refused(served.ask("history"), 400)
     assert "`text`" in refused(served.ask("history", run="good"), 400)
     assert "`key`" in refused(served.ask("part"), 400)
-
-
-def as_key(values: Any) -> bytes:
-    """A key as TensorBoard's slow loader encodes it."""
-    return urlsafe_b64encode(json.dumps(values).encode())
-
-
-def test_hostile_keys_are_refused(served: Board) -> None:
     for key in [
-        *("", "x", "=", "é", "\0", "A" * 10_000, b"\xff", as_key({}), b"W" * 99_999),
-        *(as_key(["", "headscope", "good", TEXT, 0, index]) for index in (99, -99, "0", None)),
-        as_key(["", "headscope", "no", TEXT, 0, 0]),
-        as_key(["", "scalars", "good", "train/loss", 0, 0]),
+        *("", "x", "=", "é", "\0", "A" * 10_000, b"\xff", urlsafe_b64encode(b"{}"), b"W" * 99_999),
+        *(as_key("", "headscope", "good", TEXT, 0, index) for index in (99, -99, "0", None)),
+        as_key("", "headscope", "no", TEXT, 0, 0),
+        as_key("", "scalars", "good", "train/loss", 0, 0),
     ]:
         answer = served.ask("part", key=key)
         assert 400 <= answer.status < 500
         assert answer.status == 414 or refused(answer, answer.status)
 
 
-def test_a_run_is_hidden_while_no_run_has_data(tmp_path: Path) -> None:
+def test_the_tab_is_hidden_while_no_run_has_data(tmp_path: Path) -> None:
     with SummaryWriter(str(tmp_path)) as writer:
         add_scalars(writer, {"train/loss": 1.0}, 0)
     with board(tmp_path, load_fast=True) as started:
@@ -289,20 +257,15 @@ def test_a_broken_plugin_does_not_stop_tensorboard(tmp_path: Path, logdir: Path)
     assert "Traceback" not in "".join(started.lines)
 
 
-def test_the_loader_imports_nothing_heavy() -> None:
+def test_the_loader_imports_nothing_heavy_and_keeps_a_flag_of_the_user() -> None:
     program = "import sys, headscope.tensorboard.loader; print(*sys.modules)"
     names = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
     heavy = {b"torch", b"hydra", b"matplotlib", b"lightning", b"numpy", b"headscope.nn"}
     assert not heavy & set(names.split())
-
-
-def test_a_flag_of_the_user_is_kept() -> None:
-    flags = Namespace(samples_per_plugin={})
-    AttentionLoader().fix_flags(flags)
-    assert flags.samples_per_plugin == {"headscope": MAX_STEPS}
-    flags = Namespace(samples_per_plugin={"headscope": 3})
-    AttentionLoader().fix_flags(flags)
-    assert flags.samples_per_plugin == {"headscope": 3}
+    for given, expected in (({}, MAX_STEPS), ({"headscope": 3}, 3)):
+        flags = Namespace(samples_per_plugin=given)
+        AttentionLoader().fix_flags(flags)
+        assert flags.samples_per_plugin == {"headscope": expected}
 
 
 def test_headers_are_read_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,7 +282,7 @@ def test_a_run_that_was_trained_again_has_other_keys(tmp_path: Path) -> None:
     """The browser keeps the parts of the first run by their keys."""
     keys = set()
     for seed in [0, 1]:
-        write_run(tmp_path / "run", [0], seed=seed)
+        write_run(tmp_path / "run", seed=seed)
         ask = in_process(tmp_path)
         [step] = ask("history", run="run", text=TEXT).json["steps"]
         assert ask("part", key=step["parts"][0]).body == made_up_parts(0, seed=seed)[1]

@@ -13,20 +13,21 @@ from headscope.viewer.page import attention_page
 @pytest.fixture
 def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """opened(runs, title, state) opens a page. Afterwards the console may hold no error."""
-    from viewer_page import ready, resize
+    from viewer_page import Page
 
+    page = Page(browser)
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-    resize(browser, 1400)
+    page.resize(1400)
 
     def open_page(
         *runs: Mapping[str, Any], title: str = f"A title {HOSTILE}", state: str = ""
-    ) -> Any:
+    ) -> Page:
         file = tmp_path / "attention.html"
         file.write_text(attention_page(title=title, runs=runs), encoding="utf-8")
         browser.get("about:blank")
         browser.get(f"{file.as_uri()}#{state}")
-        ready(browser)
-        return browser
+        page.ready()
+        return page
 
     yield open_page
     assert browser.get_log("browser") == []

@@ -1,41 +1,21 @@
-"""What attention.html shows: the page opened from disk in a browser."""
+"""What attention.html shows, also in other scripts, themes and sizes: opened from disk in a
+browser."""
 
 import zlib
+from itertools import pairwise
 
 import numpy as np
 import pytest
-from viewer_data import HOSTILE, weights_at
-from viewer_page import (
-    HEADS,
-    LAYERS,
-    SHOWN,
-    WEIGHTS,
-    Keys,
-    assert_cells,
-    click,
-    find,
-    find_one,
-    headline,
-    hover,
-    moment,
-    press,
-    ready,
-    resize,
-    says,
-    shares,
-    small_run,
-    tokens,
-)
-
-# ---- What is shown ------------------------------------------------------------------------------
+from viewer_data import HOSTILE, run, weights_at
+from viewer_page import HEADS, SHOWN, WEIGHTS, Keys, small_run
 
 
 def test_every_text_is_shown_as_text_and_nothing_is_asked_for(page):
-    assert [token.get_attribute("textContent") for token in tokens(page)] == SHOWN
-    assert find_one(page, "h1").text == f"A title {HOSTILE}"
-    assert find(page, "img, main svg") == []
+    assert [token.get_attribute("textContent") for token in page.tokens] == SHOWN
+    assert page.text("h1") == f"A title {HOSTILE}"
+    assert page.all("img, main svg") == []
     names = "return performance.getEntriesByType('resource').map((entry) => entry.name)"
-    assert [name for name in page.execute_script(names) if not name.startswith("data:")] == []
+    assert [name for name in page.script(names) if not name.startswith("data:")] == []
 
 
 def test_hostile_names_of_heads_figures_runs_and_texts_stay_text(opened):
@@ -44,12 +24,12 @@ def test_hostile_names_of_heads_figures_runs_and_texts_stay_text(opened):
     for step in made["history"]["steps"]:
         step["figures"] = {"toString": [0.5] * 6, "__proto__x": [None] * 6, HOSTILE: [0.1] * 6}
     page = opened(made, small_run("b"))
-    assert find(page, "img, b") == []
+    assert page.all("img, b") == []
     for number, name in enumerate(names):
-        click(page, find(page, ".grid button")[number])
-        assert headline(page).startswith(f"L{number // HEADS}H{number % HEADS} {name}".strip())
-    assert HOSTILE in find_one(page, ".figures-card").text
-    assert HOSTILE in find_one(page, ".bar select").text
+        page.open_head(number)
+        assert page.heading.startswith(f"L{number // HEADS}H{number % HEADS} {name}".strip())
+    assert HOSTILE in page.text(".figures-card")
+    assert HOSTILE in page.text(".bar select")
 
 
 def test_the_page_opens_at_the_last_step_on_the_head_furthest_above_its_threshold(opened):
@@ -59,58 +39,53 @@ def test_the_page_opens_at_the_last_step_on_the_head_furthest_above_its_threshol
     best = int(np.argmax(last["ratios"]))
     assert best > 0
     name, score = last["names"][best], last["scores"][best]
-    assert headline(page) == f"L{best // HEADS}H{best % HEADS} {name} {score:.2f}"
+    assert page.heading == f"L{best // HEADS}H{best % HEADS} {name} {score:.2f}"
     loss = made["history"]["loss"]["values"][-1]
-    assert moment(page) == f"step 1,000 · train/loss {loss:.2f}"
+    assert page.moment == f"step 1,000 · train/loss {loss:.2f}"
 
 
 def test_the_map_has_the_colours_of_all_pictures_and_leaves_the_future_blank(page):
-    for number in range(LAYERS * HEADS):
-        click(page, find(page, ".grid button")[number])
-        assert_cells(page, WEIGHTS[number // HEADS, number % HEADS])
+    for number, weights in enumerate(np.concatenate(WEIGHTS)):
+        page.open_head(number)
+        page.assert_cells(weights)
 
 
 def test_the_first_token_can_be_taken_out(opened):
-    """Head 1 gives 0.99 to the first token. Its other weights are then as clear as those of any
+    """Head 1 gives most to the first token. Its other weights are then as clear as those of any
     head."""
     page = opened(small_run(), state="head=L0H1")
-    first = WEIGHTS[0, 1]
-    assert first[5, 0] > 0.8
-    radio = find_one(page, "input[value=shares]")
-    page.execute_script("arguments[0].click()", radio)
-    ready(page)
-    assert_cells(page, shares(first))
-    hover(page, tokens(page)[5])
-    own = shares(first)[5, 5]
-    assert f"“{SHOWN[5]}” {own:.2f}" in says(page).split(";")[0]
-    assert f"“{SHOWN[0]}”" not in says(page).split(";")[0]
+    weights = WEIGHTS[0, 1].copy()
+    assert weights[5, 0] > 0.8
+    page.script("document.querySelector('input[value=shares]').click()")
+    page.ready()
+    weights[:, 0] = 0
+    shares = weights / np.maximum(weights.sum(-1, keepdims=True), 1e-12)
+    page.assert_cells(shares)
+    looks = page.hover(page.tokens[5]).split(";")[0]
+    assert f"“{SHOWN[5]}” {shares[5, 5]:.2f}" in looks
+    assert f"“{SHOWN[0]}”" not in looks
 
 
-def test_every_figure_has_its_uniform_value_and_an_explanation(page):
-    made = small_run()["history"]
-    rows = find(page, ".figures-card tbody tr")
-    assert len(rows) == len(made["uniform"])
-    head = int(np.argmax(made["steps"][-1]["ratios"]))
-    for row, (name, uniform_value) in zip(rows, made["uniform"].items(), strict=True):
-        texts = row.text.split()
-        assert texts[:-2] == name.split("_")
-        assert float(texts[-2]) == pytest.approx(made["steps"][-1]["figures"][name][head], rel=0.01)
-        assert float(texts[-1]) == pytest.approx(uniform_value, rel=0.01, abs=0.001)
+def test_every_metric_has_its_uniform_value_and_an_explanation(page):
+    history = small_run()["history"]
+    last = history["steps"][-1]
+    head = int(np.argmax(last["ratios"]))
+    rows = page.all(".figures-card tbody tr")
+    for row, (name, uniform_value) in zip(rows, history["uniform"].items(), strict=True):
+        *words, value, even = row.text.split()
+        assert words == name.split("_")
+        assert float(value) == pytest.approx(last["figures"][name][head], rel=0.01, abs=0.001)
+        assert float(even) == pytest.approx(uniform_value, rel=0.01, abs=0.001)
         term = row.find_element("css selector", "[data-tip]")
         assert "A high value means" in term.get_attribute("aria-description")
-        page.execute_script("arguments[0].focus()", term)
-        tip = find_one(page, ".tip")
-        assert tip.is_displayed()
-        assert tip.text == term.get_attribute("aria-description")
+        page.script("arguments[0].focus()", term)
+        assert page.text(".tip") == term.get_attribute("aria-description")
 
 
 def test_a_text_that_was_shortened_is_announced(opened):
     page = opened(small_run(text_tokens=5000))
-    assert find_one(page, ".notice").text.startswith("Shows the first 10 of 5,000 tokens")
-    assert not find(opened(small_run()), ".notice:not([hidden])")
-
-
-# ---- Damaged data -------------------------------------------------------------------------------
+    assert page.text(".notice").startswith("Shows the first 10 of 5,000 tokens")
+    assert not opened(small_run()).all(".notice:not([hidden])")
 
 
 @pytest.mark.parametrize(
@@ -127,27 +102,113 @@ def test_a_damaged_step_says_so_and_the_other_steps_are_shown(opened, damage):
     for key in made["history"]["steps"][2]["parts"][1:]:
         made["parts"][key] = damage(made["parts"][key])
     page = opened(made, state="head=L0H0")
-    find_one(page, "h1").click()
-    press(page, Keys.ARROW_LEFT)
-    assert find_one(page, ".notice").text.startswith("The data of this step is damaged: ")
-    assert not find_one(page, ".map-card").is_displayed()
-    press(page, Keys.ARROW_LEFT)
-    assert not find_one(page, ".notice").is_displayed()
-    assert_cells(page, weights_at(10, 1000, WEIGHTS)[0, 0])
+    page.leave()
+    page.press(Keys.ARROW_LEFT)
+    assert page.text(".notice").startswith("The data of this step is damaged: ")
+    assert not page.one(".map-card").is_displayed()
+    page.press(Keys.ARROW_LEFT)
+    assert not page.one(".notice").is_displayed()
+    page.assert_cells(weights_at(10, 1000, WEIGHTS)[0, 0])
 
 
 def test_a_page_without_runs_says_how_to_get_them(opened):
     page = opened()
-    assert "callbacks.attention.steps" in find_one(page, ".notice").text
-    assert not find_one(page, "main").is_displayed()
+    assert "callbacks.attention.steps" in page.text(".notice")
+    assert not page.one("main").is_displayed()
 
 
-def test_the_thumbnails_fit_after_the_window_became_smaller(opened):
+# ---- Scripts, themes and sizes ------------------------------------------------------------------
+
+
+def test_right_to_left_script_has_its_direction_and_does_not_move_its_neighbours(opened):
+    page = opened(run(labels=["مرحبا"] * 4, layers=1, heads=1, steps=[1]))
+    assert {token.value_of_css_property("direction") for token in page.tokens} == {"rtl"}
+    page.hover(page.tokens[3])
+    for parts in (page.tokens, page.all(".says bdi")):
+        places = [part.rect["x"] for part in parts[:4]]
+        assert len(places) >= 4
+        assert places == sorted(places)
+
+
+def test_chinese_stands_upright_below_the_map(opened):
+    labels = ["多", "多 1/3", "天地", "word"]
+    page = opened(run(labels=labels, layers=1, heads=1, steps=[1]))
+    columns = page.all(".across > span")
+    assert [column.get_attribute("textContent") for column in columns] == labels
+    for column in columns:
+        parts = [part.rect for part in column.find_elements("css selector", "div")]
+        assert all(part["height"] >= 11 for part in parts)
+        for above, below in pairwise(parts):
+            assert below["y"] >= above["y"] + above["height"] - 1
+    assert [part.text.strip() for part in page.all(".across .turned")] == ["1/3", "word"]
+
+
+def lightness(element, name: str) -> float:
+    colour = element.value_of_css_property(name)
+    channels = colour[colour.index("(") + 1 : -1].split(",")[:3]
+    return sum(float(channel) for channel in channels) / 3
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_colours_follow_the_theme_and_letters_stand_out(opened, scheme):
+    page = opened(small_run(), state="head=L0H0")
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    page.ready()
+    paper = lightness(page.one("body"), "background-color")
+    assert (paper > 128) == (scheme == "light")
+    page.hover(page.tokens[2])
+    for token in page.tokens[1:4]:  # weights of 0.9, 0.1 and 0.9
+        ground = lightness(token, "background-color")
+        assert abs(lightness(token, "color") - ground) > 70
+        assert abs(ground - paper) > 15
+
+
+@pytest.mark.parametrize(
+    ("layers", "heads", "count", "width"),
+    [(1, 1, 1, 800), (3, 16, 7, 360), (3, 16, 7, 1600), (2, 2, 256, 360)],
+)
+def test_pages_of_any_size_fit_any_width(opened, layers, heads, count, width):
+    labels = ["", "W" * 200, "a\nb", *[f" word{index}" for index in range(count)]][:count]
+    sizes = {"labels": labels, "layers": layers, "heads": heads}
+    page = opened(run("n" * 200, **sizes, steps=[0, 5]), run("b", **sizes), title="Wide" * 50)
+    page.resize(width)
+    page.select("compare with", "step")
+    page.hover(page.tokens[-1])
+    assert page.script("return document.documentElement.scrollWidth") <= width
+    names = page.all(".grid .name")
+    assert len(names) == layers * heads
+    assert all(name.text for name in names)
+    page.open_head(-1)
+    assert page.heading.startswith(f"L{layers - 1}H{heads - 1} ")
+    assert width > 860 or page.one(".text-card").rect["y"] < page.one(".figures-card").rect["y"]
+
+
+def test_a_token_far_down_is_brought_into_sight_among_the_lines(opened):
+    labels = [f" word{index}" for index in range(200)]
+    page = opened(run(labels=labels, layers=1, heads=1, steps=[1]))
+    page.hover(page.tokens[150])
+    top, height = page.script(
+        "const at = document.querySelector('.lines'); return [at.scrollTop, at.clientHeight];"
+    )
+    assert top < 150.5 * 18 < top + height
+
+
+def test_canvases_have_a_pixel_for_every_pixel_of_the_window_and_thumbnails_fit(opened):
     page = opened(small_run())
-    for width in (1600, 360):
-        resize(page, width)
-        says(page)
-        script = (
-            "const at = document.querySelector('.grid'); return at.scrollWidth - at.clientWidth"
+    for width in (1600, 360):  # without a reload
+        page.resize(width)
+        page.ready()
+        grid = "const at = document.querySelector('.grid'); return at.scrollWidth - at.clientWidth"
+        assert page.script(grid) <= 0
+    for width in (1000, 1200, 700, 400, 1900):
+        page.resize(width, scale=2)
+        page.browser.refresh()  # the page hears of the new size, but not always of the new scale
+        page.ready()
+        sizes = page.script(
+            """const all = [".map canvas", ".lines canvas", ".chart .base", ".grid canvas"];
+            return all.map((at) => document.querySelector(at))
+              .map((canvas) => [canvas.width, canvas.clientWidth * devicePixelRatio]);"""
         )
-        assert page.execute_script(script) <= 0
+        for pixels, shown in sizes:
+            assert abs(pixels - shown) <= 2

@@ -5,6 +5,7 @@ import zlib
 
 import numpy as np
 import pytest
+from viewer_data import causal, measured, snapshot
 
 from headscope.viewer.snapshot import (
     LABEL_CHARACTERS,
@@ -16,47 +17,24 @@ from headscope.viewer.snapshot import (
 )
 
 
-def softmax(scores: np.ndarray) -> np.ndarray:
-    """Causal attention weights (L, H, T, T)."""
-    future = np.triu(np.ones(scores.shape[-2:], dtype=bool), 1)
-    scores = np.where(future, -np.inf, scores)
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return (weights / weights.sum(axis=-1, keepdims=True)).astype(np.float32)
-
-
 def weights_of(kind: str, tokens: int = 70) -> np.ndarray:
     """Weights (2, 3, T, T) of six heads of one kind."""
     random = np.random.default_rng(0)
     scores = random.normal(size=(2, 3, tokens, tokens))
-    if kind == "sharp":
-        scores *= 20
-    if kind == "sink":
-        scores[..., 0] = 9.5  # gives the first token about 0.99
-    if kind == "strong sink":
-        scores[..., 0] = 25
-    if kind == "uniform":
-        scores *= 0
-    return softmax(scores)
-
-
-KINDS = ["soft", "sharp", "sink", "strong sink", "uniform"]
+    sink = 9.5 * (np.arange(tokens) == 0)  # gives the first token about 0.99
+    kinds = {
+        "soft": scores,
+        "sharp": 20 * scores,
+        "sink": np.where(sink > 0, sink, scores),
+        "strong sink": scores + 3 * sink,
+        "uniform": 0 * scores,
+        "incompressible": np.log(random.random(scores.shape) + 1e-9),
+    }
+    return causal(np.exp(kinds[kind])).astype(np.float32)
 
 
 def parts_of(weights: np.ndarray, labels: list[str] | None = None, **changes) -> list[bytes]:
-    layers, heads, tokens, _ = weights.shape
-    count = layers * heads
-    given: dict = {
-        "step": 7,
-        "labels": labels or [f"t{number}" for number in range(tokens)],
-        "text_tokens": tokens,
-        "names": ["mixed"] * count,
-        "scores": [0.5] * count,
-        "ratios": [0.0] * count,
-        "figures": {"self": [0.1] * count},
-        "uniform": {"self": 0.1},
-        "ends": {"self": (0.0, 1.0)},
-    }
-    return snapshot_parts(weights, **(given | changes))
+    return snapshot(weights, labels or ["a"] * weights.shape[-1], step=7, **changes)
 
 
 def decoded(part: bytes, heads: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
@@ -79,7 +57,7 @@ def decoded(part: bytes, heads: int, tokens: int) -> tuple[np.ndarray, np.ndarra
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["soft", "sharp", "sink", "strong sink", "uniform"])
 def test_weights_and_shares_are_exact_enough(kind):
     weights = weights_of(kind)
     if kind == "sink":
@@ -110,7 +88,9 @@ def test_a_thumbnail_shows_the_largest_weight_of_each_cell(tokens):
                 assert np.abs(half[..., row, column] - cell.max(axis=(-2, -1))).max() <= 0.002
 
 
-@pytest.mark.parametrize(("kind", "tokens"), [("soft", 1), ("soft", 200), ("uniform", 30)])
+@pytest.mark.parametrize(
+    ("kind", "tokens"), [("soft", 1), ("soft", 200), ("uniform", 30), ("incompressible", 150)]
+)
 def test_no_snapshot_is_larger_than_its_limit(kind, tokens):
     many = {f"figure_{number}": [0.12345] * 6 for number in range(20)}
     parts = parts_of(
@@ -125,31 +105,19 @@ def test_no_snapshot_is_larger_than_its_limit(kind, tokens):
     assert sum(map(len, parts)) <= limit
     assert tokens_within(limit, layers=2, heads=3, tokens=1000) == tokens
     assert tokens_within(limit - 1, layers=2, heads=3, tokens=1000) == tokens - 1
+    if kind == "incompressible":
+        raw = 6 * (8 * tokens + tokens * (tokens - 1) // 2)
+        assert sum(map(len, parts[2:])) > 0.9 * raw
 
 
-def test_incompressible_weights_stay_within_the_limit():
-    tokens = 150
-    random = np.random.default_rng(1)
-    weights = np.tril(random.random((2, 3, tokens, tokens), dtype=np.float32)) + 1e-9
-    weights = np.tril(weights)
-    weights /= weights.sum(axis=-1, keepdims=True)
-    size = sum(map(len, parts_of(weights)))
-    raw = 6 * (8 * tokens + tokens * (tokens - 1) // 2)
-    assert raw * 0.9 < size <= max_bytes(layers=2, heads=3, tokens=tokens)
-
-
-def test_labels_are_visible_and_cut():
-    labels = ["\n", "a" * 100, "\x07", "<b>"]
-    header = json.loads(parts_of(weights_of("soft", 4), labels=labels)[0])
-    assert header["labels"][0] == "⏎"
-    assert len(header["labels"][1]) == LABEL_CHARACTERS
-    assert header["labels"][2:] == ["U+0007", "<b>"]
-
-
-def test_numbers_that_json_cannot_hold_are_null():
+def test_labels_are_visible_and_cut_and_numbers_that_json_cannot_hold_are_null():
     figures = {"self": [float("nan"), float("inf"), 1 / 3, 0.0, 1e-9, 1.0]}
-    header = json.loads(parts_of(weights_of("soft", 3), figures=figures)[0])
+    labels = ["\n", "a" * 100, "\x07", "<b>"]
+    header = json.loads(parts_of(weights_of("soft", 4), labels=labels, figures=figures)[0])
     assert header["figures"]["self"] == [None, None, 0.33333, 0.0, 1e-9, 1.0]
+    assert header["labels"][::2] == ["⏎", "U+0007"]
+    assert len(header["labels"][1]) == LABEL_CHARACTERS
+    assert header["labels"][3] == "<b>"
 
 
 def test_what_is_no_causal_attention_is_refused():
@@ -162,7 +130,7 @@ def test_what_is_no_causal_attention_is_refused():
         (weights * 0.5, "sum to one"),
     ):
         with pytest.raises(ValueError, match=problem):
-            parts_of(changed, labels=["a"] * 5)
+            snapshot_parts(changed, step=0, labels=["a"] * 5, **measured(weights))
     with pytest.raises(ValueError, match="3 labels do not match weights of 5 tokens"):
         parts_of(weights, labels=["a"] * 3)
 

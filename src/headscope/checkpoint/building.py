@@ -15,8 +15,8 @@ from torch.overrides import TorchFunctionMode
 
 from headscope.config import build_part
 from headscope.config.model import ModelConfig
-from headscope.data.base_tokenizer import Tokenizer
 from headscope.data.machine import machine_memory
+from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
 from headscope.nn import GPT, gpt_from_keys
 

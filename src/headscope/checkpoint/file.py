@@ -25,7 +25,7 @@ from torch import Tensor
 from headscope.checkpoint.shards import check_shards, read_shards
 from headscope.config import parse
 from headscope.config.training import PRECISIONS, TrainConfig
-from headscope.data.base_tokenizer import Tokenizer
+from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError, first_line
 from headscope.files import replacing
 

@@ -22,7 +22,7 @@ from headscope.data.tokenizer import Tokenizer, tokenizer_from_state
 from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.capture import attention_weights_and_scores
-from headscope.nn.inputs import token_ids
+from headscope.nn.checks import token_ids
 from headscope.terminal import printable
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
-from headscope.cli import sweep_run, sweeps
+from headscope.cli import sweeps
 from headscope.cli.error_messages import exit_on_error
 from headscope.cli.help import help_text
 from headscope.cli.words import (
@@ -26,15 +27,16 @@ from headscope.cli.words import (
     check_flags,
     check_groups,
     flags_first,
+    forced,
     implied_data,
     literal_arguments,
     plain_word,
     with_words,
 )
-from headscope.config import register_schemas
+from headscope.config import SCHEMAS, every_choice, from_hydra
 from headscope.errors import UserError
 from headscope.training import processes
-from headscope.training.run_folder import make_new
+from headscope.training.run_folder import make_new, remove_unused
 
 
 def run_folder() -> Path:
@@ -57,13 +59,14 @@ def run(
     config_name: str,
     prepare: Callable[[list[str], list[str]], list[str]] = lambda typed, quoted: quoted,
     report_sweep: sweeps.ReportSweep | None = None,
+    schema: type | None = None,
 ) -> None:
     """Composes conf/<config_name>.yaml with the command line of this process, and calls `task` with
     the result.
 
     `prepare` is called with two versions of the command-line arguments: as the user typed them, and
     quoted for Hydra. It returns the arguments that are passed to Hydra. `report_sweep` is called
-    at the end of a sweep (`-m`).
+    at the end of a sweep (`-m`). `schema` is needed only if the script is not in `SCHEMAS`.
 
     An error that the user can fix is printed in one line, and the process ends with exit code 1.
     The environment variable HYDRA_FULL_ERROR=1 shows the full traceback instead. If a run of a
@@ -74,40 +77,59 @@ def run(
     inherited = processes.starter() == "lightning"
     full_error = not inherited and os.environ.get("HYDRA_FULL_ERROR", "0") not in ("", "0")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise errors instead of printing them
-    register_schemas()
-    OmegaConf.register_new_resolver("command_line_id", _command_line_id, replace=True)
+    register_resolvers()
+    own_schema = SCHEMAS["script"].get(config_name)
     process = os.getpid()
+
+    def checked_task(config: Any) -> Any:
+        if own_schema:
+            check(config, own_schema)
+        return task(config)
 
     @functools.wraps(task)
     def guarded(config: Any) -> Any:
         if os.getpid() != process:
-            return sweep_run.run_elsewhere(task, config)
+            return sweeps.run_elsewhere(checked_task, config)
         # Errors are handled here, inside Hydra's call, because Hydra would print additional lines.
         with exit_on_error(full_error):
-            if full_error or HydraConfig.get().mode != RunMode.MULTIRUN:
-                return task(config)
-            return sweep_run.run_here(task, config)
+            if HydraConfig.get().mode != RunMode.MULTIRUN:
+                return checked_task(config)
+            return sweeps.run_here(checked_task, config, full_error)
 
     with exit_on_error(full_error):
         words = sys.argv[1:]
+        sweep: Any = nullcontext()
         # If Lightning started this process, the first process has prepared the words.
         if processes.starter() != "lightning":
             typed = [plain_word(word) for word in flags_first(words)]
             check_encoding(typed)
             check_flags(typed)
             check_groups(typed)
-            if MULTIRUN & set(typed):
-                processes.check_sweep()
-            quoted = literal_arguments(with_words(typed, implied_data(typed)))
+            quoted = literal_arguments(with_words(typed, implied_data(typed)), schema or own_schema)
             if HELP & set(typed):
                 print(help_text(config_name, [word for word in quoted if not word.startswith("-")]))
                 return
-            words = [*prepare(typed, quoted), *sweeps.optuna_defaults(typed)]
+            words = prepare(typed, quoted)
+            if MULTIRUN & set(typed):
+                processes.check_sweep()
+                added = [*sweeps.optuna_defaults(typed), sweeps.SameFolder.ARGUMENT]
+                words = [*forced(words), *added]
+                sweep = sweeps.reported(report_sweep)
         sys.argv[1:] = words if processes.rank() == 0 else without_folder(words)
-        with sweeps.recorded(full_error, report_sweep):
+        with sweep:
             hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(
                 guarded
             )()
+
+
+def check(config: DictConfig, schema: type) -> None:
+    """Raises an error if a value has the wrong type, before the task imports torch. Removes the run
+    folder that Hydra has just made."""
+    try:
+        from_hydra(schema, config)
+    except Exception:
+        remove_unused(run_folder())
+        raise
 
 
 def without_folder(words: list[str]) -> list[str]:
@@ -120,7 +142,10 @@ def without_folder(words: list[str]) -> list[str]:
 
 class NewFolder(Callback):
     """Creates a new run folder before Hydra writes to it, so that two runs that start in the same
-    second get different folders. If the command line names a folder, that name is used."""
+    second get different folders. If the command line names a folder, that name is used.
+
+    It is a callback, because Hydra may resolve the name several times. It checks nothing, because
+    Hydra turns an error in a callback into a warning."""
 
     def __init__(self, enabled: bool) -> None:
         self.enabled = enabled
@@ -132,10 +157,19 @@ class NewFolder(Callback):
                 config.hydra.run.dir = make_new(config.hydra.run.dir)
 
 
+def register_resolvers() -> None:
+    """Registers the resolvers that conf/ uses."""
+    OmegaConf.register_new_resolver("every", every_choice, replace=True)
+    OmegaConf.register_new_resolver("command_line_id", _command_line_id, replace=True)
+
+
 def _command_line_id() -> str:
     """A hash of the command line, as eight hexadecimal digits: the same arguments give the same
     digits. Another launcher does not change them, so that it continues the same sweep."""
+    added = {*MULTIRUN, sweeps.SameFolder.ARGUMENT}
     words = [
-        word for word in sys.argv[1:] if word not in MULTIRUN and not sweeps.is_launcher_word(word)
+        word.removeprefix("++")
+        for word in sys.argv[1:]
+        if word not in added and not sweeps.is_launcher_word(word)
     ]
     return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:8]

@@ -12,6 +12,7 @@ import yaml
 
 from headscope.cli.words import CONF
 from headscope.config import SCHEMAS
+from headscope.config.parse import HYDRA_KEYS
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ def keys_in(file: Path) -> Iterator[Key]:
 
 def _below(node: yaml.MappingNode, prefix: str, lines: list[str]) -> Iterator[Key]:
     for name, value in node.value:
+        if name.value in HYDRA_KEYS:
+            continue
         is_mapping = isinstance(value, yaml.MappingNode)
         end = name.end_mark if is_mapping else value.end_mark
         first = re.match(r":?\s*#\s*(.*)", lines[end.line][end.column :])

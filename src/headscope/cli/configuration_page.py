@@ -3,7 +3,6 @@
 """
 
 import html
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -14,20 +13,23 @@ from headscope.config import SCHEMAS
 PREFACE = """\
 # Configuration
 
-All keys and choices of `conf/`. Set a key with `key=value`; choose from a group with
-`group=choice`. `--help` shows the keys of the choices that you give, for example
-`python scripts/train.py model=modern --help`.
+The keys and choices of `conf/`. Set a key with `key=value`, and choose from a group with
+`group=choice`. If only some choices set a key, or set it to this default, they are named in
+brackets. A choice that is based on another one, such as `gpt2` on `gpt`, sets only what differs.
+`--help` shows the keys of your choices: `python scripts/train.py model=modern --help`.
 
 This page is generated: `python -m headscope.cli.configuration_page > docs/configuration.md`"""
 
-EXPERIMENTS = "experiment"
+WITHOUT_KEYS = ("experiment", "suite", "compare")
+"""Groups whose keys are not listed: they are those of other groups, or --help shows them."""
+
 ROOTS = [*SCHEMAS["script"], "benchmark"]
 """The scripts with keys. The schema of benchmark.py is in benchmarks/, outside the package."""
 
 
 def page() -> str:
     """The text of docs/configuration.md."""
-    blocks = [PREFACE, "## Groups", table(["group", "choices"], group_rows())]
+    blocks = [PREFACE]
     for root in ROOTS:
         file = CONF / f"{root}.yaml"
         blocks += [f"## {root}.py", heading(file), key_table({root: file})]
@@ -35,7 +37,7 @@ def page() -> str:
         files = {choice: CONF / group / f"{choice}.yaml" for choice in choices_of(group)}
         rows = [[f"`{choice}`", heading(file)] for choice, file in files.items()]
         blocks += [f"## {group}", table(["choice", "meaning"], rows)]
-        if group != EXPERIMENTS:
+        if group not in WITHOUT_KEYS:
             blocks.append(key_table(files))
     file = CONF / "head_types.yaml"
     blocks += ["## callbacks.heads.thresholds", heading(file), key_table({"": file})]
@@ -45,29 +47,20 @@ def page() -> str:
 GROUPS = in_order({file.parent.relative_to(CONF).as_posix() for file in CONF.glob("*/**/*.yaml")})
 
 
-def group_rows() -> Iterator[list[str]]:
-    for group in GROUPS:
-        yield [
-            f"[`{group}`](#{group.replace('/', '')})",
-            ", ".join(f"`{c}`" for c in choices_of(group)),
-        ]
-
-
 def key_table(files: dict[str, Path]) -> str:
     """A Markdown table of the keys that `files` set, with their defaults and comments. `files` maps
     each choice of a group to its file in conf/."""
-    choices: dict[tuple[str, str, str], list[str]] = {}
+    choices: dict[tuple[str, str], list[str]] = {}
     for choice, file in files.items():
         for key in keys_in(file):
             if key.value != {}:
-                comment = key.comment or comment_elsewhere(key.name)
-                choices.setdefault((key.name, key.shown, comment), []).append(choice)
-    several = len(files) > 1
+                meaning = key.comment or comment_elsewhere(key.name)
+                choices.setdefault((f"`{key.name}={key.shown}`", meaning), []).append(choice)
     rows = [
-        [f"`{name}`", f"`{value}`", *([", ".join(of)] if several else []), comment]
-        for (name, value, comment), of in choices.items()
+        [setting if len(having) == len(files) else f"{setting} ({', '.join(having)})", meaning]
+        for (setting, meaning), having in choices.items()
     ]
-    return table(["key", "default", *(["choices"] if several else []), "meaning"], rows)
+    return table(["key", "meaning"], rows)
 
 
 @cache
@@ -79,7 +72,7 @@ def comment_elsewhere(name: str) -> str:
     return next((key.comment for key in keys if key.comment), "")
 
 
-def table(head: list[str], rows: "Iterator[list[str]] | list[list[str]]") -> str:
+def table(head: list[str], rows: list[list[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     cells = [
         [html.escape(cell, quote=False).replace("|", r"\|") for cell in line] for line in lines

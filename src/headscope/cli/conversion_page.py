@@ -13,7 +13,7 @@ from hydra import compose, initialize_config_dir
 
 from headscope.checkpoint import build_model
 from headscope.cli.words import CONF
-from headscope.config import SCHEMAS, from_hydra, parse, register_schemas
+from headscope.config import SCHEMAS, from_hydra, parse
 from headscope.config.model import ModelConfig
 from headscope.config.training import TrainConfig
 from headscope.conversion.classes import HuggingFaceClass
@@ -97,7 +97,6 @@ def changed(base: str, change: str) -> ModelConfig | None:
 @cache
 def settings(words: str) -> dict[str, Any]:
     """The `model` part of the configuration that scripts/train.py composes from `words`."""
-    register_schemas()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return asdict(from_hydra(TrainConfig, compose("train", words.split())).model)
 

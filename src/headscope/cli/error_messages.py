@@ -1,14 +1,15 @@
 """Prints errors as one line that says what went wrong."""
 
-import difflib
 import os
 import re
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf import OmegaConf
 from omegaconf.errors import (
     ConfigAttributeError,
     ConfigKeyError,
@@ -17,6 +18,7 @@ from omegaconf.errors import (
 )
 from yaml import YAMLError
 
+from headscope.config.parse import HYDRA_KEYS, suggestion
 from headscope.errors import UserError, first_line, ran_out_of_memory
 from headscope.terminal import printable
 from headscope.training.processes import first_reports
@@ -88,11 +90,10 @@ def one_line(error: BaseException) -> str:
         return f"{error.full_key}= must be given"
     if isinstance(error, ConfigKeyError | ConfigAttributeError) and error.full_key:
         return f"{error.full_key}: there is no such key{_suggestion(error)}"
-    # For an entry of a list, full_key is the index of the entry.
-    if merging and isinstance(getattr(error, "full_key", None), int):
+    if merging:
         return f"{merging[1]}: {str(error).splitlines()[0]}"
     if isinstance(error, OmegaConfBaseException) and error.full_key:
-        return f"{error.full_key}: {_plain_reason(error)}"
+        return f"{error.full_key}: {str(error).splitlines()[0]}"
     if isinstance(error, FileExistsError | NotADirectoryError) and error.filename:
         return f"{error.filename} is a file, but must be a folder: name another folder"
     if isinstance(error, OSError) and error.strerror:
@@ -101,29 +102,11 @@ def one_line(error: BaseException) -> str:
     return " ".join(text.split()) or type(error).__name__
 
 
-def _plain_reason(error: OmegaConfBaseException) -> str:
-    """Says why OmegaConf rejects a value, and how to fix it on the command line."""
-    reason, key = str(error).splitlines()[0], error.full_key
-    if "is not a ListConfig" in reason:
-        return f"must be a list, in brackets: {key}=[...]"
-    if "is not a subclass of" in reason:
-        return f"this is a group of keys: set one of its keys with {key}.KEY=value"
-    if "does not support deletion" in reason or "is not Optional" in reason:
-        return f"it needs a value; --help shows the default of {key}"
-    return reason
-
-
 def _suggestion(error: OmegaConfBaseException) -> str:
-    fields = getattr(error.object_type, "__dataclass_fields__", {})
-    known = [name for name in fields if not name.startswith("_")]
-    inside = [
-        f"{name}.{error.key}"
-        for name in known
-        if error.key in getattr(fields[name].type, "__dataclass_fields__", {})
-    ]
-    if inside:
-        return f"; did you mean {' or '.join(inside)}?"
-    close = difflib.get_close_matches(str(error.key), known, n=1)
-    if close:
-        return f"; did you mean {close[0]}?"
-    return f"; keys here: {', '.join(known)}" if known else "; this choice has no keys"
+    parent: Any = error.parent_node
+    inside = {
+        str(name): set(parent[name]) if OmegaConf.is_dict(parent._get_node(name)) else set()
+        for name in parent
+        if name not in ("hydra", *HYDRA_KEYS)
+    }
+    return suggestion(error.key, inside)

@@ -207,10 +207,9 @@ def train(composed: DictConfig) -> float:
     """Trains a model as the configuration `composed` says. Returns the final validation loss."""
     hydra = HydraConfig.get()
     sweep = hydra.mode == RunMode.MULTIRUN
-    named = any("run.dir=" in word for word in hydra.overrides.hydra)
     folder = chosen_folder() if composed.resume is None else Path(composed.resume)
     again = "the same command" if sweep else run_folder.how_to_resume(folder)
-    in_use = run_folder.in_use(folder, keep=named, again=again)
+    in_use = run_folder.in_use(folder, again=again)
     with processes.report_lost_process(folder), nullcontext() if processes.rank() else in_use:
         # These imports are slow, and --help and errors in the command line do not need them.
         from rich.console import Console

@@ -8,61 +8,24 @@ for Hydra.
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
+
+from headscope.config.parse import texts_in
+from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 
 CONF = Path(__file__).parents[3] / "conf"
 
-LITERAL_KEYS = frozenset(
-    {
-        "name",
-        "prompt",
-        "stop",
-        "text",
-        "output_dir",
-        "checkpoint",
-        "checkpoints",
-        "other",
-        "resume",
-        "init_from",
-        "store_dir",
-        "data.path",
-        "data.template",
-        "data.name",
-        "data.subset",
-        "data.column",
-        "data.train_split",
-        "data.validation_split",
-        "data.revision",
-        "tokenizer.path",
-        "callbacks.attention.text",
-        "callbacks.samples.prompt",
-        "suite.nanogpt",
-        "hydra.run.dir",
-        "hydra.sweep.dir",
-        "output",
-        "source",
-        "compare.choices",
-        "patch.clean",
-        "patch.corrupted",
-        "patch.answers",
-        "patch.continuation",
-    }
-)
-"""Keys whose value is taken literally: a text, a path, or (see `LIST_KEYS`) a list of texts."""
+HYDRA_TEXTS = {"hydra.run.dir": False, "hydra.sweep.dir": False}
+"""Texts among Hydra's own keys. Their values may contain Hydra's interpolations, ${...}."""
 
-LIST_KEYS = frozenset({"stop", "compare.choices", "checkpoints", "patch.answers"})
-"""Literal keys whose value is one text or a JSON list of texts."""
-
-TEXT_KEYS = frozenset(
-    {"prompt", "stop", "text", "callbacks.attention.text", "callbacks.samples.prompt"}
-)
-"""Literal keys whose value may be empty."""
-
-HYDRA_KEYS = frozenset({"hydra.run.dir", "hydra.sweep.dir"})
-"""Literal keys whose value may contain Hydra's interpolations, ${...}."""
+MAY_BE_EMPTY = ("prompt", "stop", "text")
+"""Last words of the text keys whose value may be empty."""
 
 GROUP = re.compile(r"[a-z_/]+")
 MULTIRUN = {"-m", "--multirun"}
@@ -79,25 +42,28 @@ MAX_NAME_BYTES = 200
 and file systems allow 255 bytes in total."""
 
 
-def literal_arguments(arguments: Sequence[str]) -> list[str]:
-    """Quotes the values of `LITERAL_KEYS` for Hydra. The value `null` is not quoted, except as a
-    prompt."""
-    return [_literal_argument(argument) for argument in arguments]
+def literal_arguments(arguments: Sequence[str], schema: type | None = None) -> list[str]:
+    """Quotes texts for Hydra: the values of all keys that are texts in `schema` (by default, that
+    of scripts/train.py), except those that are a `Choice`. The value `null` is not quoted, except
+    as a prompt."""
+    texts = HYDRA_TEXTS | dict(texts_in(schema or TrainConfig))
+    return [_literal_argument(argument, texts) for argument in arguments]
 
 
-def _literal_argument(argument: str) -> str:
+def _literal_argument(argument: str, texts: Mapping[str, bool]) -> str:
     key, equals, value = argument.partition("=")
-    if not equals or key.lstrip("+") not in LITERAL_KEYS:
+    if not equals or key not in texts:
         if re.search(r"\d{300}", value):  # more digits than a float can hold
             raise UserError(f"{key}={value[:20]}...: this number has too many digits")
         return argument
-    if not value and key not in TEXT_KEYS:
+    last = key.rpartition(".")[2]
+    if not value and last not in MAY_BE_EMPTY:
         raise UserError(f"{argument} is empty: give a value, or leave out {key}=")
-    if value == "null" and not key.endswith("prompt"):
+    if value == "null" and last != "prompt":
         return argument
-    if key in HYDRA_KEYS and "${" in value:
+    if key in HYDRA_TEXTS and "${" in value:
         return argument
-    if key in LIST_KEYS:
+    if texts[key]:
         return f"{key}=[{','.join(map(quote, _texts(key, value)))}]"
     return f"{key}={quote(value)}"
 
@@ -153,25 +119,38 @@ def implied_data(arguments: Sequence[str]) -> list[str]:
 
     Returns an empty list if the arguments or the experiment (`experiment=`) already choose `data`.
     """
-    arguments = [argument.lstrip("+") for argument in arguments]
-    if any(argument.startswith("data=") for argument in arguments):
+    keys = {argument.lstrip("+").partition("=")[0] for argument in arguments}
+    implied = [
+        choice for key, choice in (("data.path", "text"), ("data.name", "hub")) if key in keys
+    ]
+    if not implied or "data" in keys or "data" in choices_of_experiment(arguments):
         return []
-    experiment = value_of(arguments, "experiment")
-    if experiment and "override /data:" in _experiment(experiment):
-        return []
-    for key, choice in (("data.path", "text"), ("data.name", "hub")):
-        if any(argument.startswith(f"{key}=") for argument in arguments):
-            return [f"data={choice}"]
-    return []
+    return [f"data={implied[0]}"]
 
 
 def tokenizer_of_experiment(arguments: Sequence[str]) -> list[str]:
     """The tokenizer that `experiment=` chooses: a list with an argument such as `tokenizer=char`.
     The list is empty if the experiment does not choose a tokenizer."""
-    chosen = re.findall(
-        r"override /tokenizer: (\w+)", _experiment(value_of(arguments, "experiment") or "")
-    )
-    return [f"tokenizer={name}" for name in chosen]
+    chosen = choices_of_experiment(arguments)
+    return [f"tokenizer={chosen['tokenizer']}"] if "tokenizer" in chosen else []
+
+
+def choices_of_experiment(arguments: Sequence[str]) -> dict[str, str]:
+    """The choices that `experiment=` makes for groups, such as {"tokenizer": "char"}. Empty in a
+    sweep over experiments."""
+    name = value_of(arguments, "experiment")
+    if name is None or "," in name:
+        return {}
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        chosen = loader.compute_defaults_list(
+            "train", [f"experiment={name}"], RunMode.RUN
+        ).overrides
+    return {
+        group: str(chosen.override_choices[group])
+        for group, origin in chosen.override_metadata.items()
+        if origin.containing_config_path == f"experiment/{name}"
+    }
 
 
 def with_words(arguments: Sequence[str], words: Sequence[str]) -> list[str]:
@@ -189,11 +168,6 @@ def with_words(arguments: Sequence[str], words: Sequence[str]) -> list[str]:
         len(arguments),
     )
     return [*arguments[:first], *words, *arguments[first:]]
-
-
-def _experiment(name: str) -> str:
-    file = CONF / "experiment" / f"{name}.yaml"
-    return file.read_text(encoding="utf-8") if file.is_file() else ""
 
 
 def check_encoding(arguments: Sequence[str]) -> None:
@@ -256,7 +230,7 @@ def check_groups(typed: Sequence[str]) -> None:
             )
         if group.startswith("hydra/"):
             continue  # most of these choices are not in conf/: Hydra and its plugins define them
-        if not equals or not GROUP.fullmatch(group) or not (CONF / group).is_dir():
+        if not equals or not GROUP.fullmatch(group) or not is_group(argument):
             continue
         options = choices_of(group)
         for option in value.split(",") if sweep else [value]:
@@ -269,12 +243,26 @@ def check_groups(typed: Sequence[str]) -> None:
 
 
 def plain_word(word: str) -> str:
-    """Simplifies an argument. For the keys in `LITERAL_KEYS`, which always exist, `+key=` and
-    `++key=` become `key=`. `logger=null` becomes `~logger`."""
+    """Simplifies an argument: `+key=` and `++key=` become `key=`, because every key exists, and
+    `logger=null` becomes `~logger`."""
     bare = word.lstrip("+")
-    if bare.partition("=")[0] in LITERAL_KEYS:
-        return bare
-    return "~logger" if word == "logger=null" else word
+    if bare.startswith("hydra"):
+        return word
+    return "~logger" if bare == "logger=null" else bare
+
+
+def forced(arguments: Sequence[str]) -> list[str]:
+    """Writes each `key=value` as `++key=value`. So Hydra composes every run of a sweep, and a key
+    that one of them does not have is an error of that run only."""
+    return [
+        f"++{word}" if re.match(r"(?!hydra\.)[\w.]+=", word) and not is_group(word) else word
+        for word in arguments
+    ]
+
+
+def is_group(argument: str) -> bool:
+    """Whether an argument chooses from a configuration group, such as `model/attention=`."""
+    return (CONF / argument.partition("=")[0].lstrip("+~")).is_dir()
 
 
 def flags_first(arguments: Sequence[str]) -> list[str]:

@@ -15,7 +15,7 @@ from headscope.comparison.runs import PlannedRun
 from headscope.evaluation import evaluate_lengths, validation_text
 from headscope.files import json_text, read_json, write_atomically
 from headscope.generation import generate_tokens
-from headscope.nn.cache import cache_bytes_per_token
+from headscope.nn import cache_bytes_per_token
 from headscope.training.bare_loop import bare_loop
 from headscope.training.run import device_name
 

@@ -113,7 +113,7 @@ def train_all(runs: Sequence[PlannedRun], console: Console) -> None:
 def train(run: PlannedRun, console: Console) -> dict[str, Any]:
     """Train one run, or resume it from its newest checkpoint. Returns its summary."""
     try:
-        with stop.on_stop(partial(clean_up, run.folder, keep=False)):
+        with stop.on_stop(partial(clean_up, run.folder)):
             built = build(
                 run.config,
                 folder=run.folder,

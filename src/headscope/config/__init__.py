@@ -1,23 +1,17 @@
-"""Typed schemas of the configuration. The files in conf/ contain the values, and this folder
+"""The registry of all parts and keys. The files in conf/ contain the values, and this folder
 defines their types.
 
-Every key has a type, so a misspelt key or a value of the wrong type raises an error when the
-configuration is composed. The files in conf/ refer to a schema as /schema/<group>/<name>.
-
-`parse` and `from_hydra` check plain data and return an instance of a schema. If a schema has a
-`_target_` (a class or function), `build_part` calls this target with the values of the instance.
+Hydra composes the files in conf/ and the command line to plain data. `parse` and `from_hydra` check
+this data, or that of a checkpoint, and return an instance of a schema. So a misspelt key or a value
+of the wrong type raises an error. If a schema has a `_target_` (a class or function), `build_part`
+calls this target with the values of the instance.
 """
-
-from functools import cache
-
-from hydra.core.config_store import ConfigStore
-from omegaconf import OmegaConf
 
 from headscope.config import model, scripts, text, training
 from headscope.config.parse import from_hydra, parse
 from headscope.config.parts import build_part
 
-__all__ = ["SCHEMAS", "build_part", "from_hydra", "parse", "register_schemas"]
+__all__ = ["SCHEMAS", "build_part", "every_choice", "from_hydra", "parse"]
 
 SCHEMAS: dict[str, dict[str, type]] = {
     **model.SCHEMAS,
@@ -26,16 +20,6 @@ SCHEMAS: dict[str, dict[str, type]] = {
     **scripts.SCHEMAS,
 }
 """The schemas of all files in conf/, as a dictionary {group: {file name: schema}}."""
-
-
-@cache  # once per process, as it takes a quarter of the time to compose a configuration
-def register_schemas() -> None:
-    """Registers the schemas in Hydra, and the resolver `${every:...}` that conf/compare uses."""
-    store = ConfigStore.instance()
-    for group, schemas in SCHEMAS.items():
-        for name, schema in schemas.items():
-            store.store(group=f"schema/{group}", name=name, node=schema)
-    OmegaConf.register_new_resolver("every", every_choice, replace=True)
 
 
 def every_choice(group: str, *exceptions: str) -> list[str]:

@@ -1,216 +1,110 @@
-"""Schemas of conf/model: the model and its parts."""
+"""The registry of conf/model: the parts of a model, and the types of all keys."""
 
 from dataclasses import dataclass, field
 
-from omegaconf import MISSING
+from headscope.config.parts import Part, part
 
 
-@dataclass
-class AttentionConfig:
-    _target_: str = MISSING
-    _partial_: bool = True
-    scale: float | None = MISSING
-    qk_norm: bool = MISSING
-    out_proj: bool = MISSING
+@dataclass(kw_only=True)
+class AttentionConfig(Part):
+    scale: float | None
+    qk_norm: bool
+    out_proj: bool
 
 
-@dataclass
-class SingleHeadConfig(AttentionConfig):
-    _target_: str = "headscope.nn.single_head"
+class PositionConfig(Part):
+    pass
 
 
-@dataclass
-class MultiHeadConfig(AttentionConfig):
-    _target_: str = "headscope.nn.multi_head"
+class NormConfig(Part):
+    pass
 
 
-@dataclass
-class MultiQueryConfig(AttentionConfig):
-    _target_: str = "headscope.nn.multi_query"
+class ActivationConfig(Part):
+    pass
 
 
-@dataclass
-class GroupedQueryConfig(AttentionConfig):
-    _target_: str = "headscope.nn.grouped_query"
+class FeedForwardConfig(Part):
+    pass
 
 
-@dataclass
-class StackedHeadsConfig(AttentionConfig):
-    _target_: str = "headscope.nn.StackedHeads"
+ATTENTIONS = {
+    "single_head": part(AttentionConfig, "headscope.nn.single_head"),
+    "multi_head": part(AttentionConfig, "headscope.nn.multi_head"),
+    "multi_query": part(AttentionConfig, "headscope.nn.multi_query"),
+    "grouped_query": part(AttentionConfig, "headscope.nn.grouped_query"),
+    "stacked_heads": part(AttentionConfig, "headscope.nn.StackedHeads"),
+    "additive": part(AttentionConfig, "headscope.nn.AdditiveAttention"),
+}
+
+POSITIONS = {
+    "none": part(PositionConfig, "headscope.nn.NoPosition"),
+    "learned": part(PositionConfig, "headscope.nn.Learned"),
+    "sinusoidal": part(PositionConfig, "headscope.nn.Sinusoidal", base=float),
+    "rotary": part(PositionConfig, "headscope.nn.Rotary", base=float, interleaved=bool),
+    "alibi": part(PositionConfig, "headscope.nn.Alibi"),
+    "relative": part(PositionConfig, "headscope.nn.Relative", buckets=int, max_distance=int),
+    "head_bias": part(PositionConfig, "headscope.nn.HeadBias"),
+    "index": part(PositionConfig, "headscope.nn.Index"),
+    "normalized": part(PositionConfig, "headscope.nn.Normalized"),
+    "digits": part(PositionConfig, "headscope.nn.Digits", base=int),
+}
+
+NORMS = {
+    "layer": part(NormConfig, "headscope.nn.layer_norm", eps=(float, 1e-5)),
+    "rms": part(NormConfig, "headscope.nn.rms_norm", eps=(float, 2.0**-23), gain=bool),
+}
+
+ACTIVATIONS = {
+    "gelu": part(ActivationConfig, "headscope.nn.gelu"),
+    "gelu_tanh": part(ActivationConfig, "headscope.nn.gelu_tanh"),
+    "relu_squared": part(ActivationConfig, "headscope.nn.relu_squared"),
+}
+
+FEED_FORWARDS = {
+    "mlp": part(FeedForwardConfig, "headscope.nn.FeedForward"),
+    "swiglu": part(FeedForwardConfig, "headscope.nn.SwiGLU"),
+}
+
+MultiQueryConfig = ATTENTIONS["multi_query"]
+LearnedConfig = POSITIONS["learned"]
+RotaryConfig = POSITIONS["rotary"]
+GeluConfig = ACTIVATIONS["gelu"]
 
 
-@dataclass
-class AdditiveConfig(AttentionConfig):
-    _target_: str = "headscope.nn.AdditiveAttention"
-
-
-@dataclass
-class PositionConfig:
-    _target_: str = MISSING
-    _partial_: bool = True
-
-
-@dataclass
-class NoPositionConfig(PositionConfig):
-    _target_: str = "headscope.nn.NoPosition"
-
-
-@dataclass
-class LearnedConfig(PositionConfig):
-    _target_: str = "headscope.nn.Learned"
-
-
-@dataclass
-class SinusoidalConfig(PositionConfig):
-    _target_: str = "headscope.nn.Sinusoidal"
-    base: float = MISSING
-
-
-@dataclass
-class RotaryConfig(PositionConfig):
-    _target_: str = "headscope.nn.Rotary"
-    base: float = MISSING
-    interleaved: bool = MISSING
-
-
-@dataclass
-class AlibiConfig(PositionConfig):
-    _target_: str = "headscope.nn.Alibi"
-
-
-@dataclass
-class RelativeConfig(PositionConfig):
-    _target_: str = "headscope.nn.Relative"
-    buckets: int = MISSING
-    max_distance: int = MISSING
-
-
-@dataclass
-class HeadBiasConfig(PositionConfig):
-    _target_: str = "headscope.nn.HeadBias"
-
-
-@dataclass
-class IndexConfig(PositionConfig):
-    _target_: str = "headscope.nn.Index"
-
-
-@dataclass
-class NormalizedConfig(PositionConfig):
-    _target_: str = "headscope.nn.Normalized"
-
-
-@dataclass
-class DigitsConfig(PositionConfig):
-    _target_: str = "headscope.nn.Digits"
-    base: int = MISSING
-
-
-@dataclass
-class NormConfig:
-    _target_: str = MISSING
-    _partial_: bool = True
-
-
-@dataclass
-class LayerNormConfig(NormConfig):
-    _target_: str = "headscope.nn.layer_norm"
-    # These keys, and those below with a value, are newer than some checkpoints.
-    eps: float = 1e-5
-
-
-@dataclass
-class RmsNormConfig(NormConfig):
-    _target_: str = "headscope.nn.rms_norm"
-    eps: float = 2.0**-23
-    gain: bool = MISSING
-
-
-@dataclass
-class ActivationConfig:
-    _target_: str = MISSING
-    _partial_: bool = True
-
-
-@dataclass
-class GeluConfig(ActivationConfig):
-    _target_: str = "headscope.nn.gelu"
-
-
-@dataclass
-class GeluTanhConfig(ActivationConfig):
-    _target_: str = "headscope.nn.gelu_tanh"
-
-
-@dataclass
-class ReluSquaredConfig(ActivationConfig):
-    _target_: str = "headscope.nn.relu_squared"
-
-
-@dataclass
-class MlpConfig:
-    _target_: str = "headscope.nn.FeedForward"
-    _partial_: bool = True
-
-
-@dataclass
-class SwiGluConfig(MlpConfig):
-    _target_: str = "headscope.nn.SwiGLU"
-
-
-@dataclass
+@dataclass(kw_only=True)
 class ModelConfig:
+    """The keys of a model. Those with a default are newer than some checkpoints."""
+
     _target_: str = "headscope.nn.GPT"
-    block_size: int = MISSING
-    embed_dim: int = MISSING
-    layers: int = MISSING
-    heads: int = MISSING
-    kv_heads: int | None = MISSING
-    head_dim: int | None = MISSING
+    block_size: int
+    embed_dim: int
+    layers: int
+    heads: int
+    kv_heads: int | None
+    head_dim: int | None
     ff_dim: int | None = None
-    dropout: float = MISSING
-    bias: bool = MISSING
-    qkv_bias: bool = MISSING
-    tied_head: bool = MISSING
-    scale_embedding: bool = MISSING
-    ngrams: int = MISSING
-    ngram_buckets: int = MISSING
-    logit_cap: float | None = MISSING
+    dropout: float
+    bias: bool
+    qkv_bias: bool
+    tied_head: bool
+    scale_embedding: bool
+    ngrams: int
+    ngram_buckets: int
+    logit_cap: float | None
     document_mask: bool = False
-    attention: AttentionConfig = MISSING
-    position: PositionConfig = MISSING
-    norm: NormConfig = MISSING
-    activation: ActivationConfig = MISSING
-    feed_forward: MlpConfig = field(default_factory=MlpConfig)
+    attention: AttentionConfig
+    position: PositionConfig
+    norm: NormConfig
+    activation: ActivationConfig
+    feed_forward: FeedForwardConfig = field(default_factory=FEED_FORWARDS["mlp"])
 
 
 SCHEMAS: dict[str, dict[str, type]] = {
     "model": {"gpt": ModelConfig, "gpt2": ModelConfig, "modern": ModelConfig},
-    "attention": {
-        "single_head": SingleHeadConfig,
-        "multi_head": MultiHeadConfig,
-        "multi_query": MultiQueryConfig,
-        "grouped_query": GroupedQueryConfig,
-        "stacked_heads": StackedHeadsConfig,
-        "additive": AdditiveConfig,
-    },
-    "position": {
-        "none": NoPositionConfig,
-        "learned": LearnedConfig,
-        "sinusoidal": SinusoidalConfig,
-        "rotary": RotaryConfig,
-        "alibi": AlibiConfig,
-        "relative": RelativeConfig,
-        "head_bias": HeadBiasConfig,
-        "index": IndexConfig,
-        "normalized": NormalizedConfig,
-        "digits": DigitsConfig,
-    },
-    "norm": {"layer": LayerNormConfig, "rms": RmsNormConfig},
-    "activation": {
-        "gelu": GeluConfig,
-        "gelu_tanh": GeluTanhConfig,
-        "relu_squared": ReluSquaredConfig,
-    },
-    "feed_forward": {"mlp": MlpConfig, "swiglu": SwiGluConfig},
+    "attention": ATTENTIONS,
+    "position": POSITIONS,
+    "norm": NORMS,
+    "activation": ACTIVATIONS,
+    "feed_forward": FEED_FORWARDS,
 }

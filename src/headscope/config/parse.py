@@ -7,18 +7,23 @@ nothing.
 
 import dataclasses
 import difflib
+import json
 import math
 import reprlib
 import types
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from headscope.errors import UserError
 
 Schema = TypeVar("Schema")
+
+Choice = Annotated[str, "one of a few words"]
+"""A text that is one of a few words, such as `cpu`. The values of all other texts may contain any
+characters, so the command line takes them literally."""
 
 HYDRA_KEYS = ("_target_", "_partial_")
 """Keys whose values only a schema can define. In the data, `_target_` can only select one of the
@@ -43,26 +48,52 @@ def parse(schema: type[Schema], data: Any, key: str = "") -> Schema:
     not the target of a schema.
     """
     if not isinstance(data, Mapping):
-        raise UserError(f"{key or 'the configuration'}={short(data)} must be keys with values")
+        raise UserError(
+            f"{key or 'the configuration'}={short(data)}: this is a group of keys: set one of its "
+            f"keys with {key}.KEY=value"
+        )
     schema = _select_schema(schema, data, key)
-    types_of_keys = get_type_hints(schema)
-    known = [name for name in types_of_keys if name not in HYDRA_KEYS]
+    partial = getattr(schema, "_partial_", False)
+    if data.get("_partial_", partial) is not partial:
+        raise UserError(
+            f"{_join(key, '_partial_')}={short(data['_partial_'])} cannot be changed: remove it"
+        )
+    known = keys_of(schema)
     for name in data:
         if name not in known and name not in HYDRA_KEYS:
-            raise UserError(f"{_join(key, name)}: there is no such key{_suggestion(name, known)}")
-    if data.get("_partial_", False) is not getattr(schema, "_partial_", False):
-        raise UserError(
-            f"{_join(key, '_partial_')}={short(data.get('_partial_'))} cannot be changed: remove it"
-        )
+            inside = {each: _keys_inside(expected) for each, expected in known.items()}
+            raise UserError(f"{_join(key, name)}: there is no such key{suggestion(name, inside)}")
     values = {}
-    for name in known:
-        if name not in data:
-            values[name] = _default(
-                schema, name, _join(key, name)
-            )  # the key is newer than the data
-            continue
-        values[name] = _checked_value(types_of_keys[name], data[name], _join(key, name))
+    for name, expected in known.items():
+        path = _join(key, name)
+        values[name] = (
+            _checked_value(expected, data[name], path)
+            if name in data
+            else _default(schema, name, path)  # the key is newer than the data
+        )
     return schema(**values)
+
+
+def keys_of(schema: type, *, marked: bool = False) -> dict[str, Any]:
+    """The keys of a schema and their types. If `marked` is true, `Choice` differs from `str`."""
+    hints = get_type_hints(schema, include_extras=marked)
+    return {name: expected for name, expected in hints.items() if name not in HYDRA_KEYS}
+
+
+def texts_in(schema: type, prefix: str = "") -> Iterator[tuple[str, bool]]:
+    """Yields the full names of the keys whose values are texts, but not a `Choice`. The bool is
+    true if the value is a list of texts."""
+    for name, expected in keys_of(schema, marked=True).items():
+        expected = _without_none(expected)
+        if expected in (str, list[str]):
+            yield f"{prefix}{name}", expected is not str
+        elif isinstance(expected, type) and is_dataclass(expected):
+            for each in (expected, *_subclasses(expected)):
+                yield from texts_in(each, f"{prefix}{name}.")
+
+
+def _keys_inside(expected: Any) -> Collection[str]:
+    return keys_of(expected) if is_dataclass(expected) and isinstance(expected, type) else ()
 
 
 def _default(schema: Any, name: str, key: str) -> Any:
@@ -70,15 +101,15 @@ def _default(schema: Any, name: str, key: str) -> Any:
     [default] = [each for each in fields(schema) if each.name == name]
     if callable(default.default_factory):
         return default.default_factory()
-    if default.default in (MISSING, dataclasses.MISSING):
-        raise UserError(f"{key} is missing")
+    if default.default is dataclasses.MISSING:
+        raise UserError(f"{key} is missing: it needs a value; --help shows its default")
     return default.default
 
 
 def _select_schema(schema: type[Schema], data: Mapping[str, Any], key: str) -> type[Schema]:
     """`schema`, or the subclass of `schema` that `_target_` in the data selects."""
     targets = {vars(each).get("_target_"): each for each in (schema, *_subclasses(schema))}
-    targets = {target: each for target, each in targets.items() if target not in (None, MISSING)}
+    targets = {target: each for target, each in targets.items() if target}
     if not targets:
         return schema
     target = data.get("_target_")
@@ -94,13 +125,18 @@ def _subclasses(schema: type[Schema]) -> list[type[Schema]]:
     return [each for child in schema.__subclasses__() for each in (child, *_subclasses(child))]
 
 
+def _without_none(expected: Any) -> Any:
+    if get_origin(expected) in (Union, types.UnionType):
+        [expected] = [each for each in get_args(expected) if each is not type(None)]
+    return expected
+
+
 def _checked_value(expected: Any, value: Any, key: str) -> Any:
     """Returns `value` if it has the type `expected`, and raises UserError otherwise. If a float is
     expected, an integer is converted to a float."""
-    if get_origin(expected) in (Union, types.UnionType):
-        if value is None:
-            return None
-        [expected] = [each for each in get_args(expected) if each is not type(None)]
+    if _without_none(expected) is not expected and value is None:
+        return None
+    expected = _without_none(expected)
     if expected is Any:
         return value
     if isinstance(expected, type) and is_dataclass(expected):
@@ -127,6 +163,8 @@ def _checked_value(expected: Any, value: Any, key: str) -> Any:
 def short(value: Any) -> str:
     """The text of a value, shortened to one line for a message. The value may be of any size and
     depth."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
     return value if isinstance(value, str) and len(value) < 80 else reprlib.repr(value)
 
 
@@ -134,8 +172,11 @@ def _join(key: str, name: Any) -> str:
     return f"{key}.{short(name)}" if key else short(name)
 
 
-def _suggestion(name: Any, known: list[str]) -> str:
-    close = difflib.get_close_matches(str(name)[:80], known, n=1)
+def suggestion(name: Any, known: Mapping[str, Collection[str]]) -> str:
+    """The end of a message about an unknown key: what the user may have meant. `known` maps the
+    known keys to the keys inside of each."""
+    inside = [f"{key}.{name}" for key, keys in known.items() if name in keys]
+    close = inside or difflib.get_close_matches(str(name)[:80], known, n=1)
     if close:
-        return f"; did you mean {close[0]}?"
+        return f"; did you mean {' or '.join(close)}?"
     return f"; keys here: {', '.join(known)}" if known else "; this choice has no keys"

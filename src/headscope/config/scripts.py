@@ -1,110 +1,104 @@
 """Schemas of the configurations of all scripts except train.py and benchmark.py, and of their
 groups."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from omegaconf import MISSING
-
+from headscope.config.parse import Choice
 from headscope.config.text import CorpusConfig
-from headscope.config.training import LoggerConfig, ThresholdsConfig, TrainConfig
+from headscope.config.training import ThresholdsConfig, TrainConfig
 
 
-@dataclass
-class MoreThanTrainConfig(TrainConfig):
-    logger: LoggerConfig | None = MISSING  # a default here would override train.yaml
-
-
-@dataclass
+@dataclass(kw_only=True)
 class PlanConfig:
-    vocab_size: int | None = MISSING
-    tokens: float | None = MISSING
-    gpu_gib: float | None = MISSING
-    devices: int = MISSING
-    strategy: str = MISSING
-    tflops: float | None = MISSING
-    mfu: float = MISSING
+    vocab_size: int | None
+    tokens: float | None
+    gpu_gib: float | None
+    devices: int
+    strategy: Choice
+    tflops: float | None
+    mfu: float
 
 
-@dataclass
-class EstimateConfig(MoreThanTrainConfig):
-    estimate: PlanConfig = field(default_factory=PlanConfig)
+@dataclass(kw_only=True)
+class EstimateConfig(TrainConfig):
+    estimate: PlanConfig
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ChoicesConfig:
-    choices: list[str] = MISSING
-    block_sizes: list[int] = MISSING
+    choices: list[str]
+    block_sizes: list[int]
 
 
-@dataclass
-class CompareConfig(MoreThanTrainConfig):
-    compare: ChoicesConfig = MISSING
-    seeds: list[int] = MISSING
-    speed_rounds: int = MISSING
+@dataclass(kw_only=True)
+class CompareConfig(TrainConfig):
+    compare: ChoicesConfig
+    seeds: list[int]
+    speed_rounds: int
 
 
-@dataclass
+@dataclass(kw_only=True)
 class SampleConfig:
-    checkpoint: str | None = MISSING
-    prompt: str = MISSING
-    max_new_tokens: int = MISSING
-    temperature: float = MISSING
-    top_k: int | None = MISSING
-    top_p: float | None = MISSING
-    num_samples: int = MISSING
-    stop: list[str] = MISSING
-    seed: int = MISSING
-    device: str = MISSING
-    precision: str = MISSING
-    compile: bool = MISSING
+    checkpoint: str | None
+    prompt: str
+    max_new_tokens: int
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    num_samples: int
+    stop: list[str]
+    seed: int
+    device: Choice
+    precision: Choice
+    compile: bool
 
 
-@dataclass
+@dataclass(kw_only=True)
 class EvaluateConfig:
-    checkpoint: str | None = MISSING
+    checkpoint: str | None
     data: CorpusConfig | None = None
-    batch_size: int = MISSING
-    block_size: list[int] | None = MISSING
-    device: str = MISSING
-    precision: str = MISSING
+    batch_size: int
+    block_size: list[int] | None
+    device: Choice
+    precision: Choice
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ConvertConfig:
-    source: str | None = MISSING
-    text: str | None = MISSING
-    block_size: int | None = MISSING
-    checkpoint: str | None = MISSING
-    to: str | None = MISSING
-    output: str | None = MISSING
+    source: str | None
+    text: str | None
+    block_size: int | None
+    checkpoint: str | None
+    to: Choice | None
+    output: str | None
 
 
-@dataclass
+@dataclass(kw_only=True)
 class PatchConfig:
-    clean: str | None = MISSING
-    corrupted: str | None = MISSING
-    answers: list[str] | None = MISSING
-    continuation: str | None = MISSING
-    position: int | None = MISSING
+    clean: str | None
+    corrupted: str | None
+    answers: list[str] | None
+    continuation: str | None
+    position: int | None
 
 
-@dataclass
+@dataclass(kw_only=True)
 class AnalyzeConfig:
-    checkpoint: str | None = MISSING
-    text: str | None = MISSING
-    output_dir: str | None = MISSING
-    windows: int = MISSING
-    ablation: bool = MISSING
-    gradients: bool = MISSING
-    replace_by: str = MISSING
-    ablation_windows: int = MISSING
-    patch: PatchConfig = field(default_factory=PatchConfig)
-    difference: list[str] | None = MISSING
-    other: str | None = MISSING
-    checkpoints: list[str] | None = MISSING
-    tensorboard: bool = MISSING
-    thresholds: ThresholdsConfig = field(default_factory=ThresholdsConfig)
-    device: str = MISSING
+    checkpoint: str | None
+    text: str | None
+    output_dir: str | None
+    windows: int
+    ablation: bool
+    gradients: bool
+    replace_by: Choice
+    ablation_windows: int
+    patch: PatchConfig
+    difference: list[Choice] | None
+    other: str | None
+    checkpoints: list[str] | None
+    tensorboard: bool
+    thresholds: ThresholdsConfig
+    device: Choice
 
 
 SCHEMAS: dict[str, dict[str, type]] = {

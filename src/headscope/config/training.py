@@ -1,11 +1,11 @@
 """Schemas of a training run: conf/train.yaml and its groups, except model, tokenizer and data."""
 
-from dataclasses import dataclass, field
-from typing import Any
-
-from omegaconf import MISSING
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from headscope.config.model import ModelConfig
+from headscope.config.parse import Choice
+from headscope.config.parts import Part
 from headscope.config.text import CorpusConfig, TokenizerConfig
 
 PRECISIONS = ("32-true", "bf16-mixed", "bf16-true")
@@ -13,152 +13,149 @@ PRECISIONS = ("32-true", "bf16-mixed", "bf16-true")
 order: float32, float32 weights with matrix products in bfloat16 (mixed precision), and bfloat16."""
 
 
-@dataclass
-class OptimizerConfig:
-    _target_: str = MISSING
-    _partial_: bool = True
-    lr: float = MISSING
+@dataclass(kw_only=True)
+class OptimizerConfig(Part):
+    lr: float
 
 
-@dataclass
+@dataclass(kw_only=True)
 class AdamWConfig(OptimizerConfig):
     _target_: str = "headscope.training.optimizer.adamw"
-    weight_decay: float = MISSING
-    beta1: float = MISSING
-    beta2: float = MISSING
+    weight_decay: float
+    beta1: float
+    beta2: float
 
 
-@dataclass
+@dataclass(kw_only=True)
 class MuonConfig(OptimizerConfig):
     _target_: str = "headscope.training.optimizer.muon"
-    matrix_lr: float = MISSING
-    momentum: float = MISSING
-    weight_decay: float = MISSING
-    beta1: float = MISSING
-    beta2: float = MISSING
+    matrix_lr: float
+    momentum: float
+    weight_decay: float
+    beta1: float
+    beta2: float
 
 
-@dataclass
-class ScheduleConfig:
-    _target_: str = MISSING
-    _partial_: bool = True
+@dataclass(kw_only=True)
+class ScheduleConfig(Part):
+    pass
 
 
-@dataclass
+@dataclass(kw_only=True)
 class WarmupCosineConfig(ScheduleConfig):
     _target_: str = "headscope.training.schedule.warmup_cosine"
-    warmup_steps: int = MISSING
-    final_fraction: float = MISSING
+    warmup_steps: int
+    final_fraction: float
 
 
-@dataclass
+@dataclass(kw_only=True)
 class WarmupLinearConfig(ScheduleConfig):
     _target_: str = "headscope.training.schedule.warmup_linear"
-    warmup_steps: int = MISSING
-    cooldown: float = MISSING
-    final_fraction: float = MISSING
+    warmup_steps: int
+    cooldown: float
+    final_fraction: float
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TrainerConfig:
-    max_steps: int = MISSING
-    batch_size: int = MISSING
-    accumulate: Any = MISSING
-    gradient_clip: float = MISSING
-    val_every_steps: int = MISSING
-    val_batch_size: int = MISSING
-    final_validation: str = "whole"
-    log_every_steps: int = MISSING
-    accelerator: str = MISSING
-    devices: Any = MISSING
+    max_steps: int
+    batch_size: int
+    accumulate: Any
+    gradient_clip: float
+    val_every_steps: int
+    val_batch_size: int
+    final_validation: Choice = "whole"
+    log_every_steps: int
+    accelerator: Choice
+    devices: Any
     num_nodes: int = 1
-    strategy: str = "auto"
-    precision: str = MISSING
-    compile: Any = MISSING
-    checkpoint_activations: bool = MISSING
-    loss_chunk_tokens: Any = MISSING
+    strategy: Choice = "auto"
+    precision: Choice
+    compile: Any
+    checkpoint_activations: bool
+    loss_chunk_tokens: Any
 
 
-@dataclass
-class LoggerConfig:
-    _target_: str = MISSING
+@dataclass(kw_only=True)
+class LoggerConfig(Part):
+    _partial_: ClassVar[bool] = False  # type: ignore[misc]  # called at once
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TensorBoardConfig(LoggerConfig):
     _target_: str = "lightning.pytorch.loggers.TensorBoardLogger"
 
 
-@dataclass
-class AttentionConfig:
-    text: str | None = MISSING
-    steps: int = MISSING
-    images: int = MISSING
-    step_megabytes: float = MISSING
-    run_megabytes: float = MISSING
+@dataclass(kw_only=True)
+class AttentionLogConfig:
+    text: str | None
+    steps: int
+    images: int
+    step_megabytes: float
+    run_megabytes: float
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ThresholdsConfig:
-    self: float = MISSING
-    previous: float = MISSING
-    next: float = MISSING
-    first: float = MISSING
-    induction: float = MISSING
-    same_token: float = MISSING
-    punctuation: float = MISSING
-    single_key: float = MISSING
-    adjacent: float = MISSING
-    local: float = MISSING
-    backward: float = MISSING
-    forward: float = MISSING
-    frequent: float = MISSING
-    rare: float = MISSING
-    short_range: float = MISSING
-    spread: float = MISSING
-    even: float = MISSING
+    self: float
+    previous: float
+    next: float
+    first: float
+    induction: float
+    same_token: float
+    punctuation: float
+    single_key: float
+    adjacent: float
+    local: float
+    backward: float
+    forward: float
+    frequent: float
+    rare: float
+    short_range: float
+    spread: float
+    even: float
 
 
-@dataclass
+@dataclass(kw_only=True)
 class HeadsConfig:
-    every_steps: int = MISSING
-    windows: int = MISSING
-    thresholds: ThresholdsConfig = field(default_factory=ThresholdsConfig)
+    every_steps: int
+    windows: int
+    thresholds: ThresholdsConfig
 
 
-@dataclass
+@dataclass(kw_only=True)
 class SamplesConfig:
-    prompt: str = MISSING
-    max_new_tokens: int = MISSING
-    temperature: float = MISSING
-    top_k: int | None = MISSING
+    prompt: str
+    max_new_tokens: int
+    temperature: float
+    top_k: int | None
 
 
-@dataclass
+@dataclass(kw_only=True)
 class CallbacksConfig:
-    attention: AttentionConfig = field(default_factory=AttentionConfig)
-    heads: HeadsConfig = field(default_factory=HeadsConfig)
-    samples: SamplesConfig = field(default_factory=SamplesConfig)
-    save_every_minutes: float = MISSING
-    keep_steps: list[int] = MISSING
-    early_stopping_patience: int | None = MISSING
+    attention: AttentionLogConfig
+    heads: HeadsConfig
+    samples: SamplesConfig
+    save_every_minutes: float
+    keep_steps: list[int]
+    early_stopping_patience: int | None
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TrainConfig:
-    name: str = MISSING
-    seed: int = MISSING
-    resume: str | None = MISSING
-    init_from: str | None = MISSING
-    store_dir: str = MISSING
-    model: ModelConfig = MISSING
-    tokenizer: TokenizerConfig = MISSING
-    data: CorpusConfig = MISSING
-    optimizer: OptimizerConfig = MISSING
-    schedule: ScheduleConfig = MISSING
-    trainer: TrainerConfig = MISSING
+    name: str
+    seed: int
+    resume: str | None
+    init_from: str | None
+    store_dir: str
+    model: ModelConfig
+    tokenizer: TokenizerConfig
+    data: CorpusConfig
+    optimizer: OptimizerConfig
+    schedule: ScheduleConfig
+    trainer: TrainerConfig
     logger: LoggerConfig | None = None
-    callbacks: CallbacksConfig = MISSING
+    callbacks: CallbacksConfig
 
 
 SCHEMAS: dict[str, dict[str, type]] = {

@@ -26,8 +26,8 @@ from headscope.checkpoint import Checkpoint
 from headscope.conversion.export import OWN_CLASS, write_tokenizer
 from headscope.conversion.own_class import modeling_headscope as own
 from headscope.nn import Position
-from headscope.nn.attention.dot_product import one_per_query_head
-from headscope.nn.attention.masks import combine_masks
+from headscope.nn.dot_product import one_per_query_head
+from headscope.nn.masks import combine_masks
 
 POSITION_TYPES = {"Rotary": "rotary", "Alibi": "alibi", "Relative": "relative_positional_bias"}
 """TransformerLens's names of position encodings that do not change the embeddings."""

@@ -4,11 +4,10 @@ import copy
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -24,7 +23,7 @@ CHUNK = 2**24
 
 
 @dataclass
-class Batch:
+class TextBatch:
     """Text of one split to encode: pieces, each with whether a document begins with it. `size` is
     its number of bytes."""
 
@@ -33,7 +32,7 @@ class Batch:
     size: int = 0
 
 
-Track = Callable[[Iterator[Batch], int | None], Generator[Batch, None, None]]
+Track = Callable[[Iterator[TextBatch], int | None], Generator[TextBatch, None, None]]
 """A function of (batches, size of all text in bytes) that yields the same batches and shows the
 progress."""
 
@@ -80,15 +79,12 @@ def encode_corpus(
     """Yields the tokens of the given splits in parts (n,), in the order of the text, each with its
     split, and keeps `counts` up to date. Raises UserError if the text cannot be read."""
     byte_lengths = tokenizer.byte_lengths()
-    threads = process_cores()
     own = OwnTokenizer(tokenizer)
     batches = read_batches(corpus, counts, splits)
     if track:
         batches = track(batches, corpus.size())
-    with closing(batches), ThreadPoolExecutor(threads) as pool:
-        for batch, tokens in in_order(
-            pool, lambda batch: encode_batch(own.tokenizer, batch), batches, ahead=2 * threads
-        ):
+    with closing(batches), ThreadPoolExecutor(process_cores()) as pool:
+        for batch, tokens in encode_batches(pool, own, batches, ahead=2 * process_cores()):
             yield batch.split, counts[batch.split].take(tokens, batch.size, byte_lengths)
 
 
@@ -103,10 +99,10 @@ def encode_validation(corpus: Corpus, tokenizer: Tokenizer) -> tuple[np.ndarray,
 
 def read_batches(
     corpus: Corpus, counts: dict[Split, Count], splits: tuple[Split, ...]
-) -> Generator[Batch, None, None]:
+) -> Generator[TextBatch, None, None]:
     """Reads the given splits of a corpus in batches, until `counts` have all tokens that they may.
     Documents are compared by their digests, in `counts`."""
-    batches = {split: Batch(split) for split in splits}
+    batches = {split: TextBatch(split) for split in splits}
     compares = corpus.deduplicate or splits == SPLITS
     for document in corpus.documents(
         lambda split: split in splits and counts[split].tokens < counts[split].limit
@@ -127,7 +123,7 @@ def read_batches(
             begins = False
             if batches[split].size >= BATCH:
                 yield batches[split]
-                batches[split] = Batch(split)
+                batches[split] = TextBatch(split)
         if begins:  # a document without text
             batches[split].pieces.append((True, ""))
     yield from batches.values()
@@ -141,9 +137,25 @@ class OwnTokenizer(threading.local):
         self.tokenizer = copy.deepcopy(tokenizer)
 
 
-def encode_batch(tokenizer: Tokenizer, batch: Batch) -> np.ndarray:
+def encode_batches(
+    pool: ThreadPoolExecutor, own: OwnTokenizer, batches: Iterator[TextBatch], *, ahead: int
+) -> Iterator[tuple[TextBatch, np.ndarray]]:
+    """Yields each batch with its tokens, in order. The pool works on up to `ahead` batches at a
+    time."""
+    waiting: deque[tuple[TextBatch, Future[np.ndarray]]] = deque()
+    for batch in batches:
+        waiting.append((batch, pool.submit(encode_batch, own, batch)))
+        if len(waiting) >= ahead:
+            first, tokens = waiting.popleft()
+            yield first, tokens.result()
+    for batch, tokens in waiting:
+        yield batch, tokens.result()
+
+
+def encode_batch(own: OwnTokenizer, batch: TextBatch) -> np.ndarray:
     """The tokens of a batch (n,). If the tokenizer has an end-of-text token, it comes before each
     document."""
+    tokenizer = own.tokenizer
     dtype = token_dtype(tokenizer.vocab_size)
     parts = [np.empty(0, dtype)]
     for begins, piece in batch.pieces:
@@ -151,21 +163,6 @@ def encode_batch(tokenizer: Tokenizer, batch: Batch) -> np.ndarray:
             parts.append(np.array([tokenizer.end_of_text], dtype))
         parts.append(tokenizer.encode(piece))
     return np.concatenate(parts, dtype=dtype, casting="same_kind")
-
-
-def in_order(
-    pool: ThreadPoolExecutor, function: Callable, items: Iterable, *, ahead: int
-) -> Iterator[tuple[Any, Any]]:
-    """Yields (item, function(item)) in the order of `items`. The pool works on up to `ahead` items
-    at a time."""
-    waiting: deque[tuple[Any, Future]] = deque()
-    for item in items:
-        waiting.append((item, pool.submit(function, item)))
-        if len(waiting) >= ahead:
-            first, result = waiting.popleft()
-            yield first, result.result()
-    for item, result in waiting:
-        yield item, result.result()
 
 
 def token_dtype(vocab_size: int) -> type[np.unsignedinteger]:

@@ -7,16 +7,7 @@ from functools import partial
 from itertools import takewhile
 from typing import Any
 
-from headscope.data.corpus import (
-    SPLITS,
-    Corpus,
-    Document,
-    Split,
-    Wanted,
-    digest,
-    hold_out,
-    pieces,
-)
+from headscope.data.corpus import SPLITS, Corpus, Document, Split, Wanted, digest, hold_out, pieces
 from headscope.data.own_files import Template, arrow_rows
 from headscope.errors import UserError
 

@@ -1,7 +1,8 @@
 """The Lightning data module: training and validation batches from a token store."""
 
+import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from lightning.pytorch import LightningDataModule
@@ -64,7 +65,7 @@ class TokenDataModule(LightningDataModule):
         self.train_batches()
         self.validation_windows()
 
-    def train_dataloader(self) -> Iterable[Batch]:
+    def train_dataloader(self) -> Iterable[list[Batch]]:
         assert self.trainer is not None
         device = self.trainer.strategy.root_device
         gpu = device.type == "cuda"
@@ -75,7 +76,9 @@ class TokenDataModule(LightningDataModule):
             world_size=self.trainer.world_size,
             device=device if fits_on_gpu else None,
         )
-        return prefetched(batches) if gpu and not fits_on_gpu else batches
+        return steps_of(
+            prefetched(batches) if gpu and not fits_on_gpu else batches, self.accumulate
+        )
 
     def val_dataloader(self) -> ValidationWindows:
         assert self.trainer is not None
@@ -84,6 +87,13 @@ class TokenDataModule(LightningDataModule):
             rank=self.trainer.global_rank,
             world_size=self.trainer.world_size,
         )
+
+
+def steps_of(batches: Iterable[Batch], accumulate: int) -> Iterator[list[Batch]]:
+    """The batches of each optimizer step."""
+    endless = iter(batches)
+    while True:
+        yield list(itertools.islice(endless, accumulate))
 
 
 def validation_stride(*, validation_tokens: int, training_tokens: int) -> int:

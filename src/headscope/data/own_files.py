@@ -24,7 +24,6 @@ from headscope.errors import UserError, first_line
 
 Record = Mapping[str, Any]
 
-
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 """Half of a character. JSON can contain it, but no encoding of Unicode can."""
 

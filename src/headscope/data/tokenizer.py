@@ -1,44 +1,155 @@
-"""Makes the tokenizers of conf/tokenizer, and creates a tokenizer from its saved state.
+"""Tokenizers convert text to tokens and back: their interface, the makers that conf/tokenizer
+names, and how a tokenizer is created from its saved state.
 
 Most tokenizers use a `tiktoken.Encoding`. The others are `CharTokenizer`, and `TokenizersTokenizer`
 for the tokenizers of imported models that tiktoken cannot express.
 """
 
-import base64
-import binascii
-from collections.abc import Iterable
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import tiktoken
 from tiktoken_ext.openai_public import r50k_pat_str
 
-from headscope.data.base_tokenizer import END_OF_TEXT, Tokenizer
 from headscope.data.bpe import MAX_VOCAB_SIZE, train_bpe
-from headscope.data.char_tokenizer import CODE_POINTS, CharTokenizer, code_points
-from headscope.data.gpt2 import gpt2_ranks
+from headscope.data.labels import token_labels
+from headscope.data.ranks import are_ranks, gpt2_ranks, ranks_from_text, ranks_to_text
 from headscope.errors import UserError
 
-BYTE_PATTERN = r"(?s)."
+END_OF_TEXT = "<|endoftext|>"
 
-PATTERNS = {"byte": BYTE_PATTERN, "bpe": r50k_pat_str, "gpt2": r50k_pat_str}
+PATTERNS = {"byte": r"(?s).", "bpe": r50k_pat_str, "gpt2": r50k_pat_str}
 """The regular expression with which each tokenizer splits text. `tokenizer_from_state` accepts no
 other pattern, because matching a malicious pattern could take forever."""
 
+CODE_POINTS = sys.maxunicode + 1
+
+
+class Tokenizer(ABC):
+    """Encodes text to tokens and decodes tokens to text.
+
+    `end_of_text` is the id of the end-of-text token, which comes before every document and has no
+    bytes. In headscope's own tokenizers it is the last token. In the tokenizer of an imported model
+    it can be any token, or None if there is none.
+
+    `vocab_size` is the number of rows of the model's embedding. The tokenizer of an imported model
+    may have fewer tokens: the last rows then belong to no token, and have no bytes.
+    """
+
+    name: str
+    """The name of the function in `headscope.data.tokenizer` that makes this tokenizer."""
+
+    vocab_size: int
+    end_of_text: int | None
+
+    @abstractmethod
+    def encode(self, text: str) -> np.ndarray:
+        """The tokens of any text, as a uint32 array (n,). The text <|endoftext|>, or the name of
+        another special token, is encoded like any other text.
+
+        Raises UserError if the vocabulary cannot represent the text and has no unknown token.
+        """
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """Like `encode`, for a prompt from the user. Raises UserError if the vocabulary cannot
+        represent the text, or if the text contains half of a surrogate pair."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"the prompt is not valid UTF-8 at character {error.start}: "
+                f"{text[error.start : error.end]!a}; remove this character"
+            ) from None
+        return self.encode(text).tolist()
+
+    @abstractmethod
+    def token_bytes(self, token: int) -> bytes:
+        """The UTF-8 bytes that a token adds to a text. The bytes may be only a part of a character.
+        Special tokens have no bytes."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """The complete tokenizer as plain data, from which `tokenizer_from_state` creates it
+        again."""
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """The text of a sequence of tokens. Bytes that are not valid UTF-8 become U+FFFD."""
+        return b"".join(self.token_bytes(int(token)) for token in tokens).decode(errors="replace")
+
+    def byte_lengths(self) -> np.ndarray:
+        """The number of bytes of every token in the vocabulary, int64 (V,)."""
+        return np.array([len(self.token_bytes(token)) for token in range(self.vocab_size)])
+
+    def labels(self, tokens: Sequence[int]) -> list[str]:
+        """One readable label for each token of a text."""
+        return token_labels(map(self.token_bytes, tokens))
+
+    def first_token(self) -> int:
+        """The token with which an empty text begins. Raises UserError if there is no end-of-text
+        token."""
+        if self.end_of_text is None:
+            raise UserError("this model has no end-of-text token, so the prompt must not be empty")
+        return self.end_of_text
+
+
+def bpe(texts: Iterable[str], *, vocab_size: int, sample_megabytes: float = 100.0) -> Tokenizer:
+    """Trains a byte-level byte-pair encoding (Sennrich 2016) on `texts`, split by GPT-2's pattern.
+    If the texts have more than `sample_megabytes`, it is trained on a sample spread over them.
+
+    The vocabulary is the 256 bytes, then the merges in the order in which they were learned, then
+    the end-of-text token. Raises UserError if `texts` contain too little text for a vocabulary of
+    `vocab_size` tokens.
+    """
+    ranks = train_bpe(texts, vocab_size=vocab_size, sample_megabytes=sample_megabytes)
+    return TiktokenTokenizer("bpe", ranks)
+
+
+def byte(texts: Iterable[str]) -> Tokenizer:
+    """A tokenizer with 257 tokens: one token for each byte, and the end-of-text token. Does not
+    read `texts`."""
+    return TiktokenTokenizer("byte", {bytes([value]): value for value in range(256)})
+
+
+def char(texts: Iterable[str]) -> Tokenizer:
+    """A tokenizer with one token for each different character in `texts`, in the order of code
+    points."""
+    seen = np.zeros(CODE_POINTS, dtype=bool)
+    for text in texts:
+        seen[code_points(text)] = True
+    return CharTokenizer("".join(map(chr, np.flatnonzero(seen).tolist())))
+
+
+def gpt2(texts: Iterable[str], *, path: str | None = None) -> Tokenizer:
+    """GPT-2's own encoding, with 50257 tokens. Does not read `texts`. For `path`, see
+    `gpt2_ranks`."""
+    return TiktokenTokenizer("gpt2", gpt2_ranks(path))
+
+
+def stored(texts: Iterable[str], *, state: dict[str, Any]) -> Tokenizer:
+    """The tokenizer that is stored in a checkpoint. Does not read `texts`."""
+    return tokenizer_from_state(state)
+
 
 class TiktokenTokenizer(Tokenizer):
-    """A tokenizer that uses a `tiktoken.Encoding`, with the end-of-text token as its only special
-    token."""
+    """A tokenizer that uses a `tiktoken.Encoding` with these `ranks`, and the end-of-text token as
+    its only special token. It splits text as the tokenizer `name` in `PATTERNS`."""
 
     end_of_text: int
 
-    def __init__(self, encoding: tiktoken.Encoding) -> None:
-        self.encoding = encoding
-        self.name = encoding.name
-        self.vocab_size = encoding.n_vocab
-        self.end_of_text = encoding.eot_token
+    def __init__(self, name: str, ranks: dict[bytes, int]) -> None:
+        self.name = name
+        self.end_of_text = len(ranks)
+        self.vocab_size = len(ranks) + 1
+        self.encoding = tiktoken.Encoding(
+            name,
+            pat_str=PATTERNS[name],
+            mergeable_ranks=ranks,
+            special_tokens={END_OF_TEXT: self.end_of_text},
+        )
         # Without merges, a table is much faster than `encoding`.
-        ranks = encoding._mergeable_ranks
         single = [ranks[bytes([value])] for value in range(256)] if len(ranks) == 256 else None
         self.token_of_byte = None if single is None else np.array(single, dtype=np.uint32)
 
@@ -60,46 +171,109 @@ class TiktokenTokenizer(Tokenizer):
     def state(self) -> dict[str, Any]:
         state = {
             "kind": "tiktoken",
-            "name": self.encoding.name,
-            "pattern": self.encoding._pat_str,
-            "ranks": _ranks_to_text(self.ranks),
+            "name": self.name,
+            "pattern": PATTERNS[self.name],
+            "ranks": ranks_to_text(self.ranks),
             "end_of_text": self.end_of_text,
         }
         padded = self.vocab_size > self.encoding.n_vocab
         return state | {"vocab_size": self.vocab_size} if padded else state
 
 
+class CharTokenizer(Tokenizer):
+    """One token per character. The vocabulary consists of the characters of the training split.
+
+    All other characters are encoded as the token `unknown`, which has no bytes. An unknown
+    character in a prompt raises UserError.
+
+    Without `special_tokens`, as in nanoGPT, the characters are the whole vocabulary. Then there is
+    no end-of-text token, and an unknown character in any text raises UserError.
+    """
+
+    name = "char"
+
+    def __init__(self, alphabet: str, *, special_tokens: bool = True) -> None:
+        self.alphabet = alphabet
+        self.special_tokens = special_tokens
+        self.unknown = len(alphabet)
+        self.end_of_text = len(alphabet) + 1 if special_tokens else None
+        self.vocab_size = len(alphabet) + 2 * special_tokens
+        self._tokens = np.full(CODE_POINTS, self.unknown, dtype=np.uint32)
+        self._tokens[code_points(alphabet)] = np.arange(len(alphabet))
+
+    def encode(self, text: str) -> np.ndarray:
+        return self._encode(text, unknown_allowed=self.special_tokens)
+
+    def encode_prompt(self, text: str) -> list[int]:
+        return self._encode(text, unknown_allowed=False).tolist()
+
+    def _encode(self, text: str, *, unknown_allowed: bool) -> np.ndarray:
+        tokens = self._tokens[code_points(text)]
+        if not unknown_allowed and (unknown := np.flatnonzero(tokens == self.unknown)).size:
+            raise UserError(
+                f"the character {text[unknown[0]]!r} is not among the {len(self.alphabet)} "
+                "characters of this model's training text: remove it, or train with "
+                "tokenizer=byte or bpe"
+            )
+        return tokens
+
+    def token_bytes(self, token: int) -> bytes:
+        return self.alphabet[token].encode() if token < len(self.alphabet) else b""
+
+    def first_token(self) -> int:
+        """Without special tokens, the token of a line end, as in nanoGPT, or the first token."""
+        newline = max(0, self.alphabet.find("\n"))
+        return newline if self.end_of_text is None else self.end_of_text
+
+    def state(self) -> dict[str, Any]:
+        state: dict[str, Any] = {"kind": "char", "alphabet": self.alphabet}
+        return state if self.special_tokens else state | {"special_tokens": False}
+
+
+def code_points(text: str) -> np.ndarray:
+    """The Unicode code point of each character, uint32 (n,)."""
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+
+
 def tokenizer_from_state(state: dict[str, Any]) -> Tokenizer:
     """Creates the tokenizer whose method `state` returned `state`. Raises UserError if `state` is
     not valid."""
+    made: Tokenizer | None = None
     match state:
         case {"kind": "char", "alphabet": str(alphabet)}:
             special_tokens = state.get("special_tokens", True)
             surrogates = any("\ud800" <= char <= "\udfff" for char in alphabet)
             distinct = len(set(alphabet)) == len(alphabet) and not surrogates
             if distinct and type(special_tokens) is bool and (alphabet or special_tokens):
-                return CharTokenizer(alphabet, special_tokens=special_tokens)
+                made = CharTokenizer(alphabet, special_tokens=special_tokens)
         case {
             "kind": "tiktoken",
             "name": str(name),
             "pattern": str(pattern),
-            "ranks": str(ranks),
+            "ranks": str(text),
             "end_of_text": int(end_of_text),
         }:
-            token_of = _ranks_from_text(ranks)
-            if (
-                PATTERNS.get(name) == pattern
-                and are_ranks(token_of)
-                and end_of_text == len(token_of)
-            ):
-                return _with_rows(tiktoken_tokenizer(name, token_of), state)
+            ranks = ranks_from_text(text)
+            known = PATTERNS.get(name) == pattern
+            if known and are_ranks(ranks) and end_of_text == len(ranks):
+                made = TiktokenTokenizer(name, ranks)
         case {"kind": "tokenizers", "json": str(text)}:
             # Few models need the library `tokenizers`, so it is imported only here.
             from headscope.data.tokenizers_tokenizer import TokenizersTokenizer
 
             made = TokenizersTokenizer(text, end_of_text=state.get("end_of_text"))
-            return _with_rows(made, state)
-    raise UserError("this is not a tokenizer that headscope saved")
+    if made is None:
+        raise UserError("this is not a tokenizer that headscope saved")
+    tokens = made.vocab_size
+    most = tokens if isinstance(made, CharTokenizer) else max(tokens, MAX_VOCAB_SIZE)
+    rows = state.get("vocab_size", tokens)
+    if type(rows) is not int or not tokens <= rows <= most:
+        raise UserError(
+            f"the tokenizer has {tokens} tokens, which do not fit in a vocabulary of "
+            f"{str(rows)[:80]}: the files do not belong together"
+        )
+    made.vocab_size = rows
+    return made
 
 
 def with_vocab_size(tokenizer: Tokenizer, vocab_size: int) -> Tokenizer:
@@ -108,93 +282,4 @@ def with_vocab_size(tokenizer: Tokenizer, vocab_size: int) -> Tokenizer:
     rows without tokens."""
     if vocab_size == tokenizer.vocab_size:
         return tokenizer
-    copy = tokenizer_from_state(tokenizer.state() | {"vocab_size": vocab_size})
-    if copy.vocab_size != vocab_size:
-        raise UserError(
-            f"the model has {vocab_size} tokens, but its tokenizer {tokenizer.vocab_size}"
-        )
-    return copy
-
-
-def _with_rows(tokenizer: Tokenizer, state: dict[str, Any]) -> Tokenizer:
-    """Sets the number of rows of the embedding from a state. By default, it is the number of
-    tokens. Raises UserError if it is not a number or out of range."""
-    tokens = tokenizer.vocab_size
-    rows = state.get("vocab_size", tokens)
-    if type(rows) is not int or not tokens <= rows <= max(tokens, MAX_VOCAB_SIZE):
-        raise UserError(
-            f"the tokenizer has {tokens} tokens, which do not fit in a vocabulary of "
-            f"{str(rows)[:80]}: the files do not belong together"
-        )
-    tokenizer.vocab_size = rows
-    return tokenizer
-
-
-def are_ranks(ranks: dict[bytes, int]) -> bool:
-    """Whether tiktoken can use these ranks. It crashes if one of the 256 bytes or one of the ranks
-    is missing."""
-    every_byte = {bytes([value]) for value in range(256)} <= ranks.keys()
-    return every_byte and sorted(ranks.values()) == list(range(len(ranks)))
-
-
-def byte(texts: Iterable[str]) -> Tokenizer:
-    """A tokenizer with 257 tokens: one token for each byte, and the end-of-text token. Does not
-    read `texts`."""
-    return tiktoken_tokenizer("byte", {bytes([value]): value for value in range(256)})
-
-
-def char(texts: Iterable[str]) -> Tokenizer:
-    """A tokenizer with one token for each different character in `texts`, in the order of code
-    points."""
-    seen = np.zeros(CODE_POINTS, dtype=bool)
-    for text in texts:
-        seen[code_points(text)] = True
-    return CharTokenizer("".join(map(chr, np.flatnonzero(seen).tolist())))
-
-
-def bpe(texts: Iterable[str], *, vocab_size: int, sample_megabytes: float = 100.0) -> Tokenizer:
-    """Trains a byte-level byte-pair encoding (Sennrich 2016) on `texts`, split by GPT-2's pattern.
-    If the texts have more than `sample_megabytes`, it is trained on a sample spread over them.
-
-    The vocabulary is the 256 bytes, then the merges in the order in which they were learned, then
-    the end-of-text token. Raises UserError if `texts` contain too little text for a vocabulary of
-    `vocab_size` tokens.
-    """
-    ranks = train_bpe(texts, vocab_size=vocab_size, sample_megabytes=sample_megabytes)
-    return tiktoken_tokenizer("bpe", ranks)
-
-
-def stored(texts: Iterable[str], *, state: dict[str, Any]) -> Tokenizer:
-    """The tokenizer that is stored in a checkpoint. Does not read `texts`."""
-    return tokenizer_from_state(state)
-
-
-def gpt2(texts: Iterable[str], *, path: str | None = None) -> Tokenizer:
-    """GPT-2's own encoding, with 50257 tokens. Does not read `texts`. For `path`, see
-    `gpt2_ranks`."""
-    return tiktoken_tokenizer("gpt2", gpt2_ranks(path))
-
-
-def tiktoken_tokenizer(name: str, ranks: dict[bytes, int]) -> TiktokenTokenizer:
-    """The tokenizer with these `ranks` that splits text as the tokenizer `name` in `PATTERNS`."""
-    encoding = tiktoken.Encoding(
-        name,
-        pat_str=PATTERNS[name],
-        mergeable_ranks=ranks,
-        special_tokens={END_OF_TEXT: len(ranks)},
-    )
-    return TiktokenTokenizer(encoding)
-
-
-def _ranks_to_text(ranks: dict[bytes, int]) -> str:
-    """The ranks in the .tiktoken file format: one line per token, with the token's bytes in base64
-    and its rank."""
-    return "".join(f"{base64.b64encode(token).decode()} {rank}\n" for token, rank in ranks.items())
-
-
-def _ranks_from_text(text: str) -> dict[bytes, int]:
-    try:
-        lines = (line.split() for line in text.splitlines())
-        return {base64.b64decode(token, validate=True): int(rank) for token, rank in lines}
-    except (ValueError, binascii.Error) as error:
-        raise UserError(f"the tokenizer's ranks are not in .tiktoken format: {error}") from None
+    return tokenizer_from_state(tokenizer.state() | {"vocab_size": vocab_size})

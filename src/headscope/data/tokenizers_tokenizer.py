@@ -3,17 +3,15 @@
 import copy
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer as Library
 
-from headscope.data.base_tokenizer import Tokenizer, check_utf8
 from headscope.data.bpe import MAX_VOCAB_SIZE, byte_symbols
 from headscope.data.labels import visible
-from headscope.errors import UserError, first_line
-
-Result = TypeVar("Result")
+from headscope.data.tokenizer import Tokenizer
+from headscope.errors import UserError, library_errors
 
 
 class TokenizersTokenizer(Tokenizer):
@@ -34,12 +32,10 @@ class TokenizersTokenizer(Tokenizer):
 
     def __init__(self, text: str, *, end_of_text: Any = None) -> None:
         problem = "tokenizer.json cannot be used"
-        content = guarded(problem, json.loads, text)
-        if not isinstance(content, dict):
-            raise UserError(f"{problem}: it is not a JSON object")
-        content |= {"truncation": None, "padding": None}
-        self.json = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
-        self.library = guarded(problem, Library.from_str, self.json)
+        with library_errors(problem):
+            content = json.loads(text) | {"truncation": None, "padding": None}
+            self.json = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+            self.library = Library.from_str(self.json)
         self.library.encode_special_tokens = True
         self.ids = self.library.get_vocab()
         self.tokens = max(self.ids.values(), default=-1) + 1
@@ -71,24 +67,17 @@ class TokenizersTokenizer(Tokenizer):
         return other
 
     def encode(self, text: str) -> np.ndarray:
-        [encoded] = guarded(
-            "the tokenizer cannot encode this text",
-            self.library.encode_batch_fast,
-            [text],
-            add_special_tokens=False,
-        )
+        with library_errors("the tokenizer cannot encode this text"):
+            [encoded] = self.library.encode_batch_fast([text], add_special_tokens=False)
         return np.array(encoded.ids, dtype=np.uint32)
-
-    def encode_prompt(self, text: str) -> list[int]:
-        check_utf8(text)
-        return self.encode(text).tolist()
 
     def token_bytes(self, token: int) -> bytes:
         return b"" if token >= self.tokens or token == self.end_of_text else self._bytes[token]
 
     def decode(self, tokens: Iterable[int]) -> str:
         known = [number for token in tokens if self.token_bytes(number := int(token))]
-        return guarded("the tokenizer cannot decode its tokens", self.library.decode, known)
+        with library_errors("the tokenizer cannot decode its tokens"):
+            return self.library.decode(known)
 
     def labels(self, tokens: Sequence[int]) -> list[str]:
         """As in the base class. The labels of WordPiece are the names of the tokens, such as ##ing,
@@ -101,17 +90,6 @@ class TokenizersTokenizer(Tokenizer):
         state = {"kind": "tokenizers", "json": self.json, "end_of_text": self.end_of_text}
         padded = self.vocab_size > self.tokens
         return state | {"vocab_size": self.vocab_size} if padded else state
-
-
-def guarded(problem: str, function: Callable[..., Result], *values: Any, **options: Any) -> Result:
-    """Calls a function of the library. Raises UserError if it fails, also if its Rust code panics:
-    then it raises an exception that is not an `Exception`."""
-    try:
-        return function(*values, **options)
-    except BaseException as error:
-        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
-            raise UserError(f"{problem}: {first_line(error)[:200]}") from None
-        raise
 
 
 def parts_of(decoder: Any) -> list[dict[str, Any]]:
@@ -148,8 +126,7 @@ def writer(library: Library, decoders: list[dict[str, Any]]) -> Callable[[str], 
                 pass
         if library.decoder is None:  # the library joins the tokens with spaces
             return f" {name}".encode()
-        problem = f"the decoder of tokenizer.json cannot write {name[:80]!r}"
-        text = guarded(problem, library.decoder.decode, ["a", name])
-        return text.removeprefix("a").encode()
+        with library_errors(f"the decoder of tokenizer.json cannot write {name[:80]!r}"):
+            return library.decoder.decode(["a", name]).removeprefix("a").encode()
 
     return after_a_token

@@ -13,7 +13,7 @@ from headscope.data.machine import machine_memory
 from headscope.errors import UserError
 from headscope.generation.choose_token import check_sampling, choose_tokens, uniform_numbers
 from headscope.nn import GPT, Cache, cache_bytes_per_token, make_cache
-from headscope.nn.inputs import token_ids
+from headscope.nn.checks import token_ids
 
 Read = Callable[[Tensor, Cache], Tensor]
 """A function with the arguments and the result of `GPT.next_logits`: it takes tokens and a cache,

@@ -1,28 +1,30 @@
 """The model: attention, position encodings, blocks and the GPT. Imports only torch."""
 
-from headscope.nn.attention import (
-    AdditiveAttention,
-    HeadOutputs,
-    MultiHeadAttention,
-    StackedHeads,
+from headscope.nn.attention import MultiHeadAttention
+from headscope.nn.attention_variants import AdditiveAttention, StackedHeads, scaled_dot_product
+from headscope.nn.cache import Cache, Past
+from headscope.nn.dot_product import HeadOutputs
+from headscope.nn.feed_forward import FeedForward, SwiGLU, gelu, gelu_tanh, relu_squared
+from headscope.nn.from_keys import (
+    gpt_from_keys,
     grouped_query,
-    mask_from_documents,
-    mask_from_padding,
-    mask_per_sequence,
     multi_head,
     multi_query,
-    scaled_dot_product,
     single_head,
 )
-from headscope.nn.cache import Cache, Past, cache_bytes_per_token, make_cache
-from headscope.nn.feed_forward import FeedForward, SwiGLU, gelu, gelu_tanh, relu_squared
-from headscope.nn.from_keys import gpt_from_keys
-from headscope.nn.gpt import GPT
+from headscope.nn.gpt import GPT, cache_bytes_per_token, make_cache
+from headscope.nn.masks import mask_from_documents, mask_from_padding, mask_per_sequence
 from headscope.nn.norm import layer_norm, rms_norm
-from headscope.nn.position.absolute import Learned, Sinusoidal
+from headscope.nn.position.absolute import (
+    Digits,
+    Index,
+    Learned,
+    Normalized,
+    Sinusoidal,
+    add_position_over_length,
+)
 from headscope.nn.position.base import NoPosition, Position
 from headscope.nn.position.biases import Alibi, HeadBias, Relative
-from headscope.nn.position.historical import Digits, Index, Normalized, add_position_over_length
 from headscope.nn.position.rotary import Rotary
 
 __all__ = [

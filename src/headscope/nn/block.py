@@ -16,8 +16,7 @@ class Block(nn.Module):
     """Pre-norm block (Xiong 2020): x + attention(norm(x)), then x + feed_forward(norm(x)).
 
     Maps (B, T, C) to (B, T, C). `norm` is called twice, to create both normalizations. `dropout`
-    applies to the output of each branch, before it is added to the residual stream. `position`,
-    `past` and `mask` are passed to the attention.
+    applies to the output of each branch. `position`, `past` and `mask` go to the attention.
     """
 
     def __init__(

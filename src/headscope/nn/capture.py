@@ -10,18 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headscope.nn.attention import HeadOutputs, MultiHeadAttention
+from headscope.nn.attention import MultiHeadAttention
+from headscope.nn.dot_product import HeadOutputs
 from headscope.nn.gpt import GPT
 
 
 @contextmanager
 def observed_attention(model: nn.Module, observe: Callable[[HeadOutputs], None]) -> Iterator[None]:
     """Inside this `with` block, every call of an attention layer also calls `observe` with the
-    outputs, weights and scores of the heads.
-
-    A forward hook computes these results a second time, on the explicit path, from the same inputs
-    and without gradients. The model's own outputs stay bit-identical.
-    """
+    outputs, weights and scores of the heads. A forward hook computes them a second time, on the
+    explicit path and without gradients. The model's own outputs stay bit-identical."""
 
     @torch.no_grad()
     def hook(layer: MultiHeadAttention, args: Any, options: dict[str, Any], output: Any) -> None:
@@ -52,11 +50,9 @@ def captured_attention(model: nn.Module) -> Iterator[list[Tensor]]:
 
 @torch.no_grad()
 def attention_weights(model: GPT, tokens: Tensor) -> Tensor:
-    """The attention weights (L, B, H, T, T) of `model` on `tokens` (B, T), without dropout.
-
-    Hooks ask every attention layer for its weights, so the layer uses the explicit path instead of
-    the fused path. This is faster than `captured_attention`, which computes both.
-    """
+    """The attention weights (L, B, H, T, T) of `model` on `tokens` (B, T), without dropout. Hooks
+    ask every layer for its weights, so it uses only the explicit path. This is faster than
+    `captured_attention`, which computes both paths."""
     captured: list[Tensor] = []
 
     def ask(layer: MultiHeadAttention, args: Any, options: dict[str, Any]) -> Any:
@@ -83,11 +79,10 @@ def attention_weights(model: GPT, tokens: Tensor) -> Tensor:
 
 @torch.no_grad()
 def attention_weights_and_scores(model: GPT, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """The attention weights and raw scores of `model` on `tokens` (B, T). Both have shape
-    (L, B, H, T, T).
+    """The attention weights and raw scores (L, B, H, T, T) of `model` on `tokens` (B, T).
 
-    The scores are scaled and include the position's bias, but not the causal mask. So they also
-    show how well a query matches later keys. The weights are the softmax of the masked scores.
+    The scores are scaled and include the position's bias, but no mask. So they also show how well a
+    query matches later keys. The weights are the softmax of the masked scores.
     """
     captured: list[HeadOutputs] = []
     with evaluating(model), observed_attention(model, captured.append):
@@ -98,8 +93,7 @@ def attention_weights_and_scores(model: GPT, tokens: Tensor) -> tuple[Tensor, Te
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Inside this `with` block, the model is in evaluation mode. Afterwards, its previous mode is
-    restored."""
+    """Inside this `with` block, the model is in evaluation mode."""
     training = model.training
     model.eval()
     try:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from headscope.errors import UserError
+from headscope.nn.checks import check_counts
 
 
 def gelu(x: Tensor) -> Tensor:
@@ -34,8 +34,8 @@ def relu_squared(x: Tensor) -> Tensor:
 
 class ReluSquared(torch.autograd.Function):
     """Squared ReLU that saves only max(0, x) for the backward pass, because its derivative is 2
-    max(0, x). Compared with two separate operations, ReLU and square, this halves the reads and
-    writes of the model's widest tensors."""
+    max(0, x). Compared with ReLU and square as two operations, this halves the reads and writes of
+    the model's widest tensors."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -51,11 +51,8 @@ class ReluSquared(torch.autograd.Function):
 
 
 class FeedForward(nn.Module):
-    """The feed-forward network down_proj(activation(up_proj(x))), with F hidden units. It processes
-    each token separately.
-
-    `ff_dim` is F, by default 4 C. Parameters: 2 C F weights and, with `bias`, F + C biases. Raises
-    UserError if `ff_dim` is below 1.
+    """The feed-forward network down_proj(activation(up_proj(x))) of each token, with F hidden
+    units. `ff_dim` is F, by default 4 C. Parameters: 2 C F weights and, with `bias`, F + C biases.
     """
 
     def __init__(
@@ -67,7 +64,8 @@ class FeedForward(nn.Module):
         bias: bool = False,
     ) -> None:
         super().__init__()
-        ff_dim = checked_width(4 * embed_dim if ff_dim is None else ff_dim)
+        check_counts(ff_dim=ff_dim)
+        ff_dim = 4 * embed_dim if ff_dim is None else ff_dim
         self.activation = activation
         self.up_proj = nn.Linear(embed_dim, ff_dim, bias=bias)
         self.down_proj = nn.Linear(ff_dim, embed_dim, bias=bias)
@@ -77,12 +75,12 @@ class FeedForward(nn.Module):
 
 
 class SwiGLU(nn.Module):
-    """The gated feed-forward network down_proj(silu(gate_proj(x)) * up_proj(x)) (Shazeer 2020),
-    with F hidden units and silu(x) = x sigmoid(x). It processes each token separately.
+    """The gated feed-forward network down_proj(silu(gate_proj(x)) * up_proj(x)) (Shazeer 2020) of
+    each token, with F hidden units and silu(x) = x sigmoid(x). `activation` is not used.
 
     `ff_dim` is F, by default 8 C / 3, rounded up to a multiple of 8: then the network has about as
-    many weights as `FeedForward` has by default. `activation` is not used. Parameters: 3 C F
-    weights and, with `bias`, 2 F + C biases. Raises UserError if `ff_dim` is below 1.
+    many weights as `FeedForward` has by default. Parameters: 3 C F weights and, with `bias`,
+    2 F + C biases.
     """
 
     def __init__(
@@ -94,17 +92,11 @@ class SwiGLU(nn.Module):
         bias: bool = False,
     ) -> None:
         super().__init__()
-        ff_dim = checked_width(8 * math.ceil(embed_dim / 3) if ff_dim is None else ff_dim)
+        check_counts(ff_dim=ff_dim)
+        ff_dim = 8 * math.ceil(embed_dim / 3) if ff_dim is None else ff_dim
         self.gate_proj = nn.Linear(embed_dim, ff_dim, bias=bias)
         self.up_proj = nn.Linear(embed_dim, ff_dim, bias=bias)
         self.down_proj = nn.Linear(ff_dim, embed_dim, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
-
-
-def checked_width(ff_dim: int) -> int:
-    """Returns `ff_dim`. Raises UserError if it is below 1."""
-    if ff_dim < 1:
-        raise UserError(f"ff_dim={ff_dim} must be at least 1, or null for the default width")
-    return ff_dim

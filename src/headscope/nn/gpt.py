@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from headscope.errors import UserError
-from headscope.nn.attention import MultiHeadAttention, mask_from_documents
+from headscope.nn.attention import MultiHeadAttention
 from headscope.nn.block import Block
 from headscope.nn.cache import Cache, Past
+from headscope.nn.checks import check_counts, check_positive, check_tokens
 from headscope.nn.feed_forward import FeedForward
+from headscope.nn.masks import mask_from_documents
 from headscope.nn.ngrams import NGramEmbedding
 from headscope.nn.norm import layer_norm
 from headscope.nn.position import Position, Rotary
@@ -25,15 +27,14 @@ from headscope.nn.precision import padded_linear, upcast_to_float32
 class GPT(nn.Module):
     """Embeds tokens, adds positions, applies `layers` blocks and a norm, and computes the logits.
 
-    Four arguments are functions that create modules. `attention` (such as `partial(multi_head,
-    heads=4)`) and `feed_forward` are called once per block, `norm` once per norm, `position` once.
+    Four arguments are functions that create modules: `attention` (such as `partial(multi_head,
+    heads=4)`) and `feed_forward` for each block, `norm` for each norm, and `position`.
 
     - `dropout` applies to attention weights, residual branches and embeddings.
     - `tied_head` uses the same matrix for the embedding and the output head (Press 2017).
     - `scale_embedding` multiplies embeddings by sqrt(C) (Vaswani 2017, 3.4) and initializes them
       with std 1 / sqrt(C), so that fixed position encodings are not larger than the embeddings.
-    - With `ngrams` above 1, embeddings of n-grams of 2, 3, ..., `ngrams` tokens are added. Each n
-      has a table of `ngram_buckets` embeddings (see `NGramEmbedding`).
+    - `ngrams`: adds embeddings of n-grams of 2, 3, ..., `ngrams` tokens (see `NGramEmbedding`).
     - With a `logit_cap` c, the logits become c tanh(logit / c), in float32 (Gemma 2, 2024).
     - If `end_of_text` is given, each token with this id begins a new document, and no information
       flows between documents (intra-document masking, Zhao 2024): a token attends only to its own
@@ -41,9 +42,7 @@ class GPT(nn.Module):
       counted from the first token of the sequence and do not restart.
 
     As in GPT-2, initial weights have std 0.02, or 0.02 / sqrt(2 layers) in the projections that
-    write to the residual stream.
-
-    Raises UserError when sizes do not fit together.
+    write to the residual stream. Raises UserError when sizes do not fit together.
     """
 
     checkpoint_activations = False
@@ -69,25 +68,19 @@ class GPT(nn.Module):
         end_of_text: int | None = None,
     ) -> None:
         super().__init__()
-        counts = {"vocab_size": vocab_size, "layers": layers, "ngrams": ngrams}
-        for name, size in {**counts, "ngram_buckets": ngram_buckets}.items():
-            if size < 1:
-                raise UserError(f"{name}={size} must be at least 1")
-        if logit_cap is not None and not 0 < logit_cap < math.inf:
-            raise UserError(f"logit_cap={logit_cap} must be above 0, or null for none")
+        check_counts(vocab_size=vocab_size, layers=layers)
+        check_counts(ngrams=ngrams, ngram_buckets=ngram_buckets)
+        check_positive(logit_cap=logit_cap)
         if end_of_text is not None and not 0 <= end_of_text < vocab_size:
             raise UserError(f"end_of_text={end_of_text} must be below vocab_size={vocab_size}")
         sizes = {"embed_dim": embed_dim, "block_size": block_size}
         attentions = [attention(**sizes, dropout=dropout) for _ in range(layers)]
         heads, head_dim = attentions[0].heads, attentions[0].head_dim
-        self.vocab_size = vocab_size
-        self.block_size = block_size
+        self.vocab_size, self.block_size = vocab_size, block_size
         self.embedding_scale = math.sqrt(embed_dim) if scale_embedding else 1.0
         self.embedding = nn.Embedding(vocab_size, embed_dim)
         self.ngrams = ngrams
-        self.ngram_embedding = NGramEmbedding(
-            ngrams=ngrams, buckets=ngram_buckets, embed_dim=embed_dim
-        )
+        self.ngram_embedding = NGramEmbedding(ngrams, ngram_buckets, embed_dim)
         self.position = position(**sizes, heads=heads, head_dim=head_dim)
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         self.blocks = nn.ModuleList(
@@ -101,8 +94,7 @@ class GPT(nn.Module):
         )
         self.norm = norm(embed_dim=embed_dim)
         self.head = nn.Linear(embed_dim, vocab_size, bias=False)
-        self.logit_cap = logit_cap
-        self.end_of_text = end_of_text
+        self.logit_cap, self.end_of_text = logit_cap, end_of_text
         self._initialize()
         self.ngram_embedding.reset()
         if scale_embedding:
@@ -120,8 +112,7 @@ class GPT(nn.Module):
                     nn.init.zeros_(module.bias)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits (B, T, V) of the next token after each token in `tokens` (B, T). Raises UserError
-        when tokens are empty or not integers, or when T is larger than `block_size`."""
+        """Logits (B, T, V) of the next token after each token in `tokens` (B, T)."""
         return self.unembed(self.hidden(tokens))
 
     def hidden(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
@@ -135,15 +126,9 @@ class GPT(nn.Module):
         return x
 
     def embed(self, tokens: Tensor, start: int = 0) -> Tensor:
-        """The first block's input (B, T - start, C): embeds `tokens` (B, T) from `start` on."""
-        integers = tokens.dtype in (torch.int64, torch.int32)
-        if tokens.dim() != 2 or tokens.numel() == 0 or not integers:
-            raise UserError(
-                f"tokens are {tokens.dtype} of shape {tuple(tokens.shape)}: give torch.int64 "
-                "(B, T) with at least one token"
-            )
-        if tokens.size(1) > self.block_size:
-            raise UserError(f"{tokens.size(1)} tokens are more than block_size={self.block_size}")
+        """The first block's input (B, T - start, C): embeds `tokens` (B, T) from `start` on. Raises
+        UserError unless `tokens` are at least one and at most `block_size` integers."""
+        check_tokens(tokens, self.block_size)
         x = self.embedding(tokens[:, start:]) * self.embedding_scale
         if self.ngrams > 1:
             x = self.ngram_embedding(x, tokens, self.documents(tokens))
@@ -155,16 +140,16 @@ class GPT(nn.Module):
         return None if self.end_of_text is None else (tokens == self.end_of_text).cumsum(dim=1)
 
     def document_mask(self, tokens: Tensor, start: int = 0) -> Tensor | None:
-        """The mask (B, 1, T - start, T) that keeps the attention of `tokens` (B, T) from `start` on
-        within their documents. None if `end_of_text` is None."""
+        """The mask (B, 1, T - start, T) that keeps attention within documents, for the queries of
+        `tokens` (B, T) from `start` on. None if `end_of_text` is None."""
         documents = self.documents(tokens)
         return None if documents is None else mask_from_documents(documents, start)
 
     def through_blocks(
         self, x: Tensor, pasts: Sequence[Past] | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        """Applies all blocks to x (B, T, C). `pasts` are each layer's cached keys and values. All
-        layers use `mask` in addition to the causal mask."""
+        """Applies all blocks to x (B, T, C). `pasts` are each layer's cached keys and values.
+        `mask` is used in addition to the causal mask."""
         recompute = self.checkpoint_activations and self.training and torch.is_grad_enabled()
         for layer, block in enumerate(self.blocks):
             inputs = (x, self.position, pasts[layer] if pasts else None, mask)
@@ -180,7 +165,7 @@ class GPT(nn.Module):
         return self.logit_cap * torch.tanh(upcast_to_float32(logits) / self.logit_cap)
 
     def next_logits(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
-        """Logits (B, V) of the token that follows `tokens` (B, T). For `cache`, see `hidden`."""
+        """Logits (B, V) of the token that follows `tokens` (B, T)."""
         return self.unembed(self.hidden(tokens, cache)[:, -1:])[:, 0]
 
     def parameter_count(self) -> int:
@@ -195,3 +180,16 @@ class GPT(nn.Module):
     @property
     def device(self) -> torch.device:
         return self.embedding.weight.device
+
+
+def make_cache(model: GPT, batch: int) -> Cache:
+    """An empty cache for `batch` sequences, in the dtype of the model's weights."""
+    layer, like = model.attentions[0], model.embedding.weight
+    shape = (batch, layer.kv_heads, model.block_size, layer.head_dim)
+    return Cache(layers=len(model.blocks), shape=shape, like=like)
+
+
+def cache_bytes_per_token(model: GPT) -> int:
+    """The size of the key-value cache per token, in bytes: 2 K D numbers in every layer."""
+    numbers = sum(2 * part.kv_heads * part.head_dim for part in model.attentions)
+    return numbers * model.embedding.weight.element_size()

@@ -22,12 +22,11 @@ def next_token_loss(logits: Tensor, targets: Tensor, *, reduction: str = "mean")
 def chunked_loss_sum(
     x: Tensor, targets: Tensor, unembed_loss_sum: Callable[[Tensor, Tensor], Tensor], *, rows: int
 ) -> Tensor:
-    """The summed cross-entropy in nats, computed in chunks to save memory. The final hidden states
-    are x (B, T, C). The next tokens are `targets` (B, T).
+    """The summed cross-entropy in nats of the next tokens `targets` (B, T), from the final hidden
+    states x (B, T, C), in chunks of at most `rows` tokens.
 
-    `unembed_loss_sum` takes the hidden states (N, C) and targets (N,) of one chunk, computes the
-    logits, and returns the summed loss. N is at most `rows`. The backward pass recomputes the
-    logits, so that only one chunk of logits is in memory at a time.
+    `unembed_loss_sum` maps the hidden states (N, C) and targets (N,) of a chunk to the summed loss.
+    The backward pass recomputes the logits, so that only one chunk of logits is in memory.
     """
     chunks = math.ceil(targets.numel() / rows)
     loss_sums = [
@@ -40,10 +39,6 @@ def chunked_loss_sum(
 
 
 def bits_per_byte(nats: float, size: float) -> float:
-    """Converts the summed loss of a text, in nats, to bits per byte. `size` is the size of the text
-    in bytes. If `size` is 0, the result is NaN.
-
-    Unlike the loss per token, bits per byte can be compared across tokenizers. A high value means
-    that the text is hard to predict.
-    """
+    """Converts the summed loss of a text in nats to bits per byte, which can be compared across
+    tokenizers. `size` is the number of bytes of the text. If it is 0, the result is NaN."""
     return nats / math.log(2) / size if size else math.nan

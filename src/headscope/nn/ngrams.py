@@ -14,17 +14,15 @@ class NGramEmbedding(nn.Module):
     """Adds the embeddings of the n-grams that end at each position, for n = 2, 3, ..., `ngrams`.
 
     Each n has its own table of `buckets` embeddings, initialized to zero. A hash function maps an
-    n-gram to one of these embeddings, so several n-grams may share an embedding (Svenstrup 2017:
-    Hash Embeddings). An n-gram that would begin before the first token of the sequence or of its
-    document is omitted.
+    n-gram to one of them, so several n-grams may share one (Svenstrup 2017: Hash Embeddings). An
+    n-gram that would begin before the first token of the sequence or of its document is omitted.
 
     Parameters: (`ngrams` - 1) `buckets` C.
     """
 
-    def __init__(self, *, ngrams: int, buckets: int, embed_dim: int) -> None:
+    def __init__(self, ngrams: int, buckets: int, embed_dim: int) -> None:
         super().__init__()
-        self.ngrams = ngrams
-        self.buckets = buckets
+        self.ngrams, self.buckets = ngrams, buckets
         self.tables = nn.ModuleList(nn.Embedding(buckets, embed_dim) for _ in range(ngrams - 1))
 
     def reset(self) -> None:

@@ -1,10 +1,8 @@
 """Normalization layers over the last axis."""
 
-import math
-
 from torch import Tensor, nn
 
-from headscope.errors import UserError
+from headscope.nn.checks import check_positive
 
 FLOAT32_EPSILON = 2.0**-23
 """The distance from 1 to the next larger float32 number. PyTorch's default `eps` of RMSNorm."""
@@ -12,9 +10,9 @@ FLOAT32_EPSILON = 2.0**-23
 
 def layer_norm(*, embed_dim: int, eps: float = 1e-5, bias: bool = False) -> nn.Module:
     """LayerNorm (Ba 2016) normalizes the input to mean 0 and variance 1. Then it applies a learned
-    gain and, with `bias`, a learned shift for each dimension. `eps` is added to the variance.
-    Raises UserError if `eps` is not above 0."""
-    return nn.LayerNorm(embed_dim, eps=checked_eps(eps), bias=bias)
+    gain and, with `bias`, a learned shift for each dimension. `eps` is added to the variance."""
+    check_positive(eps=eps)
+    return nn.LayerNorm(embed_dim, eps=eps, bias=bias)
 
 
 def rms_norm(
@@ -22,15 +20,9 @@ def rms_norm(
 ) -> nn.Module:
     """RMSNorm (Zhang 2019) normalizes the input to root mean square 1. With `gain`, it then applies
     a learned gain for each dimension. RMSNorm has no shift, so `bias` has no effect. `eps` is added
-    to the mean square. Raises UserError if `eps` is not above 0."""
-    return nn.RMSNorm(embed_dim, eps=checked_eps(eps), elementwise_affine=gain)
-
-
-def checked_eps(eps: float) -> float:
-    """Returns `eps`. Raises UserError unless it is a positive, finite number."""
-    if not 0 < eps < math.inf:
-        raise UserError(f"eps={eps} of a norm must be above 0 and finite, such as 1e-5")
-    return eps
+    to the mean square."""
+    check_positive(eps=eps)
+    return nn.RMSNorm(embed_dim, eps=eps, elementwise_affine=gain)
 
 
 class HeadNorm(nn.RMSNorm):

@@ -46,7 +46,7 @@ def multiplies_bf16_fast(device: torch.device) -> bool:
 @contextmanager
 def tf32(device: torch.device) -> Iterator[None]:
     """Inside this `with` block, a CUDA device multiplies float32 matrices in TF32. Nothing changes
-    for other devices, because on some CPUs the same PyTorch setting rounds to bf16."""
+    for other devices: on some CPUs, the same PyTorch setting rounds to bf16."""
     before = torch.get_float32_matmul_precision()
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
@@ -57,17 +57,15 @@ def tf32(device: torch.device) -> Iterator[None]:
 
 
 LARGE = 2**24
-"""In a model with at least this number of weights, most of the time to sample a token is spent on
-reading the weights."""
+"""The number of weights above which reading them takes most of the time to sample a token."""
 
 
 def faster_precision(model: nn.Module) -> str:
     """Returns fp32 or bf16, whichever is faster for sampling. The choice depends only on the device
     and the model's size, so a seed always gives the same text on the same device.
 
-    A large model spends most of its time on reading every weight from memory for every token. With
-    bf16, the weights have half as many bytes. A small model spends most of its time on the overhead
-    of operations, and bf16 needs more operations.
+    A large model spends most of its time on reading its weights, which have half as many bytes in
+    bf16. A small model spends most of its time on the overhead of operations, which bf16 increases.
     """
     weight = next(model.parameters())
     fast = multiplies_bf16_fast(weight.device)
@@ -76,8 +74,7 @@ def faster_precision(model: nn.Module) -> str:
 
 class RowLinear(nn.Linear):
     """A linear layer for bf16 on a CPU, with the weight and bias of `linear`. A single row, as in
-    sampling, is multiplied with `torch.mv`, which uses all cores. `F.linear` would use only one
-    core for a single row."""
+    sampling, is multiplied with `torch.mv`, which uses all cores. `F.linear` would use only one."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__(linear.in_features, linear.out_features, device="meta")
@@ -94,12 +91,9 @@ class RowLinear(nn.Linear):
 
 class Int8Linear(nn.Module):
     """A linear layer for CPUs that stores the weight (N, C) of `linear` in int8, with one scale per
-    row.
-
-    Outside of compiled code, PyTorch's int8 product also rounds the input to int8, with one scale
-    per call. This product uses a packed copy of the weight, which the compiler cannot read. So
-    compiled code uses `weight` instead, and does not round the input.
-    """
+    row. PyTorch's int8 product also rounds the input to int8, with one scale per call. It uses a
+    packed copy of the weight, which the compiler cannot read. So compiled code uses `weight`
+    instead, and does not round the input."""
 
     weight: Tensor
     scale: Tensor
@@ -131,11 +125,8 @@ class Int8Linear(nn.Module):
 
 def in_precision(model: Model, precision: str) -> Model:
     """Converts a model to `precision`. For `fp32`, returns `model` itself; for `bf16` and `int8`,
-    returns a converted copy. `int8` converts only the weights of linear layers (see `Int8Linear`),
-    and works only on CPUs.
-
-    Raises UserError when `precision` is unknown, or when the model's device does not support it.
-    """
+    returns a converted copy. `int8` converts only the weights of linear layers (see `Int8Linear`).
+    Raises UserError when `precision` is unknown, or when the model's device does not support it."""
     if precision == "fp32":
         return model
     if precision not in ("bf16", "int8"):
@@ -151,8 +142,7 @@ def in_precision(model: Model, precision: str) -> Model:
 
 
 def replace_linear(model: Model, make: Callable[[nn.Linear], nn.Module]) -> Model:
-    """Replaces every linear layer of `model` in place. `make` takes the old layer and returns the
-    new one."""
+    """Replaces every linear layer of `model` in place. `make` maps the old layer to the new one."""
     for parent in list(model.modules()):
         for name, part in parent.named_children():
             if type(part) is nn.Linear:
@@ -163,9 +153,8 @@ def replace_linear(model: Model, make: Callable[[nn.Linear], nn.Module]) -> Mode
 def padded_linear(x: Tensor, weight: Tensor) -> Tensor:
     """Multiplies x (..., C) by the transpose of weight (V, C). Returns (..., V).
 
-    For the product, V is padded with zeros to a multiple of 64, because other sizes are several
-    times slower on GPUs. Do not use this function for a single token, as in sampling: copying the
-    matrix would take longer than the product.
+    V is padded with zeros to a multiple of 64, because other sizes are several times slower on
+    GPUs. For a single token, as in sampling, copying the matrix takes longer than the product.
     """
     padding = -weight.size(0) % 64
     if padding:

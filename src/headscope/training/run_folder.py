@@ -113,34 +113,33 @@ def remove_leftovers(folder: Path) -> None:
             parent.rmdir()
 
 
-def remove_unused(folder: Path, *, keep: bool) -> None:
-    """Removes the folder of a run that did not start: it contains nothing but its configuration. If
-    `keep` is true, the empty folder stays."""
+def remove_unused(folder: Path) -> None:
+    """Removes the folder of a run that did not start: it contains nothing but its configuration."""
     if folder.is_dir() and {entry.name for entry in folder.iterdir()} <= {CONFIGURATION, LOCK}:
         shutil.rmtree(folder / CONFIGURATION, ignore_errors=True)
         (folder / LOCK).unlink(missing_ok=True)
-        if not keep:
+        if folder.resolve() != Path.cwd():
             folder.rmdir()
 
 
-def clean_up(folder: Path, *, keep: bool) -> None:
+def clean_up(folder: Path) -> None:
     """Removes the partial files of a stopped run. If the run has no checkpoint, also removes its
-    event files and configuration. Then removes the folder if it is empty, unless `keep` is true."""
+    event files, its configuration, and its folder if nothing else is there."""
     remove_leftovers(folder)
-    remove_unused(folder, keep=keep)
+    remove_unused(folder)
 
 
 @contextmanager
-def in_use(folder: Path, *, keep: bool, again: str) -> Iterator[None]:
+def in_use(folder: Path, *, again: str) -> Iterator[None]:
     """Inside the `with` block, `folder` is locked for this run. If a signal ends the process,
     partial files are removed, and a message says with `again` how to continue. At the end, a folder
-    without files of a run is removed, unless `keep` is true.
+    without files of a run is removed.
 
     Raises UserError if another process uses the folder, or if the run cannot write to it.
     """
 
     def on_stop() -> str | None:
-        clean_up(folder, keep=keep)
+        clean_up(folder)
         return f"To continue: {again}" if is_run(folder) else None
 
     with locked(folder), stop.on_stop(on_stop):
@@ -148,7 +147,7 @@ def in_use(folder: Path, *, keep: bool, again: str) -> Iterator[None]:
         try:
             yield
         finally:
-            remove_unused(folder, keep=keep)
+            remove_unused(folder)
 
 
 def save_configuration(folder: Path, composed: DictConfig, words: list[str]) -> None:

@@ -5,6 +5,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -26,6 +27,18 @@ AWKWARD = [
     *("中文", "🦜", "مرحبا", "שלום", "\u0301", "\u202eabc", "W" * 99),
     *("多 1/3", "E5 A4", "「可」", "カー", "한국어", "नमस्ते", "สวัสดี", "e\u0301", "ё", "數" * 99),
 ]
+TITLE = " ".join(AWKWARD)
+
+
+def causal_weights(heads: int, tokens: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(heads, tokens, tokens, generator=generator)
+    return scores.masked_fill(torch.ones(tokens, tokens).triu(1) > 0, -torch.inf).softmax(-1)
+
+
+def past(tokens: int) -> np.ndarray:
+    """The causal mask (T, T)."""
+    return np.tril(np.ones((tokens, tokens), dtype=bool))
 
 
 def drawn_texts(figure: Figure) -> list[tuple[str, Bbox]]:
@@ -43,16 +56,18 @@ def drawn_texts(figure: Figure) -> list[tuple[str, Bbox]]:
     return texts
 
 
+def words_of(figure: Figure) -> str:
+    return " ".join(text for text, _ in drawn_texts(figure))
+
+
 def assert_readable(figure: Figure) -> None:
     """No text leaves the picture, and none lies on another."""
     texts = drawn_texts(figure)
     assert texts
-    wide, high = figure.get_size_inches() * figure.dpi
+    size = figure.get_size_inches() * figure.dpi
     for text, box in texts:
-        assert box.x0 >= 0, text
-        assert box.y0 >= 0, text
-        assert box.x1 <= wide, text
-        assert box.y1 <= high, text
+        assert (box.min >= 0).all(), text
+        assert (box.max <= size).all(), text
     slack = figure.dpi / 72 * 1.5  # a box is a little higher than its ink
     boxes = np.array([box.extents for _, box in texts])
     apart = boxes[:, None, 2:] - slack <= boxes[None, :, :2]
@@ -79,5 +94,7 @@ def data(panel: Axes) -> np.ndarray:
     return np.ma.filled(np.ma.masked_invalid(panel.images[0].get_array()), np.nan)
 
 
-def words_of(figure: Figure) -> str:
-    return " ".join(text for text, _ in drawn_texts(figure))
+def assert_images(figure: Figure, expected, **tolerance: float) -> None:
+    """The panels show these values, and no others."""
+    for panel, values in zip(images(figure), expected, strict=True):
+        np.testing.assert_allclose(data(panel), values, **{"rtol": 0, "atol": 0, **tolerance})

@@ -27,9 +27,13 @@ from headscope.data.labels import split_characters
 CHINESE = ["道", "可", "多 1/3", "多 2–3/3", "天地不仁", "·the", "「名」", "E5"]
 
 
-def uniform(heads: int, tokens: int) -> torch.Tensor:
-    weights = torch.ones(tokens, tokens).tril()
-    return (weights / weights.sum(-1, keepdim=True)).expand(heads, -1, -1)
+@pytest.fixture
+def fonts_looked_up_again():
+    for function in (family_for, fallbacks):
+        function.cache_clear()
+    yield
+    for function in (family_for, fallbacks):
+        function.cache_clear()
 
 
 @given(st.text(st.characters(exclude_categories=[])) | st.sampled_from(AWKWARD))
@@ -45,7 +49,7 @@ def test_any_text_has_a_short_label_that_the_fonts_can_draw(text):
         assert font.load_char(ord(character)).height > 0
 
 
-def test_a_label_reads_as():
+def test_labels_and_titles_read_as():
     for text, label in [
         *((" the", "·the"), ("", "∅"), ("$x_2$", "$x_2$"), ("E5 A4", "E5 A4"), ("مرحبا", "مرحبا")),
         *((NO_FONT, "U+12000"), (NO_FONT * 12, "U+12000" * LABEL_LENGTH + "…")),
@@ -55,10 +59,12 @@ def test_a_label_reads_as():
         ("e" + "\u0301" * 99, "e" + "U+0301" * 9 + "…"),
     ]:
         assert picture_label(text) == label
+    assert readable("a  b\nc $x$ é") == "a  b\nc $x$ é"
+    assert readable(f"a {NO_FONT} \x00\n") == "a U+12000 U+0000\n"
 
 
 @needs_chinese_font
-def test_a_chinese_label_reads_as():
+def test_chinese_labels_read_as():
     for text in ("多 3/3 言 1/3", "天地玄黃宇宙洪荒日月盈"):
         assert picture_label(text) == text
     assert picture_label("天地玄黃宇宙洪荒日月盈昃") == "天地玄黃宇宙洪荒日月…"
@@ -66,36 +72,21 @@ def test_a_chinese_label_reads_as():
 
 
 @needs_chinese_font
-def test_a_font_that_matplotlib_has_not_listed_yet_is_found(monkeypatch):
+def test_a_font_that_matplotlib_has_not_listed_yet_is_found(monkeypatch, fonts_looked_up_again):
     """matplotlib keeps its list of fonts in a file; a font may have been installed since."""
     known = fallbacks()
     files = {str(file) for file in known.values()}
     listed = [entry for entry in fontManager.ttflist if entry.fname not in files]
     monkeypatch.setattr(fontManager, "ttflist", listed)
     fallbacks.cache_clear()
-    try:
-        assert fallbacks() == known
-    finally:
-        fallbacks.cache_clear()
+    assert fallbacks() == known
 
 
-def test_without_a_font_for_a_character_its_code_point_is_drawn(monkeypatch):
-    for function in (family_for, fallbacks):
-        function.cache_clear()
-    try:
-        with monkeypatch.context() as patched:
-            patched.setattr("headscope.analysis.pictures.fonts.FALLBACKS", ())
-            assert picture_label("多 1/3") == "U+591A 1/3"
-            assert picture_label("多言") == "U+591AU+8A00"
-            assert readable("run 名") == "run U+540D"
-    finally:
-        for function in (family_for, fallbacks):
-            function.cache_clear()
-
-
-def test_a_title_keeps_its_words_and_lines():
-    assert readable("a  b\nc $x$ é") == "a  b\nc $x$ é"
-    assert readable(f"a {NO_FONT} \x00\n") == "a U+12000 U+0000\n"
+def test_without_a_font_for_a_character_its_code_point_is_drawn(monkeypatch, fonts_looked_up_again):
+    monkeypatch.setattr("headscope.analysis.pictures.fonts.FALLBACKS", ())
+    assert picture_label("多 1/3") == "U+591A 1/3"
+    assert picture_label("多言") == "U+591AU+8A00"
+    assert readable("run 名") == "run U+540D"
 
 
 SCRIPTS = ["مرحبا", "שלום", "e\u0301x", "Привет", "한국어", "カー", "a多b", "नमस्ते", "สวัสดี", "🦜"]
@@ -111,19 +102,15 @@ def test_text_takes_the_room_that_was_measured():
 
 
 @needs_chinese_font
-def test_chinese_stands_upright_below_one_another_in_the_report():
+@pytest.mark.parametrize("form", ["png", "svg"])
+def test_chinese_stands_upright_in_the_report_and_is_drawn_without_a_warning(form, caplog):
     """Characters of a key's label follow one another down, and none is turned; Latin is."""
-    figure = attention_maps(uniform(1, len(CHINESE)), CHINESE, title="maps")
+    weights = torch.eye(len(CHINESE)).expand(2, -1, -1)
+    figure = attention_maps(weights, CHINESE, title="Layer 0 of 名")
     labels = figure.axes[0].get_xticklabels()
     turned = {label.get_text(): label.get_rotation() for label in labels}
     assert turned["道"] == turned["天\n地\n不\n仁"] == turned["多\n \n1\n/\n3"] == 0
     assert turned["·the"] == turned["E5"] == 90
-
-
-@needs_chinese_font
-@pytest.mark.parametrize("form", ["png", "svg"])
-def test_chinese_is_drawn_in_the_report_without_a_warning(form, caplog):
-    figure = attention_maps(uniform(2, len(CHINESE)), CHINESE, title="Layer 0 of 名")
     assert "U+" not in words_of(figure)
     assert "Layer 0 of 名" in words_of(figure)
     file = io.BytesIO()

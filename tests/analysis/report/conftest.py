@@ -1,9 +1,11 @@
 """A run to analyze, without any training."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from checkpoint_files import content, save
+from running import Said, Script
 
 
 @pytest.fixture
@@ -21,3 +23,17 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     save(saved, checkpoints / "best.safetensors")
     Path("outputs/latest").write_text("run")
     return checkpoints.parent
+
+
+@pytest.fixture
+def analyze(script: Script, run: Path) -> Callable[..., Said]:
+    """analyze("windows=1") writes a report on the run, if no word names another checkpoint."""
+
+    def analyze(*words: str) -> Said:
+        if not any(word.startswith("checkpoint") for word in words):
+            words = (f"checkpoint={run}", *words)
+        said = script("analyze", *words)
+        assert said.code == 0, said.err
+        return said
+
+    return analyze

@@ -1,16 +1,27 @@
 """What several tests of reports need."""
 
 import csv
+import json
 from pathlib import Path
+from typing import Any
 
+import pytest
+import torch
 from checkpoint_files import content, opened, save
-
-TEXT = "ab 🦜\n\x07中文<script>alert(1)</script>"
 
 
 def rows_of(file: Path) -> list[dict[str, str]]:
     with file.open() as lines:
         return list(csv.DictReader(lines))
+
+
+def column(rows: list[dict[str, str]], name: str) -> torch.Tensor:
+    return torch.tensor([float(row[name]) for row in rows])
+
+
+def as_json(report: Path) -> dict[str, Any]:
+    """heads.json, which must be valid JSON."""
+    return json.loads((report / "heads.json").read_text(), parse_constant=pytest.fail)
 
 
 def moments_of(run: Path, steps: tuple[int, ...] = (0, 3, 7)) -> list[Path]:

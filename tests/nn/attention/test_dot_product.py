@@ -1,4 +1,5 @@
-"""The laws of the two ways of writing dot-product attention: they are one."""
+"""The laws of the two ways of writing dot-product attention, and of skipping blocks of hidden keys:
+all compute the same."""
 
 import doctest
 import math
@@ -12,9 +13,19 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from headscope.errors import UserError
-from headscope.nn import Alibi, HeadBias, MultiHeadAttention, Relative, scaled_dot_product
-from headscope.nn.attention import dot_product
-from headscope.nn.attention.dot_product import attend_explicit, attend_fused, supports_grouped
+from headscope.nn import (
+    Alibi,
+    HeadBias,
+    MultiHeadAttention,
+    Relative,
+    attention_variants,
+    block_sparse,
+    dot_product,
+    mask_from_documents,
+    scaled_dot_product,
+)
+from headscope.nn.block_sparse import attend_skipping_blocks, can_skip_blocks
+from headscope.nn.dot_product import attend_explicit, attend_fused, supports_grouped
 
 both = pytest.mark.parametrize("attend", [attend_fused, attend_explicit])
 BF16_ROUNDING = torch.finfo(torch.bfloat16).eps / 2
@@ -78,15 +89,6 @@ def test_of_bf16_both_are_within_a_rounding_of_fp64():
 
 
 @both
-def test_scale_one_is_the_bare_dot_product_and_scale_multiplies_it(attend):
-    q, k, v = qkv((2, 3, 3, 5, 7, 4))
-    for scale in (1.0, 0.25):
-        scores = torch.einsum("bhtd,bhsd->bhts", q, k) * scale
-        expected = torch.einsum("bhts,bhsd->bhtd", scores.softmax(-1), v)
-        torch.testing.assert_close(attend(q, k, v, scale=scale)[0], expected)
-
-
-@both
 @pytest.mark.parametrize("causal", [None, past(5)])
 def test_a_key_head_serves_the_query_heads_of_its_group_in_a_row(attend, causal):
     q, k, v = qkv((2, 6, 2, 5, 5, 4))
@@ -97,36 +99,6 @@ def test_a_key_head_serves_the_query_heads_of_its_group_in_a_row(attend, causal)
             q[:, head : head + 1], k[:, group], v[:, group], scale=0.5, causal=causal
         ).outputs
         torch.testing.assert_close(mixed[:, head : head + 1], alone)
-
-
-@both
-@pytest.mark.parametrize("hidden", [None, "causal", "mask"])
-def test_dropout_keeps_the_mean(attend, hidden):
-    q, k, v = (part.detach() for part in qkv((1, 4, 2, 6, 6, 4)))
-    torch.manual_seed(0)
-    options = {"scale": 0.5} | ({hidden: past(6)} if hidden else {})
-    many = [part.expand(2_000, *part.shape[1:]) for part in (q, k, v)]
-    mixed = attend(*many, dropout=0.5, **options).outputs
-    expected = attend_explicit(q, k, v, **options).outputs
-    assert not torch.equal(mixed[0], mixed[1])
-    off = (mixed.mean(dim=0) - expected[0]).abs()
-    assert (off < 5 * mixed.std(dim=0) / 2_000**0.5).all()
-
-
-def test_alibi_at_1024_tokens_in_bf16_is_equal_in_both_paths_within_the_rounding_of_outputs():
-    """Dot products cancel the bias, so that far keys count as much as near ones."""
-    length, heads = 1024, 4
-    alibi = Alibi(embed_dim=32, block_size=length, heads=heads, head_dim=8)
-    q, k, v = (part.detach() for part in qkv((1, heads, heads, length, length, 8), torch.bfloat16))
-    q[..., 0] = 1
-    k[..., 0] = -alibi.slopes[:, None] * torch.arange(length)
-    options = {"causal": past(length), "bias": alibi.bias(length, length), "scale": 1.0}
-    fused, explicit = (
-        attend(q, k, v, **options)[0].float() for attend in (attend_fused, attend_explicit)
-    )
-    for head in range(heads):
-        apart = (fused[:, head] - explicit[:, head]).norm()
-        assert apart < 2 * BF16_ROUNDING * explicit[:, head].norm()
 
 
 # --- grouped heads on a GPU ---
@@ -258,12 +230,73 @@ def test_scaled_dot_product_refuses_what_does_not_fit_in_one_line():
         assert "\n" not in str(caught.value)
 
 
-def test_scaled_dot_product_refuses_integers():
-    with pytest.raises(UserError, match=r"q is torch\.int64"):
-        scaled_dot_product(*(torch.ones(3, 4, dtype=torch.long),) * 3)
-
-
 def test_the_example_in_the_docstring_holds():
-    failed, attempted = doctest.testmod(dot_product)
+    failed, attempted = doctest.testmod(attention_variants)
     assert failed == 0
     assert attempted >= 3
+
+
+# --- blocks of hidden keys ---
+
+TOKENS = 300
+
+
+def documents(device: str = "cpu") -> Tensor:
+    """Of two sequences: some begin within a block of 128, and one has blocks of its own."""
+    begins = torch.zeros(2, TOKENS, dtype=torch.bool, device=device)
+    begins[0, [5, 128, 200, 201]] = True
+    begins[1, 290] = True
+    return begins.cumsum(dim=1)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_it_computes_what_the_explicit_path_computes(monkeypatch, kv_heads, causal):
+    q, k, v = (part.detach() for part in qkv((2, 4, kv_heads, TOKENS, TOKENS, 16)))
+    mask = mask_from_documents(documents())
+    mask[1, 0, 7] = False  # a query that may look at no key
+    before = past(TOKENS) if causal else None
+    expected = attend_explicit(q, k, v, before, mask, scale=0.3).outputs
+    outputs = attend_skipping_blocks(q, k, v, before, mask, scale=0.3)
+    torch.testing.assert_close(outputs, expected, rtol=1e-4, atol=1e-5)
+    assert (outputs[1, :, 7] == 0).all()
+    monkeypatch.setattr(dot_product, "can_skip_blocks", lambda *args, **options: True)
+    assert torch.equal(attend_fused(q, k, v, before, mask, scale=0.3).outputs, outputs)
+
+
+def test_what_it_does_not_support_is_computed_otherwise(monkeypatch):
+    """On a GPU, in compiled code. Tensors on `meta` stand for those on a GPU."""
+    monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda self: self.is_meta))
+    q = torch.empty(2, 4, 300, 16, device="meta")
+    mask = torch.empty(2, 1, 300, 300, dtype=torch.bool, device="meta")
+    assert not can_skip_blocks(q, mask, dropout=0.0)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert can_skip_blocks(q, mask, dropout=0.0)
+    assert not can_skip_blocks(q, mask, dropout=0.1)
+    assert not can_skip_blocks(q[..., :8], mask, dropout=0.0)
+    assert not can_skip_blocks(q[:, :, :128], mask[:, :, :128], dropout=0.0)  # a single block
+    for other in (mask[0, 0], mask[:1], mask.expand(2, 4, 300, 300), mask[:, :, :1]):
+        assert not can_skip_blocks(q, other, dropout=0.0)
+    assert not can_skip_blocks(torch.empty(2, 4, 300, 16), mask, dropout=0.0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_on_a_gpu_compiled_code_skips_blocks_and_gives_the_same(monkeypatch, dtype, kv_heads):
+    torch._dynamo.reset()
+    layer = MultiHeadAttention(embed_dim=64, heads=4, kv_heads=kv_heads, block_size=TOKENS)
+    layer = layer.cuda().to(dtype)
+    mask = mask_from_documents(documents("cuda"))
+    x = torch.randn(2, TOKENS, 64, device="cuda", dtype=dtype, requires_grad=True)
+    calls, flex = [], block_sparse.flex_attention
+    count = lambda *inputs, **options: calls.append(1) or flex(*inputs, **options)  # noqa: E731
+    monkeypatch.setattr(block_sparse, "flex_attention", count)
+    results = []
+    for attention in (layer, torch.compile(layer)):
+        outputs = attention(x, mask=mask)
+        results.append((outputs, *torch.autograd.grad(outputs.float().square().sum(), x)))
+    assert calls
+    tolerance = 1e-3 if dtype == torch.float32 else 3e-2
+    torch.testing.assert_close(*results, rtol=tolerance, atol=tolerance)

@@ -1,7 +1,5 @@
 """Attention against attention that others wrote, and its variants against one another."""
 
-import itertools
-
 import pytest
 import torch
 from attention_layers import (
@@ -10,7 +8,6 @@ from attention_layers import (
     IN_ATTENTION,
     WIDTH,
     attention,
-    by_path,
     encoding,
     far_from_zero,
     past,
@@ -18,8 +15,7 @@ from attention_layers import (
     some_mask,
 )
 from torch import Tensor, nn
-from transformers import GPT2Config, LlamaConfig, Qwen3Config
-from transformers.models.gpt2.modeling_gpt2 import GPT2Attention
+from transformers import LlamaConfig, Qwen3Config
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRotaryEmbedding
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention, Qwen3RotaryEmbedding
 
@@ -116,25 +112,6 @@ def test_shared_key_heads_equal_copies_of_them(name, kv_heads, options, position
     same_on_both_paths(layer, [x], *other(x, weights=True, position=place), position=place)
 
 
-@pytest.mark.parametrize("kv_heads", [1, 2, 3])
-def test_additive_attention_shares_key_heads_as_others_do(kv_heads):
-    layer, other = attention("additive", kv_heads=kv_heads), attention("additive")
-    spread(layer, other)
-    same_on_both_paths(layer, [some_input()], *other(some_input(), weights=True))
-
-
-def test_as_many_key_heads_as_heads_is_multi_head():
-    layer, other = attention("grouped_query", kv_heads=HEADS), attention("multi_head")
-    other.load_state_dict(layer.state_dict())
-    assert torch.equal(layer(some_input()), other(some_input()))
-
-
-def test_one_head_is_multi_head_with_one():
-    layer, other = attention("single_head"), attention("multi_head", heads=1)
-    other.load_state_dict(layer.state_dict())
-    assert torch.equal(layer(some_input()), other(some_input()))
-
-
 @pytest.mark.parametrize(("heads", "padded", "bias"), [(1, False, True), (6, True, False)])
 @pytest.mark.parametrize(
     ("queries", "keys", "causal"), [(1, 1, True), (9, 9, True), (4, 9, False), (9, 4, False)]
@@ -163,26 +140,6 @@ def test_equals_the_multi_head_attention_of_torch(queries, keys, causal, padded,
 def additive_mask(length: int) -> Tensor:
     """The causal mask as Hugging Face adds it to scores, (1, 1, T, T)."""
     return torch.zeros(length, length).masked_fill(~past(length), -torch.inf)[None, None]
-
-
-@pytest.mark.parametrize("length", [1, 9])
-def test_equals_the_attention_of_gpt_2(length):
-    layer = attention("multi_head", qkv_bias=True, out_bias=True)
-    sizes = {"n_embd": WIDTH, "n_head": HEADS, "n_positions": BLOCK}
-    config = GPT2Config(**sizes, attn_pdrop=0.0, resid_pdrop=0.0, attn_implementation="eager")
-    other = GPT2Attention(config, layer_idx=0)
-    other.load_state_dict(
-        {
-            "c_attn.weight": layer.qkv.weight.T,  # Conv1D multiplies from the other side
-            "c_attn.bias": layer.qkv.bias,
-            "c_proj.weight": layer.out_proj.weight.T,
-            "c_proj.bias": layer.out_proj.bias,
-        },
-        strict=False,  # some versions keep a mask among the weights
-    )
-    x = some_input(length)
-    expected = other(x, attention_mask=additive_mask(length))
-    same_on_both_paths(layer, [x], *expected[:2])
 
 
 @pytest.mark.parametrize(("length", "bias"), [(1, False), (9, True)])
@@ -224,27 +181,3 @@ def test_equals_the_attention_of_llama_and_with_qk_norm_that_of_qwen3(model, len
     cos_sin = make_rotary(config)(x, torch.arange(length)[None])
     expected = other(x, position_embeddings=cos_sin, attention_mask=additive_mask(length))
     same_on_both_paths(layer, [x], *expected, position=encoding("rotary", layer))
-
-
-@pytest.mark.parametrize("name", ["single_head", "multi_head", "grouped_query", "stacked_heads"])
-def test_rotary_in_interleaved_pairs_is_rotary_in_halves_with_rows_permuted(name):
-    for weights in (False, True):
-        halves = attention(name, qkv_bias=True)
-        pairs = attention(name, qkv_bias=True)
-        width = halves.head_dim
-        order = [i + half for i in range(width // 2) for half in (0, width // 2)]  # 0 2 1 3 of four
-        if name == "stacked_heads":
-            linears = [(part, 1) for head in pairs.stack for part in (head.query, head.key)]
-        else:
-            linears = [(pairs.qkv, pairs.heads + pairs.kv_heads)]
-        for (linear, heads), kind in itertools.product(linears, ("weight", "bias")):
-            rows = [head * width + i for head in range(heads) for i in order]
-            parameter = getattr(linear, kind)
-            parameter.data[: heads * width] = parameter.data[rows]
-        x = some_input()
-        expected = by_path(halves, x, position=encoding("rotary", halves), weights=weights)
-        interleaved = encoding("rotary", pairs, interleaved=True)
-        same(by_path(pairs, x, position=interleaved, weights=weights), expected)
-        assert (
-            by_path(halves, x, position=interleaved, weights=weights) - expected
-        ).abs().max() > 1e-2

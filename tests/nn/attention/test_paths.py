@@ -1,8 +1,9 @@
-"""The laws of the two paths, for all attentions: asking for the weights changes nothing, and the
-weights are shares."""
+"""The laws of weights and scores, for all attentions: asking for the weights changes nothing, and
+they are what the equation says."""
 
 import copy
 import itertools
+import math
 
 import pytest
 import torch
@@ -17,6 +18,10 @@ from attention_layers import (
     some_input,
     some_mask,
 )
+from choices import ATTENTIONS
+from torch import nn
+
+from headscope.nn import StackedHeads
 
 BF16_ROUNDING = torch.finfo(torch.bfloat16).eps / 2
 
@@ -33,6 +38,11 @@ def outputs_and_gradients(layer, inputs, modules, **options) -> list:
     return results
 
 
+def same_on_both_paths(layer, inputs, modules, **options) -> None:
+    results = outputs_and_gradients(layer, inputs, modules, **options)
+    torch.testing.assert_close(*results, rtol=1e-4, atol=3e-5)
+
+
 @every_pair
 def test_weights_change_neither_output_nor_gradients(name, position):
     layer = attention(name, qkv_bias=True, out_bias=True, qk_norm=position is None)
@@ -42,9 +52,7 @@ def test_weights_change_neither_output_nor_gradients(name, position):
     for kind, queries in ((None, 9), (None, 4), ("padding", 4), ("per_head", 9)):
         inputs = [x] if queries == 9 else [some_input(queries, seed=1).requires_grad_(), x]
         mask = None if kind is None else some_mask(kind, layer.heads, queries)
-        results = outputs_and_gradients(layer, inputs, modules, mask=mask, position=place)
-        for fused, explicit in zip(*results, strict=True):
-            torch.testing.assert_close(fused, explicit, rtol=1e-4, atol=3e-5)
+        same_on_both_paths(layer, inputs, modules, mask=mask, position=place)
 
 
 @every_attention
@@ -55,9 +63,7 @@ def test_weights_change_nothing_in_cross_attention_under_any_mask(name, causal):
     inputs = [some_input(n, seed=i).requires_grad_() for i, n in enumerate(lengths)]
     for kind in (None, *MASKS):
         mask = None if kind is None else some_mask(kind, layer.heads, *lengths[:2])
-        results = outputs_and_gradients(layer, inputs, [layer], mask=mask)
-        for fused, explicit in zip(*results, strict=True):
-            torch.testing.assert_close(fused, explicit, rtol=1e-4, atol=3e-5)
+        same_on_both_paths(layer, inputs, [layer], mask=mask)
 
 
 @every_pair
@@ -115,17 +121,6 @@ def test_explain_has_weights_scores_and_the_outputs_that_out_proj_maps(name, pos
 
 
 @every_attention
-def test_dropout_acts_in_training_alone(name):
-    for weights in (False, True):
-        layer, x = attention(name, dropout=0.5), some_input()
-        first, second = (by_path(layer.train(), x, weights=weights) for _ in range(2))
-        assert not torch.equal(first, second)
-        first, second = (by_path(layer.eval(), x, weights=weights) for _ in range(2))
-        assert torch.equal(first, second)
-        assert torch.equal(first, by_path(attention(name), x, weights=weights))
-
-
-@every_attention
 def test_weights_are_those_before_dropout(name):
     layer, x = attention(name, dropout=0.5), some_input()
     training, evaluation = (layer.train(mode)(x, weights=True)[1] for mode in (True, False))
@@ -133,14 +128,16 @@ def test_weights_are_those_before_dropout(name):
 
 
 @every_attention
-def test_dropout_keeps_the_mean(name):
+def test_dropout_acts_in_training_alone_and_keeps_the_mean(name):
     for weights in (False, True):
-        layer, x = attention(name, dropout=0.5), some_input(4, batch=1)
+        layer, x = attention(name, dropout=0.5).eval(), some_input(4, batch=1)
+        expected = by_path(layer, x, weights=weights)
+        assert torch.equal(expected, by_path(attention(name), x, weights=weights))
         torch.manual_seed(0)
         with torch.no_grad():
-            expected = layer.eval()(x)[0]
             many = by_path(layer.train(), x.expand(3_000, 4, -1), weights=weights)
-        off = (many.mean(dim=0) - expected).abs()
+        assert not torch.equal(many[0], many[1])
+        off = (many.mean(dim=0) - expected[0]).abs()
         assert (off < 5 * many.std(dim=0) / 3_000**0.5).all()
 
 
@@ -177,3 +174,131 @@ def test_at_1024_tokens_in_bf16_both_paths_differ_by_the_rounding_of_outputs(
     assert fused.dtype == explicit.dtype == torch.bfloat16
     apart = (fused.float() - explicit.float()).norm()
     assert apart < 2 * BF16_ROUNDING * explicit.float().norm()
+
+
+# --- scores ---
+
+
+def reordered(linear: nn.Linear, rows: list[int]) -> None:
+    for parameter in linear.parameters():
+        parameter.data = parameter.data[rows]
+
+
+def shuffle_heads(layer) -> list[int]:
+    """Groups of heads change places, and heads within a group; returns the new order."""
+    group = layer.heads // layer.kv_heads
+    groups = [*range(layer.kv_heads)]
+    groups = groups[-2:] + groups[:-2]
+    order = [head for g in groups for head in reversed(range(g * group, (g + 1) * group))]
+
+    def rows(heads: list[int], start: int = 0) -> list[int]:
+        return [(start + h) * layer.head_dim + i for h in heads for i in range(layer.head_dim)]
+
+    if isinstance(layer, StackedHeads):
+        layer.stack = nn.ModuleList(layer.stack[head] for head in order)
+    else:
+        first_value = layer.heads + layer.kv_heads
+        reordered(layer.qkv, rows(order) + rows(groups, layer.heads) + rows(groups, first_value))
+        if hasattr(layer, "w"):
+            layer.w.data = layer.w.data[order]
+    layer.out_proj.weight.data = layer.out_proj.weight.data[:, rows(order)]
+    return order
+
+
+@pytest.mark.parametrize(
+    ("name", "kv_heads"),
+    [
+        *((name, {}) for name in ATTENTIONS),
+        ("grouped_query", {"kv_heads": 3}),
+        ("additive", {"kv_heads": 2}),
+    ],
+)
+def test_the_order_of_heads_means_nothing(name, kv_heads):
+    for masked in [False, True]:
+        options = {"qkv_bias": True, "out_bias": True} | kv_heads
+        layer, shuffled = attention(name, **options), attention(name, **options)
+        order = shuffle_heads(shuffled)
+        mask = some_mask("per_head", layer.heads) if masked else None
+        out, seen = layer(some_input(), mask=mask, weights=True)
+        changed = {"mask": mask[:, order] if masked else None}
+        torch.testing.assert_close(shuffled(some_input(), **changed), out, rtol=1e-4, atol=1e-5)
+        got, got_seen = shuffled(some_input(), weights=True, **changed)
+        torch.testing.assert_close(got, out, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(got_seen, seen[:, order], rtol=1e-4, atol=1e-6)
+
+
+@every_attention
+def test_scale_multiplies_the_scores(name):
+    x = some_input()
+    _, plain = attention(name, scale=1.0)(x, weights=True)
+    for scale in (0.1, 2.0):
+        out, seen = attention(name, scale=scale)(x, weights=True)
+        expected = (scale * plain.log()).softmax(dim=-1)
+        torch.testing.assert_close(seen, expected, rtol=1e-3, atol=1e-6)
+        torch.testing.assert_close(attention(name, scale=scale)(x), out, rtol=1e-4, atol=1e-5)
+
+
+@every_attention
+def test_scale_is_that_of_the_paper_unless_given(name):
+    scale = 1.0 if name == "additive" else 1 / math.sqrt(5)
+    assert attention(name, head_dim=5).scale == pytest.approx(scale)
+
+
+@every_attention
+def test_qk_norm_makes_scores_blind_to_the_size_of_queries_and_of_keys(name):
+    for weights in (False, True):
+        layer, plain, x = attention(name, qk_norm=True), attention(name), some_input()
+        expected = by_path(layer, x, x, x, weights=weights)
+        for query, key in ((10 * x, x), (x, 10 * x), (10 * x, 10 * x)):
+            out = by_path(layer, query, key, x, weights=weights)
+            torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
+            assert (by_path(plain, query, key, x, weights=weights) - plain(x)).abs().max() > 1e-2
+
+
+@every_attention
+def test_qk_norm_is_root_mean_square_with_a_gain_for_each_number(name):
+    layer, x = attention(name, qk_norm=True, scale=1.0), some_input()
+    _, seen = layer(x, weights=True)
+    plain = attention(name, qk_norm=True, scale=1.0)
+    norms = [part for key, part in plain.named_modules() if key.endswith(("q_norm", "k_norm"))]
+    assert len(norms) >= 2
+    for norm in norms:
+        gain = norm.weight
+        assert gain.shape == (layer.head_dim,)
+        norm.forward = lambda y, gain=gain: gain * y / y.square().mean(-1, True).sqrt()
+    torch.testing.assert_close(plain(x, weights=True)[1], seen, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("kv_heads", [6, 2, 1])
+@pytest.mark.parametrize("causal", [False, True])
+def test_additive_scores_are_w_times_tanh_of_the_sum_by_hand(kv_heads, causal):
+    for scale in [None, 0.5]:
+        layer = attention("additive", kv_heads=kv_heads, scale=scale, qkv_bias=True, causal=causal)
+        x = some_input(5)
+        out, seen = layer(x, weights=True)
+        q, k, v = layer.qkv(x).split([24, 4 * kv_heads, 4 * kv_heads], dim=-1)
+        scores = torch.full((2, 6, 5, 5), -math.inf)
+        mixed = torch.zeros(2, 5, 24)
+        for b in range(2):
+            for head in range(6):
+                own = slice(4 * head, 4 * head + 4)
+                group = head // (6 // kv_heads)
+                shared = slice(4 * group, 4 * group + 4)
+                for t in range(5):
+                    for s in range(t + 1 if causal else 5):
+                        hidden = torch.tanh(q[b, t, own] + k[b, s, shared])
+                        scores[b, head, t, s] = (scale or 1.0) * layer.w[head] @ hidden
+                    mixed[b, t, own] = scores[b, head, t].softmax(0) @ v[b, :, shared]
+        torch.testing.assert_close(seen, scores.softmax(-1))
+        torch.testing.assert_close(out, layer.out_proj(mixed), rtol=1e-4, atol=1e-5)
+
+
+@every_attention
+def test_a_bias_is_added_to_scaled_scores(name):
+    for position in ["alibi", "relative", "head_bias"]:
+        layer, x = attention(name, scale=0.3), some_input()
+        place = encoding(position, layer)
+        _, plain = layer(x, weights=True)
+        _, seen = layer(x, position=place, weights=True)
+        expected = (plain.log() + place.bias(9, 9)).masked_fill(~past(9), -math.inf).softmax(-1)
+        torch.testing.assert_close(seen, expected, rtol=1e-3, atol=1e-6)

@@ -11,7 +11,7 @@ from headscope.errors import UserError
 from headscope.nn import Position
 
 every = pytest.mark.parametrize("name", POSITIONS)
-WHERE = {"absolute": "embeddings", "historical": "embeddings", "rotary": "turns", "biases": "bias"}
+WHERE = {"absolute": "embeddings", "rotary": "turns", "biases": "bias"}
 
 
 def some(*shape: int) -> Tensor:

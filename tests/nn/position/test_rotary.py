@@ -66,25 +66,6 @@ def test_scores_depend_on_distance_alone(interleaved):
     assert (near[7:] - far).abs().min() > 0.1
 
 
-def test_interleaved_is_the_other_with_the_numbers_of_a_head_permuted():
-    halves, interleaved = rotary(), rotary(interleaved=True)
-    order = torch.arange(8).view(2, 4).T.flatten()  # 0, 4, 1, 5, ...
-    q, k = some(2, 3, 40, 8), some(2, 1, 40, 8)
-    expected = [part[..., order] for part in halves.rotate(q, k)]
-    torch.testing.assert_close(
-        list(interleaved.rotate(q[..., order], k[..., order])), expected, rtol=0, atol=1e-6
-    )
-
-
-@both
-def test_the_first_place_is_not_turned_and_no_length_changes(interleaved):
-    q, k = some(2, 3, 40, 8), some(2, 1, 40, 8)
-    for ours, plain in zip(rotary(interleaved=interleaved).rotate(q, k), (q, k), strict=True):
-        assert torch.equal(ours[:, :, 0], plain[:, :, 0])
-        torch.testing.assert_close(ours.norm(dim=-1), plain.norm(dim=-1))
-        assert (ours[:, :, 1:] != plain[:, :, 1:]).all()
-
-
 MOVED = {
     "as it is": lambda position: position,
     "bf16": lambda position: position.bfloat16(),

@@ -9,17 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from headscope.errors import UserError
-from headscope.nn.position.base import Position, distances
+from headscope.nn.position.base import Position
 
 
 class Alibi(Position):
     """ALiBi (Press 2022): scores decrease linearly with distance. Every head has a different slope.
 
-    The bias is float32. Both the fused and the explicit path of attention round the bias to the
-    dtype of the queries. In bf16, the bias keeps 8 significant bits. So distances above 256 are
-    rounded to multiples of 2, distances above 512 to multiples of 4, and so on.
-
-    Parameters: none. `alibi_slopes` computes the slopes.
+    Attention rounds the bias to the dtype of the queries. In bf16, it keeps 8 significant bits. So
+    distances above 256 are rounded to multiples of 2, distances above 512 to multiples of 4, and so
+    on. Parameters: none.
     """
 
     slopes: Tensor
@@ -30,7 +28,7 @@ class Alibi(Position):
         self.register_buffer("slopes", slopes, persistent=False)
 
     def bias(self, queries: int, keys: int) -> Tensor:
-        self.check_pairs(queries, keys)
+        self.check_alignment(queries, keys)
         distance = distances(queries, keys, self.slopes.device).abs()
         return -self.slopes[:, None, None] * distance
 
@@ -46,15 +44,20 @@ def alibi_slopes(heads: int) -> list[float]:
     return slopes
 
 
+def distances(queries: int, keys: int, device: torch.device | None = None) -> Tensor:
+    """The query position minus the key position, (T, S). It is negative for later keys."""
+    position = torch.arange(keys, device=device)
+    return position[keys - queries :, None] - position
+
+
 class Relative(Position):
     """The relative position bias of the T5 decoder (Raffel 2020, 2.1). Each head learns one number
     for each bucket of distances. All layers share these numbers.
 
-    `buckets` is the number of buckets. In the first half, each bucket contains a single distance.
-    In the second half, each bucket contains a range of distances; the ranges grow logarithmically
-    up to `max_distance`. All larger distances share the last bucket. Keys after the query, which a
-    causal mask hides, are in bucket 0. T5 does not scale its scores; set `model.attention.scale=1`
-    to do the same.
+    In the first half of the `buckets`, each contains a single distance. In the second half, each
+    contains a range of distances; the ranges grow logarithmically up to `max_distance`. All larger
+    distances share the last bucket. Keys after the query, which a causal mask hides, are in bucket
+    0. T5 does not scale its scores; set `model.attention.scale=1` to do the same.
 
     Parameters: buckets * H. Raises UserError when `buckets` is odd or below 2, or when
     `max_distance` is not larger than `buckets` / 2.
@@ -74,14 +77,13 @@ class Relative(Position):
         self.register_buffer("bucket", bucket, persistent=False)
 
     def bias(self, queries: int, keys: int) -> Tensor:
-        self.check_pairs(queries, keys)
+        self.check_alignment(queries, keys)
         distance = distances(queries, keys, self.bucket.device).clamp(min=0)
         return self.table(self.bucket[distance]).permute(2, 0, 1)  # (H, T, S)
 
 
 def t5_buckets(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
-    """The bucket of each distance. `distance` may have any shape, but must not contain negative
-    values."""
+    """The bucket of each distance, for a tensor of any shape without negative distances."""
     exact = buckets // 2
     log_ratio = torch.log(distance.clamp(min=1) / exact) / math.log(max_distance / exact)  # 0 to 1
     far = exact + (log_ratio * (buckets - exact)).long()
@@ -89,11 +91,8 @@ def t5_buckets(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
 
 
 class HeadBias(Position):
-    """A learned bias for every combination of head, query position and key position. All biases are
-    initialized to zero.
-
-    This is the most general bias, but it has the most parameters. It has no parameters for
-    positions beyond `block_size`.
+    """A learned bias for every combination of head, query position and key position, initialized to
+    zero. It is the most general bias, and has the most parameters.
 
     Parameters: H * block_size^2.
     """
@@ -106,5 +105,5 @@ class HeadBias(Position):
         nn.init.zeros_(self.table)
 
     def bias(self, queries: int, keys: int) -> Tensor:
-        self.check_pairs(queries, keys)
+        self.check_alignment(queries, keys)
         return self.table[:, keys - queries : keys, :keys]

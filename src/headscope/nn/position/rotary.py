@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from headscope.errors import UserError
-from headscope.nn.position.absolute import angles, check_base
-from headscope.nn.position.base import Position
+from headscope.nn.checks import check_floats, check_positive
+from headscope.nn.position.base import Position, angles
 from headscope.nn.precision import upcast_to_float32
 
 
@@ -29,7 +29,7 @@ class Rotary(Position):
 
     def __init__(self, *, base: float = 10000.0, interleaved: bool = False, **sizes: int) -> None:
         super().__init__(**sizes)
-        check_base(base)
+        check_positive(base=base)
         if self.head_dim % 2:
             raise UserError(
                 f"head_dim={self.head_dim} must be even, because model/position=rotary rotates "
@@ -42,14 +42,9 @@ class Rotary(Position):
 
     def rotate(self, q: Tensor, k: Tensor, start: int = 0) -> tuple[Tensor, Tensor]:
         for part in (q, k):
-            if part.dim() != 4 or part.size(-1) != self.head_dim or not part.is_floating_point():
-                raise UserError(
-                    f"queries or keys are {part.dtype} of shape {tuple(part.shape)}: give "
-                    f"floating-point numbers (B, heads, tokens, {self.head_dim})"
-                )
-        self.check_pairs(q.size(2), k.size(2))
+            check_floats(part, ("B", "heads", "T"), self.head_dim)
+        self.check_alignment(q.size(2), k.size(2), start)
         end, first = start + k.size(2), k.size(2) - q.size(2)
-        self.check_length(end)
         cos, sin = self.cos[start:end], self.sin[start:end]
         return self.rotate_pairs(q, cos[first:], sin[first:]), self.rotate_pairs(k, cos, sin)
 

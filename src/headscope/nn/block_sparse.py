@@ -1,4 +1,4 @@
-"""Dot-product attention that skips blocks of hidden keys, for compiled code on a GPU.
+"""Block-sparse dot-product attention, which skips blocks of hidden keys in compiled code on a GPU.
 
 Shapes: B batch, T queries, S keys, H heads, K kv heads (divides H), D head_dim.
 
@@ -35,11 +35,8 @@ def can_skip_blocks(q: Tensor, mask: Tensor, *, dropout: float) -> bool:
 def attend_skipping_blocks(
     q: Tensor, k: Tensor, v: Tensor, causal: Tensor | None, mask: Tensor, *, scale: float
 ) -> Tensor:
-    """Computes softmax(scale q k^T) v, (B, H, T, D), from q (B, H, T, D), k and v (B, K, S, D).
-
-    A query may look at a key only where both `causal` (T, S) and `mask` (B, 1, T, S) are True. If a
-    query may look at no key, its output is zero.
-    """
+    """Computes softmax(scale q k^T) v, (B, H, T, D), where both `causal` (T, S) and `mask`
+    (B, 1, T, S) are True. If a query may look at no key, its output is zero."""
     visible = mask if causal is None else causal & mask
 
     def may_look(text: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:

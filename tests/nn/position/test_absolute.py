@@ -1,6 +1,8 @@
-"""The laws of the steps that led to sinusoids, and of what goes wrong with each."""
+"""The laws of encodings that are added to the embeddings, and of what goes wrong with the steps
+that led to sinusoids."""
 
 import doctest
+import math
 
 import pytest
 import torch
@@ -10,18 +12,64 @@ from small_gpt import make_gpt
 from headscope.config import SCHEMAS
 from headscope.errors import UserError
 from headscope.nn import (
-    GPT,
     Digits,
     Index,
     NoPosition,
     Normalized,
-    Position,
     add_position_over_length,
     layer_norm,
     rms_norm,
 )
-from headscope.nn.cache import make_cache
-from headscope.nn.position import historical
+from headscope.nn.position import absolute
+from headscope.nn.position.absolute import sinusoidal_table
+
+
+@pytest.mark.parametrize("base", [10000.0, 100.0])
+def test_the_table_is_the_papers_formula(base):
+    for width in [1, 2, 7, 16, 33]:
+        table = sinusoidal_table(50, width, base)
+        assert table.dtype == torch.float32
+        for position in range(50):
+            for dimension in range(width):
+                angle = position / base ** (2 * (dimension // 2) / width)
+                expected = math.cos(angle) if dimension % 2 else math.sin(angle)
+                assert table[position, dimension].item() == pytest.approx(expected, abs=1e-7)
+
+
+def test_the_table_is_exact_far_from_its_beginning():
+    # In float32, angles of some ten thousands would be wrong by a thousandth.
+    table = sinusoidal_table(30_000, 4)
+    assert table[29_999, 0].item() == pytest.approx(math.sin(29_999), abs=1e-6)
+    assert table[29_999, 3].item() == pytest.approx(math.cos(299.99), abs=1e-6)
+    wide = sinusoidal_table(30_000, 24, 500.0)  # its frequencies are not round
+    for pair in range(12):
+        angle = 29_999 / 500.0 ** (pair / 12)
+        assert wide[29_999, 2 * pair].item() == pytest.approx(math.sin(angle), abs=1e-6)
+        assert wide[29_999, 2 * pair + 1].item() == pytest.approx(math.cos(angle), abs=1e-6)
+
+
+@pytest.mark.parametrize("base", [10000.0, 7.0])
+def test_what_is_added_is_the_table(base):
+    zeros = torch.zeros(2, 7, 16)
+    learned, sinusoidal = position_of("learned"), position_of("sinusoidal", base=base)
+    assert torch.equal(learned(zeros)[1], learned.table.weight[:7])
+    assert torch.equal(sinusoidal(zeros)[1], sinusoidal_table(7, 16, base))
+    assert torch.equal(sinusoidal(zeros + 1), sinusoidal(zeros) + 1)
+
+
+def test_the_table_is_the_same_in_bf16_but_for_one_rounding():
+    table = position_of("sinusoidal", block_size=1000).bfloat16()(torch.zeros(1, 1000, 16))
+    assert torch.equal(table[0].bfloat16(), sinusoidal_table(1000, 16).bfloat16())
+
+
+def test_a_base_that_makes_no_frequencies_is_refused():
+    for name in ("sinusoidal", "rotary"):
+        for base in (0.0, -1.0, math.inf, math.nan):
+            with pytest.raises(ValueError, match=f"base={base} "):
+                position_of(name, base=base)
+
+
+# --- the steps that led to sinusoids ---
 
 
 def added(name: str, length: int = 10, **options) -> torch.Tensor:
@@ -59,13 +107,6 @@ def test_digits_are_those_of_the_number_the_lowest_first(base):
     assert torch.equal(digits[:, 0], torch.arange(700) % base)
 
 
-def test_digits_jump():
-    digits = added("digits")
-    changed = (digits[1:] != digits[:-1]).sum(dim=1)
-    assert changed[7] == 4
-    assert changed[6] == 1
-
-
 def test_digits_that_do_not_fit_are_refused_with_all_numbers():
     for base, width, most in [(2, 3, 8), (3, 2, 9), (10, 1, 10)]:
         sizes = {"base": base, "embed_dim": width}
@@ -96,44 +137,15 @@ def test_what_is_the_same_in_all_dimensions_is_removed_by_layer_norm_and_kept_by
 
 
 def test_the_examples_in_the_docstrings_hold():
-    failed, attempted = doctest.testmod(historical)
+    failed, attempted = doctest.testmod(absolute)
     assert failed == 0
     assert attempted >= 3
-
-
-# --- positions over the length of each text ---
-
-
-class OverLength(Position):
-    """What `add_position_over_length` would be as a choice of model/position."""
-
-    def forward(self, embeddings: torch.Tensor, start: int = 0) -> torch.Tensor:
-        zeros = embeddings.new_zeros(embeddings.size(0), start, embeddings.size(2))
-        return add_position_over_length(torch.cat([zeros, embeddings], dim=1))[:, start:]
-
-
-def over_length_model() -> GPT:
-    sizes = {key: size for key, size in SIZES.items() if key != "head_dim"}
-    torch.manual_seed(0)
-    return make_gpt(vocab_size=11, layers=2, position=OverLength, norm=rms_norm, **sizes).double()
 
 
 def test_every_text_runs_to_one_whatever_its_padding():
     added = add_position_over_length(torch.zeros(2, 4, 3), torch.tensor([4, 2]))
     expected = torch.tensor([[0.25, 0.5, 0.75, 1.0], [0.5, 1.0, 1.5, 2.0]])
     assert torch.equal(added, expected[..., None].expand(2, 4, 3))
-
-
-def test_an_appended_token_moves_all_before_it_so_a_causal_model_knows_the_future():
-    model, tokens = over_length_model(), torch.arange(8)[None]
-    with torch.no_grad():
-        shorter, longer = model(tokens[:, :7]), model(tokens)[:, :7]
-        cache = make_cache(model, 1)
-        model.hidden(tokens[:, :7], cache)
-        cached = model.next_logits(tokens[:, 7:], cache)
-        uncached = model.next_logits(tokens)
-    assert (shorter - longer).abs().min() > 0
-    assert (cached - uncached).abs().min() > 0
 
 
 def test_in_windows_of_block_size_it_is_normalized():

@@ -5,16 +5,14 @@ Shapes: B batch, T queries, S keys, C embed_dim, O out_dim, H heads, K kv heads,
 
 import math
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headscope.errors import UserError
-from headscope.nn.attention.checks import check_inputs, check_sizes, resolve_head_dim
-from headscope.nn.attention.dot_product import HeadOutputs, attend_explicit, attend_fused
 from headscope.nn.cache import Past
+from headscope.nn.checks import check_inputs, check_sizes, resolve_head_dim
+from headscope.nn.dot_product import HeadOutputs, attend_explicit, attend_fused
 from headscope.nn.norm import HeadNorm
 from headscope.nn.position import Position
 
@@ -27,16 +25,14 @@ class MultiHeadAttention(nn.Module):
 
     - `embed_dim` is the input width, `out_dim` the output width (default: `embed_dim`).
     - `kv_heads` defaults to `heads`, and `head_dim` to `embed_dim` / `heads`.
-    - `causal`: a query sees its own and earlier tokens. `block_size` is the maximum sequence
-      length.
+    - `causal`: a query sees its own and earlier tokens, at most `block_size`.
     - `dropout` applies to weights in training. `scale` multiplies scores (default: 1 / sqrt(D)).
     - `qkv_bias`, `out_bias`: add biases. `qk_norm`: apply RMSNorm to queries and keys (Henry 2020).
     - If `out_proj` is false, the output is the concatenated heads, and `out_dim` must be H D.
 
     Parameters: (H + 2 K) D C for queries, keys and values, and H D O for `out_proj`. The options
-    add (H + 2 K) D with `qkv_bias`, O with `out_bias`, and 2 D with `qk_norm`.
-
-    Raises UserError when the sizes do not fit together.
+    add (H + 2 K) D with `qkv_bias`, O with `out_bias`, and 2 D with `qk_norm`. Raises UserError
+    when the sizes do not fit together.
     """
 
     mask: Tensor | None
@@ -82,14 +78,38 @@ class MultiHeadAttention(nn.Module):
         norm = partial(HeadNorm, self.head_dim) if self.qk_norm else nn.Identity
         self.q_norm, self.k_norm = norm(), norm()
 
-    def forward(self, *inputs: Tensor, weights: bool = False, **options: Any) -> Any:
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        position: Position | None = None,
+        past: Past | None = None,
+        weights: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor | None]:
         """Maps `query` (B, T, C) to outputs (B, T, O). If `weights`, also returns the weights
-        (B, H, T, S) after softmax and before dropout. The other arguments are those of
-        `compute_heads`."""
-        dropout = self.dropout if self.training else 0.0
-        computed = self.compute_heads(*inputs, dropout=dropout, explicit=weights, **options)
-        out = self.out_proj(computed.outputs)
-        return (out, computed.weights) if weights else out
+        (B, H, T, S) after softmax and before dropout. The batch axis is optional in all shapes.
+
+        `key` (B, S, C) defaults to `query` (self-attention), `value` (B, S, C) defaults to `key`.
+        `mask` is True where a query may look (shapes: `headscope.nn.masks`). `position` rotates
+        queries and keys, or biases the scores. `past` holds the keys and values of earlier tokens.
+        The new keys and values are appended, and S counts all keys. Queries are aligned to the last
+        keys. Raises UserError if a sequence is too long, or if shapes or dtypes do not fit.
+        """
+        computed = self.compute_heads(
+            query,
+            key,
+            value,
+            mask=mask,
+            position=position,
+            past=past,
+            dropout=self.dropout if self.training else 0.0,
+            explicit=weights,
+        )
+        outputs = self.out_proj(computed.outputs)
+        return (outputs, computed.weights) if weights else outputs
 
     def compute_heads(
         self,
@@ -103,23 +123,12 @@ class MultiHeadAttention(nn.Module):
         dropout: float = 0.0,
         explicit: bool = True,
     ) -> HeadOutputs:
-        """Returns the concatenated outputs of the heads (B, T, H D). If `explicit`, also returns
-        the weights and raw scores (B, H, T, S). The batch axis is optional in all shapes.
-
-        `key` (B, S, C) defaults to `query` (self-attention), `value` (B, S, C) defaults to `key`.
-        `mask` is True where a query may look (shapes: `headscope.nn.attention.masks`). `position`
-        rotates queries and keys, or biases the scores. `past` holds the keys and values of earlier
-        tokens. The new keys and values are appended, and S counts all keys. Queries are aligned to
-        the last keys.
-
-        Raises UserError if a sequence is too long, or if shapes or dtypes do not fit.
-        """
-        batched = query.dim() == 3
-        simple = batched and key is None and value is None and mask is None and query.numel()
+        """Like `forward`, but returns the concatenated outputs of the heads (B, T, H D), before
+        `out_proj`. If `explicit`, also returns the weights and raw scores (B, H, T, S)."""
         key = query if key is None else key
         value = key if value is None else value
-        if not simple or query.size(-1) != self.embed_dim or not query.is_floating_point():
-            check_inputs(self, query, key, value, mask=mask, position=position, past=past)
+        check_inputs(self, query, key, value, mask=mask, position=position, past=past)
+        batched = query.dim() == 3
         if not batched:
             query, key, value = query[None], key[None], value[None]
         q, k, v = self.project(query, key, value)
@@ -130,8 +139,10 @@ class MultiHeadAttention(nn.Module):
         bias = None if position is None else position.bias(q.size(2), k.size(2))
         computed = self.attend(q, k, v, mask=mask, bias=bias, dropout=dropout, explicit=explicit)
         outputs = computed.outputs.transpose(1, 2).flatten(2)
-        computed = HeadOutputs(outputs, computed.weights, computed.scores)
-        return computed if batched else computed.without_batch()
+        computed = computed._replace(outputs=outputs)
+        if batched:
+            return computed
+        return HeadOutputs._make(None if x is None else x[0] for x in computed)
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Projects the inputs to queries (B, H, T, D), and to keys and values (B, K, S, D)."""
@@ -159,20 +170,14 @@ class MultiHeadAttention(nn.Module):
         dropout: float,
         explicit: bool,
     ) -> HeadOutputs:
-        """Computes softmax(scale q k^T + bias) v, (B, H, T, D). `explicit`: see `compute_heads`."""
+        """Computes softmax(scale q k^T + bias) v, (B, H, T, D). `explicit` selects the path."""
         causal = self.causal_rows(q.size(2), k.size(2))
-        aligned = causal is None or q.size(2) == k.size(2)  # the kernel's `is_causal` needs T = S
-        simple = aligned and mask is None and bias is None and self.kv_heads == self.heads
-        if explicit or not simple:
-            compute = attend_explicit if explicit else attend_fused
-            return compute(q, k, v, causal, mask, bias, scale=self.scale, dropout=dropout)
-        options: Any = {"is_causal": causal is not None, "scale": self.scale, "dropout_p": dropout}
-        return HeadOutputs(F.scaled_dot_product_attention(q, k, v, **options))
+        compute = attend_explicit if explicit else attend_fused
+        return compute(q, k, v, causal, mask, bias, scale=self.scale, dropout=dropout)
 
     def causal_rows(self, queries: int, keys: int) -> Tensor | None:
         """The causal mask (T, S) for the last T of S positions. None if it hides nothing."""
-        if self.mask is None:
+        if self.mask is None or queries == 1:
             return None
-        if keys > self.mask.size(0):
-            raise UserError(f"{keys} tokens are more than block_size={self.mask.size(0)}")
-        return None if queries == 1 else self.mask[keys - queries : keys, :keys]
+        assert queries <= keys <= self.mask.size(0), "see check_inputs"
+        return self.mask[keys - queries : keys, :keys]

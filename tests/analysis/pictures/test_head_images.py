@@ -4,13 +4,9 @@ import matplotlib
 import numpy as np
 import pytest
 import torch
+from drawn import causal_weights, past
 
 from headscope.analysis.head_images import GAP, HEAD_PIXELS, head_image, image_tag
-
-
-def causal_weights(heads: int, tokens: int) -> torch.Tensor:
-    scores = 3 * torch.randn(heads, tokens, tokens, generator=torch.Generator().manual_seed(0))
-    return scores.masked_fill(torch.ones(tokens, tokens).triu(1) > 0, -torch.inf).softmax(-1)
 
 
 def maps(weights: torch.Tensor, columns: int) -> list[np.ndarray]:
@@ -42,7 +38,7 @@ def close(colours: np.ndarray, weights: np.ndarray) -> bool:
     ("heads", "tokens", "columns"), [(1, 1, 1), (2, 64, 2), (3, 5, 2), (4, 200, 2), (12, 2, 4)]
 )
 def test_a_colour_is_the_root_of_its_weight_and_the_future_is_white(heads, tokens, columns):
-    weights, future = causal_weights(heads, tokens), np.triu(np.ones((tokens, tokens)), k=1) > 0
+    weights, future = causal_weights(heads, tokens), ~past(tokens)
     found = maps(weights + torch.from_numpy(future), columns)
     for head, cells in enumerate(found):
         assert (cells[future] == 255).all()

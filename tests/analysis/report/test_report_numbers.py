@@ -1,0 +1,269 @@
+"""The numbers in a report are those of the model and of the text."""
+
+import base64
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from checkpoint_files import configuration, content, save
+from reports import as_json, column, moments_of, rows_of
+from tab_runs import in_process
+
+import headscope
+from headscope import checkpoint
+from headscope.analysis.ablation import ablate_heads, mean_outputs, other_induction
+from headscope.analysis.diversity import cosine_similarity, jensen_shannon
+from headscope.analysis.gradients import gradient_importance
+from headscope.analysis.metrics import head_figures
+from headscope.analysis.patch_texts import patch_texts
+from headscope.data.tokenizer import bpe
+from headscope.evaluation import validation_text
+from headscope.nn.capture import attention_weights
+from headscope.viewer.snapshot import max_bytes
+
+pytestmark = pytest.mark.usefixtures("pictures_not_drawn")
+
+TEXT = "ab 🦜\n\x07中文<script>alert(1)</script>"
+NAMES = [f"L{layer}H{head}" for layer in range(2) for head in range(4)]
+
+
+def windows_of(loaded: checkpoint.Checkpoint, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and targets: `count` windows, evenly spread over the validation split."""
+    text = validation_text(checkpoint.stored_corpus(loaded.config), loaded.tokenizer)
+    windows = text.tokens[: len(text.tokens) // 9 * 9].reshape(-1, 9).astype(np.int64)
+    chosen = torch.from_numpy(windows[np.linspace(0, len(windows) - 1, count).astype(int)])
+    return chosen[:, :-1], chosen[:, 1:]
+
+
+def test_the_metrics_and_the_largest_weights_are_those_of_the_text(analyze, run):
+    said = analyze(f"text={TEXT}")
+    assert [line.split()[0] for line in said.out.splitlines()] == NAMES
+    assert "the first 8 of" in said.err
+    loaded = headscope.load(run)
+    reading = loaded.attention(TEXT)
+    assert len(reading.tokens) == as_json(run / "analysis")["tokens"] == 8
+    rows = rows_of(run / "analysis" / "heads.csv")
+    assert [f"L{row['layer']}H{row['head']}" for row in rows] == NAMES
+    assert [row["type"] for row in as_json(run / "analysis")["heads"]] == [
+        row["type"] for row in rows
+    ]
+    weights = attention_weights(loaded.model, torch.tensor([reading.tokens]))[:, 0]
+    for name, expected in head_figures(weights).items():
+        torch.testing.assert_close(column(rows, name), expected.flatten(), rtol=1e-5, atol=1e-9)
+
+    largest = rows_of(run / "analysis" / "largest_weights.csv")
+    for row, weights in zip(largest, reading.weights.flatten(0, 1), strict=True):
+        query, key = int(row["query"]), int(row["key"])
+        assert float(row["weight"]) == weights[1:].max() == weights[query, key]
+        assert (row["query_token"], row["key_token"]) == (
+            reading.labels[query],
+            reading.labels[key],
+        )
+
+
+def test_heads_are_compared_in_pairs(analyze, run):
+    analyze(f"text={TEXT}")
+    weights = headscope.load(run).attention(TEXT).weights.flatten(0, 1)
+    alike = cosine_similarity(weights)
+    for file, expected in (("similarity", alike), ("jensen_shannon", jensen_shannon(weights))):
+        table = rows_of(run / "analysis" / f"{file}.csv")
+        assert [row["head"] for row in table] == NAMES
+        found = torch.stack([column(table, name) for name in NAMES], dim=1)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    unique = 1 - (alike.sum(dim=1) - 1) / 7
+    rows = rows_of(run / "analysis" / "heads.csv")
+    torch.testing.assert_close(column(rows, "uniqueness"), unique)
+    about = as_json(run / "analysis")
+    assert about["diversity"] == pytest.approx(float(unique.mean()), rel=1e-4)
+    pairs = sorted(alike[*torch.triu_indices(8, 8, 1)].tolist())
+    assert [pair["similarity"] for pair in about["least_alike"]] == pytest.approx(pairs[:5])
+    assert [pair["similarity"] for pair in about["most_alike"]] == pytest.approx(pairs[:-6:-1])
+    first, second = (NAMES.index(name) for name in about["most_alike"][0]["heads"])
+    assert alike[first, second].item() == pytest.approx(pairs[-1])
+
+
+def test_heads_are_removed_on_the_validation_split(analyze, run):
+    said = analyze("ablation=true", "ablation_windows=5", "windows=6", "replace_by=mean")
+    report = run / "analysis"
+    assert (report / "ablation.png").is_file()
+    assert as_json(report)["windows"] == 6
+    loaded = headscope.load(run)
+    inputs, targets = windows_of(loaded, 5)
+    expected = ablate_heads(loaded.model, inputs, targets, replace_by="mean")
+    change = expected["nats_per_token"].flatten()
+    means = mean_outputs(loaded.model, inputs, max_batch=8)
+    others = other_induction(loaded.model, means=means, excluded=[loaded.tokenizer.end_of_text])
+    rows = rows_of(report / "heads.csv")
+    for name, values in {
+        "other_induction": others.flatten(),
+        "loss_change": change,
+        "loss_change_error": expected["standard_error"].flatten(),
+        "bits_per_byte_change": change / np.log(2),  # a token is a byte
+    }.items():
+        torch.testing.assert_close(column(rows, name), values, rtol=1e-3, atol=1e-6)
+    measured_on = {row["figure"]: row["measured_on"] for row in rows_of(report / "columns.csv")}
+    for name in ("self", "frequent", "punctuation", "uniqueness", "loss_change"):
+        assert measured_on[name] == "validation windows"
+    lines = [line.split() for line in said.out.splitlines()[9:]]  # after the names and a title
+    order = change.argsort(descending=True)[:5]
+    assert [line[0] for line in lines] == [NAMES[head] for head in order]
+    assert float(lines[0][1]) == pytest.approx(float(change.max()), abs=6e-5)
+    assert [line[-1] for line in lines] == [f"{others.flatten()[head]:.2f}" for head in order]
+    assert as_json(report)["ablation"] == {
+        "replace_by": "mean",
+        "windows": 5,
+        "loss": pytest.approx(float(expected["loss"]), rel=1e-5),
+        "correlation_with_loss_change": dict.fromkeys(
+            ["gradient_importance", "loss_change_estimate"]  # not estimated
+        ),
+    }
+
+
+def test_a_bit_is_per_byte_and_not_per_token(analyze, run):
+    Path("text.txt").write_text("ab" * 400)
+    tokenizer = bpe(["ab" * 50], vocab_size=258)
+    assert len(tokenizer.encode("abababab")) == 4
+    text = {"_target_": "headscope.data.own_files.TextFiles", "path": "text.txt"}
+    saved, _ = content(configuration() | {"data": text}, tokenizer)
+    save(saved, run / "checkpoints" / "best.safetensors")
+    analyze("ablation=true")
+    rows = rows_of(run / "analysis" / "heads.csv")
+    bits = column(rows, "loss_change") / np.log(2) / 2  # a token is two bytes
+    torch.testing.assert_close(column(rows, "bits_per_byte_change"), bits, rtol=1e-4, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("replace_by", "removes"), [("zero", "ablation=true"), ("mean", "ablation=false")]
+)
+def test_gradients_estimate_what_the_ablation_measures(analyze, run, replace_by, removes):
+    words = ("gradients=true", "ablation_windows=5", "windows=2")
+    said = analyze(f"replace_by={replace_by}", removes, *words)
+    loaded = headscope.load(run)
+    expected = gradient_importance(loaded.model, *windows_of(loaded, 5), replace_by=replace_by)
+    estimates = {
+        "gradient_importance": expected["importance"].flatten(),
+        "loss_change_estimate": expected["nats_per_token"].flatten(),
+    }
+    report, lines = run / "analysis", said.out.splitlines()[8:]
+    rows = rows_of(report / "heads.csv")
+    for name, values in estimates.items():
+        torch.testing.assert_close(column(rows, name), values, rtol=1e-4, atol=1e-9)
+    assert (report / "gradient_importance.png").is_file()
+    assert ("loss_change" in rows[0]) == (removes == "ablation=true")
+    if removes == "ablation=true":
+        correlations = as_json(report)["ablation"]["correlation_with_loss_change"]
+        for name in estimates:
+            together = np.corrcoef(column(rows, name), column(rows, "loss_change"))[0, 1]
+            assert correlations[name] == pytest.approx(together, rel=1e-4)
+        assert lines.pop().startswith("correlation with the measured change")
+        lines = lines[6:]  # the heads without which the loss rises most
+    assert lines[0].startswith("most important heads by their gradients")
+    order = estimates["gradient_importance"].argsort(descending=True)[:5]
+    assert [line.split()[0] for line in lines[1:]] == [NAMES[head] for head in order]
+
+
+def test_heads_are_exchanged_between_two_texts(analyze, run):
+    words = ["windows=1", "patch.clean=a, 'b' a", "patch.corrupted=a, 'c' a"]
+    said = analyze(*words, 'patch.answers=["\'", ","]', "patch.position=7")
+    loaded = headscope.load(run)
+    texts = patch_texts(
+        loaded, clean="a, 'b' a", corrupted="a, 'c' a", answers=["'", ","], position=7
+    )
+    expected = texts.run(loaded)
+    rows = rows_of(run / "analysis" / "patching.csv")
+    assert [f"L{row['layer']}H{row['head']}" for row in rows] == NAMES
+    denoising, noising = expected.denoising.flatten(), expected.noising.flatten()
+    for name, values in (("denoising", denoising), ("noising", noising)):
+        torch.testing.assert_close(column(rows, name), values, rtol=1e-4, atol=1e-4)
+    about = as_json(run / "analysis")["patching"]
+    assert (about["clean"], about["position"]) == (list("a,·'b'·a"), 7)
+    assert about["metric_clean"] == pytest.approx(expected.clean, rel=1e-4)
+    assert len(about["heads"]) == 8
+    lines = said.out.splitlines()[8:]
+    assert "the logit of ' minus the logit of , at the last token" in lines[0]
+    assert lines[2].split()[0] == NAMES[denoising.argsort(descending=True, stable=True)[0]]
+    worst = noising.argsort(stable=True)[0]
+    assert lines[8].split() == [NAMES[worst], f"{noising[worst]:.2f}"]
+
+
+def test_every_metric_has_its_uniform_value_and_the_text_that_it_was_measured_on(analyze, run):
+    analyze("ablation=true", "text=We the people")
+    report = run / "analysis"
+    columns = {row["figure"]: row for row in rows_of(report / "columns.csv")}
+    heads = rows_of(report / "heads.csv")
+    metrics = [
+        name
+        for name in heads[0]
+        if name not in ("layer", "head", "type") and not name.startswith("uniform_")
+    ]
+    assert list(columns) == metrics
+    ablated = ("loss_change", "bits_per_byte")
+    repeats = ("induction", "duplicate", "repeat_previous", "other_induction")
+    for name, row in columns.items():
+        expected = "repeated random texts" if name in repeats else "the given text"
+        assert row["measured_on"] == (
+            "validation windows" if name.startswith(ablated) else expected
+        )
+        if row["uniform"]:
+            assert {one[f"uniform_{name}"] for one in heads} == {row["uniform"]}
+        else:
+            assert name.startswith((*ablated, "other_induction", "uniqueness"))
+    even = head_figures(torch.ones(8, 8).tril() / torch.arange(1, 9)[:, None])
+    for name, value in even.items():
+        assert float(columns[name]["uniform"]) == pytest.approx(value.item(), abs=1e-6)
+    assert float(columns["induction"]["uniform"]) == 0
+    assert "frequent" not in columns  # a text is too short to tell
+    about = as_json(report)
+    assert [row["figure"] for row in about["figures"]] == metrics
+    assert about["measured_on"]["jensen_shannon.csv"] == "the text of attention.html"
+
+
+@pytest.mark.slow
+def test_every_moment_of_a_run_is_what_its_own_report_says(analyze, run):
+    moments = moments_of(run)
+    analyze(f"checkpoints={run}", "windows=3")
+    assert as_json(run / "analysis")["step"] == 7  # the last
+    assert (run / "analysis" / "history.png").is_file()
+    history = rows_of(run / "analysis" / "history.csv")
+    assert len({row["entropy"] for row in history}) > 8
+    alone = []
+    for step, moment in zip((0, 3, 7), moments, strict=True):
+        analyze(f"checkpoint={moment}", "windows=3", "output_dir=alone")
+        alone += [{"step": str(step), **row} for row in rows_of(Path("alone/heads.csv"))]
+    assert history == alone
+
+
+def test_a_page_holds_as_many_tokens_as_a_browser_can(analyze, run, monkeypatch):
+    size = max_bytes(layers=2, heads=4, tokens=5)
+    monkeypatch.setattr("headscope.analysis.report.page.MAX_BYTES", size)
+    said = analyze("text=abcdefgh")
+    assert "attention.html has the first 5 of 8 tokens" in said.err
+    page = (run / "analysis" / "attention.html").read_text()
+    assert '"labels":["a","b","c","d","e"]' in page
+    weights = headscope.load(run).attention("abcde").weights.flatten(0, 1)
+    found = column(rows_of(run / "analysis" / "jensen_shannon.csv"), "L1H2")
+    # The distances are about 0.001, and the square root in them enlarges rounding errors.
+    torch.testing.assert_close(found, jensen_shannon(weights)[:, 6], rtol=0, atol=1e-4)
+
+
+def test_the_event_file_shows_the_report_in_the_tab(analyze, run):
+    first, middle, last = moments_of(run)
+    words = ("text=We the", "output_dir=report")
+    said = analyze(f"checkpoints=[{last}, {first}, {middle}]", "tensorboard=true", *words)
+    report = Path("report")
+    assert "tensorboard --logdir report" in said.err
+    steps = [row["step"] for row in rows_of(report / "history.csv")]
+    assert steps == [*("0" * 8), *("3" * 8), *("7" * 8)]
+    [file] = report.glob("*tfevents*")
+    assert file.name in as_json(report)["files"]
+    ask = in_process(report)
+    assert ask("runs").json == {"runs": [{"name": ".", "texts": ["attention"]}]}
+    found = ask("history", run=".", text="attention").json
+    assert found["labels"] == list("We·the")
+    assert [step["step"] for step in found["steps"]] == [0, 3, 7]
+    page = (report / "attention.html").read_text()
+    for key in (key for step in found["steps"] for key in step["parts"]):
+        assert base64.b64encode(ask("part", key=key).body).decode() in page
+    analyze(*words)
+    assert not file.exists()  # it belonged to the first report
