@@ -49,12 +49,15 @@ def token_ids(tokens: Any, vocab_size: int) -> list[int]:
         raise UserError(f"tokens are {tokens!r}: give a sequence of integers")
     ids = []
     for number, token in enumerate(tokens):
-        if not hasattr(token, "__index__") or not 0 <= operator.index(token) < vocab_size:
+        try:
+            ids.append(operator.index(token))
+        except TypeError:
+            ids.append(-1)
+        if not 0 <= ids[-1] < vocab_size:
             raise UserError(
                 f"token {number} is {token!r}, which is not in the vocabulary: give integers from "
                 f"0 to {vocab_size - 1}"
             )
-        ids.append(operator.index(token))
     return ids
 
 
