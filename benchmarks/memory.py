@@ -92,8 +92,8 @@ def measure_run(plan: RunPlan) -> Figures:
     if plan.on_gpu:
         torch.cuda.reset_peak_memory_stats()
     else:
-        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # resets VmHWM; ru_maxrss starts
-        # at the value of the parent process
+        # Resets VmHWM. Another counter, ru_maxrss, starts at the value of the parent process.
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
     before = peak_mib(plan)
     estimated, milliseconds = train(plan)
     peak = peak_mib(plan) - before

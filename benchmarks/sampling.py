@@ -82,7 +82,7 @@ def small_ways(model: GPT, config: ModelConfig, prompt: list[int]) -> dict[str, 
     return {
         "no cache": partial(way, cached=False),
         OURS: way,
-        f"{OURS}, compiled": partial(way, read_one=compile_reading(model)),
+        f"{OURS}, compiled": partial(way, decode_one=compile_reading(model)),
     }
 
 
@@ -103,5 +103,5 @@ def large_ways(model: GPT, config: ModelConfig, prompt: list[int]) -> dict[str, 
         converted = in_precision(model, kind)
         way = partial(sample, converted, prompt, temperature=0.0)
         ways[f"{OURS} {kind}"] = way
-        ways[f"{OURS}, compiled, {kind}"] = partial(way, read_one=compile_reading(converted))
+        ways[f"{OURS}, compiled, {kind}"] = partial(way, decode_one=compile_reading(converted))
     return ways

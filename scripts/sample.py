@@ -49,7 +49,7 @@ def sample(composed: DictConfig) -> None:
     )
     # If the tokenizer cannot encode the prompt, this fails before the slow compilation.
     loaded.tokenizer.encode_prompt(prompt)
-    read_one = compile_reading(model, batch=config.num_samples) if config.compile else None
+    decode_one = compile_reading(model, batch=config.num_samples) if config.compile else None
     generated = generate_texts(
         model,
         loaded.tokenizer,
@@ -60,7 +60,7 @@ def sample(composed: DictConfig) -> None:
         top_p=config.top_p,
         stop=list(config.stop),
         seeds=[mixed_seed(config.seed, number) for number in range(config.num_samples)],
-        read_one=read_one,
+        decode_one=decode_one,
     )
     texts = [prompt] * config.num_samples
     # Generate the first pieces before writing the prompt, so that an error comes before any output.

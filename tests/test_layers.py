@@ -1,6 +1,7 @@
 """The laws of who imports whom: the layout in CONTRIBUTING.md, read off the source."""
 
 import ast
+import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import headscope
 
 PACKAGE = Path(headscope.__file__).parent
+CONTRIBUTING = (PACKAGE.parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 SCRIPTS = sorted(file.stem for file in (PACKAGE.parents[1] / "scripts").glob("*.py"))
 
 
@@ -183,3 +185,13 @@ def test_models_are_loaded_without_transformers(module):
         for name in imported(ast.Module([node], []))
     }
     assert not [name for name in at_the_top if within(name, "transformers", "gguf")]
+
+
+def test_the_reading_paths_in_contributing_are_short() -> None:
+    rows = re.findall(r"^\| .+ \| ([\d,]+) \| (`.+`) \|$", CONTRIBUTING, re.MULTILINE)
+    assert len(rows) == 5
+    for most, files in rows:
+        sources = [
+            (PACKAGE / f"{name}.py").read_text("utf-8") for name in re.findall("[^` ]+", files)
+        ]
+        assert sum(source.count("\n") for source in sources) <= int(most.replace(",", "")), files

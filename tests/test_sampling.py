@@ -11,7 +11,7 @@ from small_gpt import gpt, some_tokens, variant
 from torch import Tensor
 
 import headscope
-from headscope.generation import Read, compile_reading, generate_text, generate_texts
+from headscope.generation import DecodeStep, compile_reading, generate_text, generate_texts
 from headscope.generation.compiled import (
     PARTS,
     ExplicitProducts,
@@ -156,7 +156,7 @@ def cache_of_three(model: GPT, batch: int) -> Cache:
     return cache
 
 
-def read_others(read: Read, cache: Cache) -> Tensor:
+def read_others(read: DecodeStep, cache: Cache) -> Tensor:
     """The logits of `read` after each of the tokens 3 to 9, which are read one by one."""
     batch = len(cache.tokens)
     tokens = (TEXTS[:batch, number : number + 1].clone() for number in range(3, 10))

@@ -149,7 +149,7 @@ REFUSED = {
     "no step": (changed(iter_num="x"), "damaged"),
     "a weight twice": (changed(model={f"_orig_mod.{HEAD}": torch.ones(1)}), "twice"),
     "a size": (changed(model_args={"n_layer": -1}), "layers=-1|n_layer=-1"),
-    "no size": (changed(model_args={"n_embd": None}), "embed_dim=None"),
+    "no size": (changed(model_args={"n_embd": None}), "embed_dim=null"),
     "many layers": (changed(model_args={"n_layer": 2**30}), "layers=1073741824"),
     "a wide model": (changed(model_args={"n_embd": 2**20}), "shape|embed_dim"),
     "a long context": (changed(model_args={"block_size": 2**30}), "block_size"),

@@ -3,10 +3,10 @@
 from headscope.generation.choose_token import check_sampling, check_stop, choose_tokens
 from headscope.generation.compiled import compile_reading
 from headscope.generation.texts import generate_text, generate_texts
-from headscope.generation.tokens import Read, check_samples, generate_tokens
+from headscope.generation.tokens import DecodeStep, check_samples, generate_tokens
 
 __all__ = [
-    "Read",
+    "DecodeStep",
     "check_samples",
     "check_sampling",
     "check_stop",

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from headscope.errors import UserError
-from headscope.generation.tokens import Read
+from headscope.generation.tokens import DecodeStep
 from headscope.nn import GPT, Cache, Past, make_cache
 
 
 @torch.no_grad()
-def compile_reading(model: GPT, *, batch: int = 1) -> Read:
+def compile_reading(model: GPT, *, batch: int = 1) -> DecodeStep:
     """Returns a function like `model.next_logits`, which is compiled for one new token in each of
     `batch` texts.
 
@@ -45,7 +45,7 @@ def compile_reading(model: GPT, *, batch: int = 1) -> Read:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"compile=true: the model cannot be compiled ({reason})") from error
 
-    def read_one(tokens: Tensor, cache: Cache) -> Tensor:
+    def decode_one(tokens: Tensor, cache: Cache) -> Tensor:
         # The compiled code does not check the shapes of its inputs.
         if cache.length < first or tokens.shape != (batch, 1):
             return model.next_logits(tokens, cache)
@@ -53,7 +53,7 @@ def compile_reading(model: GPT, *, batch: int = 1) -> Read:
         cache.length += 1
         return logits
 
-    return read_one
+    return decode_one
 
 
 class OneToken(nn.Module):

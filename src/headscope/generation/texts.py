@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headscope.generation.choose_token import check_stop
-from headscope.generation.tokens import Read, generate_tokens
+from headscope.generation.tokens import DecodeStep, generate_tokens
 from headscope.nn import GPT
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def generate_texts(
     top_k: int | None = None,
     top_p: float | None = None,
     stop: Sequence[str] = (),
-    read_one: Read | None = None,
+    decode_one: DecodeStep | None = None,
 ) -> Iterator[list[str]]:
     """Generates several continuations of `prompt`, one for each of `seeds`.
 
@@ -54,7 +54,7 @@ def generate_texts(
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
-        read_one=read_one,
+        decode_one=decode_one,
     ):
         pieces = [text.take(token) for text, token in zip(texts, tokens, strict=True)]
         if any(pieces):

@@ -15,7 +15,7 @@ from headscope.generation.choose_token import check_sampling, choose_tokens, uni
 from headscope.nn import GPT, Cache, cache_bytes_per_token, make_cache
 from headscope.nn.checks import token_ids
 
-Read = Callable[[Tensor, Cache], Tensor]
+DecodeStep = Callable[[Tensor, Cache], Tensor]
 """A function with the arguments and the result of `GPT.next_logits`: it takes tokens and a cache,
 and returns the logits of the next tokens."""
 
@@ -25,8 +25,8 @@ class Context:
 
     When T exceeds `block_size`, only the last `block_size // 2` tokens are kept, and the model
     processes them again. With `cached`, a key-value cache is used, and most steps process only the
-    new token. The function for these steps is `read_one`, or `model.next_logits` if `read_one` is
-    not given. The logits are the same with and without the cache.
+    new token. These steps use `decode_one`, by default `model.next_logits`. The logits are the same
+    with and without the cache.
     """
 
     def __init__(
@@ -35,10 +35,10 @@ class Context:
         tokens: Tensor,
         *,
         cached: bool = True,
-        read_one: Read | None = None,
+        decode_one: DecodeStep | None = None,
     ) -> None:
         self.model = model
-        self.read_one = read_one or model.next_logits
+        self.decode_one = decode_one or model.next_logits
         self.parts = [tokens]
         self.length = tokens.size(1)
         self.cache = make_cache(model, len(tokens)) if cached else None
@@ -52,7 +52,7 @@ class Context:
                 self.cache.length = 0
         if self.cache is None:
             return self.model.next_logits(torch.cat(self.parts, dim=1))
-        read = self.read_one if self.cache.length else self.model.next_logits
+        read = self.decode_one if self.cache.length else self.model.next_logits
         return read(self.parts[-1], self.cache)
 
     def append(self, tokens: Tensor) -> None:
@@ -72,13 +72,13 @@ def generate_tokens(
     top_k: int | None = None,
     top_p: float | None = None,
     cached: bool = True,
-    read_one: Read | None = None,
+    decode_one: DecodeStep | None = None,
 ) -> Iterator[list[int]]:
     """Yields lists with one new token for each of `prompts`.
 
     Each text depends only on its own prompt and seed, not on the other texts. `choose_tokens`
     describes differences between devices. Prompts of equal length are processed as one batch.
-    `Context` explains `cached` and `read_one`, and what happens to texts longer than `block_size`.
+    `Context` explains `cached`, `decode_one` and what happens to texts longer than `block_size`.
 
     Raises UserError when a prompt is empty, when a token of a prompt is not in the vocabulary, or
     when a setting is out of range.
@@ -95,7 +95,7 @@ def generate_tokens(
             model,
             torch.tensor([prompts[number] for number in numbers], device=model.device),
             cached=cached,
-            read_one=read_one,
+            decode_one=decode_one,
         )
         for numbers in by_length.values()
     ]

@@ -67,7 +67,7 @@ class StackedHeads(MultiHeadAttention):
     """
 
     def make_projections(self) -> None:
-        check_kv_heads("stacked_heads", kv_heads=self.kv_heads, only=self.heads)
+        check_kv_heads("stacked_heads", kv_heads=self.kv_heads, heads=self.heads, only=self.heads)
         self.stack = nn.ModuleList(
             Head(self.embed_dim, self.head_dim, bias=self.qkv_bias, qk_norm=self.qk_norm)
             for _ in range(self.heads)

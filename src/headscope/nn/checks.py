@@ -72,13 +72,13 @@ def check_tokens(tokens: Tensor, block_size: int) -> None:
     check_length(tokens.size(1), block_size)
 
 
-def check_floats(x: Tensor, axes: tuple[str, ...], width: int) -> None:
-    """Checks that x is a non-empty floating-point tensor with these axes and one of `width`."""
-    fits = x.dim() == len(axes) + 1 and x.size(-1) == width and x.numel() > 0
+def check_floats(name: str, x: Tensor, *axes: str | int) -> None:
+    """Checks that x is a non-empty floating-point tensor with these axes, the last of this size."""
+    fits = x.dim() == len(axes) and x.size(-1) == axes[-1] and x.numel() > 0
     if not fits or not x.is_floating_point():
         raise UserError(
-            f"{x.dtype} of shape {tuple(x.shape)}: give a non-empty floating-point tensor "
-            f"({', '.join(axes)}, {width})"
+            f"{name} are {x.dtype} of shape {tuple(x.shape)}: give a non-empty floating-point "
+            f"tensor ({', '.join(map(str, axes))})"
         )
 
 
@@ -98,12 +98,12 @@ def resolve_head_dim(*, embed_dim: int, heads: int, head_dim: int | None) -> int
     return embed_dim // heads
 
 
-def check_kv_heads(name: str, *, kv_heads: int | None, only: int) -> None:
+def check_kv_heads(name: str, *, kv_heads: int | None, heads: int, only: int) -> None:
     """Checks that `kv_heads` is None or `only`, its value in the attention `name`."""
     if kv_heads not in (None, only):
         raise UserError(
-            f"kv_heads={kv_heads}: in {name} it must be {only}; remove it, or set "
-            "model/attention=grouped_query, where query heads share keys"
+            f"kv_heads={kv_heads}: in {name} with heads={heads} it must be {only}; remove it, or "
+            "set model/attention=grouped_query, where query heads share keys"
         )
 
 

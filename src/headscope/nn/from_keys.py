@@ -61,14 +61,14 @@ def single_head(*, heads: int, **options: Any) -> MultiHeadAttention:
 
 def multi_head(*, heads: int, kv_heads: int | None = None, **options: Any) -> MultiHeadAttention:
     """Attention with one key head per query head."""
-    check_kv_heads("multi_head", kv_heads=kv_heads, only=heads)
+    check_kv_heads("multi_head", kv_heads=kv_heads, heads=heads, only=heads)
     return MultiHeadAttention(heads=heads, **options)
 
 
-def multi_query(*, kv_heads: int | None = None, **options: Any) -> MultiHeadAttention:
+def multi_query(*, heads: int, kv_heads: int | None = None, **options: Any) -> MultiHeadAttention:
     """Attention with one key head for all query heads."""
-    check_kv_heads("multi_query", kv_heads=kv_heads, only=1)
-    return MultiHeadAttention(kv_heads=1, **options)
+    check_kv_heads("multi_query", kv_heads=kv_heads, heads=heads, only=1)
+    return MultiHeadAttention(heads=heads, kv_heads=1, **options)
 
 
 def grouped_query(*, kv_heads: int | None = None, **options: Any) -> MultiHeadAttention:

@@ -76,10 +76,9 @@ class GPT(nn.Module):
         sizes = {"embed_dim": embed_dim, "block_size": block_size}
         attentions = [attention(**sizes, dropout=dropout) for _ in range(layers)]
         heads, head_dim = attentions[0].heads, attentions[0].head_dim
-        self.vocab_size, self.block_size = vocab_size, block_size
+        self.vocab_size, self.block_size, self.ngrams = vocab_size, block_size, ngrams
         self.embedding_scale = math.sqrt(embed_dim) if scale_embedding else 1.0
         self.embedding = nn.Embedding(vocab_size, embed_dim)
-        self.ngrams = ngrams
         self.ngram_embedding = NGramEmbedding(ngrams, ngram_buckets, embed_dim)
         self.position = position(**sizes, heads=heads, head_dim=head_dim)
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()

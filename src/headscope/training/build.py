@@ -131,8 +131,8 @@ def build(
         largest=processes.largest,
     )
     tokens = tokens_per_step(config)
-    # Clock is first. Early stopping comes before the callbacks that read `should_stop`. The saver is
-    # last, because a checkpoint contains the state of all callbacks.
+    # Clock is first. Early stopping comes before the callbacks that read `should_stop`. The saver
+    # is last, because a checkpoint contains the state of all callbacks.
     callbacks = [
         Clock(tokens_per_step=tokens, log_every_steps=config.trainer.log_every_steps),
         ProgressReport(console=console, tokens_per_step=tokens),

@@ -28,7 +28,6 @@ from headscope.nn.block_sparse import attend_skipping_blocks, can_skip_blocks
 from headscope.nn.dot_product import attend_explicit, attend_fused, supports_grouped
 
 both = pytest.mark.parametrize("attend", [attend_fused, attend_explicit])
-BF16_ROUNDING = torch.finfo(torch.bfloat16).eps / 2
 SHAPES = [  # B, H, K, T, S, D
     (1, 1, 1, 1, 1, 1),
     (2, 3, 3, 7, 7, 4),
@@ -74,18 +73,6 @@ def test_fused_equals_explicit_in_outputs_and_gradients(shape):
                     results.append((mixed, *torch.autograd.grad((mixed * weighting).sum(), inputs)))
                 for fused, explicit in zip(*results, strict=True):
                     torch.testing.assert_close(fused, explicit, rtol=1e-4, atol=1e-4)
-
-
-def test_of_bf16_both_are_within_a_rounding_of_fp64():
-    for shape in SHAPES:
-        for size in [1.0, 4.0]:
-            q, k, v = (part.detach() for part in qkv(shape, torch.bfloat16))
-            options = {"causal": past(*shape[3:5]), "scale": size * shape[5] ** -0.5}
-            exact = attend_explicit(q.double(), k.double(), v.double(), **options).outputs
-            for attend in (attend_fused, attend_explicit):
-                mixed = attend(q, k, v, **options).outputs
-                assert mixed.dtype == torch.bfloat16
-                assert (mixed - exact).norm() < BF16_ROUNDING * exact.norm()
 
 
 @both
@@ -198,19 +185,6 @@ def test_scaled_dot_product_is_what_the_explicit_path_computes():
     outputs, weights = scaled_dot_product(q, k, v, mask=past(7) & mask, scale=0.5)
     assert torch.equal(outputs, explicit.outputs)
     assert torch.equal(weights, explicit.weights)
-
-
-def test_a_query_whose_row_is_fully_masked_gets_zeros_and_no_nan_in_gradients():
-    q, k, v = qkv((2, 3, 3, 5, 5, 4))
-    mask = past(5)
-    mask[2] = False
-    outputs, weights = scaled_dot_product(q, k, v, mask=mask)
-    assert not outputs[:, :, 2].any()
-    assert not weights[:, :, 2].any()
-    kept = [0, 1, 3, 4]
-    torch.testing.assert_close(weights[:, :, kept].sum(dim=-1), torch.ones(2, 3, 4))
-    gradients = torch.autograd.grad(outputs.square().sum() + weights.square().sum(), (q, k, v))
-    assert all(gradient.isfinite().all() for gradient in gradients)
 
 
 def test_scaled_dot_product_refuses_what_does_not_fit_in_one_line():

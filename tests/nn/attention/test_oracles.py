@@ -86,32 +86,6 @@ def test_multi_head_equals_heads_side_by_side(options, kind, position):
         same_on_both_paths(layer, inputs, expected, weights, mask=mask, position=place)
 
 
-def spread(layer, other) -> None:
-    """Copies a layer that shares key heads into one where each query head has its own copy."""
-    heads = range(layer.heads)
-    for ours, theirs in zip(layer.qkv.parameters(), other.qkv.parameters(), strict=True):
-        q, k, v = (part.unflatten(0, (-1, layer.head_dim)) for part in ours.split(layer.widths))
-        served = [head * layer.kv_heads // layer.heads for head in heads]  # 0 0 0 1 1 1
-        theirs.data = torch.cat([q, k[served], v[served]]).flatten(0, 1)
-    rest = {key: value for key, value in layer.state_dict().items() if not key.startswith("qkv")}
-    other.load_state_dict(rest, strict=False)
-
-
-@pytest.mark.parametrize(
-    ("name", "kv_heads", "options", "position"),
-    [
-        ("grouped_query", 2, {}, "head_bias"),
-        ("grouped_query", 3, {"qkv_bias": True, "qk_norm": True, "head_dim": 10}, "rotary"),
-        ("multi_query", 1, {}, None),
-    ],
-)
-def test_shared_key_heads_equal_copies_of_them(name, kv_heads, options, position):
-    layer, other = attention(name, kv_heads=kv_heads, **options), attention("multi_head", **options)
-    spread(layer, other)
-    place, x = encoding(position, layer), some_input()
-    same_on_both_paths(layer, [x], *other(x, weights=True, position=place), position=place)
-
-
 @pytest.mark.parametrize(("heads", "padded", "bias"), [(1, False, True), (6, True, False)])
 @pytest.mark.parametrize(
     ("queries", "keys", "causal"), [(1, 1, True), (9, 9, True), (4, 9, False), (9, 4, False)]

@@ -18,10 +18,6 @@ from attention_layers import (
     some_input,
     some_mask,
 )
-from choices import ATTENTIONS
-from torch import nn
-
-from headscope.nn import StackedHeads
 
 BF16_ROUNDING = torch.finfo(torch.bfloat16).eps / 2
 
@@ -177,54 +173,6 @@ def test_at_1024_tokens_in_bf16_both_paths_differ_by_the_rounding_of_outputs(
 
 
 # --- scores ---
-
-
-def reordered(linear: nn.Linear, rows: list[int]) -> None:
-    for parameter in linear.parameters():
-        parameter.data = parameter.data[rows]
-
-
-def shuffle_heads(layer) -> list[int]:
-    """Groups of heads change places, and heads within a group; returns the new order."""
-    group = layer.heads // layer.kv_heads
-    groups = [*range(layer.kv_heads)]
-    groups = groups[-2:] + groups[:-2]
-    order = [head for g in groups for head in reversed(range(g * group, (g + 1) * group))]
-
-    def rows(heads: list[int], start: int = 0) -> list[int]:
-        return [(start + h) * layer.head_dim + i for h in heads for i in range(layer.head_dim)]
-
-    if isinstance(layer, StackedHeads):
-        layer.stack = nn.ModuleList(layer.stack[head] for head in order)
-    else:
-        first_value = layer.heads + layer.kv_heads
-        reordered(layer.qkv, rows(order) + rows(groups, layer.heads) + rows(groups, first_value))
-        if hasattr(layer, "w"):
-            layer.w.data = layer.w.data[order]
-    layer.out_proj.weight.data = layer.out_proj.weight.data[:, rows(order)]
-    return order
-
-
-@pytest.mark.parametrize(
-    ("name", "kv_heads"),
-    [
-        *((name, {}) for name in ATTENTIONS),
-        ("grouped_query", {"kv_heads": 3}),
-        ("additive", {"kv_heads": 2}),
-    ],
-)
-def test_the_order_of_heads_means_nothing(name, kv_heads):
-    for masked in [False, True]:
-        options = {"qkv_bias": True, "out_bias": True} | kv_heads
-        layer, shuffled = attention(name, **options), attention(name, **options)
-        order = shuffle_heads(shuffled)
-        mask = some_mask("per_head", layer.heads) if masked else None
-        out, seen = layer(some_input(), mask=mask, weights=True)
-        changed = {"mask": mask[:, order] if masked else None}
-        torch.testing.assert_close(shuffled(some_input(), **changed), out, rtol=1e-4, atol=1e-5)
-        got, got_seen = shuffled(some_input(), weights=True, **changed)
-        torch.testing.assert_close(got, out, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(got_seen, seen[:, order], rtol=1e-4, atol=1e-6)
 
 
 @every_attention

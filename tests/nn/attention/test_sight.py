@@ -209,3 +209,5 @@ def test_masks_of_other_axes_are_refused_with_their_shape():
         for shape in shapes:
             with pytest.raises(ValueError, match=rf"{re.escape(str(shape))}.*\({axes}\)"):
                 make(torch.ones(shape, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"float32.*boolean"):
+        mask_from_padding(torch.ones(2, 9))

@@ -59,7 +59,7 @@ class Position(nn.Module):
 
     def checked_end(self, embeddings: Tensor, start: int) -> int:
         """Checks the arguments of `forward`. Returns start + T, the position after the last."""
-        check_floats(embeddings, ("B", "T"), self.embed_dim)
+        check_floats("embeddings", embeddings, "B", "T", self.embed_dim)
         end = start + embeddings.size(1)
         check_length(end, self.block_size)
         return end
