@@ -197,8 +197,8 @@ def test_a_mask_of_other_axes_or_another_type_is_refused():
         for dtype in (torch.float32, torch.int64):
             with pytest.raises(UserError, match=rf"{dtype}.*torch\.bool"):
                 layer(some_input(), mask=torch.ones(9, 9, dtype=dtype))
-        shapes = ((9,), (9, 8), (8, 9), (1, 9), (2, 9, 9), (3, 1, 9, 9), (2, 4, 9, 9), (2, 1, 9, 1))
-        for shape in shapes:
+        four = ((3, 1, 9, 9), (2, 4, 9, 9), (2, 1, 4, 9), (2, 1, 9, 1))
+        for shape in ((9,), (9, 8), (8, 9), (1, 9), (2, 9, 9), *four):
             shown = [re.escape(str(part)) for part in (shape, (9, 9), (2, layer.heads, 9, 9))]
             message = ".*".join([*shown, r"mask_per_sequence\(mask\)"])
             with pytest.raises(UserError, match=message):
