@@ -362,7 +362,7 @@ def test_only_an_earlier_result_is_replaced(script: Script) -> None:
         ("suite=attention suite.rounds=0", "suite.rounds=0"),
         ("suite=attention suite.shapes=[]", "suite.shapes=[]"),
         ("suite=attention suite.shapes=[[8,8]]", "[8, 8] embed_dim"),
-        ("suite=attention suite.shapes=[8,8,2]", "suite.shapes=[8,8,2] list"),
+        ("suite=attention suite.shapes=[8,8,2]", "suite.shapes[0]=8 list"),
         ("suite=attention suite.shapes=[[8,10,4]]", "embed_dim=10 heads=4"),
         ("suite=attention suite.shapes=[[8,8,-2]]", "suite.shapes=-2"),
         ("suite=attention suite.batch_size=10000000000", "memory suite.*"),

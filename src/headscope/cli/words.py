@@ -5,11 +5,14 @@ characters are errors outside quotes. The user means paths and texts literally, 
 for Hydra.
 """
 
+import ast
 import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
@@ -71,11 +74,12 @@ def _literal_argument(argument: str, texts: Mapping[str, bool]) -> str:
 def _texts(key: str, value: str) -> list[str]:
     if not (value.startswith("[") and value.endswith("]")):
         return [value]
-    try:
-        texts = json.loads(value)
-    except ValueError:
-        # The value is not JSON, because the shell has removed the quotes, as in [\n, END].
-        texts = [_unescaped(text.strip()) for text in value[1:-1].split(",")]
+    # Without quotes, which a shell removes, as in [\n, END], it is no list of JSON or Python.
+    texts: Any = [_unescaped(text.strip()) for text in value[1:-1].split(",")]
+    for read in (json.loads, ast.literal_eval):
+        with suppress(ValueError, SyntaxError):
+            texts = read(value)
+            break
     if not all(isinstance(text, str) for text in texts):
         raise UserError(f'{key}={value} must be a list of texts, such as {key}=\'["a", "b"]\'')
     return texts
