@@ -1,5 +1,5 @@
 """The laws of the user's own files: every text is read whole, in every format, compressed or not,
-and what cannot be read is told in a way that helps."""
+and an error message names the file that cannot be read and what to do."""
 
 import bz2
 import csv

@@ -1,5 +1,5 @@
-"""The laws of sight, for all attentions: who sees whom, that order is told by nothing else, and
-that a mask hides and does nothing else."""
+"""The laws of masks, for all attentions: which keys a query can see, that nothing else depends on
+the order of the tokens, and that a mask only hides keys."""
 
 import itertools
 import re
