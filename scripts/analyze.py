@@ -3,7 +3,7 @@
 import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from headscope.analysis.report.inputs import AblationResult
     from headscope.analysis.report.write import EventFile
     from headscope.checkpoint import Checkpoint
-    from headscope.config.scripts import AnalyzeConfig
     from headscope.evaluation import ValidationText
 
 MOST_IMPORTANT = 5
@@ -36,7 +35,6 @@ def analyze(composed: DictConfig) -> None:
     from rich.progress import track
 
     from headscope import checkpoint
-    from headscope.analysis.ablation import Replacement
     from headscope.analysis.head_types import Thresholds
     from headscope.analysis.patch_texts import patch_texts
     from headscope.analysis.report import selection
@@ -47,7 +45,6 @@ def analyze(composed: DictConfig) -> None:
     from headscope.config.scripts import AnalyzeConfig
 
     config = from_hydra(AnalyzeConfig, composed)
-    check(config)
     thresholds = Thresholds(**vars(config.thresholds))
     load = partial(checkpoint.load, device=checkpoint.pick_device(config.device))
     files = selection.checkpoint_files(config.checkpoints or [])
@@ -88,7 +85,7 @@ def analyze(composed: DictConfig) -> None:
     if config.ablation or config.gradients:
         ablation = Ablation.on(
             validation(),
-            cast(Replacement, config.replace_by),  # checked above
+            config.replace_by,
             windows=config.ablation_windows,
             length=length,
             removes=config.ablation,
@@ -125,16 +122,6 @@ def analyze(composed: DictConfig) -> None:
     notify(f"Written: {folder}/attention.html, heads.csv and pictures")
     if config.tensorboard:
         notify(f"See the tab Attention: tensorboard --logdir {folder}")
-
-
-def check(config: "AnalyzeConfig") -> None:
-    """Raises UserError if a value is out of range."""
-    # The standard error of the ablation can be computed only from two or more windows.
-    for key, minimum in (("windows", 1), ("ablation_windows", 2)):
-        if getattr(config, key) < minimum:
-            raise UserError(f"{key}={getattr(config, key)} must be at least {minimum}")
-    if config.replace_by not in ("zero", "mean"):
-        raise UserError(f"replace_by={config.replace_by} must be zero or mean")
 
 
 def event_encoder() -> "EventFile":

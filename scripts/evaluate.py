@@ -5,7 +5,6 @@ from typing import Any
 from omegaconf import DictConfig
 
 from headscope.cli import command_line
-from headscope.errors import UserError
 from headscope.files import json_text
 
 
@@ -17,8 +16,6 @@ def evaluate(composed: DictConfig) -> None:
     from headscope.config.scripts import EvaluateConfig
 
     config = from_hydra(EvaluateConfig, composed)
-    if config.batch_size < 1:
-        raise UserError(f"batch_size={config.batch_size} must be at least 1")
     loaded = checkpoint.load(
         checkpoint.find(config.checkpoint), device=checkpoint.pick_device(config.device)
     )

@@ -6,7 +6,6 @@ import sys
 from omegaconf import DictConfig
 
 from headscope.cli import command_line
-from headscope.errors import UserError
 from headscope.terminal import printable
 
 
@@ -33,8 +32,6 @@ def sample(composed: DictConfig) -> None:
         top_p=config.top_p,
     )
     check_stop(config.stop)
-    if config.num_samples < 1:
-        raise UserError(f"num_samples={config.num_samples} must be at least 1")
     loaded = checkpoint.load(
         checkpoint.find(config.checkpoint), device=checkpoint.pick_device(config.device)
     )

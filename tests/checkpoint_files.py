@@ -49,3 +49,16 @@ def opened(path: str | Path) -> dict[str, Any]:
     """The content of a checkpoint."""
     stored = checkpoint.read(Path(path))
     return {**stored.data, "tensors": stored.tensors("")}
+
+
+def weights(run: str | Path) -> dict[str, torch.Tensor]:
+    """The tensors of the newest checkpoint of a run."""
+    return opened(Path(run, "checkpoints", "last.safetensors"))["tensors"]
+
+
+def assert_same_weights(one: str | Path, other: str | Path) -> None:
+    """Two runs have the same weights and the same state of the optimizer, bit for bit."""
+    ours, theirs = weights(one), weights(other)
+    assert ours.keys() == theirs.keys()
+    for name, weight in ours.items():
+        assert torch.equal(weight, theirs[name]), name

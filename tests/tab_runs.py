@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from urllib.parse import urlencode
 from urllib.request import urlopen
 
 import numpy as np
+from running import until
 from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 from tensorboard.plugins.base_plugin import TBContext
@@ -139,13 +139,3 @@ def in_process(logdir: Path) -> Callable[..., Answer]:
         return Answer(found.status_code, dict(found.headers), found.data)
 
     return ask
-
-
-def until(seen: Callable[[], Any], what: str, seconds: float = 60) -> Any:
-    """The first true value of `seen()`."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if value := seen():
-            return value
-        time.sleep(0.1)
-    raise AssertionError(f"{what} did not come within {seconds} s")

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 
 import pytest
 from hypothesis import given
@@ -48,13 +47,3 @@ def test_a_damaged_file_counts_as_absent(tmp_path, content):
         parse_json(file)
     file.write_bytes(b'{"a": 1}')
     assert read_json(file) == {"a": 1}
-
-
-def test_what_is_no_regular_file_or_is_huge_counts_as_absent(tmp_path):
-    os.mkfifo(tmp_path / "pipe.json")
-    (tmp_path / "zero.json").symlink_to("/dev/zero")
-    (tmp_path / "folder.json").mkdir()
-    (tmp_path / "huge.json").touch()
-    os.truncate(tmp_path / "huge.json", 10**12)
-    for name in ("pipe", "zero", "folder", "huge"):
-        assert read_json(tmp_path / f"{name}.json") is None

@@ -4,7 +4,7 @@ chooses no place to write, and what it makes a script read is named on the conso
 import copy
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -62,42 +62,30 @@ def places(config: Any, path: tuple = ()) -> Iterator[tuple]:
             yield from places(value, (*path, key))
 
 
-def put(config: dict, path: tuple, value: Any) -> None:
-    """Set the value at `path`."""
-    *groups, last = path
-    for key in groups:
+def value_at(config: Any, place: tuple) -> Any:
+    for key in place:
         config = config[key]
-    config[last] = value
+    return config
 
 
 PLACES = list(places(configuration()))
-events: list[tuple[str, str]] = []
-watching = False
+TRAPS = "traps_of_a_stranger"
+touched: list[tuple[str, Any]] = []
 
 
 def hook(event: str, arguments: tuple) -> None:
-    """Record what this process opens and calls while `watching`; no hook can be removed."""
-    if watching and event.startswith(("open", "os.", "subprocess.", "socket.", "shutil.")):
-        events.append((event, str(arguments[0] if arguments else "")))
+    """Records what this process opens and calls in the folder of the traps."""
+    calls = event.startswith(("open", "os.", "subprocess.", "socket.", "shutil."))
+    if calls and arguments and TRAPS in str(arguments[0]):
+        touched.append((event, arguments[0]))
 
 
 sys.addaudithook(hook)
 
 
-@contextmanager
-def watched() -> Iterator[list[tuple[str, str]]]:
-    global watching
-    events.clear()
-    watching = True
-    try:
-        yield events
-    finally:
-        watching = False
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("traps")
+    return tmp_path_factory.mktemp(TRAPS)
 
 
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -110,48 +98,31 @@ def test_a_trap_anywhere_is_refused_or_stays_text(data: st.DataObject, folder: P
         place = (*place, "x")
         if not isinstance(value_at(config, place[:-1]), dict):
             place = place[:-1]
-    put(config, place, trap)
+    value_at(config, place[:-1])[place[-1]] = trap
     file = folder.parent / "trap.safetensors"
     save(content()[0] | {"config": config}, file)
-    with watched() as seen:
-        try:
-            parsed = parse(TrainConfig, config)
-            check(parsed)
-            for part in (parsed.optimizer, parsed.schedule, parsed.tokenizer):
-                build_part(part)
-        except UserError:
-            parsed = None
-        with suppress(UserError):
-            checkpoint.load(file)
+    touched.clear()
+    try:
+        parsed = parse(TrainConfig, config)
+        check(parsed)
+        for part in (parsed.optimizer, parsed.schedule, parsed.tokenizer):
+            build_part(part)
+    except UserError:
+        parsed = None
+    with suppress(UserError):
+        checkpoint.load(file)
+    assert touched == []
     if parsed is not None:
         assert value_at(asdict(parsed), place) == trap  # literally
     assert not (folder / "ran").exists()
-    assert not [each for each in seen if str(folder) in each[1]]
-
-
-def value_at(config: Any, place: tuple) -> Any:
-    for key in place:
-        config = config[key]
-    return config
 
 
 WORDS = [word for word in SMALL if not word.startswith("tokenizer")]
 WORDS += ["callbacks=plain", "tokenizer=byte", "trainer.max_steps=2", "data.path=text.txt"]
 REACHED = [
-    ("data", "path"),
-    ("tokenizer", "path"),
-    ("schedule", "cooldown"),
-    ("logger",),
-    ("logger", "name"),
-    ("logger", "version"),
-    ("name",),
-    ("store_dir",),
-    ("init_from",),
-    ("resume",),
-    ("optimizer", "lr"),
-    ("data",),
-    ("callbacks", "samples", "prompt"),
-    ("callbacks", "attention", "text"),
+    *("data.path", "tokenizer.path", "schedule.cooldown", "logger", "logger.name"),
+    *("logger.version", "name", "store_dir", "init_from", "resume", "optimizer.lr", "data"),
+    *("callbacks.samples.prompt", "callbacks.attention.text"),
 ]
 """Where a resumed run uses what its checkpoint says."""
 
@@ -173,14 +144,15 @@ def test_a_resumed_run_evaluates_nothing_and_writes_only_in_its_folder(
     folder = tmp_path_factory.mktemp("outside")
     whole = opened(run)
     before = files(Path())
-    for number, place in enumerate(REACHED):
+    for number, place in enumerate(tuple(key.split(".")) for key in REACHED):
         elsewhere = ("../../elsewhere", str(folder / "elsewhere"))[number % 2]
         for trap in (traps(folder)[number % 3], elsewhere):
             changed = copy.deepcopy(whole)
             config = changed["config"]
-            if not isinstance(value_at(config, place[:-1]), dict):
+            group = value_at(config, place[:-1])
+            if not isinstance(group, dict):
                 continue
-            put(config, place, trap)
+            group[place[-1]] = trap
             changed["overrides"] = [f"+{'.'.join(place)}={trap}"]
             save(changed, run)
             said = script("train", "resume=outputs/run", "trainer.max_steps=3")
@@ -196,18 +168,21 @@ def files(folder: Path) -> set[str]:
     return {str(file) for file in folder.rglob("*") if file.is_file()}
 
 
+def save_reading(text: str, **others: Any) -> None:
+    """Writes a.safetensors, whose text is this file, and `others` to its configuration."""
+    saved, _ = content()
+    data = {"_target_": "headscope.data.own_files.TextFiles", "path": text}
+    saved["config"] |= {"data": data, **others}
+    save(saved, "a.safetensors")
+
+
 @pytest.mark.usefixtures("pictures_not_drawn")
 def test_other_scripts_name_the_file_that_a_checkpoint_makes_them_read(
     script: Script, tmp_path: Path
 ) -> None:
     secret = tmp_path / "odd ${oc.env:HOME} secret.txt"
     secret.write_text("a secret text that is long enough " * 20)
-    saved, _ = content()
-    saved["config"]["data"] = {
-        "_target_": "headscope.data.own_files.TextFiles",
-        "path": str(secret),
-    }
-    save(saved, "a.safetensors")
+    save_reading(str(secret))
     for words in (("evaluate",), ("analyze", "windows=1", "output_dir=report")):
         said = script(*words, "checkpoint=a.safetensors")
         assert said.code == 0, said.err
@@ -222,28 +197,20 @@ def test_paths_on_the_command_line_are_never_interpolated(script: Script) -> Non
     assert said.code == 0, said.err
     saved = opened("outputs/run/checkpoints/last.safetensors")
     assert saved["config"]["data"]["path"] == str(file)
-    again = script("train", "resume=outputs/run", "trainer.max_steps=3")
-    assert again.code == 0, again.err
-    said = script("evaluate", f"data.path={file}")
-    assert said.code == 0, said.err
+    assert script("train", "resume=outputs/run", "trainer.max_steps=3").code == 0
+    assert script("evaluate", f"data.path={file}").code == 0
     odd = script("train", *words, "data.path=text.txt", "hydra.run.dir=odd $x", "name=名")
     assert "Traceback" not in odd.err
 
 
 def test_a_message_obeys_no_control_character_of_a_checkpoint(script: Script) -> None:
     Path("text.txt").write_text("a text that is long enough " * 20)
-    saved, _ = content()
     name = "[\x1b[2K\r\x1b[1At]ext.txt"  # a glob that matches text.txt, and erases its own line
-    saved["config"]["data"] = {
-        "_target_": "headscope.data.own_files.TextFiles",
-        "path": name,
-    }
-    save(saved, "a.safetensors")
+    save_reading(name)
     said = script("evaluate", "checkpoint=a.safetensors")
     assert said.code == 0, said.err
     assert "[\\x1b[2K\\r\\x1b[1At]ext.txt" in said.err
-    saved["config"]["\x1b[31mbogus\n"] = 1
-    save(saved, "a.safetensors")
+    save_reading(name, **{"\x1b[31mbogus\n": 1})
     said = script("evaluate", "checkpoint=a.safetensors")
     assert said.code == 1
     assert "\x1b" not in said.err
@@ -255,11 +222,10 @@ def test_a_run_with_links_out_of_it_is_not_resumed(script: Script, run: Path) ->
         own = Path("outputs/run", name)
         own.rename(f"victim/{name}")
         own.symlink_to(Path("victim", name).resolve())
-        before = {file: file.read_bytes() for file in Path("victim").rglob("*") if file.is_file()}
+        before = {file: Path(file).read_bytes() for file in files(Path("victim"))}
         said = script("train", "resume=outputs/run", "trainer.max_steps=3")
         assert said.code == 1
         assert f"{name} is a symbolic link" in said.err
-        after = {file: file.read_bytes() for file in Path("victim").rglob("*") if file.is_file()}
-        assert after == before
+        assert {file: Path(file).read_bytes() for file in files(Path("victim"))} == before
         own.unlink()
         Path("victim", name).rename(own)

@@ -21,15 +21,11 @@ BUSY = {
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
-def process(code: str) -> subprocess.Popen[str]:
+def process(code: str, *words: str, **options) -> subprocess.Popen[str]:
     """A new process that runs `code`; what it imports is light."""
     start = "import hashlib, os, signal, sys, threading, time\nfrom headscope import stop\n"
-    return subprocess.Popen(
-        [sys.executable, "-c", start + code],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", start + code, *words], **(pipes | options))
 
 
 def when_ready(running: subprocess.Popen[str], *numbers: int) -> tuple[int, str, str]:
@@ -89,32 +85,20 @@ def test_a_second_signal_ends_it_at_once() -> None:
     assert code == 143
 
 
-@pytest.mark.slow
-def test_ctrl_c_while_python_shuts_down_is_quiet() -> None:
-    code = """
+CTRL_C_WHILE_PYTHON_SHUTS_DOWN = """
 import atexit
 atexit.register(lambda: (print("ready", flush=True), time.sleep(60)))
 with stop.stop_on_signal(until_end=True), stop.defer_stop(print):
     raise stop.Interrupted(signal.SIGINT)
 """
-    assert when_ready(process(code), signal.SIGINT) == (-signal.SIGINT, "", "")
-
-
-@pytest.mark.slow
-def test_an_ignored_signal_stays_ignored() -> None:
-    code = """
-signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+IGNORED_AS_NOHUP_DOES = """
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
 with stop.stop_on_signal(), stop.defer_stop(print):
     os.kill(os.getpid(), signal.SIGHUP)
     time.sleep(0.5)
     print(stop.requested(), flush=True)
 """
-    assert when_ready(process(code)) == (0, "None\n", "")
-
-
-@pytest.mark.slow
-def test_a_signal_to_a_forked_process_is_not_one_to_its_parent() -> None:
-    code = """
+ONLY_TO_A_FORKED_PROCESS = """
 with stop.stop_on_signal(), stop.defer_stop(print):
     child = os.fork()
     if not child:
@@ -124,29 +108,36 @@ with stop.stop_on_signal(), stop.defer_stop(print):
     time.sleep(0.5)
     print(os.waitstatus_to_exitcode(status), stop.requested(), flush=True)
 """
-    assert when_ready(process(code)) == (0, "-15 None\n", "")
 
 
-def test_outside_the_main_thread_no_handler_is_set() -> None:
-    before = [signal.getsignal(number) for number in SIGNALS]
-    found = []
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("code", "signals", "expected"),
+    [
+        (CTRL_C_WHILE_PYTHON_SHUTS_DOWN, [signal.SIGINT], (-signal.SIGINT, "", "")),
+        (IGNORED_AS_NOHUP_DOES, [], (0, "None\n", "")),
+        (ONLY_TO_A_FORKED_PROCESS, [], (0, "-15 None\n", "")),
+    ],
+)
+def test_a_signal_that_is_no_request_to_stop(code: str, signals: list[int], expected) -> None:
+    assert when_ready(process(code), *signals) == expected
+
+
+def test_handlers_are_restored_and_none_is_set_outside_the_main_thread() -> None:
+    before, found = [signal.getsignal(number) for number in SIGNALS], []
 
     def work() -> None:
         with stop.stop_on_signal(), stop.defer_stop(print):
             found.extend(signal.getsignal(number) for number in SIGNALS)
-            found.append(stop.requested())
 
+    work()
+    assert not {*found} & {*before}
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+    found.clear()
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert found == [*before, None]
-
-
-def test_handlers_are_restored() -> None:
-    before = [signal.getsignal(number) for number in SIGNALS]
-    with stop.stop_on_signal(), stop.defer_stop(print):
-        assert all(signal.getsignal(number) not in before for number in SIGNALS)
-    assert [signal.getsignal(number) for number in SIGNALS] == before
+    assert found == before
 
 
 @pytest.mark.slow
@@ -156,8 +147,6 @@ def test_a_lost_terminal_does_not_prevent_saving(tmp_path: Path) -> None:
 
     ours, theirs = pty.openpty()
     code = """
-from headscope import stop
-import sys, time
 with stop.stop_on_signal(), stop.defer_stop(print):
     print("ready", flush=True)
     while not stop.requested():
@@ -168,13 +157,8 @@ with stop.stop_on_signal(), stop.defer_stop(print):
     raise stop.Interrupted(stop.requested())
 """
     saved = tmp_path / "saved"
-    running = subprocess.Popen(
-        [sys.executable, "-c", code, str(saved)],
-        stdout=theirs,
-        stderr=theirs,
-        stdin=theirs,
-        start_new_session=True,
-    )
+    terminal = dict.fromkeys(("stdout", "stderr", "stdin"), theirs)
+    running = process(code, str(saved), **terminal, start_new_session=True)
     os.close(theirs)
     assert os.read(ours, 5) == b"ready"
     os.close(ours)  # the terminal window is closed
@@ -188,7 +172,7 @@ def test_text_preparation_is_stopped_without_a_trace(tmp_path: Path) -> None:
     """SIGTERM while BPE is trained, in one call of minutes."""
     (tmp_path / "text.txt").write_text("a few words of text. " * 1000)
     code = f"""
-import hashlib, runpy, sys
+import runpy
 from headscope.data import tokenizer
 def slow(texts, **settings):
     print("ready", flush=True)
@@ -197,13 +181,7 @@ tokenizer.bpe = slow
 sys.argv = ["train.py", "data.path=text.txt", "hydra.run.dir=outputs/run"]
 runpy.run_path({str(ROOT / "scripts" / "train.py")!r}, run_name="__main__")
 """
-    running = subprocess.Popen(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    running = process(code, cwd=tmp_path)
     assert running.stdout is not None
     for line in running.stdout:
         if line == "ready\n":

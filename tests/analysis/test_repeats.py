@@ -36,17 +36,6 @@ def back(tokens: int, distance: int) -> Tensor:
     return torch.eye(tokens)[[max(0, query - distance) for query in range(tokens)]]
 
 
-def matching(texts: RepeatedTexts, *, skip: int) -> Tensor:
-    """The weights (B, T, T) of a head that finds its token in the text before and looks `skip`
-    after it; where there is none, at itself."""
-    weights = torch.zeros(*texts.tokens.shape, texts.tokens.size(1))
-    for text, tokens in enumerate(texts.tokens.tolist()):
-        for query, token in enumerate(tokens):
-            before = [key for key in range(query) if tokens[key] == token]
-            weights[text, query, before[-1] + skip if before else query] = 1
-    return weights
-
-
 def test_a_circuit_built_by_hand_does_induction():
     figures = repeat_figures(induction_circuit(), texts=24)
     # It looks everywhere where no token is repeated, so also at the places of other texts' targets.
@@ -69,17 +58,6 @@ def test_what_depends_on_the_position_alone_scores_nothing(length, count, seed):
         assert scores(pattern.expand(count, -1, -1), texts) == pytest.approx([0, 0], abs=1e-5)
 
 
-@given(st.integers(12, 40), st.integers(4, 12), st.integers(0, 99))
-def test_a_head_that_matches_tokens_scores_by_what_it_looks_at(length, count, seed):
-    texts = texts_of(length, count, seed)
-    induction, duplicate = scores(matching(texts, skip=1), texts)
-    assert induction > 0.9
-    assert duplicate < 0.1
-    induction, duplicate = scores(matching(texts, skip=0), texts)
-    assert duplicate > 0.9
-    assert induction < 0.1
-
-
 def test_by_hand():
     """Two texts, a b a b x x and a b c a b c: each is compared with the other at its own places."""
     tokens = torch.tensor([[0, 1, 0, 1, 8, 9], [0, 1, 2, 0, 1, 2]])
@@ -88,10 +66,8 @@ def test_by_hand():
     weights[0, 2, 1], weights[0, 3, 2] = 0.6, 0.2  # what followed: mean 0.4
     weights[1, 3, 2] = 0.3  # the same place in the other text, where nothing repeats: mean 0.15
     weights[1, 4, 2] = 0.9  # what followed b: mean 0.3 over three queries
-    # Text 1 puts on its targets (3, 1), (4, 2), (5, 3): 0.9 / 3; text 0 there nothing.
-    induction, duplicate = scores(weights, texts)
-    assert induction == pytest.approx((0.4 - 0.15 + 0.3) / 2)
-    assert duplicate == pytest.approx(0)
+    weights[0, 2, 0] = 0.5  # its own token before: mean 0.25 over two queries
+    assert scores(weights, texts) == pytest.approx([(0.4 - 0.15 + 0.3) / 2, 0.25 / 2])
 
 
 def test_a_fresh_model_looks_at_all_alike():
@@ -104,10 +80,7 @@ def test_a_fresh_model_looks_at_all_alike():
 def test_a_passage_comes_twice_and_nowhere_else():
     texts = texts_of(texts=16, excluded=[3, 59])
     periods, starts = texts.periods.tolist(), texts.starts.tolist()
-    assert len(set(periods)) == 5
-    assert min(periods) >= 2
-    assert all(abs(a - b) != 1 for a in periods for b in periods)
-    assert LENGTH // 2 - 1 <= max(periods) <= LENGTH // 2
+    assert set(periods) == {3, 5, 7, 9, 11}  # of 24 tokens, and no two differ by 1
     assert len({start - period for start, period in zip(starts, periods, strict=True)}) > 4
     assert not {3, 59} & set(texts.tokens.flatten().tolist())
     for tokens, period, start in zip(texts.tokens.tolist(), periods, starts, strict=True):
@@ -131,9 +104,6 @@ def test_what_has_no_two_periods_is_refused(block_size, texts):
 
 
 def test_few_texts_have_periods_from_the_whole_range():
-    periods = periods_in(64)
-    few = texts_of(texts=4, length=64).periods.tolist()
-    assert (few[0], few[-1]) == (periods[0], periods[-1])
-    assert len(set(few)) == 4
+    few, periods = texts_of(texts=4, length=64).periods.tolist(), periods_in(64)
+    assert (few[0], few[-1], len(set(few))) == (periods[0], periods[-1], 4)
     assert set(few) <= set(periods)
-    assert texts_of(texts=8, length=64).periods.tolist() == periods

@@ -10,37 +10,21 @@ from headscope.analysis.tokens import (
     classify_tokens,
     is_punctuation,
     mass_on,
-    most_frequent,
     targets_in,
 )
 
 TEXTS = ["the", " of", ",", "\n", "", " cat", "."]
 THE, OF, COMMA, NEWLINE, END, CAT, STOP = range(7)
-KINDS = classify_tokens(TEXTS, torch.tensor([30, 20, 10, 5, 5, 10, 10]))
+KINDS = classify_tokens(TEXTS, torch.tensor([20, 30, 20, 5, 5, 10, 10]))
 
 
 def test_kinds_by_hand():
     assert KINDS.special.tolist() == [text == "" for text in TEXTS]
     assert KINDS.punctuation.tolist() == [text in {",", "\n", "."} for text in TEXTS]
-    # 30 + 20 of 90 are more than half.
-    assert KINDS.frequent.nonzero().flatten().tolist() == [THE, OF]
+    assert KINDS.frequent.nonzero().flatten().tolist() == [THE, OF]  # 20 + 30: half of 100
     assert classify_tokens(TEXTS).frequent is None
-
-
-def test_punctuation_is_marks_and_line_breaks_alone():
-    assert all(map(is_punctuation, [".", " --", ".\n\n", "\u3002", "\n"]))
+    assert all(map(is_punctuation, [".", " --", ".\n\n", "\u3002"]))
     assert not any(map(is_punctuation, ["'s", " ", "", "$", "\ufffd", "3."]))
-
-
-@given(st.lists(st.integers(0, 50), min_size=1, max_size=9))
-def test_the_most_frequent_are_the_fewest_that_make_up_half(numbers):
-    counts = torch.tensor(numbers)
-    frequent = most_frequent(counts)
-    if not counts.sum():
-        return
-    assert 2 * counts[frequent].sum() >= counts.sum()
-    assert 2 * (counts[frequent].sum() - counts[frequent].min()) < counts.sum()
-    assert not (~frequent).any() or counts[frequent].min() >= counts[~frequent].max()
 
 
 @given(st.integers(1, 3), st.integers(1, 7), st.booleans(), st.integers(0, 99))

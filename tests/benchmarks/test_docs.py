@@ -55,9 +55,8 @@ def test_every_figure_and_picture_in_the_docs_is_made_by_one_block() -> None:
     blocks = docs.blocks_in(ROOT)
     text = "".join(page.read_text() for page in docs.pages_in(ROOT))
     assert {*re.findall(r"<!-- figures: (\w+)", text)} == {*blocks}
-    assert (
-        text.count("<!-- figures:") == text.count("<!-- end -->") == len(docs.BLOCK.findall(text))
-    )
+    starts, ends = text.count("<!-- figures:"), text.count("<!-- end -->")
+    assert starts == ends == len(docs.BLOCK.findall(text))
     options = [docs.options_of(block) for block in blocks.values()]
     copied = [key for each in options for key in each if key.endswith(".png")]
     files = [*(ROOT / "docs").glob("*.png"), *(ROOT / "docs").glob("*.gif")]
@@ -71,26 +70,18 @@ def test_every_figure_and_picture_in_the_docs_is_made_by_one_block() -> None:
 
 
 def test_only_the_marked_figures_are_replaced(page: Path) -> None:
-    before = PAGE.replace("{command}", r"echo '\1 |'")
-    after = made(page, r"echo '\1 |'").replace(
-        "<!-- figures: printed  -->", "<!-- figures: printed -->"
-    )
-    assert after == before.replace("old", f"```\n\\1 |\n```\n\n{docs.provenance(page.parent)}")
+    before = PAGE.replace("{command}", r"echo '\1 |'").replace("printed -->", "printed  -->")
+    new = f"```\n\\1 |\n```\n\n{docs.provenance(page.parent)}"
+    assert made(page, r"echo '\1 |'") == before.replace("old", new)
 
 
 def test_tables_are_made_of_what_is_printed_and_of_files(page: Path) -> None:
-    printed = made(
-        page,
-        '# one\necho \'{"a_b": 1.5, "c": 2}\'\n# two\necho \'{"a_b": true}\'',
-        "from=- columns=a_b,c",
-    )
-    assert (
-        "|     | a b |   c |\n| --- | --: | --: |\n| one | 1.5 |   2 |\n| two | yes |   - |"
-        in printed
-    )
-    write = (
-        "mkdir -p out; printf 'n,k,v\\n1,x,0.123456\\n0,x,\\n1,y,3\\n0,y,word\\n' > out/rows.csv"
-    )
+    commands = '# one\necho \'{"a_b": 1.5, "c": 2}\'\n# two\necho \'{"a_b": true}\''
+    printed = made(page, commands, "from=- columns=a_b,c")
+    lines = ["|     | a b |   c |", "| --- | --: | --: |", "| one | 1.5 |   2 |"]
+    assert "\n".join([*lines, "| two | yes |   - |"]) in printed
+    table = "n,k,v\\n1,x,0.123456\\n0,x,\\n1,y,3\\n0,y,word\\n"
+    write = f"mkdir -p out; printf '{table}' > out/rows.csv"
     rows = made(page, write, "from=o*/rows.csv row={k}{n} columns=v")
     assert re.findall(r"^\| (\w+) +\| +(\S+) \|$", rows, re.M) == [
         ("x1", "0.1235"),

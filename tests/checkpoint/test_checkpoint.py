@@ -1,29 +1,25 @@
-"""The laws of checkpoint files: a whole one gives the model back, any other a ValueError."""
+"""The laws of checkpoints: a whole file gives the model back, and what a reading of attention holds
+and refuses."""
 
 import copy
-import subprocess
-import sys
+import json
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from checkpoint_files import configuration, content, save
 from choices import PAIRS, every_pair
 from composing import training_config
 
+import headscope
 from headscope import checkpoint
+from headscope.checkpoint import Checkpoint, pick_device
 from headscope.config.text import TextFilesConfig
 from headscope.data.own_files import TextFiles
 from headscope.data.tokenizer import CharTokenizer, byte
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("run") / "whole.safetensors"
-    save(content()[0], path)
-    return path
-
+from headscope.errors import UserError
 
 # --- a whole file ---
 
@@ -60,30 +56,19 @@ def test_a_model_with_a_document_mask_knows_the_end_of_text_of_its_tokenizer(tmp
     del saved["config"]["model"]["document_mask"]  # a checkpoint of before this key
     save(saved, tmp_path / "old.safetensors")
     assert checkpoint.load(tmp_path / "old.safetensors").model.end_of_text is None
+    without = CharTokenizer("a", special_tokens=False)
+    save(content(configuration("model.document_mask=true"), without)[0], tmp_path / "b.safetensors")
+    with pytest.raises(ValueError, match=r"document_mask=true.*no end-of-text token"):
+        checkpoint.load(tmp_path / "b.safetensors")
 
 
-def test_a_loaded_model_outlives_its_file(tmp_path, whole):
-    copy = tmp_path / "copy.safetensors"
-    copy.write_bytes(whole.read_bytes())
-    loaded = checkpoint.load(copy)
-    tokens = torch.arange(8)[None]
+def test_a_loaded_model_outlives_its_file(tmp_path):
+    save(content()[0], tmp_path / "a.safetensors")
+    loaded, tokens = checkpoint.load(tmp_path / "a.safetensors"), torch.arange(8)[None]
     before = loaded.model(tokens)
-    copy.unlink()
-    copy.write_bytes(b"")
+    (tmp_path / "a.safetensors").unlink()
+    (tmp_path / "a.safetensors").write_bytes(b"")
     assert torch.equal(loaded.model(tokens), before)
-
-
-def test_loading_needs_neither_lightning_nor_datasets_nor_figures(whole):
-    program = (
-        "import sys\n"
-        "from headscope import checkpoint, generation\n"
-        f"loaded = checkpoint.load({str(whole)!r})\n"
-        "list(generation.generate_text(\n"
-        "    loaded.model, loaded.tokenizer, 'a', max_new_tokens=2, seed=1))\n"
-        "for name in ('lightning', 'datasets', 'matplotlib', 'tensorboard', 'tokenizers'):\n"
-        "    assert name not in sys.modules, name\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=whole.parent)
 
 
 def test_a_configurations_own_corpus_is_built_to_the_letter_and_named(tmp_path, capsys):
@@ -136,10 +121,58 @@ def test_a_model_of_another_tool_must_be_converted(tmp_path):
         checkpoint.read(tmp_path / "ckpt.pt")
 
 
-def test_a_device_that_is_not_here_is_refused():
-    assert checkpoint.pick_device("cpu") == torch.device("cpu")
-    assert checkpoint.pick_device("auto").type in ("cpu", "cuda", "mps")
-    with pytest.raises(ValueError, match="device=tpu is not available"):
-        checkpoint.pick_device("tpu")
-    with pytest.raises(ValueError, match="device=cpu:banana is not available"):
-        checkpoint.pick_device("cpu:banana")
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("reading") / "some.safetensors"
+    save(content(configuration("model/position=alibi"))[0], path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def loaded(saved: Path) -> Checkpoint:
+    return headscope.load(saved)
+
+
+def test_the_first_tokens_of_a_reading_are_a_reading_of_them(loaded: Checkpoint) -> None:
+    part, alone = loaded.attention("We the").first(3), loaded.attention("We ")
+    assert (part.tokens, part.labels) == (alone.tokens, alone.labels)
+    torch.testing.assert_close(part.weights, alone.weights)
+    torch.testing.assert_close(part.scores, alone.scores)
+
+
+def test_the_page_of_bertviz_has_the_same_attention(loaded: Checkpoint) -> None:
+    reading = loaded.attention("a 多\n<b")
+    attention, tokens = reading.to_bertviz()
+    assert tokens == reading.labels == ["a", "·", "多 1/3", "多 2/3", "多 3/3", "⏎", "<", "b"]
+    assert [each.shape for each in attention] == [(1, 4, 8, 8)] * 2
+    assert torch.equal(torch.cat(attention), reading.weights)
+    reason = "needs bertviz, which no extra has, because it brings boto3 and sentencepiece"
+    bertviz = pytest.importorskip("bertviz", reason=reason)
+    page = bertviz.head_view(attention, tokens, html_action="return").data
+    _, _, rest = page.partition("const params = ")
+    params, _ = json.JSONDecoder().raw_decode(rest)
+    [shown] = params["attention"]
+    assert shown["left_text"] == shown["right_text"] == reading.labels
+    assert torch.equal(torch.tensor(shown["attn"]), reading.weights)
+
+
+def test_tokens_may_be_integers_of_any_kind(loaded: Checkpoint) -> None:
+    for tokens in ([1, 2], np.array([1, 2]), torch.tensor([1, 2]), (1, 2)):
+        assert loaded.attention(tokens).tokens == [1, 2]
+
+
+def test_what_is_no_token_of_the_vocabulary_is_refused(loaded: Checkpoint) -> None:
+    beyond = [1] * 8 + [999]  # the last one, beyond block_size
+    for tokens in ([-1], [1, 2.0], [1, "a"], torch.tensor([0.5]), [[1, 2]], [2**70], beyond):
+        with pytest.raises(UserError, match=r"token \d is .* 0 to 256"):
+            loaded.attention(tokens)
+    for tokens in (None, 5):
+        with pytest.raises(UserError, match="sequence of integers"):
+            loaded.attention(tokens)
+
+
+def test_a_device_that_is_not_here_is_refused(saved: Path) -> None:
+    assert pick_device("auto").type in ("cpu", "cuda", "mps")
+    for device in ("bogus", "cpu:x", "", torch.device("meta")):
+        with pytest.raises(UserError, match=r"device="):
+            headscope.load(saved, device=device)

@@ -35,22 +35,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def refused(path: Path, why: str = "") -> None:
+def refused(path: Path, *words: str, use: Callable = opened) -> None:
     """Refused in one line that names the file."""
     with pytest.raises(UserError) as error:
-        opened(path)
-    one_line(error.value, path.name, why)
-
-
-def refused_by_load(path: Path) -> None:
-    with pytest.raises(UserError) as error:
-        checkpoint.load(path)
-    one_line(error.value, path.name)
-
-
-def one_line(error: UserError, *words: str) -> None:
-    said = str(error)
-    assert all(word in said for word in words), said
+        use(path)
+    said = str(error.value)
+    assert all(word in said for word in (path.name, *words)), said
     assert "\n" not in said
     assert len(said) < 1000
 
@@ -103,8 +93,7 @@ def test_untied_weights_are_not_loaded_into_a_tied_model(tmp_path):
     stored, _ = content(configuration("model.tied_head=false"))
     stored["config"]["model"]["tied_head"] = True
     save(stored, tmp_path / "a.safetensors")
-    with pytest.raises(UserError, match="tied_head=true"):
-        checkpoint.load(tmp_path / "a.safetensors")
+    refused(tmp_path / "a.safetensors", "tied_head=true", use=checkpoint.load)
 
 
 def test_only_the_tensors_that_are_read_are_verified(tmp_path, whole):
@@ -112,8 +101,7 @@ def test_only_the_tensors_that_are_read_are_verified(tmp_path, whole):
     data[-1] ^= 1  # the last tensor has the smallest dtype: the bfloat16 state of the optimizer
     (tmp_path / "half.safetensors").write_bytes(data)
     assert checkpoint.load(tmp_path / "half.safetensors").step == 7
-    with pytest.raises(UserError, match=r"half\.safetensors .*exp_avg has a wrong checksum"):
-        read(tmp_path / "half.safetensors").tensors("optimizer.")
+    refused(tmp_path / "half.safetensors", "exp_avg has a wrong checksum")
 
 
 # --- damage ---
@@ -142,11 +130,9 @@ def test_a_truncated_file_is_refused(tmp_path, whole):
 def test_weights_that_are_not_finite_are_refused(tmp_path, dtype):
     for bad in (torch.nan, torch.inf, -torch.inf):
         stored, _ = content()
-        stored["tensors"]["model.norm.weight"] = torch.ones(8, dtype=dtype)
-        stored["tensors"]["model.norm.weight"][3] = bad
+        stored["tensors"]["model.norm.weight"] = torch.tensor([1.0, bad] * 4, dtype=dtype)
         save(stored, tmp_path / "diverged.safetensors")
-        with pytest.raises(UserError, match=r"diverged\.safetensors .*not finite"):
-            checkpoint.load(tmp_path / "diverged.safetensors")
+        refused(tmp_path / "diverged.safetensors", "not finite", use=checkpoint.load)
 
 
 # --- files of strangers, whose checksums are right ---
@@ -167,7 +153,7 @@ def test_a_pickle_is_refused_and_not_run(tmp_path):
         for write in (torch.save, lambda value, path: path.write_bytes(pickle.dumps(value))):
             write({"state_dict": Call(tmp_path / "ran")}, file)
             refused(file)
-            refused_by_load(file)
+            refused(file, use=checkpoint.load)
             assert not (tmp_path / "ran").exists()
 
 
@@ -183,31 +169,24 @@ def entry(key: str, value: Any) -> Callable[[dict], Any]:
     return lambda data: data | {key: value}
 
 
-def without(key: str) -> Callable[[dict], Any]:
-    return lambda data: {name: value for name, value in data.items() if name != key}
-
-
 KEYS = ("format", "config", "tokenizer", "store", "precision", "step", "checksums", "tied")
-CONTENTS: dict[str, Callable[[dict], Any]] = {
-    **{f"no {key}": without(key) for key in KEYS},
-    **{f"{key} is {v!r}": entry(key, v) for key in KEYS for v in (None, 3.5, [], [["a", 1]])},
-    **{f"step {v!r}": entry("step", v) for v in (-1, "7", 7.0, True, 2**60)},
-    "no data": lambda data: "",
-    "no JSON": lambda data: "{",
-    "a list": lambda data: [data],
-    "a tie to nothing": entry("tied", {"model.head.weight": "model.x"}),
-    "a tie that is no text": entry("tied", {"model.head.weight": [1]}),
-    "a checksum too many": lambda data: data | {"checksums": data["checksums"] | {"model.x": 1}},
-    "checksums of nothing": entry("checksums", {}),
-    "shards that are text": entry("shards", "shards_7"),
-    "shards elsewhere": entry("shards", {"folder": "../shards_7", "files": {}}),
-}
+CONTENTS: list[Callable[[dict], Any]] = [
+    *(lambda data, key=key: {k: v for k, v in data.items() if k != key} for key in KEYS),
+    *(entry(key, v) for key in KEYS for v in (None, 3.5, [], [["a", 1]])),
+    *(entry("step", v) for v in (-1, "7", 7.0, True, 2**60)),
+    *(lambda data: "", lambda data: "{", lambda data: [data]),
+    *(entry("tied", {"model.head.weight": other}) for other in ("model.x", [1])),
+    lambda data: data | {"checksums": data["checksums"] | {"model.x": 1}},
+    entry("checksums", {}),
+    *(entry("shards", v) for v in ("shards_7", {"folder": "../shards_7", "files": {}})),
+]
 
 
 def test_wrong_data_is_refused(tmp_path, whole):
-    for number, change in enumerate(CONTENTS.values()):
-        name = f"wrong_{number}.safetensors"
-        refused_by_load(forged(tmp_path / name, load_file(whole), change(read(whole).data)))
+    for change in CONTENTS:
+        path = forged(tmp_path / "wrong.safetensors", load_file(whole), change(read(whole).data))
+        refused(path, use=checkpoint.load)
+        path.unlink()
 
 
 def test_a_file_without_our_metadata_is_refused(tmp_path):
@@ -222,44 +201,37 @@ def test_weights_that_do_not_fit_the_configuration_are_refused(tmp_path, whole):
         if weight is not None:
             tensors["model.norm.weight"] = weight
         data["checksums"] = {name: checksum(name, tensor) for name, tensor in tensors.items()}
-        refused_by_load(forged(tmp_path / "weights.safetensors", tensors, data))
+        path = forged(tmp_path / f"weights_{len(tensors)}.safetensors", tensors, data)
+        refused(path, use=checkpoint.load)
     stored, _ = content(configuration("model/position=learned"))
     for word in ("model/position=rotary", "model/attention=grouped_query", "model.qkv_bias=true"):
         save(stored | {"config": configuration(word)}, tmp_path / "other.safetensors")
-        refused_by_load(tmp_path / "other.safetensors")
-
-
-STACKED = {"_target_": "headscope.nn.StackedHeads", "_partial_": True}
-RELATIVE = {"_target_": "headscope.nn.Relative", "_partial_": True}
+        refused(tmp_path / "other.safetensors", use=checkpoint.load)
 
 
 SIZES = [
     *({key: 10**9} for key in ("layers", "embed_dim", "heads", "block_size", "ngrams")),
-    {"layers": 9_999, "heads": 4_096, "head_dim": 1, "attention": STACKED},
-    {"position": {**RELATIVE, "buckets": 10**10, "max_distance": 10**11}},
     *({"layers": layers} for layers in ("x", None, -1, 1, 3)),
+    {"attention": {"_target_": "headscope.nn.StackedHeads"}},  # its other keys are missing
 ]
 
 
-def test_sizes_that_are_not_those_of_the_weights_are_refused_before_building(tmp_path):
-    for number, sizes in enumerate(SIZES):
+def test_sizes_and_tokenizers_that_are_not_those_of_the_weights_are_refused(tmp_path):
+    for sizes in SIZES:
         stored, _ = content()
         stored["config"]["model"].update(sizes)
-        save(stored, tmp_path / f"sizes_{number}.safetensors")
-        refused_by_load(tmp_path / f"sizes_{number}.safetensors")
-
-
-def test_a_tokenizer_of_another_size_is_refused(tmp_path):
-    for tokenizer in ({"kind": "char", "alphabet": "abc"}, {"kind": "char", "alphabet": "aa"}):
-        save(content()[0] | {"tokenizer": tokenizer}, tmp_path / "other.safetensors")
-        refused_by_load(tmp_path / "other.safetensors")
+        save(stored, tmp_path / "sizes.safetensors")
+        refused(tmp_path / "sizes.safetensors", use=checkpoint.load)
+    for alphabet in ("abc", "aa"):
+        stored, _ = content()
+        save(
+            stored | {"tokenizer": {"kind": "char", "alphabet": alphabet}},
+            tmp_path / "other.safetensors",
+        )
+        refused(tmp_path / "other.safetensors", use=checkpoint.load)
 
 
 def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.safetensors")
     refused(tmp_path / "pipe.safetensors", "not a file")
-    (tmp_path / "device.safetensors").symlink_to("/dev/zero")
-    refused(tmp_path / "device.safetensors", "not a file")
-    (tmp_path / "folder.safetensors").mkdir()
-    refused(tmp_path / "folder.safetensors", "not a file")
     refused(tmp_path / "missing.safetensors", "does not exist")

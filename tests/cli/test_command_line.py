@@ -15,12 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from running import ROOT
 
 from benchmarks.schemas import BenchmarkConfig
-from headscope.cli.words import (
-    check_name,
-    flags_first,
-    implied_data,
-    literal_arguments,
-)
+from headscope.cli.words import check_name, implied_data, literal_arguments
 from headscope.config import SCHEMAS
 from headscope.errors import UserError
 
@@ -70,14 +65,7 @@ def test_stop_is_one_text_or_a_json_list() -> None:
         assert typed("sample", f"stop={word}").stop == texts
     with pytest.raises(ValueError, match=r"stop=\[1\]"):
         typed("sample", "stop=[1]")
-
-
-def test_null_stays_null() -> None:
     assert typed("sample", "checkpoint=null").checkpoint is None
-
-
-def test_flags_may_stand_between_keys() -> None:
-    assert flags_first(["a=b", "-m", "c=1,2"]) == ["-m", "a=b", "c=1,2"]
 
 
 def test_names_in_any_script_can_start_a_folder_name() -> None:

@@ -41,16 +41,10 @@ def test_help_lists_every_choice(name: str) -> None:
             assert option in re.split(r"[\s,=]+", line)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        *ROOTS,
-        "train data=text",
-        "train data=hub",
-        "compare compare=own",
-        "train ~logger",
-    ],
-)
+LINES = [*ROOTS, "train data=text", "train data=hub", "compare compare=own", "train ~logger"]
+
+
+@pytest.mark.parametrize("line", LINES)
 def test_every_key_has_a_comment(line: str) -> None:
     name, *words = line.split()
     for section in sections_of(name, words)[1]:

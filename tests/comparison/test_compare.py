@@ -103,21 +103,11 @@ def test_a_stopped_comparison_goes_on_and_ends_alike(compare, monkeypatch) -> No
 def test_more_seeds_are_added_and_another_recipe_is_refused(compare) -> None:
     assert compare("seeds=[1]", "speed_rounds=0").code == 0
     before = summary("rotary", 1)
-    said = compare("speed_rounds=0")
-    assert said.code == 0, said.err
-    assert "2 of 4 runs are already finished" in said.out
-    assert summary("rotary", 1) == before
+    assert "2 of 4 runs are already finished" in compare("speed_rounds=0").out
     said = compare("trainer.max_steps=4")
     assert said.code == 1
     assert "other settings of trainer: move" in said.err
     assert summary("rotary", 1) == before
-
-
-def test_the_length_of_a_recipe_is_not_undone_unsaid(script: Script) -> None:
-    said = script("compare", "experiment=nanogpt_cpu")
-    assert said.code == 1
-    assert "experiment=" in said.err
-    assert "trainer.max_steps=" in said.err
 
 
 def test_two_comparisons_do_not_work_in_one_folder(compare) -> None:
@@ -126,42 +116,3 @@ def test_two_comparisons_do_not_work_in_one_folder(compare) -> None:
         said = compare()
     assert said.code == 1
     assert "is used by another process" in said.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["compare=own"], ["compare.choices= must be given"]),
-        (["seed=3"], ["seed=", "seeds=[1,2,3]"]),
-        (['compare.choices=["model.heads=3"]'], ["model.heads=3", "embed_dim=32"]),
-        (['compare.choices=["model.heads=2", "model.heads=2"]'], ["twice"]),
-        (["seeds=[1,1]", "compare=attention"], ["seeds= has 1 twice"]),
-        (['compare.choices=["model.heads=2", "seed=4"]'], ["seed=4"]),
-        (["hydra.run.dir=x", "compare=attention"], ["name="]),
-    ],
-    ids=" ".join,
-)
-def test_a_mistake_is_told_before_anything_is_trained(compare, arguments, words) -> None:
-    said = compare(*arguments)
-    assert said.code == 1
-    assert said.err.startswith("Error: ")
-    assert said.err.count("\n") == 1
-    for word in words:
-        assert word in said.err
-    assert not list(Path().glob("outputs/*"))
-    assert not Path("data").exists()
-
-
-def test_a_damaged_file_of_figures_counts_as_absent(compare) -> None:
-    brief = ["seeds=[1]", f"compare.choices={json.dumps(CHOICES[1:])}", "compare.block_sizes=[32]"]
-    brief = ["compare=own", *brief]
-    assert compare(*brief).code == 0
-    before = rows()
-    folder = FOLDER / "rotary/seed_1"
-    for file in (folder / "summary.json", folder / "lengths.json", FOLDER / "speed.json"):
-        file.write_text('{"steps": 3, "speed": {"rotary": {}}}')
-    said = compare(*brief)
-    assert said.code == 0, said.err
-    assert "runs are already finished" not in said.out
-    for key in ("bits_per_byte", "bits_per_byte_at_32", "seed_1"):
-        assert rows()["rotary"][key] == before["rotary"][key]

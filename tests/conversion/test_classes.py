@@ -1,15 +1,17 @@
 """The laws of the classes of transformers: a class that is found computes the same logits for other
-weights too, in both directions, and no class is found for what no class can compute."""
+weights too, in both directions, and no class is found for what no class can compute. The matrix in
+docs/ecosystem.md says the same."""
 
-import itertools
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
 from composing import training_config
 from foreign_models import transformers
+from running import ROOT
 
 from headscope.checkpoint import build_model
+from headscope.cli.conversion_page import CHANGES, GROUPS, page
 from headscope.config import SCHEMAS
 from headscope.config.model import ModelConfig
 from headscope.conversion.classes import CLASSES
@@ -22,9 +24,9 @@ VOCABULARY = 19
 SIZES = ["block_size=10", "embed_dim=16", "layers=2"]
 
 
-def model_of(*words: str) -> ModelConfig:
+def model_of(words: str) -> ModelConfig:
     """A small model, given keys and choices of conf/model."""
-    prefixed = [f"model{'' if word[0] in '/=' else '.'}{word}" for word in words]
+    prefixed = [f"model{'' if word[0] in '/=' else '.'}{word}" for word in words.split()]
     return training_config(*(f"model.{word}" for word in SIZES), *prefixed).model
 
 
@@ -59,60 +61,53 @@ def assert_exact(config: ModelConfig, name: str) -> None:
     torch.testing.assert_close(again(tokens), expected, atol=1e-4, rtol=0)
 
 
-EXACT: dict[str, list[list[str]]] = {
+RMS, SWIGLU = "/norm=rms", "/norm=rms /feed_forward=swiglu"
+QK_NORM = f"{SWIGLU} norm.eps=1e-6 attention.qk_norm=true"
+EXACT = {
     "GPT2LMHeadModel": [
-        ["=gpt2"],
-        ["=gpt2", "bias=false", "qkv_bias=false", "ff_dim=40", "norm.eps=0.01"],
-        ["=gpt2", "/activation=gelu", "tied_head=false", "bias=false"],
-        ["=gpt2", "/attention=stacked_heads", "/activation=relu_squared"],
-        ["=gpt2", "/position=sinusoidal", "scale_embedding=true", "attention.scale=0.6"],
-        ["/position=none", "attention.out_proj=false"],
-        ["/position=digits", "heads=1", "/attention=single_head"],
+        "=gpt2",
+        "=gpt2 bias=false qkv_bias=false ff_dim=40 norm.eps=0.01",
+        "=gpt2 /activation=gelu tied_head=false bias=false",
+        "=gpt2 /attention=stacked_heads /activation=relu_squared qkv_bias=false",
+        "=gpt2 /position=sinusoidal scale_embedding=true attention.scale=0.6",
+        "/position=none attention.out_proj=false",
+        "/position=digits heads=1 /attention=single_head",
     ],
     "GPTNeoXForCausalLM": [
-        [],
-        ["bias=true", "qkv_bias=true", "heads=2", "position.base=500"],
-        ["position.interleaved=true", "qkv_bias=true", "tied_head=false", "attention.scale=0.1"],
-        ["/attention=stacked_heads", "position.interleaved=true", "qkv_bias=true"],
-        ["/activation=gelu_tanh", "attention.out_proj=false"],
+        "",
+        "bias=true qkv_bias=true heads=2 position.base=500",
+        "position.interleaved=true qkv_bias=true tied_head=false attention.scale=0.1",
+        "/attention=stacked_heads position.interleaved=true qkv_bias=true",
+        "/activation=gelu_tanh attention.out_proj=false",
     ],
     "MptForCausalLM": [
-        ["/position=alibi"],
-        ["/position=alibi", "heads=6", "embed_dim=24", "tied_head=false", "scale_embedding=true"],
-        ["/position=alibi", "attention.scale=0.7", "norm.eps=0.01"],
+        "/position=alibi",
+        "/position=alibi heads=6 embed_dim=24 tied_head=false scale_embedding=true",
+        "/position=alibi attention.scale=0.7 norm.eps=0.01",
     ],
     "ArceeForCausalLM": [
-        ["/norm=rms", "/activation=relu_squared"],
-        ["/norm=rms", "/activation=gelu", "norm.gain=true", "bias=true", "qkv_bias=true"],
-        ["/norm=rms", "/attention=grouped_query", "qkv_bias=true"],
+        f"{RMS} /activation=relu_squared",
+        f"{RMS} /activation=gelu norm.gain=true bias=true qkv_bias=true",
+        f"{RMS} /attention=grouped_query qkv_bias=true",
     ],
     "LlamaForCausalLM": [
-        ["/norm=rms", "/feed_forward=swiglu", "norm.gain=true", "norm.eps=0.01"],
-        ["/norm=rms", "/feed_forward=swiglu", "bias=true", "qkv_bias=true"],
-        [
-            *("/norm=rms", "/feed_forward=swiglu", "/attention=multi_query", "head_dim=12"),
-            *("position.interleaved=true", "tied_head=false"),
-        ],
+        f"{SWIGLU} norm.gain=true norm.eps=0.01",
+        f"{SWIGLU} bias=true qkv_bias=true",
+        f"{SWIGLU} /attention=multi_query head_dim=12 position.interleaved=true tied_head=false",
     ],
     "Qwen3ForCausalLM": [
-        [
-            *("/norm=rms", "/feed_forward=swiglu", "norm.eps=1e-6", "attention.qk_norm=true"),
-            *("norm.gain=true", "position.interleaved=true", "qkv_bias=true"),
-        ],
-        [
-            *("/norm=rms", "/feed_forward=swiglu", "norm.eps=1e-6", "/attention=grouped_query"),
-            *("attention.qk_norm=true", "heads=6", "kv_heads=3", "head_dim=4", "tied_head=false"),
-            "attention.scale=0.2",
-        ],
+        f"{QK_NORM} norm.gain=true position.interleaved=true qkv_bias=true",
+        f"{QK_NORM} /attention=grouped_query heads=6 kv_heads=3 head_dim=4 tied_head=false "
+        "attention.scale=0.2",
     ],
 }
 
 
 @pytest.mark.parametrize(
-    ("name", "chosen"), [(name, chosen) for name in EXACT for chosen in EXACT[name]], ids=str
+    ("name", "chosen"), [(name, chosen) for name in EXACT for chosen in EXACT[name]]
 )
 def test_logits_both_ways(name, chosen):
-    config = model_of(*chosen)
+    config = model_of(chosen)
     assert class_of(config) == name
     assert_exact(config, name)
 
@@ -120,7 +115,7 @@ def test_logits_both_ways(name, chosen):
 @torch.no_grad()
 @pytest.mark.parametrize("name", EXACT)
 def test_random_weights_show_caps_and_clips(name):
-    gpt = build_model(model_of(*EXACT[name][0]), vocab_size=VOCABULARY).eval()
+    gpt = build_model(model_of(EXACT[name][0]), vocab_size=VOCABULARY).eval()
     redraw(gpt)
     largest: list[float] = []
     for layer in gpt.attentions:
@@ -129,51 +124,35 @@ def test_random_weights_show_caps_and_clips(name):
     assert max(largest) > 8
 
 
-NOWHERE = {
-    "ngrams": 2,
-    "logit_cap": 10_000.0,
-    "document_mask": True,
-    "head_dim": 6,
-}
+NOWHERE = {"ngrams": 2, "logit_cap": 10_000.0, "document_mask": True, "head_dim": 6}
 
 
 @pytest.mark.parametrize("size", [2, 10])
 @pytest.mark.parametrize("key", NOWHERE)
 @pytest.mark.parametrize("name", ["GPT2LMHeadModel", "GPTNeoXForCausalLM", "MptForCausalLM"])
 def test_what_no_class_computes_has_none(name, key, size):
-    config = model_of(*EXACT[name][0], f"block_size={size}")
+    config = model_of(f"{EXACT[name][0]} block_size={size}")
     changed = replace(config, **{key: NOWHERE[key]})
     assert class_of(config) == name
     assert class_of(changed) is None
     assert f"model.{key}" in words(changed)
 
 
-PARTS = ("attention", "position", "norm", "activation", "feed_forward")
-FITS = {
-    ("layer", "mlp"): {"rotary": "GPTNeoXForCausalLM", "alibi": "MptForCausalLM"},
-    ("rms", "mlp"): {"rotary": "ArceeForCausalLM"},
-    ("rms", "swiglu"): {"rotary": "LlamaForCausalLM"},
-}
+UNRESTRICTED = {"block_size", "embed_dim", "layers", "heads", "kv_heads", "ngram_buckets"}
+"""Keys that no class restricts, or that a choice of another key sets."""
+
+
+def test_the_matrix_has_a_row_for_every_key_and_choice():
+    words = {word.partition("=")[0] for change in CHANGES for word in change.split()}
+    keys = {field.name for field in fields(ModelConfig)} - {"_target_", *GROUPS, *UNRESTRICTED}
+    assert {f"model.{key}" for key in keys} <= words
+    for group in GROUPS:
+        assert {f"model/{group}={name}" for name in SCHEMAS[group]} <= {*CHANGES}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("attention", SCHEMAS["attention"])
-def test_every_combination_of_parts(attention):
-    """The class that is found is the one that theory says."""
-    for others in itertools.product(*(SCHEMAS[part] for part in PARTS[1:])):
-        names = dict(zip(PARTS, (attention, *others), strict=True))
-        config = model_of(*(f"/{part}={name}" for part, name in names.items()))
-        fits = FITS.get((names["norm"], names["feed_forward"]), {})
-        expected = fits.get(names["position"])
-        added = names["position"] not in ("rotary", "alibi", "relative", "head_bias")
-        if added and (names["norm"], names["feed_forward"]) == ("layer", "mlp"):
-            expected = "GPT2LMHeadModel"
-        shared = attention in ("multi_query", "grouped_query") and names["norm"] == "layer"
-        no_gelu = expected == "MptForCausalLM" and names["activation"] != "gelu"
-        if attention == "additive" or shared or no_gelu:
-            expected = None
-        assert class_of(config) == expected, names
-
-
-def test_each_class_has_its_own_name_and_type():
-    assert len({each.name for each in CLASSES}) == len({each.model_type for each in CLASSES}) == 7
+def test_the_matrix_in_the_docs_is_up_to_date():
+    """To update it: python -m headscope.cli.conversion_page docs/ecosystem.md"""
+    text = (ROOT / "docs" / "ecosystem.md").read_text(encoding="utf-8")
+    assert text.count("<!-- matrix -->") == text.count("<!-- end matrix -->") == 1
+    assert page(text) == text

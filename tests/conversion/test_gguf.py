@@ -12,6 +12,7 @@ from headscope.errors import UserError
 
 pytest.importorskip("gguf")
 
+TEXT = "the people form a Union"
 RMS = "model/norm=rms model/position=rotary"
 GPT2 = "model=gpt2 model.bias=false model.qkv_bias=false"
 QK_NORM = f"{RMS} model/feed_forward=swiglu model.attention.qk_norm=true"
@@ -43,43 +44,33 @@ REFUSED = {
     "model=modern": "logit_cap",
     "model=gpt2 model/attention=additive": "attention=additive",
     "model=gpt2 model/position=relative": "position=relative",
-    "model=gpt2 model/position=head_bias": "position=head_bias",
     "model=gpt2 model.ngrams=2": "ngrams",
     "model=gpt2 model.document_mask=true": "document_mask",
-    "model=gpt2 model.attention.qk_norm=true": "qk_norm",
     "model=gpt2 model.head_dim=6": "head_dim",
-    "model=gpt2 model/position=rotary model/attention=grouped_query": "grouped_query",
-    "model=gpt2 model/norm=rms model/position=learned": "position=learned",
     f"{RMS} model/activation=gelu": "activation=gelu",
     f"{RMS} model/activation=relu_squared model.bias=true": "model.bias",
-    f"{RMS} model/activation=relu_squared model.attention.qk_norm=true": "qk_norm",
     QK_NORM: "qk_norm",
-    f"{QK_NORM} model.norm.eps=1e-6 model.bias=true": "model.bias",
-    f"{QK_NORM} model/attention=stacked_heads": "stacked_heads",
 }
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    words = (
-        "The people of the United States, in order to form a more perfect Union, establish: 1787!"
-    )
+    words = "The people of the United States, in order to form a more perfect Union: 1787!"
     return bpe([words * 3], vocab_size=290)
 
 
-@pytest.mark.parametrize(("words", "name"), EXACT.items())
-def test_an_architecture_of_llama_cpp_is_found(words, name, tmp_path, tokenizer):
-    loaded = saved(tmp_path, words, tokenizer)
-    said = export_gguf(loaded, tmp_path / "out")
-    assert f"(architecture {name})" in said[1]
+@pytest.mark.parametrize("words", EXACT)
+def test_an_architecture_of_llama_cpp_is_found(words, tmp_path, tokenizer):
+    said = export_gguf(saved(tmp_path, words, tokenizer), tmp_path / "out")
+    assert f"(architecture {EXACT[words]})" in said[1]
 
 
-@pytest.mark.parametrize(("words", "reason"), REFUSED.items())
-def test_a_model_that_does_not_fit_is_refused_with_its_parts(words, reason, tmp_path, tokenizer):
+@pytest.mark.parametrize("words", REFUSED)
+def test_a_model_that_does_not_fit_is_refused_with_its_parts(words, tmp_path, tokenizer):
     loaded = saved(tmp_path / "run", words, tokenizer)
     with pytest.raises(UserError, match="to=gguf: no architecture of llama") as error:
         export_gguf(loaded, tmp_path / "out")
-    assert reason in str(error.value)
+    assert REFUSED[words] in str(error.value)
     assert "\n" not in str(error.value)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
@@ -90,10 +81,9 @@ def test_llama_cpp_computes_the_same_logits(words, tmp_path, tokenizer):
     llama = pytest.importorskip("cyllama.llama.llama_cpp", reason="needs cyllama, a llama.cpp")
     loaded = saved(tmp_path, words, tokenizer)
     export_gguf(loaded, tmp_path / "out")
-    text = "the people form a Union"
-    tokens = loaded.tokenizer.encode(text).tolist()[:8]
+    tokens = loaded.tokenizer.encode(TEXT).tolist()[:8]
     ours = loaded.model(torch.tensor([tokens]))[0]
-    theirs = llama_logits(llama, tmp_path / "out" / "model.gguf", tokens, text, ours.size(1))
+    theirs = llama_logits(llama, tmp_path / "out" / "model.gguf", tokens, ours.size(1))
     # The table in which llama.cpp looks up GELU has 16-bit numbers.
     tolerance = 1e-2 if "gpt2" in words else 1e-4
     scale = max(1.0, ours.abs().max().item() / 10)
@@ -101,7 +91,7 @@ def test_llama_cpp_computes_the_same_logits(words, tmp_path, tokenizer):
     assert (ours.argmax(1) == theirs.argmax(1)).all()
 
 
-def llama_logits(llama, path, tokens, text, vocab_size):
+def llama_logits(llama, path, tokens, vocab_size):
     """The logits (T, V) that llama.cpp computes. Its tokenizer must give the same tokens."""
     parameters = llama.LlamaContextParams()
     parameters.n_ctx = 8
@@ -111,7 +101,7 @@ def llama_logits(llama, path, tokens, text, vocab_size):
     kind = type("Model", (llama.LlamaModel,), {"n_vocab": vocab_size})  # cyllama 0.2.18 needs it
     model = kind(str(path), llama.LlamaModelParams(), verbose=False)
     vocab = model.get_vocab()
-    assert vocab.tokenize(text, False, False)[: len(tokens)] == tokens
+    assert vocab.tokenize(TEXT, False, False)[: len(tokens)] == tokens
     context = llama.LlamaContext(model, parameters, verbose=False)
     rows = []
     for end in range(1, len(tokens) + 1):
@@ -122,24 +112,17 @@ def llama_logits(llama, path, tokens, text, vocab_size):
     return torch.tensor(rows)
 
 
-@torch.no_grad()
 def test_rows_without_a_token_get_an_unused_one(tmp_path, tokenizer):
     import gguf
 
     padded = with_vocab_size(tokenizer, 300)
-    loaded = saved(tmp_path, "model=gpt2", padded)
-    export_gguf(loaded, tmp_path / "out")
+    export_gguf(saved(tmp_path, "model=gpt2", padded), tmp_path / "out")
     fields = gguf.GGUFReader(tmp_path / "out" / "model.gguf").fields
     tokens = fields["tokenizer.ggml.tokens"].contents()
     kinds = fields["tokenizer.ggml.token_type"].contents()
     assert len(tokens) == len(set(tokens)) == len(kinds) == 300
     assert kinds.index(gguf.TokenType.CONTROL) == tokenizer.end_of_text == 289
     assert set(kinds[290:]) == {gguf.TokenType.UNUSED}
-    llama = pytest.importorskip("cyllama.llama.llama_cpp", reason="needs cyllama, a llama.cpp")
-    ids = loaded.tokenizer.encode("the people").tolist()[:8]
-    ours = loaded.model(torch.tensor([ids]))[0]
-    theirs = llama_logits(llama, tmp_path / "out" / "model.gguf", ids, "the people", 300)
-    assert (ours - theirs).abs().max().item() < 1e-2
 
 
 def test_what_has_no_byte_level_tokenizer_is_refused(tmp_path):

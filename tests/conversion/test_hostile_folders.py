@@ -1,10 +1,7 @@
 """Folders from strangers: refused in one line, without running code."""
 
-import json
 import os
 import pickle
-import resource
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +9,8 @@ from typing import Any
 import pytest
 import torch
 from foreign_models import edit, foreign_model, write_folder
-from running import Script
 from safetensors.torch import load_file, save_file
 
-from headscope.conversion.convert import import_model
 from headscope.conversion.folder import load_folder
 from headscope.errors import UserError
 
@@ -76,23 +71,11 @@ def test_code_in_the_folder_is_not_run(folder: Path, monkeypatch: pytest.MonkeyP
     assert not (folder / "attacked").exists()
 
 
-def header(**entries: Any) -> bytes:
-    text = json.dumps(entries).encode()
-    return struct.pack("<Q", len(text)) + text
-
-
-FILES = {
-    "empty": b"",
-    "huge header": struct.pack("<Q", 2**40) + b"{}",
-    "not JSON": struct.pack("<Q", 2) + b"{]",
-    "fewer bytes": header(a={"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}) + bytes(8),
-}
-
-
-@pytest.mark.parametrize("content", FILES.values(), ids=FILES)
-def test_damaged_safetensors(folder: Path, content: bytes) -> None:
-    (folder / WEIGHTS).write_bytes(content)
-    refused(folder)
+def test_damaged_safetensors(folder: Path) -> None:
+    whole = (folder / WEIGHTS).read_bytes()
+    for content in (b"", whole[:100], whole[:-8]):
+        (folder / WEIGHTS).write_bytes(content)
+        refused(folder)
 
 
 def changed(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
@@ -121,52 +104,9 @@ def test_wrong_weights(folder: Path) -> None:
         refused(folder, word)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("vocab_size", "many"),
-        ("vocab_size", 10),
-        ("n_embd", -16),
-        ("n_layer", 1.5),
-        ("n_head", 3),
-        ("n_head", [2]),
-        ("layer_norm_epsilon", -1),
-        ("layer_norm_epsilon", "1e-5"),
-        ("activation_function", ["gelu"]),
-        ("model_type", "bert"),
-        ("model_type", ["gpt2"]),
-        ("model_type", None),
-    ],
-)
-def test_settings_of_wrong_types(folder: Path, key: str, value: Any) -> None:
-    edit(folder / "config.json", **{key: value})
-    refused(folder)
-
-
 def test_a_config_that_is_no_object(folder: Path) -> None:
-    for content in ("[" * 10**5, '{"vocab_size": NaN}', "[1]", "{", ""):
+    for content in ("[1]", "{", '{"vocab_size": NaN}'):
         (folder / "config.json").write_text(content)
         refused(folder)
     (folder / "config.json").unlink()
     refused(folder, "config.json")
-
-
-def test_nothing_is_left_of_a_failed_conversion(script: Script, folder: Path) -> None:
-    changed(folder, lambda weights: weights.update(strange=torch.ones(2)))
-    said = script("convert", f"source={folder}", "output=outputs/new")
-    assert said.code == 1
-    assert said.err.count("\n") == 1
-    assert "strange" in said.err
-    assert not Path("outputs").exists()
-
-
-def test_no_space(folder: Path, tmp_path: Path) -> None:
-    """One line with the size, and nothing is left."""
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
-    try:
-        with pytest.raises(UserError, match=r"could not be written: .*it needs at least [\d,]+"):
-            import_model(str(folder), tmp_path / "out" / "new")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    assert not [path for path in tmp_path.rglob("*") if "new" in path.name]

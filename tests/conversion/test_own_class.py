@@ -7,11 +7,12 @@ import json
 import re
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
+from checkpoint_files import configuration
 from conversion.models import CHOICES, saved
 
 from headscope.conversion.own_class.source import source_files
@@ -41,33 +42,16 @@ def test_no_name_has_two_meanings_in_the_exported_file():
     assert len(names) == len(set(names))
 
 
-def test_the_source_imports_torch_and_transformers_alone(exported):
-    names = {"torch", "transformers", "exported_class", *sys.stdlib_module_names}
-    for name in ("modeling_headscope", "headscope_nn"):
-        module = sys.modules[f"exported_class.{name}"]
-        assert "headscope." not in "".join(
-            line
-            for line in Path(str(module.__file__)).read_text().splitlines()
-            if "import " in line
-        )
-        for value in vars(module).values():
-            home = getattr(value, "__module__", None) or getattr(value, "__name__", "torch")
-            assert str(home).partition(".")[0] in names, value
+@pytest.fixture
+def make(exported):
+    """make("model.ngrams=2") is a new model of the exported class."""
 
+    def model(words: str = "", **options: Any) -> Any:
+        chosen = configuration(*words.split())["model"]
+        config = exported.HeadscopeConfig(vocab_size=257, model=chosen, **options)
+        return exported.HeadscopeForCausalLM(config).eval()
 
-@pytest.fixture(params=CHOICES)
-def pair(request, exported, tmp_path):
-    """Our model, and the same model saved by transformers and loaded again."""
-    loaded = saved(tmp_path / "run", request.param)
-    model = loaded.config.model
-    config = exported.HeadscopeConfig(vocab_size=257, model=asdict(model))
-    other = exported.HeadscopeForCausalLM(config)
-    other.model.load_state_dict(loaded.model.state_dict())
-    other.save_pretrained(tmp_path / "theirs")
-    reloaded = exported.HeadscopeForCausalLM.from_pretrained(tmp_path / "theirs")
-    assert (reloaded.model.head.weight is reloaded.model.embedding.weight) == model.tied_head
-    assert json.loads((tmp_path / "theirs" / "config.json").read_text())["model"] == asdict(model)
-    return loaded.model, reloaded.eval()
+    return model
 
 
 def some_tokens(length: int = 8) -> torch.Tensor:
@@ -76,10 +60,19 @@ def some_tokens(length: int = 8) -> torch.Tensor:
     return tokens
 
 
+@pytest.mark.parametrize("words", CHOICES)
 @torch.no_grad()
-def test_it_computes_what_our_model_computes(pair):
-    check_logits(*pair)
-    check_generation(*pair)
+def test_it_computes_what_our_model_computes(words, exported, make, tmp_path):
+    """Also after transformers has saved it and loaded it again."""
+    loaded, other = saved(tmp_path / "run", words), make(words)
+    other.model.load_state_dict(loaded.model.state_dict())
+    other.save_pretrained(tmp_path / "theirs")
+    theirs = exported.HeadscopeForCausalLM.from_pretrained(tmp_path / "theirs").eval()
+    model = loaded.config.model
+    assert (theirs.model.head.weight is theirs.model.embedding.weight) == model.tied_head
+    assert json.loads((tmp_path / "theirs" / "config.json").read_text())["model"] == asdict(model)
+    check_logits(loaded.model, theirs)
+    check_generation(loaded.model, theirs)
 
 
 def check_logits(ours, theirs):
@@ -111,30 +104,23 @@ def check_generation(ours, theirs):
     options = {"max_new_tokens": 5, "do_sample": False, "attention_mask": torch.ones_like(tokens)}
     for use_cache in (True, False):
         assert torch.equal(theirs.generate(tokens, use_cache=use_cache, **options), expected)
-    padded = torch.cat([torch.zeros(2, 0, dtype=torch.long), tokens], dim=1)
+    padded = tokens.clone()
     padded[1] = torch.tensor([0, *tokens[1, :2]])
     mask = torch.tensor([[1, 1, 1], [0, 1, 1]])
-    batch = theirs.generate(padded, max_new_tokens=4, do_sample=False, attention_mask=mask)
-    alone = theirs.generate(
-        tokens[1:, :2], max_new_tokens=4, do_sample=False, attention_mask=torch.ones(1, 2)
-    )
+    options = {"max_new_tokens": 4, "do_sample": False}
+    batch = theirs.generate(padded, attention_mask=mask, **options)
+    alone = theirs.generate(tokens[1:, :2], attention_mask=torch.ones(1, 2), **options)
     assert torch.equal(batch[1:, 1:], alone)
-    torch.manual_seed(0)
-    sampled = theirs.generate(tokens, max_new_tokens=5, do_sample=True, top_k=5)
-    assert sampled.shape == (2, 8)
-    beams = theirs.generate(tokens, max_new_tokens=3, do_sample=False, num_beams=2)
-    assert torch.equal(
-        beams,
-        theirs.generate(tokens, max_new_tokens=3, do_sample=False, num_beams=2, use_cache=False),
-    )
+    beams = [
+        theirs.generate(tokens, num_beams=2, use_cache=use, **options) for use in (True, False)
+    ]
+    assert torch.equal(*beams)
 
 
 @torch.no_grad()
-def test_generation_computes_only_new_tokens(exported, tmp_path):
+def test_generation_computes_only_new_tokens(make):
     """transformers 5.24 calls the cache `cache`, earlier versions `past_key_values`."""
-    loaded = saved(tmp_path, "")
-    config = exported.HeadscopeConfig(vocab_size=257, model=asdict(loaded.config.model))
-    model = exported.HeadscopeForCausalLM(config).eval()
+    model = make()
     counts: list[int] = []
     model.model.embedding.register_forward_pre_hook(lambda _, args: counts.append(args[0].size(1)))
     tokens = some_tokens(6)
@@ -150,10 +136,8 @@ def test_generation_computes_only_new_tokens(exported, tmp_path):
 
 @pytest.mark.parametrize("words", ["model/attention=grouped_query", "model.ngrams=2"])
 @torch.no_grad()
-def test_every_cache_gives_the_same_text(words, exported, tmp_path):
-    loaded = saved(tmp_path, words)
-    config = exported.HeadscopeConfig(vocab_size=257, model=asdict(loaded.config.model))
-    model = exported.HeadscopeForCausalLM(config).eval()
+def test_every_cache_gives_the_same_text(words, exported, make):
+    model = make(words)
     tokens = some_tokens(4)
     options = {"max_new_tokens": 4, "do_sample": False, "attention_mask": torch.ones_like(tokens)}
     expected = model.generate(tokens, use_cache=False, **options)
@@ -175,13 +159,9 @@ def test_every_cache_gives_the_same_text(words, exported, tmp_path):
 
 
 @torch.no_grad()
-def test_the_options_of_the_configuration_count(exported, tmp_path):
-    loaded = saved(tmp_path, "")
-    config = exported.HeadscopeConfig(
-        vocab_size=257, model=asdict(loaded.config.model), output_attentions=True
-    )
-    model = exported.HeadscopeForCausalLM(config).eval()
-    assert len(model(some_tokens()).attentions) == len(loaded.model.blocks)
+def test_the_options_of_the_configuration_count(make):
+    model = make(output_attentions=True)
+    assert len(model(some_tokens()).attentions) == len(model.model.blocks)
     generated = model.generate(some_tokens(3), max_new_tokens=2, return_dict_in_generate=True)
     assert generated.sequences.shape == (2, 5)
     model.config.return_dict = False
@@ -189,23 +169,17 @@ def test_the_options_of_the_configuration_count(exported, tmp_path):
 
 
 @pytest.mark.parametrize("words", ["model.ngrams=2", "model.document_mask=true"])
-def test_a_loop_with_a_cache_is_refused_if_there_is_no_cache(words, exported, tmp_path):
+def test_a_loop_with_a_cache_is_refused_if_there_is_no_cache(words, make):
     """Without the error, a loop that feeds only new tokens would be wrong."""
-    loaded = saved(tmp_path, words)
-    config = exported.HeadscopeConfig(vocab_size=257, model=asdict(loaded.config.model))
-    model = exported.HeadscopeForCausalLM(config).eval()
+    model = make(words)
     with pytest.raises(ValueError, match="a cache cannot be used with n-gram embeddings"):
         model(some_tokens(), use_cache=True)
     assert model(some_tokens()).logits.shape == (2, 8, 257)
 
 
-def test_it_can_be_trained(exported, tmp_path):
-    loaded = saved(tmp_path, "model/position=learned model.tied_head=false")
-    config = exported.HeadscopeConfig(vocab_size=257, model=asdict(loaded.config.model))
-    model = exported.HeadscopeForCausalLM(config)
-    tokens = some_tokens()
-    loss = model(tokens, labels=tokens).loss
-    loss.backward()
+def test_it_can_be_trained(make):
+    model, tokens = make("model/position=learned model.tied_head=false"), some_tokens()
+    model(tokens, labels=tokens).loss.backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
     ignored = torch.full_like(tokens, -100)
     ignored[:, 4] = tokens[:, 4]
@@ -213,15 +187,12 @@ def test_it_can_be_trained(exported, tmp_path):
     torch.testing.assert_close(model(tokens, labels=ignored).loss, expected)
 
 
-def test_what_it_cannot_do_is_refused(exported, tmp_path):
-    loaded = saved(tmp_path, "model/position=rotary")
-    config = exported.HeadscopeConfig(vocab_size=257, model=asdict(loaded.config.model))
-    model = exported.HeadscopeForCausalLM(config)
-    tokens = some_tokens(4)
+def test_what_it_cannot_do_is_refused(make):
+    model, tokens = make("model/position=rotary"), some_tokens(4)
     with pytest.raises(ValueError, match="padding between tokens"):
         model(tokens, attention_mask=torch.tensor([[1, 0, 1, 1]] * 2))
     with pytest.raises(ValueError, match="9 tokens are more than block_size=8"):
         model.generate(tokens, max_new_tokens=6, do_sample=False, eos_token_id=None)
-    unknown = asdict(loaded.config.model) | {"position": {"_target_": "os.system", "base": 1}}
+    unknown = model.config.model | {"position": {"_target_": "os.system", "base": 1}}
     with pytest.raises(KeyError):
-        exported.HeadscopeForCausalLM(exported.HeadscopeConfig(vocab_size=5, model=unknown))
+        type(model)(type(model.config)(vocab_size=5, model=unknown))

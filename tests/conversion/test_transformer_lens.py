@@ -54,9 +54,8 @@ TEXT = "We the "
 
 def test_the_entry_point_names_the_adapter():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    module, _, name = project["entry-points"]["transformer_lens.architectures"][
-        OWN_CLASS
-    ].partition(":")
+    adapters = project["entry-points"]["transformer_lens.architectures"]
+    module, _, name = adapters[OWN_CLASS].partition(":")
     source = ROOT.joinpath("src", *module.split(".")).with_suffix(".py")
     assert f"class {name}(" in source.read_text(encoding="utf-8")
 
@@ -68,26 +67,17 @@ def results(tmp_path_factory) -> dict:
     if not python and not find_spec("transformer_lens"):
         pytest.skip(
             "needs TransformerLens 4.3 or newer: pip install transformer_lens, or set "
-            "HEADSCOPE_TRANSFORMER_LENS_PYTHON to the Python of an environment that has it and "
-            "headscope"
+            "HEADSCOPE_TRANSFORMER_LENS_PYTHON"
         )
     root = tmp_path_factory.mktemp("lens")
     folders = {}
     for number, words in enumerate([*THEIRS.values(), *OWN]):
         folders[words] = root / str(number)
         prepare(folders[words], words, own=words in OWN)
-    done = subprocess.run(
-        [python or sys.executable, "-P", CLIENT, *folders.values()],
-        env={
-            **os.environ,
-            "HF_HUB_OFFLINE": "1",
-            "HF_MODULES_CACHE": str(root / "modules"),
-            "PYTHONPATH": str(ROOT / "src"),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [python or sys.executable, "-P", CLIENT, *folders.values()]
+    paths = {"HF_MODULES_CACHE": str(root / "modules"), "PYTHONPATH": str(ROOT / "src")}
+    environment = os.environ | paths | {"HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout.splitlines()[-1])
     return {words: said[str(folder)] for words, folder in folders.items()}
@@ -104,7 +94,9 @@ def prepare(folder: Path, words: str, *, own: bool) -> None:
     tokens = torch.tensor([reading.tokens])
     with torch.no_grad():
         logits = loaded.model(tokens)
-        without_head_0 = without_head(loaded)(tokens)
+        layer = loaded.model.attentions[0]
+        layer.out_proj.weight[:, : layer.head_dim] = 0
+        without_head_0 = loaded.model(tokens)
     ours = {"own": own, "text": TEXT, "tokens": tokens, "logits": logits}
     ours |= {"weights": reading.weights, "scores": reading.scores, "without_head_0": without_head_0}
     torch.save({**ours, "biases": loaded.config.model.qkv_bias}, folder / "ours.pt")
@@ -114,20 +106,16 @@ def class_of(loaded: Checkpoint) -> HuggingFaceClass | None:
     return find_class(loaded.model, loaded.config.model)
 
 
-def without_head(loaded: Checkpoint) -> torch.nn.Module:
-    """The model of `loaded`, changed so that it ignores head 0 of layer 0."""
-    layer = loaded.model.attentions[0]
-    layer.out_proj.weight[:, : layer.head_dim] = 0
-    return loaded.model
-
-
 @pytest.mark.parametrize(("name", "words"), THEIRS.items(), ids=THEIRS)
-def test_it_opens_the_classes_of_transformers(results, name, words):
+def test_it_opens_the_classes_of_transformers(results, tmp_path, name, words):
+    theirs = class_of(saved(tmp_path, words))
+    assert theirs is not None
+    assert theirs.name == name
     check(results[words]["folder"])
 
 
 @pytest.mark.parametrize("words", OWN)
-def test_it_opens_our_own_class_and_checkpoints(results, words):
+def test_its_hooks_see_and_change_our_own_class_and_checkpoints(results, words):
     found = results[words]
     assert not found["warnings"]
     for way in ("folder", "checkpoint"):
@@ -135,26 +123,11 @@ def test_it_opens_our_own_class_and_checkpoints(results, words):
         assert found[way]["scores"] < 1e-4
     hooks = {"hook_q", "hook_k", "hook_v", "hook_z", "hook_attn_scores", "hook_pattern"}
     assert {f"blocks.0.attn.{name}" for name in hooks} <= {*found["folder"]["hooks"]}
+    assert all(difference < 1e-4 for difference in found["edited"].values())
+    assert found["values"] < 1e-5
 
 
 def check(found: dict) -> None:
     assert found["weights"] < 1e-5
     assert found["logits"] < 1e-4
     assert found["tokens"]
-
-
-@pytest.mark.parametrize("words", OWN)
-def test_a_changed_hook_changes_the_output(results, words):
-    assert all(difference < 1e-4 for difference in results[words]["edited"].values())
-
-
-@pytest.mark.parametrize("words", OWN)
-def test_the_weights_of_the_heads_give_their_values(results, words):
-    assert results[words]["values"] < 1e-5
-
-
-def test_each_model_is_of_its_class(tmp_path):
-    for name, words in THEIRS.items():
-        theirs = class_of(saved(tmp_path / name, words))
-        assert theirs is not None
-        assert theirs.name == name

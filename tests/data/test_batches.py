@@ -1,15 +1,16 @@
-"""The laws of batches: their order is a pure function of seed and place, and every token has its
-turn.
+"""The laws of batches: their order is a pure function of seed and place, every token has its turn,
+and places look random.
 
 The tokens are their own positions, so that a batch tells where it was cut.
 """
 
+import math
 import multiprocessing
 import os
 import pickle
 import signal
-from itertools import islice, pairwise
-from pathlib import Path
+from collections import Counter
+from itertools import islice, permutations
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headscope.data.batches import TrainingBatches, ValidationWindows, prefetched
+from headscope.data.batches import Shuffle, TrainingBatches, ValidationWindows, prefetched
 
 quick = settings(max_examples=60)
 sizes = st.integers(1, 5)
@@ -115,7 +116,8 @@ OPTIONS = {"block_size": 16, "batch_size": 4, "seed": 5, "start": 7, "world_size
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
-def test_a_batch_is_the_same_however_it_is_made(tmp_path, dtype):
+def test_a_batch_is_the_same_however_it_is_made(tmp_path, dtype, monkeypatch):
+    monkeypatch.setattr("headscope.data.batches.machine_memory", lambda: 1)  # no reading ahead
     tokens = file_of_tokens(tmp_path, dtype)
     plain = dealt(TrainingBatches(tokens, **OPTIONS), 300)
     assert dealt(TrainingBatches(tokens, device=torch.device("cpu"), **OPTIONS), 300) == plain
@@ -183,18 +185,60 @@ def test_one_token_cannot_be_validated():
         ValidationWindows(np.arange(1), block_size=4, batch_size=1)
 
 
-@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux")
-@pytest.mark.parametrize("large", [True, False])
-def test_a_file_is_read_without_reading_ahead_only_if_it_fills_half_of_the_memory(
-    tmp_path, monkeypatch, large
-):
-    tokens = file_of_tokens(tmp_path)
-    memory = 2 * tokens.nbytes - large
-    monkeypatch.setattr("headscope.data.batches.machine_memory", lambda: memory)
-    batches = TrainingBatches(tokens, **OPTIONS)
-    in_worker = pickle.loads(pickle.dumps(batches))  # maps the file again
-    assert dealt(batches, 20) == dealt(in_worker, 20)
-    maps = Path("/proc/self/smaps").read_text().split("VmFlags:")
-    file = str(tmp_path / "tokens")
-    flags = [after.split("\n")[0] for before, after in pairwise(maps) if file in before]
-    assert [" rr " in each for each in flags] == [large, large]
+LARGE = [10_007, 2**20, 10**9, 2**40, 2**40 + 5]
+LOOKED_AT = 10_000  # places of a large shuffle
+
+
+def shuffle(size: int, *key: int) -> Shuffle:
+    return Shuffle(size, np.random.default_rng(key))
+
+
+def strays(counts: np.ndarray) -> float:
+    """By how many standard deviations counts are less even than chance makes them (chi squared)."""
+    expected = counts.mean()
+    freedom = counts.size - 1
+    return (((counts - expected) ** 2 / expected).sum() - freedom) / math.sqrt(2 * freedom)
+
+
+@settings(max_examples=100)
+@given(st.integers(1, 3000), st.integers(0, 2**32), st.data())
+def test_every_number_has_one_place_also_alone(size: int, key: int, data: st.DataObject) -> None:
+    together = shuffle(size, key)(np.arange(size))
+    assert sorted(together.tolist()) == list(range(size))
+    place = data.draw(st.integers(0, size - 1))
+    assert shuffle(size, key)(np.array([[place]])).tolist() == [[together[place]]]
+
+
+def test_every_order_is_as_likely() -> None:
+    orders = Counter(tuple(shuffle(4, key)(np.arange(4)).tolist()) for key in range(5000))
+    assert strays(np.array([orders[order] for order in permutations(range(4))])) < 5
+
+
+@pytest.mark.parametrize("size", LARGE)
+def test_in_a_large_one_too_every_number_has_at_most_one_place(size: int) -> None:
+    found = shuffle(size, 1)(np.concatenate([np.arange(5000), np.arange(size - 5000, size)]))
+    assert found.dtype == np.int64
+    assert len(set(found.tolist())) == len(found)
+    assert 0 <= found.min() <= found.max() < size
+
+
+@pytest.mark.parametrize("size", LARGE)
+def test_a_place_says_nothing_of_its_neighbours_or_of_another_key(size: int) -> None:
+    def portions(*key: int) -> np.ndarray:
+        """How far into the range the first numbers are, each from 0 to 1."""
+        return (shuffle(size, *key)(np.arange(LOOKED_AT)) + 0.5) / size
+
+    def related(one: np.ndarray, other: np.ndarray) -> bool:
+        return abs(np.corrcoef(one, other)[0, 1]) > 5 / math.sqrt(LOOKED_AT)
+
+    def even(places: np.ndarray) -> bool:
+        return strays(np.histogram(places, bins=100, range=(0, 1))[0]) < 5
+
+    for key in range(5):
+        found = portions(key)
+        assert size == LARGE[0] or even(found)  # LOOKED_AT are nearly all places of the smallest
+        for apart in (1, 2, 12, 64):
+            assert even((found[apart:] - found[:-apart]) % 1)
+            assert not related(found[apart:], found[:-apart])
+    for one, other in (((0, 0), (0, 1)), ((0, 0), (1, 0)), ((7, 3), (7, 4))):
+        assert not related(portions(*one), portions(*other))

@@ -1,21 +1,29 @@
-"""The laws of encoding: whatever happens in between, a store has the tokens of the text."""
+"""The laws of encoding: whatever happens in between, a store has the tokens of the text, and bits
+per byte count the bytes of the text, also with a tokenizer that loses text."""
 
-from concurrent.futures import ThreadPoolExecutor
+import json
+import math
 from functools import partial
-from threading import Barrier
+from pathlib import Path
 
 import numpy as np
 import pytest
+from checkpoint_files import configuration, content, save
 from corpora import jsonl, texts, write
+from hf_tokenizers import CHINESE, imported
+from running import Script
 
+from headscope import checkpoint
 from headscope.data import bpe as bpe_module
 from headscope.data import encode
 from headscope.data import tokenizer as tokenizers
 from headscope.data.bpe import distinct, few_words, sample
 from headscope.data.hub import Hub
 from headscope.data.own_files import TextFiles
-from headscope.data.store import LOCK, prepare_store
+from headscope.data.store import LOCK, open_store, prepare_store
+from headscope.data.tokenizer import CharTokenizer, Tokenizer, stored
 from headscope.errors import UserError
+from headscope.evaluation import evaluate, validation_text
 
 TEXT = "".join(f"Sentence {number}: it's one of many.\n\n" for number in range(20_000))
 SPEECHES = [f"Speech {i % 9}: <|endoftext|> we'll été 中文🦜\n\n" * (1 + i) for i in range(12)]
@@ -59,31 +67,15 @@ def test_the_number_of_tokens_is_limited(tmp_path, streaming, validation):
     assert np.array_equal(store.validation, unlimited.validation[:1_000])
 
 
-def test_each_thread_encodes_with_its_own_copy_of_the_tokenizer():
-    tokenizer = bpe([TEXT])
-    own, both = encode.OwnTokenizer(tokenizer), Barrier(2)
-
-    def copy_of_this_thread(number: int):
-        both.wait(10)  # so that both threads take part
-        return own.tokenizer
-
-    with ThreadPoolExecutor(2) as pool:
-        copies = [*pool.map(copy_of_this_thread, range(2))]
-    cores = {each.encoding._core_bpe for each in (tokenizer, *copies)}
-    assert len(cores) == 3
-
-
 def test_equal_documents_in_both_splits_are_reported_or_removed(tmp_path):
     rows = jsonl([*LONG[:9], LONG[3], *LONG[9:18], LONG[18], LONG[12]])
     path = str(write(tmp_path, {"a.jsonl": rows}) / "a.jsonl")
     said: list[str] = []
-    prepare = partial(prepare_store, make_tokenizer=tokenizers.byte, root=tmp_path / "data")
-    prepare(TextFiles(path=path), say=said.append)
-    assert [line for line in said if line.startswith("1 document(s) are in both splits")]
-
-    said.clear()
-    store = prepare(TextFiles(path=path, deduplicate=True), say=said.append)
-    assert said == []
+    options = {"make_tokenizer": tokenizers.byte, "root": tmp_path / "data", "say": said.append}
+    prepare_store(TextFiles(path=path), **options)
+    assert [line.startswith("1 document(s) are in both splits") for line in said] == [True]
+    store = prepare_store(TextFiles(path=path, deduplicate=True), **options)
+    assert len(said) == 1
     starts = np.flatnonzero(store.train == store.tokenizer.end_of_text)
     assert [store.tokenizer.decode(part) for part in np.split(store.train, starts[1:])] == LONG[:18]
     assert store.tokenizer.decode(store.validation) == LONG[18]
@@ -93,11 +85,12 @@ def test_equal_documents_in_both_splits_are_reported_or_removed(tmp_path):
 def test_an_evaluation_reads_the_validation_split_of_the_store(tmp_path, kind):
     write(tmp_path / "set", {"train.jsonl": jsonl([*LONG[:30], *LONG[9:12], *LONG[30:]])})
     write(tmp_path, {"a.txt": TEXT})
+    rows = str(tmp_path / "set")
     corpus = {
         "one file": lambda: TextFiles(path=str(tmp_path / "a.txt")),
-        "rows": lambda: TextFiles(path=str(tmp_path / "set")),
-        "unique rows": lambda: TextFiles(path=str(tmp_path / "set"), deduplicate=True),
-        "limited": lambda: Hub(name=str(tmp_path / "set"), max_tokens=9_001),
+        "rows": lambda: TextFiles(path=rows),
+        "unique rows": lambda: TextFiles(path=rows, deduplicate=True),
+        "limited": lambda: Hub(name=rows, max_tokens=9_001),
     }[kind]()
     store = prepare_store(corpus, tokenizers.byte, root=tmp_path / "data")
     tokens, text_bytes = encode.encode_validation(corpus, store.tokenizer)
@@ -133,3 +126,83 @@ def test_the_sample_for_bpe_has_few_different_words(monkeypatch):
     assert kept[-1] > different[9_000]
     spaces = [b" \n" * 5 + b"\t" * number for number in range(1000)]
     assert len(few_words(spaces)) < 500
+
+
+DOCUMENTS = [f"{CHINESE}  Look   BACK, Élan!\n\n" * (1 + number % 7) for number in range(40)]
+VALIDATION = "".join(DOCUMENTS[9::10])
+ALPHABET = "".join(sorted(set("".join(DOCUMENTS))))
+TOKENIZERS: dict[str, Tokenizer] = {
+    "word_piece": imported("word_piece"),
+    "char that knows few": CharTokenizer("".join(sorted(set("Look BACK, lan!\n")))),
+    "char without special tokens": CharTokenizer(ALPHABET, special_tokens=False),
+}
+WORD_PIECE = TOKENIZERS["word_piece"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write(tmp_path / "rows", {"train.jsonl": jsonl(DOCUMENTS)})
+
+
+def saved(tokenizer: Tokenizer, path: Path) -> checkpoint.Checkpoint:
+    save(content(configuration(), tokenizer)[0], path)
+    return checkpoint.load(path)
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_a_store_and_an_evaluation_know_the_bytes_of_the_text(folder, tmp_path, kind):
+    tokenizer, corpus = TOKENIZERS[kind], TextFiles(path=str(folder))
+    store = prepare_store(corpus, partial(stored, state=tokenizer.state()), root=tmp_path / "data")
+    start = [] if tokenizer.end_of_text is None else [tokenizer.end_of_text]
+    documents = [[*start, *tokenizer.encode(text)] for text in DOCUMENTS[9::10]]
+    assert store.validation.tolist() == [token for document in documents for token in document]
+    token_bytes = int(tokenizer.byte_lengths()[store.validation].sum())
+    size = len(VALIDATION.encode())
+    assert (token_bytes == size) == (kind == "char without special tokens")
+    assert token_bytes * store.text_per_token_byte == pytest.approx(size)
+    assert open_store(store.folder).text_per_token_byte == store.text_per_token_byte
+    description = json.loads((store.folder / "store.json").read_text())
+    assert description["validation_bytes"] == size
+    assert description["train_bytes"] == len("".join(DOCUMENTS).encode()) - size
+
+    text = validation_text(corpus, tokenizer)
+    found = evaluate(saved(tokenizer, tmp_path / "a.safetensors").model, text, batch_size=4)
+    if start:  # the first token, which is not predicted, has no bytes
+        assert found["bytes"] == size
+    nats = found["loss_nats_per_token"] * found["tokens"]
+    assert found["bits_per_byte"] == pytest.approx(nats / math.log(2) / found["bytes"])
+
+
+def test_a_limited_split_has_its_share_of_the_bytes(folder, tmp_path):
+    limited = Hub(name=str(folder), max_tokens=901)
+    tokens, text_bytes = encode.encode_validation(limited, WORD_PIECE)
+    assert len(tokens) == 100
+    make_tokenizer = partial(stored, state=WORD_PIECE.state())
+    store = prepare_store(limited, make_tokenizer, root=tmp_path / "data")
+    description = json.loads((store.folder / "store.json").read_text())
+    assert description["validation_bytes"] == text_bytes
+    assert 0.5 < text_bytes / len(VALIDATION.encode()) / (100 / 440) < 2
+
+
+def test_without_a_token_for_it_an_unknown_character_is_an_error():
+    with pytest.raises(UserError, match=r"character '~'"):
+        TOKENIZERS["char without special tokens"].encode("a~")
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_an_imported_tokenizer(script: Script, folder: Path) -> None:
+    """Fine-tuning, evaluation and labels, all in the words of WordPiece."""
+    saved(WORD_PIECE, Path("start.safetensors"))
+    words = ["init_from=start.safetensors", "data=text", f"data.path={folder}", "~logger"]
+    words += ["model.block_size=8", "model.embed_dim=8", "model.layers=2", "trainer.max_steps=3"]
+    words += ["trainer.batch_size=2", "callbacks=plain", "callbacks.samples.max_new_tokens=4"]
+    said = script("train", *words, "trainer.accelerator=cpu")
+    assert said.code == 0, said.err
+    [run] = Path("outputs").glob("gpt_*")
+    summary = json.loads((run / "summary.json").read_text())
+    loaded = checkpoint.load(checkpoint.find(str(run)))
+    assert loaded.tokenizer.state() == WORD_PIECE.state()
+    found = json.loads(script("evaluate", f"checkpoint={run}", "device=cpu").out)
+    assert found["bytes"] == len(VALIDATION.encode())
+    assert summary["val_bits_per_byte"] == pytest.approx(found["bits_per_byte"], rel=1e-3)
+    assert loaded.attention("look 天天").labels == ["look", "天", "天"]

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from checkpoint_files import opened
 from hypothesis import given
 from hypothesis import strategies as st
 from running import SMALL, Script
@@ -22,8 +21,6 @@ from headscope.data.tokenizer import byte
 
 TOKENS = np.arange(2000, dtype=np.uint16)
 OPTIONS = {"block_size": 8, "batch_size": 4, "seed": 3}
-
-unpinned = pytest.mark.filterwarnings("ignore:'pin_memory' argument")  # where there is no GPU
 
 
 def steps(device: str) -> Iterator[list[Batch]]:
@@ -53,7 +50,7 @@ def test_batches_are_made_where_they_are_used(device: str, monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-@unpinned
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument")  # where there is no GPU
 def test_a_corpus_too_large_for_a_gpu_is_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     ahead: list[DataLoader] = []
     monkeypatch.setattr(module, "MAX_BYTES_ON_GPU", TOKENS.nbytes - 1)
@@ -75,26 +72,6 @@ def test_beside_a_gpu_a_spawned_process_reads_ahead_into_pinned_memory(
     words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=6", "trainer.compile=false"]
     said = script("train", *words, "trainer.accelerator=gpu", "hydra.run.dir=outputs/run")
     assert said.code == 0, said.err
-
-
-@pytest.mark.slow
-@unpinned
-def test_a_run_whose_batches_are_made_ahead_is_the_same_run_and_as_quiet(
-    script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=6", "trainer.val_every_steps=2"]
-    assert script("train", *words, "hydra.run.dir=outputs/plain").code == 0
-    plain = module.steps_of
-    monkeypatch.setattr(
-        module, "steps_of", lambda batches, *rest: plain(prefetched(batches), *rest)
-    )
-    said = script("train", *words, "hydra.run.dir=outputs/ahead")
-    assert (said.code, said.err) == (0, "")
-    one, other = (
-        opened(f"outputs/{run}/checkpoints/last.safetensors")["tensors"]
-        for run in ("plain", "ahead")
-    )
-    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 @given(st.integers(1, 10**6), st.integers(500, 10**7))

@@ -86,7 +86,4 @@ def test_the_fingerprint_depends_on_every_key_and_on_nothing_else():
 def test_a_value_out_of_range_is_told(settings, message):
     with pytest.raises(UserError, match=message):
         Repeats(**(SETTINGS | settings))
-
-
-def test_the_smallest_text_holds_one_string():
-    assert [len(text) for text in drawn(characters=720)] == [720, 72]
+    assert [len(text) for text in drawn(characters=720)] == [720, 72]  # one string

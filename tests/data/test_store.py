@@ -51,6 +51,7 @@ def test_a_store_that_is_there_is_not_made_again(corpus, root, monkeypatch):
 
 
 def test_each_text_and_tokenizer_has_a_store_of_its_own(corpus, root):
+    write(root / f"{PREPARING}another", {"train.bin": "half of it"})  # left by a killed process
     bpe = [partial(tokenizers.bpe, vocab_size=size) for size in (280, 281)]
     made = [prepare_store(corpus, make, root=root) for make in (*bpe, tokenizers.byte)]
     corpus.files[0].write_text("another text", encoding="utf-8")
@@ -81,12 +82,6 @@ def test_a_store_that_was_not_finished_is_not_there(corpus, root, error, number)
     with pytest.raises(error):
         prepare_store(corpus, tokenizers.byte, root=root, track=crash)
     assert names(root) == {LOCK}
-
-
-def test_what_a_killed_process_left_is_removed(corpus, root):
-    write(root / f"{PREPARING}another", {"train.bin": "half of it"})
-    store = prepare_store(corpus, tokenizers.byte, root=root)
-    assert names(root) == {store.name, LOCK}
 
 
 def test_of_two_that_prepare_the_same_the_second_waits_for_the_first(corpus, root):
@@ -138,50 +133,43 @@ def refused(corpus, folder, match=None):
     assert len(str(error.value)) < 600
 
 
-def damages(file, outside):
-    """Files that replace `file` one after the other: a missing one, too, and none is regular."""
-    content = file.read_bytes()
-    outside.write_bytes(content)
-    file.unlink()
-    yield
-    os.mkfifo(file)
-    yield
-    file.unlink()
-    file.symlink_to(outside)
-    yield
-    file.unlink()
-    for changed in (b"", content[:-2], content + b"  {", b"{", b"\xff", b"[]", b"{}", b"null"):
-        file.write_bytes(changed)
-        yield
-    file.write_bytes(content)
-
-
 @pytest.mark.parametrize("name", ["train.bin", "validation.bin", "store.json", "tokenizer.json"])
 def test_a_damaged_store_is_refused_in_one_line(corpus, folder, name):
-    for _ in damages(folder / name, folder.parent / "outside"):
+    file, outside = folder / name, folder.parent / "outside"
+    content = file.read_bytes()
+    for changed in (b"", content[:-2], content + b"  {", b"\xff", b"[]", b"{}"):
+        file.write_bytes(changed)
         refused(corpus, folder)
-    open_store(folder)
+    outside.write_bytes(content)
+    file.unlink()
+    refused(corpus, folder)
+    file.symlink_to(outside)  # it could name any file
+    refused(corpus, folder)
 
 
 CHANGES = {
     "format": [1, "3", True],
-    "dtype": ["word", "uint32", "int16", None],
+    "dtype": ["word", "uint32"],
     "vocab_size": [258, 257.0],
     "fingerprint": ["0" * 64],
     "tokenizer_sha256": ["0" * 64],
-    "train_tokens": [3, "7", -1, None, 10**30],
+    "train_tokens": [3, "7", None],
     "train_crc32": [0, "0", None],
-    "validation_bytes": ["1", -1, 2**60, None],
+    "validation_bytes": ["1", -1, 2**60],
 }
 
 
-@pytest.mark.parametrize("key", CHANGES)
-def test_a_store_that_is_not_as_described_is_an_error(corpus, folder, key):
+def test_a_store_that_is_not_as_described_is_an_error(corpus, folder):
     description = json.loads((folder / "store.json").read_text())
-    assert key in description
-    for value in CHANGES[key]:
-        (folder / "store.json").write_text(json.dumps({**description, key: value}))
-        refused(corpus, folder)
+    for key, values in CHANGES.items():
+        assert key in description
+        for value in values:
+            (folder / "store.json").write_text(json.dumps({**description, key: value}))
+            refused(corpus, folder)
+    (folder / "store.json").write_text(json.dumps(description))
+    other = tokenizers.bpe(["a"], vocab_size=257)  # of the same size
+    (folder / "tokenizer.json").write_text(json.dumps(other.state()))
+    refused(corpus, folder)
 
 
 @pytest.mark.parametrize(("split", "place"), [("train", 0.5), ("validation", 0.999)])

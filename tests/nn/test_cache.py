@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from choices import every_pair, parts
+from choices import ATTENTIONS, every_pair, parts
 from small_gpt import gpt, some_tokens, variant
 
 from headscope.generation import generate_tokens
@@ -12,12 +12,15 @@ from headscope.nn import GPT, cache_bytes_per_token, make_cache
 @every_pair
 @torch.no_grad()
 def test_read_in_parts_a_text_has_the_logits_that_it_has_at_once(pair):
-    model, tokens = gpt(**variant(pair)).eval(), some_tokens(batch=3)
-    whole = model(tokens)
-    for lengths in ([10], [1] * 10, [4, 1, 1, 3, 1], [1, 9]):
-        cache = make_cache(model, 3)
-        read = [model.unembed(model.hidden(part, cache)) for part in tokens.split(lengths, dim=1)]
-        torch.testing.assert_close(torch.cat(read, dim=1), whole, rtol=1e-4, atol=1e-5)
+    for end_of_text in (None, 10):
+        model = gpt(**variant(pair), end_of_text=end_of_text).eval()
+        tokens = some_tokens(batch=3)
+        tokens[0, 4] = tokens[1, 5] = tokens[:, 8] = 10
+        whole = model(tokens)
+        for lengths in ([10], [1] * 10, [4, 1, 1, 3, 1], [1, 9], [5, 5]):
+            cache, parts = make_cache(model, 3), tokens.split(lengths, dim=1)
+            read = [model.unembed(model.hidden(part, cache)) for part in parts]
+            torch.testing.assert_close(torch.cat(read, dim=1), whole, rtol=1e-4, atol=1e-5)
 
 
 @every_pair
@@ -36,9 +39,10 @@ def test_cached_and_uncached_write_the_same_past_the_end_of_the_context(pair):
             assert [token for (token,) in made] == [tokens[number] for tokens in cached]
 
 
+@pytest.mark.parametrize("attention", ATTENTIONS)
 @torch.no_grad()
-def test_its_room_is_taken_once_and_is_what_the_model_says():
-    model = gpt(**variant(("grouped_query", "rotary"))).eval()
+def test_its_room_is_taken_once_and_is_what_the_model_says(attention):
+    model = gpt(**variant((attention, "rotary"))).eval()
     cache, tokens = make_cache(model, 3), some_tokens(batch=3)
     where = cache.layers[0][0].data_ptr()
     for _ in range(2):  # what the cache had before is forgotten
@@ -48,9 +52,12 @@ def test_its_room_is_taken_once_and_is_what_the_model_says():
         assert cache.length == 10
         tokens = tokens.flip(1)
     assert cache.layers[0][0].data_ptr() == where
-    assert sum(part.nbytes for layer in cache.layers for part in layer) == 3 * (
-        10 + 1
-    ) * cache_bytes_per_token(model)
+    keys = {"single_head": 1, "multi_query": 1, "grouped_query": 2}.get(attention, 4)
+    bytes_per_token = 2 * 2 * keys * model.attentions[0].head_dim * 4
+    room = [part.nbytes for layer in cache.layers for part in layer]
+    assert sum(room) == 3 * (10 + 1) * bytes_per_token
+    assert cache_bytes_per_token(model) == bytes_per_token
+    assert cache_bytes_per_token(model.bfloat16()) == bytes_per_token / 2
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ from small_gpt import gpt, loss_of, variant
 from torch import Tensor
 
 from headscope.analysis.ablation import ablate_heads
-from headscope.nn import GPT, Learned, make_cache, mask_from_documents
+from headscope.nn import GPT, Learned, mask_from_documents
 from headscope.nn.capture import attention_weights, captured_attention
 from headscope.nn.loss import next_token_loss
 
@@ -22,13 +22,6 @@ close = {"rtol": 1e-4, "atol": 1e-5}
 
 def masked(pair: tuple[str, str] = ("multi_head", "rotary"), **options) -> GPT:
     return gpt(**variant(pair) | options, end_of_text=END)
-
-
-def unmasked(model: GPT) -> GPT:
-    """The same model, which does not know where documents begin."""
-    other = copy.deepcopy(model)
-    other.end_of_text = None
-    return other
 
 
 def text(*beginnings: int, length: int = 10, batch: int = 2) -> Tensor:
@@ -72,56 +65,20 @@ def test_positions_do_not_restart():
     assert (model(tokens[:, 4:]) - alone).abs().max() > 0.1
 
 
-@every_pair
-def test_with_one_document_nothing_changes(pair):
-    model = masked(pair)
-    for tokens in (text(), text(0)):
-        torch.testing.assert_close(model(tokens), unmasked(model)(tokens), **close)
-
-
-@every_pair
-def test_with_two_documents_the_second_one_changes(pair):
-    model, tokens = masked(pair), text(4)
-    change = (model(tokens) - unmasked(model)(tokens)).abs().amax(dim=(0, 2))
-    assert change[:4].max() < 1e-5
-    assert change[4:].min() > 1e-3
-
-
 def test_sequences_of_a_batch_have_their_own_documents():
     model, tokens = masked(), torch.cat([text(4, batch=1), text(2, 7, batch=1)])
     torch.testing.assert_close(model(tokens), torch.cat([model(tokens[:1]), model(tokens[1:])]))
 
 
 @every_pair
-def test_fused_equals_explicit_and_rows_sum_to_one_within_a_document(pair):
-    model, tokens = masked(pair).double(), text(0, 4, 5, length=11)
-
-    def results() -> list[Tensor]:
-        loss = loss_of(model, tokens)
-        return [loss, *torch.autograd.grad(loss, list(model.parameters()))]
-
-    fused = results()
+def test_a_token_looks_at_its_own_document_alone_on_both_paths(pair):
+    model, tokens = masked(pair), text(0, 4, 5)
+    fused, weights = model(tokens), attention_weights(model, tokens)
     with captured_attention(model) as captured:
-        explicit = results()
-    torch.testing.assert_close(fused, explicit, rtol=1e-6, atol=1e-9)
-    inputs = tokens[:, :-1]
-    visible = mask_from_documents((inputs == END).cumsum(dim=1)).tril()
-    torch.testing.assert_close(torch.stack(captured), attention_weights(model, inputs))
-    for weights in captured:
-        assert torch.equal(weights > 0, visible.expand_as(weights))
-        torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
-
-
-@every_pair
-@torch.no_grad()
-def test_read_in_parts_a_text_has_the_logits_that_it_has_at_once(pair):
-    model, tokens = masked(pair), text(4, 8)
-    tokens[1, 4], tokens[1, 5] = 0, END
-    whole = model(tokens)
-    for lengths in ([1] * 10, [4, 1, 1, 3, 1], [5, 5]):
-        cache = make_cache(model, 2)
-        read = [model.unembed(model.hidden(part, cache)) for part in tokens.split(lengths, dim=1)]
-        torch.testing.assert_close(torch.cat(read, dim=1), whole, **close)
+        torch.testing.assert_close(model(tokens), fused, **close)
+    torch.testing.assert_close(torch.stack(captured), weights)
+    visible = mask_from_documents((tokens == END).cumsum(dim=1)).tril()
+    assert torch.equal(weights > 0, visible.expand_as(weights))
 
 
 @torch.no_grad()

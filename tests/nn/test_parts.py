@@ -5,8 +5,6 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
-from hypothesis import strategies as st
 from small_gpt import fresh, gpt
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP
@@ -27,48 +25,21 @@ from headscope.nn.ngrams import MULTIPLIER, PRIME, NGramEmbedding
 TOKENS = torch.randint(0, 11, (2, 6), generator=torch.Generator().manual_seed(0))
 
 
-@given(st.integers(2, 9), st.floats(-5, 5), st.floats(0.1, 50))
-def test_a_norm_leaves_the_direction_alone(width, shift, scale):
-    x = torch.randn(3, width, generator=torch.Generator().manual_seed(width))
-    moved = scale * x + shift
-    rms, layer = rms_norm(embed_dim=width, gain=False), layer_norm(embed_dim=width)
-    torch.testing.assert_close(rms(scale * x), rms(x), rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(rms(moved).square().mean(-1), torch.ones(3), rtol=1e-3, atol=1e-3)
-    if width > 2:
-        torch.testing.assert_close(layer(moved), layer(x), rtol=1e-2, atol=1e-2)
-
-
-def test_norms_have_the_parameters_they_say():
-    count = {
-        name: sum(p.numel() for p in norm.parameters())
-        for name, norm in {
-            "layer": layer_norm(embed_dim=8),
-            "layer, bias": layer_norm(embed_dim=8, bias=True),
-            "rms": rms_norm(embed_dim=8, bias=True),
-            "rms, no gain": rms_norm(embed_dim=8, gain=False),
-        }.items()
-    }
-    assert count == {"layer": 8, "layer, bias": 16, "rms": 8, "rms, no gain": 0}
-
-
 def test_activations_by_hand():
-    x = torch.tensor([-2.0, -0.0, 0.5, 3.0])
+    x = torch.tensor([-2.0, -0.0, 0.5, 3.0], requires_grad=True)
     assert relu_squared(x).tolist() == [0, 0, 0.25, 9]
+    assert torch.autograd.grad(relu_squared(x).sum(), x)[0].tolist() == [0, 0, 1, 6]
     torch.testing.assert_close(gelu(x), F.gelu(x))
     inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
     torch.testing.assert_close(gelu_tanh(x), x / 2 * (1 + inner.tanh()))
     assert (gelu_tanh(x) - gelu(x)).abs().max() > 1e-4
 
 
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("ff_dim", [None, 5])
+@pytest.mark.parametrize(("bias", "ff_dim"), [(False, None), (True, 5)])
 def test_swiglu_is_the_feed_forward_network_of_llama(bias, ff_dim):
     ours = SwiGLU(embed_dim=7, ff_dim=ff_dim, bias=bias)
-    width = ff_dim or 24  # 8 * ceil(7 / 3)
-    config = LlamaConfig(
-        hidden_size=7, num_attention_heads=7, intermediate_size=width, mlp_bias=bias
-    )
-    theirs = LlamaMLP(config)
+    sizes = {"hidden_size": 7, "num_attention_heads": 7, "mlp_bias": bias}
+    theirs = LlamaMLP(LlamaConfig(**sizes, intermediate_size=ff_dim or 24))  # 8 * ceil(7 / 3)
     theirs.load_state_dict(ours.state_dict())
     x = torch.randn(2, 3, 7)
     torch.testing.assert_close(ours(x), theirs(x))
@@ -90,16 +61,6 @@ def test_eps_is_added_to_the_mean_square(norm):
     for wrong in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(UserError, match="eps="):
             norm(embed_dim=2, eps=wrong)
-
-
-def test_the_square_of_relu_has_the_gradient_of_its_steps():
-    x = torch.randn(5, 7, generator=torch.Generator().manual_seed(0), requires_grad=True)
-    weights = torch.randn(5, 7, generator=torch.Generator().manual_seed(1))
-    ours, plain = (
-        torch.autograd.grad((squared(x) * weights).sum(), x)[0]
-        for squared in (relu_squared, lambda x: F.relu(x).square())
-    )
-    torch.testing.assert_close(ours, plain)
 
 
 @pytest.mark.parametrize("ngrams", [1, 2, 4, 9])
@@ -128,13 +89,11 @@ def test_each_ngram_adds_the_embedding_of_its_hash():
 
 
 def test_ngrams_of_tokens_spread_over_all_buckets():
-    count = 1024
-    layer = NGramEmbedding(ngrams=2, buckets=count, embed_dim=1)
+    layer = NGramEmbedding(ngrams=2, buckets=1024, embed_dim=1)
     pairs = torch.cartesian_prod(torch.arange(64), torch.arange(64))
-    with torch.no_grad():
-        layer.tables[0].weight[:] = torch.arange(count)[:, None].float()
-    used = layer(torch.zeros(len(pairs), 2, 1), pairs)[:, 1, 0].long().bincount(minlength=count)
-    assert used.max() <= 4 * pairs.size(0) / count
+    layer.tables[0].weight.data = torch.arange(1024.0)[:, None]
+    used = layer(torch.zeros(len(pairs), 2, 1), pairs)[:, 1, 0].long().bincount(minlength=1024)
+    assert used.max() <= 4 * len(pairs) / 1024
 
 
 def test_a_new_model_ignores_ngrams():
@@ -147,38 +106,12 @@ def test_a_new_model_ignores_ngrams():
             fresh(**wrong)
 
 
-@pytest.mark.parametrize(
-    ("norm", "activation"), [(layer_norm, gelu), (rms_norm, gelu_tanh), (rms_norm, relu_squared)]
-)
-def test_every_part_is_the_one_that_was_chosen(norm, activation):
-    model = gpt(norm=norm, activation=activation)
-    kind = type(norm(embed_dim=4))
-    norms = [model.norm]
-    for block in model.blocks:
-        norms += [block.attention_norm, block.feed_forward_norm]
-    assert all(type(part) is kind for part in norms)
-    x = torch.randn(2, model.embedding.embedding_dim)
-    for block in model.blocks:
-        network = block.feed_forward
-        torch.testing.assert_close(network(x), network.down_proj(activation(network.up_proj(x))))
-
-
-def test_a_cap_bounds_logits_and_keeps_their_order():
-    model, capped = gpt(), gpt(logit_cap=2.0)
-    capped.load_state_dict(model.state_dict())
-    with torch.no_grad():
-        for both in (model, capped):
-            both.embedding.weight.mul_(40)
-    plain, bent = model(TOKENS), capped(TOKENS)
-    assert plain.abs().max() > 4
-    assert bent.abs().max() <= 2
-    torch.testing.assert_close(bent, 2 * torch.tanh(plain / 2))
-
-
-def test_a_cap_is_computed_in_float32():
-    model, x = gpt(logit_cap=2.0).bfloat16(), torch.randn(2, 3, 16).bfloat16()
+def test_a_cap_bounds_logits_in_float32():
+    model, x = gpt(logit_cap=0.5).bfloat16(), torch.randn(2, 3, 16).bfloat16()
     capped, model.logit_cap = model.unembed(x), None
-    assert torch.equal(capped, 2 * torch.tanh(model.unembed(x).float() / 2))
+    plain = model.unembed(x).float()
+    assert plain.abs().max() > 1
+    assert torch.equal(capped, 0.5 * torch.tanh(plain / 0.5))
     for cap in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(ValueError, match="logit_cap"):
             gpt(logit_cap=cap)

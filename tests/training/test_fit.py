@@ -10,10 +10,9 @@ from functools import partial
 from typing import Any
 
 import pytest
-from checkpoint_files import configuration, content, save
+from checkpoint_files import assert_same_weights, configuration, content, save
 from composing import training_config
 from running import SMALL
-from torch import Tensor
 
 from headscope import checkpoint
 from headscope.config.training import TrainConfig
@@ -77,6 +76,7 @@ def test_a_run_is_refused_only_if_it_certainly_does_not_fit():
 )
 def test_the_advised_settings_fit(words, share, fixed):
     config = config_of(*words)
+    assert "smaller model" in Capacity(10, ESTIMATED).advice(config)
     available = ESTIMATED(config).peak * share
     capacity = Capacity(available, ESTIMATED, fixed_batch=fixed)
     advice = capacity.advice(config)
@@ -84,10 +84,6 @@ def test_the_advised_settings_fit(words, share, fixed):
     for setting in advice.removeprefix("set ").split(" or "):
         assert not (fixed and "batch_size=" in setting.replace("val_batch_size", ""))
         assert capacity.fits(ESTIMATED(config_of(*words, *shlex.split(setting))))
-
-
-def test_no_setting_is_advised_if_none_fits():
-    assert "smaller model" in Capacity(10, ESTIMATED).advice(config_of("trainer.batch_size=4"))
 
 
 def test_memory_is_scarce_before_it_ends():
@@ -109,18 +105,13 @@ def batches_of(run: str) -> tuple[int, int]:
     return trainer.batch_size, trainer.accumulate
 
 
-def weights_of(run: str) -> dict[str, Tensor]:
-    return dict(checkpoint.read(checkpoint.find(run)).weights())
-
-
 def test_a_run_that_cannot_fit_is_refused_before_it_starts(script, speeches):
     said = script("train", *QUICK, f"data.path={speeches}", "trainer.batch_size=1048576", RUN)
     assert said.code == 1
-    assert re.fullmatch(
-        r"Error: training needs about [\d,.]+ GiB of memory, but only [\d.]+ GiB are available: "
-        r"set trainer.batch_size=\d+ trainer.accumulate=\d+.*\n",
-        said.err,
+    advice = (
+        r"Error: training needs .* GiB are available: set trainer.batch_size=\d+ trainer.acc.*\n"
     )
+    assert re.fullmatch(advice, said.err)
     assert "step 1 of" not in said.out
 
 
@@ -128,19 +119,16 @@ def test_auto_splits_the_batch_and_the_run_keeps_the_parts(script, speeches, mon
     words = [*QUICK, f"data.path={speeches}", "trainer.batch_size=8", "trainer.val_batch_size=1"]
     assert script("train", *words, "trainer.accumulate=auto", RUN).code == 0
     assert batches_of("run") == (8, 1)
-    config = training_config(
-        *QUICK, "trainer.val_batch_size=1", "trainer.batch_size=2", "trainer.accumulate=4"
-    )
+    parts = ["trainer.batch_size=2", "trainer.accumulate=4"]
+    config = training_config(*QUICK, "trainer.val_batch_size=1", *parts)
     limit = 1.01 * (1 + ERROR) * estimate(config, vocab_size=320, precision="32-true").peak
     with monkeypatch.context() as patched:
         patched.setattr("headscope.training.build.available_memory", lambda: limit)
         split = script("train", *words, "trainer.accumulate=auto", "hydra.run.dir=split")
     assert split.code == 0, split.err
     assert batches_of("split") == (2, 4)
-    named = ["trainer.batch_size=2", "trainer.accumulate=4", "hydra.run.dir=named"]
-    assert script("train", *words, *named).code == 0
-    split_weights, named_weights = map(weights_of, ("split", "named"))
-    assert all(split_weights[name].equal(weight) for name, weight in named_weights.items())
+    assert script("train", *words, *parts, "hydra.run.dir=named").code == 0
+    assert_same_weights("split", "named")
     assert available_memory() > 10 * limit  # so auto would now choose one part
     assert script("train", "resume=split", "trainer.max_steps=3").code == 0
     assert batches_of("split") == (2, 4)
@@ -202,9 +190,8 @@ def test_devices_share_the_work_and_with_fsdp_the_model(plan):
     assert one["flops"] == ddp["flops"] == fsdp["flops"]
     assert one["hours"] == pytest.approx(8 * ddp["hours"], rel=1e-3)
     assert ddp["memory_gib"]["optimizer"] == one["memory_gib"]["optimizer"]
-    assert 8 * fsdp["memory_gib"]["optimizer"] == pytest.approx(
-        one["memory_gib"]["optimizer"], abs=0.01
-    )
+    shared = 8 * fsdp["memory_gib"]["optimizer"]
+    assert shared == pytest.approx(one["memory_gib"]["optimizer"], abs=0.01)
     assert fsdp["peak_gib"] < ddp["peak_gib"]
     assert fsdp["sent_gb_per_step"] == pytest.approx(1.5 * ddp["sent_gb_per_step"], abs=0.002)
     assert fsdp["checkpoint_gb"] == ddp["checkpoint_gb"] == one["checkpoint_gb"]
@@ -219,15 +206,10 @@ def test_auto_splits_for_the_planned_device(plan):
     assert large["fits"] is small["fits"] is True
 
 
-def test_a_model_larger_than_this_machine_can_be_planned(plan):
-    huge = ["model.embed_dim=16384", "model.layers=120", "model.heads=128", "estimate.gpu_gib=96"]
-    assert plan(*huge)["fits"] is False
-
-
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("estimate.devices=0", "estimate.devices=0 must be above 0"),
+        ("estimate.devices=0", "estimate.devices=0 must be at least 1"),
         ("estimate.devices=5", "trainer.batch_size=12 must be a multiple of the number of devices"),
         ("estimate.strategy=zero", "must be one of ddp, fsdp"),
         ("tokenizer=char", "give its size"),

@@ -138,14 +138,6 @@ def test_the_chunk_size_depends_on_gpu_memory(monkeypatch, gib, mib):
     assert logit_bytes(torch.device("cpu")) == LOGIT_BYTES == 64 * 2**20
 
 
-@pytest.mark.gpu
-def test_the_chunk_size_depends_on_the_memory_of_this_gpu():
-    total = torch.cuda.get_device_properties(0).total_memory
-    model = gpt().cuda()
-    rows = Objective(model, chunk_tokens="auto").chunk_rows(torch.zeros(2**14, 2**14).cuda())
-    assert rows == max(LOGIT_BYTES, total // 64) // (4 * model.head.out_features)
-
-
 @pytest.mark.parametrize("chunk_tokens", [None, 5])
 def test_loss_sum_is_the_mean_loss_times_the_tokens(chunk_tokens):
     objective = Objective(gpt(), chunk_tokens=chunk_tokens)
@@ -225,25 +217,15 @@ def test_a_missing_c_compiler_is_a_failed_compilation():
     assert "no-such-compiler" in ended.stdout
 
 
-OUT_OF_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-
-
-def test_out_of_memory_during_compilation_is_raised(monkeypatch):
+def test_out_of_memory_and_errors_of_the_loss_during_compilation_are_raised(monkeypatch):
     torch._dynamo.reset()
     objective = Objective(gpt().train(), chunk_tokens=None)
-    monkeypatch.setattr("torch.compile", failing_backend(OUT_OF_MEMORY))
-    with pytest.raises(RuntimeError, match="out of memory") as raised:
-        compile_in_place(objective, BATCH, nullcontext())
+    out_of_memory = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    with monkeypatch.context() as broken:
+        broken.setattr("torch.compile", failing_backend(out_of_memory))
+        with pytest.raises(RuntimeError, match="out of memory") as raised:
+            compile_in_place(objective, BATCH, nullcontext())
     assert ran_out_of_memory(raised.value)
-
-
-@pytest.mark.parametrize("error", [OUT_OF_MEMORY, RuntimeError("a bug in the loss")])
-def test_other_errors_during_compilation_are_raised(monkeypatch, error):
-    def fail(*args):
-        raise error
-
-    objective = Objective(gpt().train(), chunk_tokens=None)
-    monkeypatch.setattr(objective, "loss", fail)
-    with pytest.raises(type(error)) as raised:
+    monkeypatch.setattr(objective, "loss", lambda *args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
         compile_in_place(objective, BATCH, nullcontext())
-    assert raised.value is error

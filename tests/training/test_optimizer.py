@@ -1,13 +1,14 @@
 """Tests of the optimizers: parameter groups, weight decay, Muon, and combined optimizers."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
 from small_gpt import make_gpt
 from torch import nn
 
-from headscope.nn import GPT, AdditiveAttention, Learned
+from headscope.nn import GPT, AdditiveAttention, Learned, MultiHeadAttention
 from headscope.nn.loss import next_token_loss
 from headscope.training.muon import Muon, orthogonal
 from headscope.training.optimizer import adamw, by_decay, muon
@@ -27,10 +28,8 @@ def test_every_parameter_is_in_exactly_one_group_and_vectors_have_no_weight_deca
     listed = [id(parameter) for group in groups for parameter in group["params"]]
     assert sorted(listed) == sorted(map(id, gpt.parameters()))
     gpt.position.table.weight.requires_grad_(False)  # a frozen parameter is in no group
-    assert (
-        sum(len(group["params"]) for group in adamw(gpt, **SETTINGS).param_groups)
-        == len(listed) - 1
-    )
+    trained = [len(group["params"]) for group in adamw(gpt, **SETTINGS).param_groups]
+    assert sum(trained) == len(listed) - 1
     for group in groups:
         assert group["lr"] == 0.01
         assert group["betas"] == (0.8, 0.95)
@@ -38,36 +37,28 @@ def test_every_parameter_is_in_exactly_one_group_and_vectors_have_no_weight_deca
             assert group["weight_decay"] == (0.1 if parameter.dim() >= 2 else 0.0)
 
 
-def test_with_zero_gradients_matrices_shrink_by_lr_times_weight_decay_and_vectors_stay():
-    gpt = model()
-    before = {name: parameter.clone() for name, parameter in gpt.named_parameters()}
-    for parameter in gpt.parameters():
-        parameter.grad = torch.zeros_like(parameter)
-    adamw(gpt, **SETTINGS).step()
-    for name, parameter in gpt.named_parameters():
-        kept = 1 - 0.01 * 0.1 if parameter.dim() >= 2 else 1.0
-        torch.testing.assert_close(parameter.detach(), kept * before[name].detach())
-
-
 MUON = SETTINGS | {"matrix_lr": 0.02, "momentum": 0.9}
 
 
-def trained(gpt: GPT, optimizer: torch.optim.Optimizer, steps: int) -> None:
+def trained(gpt: GPT, optimizers: Any, steps: int) -> None:
+    """Trains with an optimizer, or with several at once."""
     tokens = torch.randint(0, 7, (3, 5), generator=torch.Generator().manual_seed(1))
     for _ in range(steps):
-        optimizer.zero_grad()
+        gpt.zero_grad()
         next_token_loss(gpt(tokens), tokens).backward()
-        optimizer.step()
+        for optimizer in optimizers if isinstance(optimizers, tuple) else (optimizers,):
+            optimizer.step()
 
 
-def test_muon_trains_the_matrices_of_the_blocks_and_adamw_all_other_parameters():
-    gpt = model(tied_head=False)
+@pytest.mark.parametrize("attention", [MultiHeadAttention, AdditiveAttention])
+def test_muon_trains_the_matrices_of_the_blocks_and_adamw_all_other_parameters(attention):
+    gpt = model(tied_head=False, attention=attention)
     fused, hidden, *rest = muon(gpt, **MUON).param_groups
     assert fused["params"] == [block.attention.qkv.weight for block in gpt.blocks]
     assert fused["rows"] == (4, 4, 4)  # queries, keys and values
     assert muon(model(kv_heads=1), **MUON).param_groups[0]["rows"] == (4, 2, 2)
-    matrices = {p for p in gpt.blocks.parameters() if p.dim() == 2}
-    assert {*fused["params"], *hidden["params"]} == matrices
+    matrices = {part.weight for part in gpt.blocks.modules() if isinstance(part, nn.Linear)}
+    assert {*fused["params"], *hidden["params"]} == matrices  # not the vectors of additive heads
     assert hidden["rows"] is None
     assert fused["lr"] == hidden["lr"] == 0.02
     assert {p for group in rest for p in group["params"]} == set(gpt.parameters()) - matrices
@@ -76,11 +67,9 @@ def test_muon_trains_the_matrices_of_the_blocks_and_adamw_all_other_parameters()
 
 
 def test_the_combined_optimizer_equals_its_two_optimizers_used_separately():
-    torch.manual_seed(0)
     one = model()
     other = copy.deepcopy(one)
-    optimizer = muon(one, **MUON)
-    trained(one, optimizer, 3)
+    trained(one, muon(one, **MUON), 3)
     matrices = {p for p in other.blocks.parameters() if p.dim() == 2}
     fused = [block.attention.qkv.weight for block in other.blocks]
     rest = [p for p in other.parameters() if p not in matrices]
@@ -90,12 +79,7 @@ def test_the_combined_optimizer_equals_its_two_optimizers_used_separately():
     ]
     first = Muon(groups, lr=0.02, momentum=0.9, weight_decay=0.1)
     second = torch.optim.AdamW(by_decay(rest, 0.1), lr=0.01, betas=(0.8, 0.95), fused=True)
-    tokens = torch.randint(0, 7, (3, 5), generator=torch.Generator().manual_seed(1))
-    for _ in range(3):
-        other.zero_grad()
-        next_token_loss(other(tokens), tokens).backward()
-        first.step()
-        second.step()
+    trained(other, (first, second), 3)
     for name, weight in one.state_dict().items():
         assert torch.equal(weight, other.state_dict()[name]), name
 
@@ -122,20 +106,6 @@ def test_a_loaded_state_continues_the_training_and_new_learning_rates_take_effec
     trained(again, resumed, 1)
     for name, weight in again.state_dict().items():
         assert torch.equal(weight, before[name]), name
-
-
-def test_a_step_calls_its_closure_once_with_gradients_and_returns_the_loss():
-    gpt, calls = model(), []
-
-    def closure():
-        calls.append(torch.is_grad_enabled())
-        loss = gpt(torch.zeros(1, 2, dtype=torch.long)).sum()
-        loss.backward()
-        return loss
-
-    with torch.no_grad():
-        assert isinstance(muon(gpt, **MUON).step(closure), torch.Tensor)
-    assert calls == [True]
 
 
 def test_muon_rejects_momentum_and_betas_that_are_out_of_range():
@@ -187,15 +157,6 @@ def test_muon_does_not_change_a_matrix_without_a_gradient():
     Muon([moved, still], lr=0.1, momentum=0.9, weight_decay=0.1).step()
     assert torch.equal(still, torch.ones(2, 3))
     assert not torch.equal(moved, torch.ones(2, 3))
-
-
-def test_adamw_trains_the_vectors_of_additive_attention():
-    gpt = model(attention=AdditiveAttention)
-    fused, hidden, *rest = muon(gpt, **MUON).param_groups
-    vectors = {block.attention.w for block in gpt.blocks}
-    assert vectors <= {parameter for group in rest for parameter in group["params"]}
-    linear = {part.weight for part in gpt.blocks.modules() if isinstance(part, nn.Linear)}
-    assert {*fused["params"], *hidden["params"]} == linear
 
 
 @pytest.mark.parametrize("fast", [True, False])

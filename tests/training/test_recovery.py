@@ -1,6 +1,5 @@
 """A run with damaged files continues from an undamaged checkpoint and reports the damage."""
 
-import json
 import re
 import shlex
 import shutil
@@ -8,18 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_files import content, save
-from running import SMALL, Script
+from checkpoint_files import assert_same_weights, content, save
+from running import SMALL, Script, summary
 from torch.utils.tensorboard import SummaryWriter
 
 from headscope import checkpoint
 from headscope.errors import UserError
 from headscope.files import read_summary, write_summary
 from headscope.training.module import LanguageModel
-from headscope.training.resume import (
-    how_to_continue,
-    newest_checkpoint,
-)
+from headscope.training.resume import newest_checkpoint
 
 
 @pytest.fixture
@@ -36,14 +32,11 @@ def cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1000])
 
 
-def test_an_undamaged_run_continues_from_last(run):
-    found = newest_checkpoint(run)
-    assert (found.path.name, found.step, found.notice) == ("last.safetensors", 40, None)
-
-
 @pytest.mark.parametrize("damage", [cut, Path.unlink])
 def test_a_run_with_a_damaged_last_continues_from_best(run, damage):
     last = run / "checkpoints" / "last.safetensors"
+    found = newest_checkpoint(run)
+    assert (found.path, found.step, found.notice) == (last, 40, None)
     damage(last)
     found = newest_checkpoint(run)
     assert (found.path.name, found.step) == ("best.safetensors", 30)
@@ -100,23 +93,6 @@ def test_a_run_with_two_damaged_checkpoints_is_refused_with_both_reasons(run):
         newest_checkpoint(run)
 
 
-def test_advice_after_divergence_names_a_valid_checkpoint(run):
-    rates = {"optimizer.lr": 0.01, "optimizer.matrix_lr": 0.02}
-
-    def command() -> list[str]:
-        return shlex.split(how_to_continue(run, rates).partition(": ")[2])
-
-    words = ["python", "scripts/train.py", f"resume={run}"]
-    words += ["optimizer.lr=0.005", "optimizer.matrix_lr=0.01"]
-    assert "step 40" in how_to_continue(run, rates)
-    assert command() == words
-    cut(run / "checkpoints" / "last.safetensors")
-    assert "step 30" in how_to_continue(run, rates)
-    assert command() == words
-    cut(run / "checkpoints" / "best.safetensors")
-    assert "there is no checkpoint" in how_to_continue(run, rates)
-
-
 def test_a_damaged_summary_counts_as_missing(run):
     assert read_summary(run) is None
     for text in ("", "{", "[]", "{}", '{"steps": "3"}'):
@@ -156,11 +132,29 @@ def test_a_damaged_best_is_replaced_by_last_unless_best_was_requested(run, capsy
         checkpoint.load(checkpoint.find(str(run)))
 
 
+EIGHT = [
+    *(*SMALL, "trainer.max_steps=8", "trainer.val_every_steps=4", "trainer.val_batch_size=256"),
+    "callbacks.heads.every_steps=0",
+]
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, at: int, token: object, value: float) -> None:
+    """From this step on, the embedding of `token` is `value`."""
+    step = LanguageModel.training_step
+
+    def spoiled(self, batches, index):
+        if self.global_step == at:
+            with torch.no_grad():
+                self.model.embedding.weight[token] = value
+        return step(self, batches, index)
+
+    monkeypatch.setattr(LanguageModel, "training_step", spoiled)
+
+
 def test_a_run_that_continues_from_best_ends_with_the_same_weights(
     script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=8", "trainer.val_every_steps=4"]
-    words += ["trainer.val_batch_size=256", "callbacks.heads.every_steps=0"]
+    words = [*EIGHT, f"data.path={speeches}"]
     assert script("train", *words, "hydra.run.dir=outputs/whole").code == 0
     step = LanguageModel.training_step
 
@@ -179,17 +173,8 @@ def test_a_run_that_continues_from_best_ends_with_the_same_weights(
     assert re.search(
         r"last\.safetensors is .*damaged.*Continuing from .*best\.safetensors at step 4", said.out
     )
-    whole, again = (
-        checkpoint.read(Path(f"outputs/{name}/checkpoints/last.safetensors"))
-        for name in ("whole", "r")
-    )
-    for name, weight in whole.weights().items():
-        assert torch.equal(again.weights()[name], weight)
-    losses = [
-        json.loads(Path(f"outputs/{name}/summary.json").read_text())["val_loss"]
-        for name in ("whole", "r")
-    ]
-    assert losses[0] == losses[1]
+    assert_same_weights("outputs/whole", "outputs/r")
+    assert summary("outputs/whole")["val_loss"] == summary("outputs/r")["val_loss"]
     Path("outputs/r/checkpoints/last.safetensors").unlink()
     Path("outputs/r/summary.json").unlink()
     said = script("train", "resume=outputs/r")  # best.safetensors alone is enough
@@ -199,34 +184,27 @@ def test_a_run_that_continues_from_best_ends_with_the_same_weights(
 def test_diverged_training_prints_a_command_that_continues(
     script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=8", "trainer.val_every_steps=4"]
-    words += ["trainer.val_batch_size=256", "callbacks.heads.every_steps=0"]
-    words += ["trainer.log_every_steps=1"]
-    spoil_at = 1
-    step = LanguageModel.training_step
-
-    def spoiled(self, batches, index):
-        if self.global_step == spoil_at:
-            with torch.no_grad():
-                self.model.embedding.weight.fill_(torch.nan)
-        return step(self, batches, index)
-
-    monkeypatch.setattr(LanguageModel, "training_step", spoiled)
-    said = script("train", *words, "hydra.run.dir=outputs/first")
+    words = [*EIGHT, f"data.path={speeches}", "trainer.log_every_steps=1"]
+    with monkeypatch.context() as patch:
+        spoil(patch, 1, slice(None), torch.nan)
+        said = script("train", *words, "hydra.run.dir=outputs/first")
     assert said.code == 1
     assert "loss is nan" in said.err
     assert "there is no checkpoint to continue from" in said.err
     assert not list(Path("outputs/first").rglob("*.safetensors"))
-    spoil_at = 5
-    said = script("train", *words, "hydra.run.dir=outputs/later")
+    with monkeypatch.context() as patch:
+        spoil(patch, 5, slice(None), torch.nan)
+        said = script("train", *words, "hydra.run.dir=outputs/later")
     assert said.code == 1
     assert said.err.count("\n") == 1
     assert "from the newest checkpoint, at step 4" in said.err
-    assert checkpoint.load("outputs/later/checkpoints/last.safetensors").step == 4
-    monkeypatch.undo()
-    monkeypatch.chdir(Path.cwd())
+    loaded = checkpoint.load("outputs/later/checkpoints/last.safetensors")
+    assert loaded.step == 4
     command = shlex.split(said.err.partition(", at step 4: ")[2])
-    assert command[:2] == ["python", "scripts/train.py"]
+    words = ["python", "scripts/train.py", f"resume={Path('outputs/later').absolute()}"]
+    rates = vars(loaded.config.optimizer)
+    lower = [f"optimizer.{key}={rates[key] / 2:g}" for key in ("lr", "matrix_lr") if key in rates]
+    assert command == [*words, *lower]
     said = script("train", *command[2:])
     assert said.code == 0, said.err
     assert "resuming    at step 4" in said.out
@@ -235,18 +213,9 @@ def test_diverged_training_prints_a_command_that_continues(
 def test_weights_that_are_not_finite_are_never_saved(
     script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=4", "trainer.val_every_steps=4"]
-    words += ["callbacks.keep_steps=[2]", "trainer.val_batch_size=256"]
-    step = LanguageModel.training_step
-
-    def spoiled(self, batch, batch_idx):
-        if self.global_step == 1:  # the loss stays finite, because no text contains this token
-            with torch.no_grad():
-                self.model.embedding.weight[-1] = torch.inf
-        return step(self, batch, batch_idx)
-
-    monkeypatch.setattr(LanguageModel, "training_step", spoiled)
-    said = script("train", *words, "model.tied_head=false", "hydra.run.dir=outputs/r")
+    words = [*EIGHT, f"data.path={speeches}", "callbacks.keep_steps=[2]", "model.tied_head=false"]
+    spoil(monkeypatch, 1, -1, torch.inf)  # the loss stays finite: no text contains this token
+    said = script("train", *words, "hydra.run.dir=outputs/r")
     assert said.code == 1
     assert "not finite" in said.err
     assert not list(Path("outputs").rglob("*.safetensors"))

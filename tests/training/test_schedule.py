@@ -29,27 +29,11 @@ SETTINGS = [
 
 def test_warmup_cosine_equals_nanogpts_schedule():
     for settings in SETTINGS:
-        last, peak, final = settings.values()
+        last, _, final = settings.values()
         for step in range(last + 10):
             ours, theirs = warmup_cosine(step, **settings), nanogpt(step, **settings)
             assert ours == pytest.approx(theirs, abs=1e-12)
-        assert warmup_cosine(0, **settings) == 1 / (peak + 1)
-        assert warmup_cosine(peak, **settings) == 1.0
         assert warmup_cosine(10 * last, **settings) == pytest.approx(final, abs=1e-12)
-
-
-@given(st.integers(1, 300), st.integers(0, 400), st.floats(0, 1))
-def test_warmup_cosine_rises_then_falls_within_bounds(max_steps, warmup_steps, final):
-    rates = [
-        warmup_cosine(step, max_steps=max_steps, warmup_steps=warmup_steps, final_fraction=final)
-        for step in range(max_steps + 3)
-    ]
-    rising, falling = rates[: warmup_steps + 1], rates[warmup_steps:]
-    assert all(a < b for a, b in pairwise(rising))
-    assert all(a >= b - 1e-12 for a, b in pairwise(falling))
-    assert rates[0] > 0
-    assert max(rates) <= 1.0
-    assert all(rate >= final - 1e-12 for rate in falling)
 
 
 @given(st.integers(1, 300), st.integers(0, 40), st.floats(0, 1), st.floats(0, 1))
@@ -57,7 +41,7 @@ def test_warmup_linear_rises_stays_constant_and_falls(max_steps, warmup_steps, c
     settings = {"warmup_steps": warmup_steps, "cooldown": cooldown, "final_fraction": final}
     rates = [warmup_linear(step, max_steps=max_steps, **settings) for step in range(max_steps + 3)]
     top = rates.index(max(rates))
-    assert all(a <= b + 1e-12 for a, b in pairwise(rates[: top + 1]))
+    assert rates[: top + 1] == sorted(rates[: top + 1])
     assert all(a >= b - 1e-12 for a, b in pairwise(rates[top:]))
     assert 0 < rates[0] <= 1
     assert max(rates) <= 1

@@ -1,18 +1,20 @@
-"""Runs that end early: by a signal, without a checkpoint, out of memory, or with a full disk."""
+"""Runs that end early: by a signal or a kill, out of memory, or with a full disk."""
 
 import re
 import resource
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_files import opened
+from checkpoint_files import assert_same_weights, opened
 from filelock import FileLock
 from kill_runs import differences, saved, slow_loader
-from running import SMALL, Script, events
+from running import DRAWN, ROOT, SMALL, Script, events, summary
 
 from headscope.errors import UserError
 from headscope.files import write_atomically
@@ -39,13 +41,8 @@ def test_a_stopped_run_equals_an_uninterrupted_one(
     script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = [
-        *RUN,
-        f"data.path={speeches}",
-        "model.dropout=0.1",
-        "trainer.accumulate=2",
-        "trainer.max_steps=13",
-        "trainer.val_every_steps=6",
-        "trainer.log_every_steps=4",
+        *(*RUN, f"data.path={speeches}", "model.dropout=0.1", "trainer.accumulate=2"),
+        *("trainer.max_steps=13", "trainer.val_every_steps=6", "trainer.log_every_steps=4"),
         "callbacks.heads.every_steps=5",
     ]
     assert script("train", *words, "hydra.run.dir=outputs/whole").code == 0
@@ -66,7 +63,8 @@ def test_a_stopped_run_equals_an_uninterrupted_one(
         assert "To continue: python scripts/train.py resume=outputs/run" in said.out
         assert "Traceback" not in said.err
         after = step + (method == "training_step")
-        assert saved_step("outputs/run") == after
+        assert opened("outputs/run/checkpoints/last.safetensors")["step"] == after
+        assert not Path("outputs/run/summary.json").exists()
         given = ["resume=outputs/run"]
         time.sleep(1)  # TensorBoard orders event files by their second
     said = script("train", *given)
@@ -79,21 +77,100 @@ def test_a_stopped_run_equals_an_uninterrupted_one(
     assert differences(shown, slow_loader(stopped)) == []
 
 
-def saved_step(run: str) -> int:
-    return opened(f"{run}/checkpoints/last.safetensors")["step"]
+KILLED = f"""
+import runpy, sys
+sys.path.append({str(ROOT / "tests")!r})
+from kill_runs import die_in
+
+place, count, *sys.argv = sys.argv[1:]
+die_in(place, int(count))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.slow
+def test_a_run_killed_four_times_equals_an_uninterrupted_one(
+    script: Script, speeches: Path
+) -> None:
+    arguments = [
+        *(*SMALL, f"data.path={speeches}", "model.dropout=0.1", "trainer.accumulate=2"),
+        *("trainer.max_steps=40", "trainer.val_every_steps=10", "callbacks.save_every_minutes=0"),
+    ]
+    assert script("train", *arguments, "hydra.run.dir=outputs/whole").code == 0
+    moments = [
+        ("training_step", "21"),
+        ("validation_step", "2"),
+        ("half a checkpoint", "2"),
+        ("training_step", "4"),
+    ]
+    words = [*arguments, "hydra.run.dir=outputs/killed"]
+    for moment in moments:
+        script_file = str(ROOT / "scripts" / "train.py")
+        command = [sys.executable, "-c", KILLED, *moment, script_file, *words]
+        killed = subprocess.run(command, capture_output=True, text=True)
+        assert killed.returncode == -9, killed.stderr
+        words = ["resume=outputs/killed"]
+    hydra = Path("outputs/killed/.hydra")
+    before = {file.name: file.read_bytes() for file in hydra.iterdir()}
+    # TensorBoard orders event files by the second in which they were created.
+    time.sleep(1)
+    said = script("train", "resume=outputs/killed")
+    assert said.code == 0, said.err
+    assert_same_weights("outputs/whole", "outputs/killed")
+    assert {file.name: file.read_bytes() for file in hydra.iterdir()} == before
+    whole, resumed = summary("outputs/whole"), summary("outputs/killed")
+    for same in ("val_loss", "best_val_loss", "steps", "tokens"):
+        assert whole[same] == resumed[same]
+    assert resumed["wall_seconds"] > resumed["train_seconds"]
+
+    # TensorBoard shows every validation once and in order.
+    steps = [event.step for event in events("outputs/killed").Scalars("val/loss")]
+    assert steps == [10, 20, 30, 40]
+
+    # A larger max_steps also changes the schedule, and a message says so.
+    more = script("train", "resume=outputs/killed", "trainer.max_steps=60")
+    assert more.code == 0, more.err
+    assert "trainer.max_steps from 40 to 60" in more.out
+    assert "the learning rate schedule now covers the new number of steps" in more.out
+    assert summary("outputs/killed")["steps"] == 60
+
+
+@pytest.mark.slow
+def test_early_stopping_survives_a_kill_and_accepts_a_new_patience(
+    script: Script, speeches: Path
+) -> None:
+    words = [*SMALL, *DRAWN, f"data.path={speeches}", "optimizer.lr=0", "optimizer.matrix_lr=0"]
+    words += ["trainer.val_every_steps=2", "trainer.max_steps=30", "hydra.run.dir=outputs/run"]
+    words += ["callbacks.keep_steps=[0,30]"]
+    said = script("train", *words, "callbacks.early_stopping_patience=2")
+    assert said.code == 0, said.err
+    assert "stopped early: 2 validations without a new best" in said.out
+    assert summary("outputs/run")["steps"] == 6
+    log = events("outputs/run")
+    tag = next(tag for tag in log.Tags()["images"] if tag.startswith("attention/layer_0 "))
+    assert [event.step for event in log.Images(tag)][-1] == 6
+    [kept] = Path("outputs/run/checkpoints").glob("step_*")  # only those that were asked for
+    assert kept.name == "step_000000.safetensors"
+
+    again = script("train", "resume=outputs/run")
+    assert again.code == 1
+    assert "finished, at 6 steps" in again.err
+    Path("outputs/run/summary.json").unlink()  # as if the process had been killed
+    assert script("train", "resume=outputs/run").code == 0
+    assert summary("outputs/run")["steps"] == 6
+    more = script("train", "resume=outputs/run", "callbacks.early_stopping_patience=4")
+    assert more.code == 0, more.err
+    assert summary("outputs/run")["steps"] == 10
 
 
 def test_the_console_prints_the_loss_of_the_step_it_names(script: Script, speeches: Path) -> None:
-    said = script(
-        "train", *RUN, f"data.path={speeches}", "trainer.max_steps=12", "trainer.log_every_steps=4"
-    )
+    words = [f"data.path={speeches}", "trainer.max_steps=12", "trainer.log_every_steps=4"]
+    said = script("train", *RUN, *words, "hydra.run.dir=run")
     assert said.code == 0, said.err
-    run = Path("outputs") / Path("outputs/latest").read_text().strip()
-    logged = {event.step: f"{event.value:.4f}" for event in events(str(run)).Scalars("train/loss")}
-    printed = dict(re.findall(r"step (\d+) of 12  loss ([\d.]+)", said.out))
-    assert {int(step): loss for step, loss in printed.items()} == {
-        step: logged[step] for step in (1, 4, 8, 12)
-    }
+    logged = events("run").Scalars("train/loss")
+    expected = {str(event.step): f"{event.value:.4f}" for event in logged}
+    assert dict(re.findall(r"step (\d+) of 12  loss ([\d.]+)", said.out)) == expected
+    assert list(expected) == ["1", "4", "8", "12"]
 
 
 def test_a_run_without_a_checkpoint_starts_again(script: Script, speeches: Path) -> None:
@@ -104,16 +181,11 @@ def test_a_run_without_a_checkpoint_starts_again(script: Script, speeches: Path)
     Path("outputs/run/checkpoints/step_000000.safetensors").touch()
     Path("outputs/run/mine.txt").write_text("the user's own file")
     before = set(Path("outputs/run/tensorboard").glob("events*"))
-    said = script("train", "resume=outputs/run")
-    assert said.code == 1
-    assert "is not a run" in said.err
-    said = script("train", *words)
-    assert said.code == 0, said.err
+    assert "is not a run" in script("train", "resume=outputs/run").err
+    assert script("train", *words).code == 0
     assert not before & set(Path("outputs/run/tensorboard").iterdir())
-    assert Path(
-        "outputs/run/checkpoints/step_000000.safetensors"
-    ).exists()  # snapshots belong to the user
-    assert Path("outputs/run/mine.txt").exists()
+    for mine in ("checkpoints/step_000000.safetensors", "mine.txt"):
+        assert Path("outputs/run", mine).exists()
     assert [event.step for event in events("outputs/run").Scalars("val/loss")] == [2]
 
     # Another process cannot train the same run at the same time.
@@ -145,35 +217,6 @@ def test_out_of_memory_is_reported_in_one_line(
     assert said.err.startswith("Error: out of memory after step 4: lower trainer.batch_size=2")
     assert said.err.count("\n") == 1
     assert script("train", "resume=outputs/run").code == 0
-
-
-@pytest.mark.slow
-def test_a_sweep_skips_bad_values_and_the_same_command_continues_it(
-    script: Script, speeches: Path
-) -> None:
-    words = ["-m", *RUN, f"data.path={speeches}", "trainer.max_steps=2", "model.heads=2,3,4,two"]
-    said = script("train", *words)
-    assert said.code == 1
-    assert "Traceback" not in said.err
-    built, composed = said.err.splitlines()[-2:]
-    assert "model.heads=3" in built  # this run composes, but its model cannot be built
-    assert "embed_dim=32 must be a multiple of heads=3" in built
-    assert "model.heads=two" in composed  # Hydra cannot compose this run
-    [sweep] = Path("outputs").glob("gpt_multirun_*")
-    assert {path.name for path in sweep.iterdir()} == {
-        "0",
-        "2",
-        "multirun.yaml",
-        "sweep.csv",
-    }
-    (sweep / "2/summary.json").unlink()  # as if the process had been killed
-    before = (sweep / "0/checkpoints/last.safetensors").stat().st_mtime_ns
-    said = script("train", *words)
-    assert said.code == 1
-    assert f"{sweep}/0 is already finished" in said.out
-    assert "resuming    at step 2 of 2" in said.out
-    assert (sweep / "2/summary.json").exists()
-    assert (sweep / "0/checkpoints/last.safetensors").stat().st_mtime_ns == before
 
 
 @pytest.fixture

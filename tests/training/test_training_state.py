@@ -15,55 +15,43 @@ from headscope.training import build
 from headscope.training.checkpoint_io import AtomicCheckpointIO
 from headscope.training.resume import check_training_state
 
-
-def node_of(stored: dict[str, Any], place: str) -> tuple[Any, str]:
-    *path, last = place.split("/")
-    for key in path:
-        stored = stored[key]
-    return stored, last
-
-
-def replace(place: str, value: Any):
-    """A function that sets an entry of a checkpoint, such as "training/threads"."""
-
-    def change(stored: dict[str, Any]) -> None:
-        node, last = node_of(stored, place)
-        node[last] = value
-
-    return change
-
-
-def remove(place: str):
-    """A function that removes an entry of a checkpoint."""
-
-    def change(stored: dict[str, Any]) -> None:
-        node, last = node_of(stored, place)
-        del node[last]
-
-    return change
-
-
+REMOVED = object()
 CALLBACKS = "training/callbacks"
 STATE = "tensors/optimizer.norm.weight"
-CHANGES = {
-    "training is text": replace("training", "x"),
-    "a callback is empty": replace(f"{CALLBACKS}/Clock", {}),
-    "the best loss is text": replace(f"{CALLBACKS}/CheckpointSaver/best_val_loss", "low"),
-    "the sum of losses is text": replace("training/running_loss/sum", "0"),
-    "no state of the optimizer": lambda stored: [
-        stored["tensors"].pop(name)
-        for name in [*stored["tensors"]]
-        if name.startswith("optimizer.")
-    ],
-    "a negative number of losses": replace("training/running_loss/count", -1),
-    "no threads": remove("training/threads"),
-    "state of a parameter that does not exist": replace(
-        "tensors/optimizer.x.exp_avg", torch.ones(3)
-    ),
-    "no second moments": remove(f"{STATE}.exp_avg_sq"),
-    "moments of another shape": replace(f"{STATE}.exp_avg", torch.zeros(3)),
-    "moments are not finite": replace(f"{STATE}.exp_avg", torch.full((32,), torch.nan)),
-}
+CHANGES = [
+    ("training", "x"),
+    (f"{CALLBACKS}/Clock", {}),
+    (f"{CALLBACKS}/CheckpointSaver/best_val_loss", "low"),
+    ("training/running_loss/sum", "0"),
+    ("training/running_loss/count", -1),
+    ("training/threads", REMOVED),
+    ("tensors/optimizer.", REMOVED),
+    ("tensors/optimizer.x.exp_avg", torch.ones(3)),
+    (f"{STATE}.exp_avg_sq", REMOVED),
+    (f"{STATE}.exp_avg", torch.zeros(3)),
+    (f"{STATE}.exp_avg", torch.full((32,), torch.nan)),
+]
+"""Entries of a checkpoint, and wrong values for them."""
+
+WEIGHTS = [
+    ("tensors/model.x", torch.zeros(3)),
+    ("tensors/model.norm.weight", REMOVED),
+    ("tensors/model.norm.weight", torch.zeros(3)),
+]
+
+
+def changed(stored: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
+    """A copy of a checkpoint with another value for an entry. Without an entry, if it is removed:
+    without all entries that begin like it."""
+    copied = node = copy.deepcopy(stored)
+    *path, last = place.split("/")
+    for key in path:
+        node = node[key]
+    if value is not REMOVED:
+        node[last] = value
+    for key in [key for key in node if value is REMOVED and key.startswith(last)]:
+        del node[key]
+    return copied
 
 
 def test_a_training_state_that_does_not_fit_is_refused(
@@ -75,19 +63,12 @@ def test_a_training_state_that_does_not_fit_is_refused(
     Path("outputs/r/checkpoints/best.safetensors").unlink()
     last = Path("outputs/r/checkpoints/last.safetensors")
     stored = opened(last)
-    weights = {
-        "an additional weight": replace("tensors/model.x", torch.zeros(3)),
-        "a missing weight": remove("tensors/model.norm.weight"),
-        "a weight of another shape": replace("tensors/model.norm.weight", torch.zeros(3)),
-    }
-    for name in (*weights, "no second moments"):
-        changed = {**copy.deepcopy(stored)}
-        (weights | CHANGES)[name](changed)
-        save(changed, last)
+    for change in (*WEIGHTS, (f"{STATE}.exp_avg_sq", REMOVED)):
+        save(changed(stored, *change), last)
         before = last.read_bytes()
         said = script("train", "resume=outputs/r", "trainer.max_steps=4")
-        assert said.code == 1, name
-        assert said.err.splitlines()[-1].startswith("Error: "), (name, said.err)
+        assert said.code == 1, change
+        assert said.err.splitlines()[-1].startswith("Error: "), (change, said.err)
         assert last.read_bytes() == before
 
     save(stored, last)
@@ -105,9 +86,7 @@ def test_a_training_state_that_does_not_fit_is_refused(
     entries = {"state_dict": {}, "optimizer_states": [{}], "global_step": 9}
     save(stored | {"training": stored["training"] | entries}, last)
     assert AtomicCheckpointIO().load_checkpoint(last)["global_step"] == stored["step"]
-    for change in CHANGES.values():
-        changed = copy.deepcopy(stored)
-        change(changed)
-        save(changed, last)
+    for change in CHANGES:
+        save(changed(stored, *change), last)
         with pytest.raises(UserError, match=r"last\.safetensors cannot be resumed: its "):
             check_training_state(read(last), *run_parts)

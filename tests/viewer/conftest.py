@@ -35,7 +35,8 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture
 def page(opened: Callable[..., Any]) -> Any:
-    """A page with two runs of four steps."""
+    """A page with two runs of four steps, with L0H0 opened."""
     from viewer_page import WEIGHTS, small_run
 
-    return opened(small_run(), small_run("run b", weights=WEIGHTS[:, ::-1]))
+    runs = small_run(), small_run("run b", weights=WEIGHTS[:, ::-1])
+    return opened(*runs, state="head=L0H0")

@@ -11,14 +11,6 @@ LOOKS = "“·of” looks at “·state” 0.90"
 """What L0H0 does at token 2."""
 
 
-@pytest.fixture
-def first_head(opened) -> Page:
-    return opened(small_run(), state="head=L0H0")
-
-
-# ---- Timeline -----------------------------------------------------------------------------------
-
-
 def test_everything_follows_the_cursor(page):
     page.leave()
     history = small_run()["history"]
@@ -61,18 +53,7 @@ def test_play_runs_through_all_steps_and_stops_at_the_last(page):
     assert seen == {"step 0", "step 10", "step 100", "step 1,000"}
 
 
-def test_a_run_with_one_step_has_no_timeline(opened):
-    page = opened(small_run(steps=[7]))
-    assert not page.one(".timeline-card").is_displayed()
-    page.press(Keys.ARROW_LEFT)
-    assert page.moment.startswith("step 7")
-
-
-# ---- Pointing -----------------------------------------------------------------------------------
-
-
-def test_pointing_at_a_token_says_both_directions_and_colours_the_text(first_head):
-    page = first_head
+def test_pointing_at_a_token_says_both_directions_and_colours_the_text(page):
     hint, drawn = page.says(), "return document.querySelector('.lines canvas').toDataURL()"
     lines = page.script(drawn)
     assert page.hover(page.tokens[2]) == (
@@ -88,8 +69,7 @@ def test_pointing_at_a_token_says_both_directions_and_colours_the_text(first_hea
     assert page.leave() == hint
 
 
-def test_pointing_at_the_map_or_the_lines_says_what_is_there(first_head):
-    page = first_head
+def test_pointing_at_the_map_or_the_lines_says_what_is_there(page):
     canvas, lines = page.one(".map canvas"), page.one(".lines")
     cell, middle = canvas.size["width"] / len(LABELS), (len(LABELS) - 1) / 2
 
@@ -102,17 +82,13 @@ def test_pointing_at_the_map_or_the_lines_says_what_is_there(first_head):
     assert page.hover(lines, 0, round((2 - middle) * row)).startswith(LOOKS)
 
 
-def test_a_click_keeps_a_token_while_heads_and_steps_change_until_escape(first_head):
-    page = first_head
+def test_a_click_keeps_a_token_while_heads_and_steps_change_until_escape(page):
     page.click(page.tokens[2])
     assert page.leave().startswith(LOOKS)
     page.open_head(2)  # looks at its own token
     assert page.leave().startswith(f"“·of” looks at “·of” {WEIGHTS[0, 2, 2, 2]:.2f}")
     page.press(Keys.ESCAPE)
     assert page.says().startswith("Point at")
-
-
-# ---- URL ----------------------------------------------------------------------------------------
 
 
 def test_the_url_carries_the_state(opened):
@@ -148,9 +124,6 @@ def test_a_url_that_makes_no_sense_is_harmless(opened):
         assert len(page.tokens) == len(LABELS)
 
 
-# ---- Keyboard -----------------------------------------------------------------------------------
-
-
 def test_the_tab_key_reaches_every_control_in_the_order_of_the_page(page):
     seen: list[str] = []
     for _ in range(30):
@@ -166,19 +139,14 @@ def test_the_tab_key_reaches_every_control_in_the_order_of_the_page(page):
     assert len(page.all(".tokens [tabindex='0']")) == 1
 
 
-def test_arrow_keys_go_through_the_heads_and_stop_at_the_ends(first_head):
-    page = first_head
+def test_arrow_keys_go_through_the_heads_and_stop_at_the_ends(page):
     page.script("document.querySelector('.grid button').focus()")
-    for keys, name in [
-        (Keys.ARROW_LEFT, "L0H0"),
-        (Keys.ARROW_UP, "L0H0"),
-        (Keys.ARROW_RIGHT, "L0H1"),
-        (Keys.ARROW_DOWN, "L1H1"),
-        (Keys.ARROW_DOWN, "L1H1"),
-        (Keys.ARROW_RIGHT + Keys.ARROW_RIGHT, "L1H2"),
-        (Keys.ARROW_UP, "L0H2"),
+    right, down, up = Keys.ARROW_RIGHT, Keys.ARROW_DOWN, Keys.ARROW_UP
+    for key, name in [
+        *((Keys.ARROW_LEFT, "L0H0"), (up, "L0H0"), (right, "L0H1"), (down, "L1H1")),
+        *((down, "L1H1"), (right + right, "L1H2"), (up, "L0H2")),
     ]:
-        page.press(keys)
+        page.press(key)
         assert page.heading.startswith(name)
         [pressed] = page.all(".grid [aria-pressed=true]")
         assert pressed.get_attribute("aria-label").startswith(name)
@@ -186,17 +154,13 @@ def test_arrow_keys_go_through_the_heads_and_stop_at_the_ends(first_head):
         assert page.moment.startswith("step 1,000")
 
 
-def test_the_keyboard_alone_points_at_a_token_and_keeps_it(first_head):
-    page = first_head
+def test_the_keyboard_alone_points_at_a_token_and_keeps_it(page):
     page.script("document.querySelector('.tokens [data-token]').focus()")
     page.press(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_LEFT)
     assert page.says().startswith(LOOKS)
     page.press(Keys.ENTER)
     assert page.tokens[2].get_attribute("aria-pressed") == "true"
     assert page.moment.startswith("step 1,000")  # the arrow keys did not move the cursor
-
-
-# ---- Comparisons --------------------------------------------------------------------------------
 
 
 def assert_compared(page: Page, first: np.ndarray, second: np.ndarray) -> None:
@@ -213,28 +177,14 @@ def assert_compared(page: Page, first: np.ndarray, second: np.ndarray) -> None:
     assert f"“{SHOWN[key]}” {sign}{abs(difference[5, key]):.2f}" in said
 
 
-def test_a_step_minus_another_step(first_head):
-    page = first_head
+def test_a_head_is_compared_with_another_step_run_or_head(page):
     page.select("compare with", "step")
     assert page.text(".sides figure:nth-child(2)") == "step 0"
     page.select("compare with which", "10")
     assert_compared(page, WEIGHTS[0, 0], weights_at(10, 1000, WEIGHTS)[0, 0])
-    page.select("compare with", "")
-    page.assert_cells(WEIGHTS[0, 0])
-
-
-def test_a_run_minus_another_run(page):
-    page.open_head(0)
     page.select("compare with", "run")
     assert_compared(page, WEIGHTS[0, 0], WEIGHTS[0, 2])
     assert page.text(".sides figure:nth-child(2)") == "run b at step 1,000"
-    page.select("compare with", "")
-    page.select("run", "run b")
-    page.assert_cells(WEIGHTS[0, 2])
-
-
-def test_a_head_beside_another_head(first_head):
-    page = first_head
     page.select("compare with", "head")
     page.select("compare with which", "L1H1")
     assert_compared(page, WEIGHTS[0, 0], WEIGHTS[1, 1])

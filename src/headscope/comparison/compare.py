@@ -9,7 +9,6 @@ from rich.console import Console
 from headscope.comparison.figures import bits_per_byte_at_lengths, measure_speed, run_figures
 from headscope.comparison.runs import PlannedRun, check_plan, check_same_text, train_all
 from headscope.comparison.tables import print_tables, write_files
-from headscope.errors import UserError
 
 
 def compare_runs(
@@ -28,11 +27,6 @@ def compare_runs(
     Raises UserError before training starts, if a setting is invalid or if `folder` contains runs
     with other settings.
     """
-    for size in block_sizes:
-        if size < 1:
-            raise UserError(f"compare.block_sizes: {size} must be at least 1")
-    if speed_rounds < 0:
-        raise UserError(f"speed_rounds={speed_rounds} must be 0 or more")
     check_plan(runs)
     # Train all choices with the first seed before using the next seed, so that a choice that fails
     # is found early.

@@ -13,7 +13,7 @@ import reprlib
 import types
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -22,14 +22,26 @@ from headscope.errors import UserError
 Schema = TypeVar("Schema")
 
 Choice = Annotated[str, "one of a few words"]
-"""A text that is one of a few words, such as `cpu`. The values of all other texts may contain any
-characters, so the command line takes them literally."""
+"""A text that is one of a few words, such as `cuda:1`, if they cannot be listed as a `Literal`. The
+values of all other texts may contain any characters, so the command line takes them literally."""
+
+Positive = Annotated[int, 1]
+"""A number may have a smallest value."""
+Count = Annotated[int, 0]
+NonNegative = Annotated[float, 0]
 
 HYDRA_KEYS = ("_target_", "_partial_")
 """Keys whose values only a schema can define. In the data, `_target_` can only select one of the
 known schemas."""
 
-TYPE_NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
+TYPE_NAMES = {
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    str: "text",
+    list: "a list, in brackets",
+    type(None): "null",
+}
 
 
 def from_hydra(schema: type[Schema], config: DictConfig) -> Schema:
@@ -74,22 +86,27 @@ def parse(schema: type[Schema], data: Any, key: str = "") -> Schema:
     return schema(**values)
 
 
-def keys_of(schema: type, *, marked: bool = False) -> dict[str, Any]:
-    """The keys of a schema and their types. If `marked` is true, `Choice` differs from `str`."""
-    hints = get_type_hints(schema, include_extras=marked)
+def keys_of(schema: type) -> dict[str, Any]:
+    """The keys of a schema and their types."""
+    hints = get_type_hints(schema, include_extras=True)
     return {name: expected for name, expected in hints.items() if name not in HYDRA_KEYS}
 
 
 def texts_in(schema: type, prefix: str = "") -> Iterator[tuple[str, bool]]:
-    """Yields the full names of the keys whose values are texts, but not a `Choice`. The bool is
+    """Yields the full names of the keys whose values are texts, but not a few words. The bool is
     true if the value is a list of texts."""
-    for name, expected in keys_of(schema, marked=True).items():
-        expected = _without_none(expected)
-        if expected in (str, list[str]):
-            yield f"{prefix}{name}", expected is not str
-        elif isinstance(expected, type) and is_dataclass(expected):
-            for each in (expected, *_subclasses(expected)):
-                yield from texts_in(each, f"{prefix}{name}.")
+    for name, expected in keys_of(schema).items():
+        for each in _alternatives(expected):
+            if each in (str, list[str]):
+                yield f"{prefix}{name}", each is not str
+            elif isinstance(each, type) and is_dataclass(each):
+                for part in (each, *_subclasses(each)):
+                    yield from texts_in(part, f"{prefix}{name}.")
+
+
+def _alternatives(expected: Any) -> tuple[Any, ...]:
+    """The types of a union, or the only type."""
+    return get_args(expected) if get_origin(expected) in (Union, types.UnionType) else (expected,)
 
 
 def _keys_inside(expected: Any) -> Collection[str]:
@@ -125,39 +142,53 @@ def _subclasses(schema: type[Schema]) -> list[type[Schema]]:
     return [each for child in schema.__subclasses__() for each in (child, *_subclasses(child))]
 
 
-def _without_none(expected: Any) -> Any:
-    if get_origin(expected) in (Union, types.UnionType):
-        [expected] = [each for each in get_args(expected) if each is not type(None)]
-    return expected
-
-
 def _checked_value(expected: Any, value: Any, key: str) -> Any:
     """Returns `value` if it has the type `expected`, and raises UserError otherwise. If a float is
     expected, an integer is converted to a float."""
-    if _without_none(expected) is not expected and value is None:
-        return None
-    expected = _without_none(expected)
-    if expected is Any:
-        return value
-    if isinstance(expected, type) and is_dataclass(expected):
-        return parse(expected, value, key)
-    if get_origin(expected) is list:
-        if not isinstance(value, list):
-            raise UserError(f"{key}={short(value)} must be a list, in brackets: {key}=[...]")
-        [item] = get_args(expected)
-        return [_checked_value(item, each, f"{key}[{i}]") for i, each in enumerate(value)]
-    if expected is float and type(value) is int:
-        try:
-            return float(value)
-        except OverflowError:
-            raise UserError(f"{key}={short(value)} is too large for a number") from None
-    if type(value) is not expected:
-        raise UserError(f"{key}={short(value)} must be {TYPE_NAMES[expected]}")
-    if expected is float and not math.isfinite(value):
-        raise UserError(f"{key}={value} must be a finite number")
-    if expected is int and not -(2**63) <= value < 2**63:
+    for each in _alternatives(expected):
+        if isinstance(each, type) and is_dataclass(each) and value is not None:
+            return parse(each, value, key)
+        if get_origin(each) is Literal and isinstance(value, str) and value in get_args(each):
+            return value
+        if get_origin(each) is list and isinstance(value, list):
+            [item] = get_args(each)
+            return [_checked_value(item, one, f"{key}[{i}]") for i, one in enumerate(value)]
+        kind, *limits = get_args(each) if get_origin(each) is Annotated else [each]
+        if type(value) is kind or (type(value), kind) == (int, float):
+            return _checked_number(kind, value, limits, key)
+    allowed = " or ".join(map(_described, _alternatives(expected)))
+    raise UserError(f"{key}={short(value)} must be {allowed}")
+
+
+def _checked_number(kind: type, value: Any, limits: list[Any], key: str) -> Any:
+    """`value`, which may also be something else than a number, as a `kind`. Raises UserError if a
+    number is below the limit, not finite, or too large."""
+    if kind is int and not -(2**63) <= value < 2**63:
         raise UserError(f"{key}={short(value)} does not fit in 64 bits: give a smaller number")
-    return value
+    if kind in (int, float):
+        for limit in limits:
+            if value < limit:
+                raise UserError(f"{key}={short(value)} must be at least {limit}")
+    if kind is not float:
+        return value
+    try:
+        number = float(value)
+    except OverflowError:
+        raise UserError(f"{key}={short(value)} is too large for a number") from None
+    if not math.isfinite(number):
+        raise UserError(f"{key}={value} must be a finite number")
+    return number
+
+
+def _described(expected: Any) -> str:
+    """The text for a type in an error message."""
+    if get_origin(expected) is Literal:
+        words = get_args(expected)
+        return f"one of {', '.join(words)}" if len(words) > 1 else words[0]
+    if isinstance(expected, type) and is_dataclass(expected):
+        return "a group of keys"
+    kind = get_args(expected)[0] if get_origin(expected) is Annotated else expected
+    return TYPE_NAMES[get_origin(kind) or kind]
 
 
 def short(value: Any) -> str:

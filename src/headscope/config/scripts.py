@@ -2,19 +2,20 @@
 groups."""
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from headscope.config.parse import Choice
+from headscope.config.parse import Choice, Count, NonNegative, Positive
 from headscope.config.text import CorpusConfig
 from headscope.config.training import ThresholdsConfig, TrainConfig
 
 
 @dataclass(kw_only=True)
 class PlanConfig:
-    vocab_size: int | None
+    vocab_size: Positive | None
     tokens: float | None
     gpu_gib: float | None
-    devices: int
-    strategy: Choice
+    devices: Positive
+    strategy: Literal["ddp", "fsdp"]
     tflops: float | None
     mfu: float
 
@@ -27,29 +28,29 @@ class EstimateConfig(TrainConfig):
 @dataclass(kw_only=True)
 class ChoicesConfig:
     choices: list[str]
-    block_sizes: list[int]
+    block_sizes: list[Positive]
 
 
 @dataclass(kw_only=True)
 class CompareConfig(TrainConfig):
     compare: ChoicesConfig
     seeds: list[int]
-    speed_rounds: int
+    speed_rounds: Count
 
 
 @dataclass(kw_only=True)
 class SampleConfig:
     checkpoint: str | None
     prompt: str
-    max_new_tokens: int
-    temperature: float
-    top_k: int | None
+    max_new_tokens: Count
+    temperature: NonNegative
+    top_k: Positive | None
     top_p: float | None
-    num_samples: int
+    num_samples: Positive
     stop: list[str]
     seed: int
     device: Choice
-    precision: Choice
+    precision: Literal["auto", "fp32", "bf16", "int8"]
     compile: bool
 
 
@@ -57,10 +58,10 @@ class SampleConfig:
 class EvaluateConfig:
     checkpoint: str | None
     data: CorpusConfig | None = None
-    batch_size: int
-    block_size: list[int] | None
+    batch_size: Positive
+    block_size: list[Positive] | None
     device: Choice
-    precision: Choice
+    precision: Literal["auto", "fp32", "bf16-mixed", "bf16", "int8"]
 
 
 @dataclass(kw_only=True)
@@ -69,7 +70,7 @@ class ConvertConfig:
     text: str | None
     block_size: int | None
     checkpoint: str | None
-    to: Choice | None
+    to: Literal["huggingface", "nanogpt", "safetensors", "gguf"] | None
     output: str | None
 
 
@@ -87,11 +88,11 @@ class AnalyzeConfig:
     checkpoint: str | None
     text: str | None
     output_dir: str | None
-    windows: int
+    windows: Positive
     ablation: bool
     gradients: bool
-    replace_by: Choice
-    ablation_windows: int
+    replace_by: Literal["zero", "mean"]
+    ablation_windows: Annotated[int, 2]  # for a standard error
     patch: PatchConfig
     difference: list[Choice] | None
     other: str | None

@@ -1,27 +1,28 @@
 """Schemas of a training run: conf/train.yaml and its groups, except model, tokenizer and data."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar, Literal, get_args
 
 from headscope.config.model import ModelConfig
-from headscope.config.parse import Choice
+from headscope.config.parse import Count, NonNegative, Positive
 from headscope.config.parts import Part
 from headscope.config.text import CorpusConfig, TokenizerConfig
 
-PRECISIONS = ("32-true", "bf16-mixed", "bf16-true")
+Precision = Literal["32-true", "bf16-mixed", "bf16-true"]
+PRECISIONS = get_args(Precision)
 """The precisions in which a run may compute, as Lightning names them. The precisions are, in this
 order: float32, float32 weights with matrix products in bfloat16 (mixed precision), and bfloat16."""
 
 
 @dataclass(kw_only=True)
 class OptimizerConfig(Part):
-    lr: float
+    lr: NonNegative
 
 
 @dataclass(kw_only=True)
 class AdamWConfig(OptimizerConfig):
     _target_: str = "headscope.training.optimizer.adamw"
-    weight_decay: float
+    weight_decay: NonNegative
     beta1: float
     beta2: float
 
@@ -29,9 +30,9 @@ class AdamWConfig(OptimizerConfig):
 @dataclass(kw_only=True)
 class MuonConfig(OptimizerConfig):
     _target_: str = "headscope.training.optimizer.muon"
-    matrix_lr: float
+    matrix_lr: NonNegative
     momentum: float
-    weight_decay: float
+    weight_decay: NonNegative
     beta1: float
     beta2: float
 
@@ -44,36 +45,42 @@ class ScheduleConfig(Part):
 @dataclass(kw_only=True)
 class WarmupCosineConfig(ScheduleConfig):
     _target_: str = "headscope.training.schedule.warmup_cosine"
-    warmup_steps: int
-    final_fraction: float
+    warmup_steps: Count
+    final_fraction: NonNegative
 
 
 @dataclass(kw_only=True)
 class WarmupLinearConfig(ScheduleConfig):
     _target_: str = "headscope.training.schedule.warmup_linear"
-    warmup_steps: int
+    warmup_steps: Count
     cooldown: float
-    final_fraction: float
+    final_fraction: NonNegative
 
 
 @dataclass(kw_only=True)
 class TrainerConfig:
-    max_steps: int
-    batch_size: int
-    accumulate: Any
-    gradient_clip: float
-    val_every_steps: int
-    val_batch_size: int
-    final_validation: Choice = "whole"
-    log_every_steps: int
-    accelerator: Choice
-    devices: Any
-    num_nodes: int = 1
-    strategy: Choice = "auto"
-    precision: Choice
-    compile: Any
+    max_steps: Count
+    batch_size: Positive
+    accumulate: Literal["auto"] | Positive
+    gradient_clip: NonNegative
+    val_every_steps: Positive
+    val_batch_size: Positive
+    final_validation: Literal["whole", "part"] = "whole"
+    log_every_steps: Positive
+    accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps"]
+    devices: Literal["auto"] | Positive | list[Count]
+    num_nodes: Positive = 1
+    strategy: Literal["auto", "ddp", "fsdp"] = "auto"
+    precision: Literal["auto"] | Precision
+    compile: Literal["auto"] | bool
     checkpoint_activations: bool
-    loss_chunk_tokens: Any
+    loss_chunk_tokens: Literal["auto"] | Count | None
+
+    @property
+    def batches_per_step(self) -> int:
+        """`accumulate`, after `auto` has been replaced by a number."""
+        assert self.accumulate != "auto"
+        return self.accumulate
 
 
 @dataclass(kw_only=True)
@@ -89,10 +96,10 @@ class TensorBoardConfig(LoggerConfig):
 @dataclass(kw_only=True)
 class AttentionLogConfig:
     text: str | None
-    steps: int
-    images: int
-    step_megabytes: float
-    run_megabytes: float
+    steps: Count
+    images: Count
+    step_megabytes: NonNegative
+    run_megabytes: NonNegative
 
 
 @dataclass(kw_only=True)
@@ -118,17 +125,17 @@ class ThresholdsConfig:
 
 @dataclass(kw_only=True)
 class HeadsConfig:
-    every_steps: int
-    windows: int
+    every_steps: Count
+    windows: Positive
     thresholds: ThresholdsConfig
 
 
 @dataclass(kw_only=True)
 class SamplesConfig:
     prompt: str
-    max_new_tokens: int
-    temperature: float
-    top_k: int | None
+    max_new_tokens: Count
+    temperature: NonNegative
+    top_k: Positive | None
 
 
 @dataclass(kw_only=True)
@@ -136,15 +143,15 @@ class CallbacksConfig:
     attention: AttentionLogConfig
     heads: HeadsConfig
     samples: SamplesConfig
-    save_every_minutes: float
-    keep_steps: list[int]
-    early_stopping_patience: int | None
+    save_every_minutes: NonNegative
+    keep_steps: list[Count]
+    early_stopping_patience: Positive | None
 
 
 @dataclass(kw_only=True)
 class TrainConfig:
     name: str
-    seed: int
+    seed: Count
     resume: str | None
     init_from: str | None
     store_dir: str

@@ -59,6 +59,4 @@ def import_model(
 def export_model(loaded: Checkpoint, to: str, output: Path) -> list[str]:
     """Writes a checkpoint to the new folder `output` in the format `to`. Returns lines to print.
     Raises UserError if the model does not fit the format."""
-    if to not in FORMATS:
-        raise UserError(f"to={to} must be one of {', '.join(FORMATS)}")
     return FORMATS[to](loaded, output)

@@ -38,8 +38,8 @@ COMPILED = "_orig_mod."
 
 class NanoGPT(GPT2):
     """nanoGPT's model: GPT-2 with exact GELU, all biases or none, and linear layers that are not
-    transposed. Its entries are nanoGPT's `model_args`. `build` returns a model of ours: a test
-    compares it with nanoGPT's equations."""
+    transposed. Its entries are nanoGPT's `model_args`. `build` returns a model of ours: tests
+    compare it with GPT-2 of transformers, and with nanoGPT itself."""
 
     name = "nanoGPT"
     keys = table("layers=n_layer heads=n_head embed_dim=n_embd block_size=block_size")

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer
@@ -16,7 +15,7 @@ from rich.console import Console
 
 from headscope import checkpoint
 from headscope.config import build_part
-from headscope.config.training import OptimizerConfig, TrainConfig, TrainerConfig
+from headscope.config.training import OptimizerConfig, Precision, TrainConfig, TrainerConfig
 from headscope.data.machine import available_memory
 from headscope.data.module import TokenDataModule, validation_stride
 from headscope.data.store import TokenStore, prepare_store
@@ -163,8 +162,7 @@ def build(
 
 def tokens_per_step(config: TrainConfig) -> int:
     """The tokens of an optimizer step on all devices."""
-    assert config.trainer.accumulate != "auto"
-    return config.trainer.batch_size * config.trainer.accumulate * config.model.block_size
+    return config.trainer.batch_size * config.trainer.batches_per_step * config.model.block_size
 
 
 def fitting(
@@ -260,7 +258,7 @@ def build_data(config: TrainConfig, store: TokenStore, processes: Processes) -> 
         store,
         block_size=config.model.block_size,
         batch_size=settings.batch_size // processes.count,
-        accumulate=settings.accumulate,
+        accumulate=settings.batches_per_step,
         validation_batch_size=settings.val_batch_size,
         validation_every=stride,
         final_every=1 if settings.final_validation == "whole" else stride,
@@ -342,7 +340,7 @@ def strategy_of(name: str, processes: int) -> Strategy | str:
     return DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True)
 
 
-def precision_of(settings: TrainerConfig) -> Any:
+def precision_of(settings: TrainerConfig) -> Precision:
     """The precision of training, under Lightning's name for it, such as `bf16-mixed`."""
     if settings.precision != "auto":
         return settings.precision

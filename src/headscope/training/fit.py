@@ -13,7 +13,7 @@ import torch
 from headscope.checkpoint.building import in_gib
 from headscope.config.scripts import PlanConfig
 from headscope.config.text import ByteConfig, Gpt2Config
-from headscope.config.training import TrainConfig
+from headscope.config.training import Precision, TrainConfig
 from headscope.data.machine import available_memory
 from headscope.errors import UserError
 from headscope.training.check import check_settings
@@ -123,7 +123,7 @@ def readable(size: float) -> str:
     return in_gib(size) if size >= 2**30 else f"{size / 2**20:,.0f} MiB"
 
 
-def plan(config: TrainConfig, planned: PlanConfig, precision: str) -> dict[str, Any]:
+def plan(config: TrainConfig, planned: PlanConfig, precision: Precision) -> dict[str, Any]:
     """What the run that `config` describes needs on the devices that `planned` describes.
     `precision` is that of a run on this machine. Keys whose meaning is not in their name:
 
@@ -137,12 +137,10 @@ def plan(config: TrainConfig, planned: PlanConfig, precision: str) -> dict[str, 
     Raises UserError if a value is out of range.
     """
     devices = planned.devices
-    for key in ("vocab_size", "tokens", "gpu_gib", "devices", "tflops", "mfu"):
+    for key in ("tokens", "gpu_gib", "tflops", "mfu"):
         value = getattr(planned, key)
         if value is not None and not 0 < value < math.inf:
             raise UserError(f"estimate.{key}={value} must be above 0")
-    if planned.strategy not in ("ddp", "fsdp"):
-        raise UserError(f"estimate.strategy={planned.strategy} must be one of ddp, fsdp")
     check_settings(config, devices)
     vocabularies: dict[type, int] = {ByteConfig: 257, Gpt2Config: 50_257}
     vocab_size = planned.vocab_size or getattr(
@@ -169,7 +167,7 @@ def plan(config: TrainConfig, planned: PlanConfig, precision: str) -> dict[str, 
     if config.trainer.accumulate == "auto":
         config = capacity.fewest_parts(config)
     trainer, needed = config.trainer, capacity.estimated(config)
-    tokens_per_step = trainer.batch_size * trainer.accumulate * config.model.block_size
+    tokens_per_step = trainer.batch_size * trainer.batches_per_step * config.model.block_size
     steps = trainer.max_steps
     if planned.tokens is not None:
         steps = math.ceil(planned.tokens / tokens_per_step)
@@ -179,7 +177,7 @@ def plan(config: TrainConfig, planned: PlanConfig, precision: str) -> dict[str, 
     # A device does not send its own part. FSDP gathers the weights twice for each batch, and
     # reduces the gradients once. DDP reduces the gradients once for each step, and sends the sums
     # to all devices.
-    times = 3 * trainer.accumulate if sharded else 2
+    times = 3 * trainer.batches_per_step if sharded else 2
     sent = (devices - 1) / devices * needed.weights * times
     state = needed.optimizer * (devices if sharded else 1)
     parts = ("parameters", "gradients", "optimizer", "activations")

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from headscope import checkpoint
 from headscope.analysis.head_statistics import MAX_WEIGHTS_PER_HEAD
 from headscope.config import build_part
-from headscope.config.training import TrainConfig
+from headscope.config.training import Precision, TrainConfig
 from headscope.nn.capture import evaluating
 from headscope.training.flops import training_flops
 from headscope.training.objective import LOGIT_BYTES, Objective, gpu_logit_bytes
@@ -62,7 +62,7 @@ def estimate(
     config: TrainConfig,
     *,
     vocab_size: int,
-    precision: str,
+    precision: Precision,
     gpu_memory: int | None = None,
     devices: int = 1,
     strategy: str = "ddp",
@@ -84,7 +84,7 @@ def estimate(
     of_device = replace(
         trainer,
         batch_size=math.ceil(trainer.batch_size / devices),
-        accumulate=min(trainer.accumulate, 2),  # later batches need as much as the second
+        accumulate=min(trainer.batches_per_step, 2),  # later batches need as much as the second
         loss_chunk_tokens=rows,
         precision=precision,
     )
@@ -119,7 +119,7 @@ def estimate(
             "watching": parameters + optimizer + watching,
         },
         weights=weights,
-        step_flops=trainer.batch_size * trainer.accumulate * model.block_size * size["flops"],
+        step_flops=trainer.batch_size * trainer.batches_per_step * model.block_size * size["flops"],
     )
 
 
@@ -159,6 +159,7 @@ def step_sizes(
         return on_line(one, two, model.layers - 1) | {"block": block}
 
     given, rows = (trainer.batch_size, trainer.val_batch_size), trainer.loss_chunk_tokens
+    assert rows != "auto"
     if not rows or max(given) <= max(2, MAX_CHUNKS * rows // model.block_size):
         return sizes(*given)
     large = max(2, MAX_CHUNKS * rows // model.block_size)
@@ -213,7 +214,7 @@ def trace(config: TrainConfig, vocab_size: int, on_gpu: bool) -> Sizes:
         last.register_forward_pre_hook(lambda _, args: mark_gradient(args[0], "last block done"))
         last.register_forward_hook(lambda *_: mark("blocks done"))
         first.register_forward_hook(lambda _, args, output: mark_gradient(output, "first block"))
-        for _ in range(settings.accumulate):
+        for _ in range(settings.batches_per_step):
             live.history.clear()
             marks.clear()
             start = live.now

@@ -204,31 +204,23 @@ def number_of(devices: int | list[int]) -> int:
 
 def check_devices(settings: TrainerConfig) -> None:
     """Raises UserError if this machine does not have the devices that `trainer.devices` selects."""
-    if settings.num_nodes < 1:
-        raise UserError(f"trainer.num_nodes={settings.num_nodes} must be at least 1")
     devices = settings.devices
     if devices == "auto":
         return
-    is_list = isinstance(devices, list) and bool(devices)
-    numbers = devices if is_list else [devices]
-    smallest = 0 if is_list else 1
-    if not all(type(number) is int and number >= smallest for number in numbers):
-        raise UserError(
-            f"trainer.devices={short(devices)} must be auto, a number of devices from 1, or a list "
-            "of GPU numbers such as [0, 1]"
-        )
     import torch
 
     gpus = torch.cuda.device_count() if settings.accelerator != "cpu" else 0
-    if is_list and (len(set(devices)) < len(devices) or max(devices) >= gpus):
-        available = f"has the GPUs {list(range(gpus))}" if gpus else "has no GPU that can be used"
-        raise UserError(
-            f"trainer.devices={short(devices)}: this machine {available}; name each GPU once"
-        )
-    if not is_list and gpus and devices > gpus:
-        raise UserError(f"trainer.devices={devices}: this machine has {gpus} GPUs")
+    if isinstance(devices, list):
+        if not devices or len(set(devices)) < len(devices) or max(devices) >= gpus:
+            has = f"has the GPUs {list(range(gpus))}" if gpus else "has no GPU that can be used"
+            raise UserError(
+                f"trainer.devices={short(devices)}: this machine {has}; name each GPU once"
+            )
+        return
     cores = process_cores()
-    if not is_list and not gpus and devices > max(cores, PROCESSES_ON_ANY_CPU):
+    if gpus and devices > gpus:
+        raise UserError(f"trainer.devices={devices}: this machine has {gpus} GPUs")
+    if not gpus and devices > max(cores, PROCESSES_ON_ANY_CPU):
         raise UserError(
             f"trainer.devices={devices}: this machine has {cores} cores and no GPU that can be "
             f"used, and each device of a CPU is a process: give a number up to {cores}"

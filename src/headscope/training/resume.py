@@ -175,10 +175,10 @@ def with_batches_of(resume: ResumeCheckpoint, config: TrainConfig) -> TrainConfi
     if config.trainer.accumulate != "auto":
         return config
     used, wanted = resume.stored.config.trainer, config.trainer
-    if used.batch_size * used.accumulate != wanted.batch_size:
+    if used.batch_size * used.batches_per_step != wanted.batch_size:
         return config
-    batches = {"batch_size": used.batch_size, "accumulate": used.accumulate}
-    return replace(config, trainer=replace(wanted, **batches))
+    same = replace(wanted, batch_size=used.batch_size, accumulate=used.accumulate)
+    return replace(config, trainer=same)
 
 
 def check_same_config(resume: ResumeCheckpoint, config: TrainConfig) -> None:

@@ -89,12 +89,8 @@ def images(figure: Figure) -> list[Axes]:
     return [panel for panel in figure.axes if panel.images]
 
 
-def data(panel: Axes) -> np.ndarray:
-    """What the image of a panel was given, blank where it shows nothing."""
-    return np.ma.filled(np.ma.masked_invalid(panel.images[0].get_array()), np.nan)
-
-
 def assert_images(figure: Figure, expected, **tolerance: float) -> None:
-    """The panels show these values, and no others."""
+    """The panels show these values, and no others. NaN stands where nothing is shown."""
     for panel, values in zip(images(figure), expected, strict=True):
-        np.testing.assert_allclose(data(panel), values, **{"rtol": 0, "atol": 0, **tolerance})
+        shown = np.ma.filled(np.ma.masked_invalid(panel.images[0].get_array()), np.nan)
+        np.testing.assert_allclose(shown, values, **{"rtol": 0, "atol": 0, **tolerance})

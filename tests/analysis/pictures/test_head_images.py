@@ -6,7 +6,7 @@ import pytest
 import torch
 from drawn import causal_weights, past
 
-from headscope.analysis.head_images import GAP, HEAD_PIXELS, head_image, image_tag
+from headscope.analysis.head_images import GAP, HEAD_PIXELS, head_image
 
 
 def maps(weights: torch.Tensor, columns: int) -> list[np.ndarray]:
@@ -62,8 +62,3 @@ def test_what_is_unknown_is_white_and_beyond_its_ends_the_scale_stays():
     assert (cells[1, 0] == 255).all()
     assert (cells[0, 0] == cells[1, 1]).all()
     assert (cells[2, 0] == cells[2, 1]).all()
-
-
-def test_the_tag_gives_the_order_of_the_heads():
-    assert image_tag(2, 12) == "attention/layer_2 (heads 0-11, left to right, top to bottom)"
-    assert image_tag(0, 1) == "attention/layer_0 (head 0)"

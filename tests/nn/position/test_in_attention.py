@@ -1,15 +1,15 @@
-"""The laws of rotary position encoding."""
+"""The laws of encodings that rotate queries and keys, or are added to the scores."""
 
 import pytest
 import torch
-from choices import position_of
+from choices import POSITIONS, SIZES, position_of
 from torch import Tensor, nn
-from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+from transformers.models.t5.modeling_t5 import T5Attention
 
 from headscope.nn import Rotary
+from headscope.nn.position.biases import alibi_slopes, t5_buckets
 
-BASES = [10000.0, 50.0]
 both = pytest.mark.parametrize("interleaved", [False, True])
 
 
@@ -34,7 +34,7 @@ def by_complex_numbers(x: Tensor, *, base: float, interleaved: bool, first: int 
 
 
 @both
-@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("base", [10000.0, 50.0])
 def test_a_pair_is_turned_as_a_complex_number_is(base, interleaved):
     for head_dim in [2, 6, 32]:
         position = rotary(head_dim, base=base, interleaved=interleaved)
@@ -42,28 +42,6 @@ def test_a_pair_is_turned_as_a_complex_number_is(base, interleaved):
         for ours, plain in zip(position.rotate(q, k), (q, k), strict=True):
             expected = by_complex_numbers(plain, base=base, interleaved=interleaved)
             torch.testing.assert_close(ours.double(), expected, rtol=0, atol=2e-6)
-
-
-@pytest.mark.parametrize("base", BASES)
-def test_halves_are_turned_as_llama_turns_them(base):
-    for head_dim in [4, 64]:
-        config = LlamaConfig(hidden_size=2 * head_dim, num_attention_heads=2, rope_theta=base)
-        q, k = some(2, 2, 40, head_dim), some(2, 1, 40, head_dim)
-        cos, sin = LlamaRotaryEmbedding(config)(q, torch.arange(40)[None])
-        expected = apply_rotary_pos_emb(q, k, cos, sin)
-        ours = rotary(head_dim, base=base).rotate(q, k)
-        torch.testing.assert_close(ours, expected, rtol=0, atol=2e-5)
-
-
-@both
-def test_scores_depend_on_distance_alone(interleaved):
-    position = rotary(interleaved=interleaved)
-    q, k = (some(1, 1, 1, 8 + part).double()[..., :8].expand(1, 1, 40, 8) for part in (0, 1))
-    q, k = position.rotate(q, k)  # the same query and the same key at all places
-    scores = (q @ k.mT)[0, 0]
-    torch.testing.assert_close(scores[1:, 1:], scores[:-1, :-1], rtol=0, atol=2e-6)
-    near, far = scores.diagonal(), scores.diagonal(-7)
-    assert (near[7:] - far).abs().min() > 0.1
 
 
 MOVED = {
@@ -103,3 +81,74 @@ def test_the_last_queries_are_turned_by_their_own_places(interleaved):
 def test_an_odd_head_dim_is_refused(head_dim):
     with pytest.raises(ValueError, match=f"head_dim={head_dim} must be even"):
         rotary(head_dim)
+
+
+# --- ALiBi ---
+
+
+def test_slopes_are_those_of_bloom_for_any_number_of_heads():
+    for heads in [1, 2, 3, 5, 6, 7, 12, 15, 16, 17, 20, 33]:
+        slopes = alibi_slopes(heads)
+        theirs = build_alibi_tensor(torch.ones(1, 2), heads, torch.float32)[:, 0, 1]
+        torch.testing.assert_close(torch.tensor(slopes), theirs)
+        assert torch.equal(position_of("alibi", heads=heads).slopes, torch.tensor(slopes))
+
+
+def test_the_penalty_is_the_slope_times_the_distance():
+    bias = position_of("alibi", heads=6).bias(4, 10)
+    for head, slope in enumerate(alibi_slopes(6)):
+        for place in range(6, 10):
+            expected = [-slope * (place - key) for key in range(place + 1)]
+            assert bias[head, place - 6, : place + 1].tolist() == pytest.approx(expected)
+
+
+# --- T5's ---
+
+BUCKETS = [(32, 128), (32, 17), (8, 20), (2, 2), (2, 100), (64, 1000), (6, 5)]
+
+
+def by_t5(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
+    return T5Attention._relative_position_bucket(
+        -distance, bidirectional=False, num_buckets=buckets, max_distance=max_distance
+    )
+
+
+def test_buckets_are_those_of_t5():
+    for buckets, max_distance in BUCKETS:
+        distance = torch.arange(2001)
+        ours = t5_buckets(distance, buckets, max_distance)
+        assert torch.equal(ours, by_t5(distance, buckets, max_distance))
+
+
+def test_the_relative_bias_is_the_number_of_the_distances_bucket():
+    for buckets, max_distance in BUCKETS:
+        options = {"buckets": buckets, "max_distance": max_distance, "block_size": 40}
+        position = position_of("relative", **options)
+        bias = position.bias(30, 40)
+        place, key = torch.arange(10, 40)[:, None], torch.arange(40)
+        expected = position.table.weight[by_t5(place - key, buckets, max_distance)].permute(2, 0, 1)
+        assert torch.equal(bias, expected)
+
+
+def test_buckets_that_cannot_be_are_refused_with_both_numbers():
+    for buckets, distance in [(0, 128), (1, 128), (-2, 128), (31, 128), (32, 16), (32, 0), (2, 1)]:
+        with pytest.raises(ValueError, match=rf"buckets={buckets}\b.*max_distance={distance}\b"):
+            position_of("relative", buckets=buckets, max_distance=distance)
+
+
+# --- a table for each head ---
+
+
+def test_the_bias_of_a_pair_of_places_is_its_entry_in_the_heads_table():
+    position = position_of("head_bias")
+    bias = position.bias(3, 8)
+    for head in range(4):
+        for query in range(3):
+            assert torch.equal(bias[head, query], position.table[head, 5 + query, :8])
+
+
+def test_a_fresh_table_is_zero_and_every_entry_learns():
+    fresh = POSITIONS["head_bias"](**SIZES)
+    assert not fresh.table.any()
+    fresh.bias(10, 10).sum().backward()
+    assert (fresh.table.grad == 1).all()

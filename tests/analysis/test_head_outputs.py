@@ -1,0 +1,253 @@
+"""What a head contributes: measured by removing it or by exchanging it between two texts, and
+estimated from gradients. All equal what hooks, written here, do to the head's output."""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import pytest
+import torch
+from choices import ATTENTIONS, every_part, parts
+from induction_circuit import VOCAB, induction_circuit
+from small_gpt import gpt, variant
+from torch import Tensor
+
+from headscope.analysis.ablation import ablate_heads, mean_outputs, other_induction
+from headscope.analysis.gradients import gradient_importance
+from headscope.analysis.patching import ContinuationLoss, LogitDifference, patch_heads
+from headscope.analysis.repeats import repeat_figures
+from headscope.errors import UserError
+from headscope.nn import GPT
+from headscope.nn.loss import next_token_loss
+
+TEXTS = torch.randint(11, (7, 11), generator=torch.Generator().manual_seed(1))
+INPUTS, TARGETS = TEXTS[:, :-1], TEXTS[:, 1:]
+
+CLEAN = torch.tensor([3, 1, 4, 1, 5, 9, 2])
+CORRUPTED = torch.tensor([3, 1, 4, 8, 5, 9, 2])
+METRIC = LogitDifference(right=6, wrong=7)
+
+zero_or_mean = pytest.mark.parametrize("replace_by", ["zero", "mean"])
+
+
+@contextmanager
+def outputs_changed(model: GPT, layer: int, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Inside the block, `out_proj` of the layer reads change(outputs); outputs (N, T, H, D)."""
+    part = model.attentions[layer]
+    handle = part.out_proj.register_forward_pre_hook(
+        lambda module, read: change(read[0].unflatten(-1, (part.heads, -1))).flatten(-2)
+    )
+    yield
+    handle.remove()
+
+
+def outputs_of(model: GPT, layer: int, tokens: Tensor) -> Tensor:
+    """The outputs (N, T, H, D) of the layer's heads."""
+    read: list[Tensor] = []
+    with outputs_changed(model, layer, lambda outputs: read.append(outputs) or outputs):
+        model(tokens)
+    return read[0]
+
+
+def replaced(model: GPT, layer: int, head: int, replace_by: str):
+    """Inside the block, the head's output is zero, or its mean over all tokens of INPUTS."""
+    before = outputs_of(model, layer, INPUTS)
+    constant = before.mean(dim=(0, 1))[head] * (replace_by == "mean")
+    is_head = (torch.arange(before.size(2)) == head)[:, None]
+    return outputs_changed(model, layer, lambda outputs: outputs.where(~is_head, constant))
+
+
+def losses(model: GPT) -> Tensor:
+    """Of every text, (N,)."""
+    each = next_token_loss(model(INPUTS), TARGETS, reduction="none")
+    return each.view_as(TARGETS).mean(dim=-1)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("attention", ATTENTIONS)
+@zero_or_mean
+def test_what_changes_without_a_head_is_what_replacing_its_output_changes(attention, replace_by):
+    """The loss, and the induction of the others."""
+    model = gpt(**parts(attention, "learned"))
+    whole = losses(model)
+    means = mean_outputs(model, INPUTS, max_batch=3) if replace_by == "mean" else None
+    found = ablate_heads(model, INPUTS, TARGETS, replace_by=replace_by)
+    found["induction"] = other_induction(model, means=means, excluded=[3], texts=6)
+    torch.testing.assert_close(found.pop("loss"), whole.mean(), rtol=1e-5, atol=1e-6)
+    for layer, part in enumerate(model.attentions):
+        for head in range(part.heads):
+            with replaced(model, layer, head, replace_by):
+                change = losses(model) - whole
+                induction = repeat_figures(model, excluded=[3], texts=6)["induction"]
+            induction[layer, head] = -1
+            expected = {
+                "nats_per_token": change.mean(),
+                "standard_error": change.std() / len(INPUTS) ** 0.5,
+                "induction": induction.max(),
+            }
+            of_head = {name: values[layer, head] for name, values in found.items()}
+            torch.testing.assert_close(of_head, expected, rtol=1e-3, atol=5e-6)
+    assert found["nats_per_token"].abs().min() > 1e-5
+
+
+def test_how_much_goes_through_at_once_changes_nothing_but_the_progress():
+    model = gpt()
+    whole = ablate_heads(model, INPUTS, TARGETS)
+    seen: list[Tensor] = []
+
+    def track(batches):
+        seen.extend(batches)
+        return seen[-len(batches) :]
+
+    for max_batch in (1, 3, 8):
+        some = ablate_heads(model, INPUTS, TARGETS, max_batch=max_batch, track=track)
+        torch.testing.assert_close(some, whole, rtol=1e-4, atol=1e-6)
+    assert torch.equal(torch.cat(seen), torch.arange(7).repeat(3))
+
+
+def test_a_head_without_others_has_no_induction_of_others():
+    model = gpt(**parts("single_head", "learned"), layers=1)
+    assert other_induction(model, texts=4).isnan().all()
+
+
+@every_part
+def test_an_estimate_is_the_gradient_of_a_factor_of_each_token_and_head(pair):
+    model = gpt(**variant(pair))
+    factors = torch.ones(2, *INPUTS.shape, model.attentions[0].heads, 1, requires_grad=True)
+    with (
+        outputs_changed(model, 0, lambda outputs: outputs * factors[0]),
+        outputs_changed(model, 1, lambda outputs: outputs * factors[1]),
+    ):
+        loss = losses(model)
+    [gradients] = torch.autograd.grad(loss.sum(), factors)  # (L, N, T, H, 1)
+    found = gradient_importance(model, INPUTS, TARGETS, max_batch=2)
+    for name, expected in {
+        "loss": loss.mean(),
+        "importance": gradients.squeeze(-1).abs().sum(dim=2).mean(dim=1),
+        "nats_per_token": -gradients.squeeze(-1).sum(dim=2).mean(dim=1),
+    }.items():
+        torch.testing.assert_close(found[name], expected, rtol=1e-3, atol=2e-6)
+    assert (found["importance"] > found["nats_per_token"].abs()).any()  # signs cancel
+
+
+@torch.no_grad()
+@zero_or_mean
+def test_of_heads_that_do_little_the_estimate_is_the_change_that_ablation_measures(replace_by):
+    """Where a head writes 1/1000, the loss is nearly linear in it, so the estimate is exact."""
+    model = gpt()
+    for part in model.attentions:
+        part.out_proj.weight *= 1e-3
+    model = model.double()
+    estimate, measured = (
+        measure(model, INPUTS, TARGETS, replace_by=replace_by)
+        for measure in (gradient_importance, ablate_heads)
+    )
+    expected = measured["nats_per_token"]
+    assert expected.abs().min() > 2e-6
+    close = partial(torch.testing.assert_close, check_dtype=False)
+    close(estimate["nats_per_token"], expected, rtol=0.05, atol=1e-6)
+    close(estimate["loss"], measured["loss"])
+
+
+# --- patching ---
+
+
+def exchanged(model: GPT, text: Tensor, other: Tensor, layer: int, head: int, positions) -> Tensor:
+    """The logits (1, T, V) of `text` when the head has its output of `other` at `positions`."""
+    [of_other] = outputs_of(model, layer, other[None])
+
+    def exchange(outputs: Tensor) -> Tensor:
+        outputs = outputs.clone()
+        outputs[:, positions, head] = of_other[positions, head]
+        return outputs
+
+    with outputs_changed(model, layer, exchange):
+        return model(text[None])
+
+
+@torch.no_grad()
+@every_part
+def test_each_head_is_exchanged_between_the_texts(pair):
+    for position in [None, 3, 6]:
+        model = gpt(**variant(pair))
+        found = patch_heads(model, CLEAN, CORRUPTED, METRIC, position=position, max_batch=3)
+        places = range(7) if position is None else [position]
+        assert found.clean == pytest.approx(float(METRIC(model(CLEAN[None]))), rel=1e-4, abs=1e-5)
+        for layer, part in enumerate(model.attentions):
+            for head in range(part.heads):
+                for result, text, other in (
+                    (found.noised, CLEAN, CORRUPTED),
+                    (found.denoised, CORRUPTED, CLEAN),
+                ):
+                    logits = exchanged(model, text, other, layer, head, places)
+                    expected = float(logits[0, -1, 6] - logits[0, -1, 7])
+                    assert float(result[layer, head]) == pytest.approx(expected, rel=1e-4, abs=1e-5)
+        assert (found.denoised - found.corrupted).abs().max() > 1e-4
+
+
+@torch.no_grad()
+def test_the_loss_of_the_continuation_is_that_of_its_tokens():
+    model, tokens = gpt(), CLEAN[-3:]
+    expected = next_token_loss(model(CLEAN[None])[:, 3:6], tokens[None]).item()
+    found = patch_heads(model, CLEAN, CORRUPTED, ContinuationLoss(tuple(tokens.tolist())))
+    assert found.clean == pytest.approx(expected, rel=1e-5)
+    assert found.corrupted != pytest.approx(expected, rel=1e-3)
+
+
+def test_in_an_induction_circuit_the_two_heads_of_the_circuit_are_needed_and_each_restores_it():
+    """clean: A B ... A, which makes the model predict B. corrupted: D B ... A."""
+    model = induction_circuit(heads=2)
+    model.norm = torch.nn.Identity()
+    with torch.no_grad():  # the induction head also copies the token that it looks at
+        attention = model.attentions[1]
+        attention.qkv.weight.chunk(3)[2][:VOCAB, :VOCAB] = torch.eye(VOCAB)
+        attention.out_proj.weight[:VOCAB, :VOCAB] = torch.eye(VOCAB)
+    clean, corrupted = torch.tensor([1, 2, 5, 6, 7, 1]), torch.tensor([4, 2, 5, 6, 7, 1])
+    found = patch_heads(model, clean, corrupted, LogitDifference(right=2, wrong=5))
+    ones = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    torch.testing.assert_close(found.denoising, ones, rtol=0, atol=1e-3)
+    torch.testing.assert_close(found.noising, 1 - ones, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"corrupted": CORRUPTED[:-1]}, r"\(7,\).*\(6,\).*same number of tokens"),
+        ({"corrupted": CORRUPTED[None]}, r"\(1, 7\)"),
+        ({"clean": CLEAN[:0], "corrupted": CLEAN[:0]}, "at least one"),
+        ({"position": 7}, "position=7.*0 to 6"),
+        ({"position": -1}, "position=-1.*0 to 6"),
+        ({"metric": ContinuationLoss(())}, "has 0 tokens"),
+        ({"metric": ContinuationLoss((1,) * 7)}, "has 7 tokens, and the texts have 7"),
+        ({"metric": LogitDifference(1, -1)}, "the token -1 must be from 0 to"),
+    ],
+    ids=str,
+)
+def test_texts_and_metrics_that_do_not_fit_are_refused(changed, words):
+    with pytest.raises(UserError, match=words):
+        patch_heads(gpt(), **({"clean": CLEAN, "corrupted": CORRUPTED, "metric": METRIC} | changed))
+
+
+# --- all of them ---
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [
+        lambda model: ablate_heads(model, INPUTS, TARGETS, replace_by="mean"),
+        lambda model: gradient_importance(model, INPUTS, TARGETS, replace_by="mean"),
+        lambda model: vars(patch_heads(model, *INPUTS[:2], METRIC)),
+    ],
+    ids=["ablation", "gradients", "patching"],
+)
+def test_the_model_is_left_as_it_was_and_may_be_frozen(measure):
+    model = gpt(dropout=0.5).train()
+    before = copy.deepcopy(model.state_dict())
+    first = measure(model)
+    assert all(module.training for module in model.modules())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not any(part.out_proj._forward_pre_hooks for part in model.attentions)
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+    frozen = measure(model.requires_grad_(False))
+    torch.testing.assert_close(frozen, first, rtol=0, atol=0)

@@ -1,0 +1,70 @@
+"""Activation patching with texts: their tokens, and the metric that they name."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from checkpoint_files import content, save
+
+import headscope
+from headscope.analysis.patch_texts import patch_texts
+from headscope.analysis.patching import ContinuationLoss, LogitDifference, patch_heads
+from headscope.checkpoint import Checkpoint
+from headscope.errors import UserError
+
+GOOD = {"clean": "abc ab", "corrupted": "abd ab", "answers": ["c", "d"]}
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    """A model of 8 bytes of context."""
+    file = tmp_path_factory.mktemp("patch") / "some.safetensors"
+    save(content()[0], file)
+    return headscope.load(file)
+
+
+def test_answers_are_the_two_tokens_of_a_logit_difference(loaded: Checkpoint):
+    texts = patch_texts(loaded, clean="abc abc", corrupted="abd abc", answers=["x", " "])
+    assert texts.metric == LogitDifference(right=ord("x"), wrong=ord(" "))
+    assert (texts.clean, texts.corrupted) == (list(b"abc abc"), list(b"abd abc"))
+    assert texts.clean_labels == list("abc·abc")
+    tokens = torch.tensor(texts.clean), torch.tensor(texts.corrupted)
+    direct = patch_heads(loaded.model, *tokens, LogitDifference(right=120, wrong=32))
+    torch.testing.assert_close(vars(texts.run(loaded)), vars(direct))
+
+
+def test_a_continuation_follows_both_texts(loaded: Checkpoint):
+    texts = patch_texts(loaded, clean="abca", corrupted="abda", continuation="bc", position=5)
+    assert texts.metric == ContinuationLoss((98, 99))
+    assert (texts.clean, texts.corrupted) == (list(b"abcabc"), list(b"abdabc"))
+    assert texts.position == 5
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"corrupted": "abd abc"}, ["have 6 and 7 tokens", "change a text", "['c', '·', "]),
+        ({"corrupted": "多 abc"}, ["have 6 and 7 tokens", "['多 1/3', "]),
+        ({"corrupted": "abc ab"}, ["same text"]),
+        ({"clean": None}, ["patch.clean is missing"]),
+        ({"answers": None}, ["patch.answers", "patch.continuation", "one of them"]),
+        ({"answers": ["c"]}, ["patch.answers=['c']", "two different"]),
+        ({"answers": ["c", "c"]}, ["two different"]),
+        ({"answers": ["c", "de"]}, ["'de' has 2 tokens (d, e)", "one"]),
+        ({"answers": None, "continuation": ""}, ["patch.continuation is empty"]),
+        ({"answers": None, "continuation": "cde"}, ["9 tokens", "block_size=8"]),
+        ({"position": 6}, ["patch.position=6", "0 to 5"]),
+    ],
+    ids=str,
+)
+def test_a_mistake_is_told_in_one_line(loaded: Checkpoint, changed, words):
+    with pytest.raises(UserError) as caught:
+        patch_texts(loaded, **(GOOD | changed))
+    assert "\n" not in str(caught.value)
+    assert all(word in str(caught.value) for word in words)
+
+
+def test_without_a_difference_of_the_metric_there_is_no_score(loaded: Checkpoint):
+    texts = patch_texts(loaded, **GOOD)
+    with pytest.raises(UserError, match="no difference that a head could carry"):
+        replace(texts, corrupted=texts.clean).run(loaded)
