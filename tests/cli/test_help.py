@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from running import ROOT, Script
 
+from benchmarks.configuration_page import ROOTS, comment_elsewhere, page
 from headscope.cli.command_line import register_resolvers
-from headscope.cli.conf_files import heading, keys_in
-from headscope.cli.configuration_page import ROOTS, comment_elsewhere, page
-from headscope.cli.help import help_text, sections_of
+from headscope.cli.help import heading, help_text, keys_in, sections_of
 from headscope.cli.words import CONF
 
 register_resolvers()
@@ -90,5 +89,5 @@ def test_help_does_not_import_torch() -> None:
 
 
 def test_the_configuration_page_is_up_to_date() -> None:
-    """To update it: python -m headscope.cli.configuration_page > docs/configuration.md"""
+    """To update it: python -m benchmarks.configuration_page > docs/configuration.md"""
     assert (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8") == f"{page()}\n"

@@ -10,8 +10,8 @@ from composing import training_config
 from foreign_models import transformers
 from running import ROOT
 
+from benchmarks.conversion_page import CHANGES, GROUPS, page
 from headscope.checkpoint import build_model
-from headscope.cli.conversion_page import CHANGES, GROUPS, page
 from headscope.config import SCHEMAS
 from headscope.config.model import ModelConfig
 from headscope.conversion.classes import CLASSES
@@ -152,7 +152,7 @@ def test_the_matrix_has_a_row_for_every_key_and_choice():
 
 @pytest.mark.slow
 def test_the_matrix_in_the_docs_is_up_to_date():
-    """To update it: python -m headscope.cli.conversion_page docs/ecosystem.md"""
+    """To update it: python -m benchmarks.conversion_page docs/ecosystem.md"""
     text = (ROOT / "docs" / "ecosystem.md").read_text(encoding="utf-8")
     assert text.count("<!-- matrix -->") == text.count("<!-- end matrix -->") == 1
     assert page(text) == text

@@ -20,15 +20,15 @@ class LargestWeight(NamedTuple):
     key: Tensor
 
 
-def find_largest_weight(weights: Tensor, *, causal: bool = True) -> LargestWeight:
-    """Find the largest weight of each map in weights (..., T, S).
+def find_largest_weight(weights: Tensor) -> LargestWeight:
+    """Find the largest weight of each map in weights (..., T, S) of causal attention.
 
     The queries are the last T of the S positions. `query` is an index into these T queries, `key`
     an index into the S keys. Queries that see a single key are excluded, because the weight on that
     key is always 1. Such queries are included only if no query sees more than one key. If several
     weights are equally large, the first in row-major order is returned.
     """
-    visible = visible_keys(weights, causal=causal)
+    visible = visible_keys(weights)
     candidates = visible & counted_queries(visible)[:, None]
     flat = torch.where(candidates, weights, -1.0).flatten(-2)
     index = flat.argmax(dim=-1)

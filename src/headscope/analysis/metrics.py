@@ -16,7 +16,6 @@ All metrics are differentiable. Their values and gradients are always finite.
 
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -228,14 +227,10 @@ METRICS: Mapping[str, Metric] = {
 """Metrics for attention with or without a causal mask, by name."""
 
 
-def head_figures(
-    weights: Tensor, *, causal: bool = True, local_width: int = LOCAL_WIDTH
-) -> dict[str, Tensor]:
+def head_figures(weights: Tensor, *, causal: bool = True) -> dict[str, Tensor]:
     """All metrics of weights (..., T, S), by name. Each metric has the shape (...) of the leading
     axes."""
-    metrics: dict[str, Metric] = {**METRICS, "local": partial(local_mass, width=local_width)}
-    if not causal:
-        metrics |= NON_CAUSAL_METRICS
+    metrics = {**METRICS, **({} if causal else NON_CAUSAL_METRICS)}
     return {name: metric(weights, causal=causal) for name, metric in metrics.items()}
 
 

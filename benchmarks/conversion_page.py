@@ -1,5 +1,5 @@
 """Generates the matrix in docs/ecosystem.md, with the command
-`python -m headscope.cli.conversion_page docs/ecosystem.md`. For each choice in conf/model, it says
+`python -m benchmarks.conversion_page docs/ecosystem.md`. For each choice in conf/model, it says
 whether a class of transformers computes the same function.
 """
 
