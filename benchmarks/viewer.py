@@ -80,7 +80,7 @@ def write_run(folder: Path, shape: list[int], steps: int) -> None:
     """Write an event file with `steps` snapshots of random weights."""
     layers, heads, tokens = shape
     random, snapshots = np.random.default_rng(0), {}
-    figures = ["self", "previous", "first", "distance", "entropy", "induction"]
+    metrics = ["self", "previous", "first", "distance", "entropy", "induction"]
     for step in range(steps):
         weights = random.random((layers, heads, tokens, tokens), dtype=np.float32) ** 8
         weights = np.tril(weights) + 1e-3 * np.eye(tokens, dtype=np.float32)  # (L, H, T, T)
@@ -93,9 +93,9 @@ def write_run(folder: Path, shape: list[int], steps: int) -> None:
             names=["previous-token" if score > 0.5 else "mixed" for score in scores],
             scores=scores,
             ratios=scores,
-            figures=dict.fromkeys(figures, scores),
-            uniform=dict.fromkeys(figures, 0.1),
-            ends=dict.fromkeys(figures, (0.0, 1.0)),
+            metrics=dict.fromkeys(metrics, scores),
+            uniform=dict.fromkeys(metrics, 0.1),
+            ends=dict.fromkeys(metrics, (0.0, 1.0)),
         )
     folder.mkdir()
     (folder / "events.out.tfevents.0").write_bytes(event_file(snapshots))

@@ -136,9 +136,9 @@ def print_ablation(result: "AblationResult") -> None:
         "most important heads: change of the loss without the head (with all heads "
         f"{result.loss:.4f} nats per token), and the largest induction of the others"
     )
-    for name, figures in result.most_important(MOST_IMPORTANT):
-        change, error = figures["loss_change"], figures["loss_change_error"]
-        others = figures.get("other_induction", math.nan)  # not measured on very short texts
+    for name, metrics in result.most_important(MOST_IMPORTANT):
+        change, error = metrics["loss_change"], metrics["loss_change_error"]
+        others = metrics.get("other_induction", math.nan)  # not measured on very short texts
         print(f"{name}  {change:+.4f} ± {error:.4f}  {others:.2f}")
 
 
@@ -148,8 +148,8 @@ def print_gradients(result: "AblationResult") -> None:
         "most important heads by their gradients: importance, and the estimated change of the loss "
         "without the head (nats per token)"
     )
-    for name, figures in result.most_important(MOST_IMPORTANT, by="gradient_importance"):
-        importance, change = figures["gradient_importance"], figures["loss_change_estimate"]
+    for name, metrics in result.most_important(MOST_IMPORTANT, by="gradient_importance"):
+        importance, change = metrics["gradient_importance"], metrics["loss_change_estimate"]
         print(f"{name}  {importance:.4f}  {change:+.4f}")
     names = {"gradient_importance": "importance", "loss_change_estimate": "estimated change"}
     found = {text: result.correlation(name) for name, text in names.items()}

@@ -25,20 +25,20 @@ def evaluate(composed: DictConfig) -> None:
     else:
         corpus = build_part(config.data)
     text = evaluation.validation_text(corpus, loaded.tokenizer)
-    figures: dict[str, Any] | list[dict[str, Any]]
+    metrics: dict[str, Any] | list[dict[str, Any]]
     if config.block_size is None:
-        figures = evaluation.evaluate(
+        metrics = evaluation.evaluate(
             loaded.model, text, batch_size=config.batch_size, precision=precision
         )
     else:
-        figures = evaluation.evaluate_lengths(
+        metrics = evaluation.evaluate_lengths(
             loaded,
             text,
             batch_size=config.batch_size,
             block_sizes=config.block_size,
             precision=precision,
         )
-    print(json_text(figures, indent=2))
+    print(json_text(metrics, indent=2))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Records the figures that a refactoring must not change, and compares them with the current code.
+"""Records the metrics that a refactoring must not change, and compares them with the current code.
 
     python tests/baselines.py record     writes tests/baselines.json
     python tests/baselines.py compare    prints the differences; exits with 1 if there are any
 
-The figures depend on the processor and the number of threads: record and compare on one machine.
-They are the losses and gradient norms of the first 20 steps of five recipes, their final figures,
+The metrics depend on the processor and the number of threads: record and compare on one machine.
+They are the losses and gradient norms of the first 20 steps of five recipes, their final metrics,
 and all metrics, names, ablations and patchings of the heads of a model that is trained from its
 seed. `HEADSCOPE_TINYSHAKESPEARE` names the file of tiny-shakespeare.
 """
@@ -51,7 +51,7 @@ def main(command: str) -> None:
 
 
 def measure() -> dict[str, Any]:
-    """All figures of the current code, as nested dictionaries and lists."""
+    """All metrics of the current code, as nested dictionaries and lists."""
     with tempfile.TemporaryDirectory() as folder:
         found: dict[str, Any] = {}
         for name, words in RECIPES.items():

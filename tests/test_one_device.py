@@ -16,7 +16,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from headscope.analysis.ablation import ablate_heads
-from headscope.analysis.metrics import head_figures
+from headscope.analysis.metrics import head_metrics
 from headscope.analysis.pictures import position as position_pictures
 from headscope.nn import GPT, attention_variants, dot_product, make_cache
 from headscope.nn.capture import attention_weights_and_scores
@@ -59,13 +59,13 @@ def test_a_training_step_stays_on_its_device(pair: tuple[str, str]) -> None:
 
 @every_part
 @torch.no_grad()
-def test_sampling_and_attention_figures_stay_on_their_device(pair: tuple[str, str]) -> None:
+def test_sampling_and_attention_metrics_stay_on_their_device(pair: tuple[str, str]) -> None:
     model = model_on_gpu(pair).eval()
     cache = make_cache(model, 2)
     for length in (3, 1, 2):
         assert model.next_logits(tokens_on_gpu(length), cache).device == GPU
     weights, _ = attention_weights_and_scores(model, tokens_on_gpu(7))
-    assert {figure.device for figure in head_figures(weights).values()} == {GPU}
+    assert {metric.device for metric in head_metrics(weights).values()} == {GPU}
     texts = torch.zeros(3, 7, dtype=torch.long)  # on the CPU, as a report has them
     for replace_by in ("zero", "mean"):
         ablate_heads(model, texts, texts, replace_by=replace_by)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import headscope
 from headscope.analysis.head_types import Thresholds
-from headscope.analysis.metrics import head_figures
+from headscope.analysis.metrics import head_metrics
 from headscope.analysis.pictures import attention_maps
 from headscope.analysis.report.inputs import ReportInput
 from headscope.analysis.report.write import write_report
@@ -32,7 +32,7 @@ for module in pkgutil.walk_packages(headscope.__path__, "headscope."):
 
 loaded = headscope.load("model.safetensors")
 reading = loaded.attention("To be, or")
-assert head_figures(reading.weights)["entropy"].shape == (2, 4)
+assert head_metrics(reading.weights)["entropy"].shape == (2, 4)
 attention_maps(reading.weights[0], reading.labels, title="Layer 0").savefig("layer_0.png")
 write_report(
     ReportInput.of_text(loaded, "To be, or"), Path("report"), thresholds=Thresholds(), track=iter

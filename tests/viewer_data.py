@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from headscope.analysis.head_types import head_types
-from headscope.analysis.metrics import colour_ends, head_figures, uniform_figures
+from headscope.analysis.metrics import colour_ends, head_metrics, uniform_metrics
 from headscope.viewer.history import history, read_header
 from headscope.viewer.snapshot import snapshot_parts
 
@@ -61,14 +61,14 @@ def snapshot(
 def measured(weights: NDArray[np.float64]) -> dict[str, Any]:
     """Arguments of `snapshot_parts`: the metrics and the names of the heads."""
     tokens = weights.shape[-1]
-    metrics, uniform = head_figures(torch.from_numpy(weights)), uniform_figures(tokens)
+    metrics, uniform = head_metrics(torch.from_numpy(weights)), uniform_metrics(tokens)
     heads = head_types(metrics, uniform)
     return {
         "text_tokens": tokens,
         "names": [head.name for head in heads],
         "scores": [head.score for head in heads],
         "ratios": [head.ratio for head in heads],
-        "figures": {name: values.flatten().tolist() for name, values in metrics.items()},
+        "metrics": {name: values.flatten().tolist() for name, values in metrics.items()},
         "uniform": uniform,
         "ends": {name: colour_ends(name, tokens) for name in metrics},
     }

@@ -120,8 +120,8 @@ def evaluate_lengths(
         except UserError as error:
             results.append({"block_size": size, "not_possible": str(error)})
         else:
-            figures = evaluate(
+            metrics = evaluate(
                 model, text, batch_size=batch_size, block_size=size, precision=precision
             )
-            results.append({"block_size": size, **figures})
+            results.append({"block_size": size, **metrics})
     return results

@@ -3,7 +3,7 @@
 import pytest
 from running import ROOT
 
-from headscope.analysis.glossary import FIGURES, HEAD_NAMES, as_javascript, as_markdown
+from headscope.analysis.glossary import HEAD_NAMES, METRICS, as_javascript, as_markdown
 from headscope.analysis.head_types import BROAD, GLOBAL, MIXED, NARROW, NONE
 
 JAVASCRIPT = "src/headscope/viewer/static/glossary.js"
@@ -13,8 +13,8 @@ FILES = {"docs/glossary.md": as_markdown, JAVASCRIPT: as_javascript}
 def test_every_entry_says_what_a_high_value_means_and_every_head_name_has_one():
     """tests/analysis/report/test_report_numbers.py compares the metrics with those of a report."""
     assert list(HEAD_NAMES) == [*NARROW.values(), *BROAD.values(), GLOBAL, MIXED, NONE]
-    assert all(text.endswith(".") for text in [*FIGURES.values(), *HEAD_NAMES.values()])
-    assert all(". A high value means" in text for text in FIGURES.values())
+    assert all(text.endswith(".") for text in [*METRICS.values(), *HEAD_NAMES.values()])
+    assert all(". A high value means" in text for text in METRICS.values())
 
 
 @pytest.mark.parametrize("file", FILES)

@@ -16,7 +16,7 @@ from torch import Tensor
 from headscope.analysis.ablation import ablate_heads, mean_outputs, other_induction
 from headscope.analysis.gradients import gradient_importance
 from headscope.analysis.patching import ContinuationLoss, LogitDifference, patch_heads
-from headscope.analysis.repeats import repeat_figures
+from headscope.analysis.repeats import repeat_metrics
 from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.loss import next_token_loss
@@ -79,7 +79,7 @@ def test_what_changes_without_a_head_is_what_replacing_its_output_changes(attent
         for head in range(part.heads):
             with replaced(model, layer, head, replace_by):
                 change = losses(model) - whole
-                induction = repeat_figures(model, excluded=[3], texts=6)["induction"]
+                induction = repeat_metrics(model, excluded=[3], texts=6)["induction"]
             induction[layer, head] = -1
             expected = {
                 "nats_per_token": change.mean(),

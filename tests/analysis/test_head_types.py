@@ -6,11 +6,11 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from headscope.analysis.head_types import HeadType, Thresholds, head_types
-from headscope.analysis.metrics import head_figures, uniform, uniform_figures
+from headscope.analysis.metrics import head_metrics, uniform, uniform_metrics
 from headscope.cli.words import CONF
 
 TOKENS = 24
-EVEN = uniform_figures(TOKENS)
+EVEN = uniform_metrics(TOKENS)
 
 
 def looking(*offsets: int, share: float = 1.0, causal: bool = True) -> Tensor:
@@ -30,9 +30,9 @@ def even_over(keys: Tensor) -> Tensor:
 
 
 def called(*heads: Tensor, causal: bool = True, **options) -> list[str]:
-    figures = head_figures(torch.stack(heads), causal=causal)
-    even = uniform_figures(TOKENS, causal=causal)
-    return [each.name for each in head_types(figures, even, causal=causal, **options)]
+    metrics = head_metrics(torch.stack(heads), causal=causal)
+    even = uniform_metrics(TOKENS, causal=causal)
+    return [each.name for each in head_types(metrics, even, causal=causal, **options)]
 
 
 SINK = torch.eye(TOKENS)[[0] * TOKENS]
@@ -83,7 +83,7 @@ MIXED = HeadType("mixed", 0.8793, 0.0)
 
 
 @pytest.mark.parametrize(
-    ("figures", "even", "expected"),
+    ("added", "even", "expected"),
     [
         ({"induction": 0.8}, 0.0, HeadType("induction", 0.8, 0.8 / 0.3)),
         ({"induction": 0.2}, 0.0, MIXED),
@@ -103,21 +103,19 @@ MIXED = HeadType("mixed", 0.8793, 0.0)
         ({"punctuation": 0.6, "frequent": 0.99}, 0.1, HeadType("punctuation", 0.6, 0.5 / 0.36)),
     ],
 )
-def test_a_metric_of_the_text_names_a_head_by_its_excess_over_the_threshold(
-    figures, even, expected
-):
+def test_a_metric_of_the_text_names_a_head_by_its_excess_over_the_threshold(added, even, expected):
     """The score is the metric, for rare-token 1 minus `frequent`. The ratio is excess/threshold."""
-    metrics = head_figures(looking(-9)[None])
-    metrics |= {name: torch.tensor([value]) for name, value in figures.items()}
-    [head] = head_types(metrics, EVEN | dict.fromkeys(figures, even))
+    metrics = head_metrics(looking(-9)[None])
+    metrics |= {name: torch.tensor([value]) for name, value in added.items()}
+    [head] = head_types(metrics, EVEN | dict.fromkeys(metrics, even))
     assert head.name == expected.name
     assert (head.score, head.ratio) == pytest.approx((expected.score, expected.ratio), abs=1e-4)
 
 
 def test_the_score_of_short_range_is_how_much_shorter_the_distance_is():
-    figures = head_figures(looking(*range(-5, 1))[None])
-    [head] = head_types(figures, EVEN)
-    assert head.score == pytest.approx(1 - float(figures["distance"]) / EVEN["distance"])
+    metrics = head_metrics(looking(*range(-5, 1))[None])
+    [head] = head_types(metrics, EVEN)
+    assert head.score == pytest.approx(1 - float(metrics["distance"]) / EVEN["distance"])
     assert head.ratio == pytest.approx(head.score / Thresholds.short_range)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from headscope.analysis import metrics
-from headscope.analysis.metrics import METRICS, NON_CAUSAL_METRICS, head_figures, uniform
+from headscope.analysis.metrics import METRICS, NON_CAUSAL_METRICS, head_metrics, uniform
 from headscope.errors import UserError
 
 sizes = st.integers(1, 12)
@@ -33,7 +33,7 @@ def some_weights(tokens: int, *, causal: bool, seed: int = 0) -> Tensor:
 
 @pytest.mark.parametrize("tokens", [1, 2, 64])
 def test_colours_end_beyond_what_uniform_attention_gives(tokens):
-    for name, value in metrics.uniform_figures(tokens).items():
+    for name, value in metrics.uniform_metrics(tokens).items():
         low, high = metrics.colour_ends(name, tokens)
         assert low < high, name
         assert low - 1e-6 <= value <= high + 1e-6, name
@@ -82,7 +82,7 @@ def plain_loop(weights: Tensor, *, causal: bool) -> dict[str, float]:
 @given(sizes, directions, st.integers(0, 99))
 def test_they_are_those_of_a_plain_loop_on_any_axes_before_the_queries(tokens, causal, seed):
     weights = some_weights(tokens, causal=causal, seed=seed)
-    found = head_figures(weights.unflatten(0, (3, 1, 2)), causal=causal)
+    found = head_metrics(weights.unflatten(0, (3, 1, 2)), causal=causal)
     assert {values.shape for values in found.values()} == {(3, 1, 2)}
     for head, head_weights in enumerate(weights):
         of_head = {name: values.flatten()[head].item() for name, values in found.items()}
@@ -92,9 +92,9 @@ def test_they_are_those_of_a_plain_loop_on_any_axes_before_the_queries(tokens, c
 @given(sizes, directions)
 def test_metrics_and_their_gradients_are_finite(tokens, causal):
     weights = some_weights(tokens, causal=causal)
-    for name in head_figures(weights, causal=causal):
+    for name in head_metrics(weights, causal=causal):
         given_weights = weights.clone().requires_grad_()
-        metric = head_figures(given_weights, causal=causal)[name]
+        metric = head_metrics(given_weights, causal=causal)[name]
         metric.sum().backward()
         assert metric.isfinite().all(), name
         assert given_weights.grad.isfinite().all(), name

@@ -14,10 +14,10 @@ from headscope.analysis.repeats import (
     duplicate_contrast,
     induction_contrast,
     periods_in,
-    repeat_figures,
+    repeat_metrics,
     repeated_texts,
     score,
-    uniform_repeat_figures,
+    uniform_repeat_metrics,
 )
 
 
@@ -37,12 +37,12 @@ def back(tokens: int, distance: int) -> Tensor:
 
 
 def test_a_circuit_built_by_hand_does_induction():
-    figures = repeat_figures(induction_circuit(), texts=24)
+    metrics = repeat_metrics(induction_circuit(), texts=24)
     # It looks everywhere where no token is repeated, so also at the places of other texts' targets.
-    assert figures["induction"][1].item() > 0.9
-    assert abs(figures["induction"][0].item()) < 0.01
-    assert abs(figures["duplicate"][1].item()) < 0.05
-    assert figures["repeat_previous"][0].item() == pytest.approx(1, abs=1e-3)
+    assert metrics["induction"][1].item() > 0.9
+    assert abs(metrics["induction"][0].item()) < 0.01
+    assert abs(metrics["duplicate"][1].item()) < 0.05
+    assert metrics["repeat_previous"][0].item() == pytest.approx(1, abs=1e-3)
 
 
 @given(st.integers(8, 40), st.integers(2, 12), st.integers(0, 99))
@@ -72,9 +72,9 @@ def test_by_hand():
 
 def test_a_fresh_model_looks_at_all_alike():
     model = fresh(vocab_size=50, block_size=32, embed_dim=64, heads=4)
-    figures = repeat_figures(model)
-    for name, even in uniform_repeat_figures(32).items():
-        torch.testing.assert_close(figures[name], torch.full((2, 4), even), rtol=0, atol=0.01)
+    metrics = repeat_metrics(model)
+    for name, even in uniform_repeat_metrics(32).items():
+        torch.testing.assert_close(metrics[name], torch.full((2, 4), even), rtol=0, atol=0.01)
 
 
 def test_a_passage_comes_twice_and_nowhere_else():
@@ -100,7 +100,7 @@ def test_a_small_vocabulary_repeats_tokens_but_leaves_out_what_it_must():
 @pytest.mark.parametrize(("block_size", "texts"), [(7, 8), (10, 1)])
 def test_what_has_no_two_periods_is_refused(block_size, texts):
     with pytest.raises(ValueError, match=rf"block_size={block_size} .* texts={texts}"):
-        repeat_figures(fresh(block_size=block_size), texts=texts)
+        repeat_metrics(fresh(block_size=block_size), texts=texts)
 
 
 def test_few_texts_have_periods_from_the_whole_range():

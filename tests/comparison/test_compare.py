@@ -9,7 +9,7 @@ import pytest
 from filelock import FileLock
 from running import SMALL, Said, Script
 
-from headscope.comparison import figures, runs
+from headscope.comparison import results, runs
 from headscope.stop import Interrupted
 
 FOLDER = Path("outputs/compare_own")
@@ -67,8 +67,8 @@ def test_the_figures_are_those_of_the_runs(compare, script: Script, monkeypatch)
     # Once more, it trains, evaluates and times nothing.
     before = (FOLDER / "comparison.csv").read_bytes()
     monkeypatch.setattr(runs, "fit", None)
-    monkeypatch.setattr(figures, "bare_loop", None)
-    monkeypatch.setattr(figures, "evaluate_lengths", None)
+    monkeypatch.setattr(results, "bare_loop", None)
+    monkeypatch.setattr(results, "evaluate_lengths", None)
     again = compare()
     assert again.code == 0, again.err
     assert "4 of 4 runs are already finished" in again.out

@@ -227,8 +227,8 @@ def test_the_model_card_shows_text_from_a_checkpoint_as_text(tmp_path):
     loaded = saved(run / "checkpoints", OWN, name=HOSTILE, init_from=began)
     template = f"{HOSTILE}\n```\n{HOSTILE}"
     loaded.config.data = TextFilesConfig(path=f"/home/someone/{HOSTILE}", template=template)
-    figures = dict.fromkeys(("val_loss", "val_bits_per_byte", "train_seconds", "steps"), 1)
-    write_summary(run, figures | {"tokens": 12345, "device": HOSTILE})
+    metrics = dict.fromkeys(("val_loss", "val_bits_per_byte", "train_seconds", "steps"), 1)
+    write_summary(run, metrics | {"tokens": 12345, "device": HOSTILE})
     (run / "analysis").mkdir()
     rows = [
         {"layer": 0, "head": 0, "type": "previous"},

@@ -38,7 +38,7 @@ HOSTILE = [
     with_header(layers=10**9, heads=10**9),
     with_header(labels=["a" * 10_000]),
     with_header(scores=[10**400] * 4),
-    with_header(figures={"previous": [[]] * 4}),
+    with_header(metrics={"previous": [[]] * 4}),
     with_header(step=float("nan")),
     with_header(format=2),
     made_up_parts(0)[:2],
@@ -150,7 +150,7 @@ def test_the_history_has_every_step_without_a_flag(served: Board) -> None:
     assert [each["step"] for each in found["steps"]] == [*STEPS]
     for each in found["steps"]:
         header = json.loads(made_up_parts(each["step"])[0])
-        for name in ("names", "scores", "ratios", "figures"):
+        for name in ("names", "scores", "ratios", "metrics"):
             assert each[name] == header[name]
         for name in ("layers", "heads", "labels", "text_tokens", "uniform", "ends"):
             assert found[name] == header[name]

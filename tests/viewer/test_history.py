@@ -18,7 +18,7 @@ GOOD = {
     "names": ["self", "mixed"],
     "scores": [0.5, None],
     "ratios": [1, 0.0],
-    "figures": {"self": [0.5, 0.1]},
+    "metrics": {"self": [0.5, 0.1]},
     "uniform": {"self": 0.3},
     "ends": {"self": [0, 1]},
 }
@@ -32,7 +32,7 @@ BAD = {
     "names": (["self"], ["self", None]),
     "scores": ([0.5], [0.5, "1"], [0.5, True], [0.5, float("nan")]),
     "ratios": ([1e308, 0],),
-    "figures": ([], {"self": [1]}, {"self": {"0": 1}}, {"x" * 300: [0, 0]}, MANY),
+    "metrics": ([], {"self": [1]}, {"self": {"0": 1}}, {"x" * 300: [0, 0]}, MANY),
     "uniform": ({"self": [1]},),
     "ends": ({"self": [0]},),
 }

@@ -99,8 +99,8 @@ def test_the_url_carries_the_state(opened):
     page.press(Keys.ARROW_LEFT)
     page.click(page.tokens[6])
     page.select("compare with", "step")
-    page.select("figure of the timeline", "entropy")
-    before = {name: page.text(name) for name in ("h2", ".moment", ".figures-card")}
+    page.select("metric of the timeline", "entropy")
+    before = {name: page.text(name) for name in ("h2", ".moment", ".metrics-card")}
     page.browser.execute_async_script("setTimeout(arguments[0], 500)")
     address = page.browser.current_url
     page.browser.get("about:blank")
@@ -108,16 +108,16 @@ def test_the_url_carries_the_state(opened):
     page.ready()
     assert {name: page.text(name) for name in before} == before
     assert page.leave().startswith(f"“{SHOWN[6]}” compared with step 0")
-    for label, value in (("run", "run & b=c#?%"), ("figure of the timeline", "entropy")):
+    for label, value in (("run", "run & b=c#?%"), ("metric of the timeline", "entropy")):
         assert page.one(f"select[aria-label='{label}']").get_attribute("value") == value
 
 
 def test_a_url_that_makes_no_sense_is_harmless(opened):
     for state in (
-        "step=999999999999999&head=L9H9&token=99&figure=x&run=x&text=y&compare=step:x&view=z",
+        "step=999999999999999&head=L9H9&token=99&metric=x&run=x&text=y&compare=step:x&view=z",
         "step=-1&head=L0&compare=head:L9H9&token=1.5",
         "compare=run:nowhere&=&&&a=b=c&%E0%A4%A",
-        "__proto__=1&constructor=2&head=__proto__&compare=toString:1&figure=toString",
+        "__proto__=1&constructor=2&head=__proto__&compare=toString:1&metric=toString",
     ):
         page = opened(small_run(), state=state)
         assert page.heading.startswith("L")
@@ -131,7 +131,7 @@ def test_the_tab_key_reaches_every_control_in_the_order_of_the_page(page):
         seen.append(
             page.script("const now = document.activeElement; return now.ariaLabel ?? now.className")
         )
-    order = ["run", "compare with", "play", "figure of the timeline", "training step"]
+    order = ["run", "compare with", "play", "metric of the timeline", "training step"]
     places = [seen.index(name) for name in order]
     assert places == sorted(places)
     heads = [name for name in seen if re.match(r"L\dH\d ", name)]
@@ -170,7 +170,7 @@ def assert_compared(page: Page, first: np.ndarray, second: np.ndarray) -> None:
     end = next(each for each in ends if each >= np.abs(difference).max())
     page.assert_cells(difference / end, "RdBu_r", error=2 / 255 / end)
     for number, side in enumerate([first, second], 1):
-        page.assert_cells(side, selector=f".sides figure:nth-child({number}) canvas")
+        page.assert_cells(side, selector=f".sides metric:nth-child({number}) canvas")
     key = int(np.abs(difference[5]).argmax())
     sign = "+" if difference[5, key] > 0 else "\N{MINUS SIGN}"
     said = page.hover(page.tokens[5])
@@ -179,16 +179,16 @@ def assert_compared(page: Page, first: np.ndarray, second: np.ndarray) -> None:
 
 def test_a_head_is_compared_with_another_step_run_or_head(page):
     page.select("compare with", "step")
-    assert page.text(".sides figure:nth-child(2)") == "step 0"
+    assert page.text(".sides metric:nth-child(2)") == "step 0"
     page.select("compare with which", "10")
     assert_compared(page, WEIGHTS[0, 0], weights_at(10, 1000, WEIGHTS)[0, 0])
     page.select("compare with", "run")
     assert_compared(page, WEIGHTS[0, 0], WEIGHTS[0, 2])
-    assert page.text(".sides figure:nth-child(2)") == "run b at step 1,000"
+    assert page.text(".sides metric:nth-child(2)") == "run b at step 1,000"
     page.select("compare with", "head")
     page.select("compare with which", "L1H1")
     assert_compared(page, WEIGHTS[0, 0], WEIGHTS[1, 1])
-    [row] = [row for row in page.all(".figures-card tbody tr") if row.text.startswith("previous")]
+    [row] = [row for row in page.all(".metrics-card tbody tr") if row.text.startswith("previous")]
     previous = [np.diagonal(WEIGHTS[at], -1).mean() for at in ((0, 0), (1, 1))]
     assert [float(text) for text in row.text.split()[1:3]] == pytest.approx(previous, abs=0.002)
     page.open_head(4)  # the head itself ends the comparison

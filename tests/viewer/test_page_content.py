@@ -14,7 +14,7 @@ def test_every_text_is_shown_as_text_and_nothing_is_asked_for(opened):
     names = [HOSTILE, "__proto__", "constructor", "previous-token", "", "مرحبا"]
     made = small_run(HOSTILE, names=names, text="<b>text</b>")
     for step in made["history"]["steps"]:
-        step["figures"] = {"toString": [0.5] * 6, "__proto__x": [None] * 6, HOSTILE: [0.1] * 6}
+        step["metrics"] = {"toString": [0.5] * 6, "__proto__x": [None] * 6, HOSTILE: [0.1] * 6}
     page = opened(made, small_run("b"))
     assert [token.get_attribute("textContent") for token in page.tokens] == SHOWN
     assert page.text("h1") == f"A title {HOSTILE}"
@@ -22,7 +22,7 @@ def test_every_text_is_shown_as_text_and_nothing_is_asked_for(opened):
     for number, name in enumerate(names):
         page.open_head(number)
         assert page.heading.startswith(f"L{number // HEADS}H{number % HEADS} {name}".strip())
-    assert HOSTILE in page.text(".figures-card")
+    assert HOSTILE in page.text(".metrics-card")
     assert HOSTILE in page.text(".bar select")
     loaded = "return performance.getEntriesByType('resource').map((entry) => entry.name)"
     assert [name for name in page.script(loaded) if not name.startswith("data:")] == []
@@ -58,12 +58,12 @@ def test_the_first_token_can_be_taken_out(opened):
 
 def test_every_metric_has_its_uniform_value_and_an_explanation(page):
     history = small_run()["history"]
-    figures = history["steps"][-1]["figures"]
-    rows = page.all(".figures-card tbody tr")
+    metrics = history["steps"][-1]["metrics"]
+    rows = page.all(".metrics-card tbody tr")
     for row, (name, uniform_value) in zip(rows, history["uniform"].items(), strict=True):
         *words, value, even = row.text.split()
         assert words == name.split("_")
-        assert float(value) == pytest.approx(figures[name][0], rel=0.01, abs=0.001)
+        assert float(value) == pytest.approx(metrics[name][0], rel=0.01, abs=0.001)
         assert float(even) == pytest.approx(uniform_value, rel=0.01, abs=0.001)
         term = row.find_element("css selector", "[data-tip]")
         assert "A high value means" in term.get_attribute("aria-description")
@@ -162,7 +162,7 @@ def test_pages_of_any_size_fit_any_width(opened, layers, heads, count, width):
     assert all(name.text for name in names)
     page.open_head(-1)
     assert page.heading.startswith(f"L{layers - 1}H{heads - 1} ")
-    assert width > 860 or page.one(".text-card").rect["y"] < page.one(".figures-card").rect["y"]
+    assert width > 860 or page.one(".text-card").rect["y"] < page.one(".metrics-card").rect["y"]
 
 
 def test_a_token_far_down_is_brought_into_sight_among_the_lines(opened):

@@ -96,7 +96,7 @@ def test_no_snapshot_is_larger_than_its_limit(kind, tokens):
     parts = parts_of(
         weights_of(kind, tokens),
         labels=["\U0001f600" * 100] * tokens,
-        figures=many,
+        metrics=many,
         uniform=dict.fromkeys(many, 0.12345),
         ends=dict.fromkeys(many, (0.0, 12345.0)),
         names=["previous-token"] * 6,
@@ -111,10 +111,10 @@ def test_no_snapshot_is_larger_than_its_limit(kind, tokens):
 
 
 def test_labels_are_visible_and_cut_and_numbers_that_json_cannot_hold_are_null():
-    figures = {"self": [float("nan"), float("inf"), 1 / 3, 0.0, 1e-9, 1.0]}
+    metrics = {"self": [float("nan"), float("inf"), 1 / 3, 0.0, 1e-9, 1.0]}
     labels = ["\n", "a" * 100, "\x07", "<b>"]
-    header = json.loads(parts_of(weights_of("soft", 4), labels=labels, figures=figures)[0])
-    assert header["figures"]["self"] == [None, None, 0.33333, 0.0, 1e-9, 1.0]
+    header = json.loads(parts_of(weights_of("soft", 4), labels=labels, metrics=metrics)[0])
+    assert header["metrics"]["self"] == [None, None, 0.33333, 0.0, 1e-9, 1.0]
     assert header["labels"][::2] == ["⏎", "U+0007"]
     assert len(header["labels"][1]) == LABEL_CHARACTERS
     assert header["labels"][3] == "<b>"

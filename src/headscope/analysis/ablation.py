@@ -116,7 +116,7 @@ def other_induction(
             removed = torch.tensor([head], device=model.device)  # the same head in all texts
             new = torch.zeros(1) if means is None else means[layer][head]
             with replaced_heads(attention, removed, new):
-                induction = probe.figures(model)["induction"]
+                induction = probe.metrics(model)["induction"]
             others = torch.arange(layers * heads) != layer * heads + head
             if others.any():
                 largest[layer, head] = induction.cpu().flatten()[others].max()

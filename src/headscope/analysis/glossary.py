@@ -195,7 +195,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Scores of activation patching": PATCHING,
 }
 
-FIGURES: Mapping[str, str] = {
+METRICS: Mapping[str, str] = {
     name: text for section in SECTIONS.values() for name, text in section.items()
 }
 """Explains every metric, by its name in tables, TensorBoard and code."""
@@ -327,6 +327,6 @@ def table(heading: str, texts: Mapping[str, str]) -> str:
 def as_javascript() -> str:
     """The text of src/headscope/viewer/static/glossary.js, a JavaScript module."""
     lines = ["// Generated from headscope.analysis.glossary: edit that file."]
-    for name, texts in {"FIGURES": FIGURES, "HEAD_NAMES": HEAD_NAMES}.items():
+    for name, texts in {"METRICS": METRICS, "HEAD_NAMES": HEAD_NAMES}.items():
         lines.append(f"export const {name} = {json.dumps(dict(texts), indent=2)};")
     return "\n".join(lines) + "\n"

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from headscope.analysis.diversity import cosine_similarity
 from headscope.analysis.head_types import HeadType, Thresholds, head_types
-from headscope.analysis.metrics import head_figures, uniform, uniform_figures
+from headscope.analysis.metrics import head_metrics, uniform, uniform_metrics
 from headscope.analysis.repeats import (
     MIN_LENGTH,
     TEXTS,
     RepeatProbe,
     text_length,
-    uniform_repeat_figures,
+    uniform_repeat_metrics,
 )
 from headscope.analysis.tokens import TokenKinds, mass_on, targets_in
 from headscope.nn import GPT
@@ -32,14 +32,14 @@ batch."""
 class HeadStatistics:
     """Statistics of all heads of a model.
 
-    - `figures`: the metrics by name, each a tensor (L, H).
+    - `metrics`: the metrics by name, each a tensor (L, H).
     - `uniform`: the value of each metric for uniform attention.
     - `types`: the name of each head, such as `previous-token`, with its score, layer by layer.
     - `similarity` (L H, L H): the cosine similarity of each pair of heads.
     - `tokens`: the length T of the windows.
     """
 
-    figures: dict[str, Tensor]
+    metrics: dict[str, Tensor]
     uniform: dict[str, float]
     types: list[HeadType]
     similarity: Tensor
@@ -48,7 +48,7 @@ class HeadStatistics:
     @property
     def names(self) -> list[str]:
         """L0H0, L0H1, ..., layer by layer."""
-        layers, heads = next(iter(self.figures.values())).shape
+        layers, heads = next(iter(self.metrics.values())).shape
         return [f"L{layer}H{head}" for layer in range(layers) for head in range(heads)]
 
 
@@ -79,8 +79,8 @@ def measure_heads(
     batch_size = max(1, MAX_WEIGHTS_PER_HEAD // length**2)
     for batch in track(windows.to(model.device).split(batch_size)):
         weights = attention_weights(model, batch)  # (L, N, H, T, T)
-        for name, figure in head_figures(weights).items():
-            sums[name] = sums.get(name, 0) + figure.sum(dim=1).cpu()
+        for name, metric in head_metrics(weights).items():
+            sums[name] = sums.get(name, 0) + metric.sum(dim=1).cpu()
         for name, targets in targets_in(batch, kinds).items():
             mass, count = mass_on(weights, targets)
             uniform_mass, _ = mass_on(uniform_weights.expand(len(batch), 1, -1, -1), targets)
@@ -89,19 +89,19 @@ def measure_heads(
             queries[name] = queries.get(name, 0) + int(count)
         heads = weights.transpose(0, 1).flatten(1, 2)  # (N, L H, T, T)
         similarity = similarity + cosine_similarity(heads).sum(dim=0).cpu()
-    figures = {
+    metrics = {
         name: total / max(1, queries.get(name, len(windows))) for name, total in sums.items()
     }
-    baseline = uniform_figures(length)
+    baseline = uniform_metrics(length)
     baseline |= {name: float(total) / max(1, queries[name]) for name, total in uniform_sums.items()}
     if text_length(model) >= MIN_LENGTH:
         repeats = repeats or repeat_probe(model, kinds, TEXTS)
-        figures |= {name: figure.cpu() for name, figure in repeats.figures(model).items()}
-        baseline |= uniform_repeat_figures(text_length(model))
+        metrics |= {name: metric.cpu() for name, metric in repeats.metrics(model).items()}
+        baseline |= uniform_repeat_metrics(text_length(model))
     return HeadStatistics(
-        figures=figures,
+        metrics=metrics,
         uniform=baseline,
-        types=head_types(figures, baseline, thresholds=thresholds),
+        types=head_types(metrics, baseline, thresholds=thresholds),
         similarity=(similarity / len(windows)).clamp(0, 1),
         tokens=length,
     )

@@ -101,7 +101,7 @@ class HeadType:
 
 
 def head_types(
-    figures: Mapping[str, Tensor],
+    metrics: Mapping[str, Tensor],
     uniform: Mapping[str, float],
     *,
     causal: bool = True,
@@ -109,8 +109,8 @@ def head_types(
 ) -> list[HeadType]:
     """The name of each head with its score, layer by layer.
 
-    `figures` contains the metrics of `head_figures`. It may also contain the metrics of
-    `repeat_figures` and the metrics that `targets_in` lists. `uniform` contains the value of each
+    `metrics` contains the metrics of `head_metrics`. It may also contain the metrics of
+    `repeat_metrics` and the metrics that `targets_in` lists. `uniform` contains the value of each
     metric for uniform attention. A head gets the first name that fits:
 
     1. "-" (no name) if the metric `unevenness` is below the threshold `even`: the attention is
@@ -124,11 +124,11 @@ def head_types(
     causal mask. See docs/glossary.md for all names.
     """
     thresholds = thresholds or Thresholds()
-    flat = {figure: values.flatten() for figure, values in figures.items()}
+    flat = {metric: values.flatten() for metric, values in metrics.items()}
     excesses = {
-        figure: excess(flat[figure], uniform[figure])
-        for figure in (*NARROW, *BROAD)
-        if figure in flat and figure in uniform
+        metric: excess(flat[metric], uniform[metric])
+        for metric in (*NARROW, *BROAD)
+        if metric in flat and metric in uniform
     }
     excesses["short_range"] = 1 - flat["distance"] / max(uniform["distance"], 1e-6)
     if "frequent" in flat:
@@ -140,7 +140,7 @@ def head_types(
             2 * minimum(values["previous"], values["next"]) for values in (flat, uniform)
         )
         excesses["adjacent"] = excess(adjacent, uniform_adjacent)
-    ratios = {figure: value / getattr(thresholds, figure) for figure, value in excesses.items()}
+    ratios = {metric: value / getattr(thresholds, metric) for metric, value in excesses.items()}
     scores = flat | {"short_range": excesses["short_range"]}
     if "frequent" in flat:
         scores["rare"] = 1 - flat["frequent"]
@@ -148,8 +148,8 @@ def head_types(
         scores["adjacent"] = adjacent
     return [
         _head_type(
-            {figure: float(ratio[head]) for figure, ratio in ratios.items()},
-            {figure: float(score[head]) for figure, score in scores.items()},
+            {metric: float(ratio[head]) for metric, ratio in ratios.items()},
+            {metric: float(score[head]) for metric, score in scores.items()},
             thresholds,
         )
         for head in range(len(flat["unevenness"]))
@@ -160,9 +160,9 @@ def minimum(first: Tensor | float, second: Tensor | float) -> Tensor:
     return torch.minimum(torch.as_tensor(first), torch.as_tensor(second))
 
 
-def excess(figure: Tensor, uniform: Tensor | float) -> Tensor:
+def excess(metric: Tensor, uniform: Tensor | float) -> Tensor:
     """Rescale a metric, so that 0 is its value for uniform attention and 1 is its maximum."""
-    return (figure - uniform) / max(1 - float(uniform), 1e-6)
+    return (metric - uniform) / max(1 - float(uniform), 1e-6)
 
 
 def _head_type(
@@ -172,12 +172,12 @@ def _head_type(
     its ratio is at least 1."""
     if scores["unevenness"] < thresholds.even:
         return HeadType(NONE, scores["unevenness"], 0.0)
-    narrow = max((figure for figure in NARROW if figure in ratios), key=lambda name: ratios[name])
+    narrow = max((metric for metric in NARROW if metric in ratios), key=lambda name: ratios[name])
     if ratios[narrow] >= 1:
         return HeadType(NARROW[narrow], scores[narrow], ratios[narrow])
-    for figure, name in BROAD.items():
-        if ratios.get(figure, 0.0) >= 1:
-            return HeadType(name, scores[figure], ratios[figure])
+    for metric, name in BROAD.items():
+        if ratios.get(metric, 0.0) >= 1:
+            return HeadType(name, scores[metric], ratios[metric])
     if scores["global"] >= thresholds.spread:
         return HeadType(GLOBAL, scores["global"], 0.0)
     return HeadType(MIXED, scores["unevenness"], 0.0)

@@ -227,22 +227,22 @@ METRICS: Mapping[str, Metric] = {
 """Metrics for attention with or without a causal mask, by name."""
 
 
-def head_figures(weights: Tensor, *, causal: bool = True) -> dict[str, Tensor]:
+def head_metrics(weights: Tensor, *, causal: bool = True) -> dict[str, Tensor]:
     """All metrics of weights (..., T, S), by name. Each metric has the shape (...) of the leading
     axes."""
     metrics = {**METRICS, **({} if causal else NON_CAUSAL_METRICS)}
     return {name: metric(weights, causal=causal) for name, metric in metrics.items()}
 
 
-def uniform_figures(tokens: int, *, causal: bool = True) -> dict[str, float]:
+def uniform_metrics(tokens: int, *, causal: bool = True) -> dict[str, float]:
     """All metrics of uniform attention on a text of `tokens` tokens, by name. They are the baseline
     for the metrics of a head."""
     weights = uniform(torch.ones(tokens, tokens), causal=causal)
-    return {name: float(value) for name, value in head_figures(weights, causal=causal).items()}
+    return {name: float(value) for name, value in head_metrics(weights, causal=causal).items()}
 
 
-def colour_ends(figure: str, tokens: int) -> tuple[float, float]:
-    """The limits of the colour scale of the metric `figure`, which are the same in every picture.
+def colour_ends(metric: str, tokens: int) -> tuple[float, float]:
+    """The limits of the colour scale of the metric `metric`, which are the same in every picture.
 
     Most scales go from 0 to 1. The scales of `distance`, `entropy` and `effective_keys` begin at
     the smallest possible value. For texts of `tokens` tokens, the scale of `distance` ends at the
@@ -254,4 +254,4 @@ def colour_ends(figure: str, tokens: int) -> tuple[float, float]:
         "entropy": math.log(max(tokens, 2)),
         "effective_keys": max((tokens + 2) / 2, 2),
     }
-    return (1.0 if figure == "effective_keys" else 0.0), last.get(figure, 1.0)
+    return (1.0 if metric == "effective_keys" else 0.0), last.get(metric, 1.0)

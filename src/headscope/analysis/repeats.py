@@ -30,7 +30,7 @@ TEXTS, BATCH_SIZE = 64, 8
 """Number of texts in a report, and number of texts in a batch."""
 MAX_PERIODS = 8
 """Largest number of different periods."""
-REPEAT_FIGURES = ("induction", "duplicate", "repeat_previous")
+REPEAT_METRICS = ("induction", "duplicate", "repeat_previous")
 MIN_LENGTH, MAX_LENGTH = 8, 128
 """Minimum and maximum number of tokens in a text. With 8 tokens, there are two periods that differ
 by more than 1: 2 and 4. Shorter texts have only one period."""
@@ -155,7 +155,7 @@ class RepeatProbe:
         length = text_length(model)
         if length < MIN_LENGTH or texts < 2:
             raise UserError(
-                f"block_size={model.block_size} and texts={texts}: the induction figures need a "
+                f"block_size={model.block_size} and texts={texts}: the induction metrics need a "
                 f"block_size of at least {MIN_LENGTH} and at least 2 texts"
             )
         self.texts = repeated_texts(
@@ -169,7 +169,7 @@ class RepeatProbe:
         self.duplicate = duplicate_contrast(self.texts)
 
     @torch.no_grad()
-    def figures(self, model: GPT) -> dict[str, Tensor]:
+    def metrics(self, model: GPT) -> dict[str, Tensor]:
         """The metrics (L, H) of all heads of `model`:
 
         - `induction` and `duplicate` range from -1 to 1. Each is the mean weight from queries in
@@ -193,13 +193,13 @@ class RepeatProbe:
         return {name: total / texts for name, total in sums.items()}
 
 
-def repeat_figures(model: GPT, **options: Any) -> dict[str, Tensor]:
-    """The metrics of `RepeatProbe.figures`. `options` are the arguments of `RepeatProbe`."""
-    return RepeatProbe(model, **options).figures(model)
+def repeat_metrics(model: GPT, **options: Any) -> dict[str, Tensor]:
+    """The metrics of `RepeatProbe.metrics`. `options` are the arguments of `RepeatProbe`."""
+    return RepeatProbe(model, **options).metrics(model)
 
 
-def uniform_repeat_figures(length: int) -> dict[str, float]:
-    """The values that `repeat_figures` would return for uniform attention on texts of `length`
+def uniform_repeat_metrics(length: int) -> dict[str, float]:
+    """The values that `repeat_metrics` would return for uniform attention on texts of `length`
     tokens."""
     previous = previous_mass(uniform(torch.ones(length, length)))
     return {"induction": 0.0, "duplicate": 0.0, "repeat_previous": float(previous)}

@@ -27,7 +27,7 @@ def snapshot_of(
         names=[head_type.name for head_type in statistics.types],
         scores=[head_type.score for head_type in statistics.types],
         ratios=[head_type.ratio for head_type in statistics.types],
-        figures={name: each.flatten().tolist() for name, each in statistics.figures.items()},
+        metrics={name: each.flatten().tolist() for name, each in statistics.metrics.items()},
         uniform=statistics.uniform,
-        ends={name: colour_ends(name, statistics.tokens) for name in statistics.figures},
+        ends={name: colour_ends(name, statistics.tokens) for name in statistics.metrics},
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from headscope.comparison.figures import bits_per_byte_at_lengths, measure_speed, run_figures
+from headscope.comparison.results import bits_per_byte_at_lengths, measure_speed, run_results
 from headscope.comparison.runs import PlannedRun, check_plan, check_same_text, train_all
 from headscope.comparison.tables import print_tables, write_files
 
@@ -59,6 +59,6 @@ def comparison_rows(
     lengths = {run.name: bits_per_byte_at_lengths(run, block_sizes, console) for run in first_seed}
     speed = measure_speed(first_seed, folder, rounds=speed_rounds, console=console)
     return [
-        {"choice": name, **run_figures(choice_runs), **speed.get(name, {}), **lengths[name]}
+        {"choice": name, **run_results(choice_runs), **speed.get(name, {}), **lengths[name]}
         for name, choice_runs in choices.items()
     ]

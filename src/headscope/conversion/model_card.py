@@ -29,7 +29,7 @@ def model_card(loaded: Checkpoint, *, load: str, checked: str) -> str:
     given = asdict(config, dict_factory=without_folders)
     settings |= {key: given[key] for key in ("model", "data", *recipe) if key in given}
     summary = read_summary(run) or {}
-    figures = {k: f"{round(v, 4):,}" for k, v in summary.items() if type(v) in (int, float)}
+    results = {k: f"{round(v, 4):,}" for k, v in summary.items() if type(v) in (int, float)}
     types = heads_by_type(read_json(run / "analysis" / "heads.json"))
     made = "imported into" if imported else "trained with"
     return f"""---
@@ -57,7 +57,7 @@ that trains small GPTs and shows what their attention heads do. These are the we
 ```
 
 ## Figures
-{table(figures) or "The run folder has no summary of the figures."}
+{table(results) or "The run folder has no summary of the results."}
 
 ## Attention heads
 `python scripts/analyze.py` of headscope names the types of the heads. L0H1 is head 1 of layer 0,

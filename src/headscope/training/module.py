@@ -230,14 +230,14 @@ class LanguageModel(LightningModule):
     def on_validation_epoch_end(self) -> None:
         nats, tokens, size = self.trainer.strategy.reduce(self.totals, reduce_op="sum").tolist()
         self.require_finite(nats / tokens, "validation")
-        figures = {
+        metrics = {
             "val/loss": nats / tokens,
             "val/bits_per_byte": bits_per_byte(nats, size * self.text_per_token_byte),
         }
         # Early stopping, CheckpointSaver and Trainer.validate read these metrics from the trainer.
-        self.log_dict(figures, logger=False)
+        self.log_dict(metrics, logger=False)
         if self.trainer.state.fn == "fit":
-            self.log_scalars(figures)
+            self.log_scalars(metrics)
 
     def require_finite(self, loss: float, kind: str) -> None:
         """Raises UserError if `loss` is NaN or infinite, which means that training has diverged."""
@@ -258,9 +258,9 @@ class LanguageModel(LightningModule):
             f"{self.how_to_continue()}"
         )
 
-    def log_scalars(self, figures: dict[str, float]) -> None:
+    def log_scalars(self, metrics: dict[str, float]) -> None:
         for logger in self.loggers:
-            logger.log_metrics(figures, step=self.global_step)
+            logger.log_metrics(metrics, step=self.global_step)
 
     def _param_groups(self) -> list[dict[str, Any]]:
         return self.trainer.optimizers[0].param_groups

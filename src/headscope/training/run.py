@@ -72,12 +72,12 @@ def _fit(run: Run) -> dict[str, Any]:
     run.trainer.validate(run.module, datamodule=run.data, verbose=False)
     if run.trainer.is_global_zero:
         consolidate(run.checkpoint_saver.folder)
-    figures = {name: float(value) for name, value in run.trainer.callback_metrics.items()}
+    metrics = {name: float(value) for name, value in run.trainer.callback_metrics.items()}
     steps = run.trainer.global_step
     tokens = steps * clock.tokens_per_step
     summary = {
-        "val_loss": figures["val/loss"],
-        "val_bits_per_byte": figures["val/bits_per_byte"],
+        "val_loss": metrics["val/loss"],
+        "val_bits_per_byte": metrics["val/bits_per_byte"],
         "best_val_loss": run.checkpoint_saver.best_val_loss,
         "steps": steps,
         "tokens": tokens,

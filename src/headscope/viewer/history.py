@@ -12,7 +12,7 @@ from headscope.viewer.snapshot import FORMAT
 
 MAX_HEADER_BYTES = 8 * 2**20
 MAX_HEADS, MAX_TOKENS = 4096, 4096
-MAX_FIGURES, MAX_TEXT = 100, 200
+MAX_METRICS, MAX_TEXT = 100, 200
 
 
 class HeaderError(ValueError):
@@ -40,7 +40,8 @@ def read_header(data: bytes) -> dict[str, Any]:
     labels = _texts(header.get("labels"), "labels")
     if not 1 <= len(labels) <= MAX_TOKENS:
         raise HeaderError(f"there are {len(labels)} tokens; 1 to {MAX_TOKENS} are possible")
-    figures = _mapping(header, "figures")
+    old = "figures" if "metrics" not in header else "metrics"  # in older runs
+    metrics = _mapping(header, old)
     return {
         "step": _count(header, "step", 2**53, smallest=0),
         "layers": layers,
@@ -50,7 +51,7 @@ def read_header(data: bytes) -> dict[str, Any]:
         "names": _texts(header.get("names"), "names", count),
         "scores": _numbers(header.get("scores"), "scores", count),
         "ratios": _numbers(header.get("ratios"), "ratios", count),
-        "figures": {name: _numbers(each, name, count) for name, each in figures.items()},
+        "metrics": {name: _numbers(each, name, count) for name, each in metrics.items()},
         "uniform": {
             name: _numbers([value], name, 1)[0]
             for name, value in _mapping(header, "uniform").items()
@@ -59,7 +60,7 @@ def read_header(data: bytes) -> dict[str, Any]:
     }
 
 
-PER_STEP = ("step", "names", "scores", "ratios", "figures")
+PER_STEP = ("step", "names", "scores", "ratios", "metrics")
 """The fields of a header that may change from step to step. All others belong to the run."""
 
 
@@ -94,8 +95,8 @@ def _count(header: Mapping[str, Any], name: str, largest: int, smallest: int = 1
 
 def _mapping(header: Mapping[str, Any], name: str) -> dict[str, Any]:
     value = header.get(name)
-    if not isinstance(value, dict) or len(value) > MAX_FIGURES or any(map(_too_long, value)):
-        raise HeaderError(f"`{name}` must have at most {MAX_FIGURES} entries with short names")
+    if not isinstance(value, dict) or len(value) > MAX_METRICS or any(map(_too_long, value)):
+        raise HeaderError(f"`{name}` must have at most {MAX_METRICS} entries with short names")
     return value
 
 

@@ -44,7 +44,7 @@ def snapshot_parts(
     names: Sequence[str],
     scores: Sequence[float],
     ratios: Sequence[float],
-    figures: Mapping[str, Sequence[float]],
+    metrics: Mapping[str, Sequence[float]],
     uniform: Mapping[str, float],
     ends: Mapping[str, tuple[float, float]],
 ) -> list[bytes]:
@@ -53,7 +53,7 @@ def snapshot_parts(
     - `labels`: a text for each token. Invisible characters are replaced by visible ones.
     - `text_tokens`: the number of tokens of the text before it was shortened to T.
     - `names`, `scores`, `ratios`: the fields of the `HeadType` of each head, layer by layer.
-    - `figures`: the value of each metric for each head, layer by layer.
+    - `metrics`: the value of each metric for each head, layer by layer.
     - `uniform`, `ends`: the value of each metric for uniform attention, and the two ends of its
       axis.
 
@@ -71,7 +71,7 @@ def snapshot_parts(
         "names": list(names),
         "scores": _numbers(scores),
         "ratios": _numbers(ratios),
-        "figures": {name: _numbers(values) for name, values in figures.items()},
+        "metrics": {name: _numbers(values) for name, values in metrics.items()},
         "uniform": {name: _numbers([value])[0] for name, value in uniform.items()},
         "ends": {name: _numbers(pair) for name, pair in ends.items()},
     }

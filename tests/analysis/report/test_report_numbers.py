@@ -14,9 +14,9 @@ import headscope
 from headscope import checkpoint
 from headscope.analysis.ablation import ablate_heads, mean_outputs, other_induction
 from headscope.analysis.diversity import cosine_similarity, jensen_shannon
-from headscope.analysis.glossary import FIGURES
+from headscope.analysis.glossary import METRICS
 from headscope.analysis.gradients import gradient_importance
-from headscope.analysis.metrics import NON_CAUSAL_METRICS, head_figures
+from headscope.analysis.metrics import NON_CAUSAL_METRICS, head_metrics
 from headscope.analysis.patch_texts import patch_texts
 from headscope.data.tokenizer import bpe
 from headscope.evaluation import validation_text
@@ -49,7 +49,7 @@ def test_the_metrics_and_the_largest_weights_are_those_of_the_text(analyze, run)
     assert [f"L{row['layer']}H{row['head']}" for row in rows] == NAMES
     assert [row["type"] for row in about["heads"]] == [row["type"] for row in rows]
     weights = attention_weights(loaded.model, torch.tensor([reading.tokens]))[:, 0]
-    for name, expected in head_figures(weights).items():
+    for name, expected in head_metrics(weights).items():
         torch.testing.assert_close(column(rows, name), expected.flatten(), rtol=1e-5, atol=1e-9)
 
     largest = rows_of(run / "analysis" / "largest_weights.csv")
@@ -95,9 +95,9 @@ def test_heads_are_removed_on_the_validation_split_and_gradients_estimate_it(ana
         "loss_change_estimate": estimate["nats_per_token"].flatten(),
     }.items():
         torch.testing.assert_close(column(rows, name), values, rtol=1e-3, atol=1e-6)
-    measured_on = {row["figure"]: row["measured_on"] for row in rows_of(report / "columns.csv")}
+    measured_on = {row["metric"]: row["measured_on"] for row in rows_of(report / "columns.csv")}
     of_pairs = {"diversity", "cosine_similarity", "jensen_shannon", "denoising", "noising"}
-    assert {*FIGURES} == {*measured_on, *NON_CAUSAL_METRICS, *of_pairs}
+    assert {*METRICS} == {*measured_on, *NON_CAUSAL_METRICS, *of_pairs}
     assert measured_on["self"] == measured_on["loss_change"] == "validation windows"
 
     lines = [line.split() for line in said.out.splitlines()[9:]]  # after the names and a title
@@ -164,7 +164,7 @@ def test_heads_are_exchanged_between_two_texts(analyze, run):
 def test_every_metric_has_its_uniform_value_and_the_text_that_it_was_measured_on(analyze, run):
     analyze("ablation=true", "text=We the people")
     report = run / "analysis"
-    columns = {row["figure"]: row for row in rows_of(report / "columns.csv")}
+    columns = {row["metric"]: row for row in rows_of(report / "columns.csv")}
     heads = rows_of(report / "heads.csv")
     others = ("layer", "head", "type", "uniform_")
     assert list(columns) == [name for name in heads[0] if not name.startswith(others)]
@@ -178,12 +178,12 @@ def test_every_metric_has_its_uniform_value_and_the_text_that_it_was_measured_on
             assert {one[f"uniform_{name}"] for one in heads} == {row["uniform"]}
         else:
             assert name.startswith((*ablated, "other_induction", "uniqueness"))
-    even = head_figures(torch.ones(8, 8).tril() / torch.arange(1, 9)[:, None])
+    even = head_metrics(torch.ones(8, 8).tril() / torch.arange(1, 9)[:, None])
     for name, value in even.items():
         assert float(columns[name]["uniform"]) == pytest.approx(value.item(), abs=1e-6)
     assert float(columns["induction"]["uniform"]) == 0
     assert "frequent" not in columns  # a text is too short to tell
-    assert [row["figure"] for row in as_json(report)["figures"]] == list(columns)
+    assert [row["metric"] for row in as_json(report)["metrics"]] == list(columns)
 
 
 @pytest.mark.slow

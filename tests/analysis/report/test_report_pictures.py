@@ -83,12 +83,12 @@ def test_two_checkpoints_never_have_the_same_name(tmp_path):
 
 def test_metrics_are_drawn_with_fixed_ends_and_their_uniform_values(tmp_path):
     study = measure_heads(load(tmp_path).model, torch.randint(256, (2, 8)))
-    [(name, figure), *_] = drawing.figures(study)
-    assert name == "figures"
+    [(name, figure), *_] = drawing.metrics(study)
+    assert name == "metrics"
     panels = [panel for panel in figure.axes if panel.images]
     assert [panel.images[0].get_clim() for panel in panels] == [
-        colour_ends(name, 8) for name in study.figures
+        colour_ends(name, 8) for name in study.metrics
     ]
     bars = [bar for panel in panels for bar in panel.child_axes]
     marks = [float(bar.lines[0].get_ydata()[0]) for bar in bars]
-    assert marks == pytest.approx([study.uniform[name] for name in study.figures])
+    assert marks == pytest.approx([study.uniform[name] for name in study.metrics])

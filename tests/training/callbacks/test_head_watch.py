@@ -23,7 +23,7 @@ from headscope.analysis.head_images import head_image, image_tag
 from headscope.analysis.head_statistics import measure_heads, repeat_probe
 from headscope.analysis.head_types import Thresholds
 from headscope.analysis.metrics import METRICS
-from headscope.analysis.repeats import REPEAT_FIGURES
+from headscope.analysis.repeats import REPEAT_METRICS
 from headscope.analysis.report.inputs import classify_vocabulary
 from headscope.analysis.tokens import TokenKinds
 from headscope.data.batches import spread_windows
@@ -42,7 +42,7 @@ from headscope.training.callbacks.step_callback import evenly_chosen, snapshot_s
 from headscope.viewer.snapshot import max_bytes
 
 RUN = "outputs/run"
-FIGURES = {*METRICS, "same_token", "punctuation", "frequent", *REPEAT_FIGURES}
+METRICS = {*METRICS, "same_token", "punctuation", "frequent", *REPEAT_METRICS}
 
 
 @pytest.fixture
@@ -74,9 +74,9 @@ def test_a_run_logs_what_its_weights_give(watched) -> None:
         kinds=kinds,
         repeats=repeat_probe(loaded.model, kinds, REPEATED_TEXTS),
     )
-    assert expected.figures.keys() == FIGURES
+    assert expected.metrics.keys() == METRICS
     for name in CHARTED:
-        for head, value in zip(heads, expected.figures[name].flatten().tolist(), strict=True):
+        for head, value in zip(heads, expected.metrics[name].flatten().tolist(), strict=True):
             last = log.Scalars(f"watch/{name}/{head}")[-1].value
             assert last == pytest.approx(value, rel=1e-4, abs=1e-6)
     last = log.Scalars("watch/diversity")[-1].value
@@ -97,9 +97,9 @@ def test_a_run_logs_what_its_weights_give(watched) -> None:
     snapshots = snapshot_headers(RUN)
     assert [header["step"] for header in snapshots] == snapshot_steps(3, 5)
     last = snapshots[-1]
-    assert last["figures"].keys() == FIGURES
-    for name, values in last["figures"].items():
-        assert values == pytest.approx(expected.figures[name].flatten().tolist(), abs=1e-3), name
+    assert last["metrics"].keys() == METRICS
+    for name, values in last["metrics"].items():
+        assert values == pytest.approx(expected.metrics[name].flatten().tolist(), abs=1e-3), name
     assert last["names"] == [head.name for head in expected.types]
     assert (last["layers"], last["heads"], len(last["labels"])) == (2, 2, 32)
 

@@ -65,7 +65,7 @@ def patching_of_heads(denoising: Tensor, noising: Tensor, *, title: str) -> Figu
 
 
 def heatmaps_of(
-    figures: Mapping[str, Tensor],
+    metrics: Mapping[str, Tensor],
     *,
     title: str,
     ends: Mapping[str, tuple[float, float]] | None = None,
@@ -77,7 +77,7 @@ def heatmaps_of(
     `marks` contains the values of the metrics for uniform attention. Such a value is shown as a
     line on the colour scale and as a number after the name.
     """
-    every = {name: array(values) for name, values in figures.items()}
+    every = {name: array(values) for name, values in metrics.items()}
     ends, marks = ends or {}, marks or {}
     texts = {name: numbers(cells) for name, cells in every.items()}
     width, height = size_of(texts.values(), 150)
@@ -100,7 +100,7 @@ def size_of(tables: Iterable[np.ndarray], width: float) -> tuple[float, float]:
     height = 60.0
     for texts in tables:
         if texts.ndim != 2 or not texts.size:
-            raise UserError(f"a figure of shape {texts.shape} must be (layers, heads), not empty")
+            raise UserError(f"a metric of shape {texts.shape} must be (layers, heads), not empty")
         cell = max(38, 0.65 * SMALL * max(map(len, texts.flat)) + 10)
         width, height = max(width, cell * texts.shape[1]), max(height, 26 * texts.shape[0])
     return width, height
@@ -176,10 +176,10 @@ def similarity_histogram(similarity: Tensor, *, title: str, label: str = "") -> 
     return sheet.finish()
 
 
-def history(steps: Sequence[int], figures: Mapping[str, Tensor], *, title: str) -> Figure:
+def history(steps: Sequence[int], metrics: Mapping[str, Tensor], *, title: str) -> Figure:
     """Draw each metric (S, L, H) over S training steps, one line per head, one colour per layer.
     The axis of the steps is logarithmic if at least half of them lie in its first quarter."""
-    every = {name: array(values) for name, values in figures.items()}
+    every = {name: array(values) for name, values in metrics.items()}
     sheet = Sheet(len(every), 2 if len(every) < 5 else 3, 300, 190, title)
     positive = [step for step in steps if step > 0]
     early = len(positive) > 2 and np.median(positive) < max(positive) / 4

@@ -96,13 +96,13 @@ def label_of(loaded: Checkpoint) -> str:
     return f"{file}, step {loaded.step:,}, {heads} head{'s' if heads > 1 else ''}"
 
 
-def figures(statistics: HeadStatistics) -> Pictures:
+def metrics(statistics: HeadStatistics) -> Pictures:
     """Heatmaps of all metrics, and the cosine similarity of each pair of heads."""
-    ends = {name: colour_ends(name, statistics.tokens) for name in statistics.figures}
+    ends = {name: colour_ends(name, statistics.tokens) for name in statistics.metrics}
     yield (
-        "figures",
+        "metrics",
         pictures.heatmaps_of(
-            statistics.figures, title="Metrics of all heads", ends=ends, marks=statistics.uniform
+            statistics.metrics, title="Metrics of all heads", ends=ends, marks=statistics.uniform
         ),
     )
     texts = {"title": "Similarity of heads", "label": "cosine similarity of two heads"}
@@ -126,16 +126,16 @@ def ablation(result: AblationResult) -> Pictures:
         "the head helps"
     )
     names = {"loss_change": "measured", "loss_change_estimate": "estimated from gradients:"}
-    changes = {names[name]: result.figures[name] for name in names if name in result.figures}
+    changes = {names[name]: result.metrics[name] for name in names if name in result.metrics}
     title = "Change of the loss without each head"
     values = changes.get("measured") if len(changes) == 1 else None
     yield (
         "ablation",
         pictures.changes_of_heads(changes if values is None else values, title=title, label=label),
     )
-    if "gradient_importance" in result.figures:
+    if "gradient_importance" in result.metrics:
         label = "|A^T dL/dA| of each head, summed over the tokens of a text, in nats per token"
-        importance = {label: result.figures["gradient_importance"]}
+        importance = {label: result.metrics["gradient_importance"]}
         title = "Importance of heads, from gradients"
         yield "gradient_importance", pictures.heatmaps_of(importance, title=title)
 
@@ -161,8 +161,8 @@ def history(statistics: Sequence[tuple[int, HeadStatistics]]) -> Pictures:
     """Each metric of each head over the training steps."""
     steps = [step for step, _ in statistics]
     values = {
-        name: torch.stack([at_step.figures[name] for _, at_step in statistics])
-        for name in statistics[0][1].figures
+        name: torch.stack([at_step.metrics[name] for _, at_step in statistics])
+        for name in statistics[0][1].metrics
     }
     yield "history", pictures.history(steps, values, title="Metrics of all heads during training")
 

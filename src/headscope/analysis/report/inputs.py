@@ -134,26 +134,26 @@ class Ablation:
         model, inputs, targets = loaded.model, self.windows[:, :-1], self.windows[:, 1:]
         options: Any = {"replace_by": self.replace_by, "track": track}
         batch = largest_batch(model, inputs.size(1))
-        figures: dict[str, Tensor] = {}
+        metrics: dict[str, Tensor] = {}
         if self.gradients:
             estimated = gradient_importance(model, inputs, targets, **options)
             loss = estimated["loss"]
-            figures["gradient_importance"] = estimated["importance"]
-            figures["loss_change_estimate"] = estimated["nats_per_token"]
+            metrics["gradient_importance"] = estimated["importance"]
+            metrics["loss_change_estimate"] = estimated["nats_per_token"]
         if self.removes:
             ablated = ablate_heads(model, inputs, targets, max_batch=batch, **options)
             loss, nats = ablated["loss"], ablated["nats_per_token"]
-            figures["loss_change"] = nats
-            figures["loss_change_error"] = ablated["standard_error"]
-            figures["bits_per_byte_change"] = nats / math.log(2) / self.bytes_per_token
+            metrics["loss_change"] = nats
+            metrics["loss_change_error"] = ablated["standard_error"]
+            metrics["bits_per_byte_change"] = nats / math.log(2) / self.bytes_per_token
         if self.removes and text_length(model) >= MIN_LENGTH:
             means = mean_outputs(model, inputs, batch) if self.replace_by == "mean" else None
-            figures["other_induction"] = other_induction(model, means=means, excluded=self.excluded)
+            metrics["other_induction"] = other_induction(model, means=means, excluded=self.excluded)
         return AblationResult(
             replace_by=self.replace_by,
             windows=len(self.windows),
             loss=float(loss),
-            figures=figures,
+            metrics=metrics,
         )
 
 
@@ -161,7 +161,7 @@ class Ablation:
 class AblationResult:
     """The effect of removing each head.
 
-    `loss` is the loss with all heads, in nats per token. `figures` contains these metrics, each a
+    `loss` is the loss with all heads, in nats per token. `metrics` contains these metrics, each a
     tensor (L, H):
 
     - `gradient_importance`, `loss_change_estimate`: estimated from gradients, in nats per token
@@ -178,14 +178,14 @@ class AblationResult:
     replace_by: Replacement
     windows: int
     loss: float
-    figures: dict[str, Tensor]
+    metrics: dict[str, Tensor]
 
     def correlation(self, name: str) -> float:
         """Pearson's correlation, over all heads, of the metric `name` and the measured
         `loss_change`. NaN if one of them is missing, or the same for all heads."""
-        if not {name, "loss_change"} <= self.figures.keys():
+        if not {name, "loss_change"} <= self.metrics.keys():
             return math.nan
-        pair = [self.figures[each].flatten().double() for each in (name, "loss_change")]
+        pair = [self.metrics[each].flatten().double() for each in (name, "loss_change")]
         estimate, measured = (values - values.mean() for values in pair)
         return float((estimate @ measured) / (estimate.norm() * measured.norm()))
 
@@ -194,12 +194,12 @@ class AblationResult:
     ) -> list[tuple[str, dict[str, float]]]:
         """The heads with the largest value of the metric `by`, each as a tuple of name (such as
         L0H1) and metrics. `count` is the number of heads."""
-        change = self.figures[by]
+        change = self.metrics[by]
         heads = change.size(1)
         return [
             (
                 f"L{n // heads}H{n % heads}",
-                {name: float(figure.flatten()[n]) for name, figure in self.figures.items()},
+                {name: float(metric.flatten()[n]) for name, metric in self.metrics.items()},
             )
             for n in change.flatten().argsort(descending=True, stable=True)[:count].tolist()
         ]

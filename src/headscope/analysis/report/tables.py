@@ -27,16 +27,16 @@ all rows."""
 
 
 def head_rows(
-    statistics: HeadStatistics, more_figures: Mapping[str, Tensor] | None = None
+    statistics: HeadStatistics, more_metrics: Mapping[str, Tensor] | None = None
 ) -> list[dict[str, Any]]:
-    """One row per head with all its metrics. `more_figures` contains additional metrics by name,
+    """One row per head with all its metrics. `more_metrics` contains additional metrics by name,
     each a tensor (L, H)."""
-    layers, heads = statistics.figures["self"].shape
+    layers, heads = statistics.metrics["self"].shape
     unique = uniqueness(statistics.similarity).view(layers, heads)
-    figures = {**statistics.figures, "uniqueness": unique, **(more_figures or {})}
+    metrics = {**statistics.metrics, "uniqueness": unique, **(more_metrics or {})}
     rows = []
     for index, (layer, head) in enumerate(np.ndindex(layers, heads)):
-        values = {name: float(figure[layer, head]) for name, figure in figures.items()}
+        values = {name: float(metric[layer, head]) for name, metric in metrics.items()}
         rows.append({"layer": layer, "head": head, "type": statistics.types[index].name, **values})
     return rows
 
@@ -46,7 +46,7 @@ def with_uniform(
 ) -> list[dict[str, Any]]:
     """The rows with an additional column `uniform_<name>` for each metric: its value for uniform
     attention."""
-    uniform = {f"{UNIFORM}{name}": statistics.uniform[name] for name in statistics.figures}
+    uniform = {f"{UNIFORM}{name}": statistics.uniform[name] for name in statistics.metrics}
     return [{**row, **uniform} for row in rows]
 
 
@@ -55,7 +55,7 @@ def column_rows(statistics: HeadStatistics, measured_on: Mapping[str, str]) -> l
     was measured on. A row contains this description and the value of the metric for uniform
     attention, or None if there is no such value."""
     return [
-        {"figure": name, "measured_on": text, "uniform": statistics.uniform.get(name)}
+        {"metric": name, "measured_on": text, "uniform": statistics.uniform.get(name)}
         for name, text in measured_on.items()
     ]
 
@@ -105,7 +105,7 @@ def largest_weight_rows(reading: AttentionReading) -> list[dict[str, Any]]:
 
 def patching_rows(result: PatchingResult) -> list[dict[str, Any]]:
     """One row per head: the scores of activation patching, and the metric that they come from."""
-    figures = {
+    metrics = {
         "denoising": result.denoising,
         "noising": result.noising,
         "denoised_metric": result.denoised,
@@ -115,7 +115,7 @@ def patching_rows(result: PatchingResult) -> list[dict[str, Any]]:
         {
             "layer": layer,
             "head": head,
-            **{key: float(each[layer, head]) for key, each in figures.items()},
+            **{key: float(each[layer, head]) for key, each in metrics.items()},
         }
         for layer, head in np.ndindex(*result.denoised.shape)
     ]

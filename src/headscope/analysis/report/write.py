@@ -18,7 +18,7 @@ from headscope.analysis.head_statistics import HeadStatistics, measure_heads
 from headscope.analysis.head_types import Thresholds
 from headscope.analysis.patch_texts import PatchTexts
 from headscope.analysis.patching import PatchingResult
-from headscope.analysis.repeats import REPEAT_FIGURES
+from headscope.analysis.repeats import REPEAT_METRICS
 from headscope.analysis.report import drawing
 from headscope.analysis.report.inputs import Ablation, AblationResult, ReportInput, Track
 from headscope.analysis.report.page import loss_on, page_of, shown_tokens, snapshots_of
@@ -44,8 +44,8 @@ EVENTS = "events.out.tfevents.{seconds}.headscope"
 REPORT_FILE = re.compile(
     r"(heads|columns|similarity|jensen_shannon|largest_weights|history|patching)\.(csv|json)"
     r"|attention\.html"
-    r"|(attention|single_and_multi|difference|figures|similarity|jensen_shannon|ablation|position"
-    r"|gradient_importance|patching|history)(_\w+)?\.(png|svg)"
+    r"|(attention|single_and_multi|difference|metrics|figures|similarity|jensen_shannon|ablation"
+    r"|position|gradient_importance|patching|history)(_\w+)?\.(png|svg)"
     r"|events\.out\.tfevents\.\d{1,20}\.headscope"
 )
 """The names of all files that a report can contain."""
@@ -102,7 +102,7 @@ def write_report(
     measured.sort(key=lambda each: each[0].step)
     shown = report.reading.first(shown_tokens(report.reading, len(measured)))
     distances = jensen_shannon(shown.weights.flatten(0, 1))
-    rows = head_rows(statistics, ablation_result.figures if ablation_result else {})
+    rows = head_rows(statistics, ablation_result.metrics if ablation_result else {})
     columns = column_rows(statistics, measured_on(report, statistics, ablation_result))
     texts = {
         "heads.csv": csv_text(with_uniform(rows, statistics)),
@@ -123,7 +123,7 @@ def write_report(
         contents[EVENTS.format(seconds=int(time.time()))] = event_file(snapshots)
     pictures = [
         drawing.maps(report.reading),
-        drawing.figures(statistics),
+        drawing.metrics(statistics),
         drawing.distances(distances, statistics.names),
         drawing.ablation(ablation_result) if ablation_result else (),
         drawing.patching(*patching) if patching else (),
@@ -133,7 +133,7 @@ def write_report(
         drawing.history(statistics_over_steps) if statistics_over_steps else (),
     ]
     files = ["heads.json", *contents]
-    content = summary(report, statistics, ablation_result) | {"figures": columns, "heads": rows}
+    content = summary(report, statistics, ablation_result) | {"metrics": columns, "heads": rows}
     if patching:
         content["patching"] = patching_summary(*patching)
     list_files = partial(_write_json, folder / "heads.json", content)
@@ -166,11 +166,11 @@ def measured_on(
 ) -> dict[str, str]:
     """For each metric in the table of heads, a description of the text that the metric was measured
     on."""
-    texts = dict.fromkeys([*statistics.figures, "uniqueness"], report.source)
+    texts = dict.fromkeys([*statistics.metrics, "uniqueness"], report.source)
     texts |= {
-        name: "repeated random texts" for name in REPEAT_FIGURES if name in statistics.figures
+        name: "repeated random texts" for name in REPEAT_METRICS if name in statistics.metrics
     }
-    for name in ablation_result.figures if ablation_result else ():
+    for name in ablation_result.metrics if ablation_result else ():
         texts[name] = "repeated random texts" if "induction" in name else "validation windows"
     return texts
 

@@ -237,10 +237,10 @@ class HeadWatch(StepCallback):
 def scalars(statistics: HeadStatistics) -> dict[str, float]:
     """The scalars to log, by their tags."""
     values = {
-        f"{SCALARS}/{figure}/{head}": value
-        for figure in charted(statistics)
+        f"{SCALARS}/{metric}/{head}": value
+        for metric in charted(statistics)
         for head, value in zip(
-            statistics.names, statistics.figures[figure].flatten().tolist(), strict=True
+            statistics.names, statistics.metrics[metric].flatten().tolist(), strict=True
         )
     }
     return values | {f"{SCALARS}/diversity": float(diversity(statistics.similarity))}
@@ -249,22 +249,22 @@ def scalars(statistics: HeadStatistics) -> dict[str, float]:
 def layout(statistics: HeadStatistics) -> dict[str, dict[str, list]]:
     """The layout of TensorBoard's tab Custom Scalars: one category per metric, with one chart per
     layer."""
-    layers, heads = statistics.figures["previous"].shape
+    layers, heads = statistics.metrics["previous"].shape
     return {
-        figure: {
+        metric: {
             f"layer {layer}": [
                 "Multiline",
                 [
-                    f"{SCALARS}/{figure}/{head}"
+                    f"{SCALARS}/{metric}/{head}"
                     for head in statistics.names[layer * heads :][:heads]
                 ],
             ]
             for layer in range(layers)
         }
-        for figure in charted(statistics)
+        for metric in charted(statistics)
     }
 
 
 def charted(statistics: HeadStatistics) -> list[str]:
     """The metrics in CHARTED that were measured: very short texts have no induction metrics."""
-    return [figure for figure in CHARTED if figure in statistics.figures]
+    return [metric for metric in CHARTED if metric in statistics.metrics]

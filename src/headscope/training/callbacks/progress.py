@@ -39,14 +39,14 @@ class ProgressReport(Callback):
             self.bar = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=None),
-                TextColumn("{task.fields[figures]}"),
+                TextColumn("{task.fields[metrics]}"),
                 console=self.console,
                 auto_refresh=False,
                 transient=True,
                 expand=True,
             )
             self.task = self.bar.add_task(
-                "training", total=trainer.max_steps, completed=self.first_step, figures=""
+                "training", total=trainer.max_steps, completed=self.first_step, metrics=""
             )
             self.bar.start()
 
@@ -91,7 +91,7 @@ class ProgressReport(Callback):
             self.task,
             completed=trainer.global_step,
             description=f"step {trainer.global_step:,} of {trainer.max_steps:,}",
-            figures=self._figures(trainer, pl_module),
+            metrics=self._metrics(trainer, pl_module),
         )
         self.bar.refresh()
 
@@ -99,12 +99,12 @@ class ProgressReport(Callback):
         if trainer.is_global_zero:
             self.console.print(
                 f"step {trainer.global_step:,} of {trainer.max_steps:,}"
-                f"  {self._figures(trainer, pl_module)}",
+                f"  {self._metrics(trainer, pl_module)}",
                 highlight=False,
                 soft_wrap=True,
             )
 
-    def _figures(self, trainer: Trainer, pl_module: LightningModule) -> str:
+    def _metrics(self, trainer: Trainer, pl_module: LightningModule) -> str:
         steps = trainer.global_step - self.first_step
         seconds = clock_of(trainer).seconds() - self.first_seconds
         left = seconds / steps * (trainer.max_steps - trainer.global_step)

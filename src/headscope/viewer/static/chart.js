@@ -11,11 +11,11 @@ const FEW = 16; // up to this number, all heads have a colour and a label
 
 /** The heads that get a colour and a label: all if they are few, otherwise those with the largest
     values over all steps, and always the opened head. */
-export function labelledHeads({ history, figure, opened }) {
+export function labelledHeads({ history, metric, opened }) {
   const all = Array.from({ length: history.layers * history.heads }, (_, head) => head);
   if (all.length <= FEW) return all;
   const most = all.map((head) =>
-    Math.max(...history.steps.map((step) => own(step.figures, figure)?.[head] ?? -Infinity)));
+    Math.max(...history.steps.map((step) => own(step.metrics, metric)?.[head] ?? -Infinity)));
   const top = all.sort((a, b) => most[b] - most[a]).slice(0, LABELLED);
   return top.includes(opened) ? top : [...top, opened];
 }
@@ -42,11 +42,11 @@ const look = (theme, order) => ({
   dash: [[], [6, 4], [1, 4]][Math.floor(order / theme.series.length) % 3],
 });
 
-const valuesOf = ({ history, figure }, head) =>
-  history.steps.map((step) => own(step.figures, figure)?.[head] ?? null);
+const valuesOf = ({ history, metric }, head) =>
+  history.steps.map((step) => own(step.metrics, metric)?.[head] ?? null);
 
-function heightOf({ history, figure }, area) {
-  const [low, high] = rangeOf(history, figure);
+function heightOf({ history, metric }, area) {
+  const [low, high] = rangeOf(history, metric);
   return (value) => area.top + (1 - (value - low) / (high - low)) * area.height;
 }
 
@@ -71,10 +71,10 @@ function curve(context, values, x, y, colour, width, dash) {
   context.setLineDash([]);
 }
 
-/** The axis of the figure, and the lines of the heads that have no label. */
+/** The axis of the metric, and the lines of the heads that have no label. */
 export function drawOtherLines(context, model, x, area) {
-  const { history, figure, theme } = model;
-  const [low, high] = rangeOf(history, figure);
+  const { history, metric, theme } = model;
+  const [low, high] = rangeOf(history, metric);
   const y = heightOf(model, area);
   context.font = `11px ${theme.font}`;
   context.textBaseline = "middle";
@@ -85,7 +85,7 @@ export function drawOtherLines(context, model, x, area) {
     context.fillText(String(Number(value.toPrecision(3))), area.left - 8, y(value));
     horizontal(context, theme.rule, area, y(value), []);
   }
-  const uniform = own(history.uniform, figure);
+  const uniform = own(history.uniform, metric);
   if (uniform >= low && uniform <= high) horizontal(context, theme.quiet, area, y(uniform), [2, 4]);
   const count = history.layers * history.heads;
   if (count <= FEW) return;
@@ -130,11 +130,11 @@ export function drawLabelledLines(context, model, x, area) {
   });
 }
 
-/** The ends of the axis of a figure. */
-export function rangeOf(history, figure) {
-  const ends = own(history.ends, figure);
+/** The ends of the axis of a metric. */
+export function rangeOf(history, metric) {
+  const ends = own(history.ends, metric);
   if (ends && ends[1] > ends[0]) return ends;
-  const values = history.steps.flatMap((step) => step.figures[figure] ?? []).filter((v) => v !== null);
+  const values = history.steps.flatMap((step) => step.metrics[metric] ?? []).filter((v) => v !== null);
   const [low, high] = [Math.min(0, ...values), Math.max(0, ...values)];
   return high > low ? [low, high] : [0, 1];
 }

@@ -1,5 +1,5 @@
 // Generated from headscope.analysis.glossary: edit that file.
-export const FIGURES = {
+export const METRICS = {
   "self": "Weight on the query's own token (the diagonal of the attention map), from 0 to 1. A high value means that tokens attend to themselves.",
   "previous": "Weight on the token just before the query, from 0 to 1. A high value means that the head looks one token back (positional heads, Voita 2019).",
   "local": "Weight on the query's own token and on tokens at most 2 tokens away, from 0 to 1. A high value means that the head attends to tokens near the query.",

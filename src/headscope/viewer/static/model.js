@@ -1,6 +1,6 @@
 // The model: everything that the panels show, computed from the state and the data.
 
-import { figureOf } from "./names.js";
+import { metricOf } from "./names.js";
 import { WEIGHTS, differences, reachOf, scoreText, stepText } from "./scales.js";
 import { headName, headNumber } from "./state.js";
 import { difference, triangle } from "./weights.js";
@@ -53,12 +53,12 @@ async function choose(store, runs, state) {
   const last = steps.at(-1);
   const best = last.ratios.reduce((top, ratio, head) => (ratio > last.ratios[top] ? head : top), 0);
   const opened = headNumber(state.head, history) ?? best;
-  const named = figureOf(last.names[opened]);
-  const known = (figure) => figure !== null && Object.hasOwn(last.figures, figure);
-  const figure = [state.figure, named, "previous"].find(known) ?? Object.keys(last.figures)[0];
+  const named = metricOf(last.names[opened]);
+  const known = (metric) => metric !== null && Object.hasOwn(last.metrics, metric);
+  const metric = [state.metric, named, "previous"].find(known) ?? Object.keys(last.metrics)[0];
   const kept = state.token !== null && state.token < labels.length ? state.token : null;
-  const chosen = { run: run.name, text: tag, head: headName(opened, heads), figure, token: kept };
-  return { state: { ...state, ...chosen }, history, index, opened, figure, kept };
+  const chosen = { run: run.name, text: tag, head: headName(opened, heads), metric, token: kept };
+  return { state: { ...state, ...chosen }, history, index, opened, metric, kept };
 }
 
 /** What the model is compared with, {kind, choice, what, history, index, step, opened}, or null. `problem` is

@@ -62,8 +62,8 @@ export function fillName(context, theme, name, x, y, width, height) {
   context.restore();
 }
 
-/** The figure that decides a name: `previous` for previous-token. */
-export function figureOf(name) {
+/** The metric that decides a name: `previous` for previous-token. */
+export function metricOf(name) {
   const special = { "rare-token": "frequent", "frequent-token": "frequent", "short-range": "distance" };
   return own(special, name) ?? name.replace(/^(previous|first)-token$/, "$1").replaceAll("-", "_");
 }

@@ -120,11 +120,11 @@ export function differenceText(value, digits = 2) {
 /** The score of a head with two digits. */
 export const scoreText = (score) => (score === null ? "–" : score.toFixed(2));
 
-/** A figure with few digits, for charts. */
+/** A metric with few digits, for charts. */
 export const shortText = (value) => value.toFixed(Math.abs(value) >= 100 ? 0 : 2);
 
-/** A figure, or a dash if there is none. */
-export function figureText(value) {
+/** A metric, or a dash if there is none. */
+export function metricText(value) {
   if (typeof value !== "number") return "–";
   if (Math.abs(value) >= 100) return value.toFixed(0);
   return Math.abs(value) < 0.01 && value !== 0 ? value.toPrecision(2) : value.toFixed(3);

@@ -3,7 +3,7 @@
 /** The state of no URL. `step` null is the last step, `head` null the head that is furthest above the
     threshold of its name. `compare` is "", or a kind (step, run, head) and its choice: "step:400". */
 export const EMPTY = Object.freeze({
-  run: null, text: null, step: null, head: null, token: null, figure: null,
+  run: null, text: null, step: null, head: null, token: null, metric: null,
   view: "weights", compare: "",
 });
 
@@ -26,7 +26,7 @@ export function fromTexts(texts) {
     step: wholeNumber(texts.step),
     head: texts.head ?? null,
     token: wholeNumber(texts.token),
-    figure: texts.figure ?? null,
+    metric: texts.metric ?? null,
     view: texts.view === "shares" ? "shares" : "weights",
     compare: /^(step|run|head):/.test(texts.compare ?? "") ? texts.compare : "",
   };

@@ -1,9 +1,9 @@
-// The timeline: figures, loss and names over the steps, and the cursor that everything else follows.
+// The timeline: metrics, loss and names over the steps, and the cursor that everything else follows.
 
 import { LINES, LOSS, drawLabelledLines, drawLoss, drawOtherLines, drawSteps, labelledHeads,
          rangeOf } from "./chart.js";
 import { card, fit, make, own } from "./dom.js";
-import { FIGURES, HEAD_NAMES } from "./glossary.js";
+import { METRICS, HEAD_NAMES } from "./glossary.js";
 import { NO_NAME, background } from "./names.js";
 import { timeAxis } from "./scales.js";
 import { drawStrips, markStrip, stripTop, stripsOf } from "./strips.js";
@@ -18,8 +18,8 @@ export function createTimeline(parent, actions) {
   const controls = make(section, "div", { class: "controls" });
   const play = make(controls, "button", { type: "button", class: "play" });
   const now = make(controls, "output", { class: "now" });
-  const chooser = make(controls, "label", { class: "chooser" }, "figure ");
-  const select = make(chooser, "select", { "aria-label": "figure of the timeline" });
+  const chooser = make(controls, "label", { class: "chooser" }, "metric ");
+  const select = make(chooser, "select", { "aria-label": "metric of the timeline" });
   const about = make(chooser, "span", { class: "info", role: "note" }, "?");
   const chart = make(section, "div", { class: "chart", role: "slider", tabindex: 0,
                                        "aria-label": "training step" });
@@ -34,7 +34,7 @@ export function createTimeline(parent, actions) {
 
   let current = null;
   let drawn = {}; // what each canvas shows
-  let listed = null; // the history whose names and figures are listed
+  let listed = null; // the history whose names and metrics are listed
   let playing = 0;
 
   const steps = () => current.history.steps;
@@ -73,11 +73,11 @@ export function createTimeline(parent, actions) {
 
   /** Draws what is not yet drawn. */
   function draw() {
-    const { history, figure, theme, opened } = current;
-    const same = history === drawn.history && figure === drawn.figure && theme === drawn.theme;
+    const { history, metric, theme, opened } = current;
+    const same = history === drawn.history && metric === drawn.metric && theme === drawn.theme;
     if (!same) drawBase();
     if (!same || opened !== drawn.opened) drawTop();
-    drawn = { history, figure, theme, opened };
+    drawn = { history, metric, theme, opened };
     moveCursor();
   }
 
@@ -102,7 +102,7 @@ export function createTimeline(parent, actions) {
   function headAt(event) {
     const { lines, strips } = areas();
     const y = event.clientY - chart.getBoundingClientRect().top;
-    const { history, figure } = current;
+    const { history, metric } = current;
     const count = history.layers * history.heads;
     if (y >= strips.top) {
       const sizes = stripsOf(history);
@@ -111,8 +111,8 @@ export function createTimeline(parent, actions) {
       }
     }
     if (y > lines.top + lines.height + 4) return null;
-    const [low, high] = rangeOf(history, figure);
-    const values = own(steps()[stepAt(event)].figures, figure) ?? [];
+    const [low, high] = rangeOf(history, metric);
+    const values = own(steps()[stepAt(event)].metrics, metric) ?? [];
     const distance = (head) => (typeof values[head] !== "number" ? Infinity
       : Math.abs(lines.top + (1 - (values[head] - low) / (high - low)) * lines.height - y));
     const near = labelledHeads(current).sort((a, b) => distance(a) - distance(b))[0];
@@ -142,7 +142,7 @@ export function createTimeline(parent, actions) {
     event.preventDefault();
     actions.move(to);
   });
-  select.addEventListener("change", () => actions.change({ figure: select.value }));
+  select.addEventListener("change", () => actions.change({ metric: select.value }));
   play.addEventListener("click", () => (playing ? stop() : start()));
 
   function start() {
@@ -170,8 +170,8 @@ export function createTimeline(parent, actions) {
     listed = history;
     place = timeAxis(history.steps.map(({ step }) => step));
     select.replaceChildren();
-    for (const figure of Object.keys(history.steps.at(-1).figures)) {
-      make(select, "option", { value: figure }, figure.replaceAll("_", " "));
+    for (const metric of Object.keys(history.steps.at(-1).metrics)) {
+      make(select, "option", { value: metric }, metric.replaceAll("_", " "));
     }
     const names = new Set(history.steps.flatMap((step) => step.names));
     const known = Object.keys(HEAD_NAMES).filter((name) => names.has(name));
@@ -200,8 +200,8 @@ export function createTimeline(parent, actions) {
       section.hidden = model.history.steps.length < 2;
       if (section.hidden) return;
       if (listed !== model.history) list(model);
-      select.value = model.figure;
-      explain(about, own(FIGURES, model.figure) ?? `The figure ${model.figure} has no description.`);
+      select.value = model.metric;
+      explain(about, own(METRICS, model.metric) ?? `The metric ${model.metric} has no description.`);
       say(model);
       draw();
     },

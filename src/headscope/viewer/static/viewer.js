@@ -2,7 +2,7 @@
 
 import { createBar, choicesOf } from "./bar.js";
 import { count, make, oncePerFrame, own } from "./dom.js";
-import { createFigures } from "./figures.js";
+import { createMetrics } from "./metrics.js";
 import { HEAD_NAMES } from "./glossary.js";
 import { createGrid } from "./grid.js";
 import { createLines } from "./lines.js";
@@ -61,7 +61,7 @@ export function createViewer(root, { store, address, title }) {
   const text = createText(panels, actions);
   const map = createMap(panels, actions);
   const lines = createLines(panels, actions);
-  const figures = createFigures(panels);
+  const metrics = createMetrics(panels);
   createTooltip(root);
 
   // ---- Actions -----------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ export function createViewer(root, { store, address, title }) {
     explain(headType, own(HEAD_NAMES, step.names[next.opened]));
     score.textContent = scoreText(step.scores[next.opened]);
     moment.textContent = next.moment;
-    for (const panel of [timeline, grid, text, figures]) panel.show(next);
+    for (const panel of [timeline, grid, text, metrics]) panel.show(next);
     bar.show(next);
     address.write(state);
     model = next;

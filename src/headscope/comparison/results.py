@@ -24,7 +24,7 @@ SPEED_KEYS = ("step_ms", "sampled_tokens_per_second")
 EVALUATION_BATCH = 16
 
 
-def run_figures(runs: Sequence[PlannedRun]) -> dict[str, Any]:
+def run_results(runs: Sequence[PlannedRun]) -> dict[str, Any]:
     """The model size, the bits per byte of each seed, and the mean over the seeds. If there are
     several seeds, also the sample standard deviation. `runs` are the runs of one choice."""
     bits = [run.summary()["val_bits_per_byte"] for run in runs]

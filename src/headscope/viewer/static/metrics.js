@@ -1,0 +1,59 @@
+// The table of metrics of the opened head.
+
+import { card, make, own, write } from "./dom.js";
+import { METRICS } from "./glossary.js";
+import { metricText } from "./scales.js";
+import { explain } from "./tooltip.js";
+
+export function createMetrics(parent) {
+  const section = card(parent, "metrics-card", "Metrics of this head");
+  const table = make(section, "table");
+  let built = []; // the history and the names of the metrics that the rows were built for
+  let rows = [];
+
+  function build(history, metrics) {
+    table.replaceChildren();
+    const head = make(make(table, "thead"), "tr");
+    for (const [name, text] of [["", "metric"], ["", "value"], ["compared", "compared"], ["", "uniform"]]) {
+      make(head, "th", { scope: "col", class: name }, text);
+    }
+    explain(head.lastElementChild, "The value of the metric for attention that gives every visible "
+      + "token the same weight, as in an untrained model.");
+    const body = make(table, "tbody");
+    rows = metrics.map((metric) => {
+      const row = make(body, "tr");
+      const name = make(make(row, "th", { scope: "row" }), "span", { dir: "auto" });
+      name.textContent = metric.replaceAll("_", " ");
+      explain(name, own(METRICS, metric));
+      const value = make(row, "td");
+      const text = make(value, "span");
+      const bar = make(value, "i", { class: "meter", "aria-hidden": "true" });
+      const compared = make(row, "td", { class: "compared" });
+      const uniform = own(history.uniform, metric);
+      make(row, "td", { class: "quiet" }, metricText(uniform));
+      const [low, high] = own(history.ends, metric) ?? [null, null];
+      const place = (number) => (typeof number === "number" && high > low
+        ? Math.max(0, Math.min(100, (100 * (number - low)) / (high - low))) : null);
+      bar.style.setProperty("--uniform", `${place(uniform) ?? -1}%`);
+      return { metric, text, bar, compared, place };
+    });
+  }
+
+  return {
+    show({ history, step, opened, comparison }) {
+      const metrics = Object.keys(step.metrics);
+      if (built[0] !== history || built[1] !== metrics.join("\n")) {
+        built = [history, metrics.join("\n")];
+        build(history, metrics);
+      }
+      table.classList.toggle("comparing", comparison !== null);
+      for (const { metric, text, bar, compared, place } of rows) {
+        const value = step.metrics[metric][opened];
+        write(text, metricText(value));
+        bar.style.setProperty("--value", `${place(value) ?? 0}%`);
+        write(compared, comparison
+          ? metricText(own(comparison.step.metrics, metric)?.[comparison.opened]) : "");
+      }
+    },
+  };
+}
