@@ -40,15 +40,15 @@ def induction(run: Path) -> None:
     layer, head = divmod(first["names"].index("previous-token"), first["heads"])
     frames = []
     with tensorboard(run) as address, chromium(1240) as browser:
-        open_tab(browser, address, figure="previous")
+        open_tab(browser, address, metric="previous")
         browser.save_screenshot(str(DOCS / "question_1.png"))
-        open_tab(browser, address, figure="induction", step=first["step"])
+        open_tab(browser, address, metric="induction", step=first["step"])
         browser.save_screenshot(str(DOCS / "induction.png"))
         for header in headers[:: max(1, len(headers) // 20)]:
-            open_tab(browser, address, figure="induction", step=header["step"])
+            open_tab(browser, address, metric="induction", step=header["step"])
             frames.append(browser.get_screenshot_as_png())
         browser.set_window_size(1240, 2300)
-        open_tab(browser, address, figure="previous", step=first["step"], head=f"L{layer}H{head}")
+        open_tab(browser, address, metric="previous", step=first["step"], head=f"L{layer}H{head}")
         browser.save_screenshot(str(DOCS / "question_2.png"))
     write_gif(frames, DOCS / "tab_steps.gif")
 
