@@ -15,7 +15,7 @@ from headscope.checkpoint import build_model
 from headscope.config.model import ModelConfig
 from headscope.conversion.settings import require_transformers
 from headscope.errors import UserError
-from headscope.generation import compile_reading, generate_tokens
+from headscope.generation import compile_decoding, generate_tokens
 from headscope.nn import GPT
 from headscope.nn.precision import in_precision
 
@@ -82,7 +82,7 @@ def small_ways(model: GPT, config: ModelConfig, prompt: list[int]) -> dict[str, 
     return {
         "no cache": partial(way, cached=False),
         OURS: way,
-        f"{OURS}, compiled": partial(way, decode_one=compile_reading(model)),
+        f"{OURS}, compiled": partial(way, decode_one=compile_decoding(model)),
     }
 
 
@@ -103,5 +103,5 @@ def large_ways(model: GPT, config: ModelConfig, prompt: list[int]) -> dict[str, 
         converted = in_precision(model, kind)
         way = partial(sample, converted, prompt, temperature=0.0)
         ways[f"{OURS} {kind}"] = way
-        ways[f"{OURS}, compiled, {kind}"] = partial(way, decode_one=compile_reading(converted))
+        ways[f"{OURS}, compiled, {kind}"] = partial(way, decode_one=compile_decoding(converted))
     return ways

@@ -80,7 +80,7 @@ def analyze(composed: DictConfig) -> None:
         report = ReportInput.of_text(loaded, text)
         tokens = len(loaded.tokenizer.encode_prompt(text))
         if tokens > length:
-            notify(f"Only the first {length} of {tokens} tokens are analyzed (the block_size)")
+            say(f"Only the first {length} of {tokens} tokens are analyzed (the block_size)")
     ablation = None
     if config.ablation or config.gradients:
         ablation = Ablation.on(
@@ -116,12 +116,10 @@ def analyze(composed: DictConfig) -> None:
     tokens = len(report.reading.tokens)
     shown = shown_tokens(report.reading, len({stored.step for stored in [loaded, *history]}))
     if shown < tokens:
-        notify(
-            f"attention.html has the first {shown} of {tokens} tokens: a larger page would be slow"
-        )
-    notify(f"Written: {folder}/attention.html, heads.csv and pictures")
+        say(f"attention.html has the first {shown} of {tokens} tokens: a larger page would be slow")
+    say(f"Written: {folder}/attention.html, heads.csv and pictures")
     if config.tensorboard:
-        notify(f"See the tab Attention: tensorboard --logdir {folder}")
+        say(f"See the tab Attention: tensorboard --logdir {folder}")
 
 
 def event_encoder() -> "EventFile":
@@ -179,7 +177,7 @@ def largest_first(values: "Tensor") -> list[tuple[str, float]]:
     return [(f"L{n // heads}H{n % heads}", float(values.flatten()[n])) for n in order]
 
 
-def notify(line: str) -> None:
+def say(line: str) -> None:
     print(line, file=sys.stderr)
 
 

@@ -18,7 +18,7 @@ def sample(composed: DictConfig) -> None:
         check_samples,
         check_sampling,
         check_stop,
-        compile_reading,
+        compile_decoding,
         generate_texts,
     )
     from headscope.nn.precision import faster_precision, in_precision
@@ -46,7 +46,7 @@ def sample(composed: DictConfig) -> None:
     )
     # If the tokenizer cannot encode the prompt, this fails before the slow compilation.
     loaded.tokenizer.encode_prompt(prompt)
-    decode_one = compile_reading(model, batch=config.num_samples) if config.compile else None
+    decode_one = compile_decoding(model, batch=config.num_samples) if config.compile else None
     generated = generate_texts(
         model,
         loaded.tokenizer,

@@ -15,7 +15,7 @@ from torch import Tensor
 import headscope
 from headscope.generation import (
     DecodeStep,
-    compile_reading,
+    compile_decoding,
     compiled,
     generate_text,
     generate_texts,
@@ -152,7 +152,7 @@ def test_the_compiled_step_gives_the_logits_of_next_logits(
 ) -> None:
     model = gpt(position=position, ngrams=3, layers=layers)
     plain = read_others(model.next_logits, cache_of_three(model, batch))
-    read = compile_reading(model, batch=batch)
+    read = compile_decoding(model, batch=batch)
     other = 3 - batch  # for this number of texts, `read` is not compiled
     expected = read_others(model.next_logits, cache_of_three(model, other))
     torch.testing.assert_close(read_others(read, cache_of_three(model, other)), expected)
@@ -172,7 +172,7 @@ def test_the_compiled_step_in_lower_precision_is_about_as_exact_as_next_logits(
     expected = read_others(exact.next_logits, cache_of_three(exact, 1))
     plain, lower = (
         (read_others(read, cache_of_three(model, 1)).float() - expected).abs().max()
-        for read in (model.next_logits, compile_reading(model))
+        for read in (model.next_logits, compile_decoding(model))
     )
     assert 0 < lower < 2 * plain
 
@@ -207,7 +207,7 @@ def test_the_exported_int8_step_works_for_several_texts() -> None:
 
 def test_nothing_is_compiled_for_a_very_short_context() -> None:
     model = gpt(block_size=3)
-    assert compile_reading(model) == model.next_logits
+    assert compile_decoding(model) == model.next_logits
 
 
 @pytest.mark.slow
@@ -280,4 +280,4 @@ def test_a_failed_compilation_raises_an_error_with_the_reason(
     monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", fail)
     _, model = content(configuration())
     with pytest.raises(ValueError, match=r"compile=true: .* \(no C compiler\)"):
-        compile_reading(model)
+        compile_decoding(model)

@@ -19,7 +19,7 @@ from benchmarks import nanogpt, sampling
 from benchmarks.viewer import ACTIONS
 from headscope.config import SCHEMAS
 from headscope.data.module import TokenDataModule
-from headscope.generation import compile_reading
+from headscope.generation import compile_decoding
 from headscope.nn import GPT
 from headscope.training.callbacks.head_watch import HeadWatch
 from headscope.training.module import LanguageModel
@@ -246,8 +246,8 @@ def test_a_train_py_that_fails_is_told_in_one_line(
 
 def test_every_way_to_sample_is_timed(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     # Compiles only the small model. tests/test_sampling.py compiles in every precision.
-    steps = chain([compile_reading], repeat(lambda model: model.next_logits))
-    monkeypatch.setattr(sampling, "compile_reading", lambda model: next(steps)(model))
+    steps = chain([compile_decoding], repeat(lambda model: model.next_logits))
+    monkeypatch.setattr(sampling, "compile_decoding", lambda model: next(steps)(model))
     figures = measured(script, *SAMPLING)
     assert list(rows_of(figures, 0)) == ["no cache", "headscope", "headscope, compiled"]
     large = rows_of(figures, 1)
@@ -275,7 +275,7 @@ WRONG: dict[str, tuple[list[str], Any, str, Any]] = {
         lambda step: lambda *given: 1.01 * step(*given),
     ),
     "compiled samples another text": (
-        *(SAMPLING, sampling, "compile_reading"),
+        *(SAMPLING, sampling, "compile_decoding"),
         lambda _: lambda model: lambda *given: -model.next_logits(*given),
     ),
 }

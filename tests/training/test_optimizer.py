@@ -40,7 +40,7 @@ def test_every_parameter_is_in_exactly_one_group_and_vectors_have_no_weight_deca
 MUON = SETTINGS | {"matrix_lr": 0.02, "momentum": 0.9}
 
 
-def trained(gpt: GPT, optimizers: Any, steps: int) -> None:
+def train_steps(gpt: GPT, optimizers: Any, steps: int) -> None:
     """Trains with an optimizer, or with several at once."""
     tokens = torch.randint(0, 7, (3, 5), generator=torch.Generator().manual_seed(1))
     for _ in range(steps):
@@ -69,7 +69,7 @@ def test_muon_trains_the_matrices_of_the_blocks_and_adamw_all_other_parameters(a
 def test_the_combined_optimizer_equals_its_two_optimizers_used_separately():
     one = model()
     other = copy.deepcopy(one)
-    trained(one, muon(one, **MUON), 3)
+    train_steps(one, muon(one, **MUON), 3)
     matrices = {p for p in other.blocks.parameters() if p.dim() == 2}
     fused = [block.attention.qkv.weight for block in other.blocks]
     rest = [p for p in other.parameters() if p not in matrices]
@@ -79,7 +79,7 @@ def test_the_combined_optimizer_equals_its_two_optimizers_used_separately():
     ]
     first = Muon(groups, lr=0.02, momentum=0.9, weight_decay=0.1)
     second = torch.optim.AdamW(by_decay(rest, 0.1), lr=0.01, betas=(0.8, 0.95), fused=True)
-    trained(other, (first, second), 3)
+    train_steps(other, (first, second), 3)
     for name, weight in one.state_dict().items():
         assert torch.equal(weight, other.state_dict()[name]), name
 
@@ -88,22 +88,22 @@ def test_a_loaded_state_continues_the_training_and_new_learning_rates_take_effec
     torch.manual_seed(0)
     gpt = model()
     optimizer = muon(gpt, **MUON)
-    trained(gpt, optimizer, 2)
+    train_steps(gpt, optimizer, 2)
     state, weights = copy.deepcopy(optimizer.state_dict()), copy.deepcopy(gpt.state_dict())
-    trained(gpt, optimizer, 2)
+    train_steps(gpt, optimizer, 2)
 
     again = model()
     again.load_state_dict(weights)
     resumed = muon(again, **MUON)
     resumed.load_state_dict(state)
-    trained(again, resumed, 2)
+    train_steps(again, resumed, 2)
     for name, weight in gpt.state_dict().items():
         assert torch.equal(weight, again.state_dict()[name]), name
 
     for group in resumed.param_groups:
         group["lr"] = group["weight_decay"] = 0.0
     before = copy.deepcopy(again.state_dict())
-    trained(again, resumed, 1)
+    train_steps(again, resumed, 1)
     for name, weight in again.state_dict().items():
         assert torch.equal(weight, before[name]), name
 

@@ -215,7 +215,7 @@ def train(composed: DictConfig) -> float:
         from rich.console import Console
 
         from headscope.files import read_summary
-        from headscope.training import console_output
+        from headscope.training import console as output
         from headscope.training.build import build
         from headscope.training.resume import check_same_config, newest_checkpoint
         from headscope.training.run import fit
@@ -238,7 +238,7 @@ def train(composed: DictConfig) -> float:
             run_folder.remove_leftovers(folder)
             if resume is None:
                 run_folder.save_configuration(folder, composed, list(hydra.overrides.task))
-        console_output.print_plan(run, changes)
+        output.print_plan(run, changes)
         try:
             summary = fit(run)
         except stop.Interrupted:
@@ -246,5 +246,5 @@ def train(composed: DictConfig) -> float:
             if not connected.is_first:
                 sys.exit(0)  # the exit code of the run is that of the first process
             raise
-        console_output.print_results(run, summary)
+        output.print_results(run, summary)
         return summary["val_loss"]

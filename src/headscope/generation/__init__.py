@@ -1,7 +1,7 @@
 """Generates tokens and text from a model. Prints nothing and loads no checkpoints."""
 
 from headscope.generation.choose_token import check_sampling, check_stop, choose_tokens
-from headscope.generation.compiled import compile_reading
+from headscope.generation.compiled import compile_decoding
 from headscope.generation.texts import generate_text, generate_texts
 from headscope.generation.tokens import DecodeStep, check_samples, generate_tokens
 
@@ -11,7 +11,7 @@ __all__ = [
     "check_sampling",
     "check_stop",
     "choose_tokens",
-    "compile_reading",
+    "compile_decoding",
     "generate_text",
     "generate_texts",
     "generate_tokens",

@@ -21,7 +21,7 @@ from headscope.nn import GPT, Cache, Past, make_cache
 
 
 @torch.no_grad()
-def compile_reading(model: GPT, *, batch: int = 1) -> DecodeStep:
+def compile_decoding(model: GPT, *, batch: int = 1) -> DecodeStep:
     """Returns a function like `model.next_logits`, which is compiled for one new token in each of
     `batch` texts.
 

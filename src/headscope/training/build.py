@@ -75,6 +75,10 @@ class Run:
     def model(self) -> GPT:
         return self.module.model
 
+    def say(self, line: str) -> None:
+        """Prints a line."""
+        say(self.console, line)
+
 
 def build(
     config: TrainConfig,

@@ -109,13 +109,13 @@ def compile_in_place(
         if ran_out_of_memory(error):
             raise
         objective.undo_compile()
-        return reason(error)
+        return why_not_compiled(error)
     finally:
         objective.model.zero_grad(set_to_none=True)
     return None
 
 
-def reason(error: TorchDynamoException) -> str:
+def why_not_compiled(error: TorchDynamoException) -> str:
     """The error's message in one line. If the error comes from a backend, its first line is
     skipped, because this line only names the backend."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -15,7 +15,7 @@ from headscope.training.build import Run
 from headscope.training.callbacks.clock import callbacks_of, clock_of
 from headscope.training.callbacks.head_watch import HeadWatch
 from headscope.training.callbacks.tensorboard_log import report_full_disk
-from headscope.training.console_output import print_final_validation
+from headscope.training.console import print_final_validation
 from headscope.training.processes import prepare_process
 from headscope.training.run_folder import how_to_resume, is_run
 from headscope.training.sharding import ShardedStrategy, consolidate
