@@ -47,7 +47,6 @@ def arguments(typed: list[str], quoted: list[str]) -> list[str]:
             "experiment= and the comparison set different numbers of steps: choose with "
             "trainer.max_steps= and trainer.val_every_steps="
         )
-    words.check_name(typed)
     choices = words.value_of(typed, "compare.choices")
     if choices is not None and words.value_of(typed, "compare") is None:
         return words.with_words(quoted, ["compare=own"])

@@ -5,7 +5,6 @@ Hydra composes a resumed run from the user's arguments and the names of the run'
 from an untrusted source.
 """
 
-import re
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -19,7 +18,6 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from headscope import stop
-from headscope.cli import words
 from headscope.cli.command_line import run_folder as chosen_folder
 from headscope.cli.words import MULTIRUN, quote, value_of
 from headscope.errors import UserError
@@ -54,9 +52,7 @@ def arguments(typed: list[str], quoted: list[str]) -> list[str]:
     Raises UserError if there is nothing to resume, if an argument changes a key that must stay the
     same, or if `hydra.run.dir=` names a folder that already holds a run.
     """
-    words.check_name(typed)
-    resumed, weights = value_of(typed, "resume"), value_of(typed, "init_from")
-    folder = value_of(typed, "hydra.run.dir")
+    resumed, folder = value_of(typed, "resume"), value_of(typed, "hydra.run.dir")
     if resumed is not None:
         if folder is not None or MULTIRUN & set(typed):
             extra = "-m" if folder is None else "hydra.run.dir="
@@ -64,8 +60,6 @@ def arguments(typed: list[str], quoted: list[str]) -> list[str]:
                 f"resume={resumed} continues one run in its own folder: leave out {extra}"
             )
         return resume_arguments(resumed, quoted)
-    if weights is not None:
-        check_same_tokenizer(weights, [*words.tokenizer_of_experiment(typed), *typed])
     if folder and run_folder.is_run(Path(folder)):
         raise already_a_run(folder)
     return quoted
@@ -131,26 +125,6 @@ def key_of(argument: str) -> str:
     return argument.partition("=")[0].lstrip("+~").replace("/", ".")
 
 
-def check_same_tokenizer(given: str, typed: Sequence[str]) -> None:
-    """Raises UserError if the command line selects another tokenizer than that of the checkpoint
-    `init_from=given`, whose weights can only be used with their own."""
-    split = [word.lstrip("+").partition("=") for word in typed]
-    selected = {key: value for key, _, value in split if re.fullmatch(r"tokenizer(\.\w+)?", key)}
-    if not selected:
-        return
-    from headscope import checkpoint
-
-    stored = checkpoint.read(checkpoint.find(given, key="init_from")).config.tokenizer
-    name = stored._target_.rpartition(".")[2]
-    for key, value in selected.items():
-        stored_value = name if key == "tokenizer" else getattr(stored, key.partition(".")[2], None)
-        if value != str(stored_value):
-            raise UserError(
-                f"{key}={value}: the weights of init_from={given} need their own tokenizer, "
-                f"{key}={stored_value}; leave {key}= out"
-            )
-
-
 # --- the configuration of the run ---
 
 
@@ -176,23 +150,35 @@ def configuration(composed: DictConfig) -> "tuple[TrainConfig, ResumeCheckpoint 
 
 
 def with_trained_model(config: "TrainConfig", typed: Sequence[str]) -> "TrainConfig":
-    """`config` with the model settings of the checkpoint that `config.init_from` selects, so that
-    nobody has to repeat them.
+    """`config` with the tokenizer and the model settings of the checkpoint that `config.init_from`
+    selects, so that nobody has to repeat them. Unchanged without `init_from`.
 
     A key in `typed`, such as `model.dropout=0.1`, keeps the value that it has in `config`. If the
     arguments choose a part of the model, such as `model/norm=rms` or `model=gpt2`, they describe
-    the whole model, and `config` is returned unchanged. It is also unchanged without `init_from`.
+    the whole model. Raises UserError if they choose another tokenizer, which the weights do not
+    fit.
     """
     from headscope import checkpoint
     from headscope.config import parse
     from headscope.config.model import ModelConfig
     from headscope.training.resume import set_at, value_at
 
-    keys = [word.partition("=")[0].lstrip("+~") for word in typed]
-    if config.init_from is None or any(key.split("/")[0] == "model" for key in keys):
+    if config.init_from is None:
         return config
-    stored = checkpoint.read(checkpoint.find(config.init_from, key="init_from"))
-    model, given = asdict(stored.config.model), asdict(config.model)
+    keys = [word.partition("=")[0].lstrip("+~") for word in typed]
+    stored = checkpoint.read(checkpoint.find(config.init_from, key="init_from")).config
+    for key, word in zip(keys, typed, strict=True):
+        if key.partition(".")[0] == "tokenizer" and config.tokenizer != stored.tokenizer:
+            own = {name: value for name, value in vars(stored.tokenizer).items() if name[0] != "_"}
+            own = {"tokenizer": stored.tokenizer._target_.rpartition(".")[2], **own}
+            raise UserError(
+                f"{word}: the weights of init_from={config.init_from} need their own tokenizer "
+                f"({', '.join(f'{name}={value}' for name, value in own.items())}); leave {key}= out"
+            )
+    config = replace(config, tokenizer=stored.tokenizer)
+    if any(key.split("/")[0] == "model" for key in keys):
+        return config
+    model, given = asdict(stored.model), asdict(config.model)
     for key in keys:
         group, _, rest = key.partition(".")
         if group == "model":

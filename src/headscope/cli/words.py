@@ -39,10 +39,6 @@ FLAGS = (
     *("--experimental-rerun", "--info"),
 )
 """The long flags of Hydra. Each may be shortened, as in --multi."""
-NAME = re.compile(r"[^\W_][\w .+=@-]*")
-MAX_NAME_BYTES = 200
-"""Maximum length of `name=` in bytes. The name of a run folder also contains the date and time,
-and file systems allow 255 bytes in total."""
 
 
 def literal_arguments(arguments: Sequence[str], schema: type | None = None) -> list[str]:
@@ -132,13 +128,6 @@ def implied_data(arguments: Sequence[str]) -> list[str]:
     return [f"data={implied[0]}"]
 
 
-def tokenizer_of_experiment(arguments: Sequence[str]) -> list[str]:
-    """The tokenizer that `experiment=` chooses: a list with an argument such as `tokenizer=char`.
-    The list is empty if the experiment does not choose a tokenizer."""
-    chosen = choices_of_experiment(arguments)
-    return [f"tokenizer={chosen['tokenizer']}"] if "tokenizer" in chosen else []
-
-
 def choices_of_experiment(arguments: Sequence[str]) -> dict[str, str]:
     """The choices that `experiment=` makes for groups, such as {"tokenizer": "char"}. Empty in a
     sweep over experiments."""
@@ -203,16 +192,6 @@ def check_flags(typed: Sequence[str]) -> None:
                 f"{argument[:200]} is not a flag: keys have no --, as in {word}; --help lists all "
                 "keys"
             )
-
-
-def check_name(typed: Sequence[str]) -> None:
-    """Raises UserError when `name=` cannot be the first part of the name of a run folder."""
-    name = value_of(typed, "name")
-    if name is not None and not (NAME.fullmatch(name) and len(name.encode()) <= MAX_NAME_BYTES):
-        raise UserError(
-            f"name={name} must be usable in the name of a folder: use letters, digits, spaces and "
-            f". _ + = @ -, start with a letter or digit, and use up to {MAX_NAME_BYTES} bytes"
-        )
 
 
 def choices_of(group: str) -> list[str]:
