@@ -167,14 +167,15 @@ def with_trained_model(config: "TrainConfig", typed: Sequence[str]) -> "TrainCon
         return config
     keys = [word.partition("=")[0].lstrip("+~") for word in typed]
     stored = checkpoint.read(checkpoint.find(config.init_from, key="init_from")).config
-    for key, word in zip(keys, typed, strict=True):
-        if key.partition(".")[0] == "tokenizer" and config.tokenizer != stored.tokenizer:
-            own = {name: value for name, value in vars(stored.tokenizer).items() if name[0] != "_"}
-            own = {"tokenizer": stored.tokenizer._target_.rpartition(".")[2], **own}
-            raise UserError(
-                f"{word}: the weights of init_from={config.init_from} need their own tokenizer "
-                f"({', '.join(f'{name}={value}' for name, value in own.items())}); leave {key}= out"
-            )
+    chosen = [word for word in typed if word.lstrip("+").startswith("tokenizer")]
+    if chosen and config.tokenizer != stored.tokenizer:
+        own = {name: value for name, value in vars(stored.tokenizer).items() if name[0] != "_"}
+        own = {"tokenizer": stored.tokenizer._target_.rpartition(".")[2], **own}
+        raise UserError(
+            f"{' '.join(chosen)}: the weights of init_from={config.init_from} need their own "
+            f"tokenizer ({', '.join(f'{name}={value}' for name, value in own.items())}): leave "
+            "tokenizer= out"
+        )
     config = replace(config, tokenizer=stored.tokenizer)
     if any(key.split("/")[0] == "model" for key in keys):
         return config
