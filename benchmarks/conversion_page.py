@@ -82,10 +82,9 @@ def changed(base: str, change: str) -> ModelConfig | None:
             if value != before[key] or (key,) in set_keys:
                 model[key] = value
         elif f"model/{key}=" in change and model[key]["_target_"] != value["_target_"]:
-            # All attentions have the same keys, so their values are kept.
-            model[key] = (
-                model[key] | {"_target_": value["_target_"]} if key == "attention" else value
-            )
+            kept = model[key] if key == "attention" else {}  # attentions share most keys
+            common = value.keys() & kept.keys() - {"_target_"}
+            model[key] = value | {name: kept[name] for name in common}
     for key, *inner in filter(None, set_keys):
         if inner and inner[0] not in model[key]:
             return None

@@ -86,8 +86,8 @@ class LanguageModel(LightningModule):
         self.build_model = build_model
         self.contents = contents
         self.latest_loss: float | None = None
-        self.loss_sum = torch.zeros(())
-        self.loss_count = 0  # batches in the sum
+        self.running_loss = torch.zeros(())
+        self.running_count = 0  # batches in the sum
 
     def configure_model(self) -> None:
         if isinstance(self.trainer.strategy, ShardedStrategy):
@@ -116,14 +116,14 @@ class LanguageModel(LightningModule):
         checkpoint["headscope"] = self.contents
         # The sum is saved because the next logged `train/loss` is a mean that includes steps before
         # this checkpoint.
-        self.loss_sum = self.trainer.strategy.reduce(self.loss_sum, reduce_op="mean")
-        checkpoint["running_loss"] = {"sum": float(self.loss_sum), "count": self.loss_count}
+        self.running_loss = self.trainer.strategy.reduce(self.running_loss, reduce_op="mean")
+        checkpoint["running_loss"] = {"sum": float(self.running_loss), "count": self.running_count}
         checkpoint["threads"] = torch.get_num_threads()
         checkpoint["processes"] = self.trainer.world_size
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         running = checkpoint["running_loss"]
-        self.loss_sum, self.loss_count = torch.tensor(running["sum"]), running["count"]
+        self.running_loss, self.running_count = torch.tensor(running["sum"]), running["count"]
         # Lightning's counters follow from the step, which is one batch of the only epoch.
         loops, step = self.trainer.fit_loop.state_dict(), checkpoint["global_step"]
         for counter in ("total", "current"):
@@ -140,19 +140,19 @@ class LanguageModel(LightningModule):
         # configuration.
         for group, settings in zip(self._param_groups(), self.groups, strict=True):
             group.update(settings)
-        self.loss_sum = self.loss_sum.to(self.device)
+        self.running_loss = self.running_loss.to(self.device)
 
     def training_step(self, batches: list[tuple[Tensor, Tensor]], index: int) -> Tensor:
-        """One optimizer step. Its gradient is the mean over `batches`, pairs of inputs and targets
-        (B, T), which are computed one after another to save memory. Returns the loss of the last
-        batch."""
+        """One optimizer step, which is one batch for Lightning. Its gradient is the mean over
+        `batches`, pairs of inputs and targets (B, T), which are computed one after another to save
+        memory. Returns the loss of the last batch."""
         optimizer: Any = self.optimizers()
         precision = self.trainer.precision_plugin
         seed(self.device, mixed_seed(self.seed, self.global_step, self.global_rank))
         for group, settings in zip(self._param_groups(), self.groups, strict=True):
             group["lr"] = settings["lr"] * self.schedule(self.global_step)
         # Lightning turns autocast on for all of this method, but only the forward pass needs it.
-        with no_autocast(self.loss_sum):
+        with no_autocast(batches[0][0]):
             if self.compile_model:
                 self.compile_objective(batches[0])
             for number, batch in enumerate(batches):
@@ -160,12 +160,12 @@ class LanguageModel(LightningModule):
                     with precision.forward_context():
                         loss = self.objective.loss(*batch)
                     self.manual_backward(loss / len(batches))
-                self.loss_sum.add_(loss.detach())
+                self.running_loss.add_(loss.detach())
             parameters, limit = self.model.parameters(), self.gradient_clip or math.inf
             grad_norm = gathered(nn.utils.clip_grad_norm_(parameters, limit))
             optimizer.step()
             optimizer.zero_grad()
-        self.loss_count += len(batches)
+        self.running_count += len(batches)
         if self.global_step % self.log_every_steps == 0 or self.global_step == 1:
             self.log_step(grad_norm)
         return loss.detach()
@@ -188,11 +188,11 @@ class LanguageModel(LightningModule):
 
     def log_step(self, grad_norm: Tensor) -> None:
         """Logs the mean loss of all steps since the last logged step."""
-        loss_sum = self.trainer.strategy.reduce(self.loss_sum, reduce_op="mean")
-        self.latest_loss = float(loss_sum) / self.loss_count
+        total = self.trainer.strategy.reduce(self.running_loss, reduce_op="mean")
+        self.latest_loss = float(total) / self.running_count
         self.require_finite(self.latest_loss, "training")
-        self.loss_sum.zero_()
-        self.loss_count = 0
+        self.running_loss.zero_()
+        self.running_count = 0
         self.log_scalars(
             {
                 "train/loss": self.latest_loss,
@@ -206,8 +206,8 @@ class LanguageModel(LightningModule):
         """The mean training loss of the steps after the last logged step. Directly after a logged
         step, or if other processes have computed a part of it, this method returns the logged
         loss."""
-        if self.loss_count and self.trainer.world_size == 1:
-            return float(self.loss_sum) / self.loss_count
+        if self.running_count and self.trainer.world_size == 1:
+            return float(self.running_loss) / self.running_count
         return self.latest_loss
 
     # --- validation ---

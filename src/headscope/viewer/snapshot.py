@@ -158,7 +158,10 @@ def _checked(weights: Floats, labels: Sequence[str]) -> Floats:
         raise UserError("weights attend to future tokens: they must be 0 above the diagonal")
     sums = weights.sum(axis=-1, keepdims=True)
     if not np.allclose(sums, 1, atol=0.02):
-        raise UserError("weights have rows that do not sum to one: give weights after the softmax")
+        raise UserError(
+            "weights have rows that do not sum to one: give weights after the softmax, or train "
+            "with callbacks=plain"
+        )
     return weights / sums
 
 
