@@ -105,7 +105,7 @@ def analyze(composed: DictConfig) -> None:
         event_file=event_encoder() if config.tensorboard else None,
         track=progress if console.is_terminal else iter,
     )
-    for name, head_type in zip(statistics.names, statistics.types, strict=True):
+    for name, head_type in zip(statistics.heads, statistics.types, strict=True):
         print(f"{name}  {head_type.name}")
     if ablation_result and config.ablation:
         print_ablation(ablation_result)

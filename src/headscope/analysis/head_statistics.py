@@ -46,8 +46,8 @@ class HeadStatistics:
     tokens: int
 
     @property
-    def names(self) -> list[str]:
-        """L0H0, L0H1, ..., layer by layer."""
+    def heads(self) -> list[str]:
+        """Which heads they are: L0H0, L0H1, ..., layer by layer."""
         layers, heads = next(iter(self.metrics.values())).shape
         return [f"L{layer}H{head}" for layer in range(layers) for head in range(heads)]
 

@@ -106,7 +106,7 @@ def metrics(statistics: HeadStatistics) -> Pictures:
         ),
     )
     texts = {"title": "Similarity of heads", "label": "cosine similarity of two heads"}
-    matrix = pictures.similarity_matrix(statistics.similarity, statistics.names, **texts)
+    matrix = pictures.similarity_matrix(statistics.similarity, statistics.heads, **texts)
     yield "similarity", matrix
     yield "similarity_histogram", pictures.similarity_histogram(statistics.similarity, **texts)
 

@@ -64,7 +64,7 @@ def between_heads(statistics: HeadStatistics) -> dict[str, Any]:
     """The `diversity` of the heads, the most similar pairs of heads, and the least similar pairs.
     The similarity is the cosine similarity."""
     pairs = [
-        {"heads": [statistics.names[first], statistics.names[second]], "similarity": value}
+        {"heads": [statistics.heads[first], statistics.heads[second]], "similarity": value}
         for first, second, value in pairs_by_similarity(statistics.similarity)
     ]
     return {

@@ -107,8 +107,8 @@ def write_report(
     texts = {
         "heads.csv": csv_text(with_uniform(rows, statistics)),
         "columns.csv": csv_text(columns),
-        "similarity.csv": csv_text(matrix_rows(statistics.similarity, statistics.names)),
-        "jensen_shannon.csv": csv_text(matrix_rows(distances, statistics.names)),
+        "similarity.csv": csv_text(matrix_rows(statistics.similarity, statistics.heads)),
+        "jensen_shannon.csv": csv_text(matrix_rows(distances, statistics.heads)),
         "largest_weights.csv": csv_text(largest_weight_rows(report.reading)),
     }
     snapshots = snapshots_of(report.reading, len(shown.tokens), measured)
@@ -124,7 +124,7 @@ def write_report(
     pictures = [
         drawing.maps(report.reading),
         drawing.metrics(statistics),
-        drawing.distances(distances, statistics.names),
+        drawing.distances(distances, statistics.heads),
         drawing.ablation(ablation_result) if ablation_result else (),
         drawing.patching(*patching) if patching else (),
         drawing.position(loaded),

@@ -223,7 +223,7 @@ class HeadWatch(StepCallback):
     def _announce(self, statistics: HeadStatistics, step: int) -> None:
         """Prints a line for each head that has a name for the first time. Names that say little
         are not printed."""
-        for head, head_type in zip(statistics.names, statistics.types, strict=True):
+        for head, head_type in zip(statistics.heads, statistics.types, strict=True):
             named = f"{head} {head_type.name}"
             if head_type.name not in (GLOBAL, MIXED, NONE) and named not in self.announced:
                 self.announced.add(named)
@@ -240,7 +240,7 @@ def scalars(statistics: HeadStatistics) -> dict[str, float]:
         f"{SCALARS}/{metric}/{head}": value
         for metric in charted(statistics)
         for head, value in zip(
-            statistics.names, statistics.metrics[metric].flatten().tolist(), strict=True
+            statistics.heads, statistics.metrics[metric].flatten().tolist(), strict=True
         )
     }
     return values | {f"{SCALARS}/diversity": float(diversity(statistics.similarity))}
@@ -256,7 +256,7 @@ def layout(statistics: HeadStatistics) -> dict[str, dict[str, list]]:
                 "Multiline",
                 [
                     f"{SCALARS}/{metric}/{head}"
-                    for head in statistics.names[layer * heads :][:heads]
+                    for head in statistics.heads[layer * heads :][:heads]
                 ],
             ]
             for layer in range(layers)
