@@ -170,7 +170,7 @@ def assert_compared(page: Page, first: np.ndarray, second: np.ndarray) -> None:
     end = next(each for each in ends if each >= np.abs(difference).max())
     page.assert_cells(difference / end, "RdBu_r", error=2 / 255 / end)
     for number, side in enumerate([first, second], 1):
-        page.assert_cells(side, selector=f".sides metric:nth-child({number}) canvas")
+        page.assert_cells(side, selector=f".sides figure:nth-child({number}) canvas")
     key = int(np.abs(difference[5]).argmax())
     sign = "+" if difference[5, key] > 0 else "\N{MINUS SIGN}"
     said = page.hover(page.tokens[5])
@@ -179,12 +179,12 @@ def assert_compared(page: Page, first: np.ndarray, second: np.ndarray) -> None:
 
 def test_a_head_is_compared_with_another_step_run_or_head(page):
     page.select("compare with", "step")
-    assert page.text(".sides metric:nth-child(2)") == "step 0"
+    assert page.text(".sides figure:nth-child(2)") == "step 0"
     page.select("compare with which", "10")
     assert_compared(page, WEIGHTS[0, 0], weights_at(10, 1000, WEIGHTS)[0, 0])
     page.select("compare with", "run")
     assert_compared(page, WEIGHTS[0, 0], WEIGHTS[0, 2])
-    assert page.text(".sides metric:nth-child(2)") == "run b at step 1,000"
+    assert page.text(".sides figure:nth-child(2)") == "run b at step 1,000"
     page.select("compare with", "head")
     page.select("compare with which", "L1H1")
     assert_compared(page, WEIGHTS[0, 0], WEIGHTS[1, 1])
