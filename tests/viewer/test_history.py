@@ -44,6 +44,8 @@ def header(**changes) -> dict:
 
 def test_a_good_header_is_read_and_unknown_entries_are_dropped():
     assert header(extra="x" * 1000) == {k: v for k, v in GOOD.items() if k != "format"}
+    older = {{"metrics": "figures"}.get(name, name): value for name, value in GOOD.items()}
+    assert read_header(json.dumps(older).encode()) == header()
 
 
 def test_a_bad_header_is_refused():
