@@ -46,7 +46,7 @@ nn/attention_variants.py
 + slice_head(mask, 1, 0)
 > nn/attention/test_inputs.py::test_weights_under_a_mask_are_those_without_it_shared_among_what_it_shows
 nn/dot_product.py
-# key heads are repeated in turn, not group by group
+# key heads alternate, instead of serving consecutive query heads
 - x.repeat_interleave(heads // x.size(1), dim=1)
 + x.repeat(1, heads // x.size(1), 1, 1)
 > nn/attention/test_dot_product.py::test_a_key_head_serves_the_query_heads_of_its_group_in_a_row
