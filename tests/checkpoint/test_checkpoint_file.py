@@ -178,7 +178,6 @@ CONTENTS: list[Callable[[dict], Any]] = [
     *(entry("tied", {"model.head.weight": other}) for other in ("model.x", [1])),
     lambda data: data | {"checksums": data["checksums"] | {"model.x": 1}},
     entry("checksums", {}),
-    *(entry("shards", v) for v in ("shards_7", {"folder": "../shards_7", "files": {}})),
 ]
 
 

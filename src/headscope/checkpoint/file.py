@@ -5,8 +5,7 @@ and the state of the optimizer, such as `optimizer.embedding.weight.exp_avg`. Ev
 plain data: one JSON text in the metadata of the file. So reading a checkpoint cannot run code.
 
 safetensors has no checksums. So the JSON text has a CRC-32 for each tensor, and begins with the
-CRC-32 of itself. If a tensor is sharded, its parts are in a folder next to the file (see
-`headscope.checkpoint.shards`).
+CRC-32 of itself.
 """
 
 import json
@@ -19,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from headscope.checkpoint.shards import check_shards, read_shards
 from headscope.config import parse
 from headscope.config.training import PRECISIONS, TrainConfig
 from headscope.data.tokenizer import Tokenizer
@@ -80,7 +78,6 @@ def write(path: Path, tensors: Mapping[str, Tensor], data: Mapping[str, Any]) ->
         shape, dtype = list(unique[name].shape), DTYPES[unique[name].dtype]
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [size, end]}
         size = end
-    tied |= data.get("tied", {})
     text = json.dumps({**data, "checksums": checksums, "tied": tied}, allow_nan=False)
     header["__metadata__"] = {METADATA: f"{zlib.crc32(text.encode()):08x}{text}"}
     encoded = json.dumps(header).encode()
@@ -161,7 +158,7 @@ class Stored:
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
         """The tensors whose names begin with `prefix`, by the rest of their names. They are
-        memory-mapped from the file, or read from the shards of a sharded checkpoint.
+        memory-mapped from the file.
 
         Raises UserError if one of these tensors is damaged.
         """
@@ -171,12 +168,10 @@ class Stored:
                 for name in self.data["checksums"]
                 if name.startswith(prefix)
             }
-            if "shards" in self.data:
-                found |= read_shards(self.path.parent, self.data["shards"], prefix)
             for name, first in self.data["tied"].items():
                 if name.startswith(prefix):
                     found[name] = found[first]
-        except Exception as error:  # a malformed shard can raise almost any exception
+        except (ValueError, KeyError, TypeError, SafetensorError) as error:
             raise damaged(self.path, error) from error
         return {name.removeprefix(prefix): tensor for name, tensor in found.items()}
 
@@ -205,8 +200,6 @@ def read(path: Path) -> Stored:
         data = plain_data((file.metadata() or {}).get(METADATA))
         if sorted(file.keys()) != sorted(data["checksums"]):
             raise ValueError("its names of tensors are damaged")
-        if "shards" in data:
-            check_shards(data["shards"])
     except Exception as error:  # safetensors and json raise several kinds
         raise damaged(path, error) from error
     return Stored(path, data, file)

@@ -16,7 +16,7 @@ def export_safetensors(loaded: Checkpoint, output: Path) -> list[str]:
     """Writes the new run folder `output` with a copy of the checkpoint without optimizer state.
     Returns lines to print."""
     stored = read(loaded.path)
-    data = {key: value for key, value in stored.data.items() if key not in ("training", "shards")}
+    data = {key: value for key, value in stored.data.items() if key != "training"}
     write_weights(output, stored.weights(), data)
     return [f"Written: {output}/checkpoints/best.safetensors, without optimizer state"]
 

@@ -18,7 +18,7 @@ from headscope.training.callbacks.tensorboard_log import report_full_disk
 from headscope.training.console import print_final_validation
 from headscope.training.processes import prepare_process
 from headscope.training.run_folder import how_to_resume, is_run
-from headscope.training.sharding import ShardedStrategy, consolidate
+from headscope.training.sharding import ShardedStrategy
 
 COMPARED = (
     "model.layers",
@@ -70,8 +70,6 @@ def _fit(run: Run) -> dict[str, Any]:
     clock = clock_of(run.trainer)
     print_final_validation(run, clock)
     run.trainer.validate(run.module, datamodule=run.data, verbose=False)
-    if run.trainer.is_global_zero:
-        consolidate(run.checkpoint_saver.folder)
     metrics = {name: float(value) for name, value in run.trainer.callback_metrics.items()}
     steps = run.trainer.global_step
     tokens = steps * clock.tokens_per_step

@@ -5,7 +5,6 @@ Before a block computes, its processes gather the block's parameters, and free t
 (Zhao 2023: PyTorch FSDP).
 """
 
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from headscope.checkpoint import read
-from headscope.checkpoint.shards import FOLDER, entry_of, write_shards
-from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.training.checkpoint_io import tensors_and_data, write_checkpoint
 from headscope.training.optimizer import CombinedOptimizer
-from headscope.training.run_folder import CHECKPOINTS, make_new
 
 
 def shard(model: GPT, mesh: DeviceMesh) -> None:
@@ -50,10 +45,7 @@ def own_part(tensor: Tensor) -> Tensor:
 
 class ShardedStrategy(ModelParallelStrategy):
     """Lightning's strategy for FSDP2. Any number of processes can resume from its checkpoints, with
-    or without sharding.
-
-    During training, checkpoints are sharded: each process writes the parts that it keeps (see
-    `headscope.checkpoint.shards`). `consolidate` turns them into single files.
+    or without sharding: the first process gathers all tensors, and writes one file.
     """
 
     def __init__(self, processes: int) -> None:
@@ -77,30 +69,10 @@ class ShardedStrategy(ModelParallelStrategy):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | None = None
     ) -> None:
-        """Saves a sharded checkpoint, from which training can be resumed. If the checkpoint has
-        only weights, saves one file instead, for analysis."""
-        path = Path(filepath)
         tensors, data = tensors_and_data(checkpoint)
-        unique, data["tied"] = without_ties(tensors)
-        if "training" in data:
-            sharded = {name: each for name, each in unique.items() if isinstance(each, DTensor)}
-            folder = self._write_shards(sharded, path.parent, data["step"])
-            unique = {name: each for name, each in unique.items() if name not in sharded}
-            if self.is_global_zero:
-                data["shards"] = entry_of(folder)
-        else:  # every process takes part
-            unique = {name: gathered(each) for name, each in unique.items()}
+        tensors = whole_tensors(tensors)
         if self.is_global_zero:
-            write_checkpoint(path, unique, data)
-            remove_unused_shards(path.parent)
-
-    def _write_shards(self, tensors: Mapping[str, Tensor], parent: Path, step: int) -> Path:
-        """Writes the sharded tensors to a new folder in `parent`. Returns the folder."""
-        new = make_new(str(parent / f"shards_{step}")) if self.is_global_zero else ""
-        folder = Path(self.broadcast(new))
-        write_shards(tensors, folder)
-        self.barrier()
-        return folder
+            write_checkpoint(Path(filepath), tensors, data)
 
     def load_checkpoint(
         self, checkpoint_path: Any, weights_only: bool | None = None
@@ -127,60 +99,16 @@ class ShardedStrategy(ModelParallelStrategy):
         optimizer.load_state_dict(parts)
 
 
-def without_ties(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Like `headscope.checkpoint.file.without_ties`, for the parameters of a sharded model: tied
-    parameters are the same object."""
-    first_names = {id(tensor): name for name, tensor in reversed(tensors.items())}
-    unique = {name: tensors[name].detach() for name in first_names.values()}
-    tied = {name: first_names[id(tensor)] for name, tensor in tensors.items()}
-    return unique, {name: first for name, first in tied.items() if name != first}
-
-
-def remove_unused_shards(folder: Path) -> None:
-    """Removes the shards in `folder` that neither last.safetensors nor best.safetensors uses."""
-    found = shard_folders(folder)
-    if not found:
-        return
-    used = {shards_of(folder / name) for name in CHECKPOINTS}
-    for each in found:
-        if each not in used and each.is_dir() and not each.is_symlink():
-            shutil.rmtree(each)
-
-
-def shard_folders(folder: Path) -> list[Path]:
-    """All shards in `folder`, also those that no checkpoint uses."""
-    return [each for each in folder.glob("shards_*") if FOLDER.fullmatch(each.name)]
-
-
-def shards_of(path: Path) -> Path | None:
-    """The folder with the shards of the checkpoint file `path`. None if there is no such file, or
-    if it is damaged or not sharded."""
-    try:
-        shards = read(path).data.get("shards")
-    except UserError:
-        return None
-    return path.parent / shards["folder"] if shards else None
-
-
-def consolidate(folder: Path) -> None:
-    """Replaces the sharded checkpoints in `folder` by single files, and removes the shards. Needs
-    as much memory as the largest checkpoint.
-
-    Leaves a checkpoint with damaged shards as it is: it must not end the run, because the scripts
-    use the other checkpoint instead.
-    """
-    if not shard_folders(folder):
-        return
-    for path in (folder / name for name in CHECKPOINTS):
-        if shards_of(path):
-            stored = read(path)
-            try:
-                tensors = stored.tensors("")
-            except UserError:
-                continue
-            data = {key: each for key, each in stored.data.items() if key != "shards"}
-            write_checkpoint(path, tensors, data)
-    remove_unused_shards(folder)
+def whole_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors as whole tensors on the CPU, in the first process. Empty in the other processes.
+    Every process must call this with the same names. Tied parameters stay one tensor."""
+    first = torch.distributed.get_rank() == 0
+    whole: dict[Tensor, Tensor] = {}
+    for tensor in dict.fromkeys(tensors.values()):
+        one = gathered(tensor.detach())
+        if first:
+            whole[tensor] = one.cpu()
+    return {name: whole[tensor] for name, tensor in tensors.items()} if first else {}
 
 
 def part_like(template: Tensor, whole: Tensor) -> Tensor:
@@ -196,13 +124,8 @@ def part_like(template: Tensor, whole: Tensor) -> Tensor:
 def whole_copy(model: GPT, build: Callable[[], GPT]) -> GPT | None:
     """A copy of the sharded `model` with whole parameters, in the first process. None in the other
     processes. Every process must call this. `build` returns a model of the same sizes."""
-    weights = {}
-    first = torch.distributed.get_rank() == 0
-    for name, weight in model.state_dict().items():
-        whole = gathered(weight)
-        if first:
-            weights[name] = whole
-    if not first:
+    weights = whole_tensors(model.state_dict(keep_vars=True))
+    if not weights:
         return None
     with torch.random.fork_rng():  # the training must not depend on this
         copy = build().to(model.device)
