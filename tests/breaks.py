@@ -112,21 +112,21 @@ nn/position/rotary.py
 # RoPE gives the last queries the first positions
 - self.rotate_pairs(q, cos[first:], sin[first:])
 + self.rotate_pairs(q, cos[: q.size(2)], sin[: q.size(2)])
-> nn/position/test_in_attention.py::test_the_last_queries_are_turned_by_their_own_places
+> nn/position/test_every_position.py::test_a_prefix_is_encoded_as_in_the_whole_also_with_fewer_queries_than_keys
 nn/position/base.py
 # angles are computed in float32
 - position * torch.exp(even_dimension *
 + position.float() * torch.exp(even_dimension.float() *
-> nn/position/test_absolute.py::test_the_table_is_exact_far_from_its_beginning
+> nn/position/test_absolute.py::test_the_table_is_the_papers_formula_however_far_out
 nn/position/biases.py
 # ALiBi takes the other half of the slopes for the larger power
 - alibi_slopes(2 * power)[0::2]
 + alibi_slopes(2 * power)[1::2]
-> nn/position/test_in_attention.py::test_slopes_are_those_of_bloom_for_any_number_of_heads
+> nn/position/test_in_attention.py::test_the_penalty_is_the_slope_of_bloom_times_the_distance
 # T5's buckets begin one late
 - exact = buckets // 2
 + exact = buckets // 2 + 1
-> nn/position/test_in_attention.py::test_buckets_are_those_of_t5
+> nn/position/test_in_attention.py::test_the_relative_bias_is_the_number_of_t5s_bucket_of_the_distance
 nn/gpt.py
 # only the first block is given the position
 - (x, self.position, pasts

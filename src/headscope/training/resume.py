@@ -6,7 +6,7 @@ The content of a checkpoint is plain data from a file, so all of it is checked b
 
 import math
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -70,8 +70,7 @@ def newest_checkpoint(folder: Path) -> ResumeCheckpoint:
     except UserError as error:
         more = f"; {error}" if best.exists() else ""
         raise UserError(f"resume={folder}: {reason}{more}") from error
-    lost = _lost_steps(folder, stored.step)
-    notice = f"{reason}. Continuing from {best} at step {stored.step:,}: {lost}"
+    notice = f"{reason}. Continuing from {best} at step {stored.step:,}: later steps are lost"
     return ResumeCheckpoint(stored, notice)
 
 
@@ -104,31 +103,6 @@ def _resumable(path: Path) -> Stored:
     stored.weights()
     stored.tensors("optimizer.")
     return stored
-
-
-def _lost_steps(folder: Path, step: int) -> str:
-    """A message that says how many steps after `step` are lost. Because the newer checkpoint is
-    damaged, the last trained step is read from the run's TensorBoard log."""
-    last = max(_logged_steps(folder / "tensorboard"), default=None)
-    if last is None:
-        return "the number of lost steps is unknown, because the run has no TensorBoard log"
-    if last <= step:
-        return "the run's TensorBoard log has no later step"
-    return f"the run's TensorBoard log ends at step {last:,}; {last - step:,} steps are lost"
-
-
-def _logged_steps(folder: Path) -> Iterator[int]:
-    from google.protobuf.message import DecodeError
-    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-
-    for file in folder.glob("events.out.tfevents.*"):
-        if file.is_file():  # not a pipe
-            try:
-                for event in EventFileLoader(str(file)).Load():
-                    if any(value.tag == "train/loss" for value in event.summary.value):
-                        yield event.step
-            except DecodeError:
-                continue  # the file is damaged here; the steps before this are valid
 
 
 # --- the configuration ---

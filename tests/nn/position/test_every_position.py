@@ -1,6 +1,7 @@
 """The laws that hold for every position encoding."""
 
 import re
+from math import inf, nan
 
 import pytest
 import torch
@@ -136,3 +137,32 @@ def test_inputs_that_do_not_fit_are_refused(name):
         for inputs in calls[way]:
             with pytest.raises(UserError):
                 call[way](*inputs)
+
+
+REFUSED = [
+    *(
+        (name, {"base": base})
+        for name in ("sinusoidal", "rotary")
+        for base in (0.0, -1.0, inf, nan)
+    ),
+    *(("rotary", {"head_dim": width}) for width in (1, 7)),
+    *(("digits", {"base": base}) for base in (1, 0, -2)),
+    *(
+        ("digits", {"embed_dim": width, "base": base, "block_size": most + 1})
+        for base, width, most in [(2, 3, 8), (3, 2, 9), (10, 1, 10)]
+    ),
+    *(
+        ("relative", {"buckets": buckets, "max_distance": distance})
+        for buckets, distance in [(0, 9), (1, 9), (-2, 9), (31, 99), (32, 16), (32, 0), (2, 1)]
+    ),
+]
+
+
+def test_options_that_cannot_be_are_refused_with_all_numbers():
+    for name, options in REFUSED:
+        with pytest.raises(UserError) as refused:
+            position_of(name, **options)
+        for key, value in options.items():
+            assert f"{key}={value}" in str(refused.value)
+        if "block_size" in options:
+            position_of(name, **(options | {"block_size": options["block_size"] - 1}))
