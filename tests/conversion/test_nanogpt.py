@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_files import configuration, content, save
+from conversion.models import saved
 from foreign_models import foreign_model
 from refusals import Attack, refused
 
@@ -25,7 +25,7 @@ from headscope.generation.texts import generate_text
 TEXT = "To be, or not to be: that is the question.\nWhether 'tis nobler in the mind\n" * 20
 ALPHABET = "".join(sorted(set(TEXT)))
 VOCABULARY = len(ALPHABET)
-OURS = ["model=gpt2", "model/activation=gelu", "model.heads=2", "model.dropout=0.1"]
+OURS = "model=gpt2 model/activation=gelu model.heads=2 model.dropout=0.1"
 LINEAR = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 
 
@@ -129,14 +129,8 @@ def test_files_that_do_not_fit_each_other_are_refused_and_a_pickle_is_not_run(te
     assert not Path("attacked").exists()
 
 
-def saved_run(path, *overrides, name="char"):
-    """A checkpoint of a model with random weights, also for biases and gains."""
-    written, model = content(configuration(*OURS, *overrides), getattr(tokenizers, name)([TEXT]))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(std=0.3)
-    save(written, path)
-    return checkpoint.load(path)
+def saved_run(folder, words, name="char"):
+    return saved(folder / "a", f"{OURS} {words}", getattr(tokenizers, name)([TEXT]))
 
 
 @pytest.mark.parametrize(
@@ -149,7 +143,7 @@ def saved_run(path, *overrides, name="char"):
     ],
 )
 def test_what_goes_out_comes_in_again(tmp_path, words):
-    loaded = saved_run(tmp_path / "a.safetensors", *words.split(), name="gpt2")
+    loaded = saved_run(tmp_path, words, name="gpt2")
     export_model(loaded, "nanogpt", tmp_path / "out")
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["ckpt.pt"]
     again = loaded_from(tmp_path / "out" / "ckpt.pt")
@@ -159,7 +153,7 @@ def test_what_goes_out_comes_in_again(tmp_path, words):
 
 
 def test_the_characters_of_every_token_are_written(tmp_path):
-    loaded = saved_run(tmp_path / "a.safetensors")
+    loaded = saved_run(tmp_path, "model.bias=true")
     export_model(loaded, "nanogpt", tmp_path / "out")
     meta = pickle.loads((tmp_path / "out" / "meta.pkl").read_bytes())
     assert meta["vocab_size"] == loaded.model.vocab_size == len(meta["itos"])
@@ -179,10 +173,10 @@ def test_the_characters_of_every_token_are_written(tmp_path):
     ],
 )
 def test_what_nanogpt_cannot_express_is_refused_with_its_parts(tmp_path, words, name, reason):
-    loaded = saved_run(tmp_path / "a.safetensors", words, name=name)
+    loaded = saved_run(tmp_path, words, name=name)
     with refused("to=nanogpt: ", reason):
         export_model(loaded, "nanogpt", tmp_path / "out")
-    assert [file.name for file in tmp_path.iterdir()] == ["a.safetensors"]
+    assert [file.name for file in tmp_path.iterdir()] == ["a"]
 
 
 # --- with nanoGPT itself ---
@@ -205,7 +199,7 @@ def run(folder, *words):
 
 @pytest.mark.parametrize("name", ["char", "gpt2"])
 def test_nanogpts_sample_script_continues_a_text_as_we_do(tmp_path, nanogpt, name):
-    loaded = saved_run(tmp_path / "a.safetensors", "model.block_size=32", name=name)
+    loaded = saved_run(tmp_path, "model.block_size=32", name=name)
     export_model(loaded, "nanogpt", tmp_path / "out")
     if name == "char":
         (nanogpt / "data" / "out").mkdir()
