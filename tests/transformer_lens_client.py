@@ -35,24 +35,18 @@ def compared(bridge: TransformerBridge, ours: dict) -> dict:
 
 def edited(bridge: TransformerBridge, ours: dict) -> dict:
     """The largest differences from our logits without head 0 of layer 0. Two hooks remove the
-    head."""
+    head: hook_pattern its weights (B, H, T, S), and hook_z its outputs (B, T, H, D)."""
+    found = {}
+    for name, axis in (("hook_pattern", 1), ("hook_z", 2)):
 
-    def zero_weights(pattern, hook):
-        pattern[:, 0] = 0
-        return pattern
+        def zero_head_0(values, hook, axis=axis):
+            values.select(axis, 0).zero_()
+            return values
 
-    def zero_outputs(z, hook):
-        z[:, :, 0] = 0
-        return z
-
-    hooks = {"hook_pattern": zero_weights, "hook_z": zero_outputs}
-    return {
-        name: difference(
-            bridge.run_with_hooks(ours["tokens"], fwd_hooks=[(f"blocks.0.attn.{name}", function)]),
-            ours["without_head_0"],
-        )
-        for name, function in hooks.items()
-    }
+        hooks = [(f"blocks.0.attn.{name}", zero_head_0)]
+        logits = bridge.run_with_hooks(ours["tokens"], fwd_hooks=hooks)
+        found[name] = difference(logits, ours["without_head_0"])
+    return found
 
 
 def projected(bridge: TransformerBridge, ours: dict) -> float:

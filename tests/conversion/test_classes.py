@@ -18,47 +18,20 @@ from headscope.conversion.classes import CLASSES
 from headscope.conversion.folder import proven_architecture
 from headscope.conversion.proof import converted, find_class, logits, probe, redraw, words
 from headscope.conversion.settings import Settings
-from headscope.nn import GPT
 
 VOCABULARY = 19
 SIZES = ["block_size=10", "embed_dim=16", "layers=2"]
 
 
-def model_of(words: str) -> ModelConfig:
+def model_of(words):
     """A small model, given keys and choices of conf/model."""
-    prefixed = [f"model{'' if word[0] in '/=' else '.'}{word}" for word in words.split()]
-    return training_config(*(f"model.{word}" for word in SIZES), *prefixed).model
+    chosen = [f"model{'' if word[0] in '/=' else '.'}{word}" for word in (*SIZES, *words.split())]
+    return training_config(*chosen).model
 
 
-def with_random_weights(config: ModelConfig) -> GPT:
-    torch.default_generator.manual_seed(0)
-    model = build_model(config, vocab_size=VOCABULARY).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.4 * torch.randn_like(parameter)
-    return model
-
-
-def class_of(config: ModelConfig) -> str | None:
+def class_of(config):
     found = find_class(build_model(config, vocab_size=VOCABULARY), config)
     return None if found is None else found.name
-
-
-@torch.no_grad()
-def assert_exact(config: ModelConfig, name: str) -> None:
-    """The class `name` has the same logits with other weights, and the way back has them too."""
-    theirs = next(each for each in CLASSES if each.name == name)
-    ours = with_random_weights(config)
-    entries, model = converted(theirs, ours, config)
-    tokens = torch.randint(VOCABULARY, (2, 10), generator=torch.Generator().manual_seed(1))
-    expected = ours(tokens)
-    torch.testing.assert_close(model(tokens).logits, expected, atol=1e-4, rtol=0)
-    if entries.get("attention_bias", False) != entries.get("mlp_bias", False):
-        return  # ours has no output projection with a bias in a model without other biases
-    settings = Settings(transformers.AutoConfig.for_model(**entries), entries)
-    again, _ = proven_architecture("here", theirs, settings, None)
-    theirs.copy_to_ours(model, again)
-    torch.testing.assert_close(again(tokens), expected, atol=1e-4, rtol=0)
 
 
 RMS, SWIGLU = "/norm=rms", "/norm=rms /feed_forward=swiglu"
@@ -103,13 +76,29 @@ EXACT = {
 }
 
 
+@torch.no_grad()
 @pytest.mark.parametrize(
     ("name", "chosen"), [(name, chosen) for name in EXACT for chosen in EXACT[name]]
 )
 def test_logits_both_ways(name, chosen):
+    """The class `name` has the same logits with other weights, and the way back has them too."""
     config = model_of(chosen)
     assert class_of(config) == name
-    assert_exact(config, name)
+    theirs = next(each for each in CLASSES if each.name == name)
+    torch.default_generator.manual_seed(0)
+    ours = build_model(config, vocab_size=VOCABULARY).eval()
+    for parameter in ours.parameters():
+        parameter += 0.4 * torch.randn_like(parameter)
+    entries, model = converted(theirs, ours, config)
+    tokens = torch.randint(VOCABULARY, (2, 10), generator=torch.Generator().manual_seed(1))
+    expected = ours(tokens)
+    torch.testing.assert_close(model(tokens).logits, expected, atol=1e-4, rtol=0)
+    if entries.get("attention_bias", False) != entries.get("mlp_bias", False):
+        return  # ours has no output projection with a bias in a model without other biases
+    settings = Settings(transformers.AutoConfig.for_model(**entries), entries)
+    again, _ = proven_architecture("here", theirs, settings, None)
+    theirs.copy_to_ours(model, again)
+    torch.testing.assert_close(again(tokens), expected, atol=1e-4, rtol=0)
 
 
 @torch.no_grad()
@@ -117,7 +106,7 @@ def test_logits_both_ways(name, chosen):
 def test_random_weights_show_caps_and_clips(name):
     gpt = build_model(model_of(EXACT[name][0]), vocab_size=VOCABULARY).eval()
     redraw(gpt)
-    largest: list[float] = []
+    largest = []
     for layer in gpt.attentions:
         layer.qkv.register_forward_hook(lambda _, __, out: largest.append(out.abs().max().item()))
     assert logits(gpt, *probe(VOCABULARY, 10, None)).abs().max() > 10

@@ -18,6 +18,7 @@ import psutil
 import pytest
 import torch
 from conversion.models import CHOICES, saved
+from refusals import refused
 from running import ROOT
 
 from headscope import checkpoint
@@ -25,13 +26,7 @@ from headscope.config.text import TextFilesConfig
 from headscope.conversion import export, reload
 from headscope.conversion.classes import GPTNeoX
 from headscope.conversion.convert import export_model, import_model
-from headscope.conversion.export import (
-    check,
-    check_greedy,
-    request_for,
-    write_model,
-    write_tokenizer,
-)
+from headscope.conversion.export import check_greedy, write_model, write_tokenizer
 from headscope.conversion.imported import imported, write_checkpoint
 from headscope.conversion.model_card import escaped, model_card
 from headscope.conversion.proof import NotEqual, compare, logits, probe
@@ -44,16 +39,13 @@ OWN = "model/attention=additive model/position=relative"
 """A model that only our own class can express."""
 
 PYTHON = os.environ.get("TRANSFORMERS_PYTHON", sys.executable)
-FOLDERS = (
-    CHOICES
-    if "TRANSFORMERS_PYTHON" in os.environ
-    else [
-        OWN,
-        "model.document_mask=true model.ngrams=3 model.ngram_buckets=31 model.tied_head=false",
-        "model/position=sinusoidal model/attention=stacked_heads model.bias=true",
-        "model/position=head_bias model/feed_forward=swiglu model.logit_cap=15",
-    ]
-)
+SOME = [
+    OWN,
+    "model.document_mask=true model.ngrams=3 model.ngram_buckets=31 model.tied_head=false",
+    "model/position=sinusoidal model/attention=stacked_heads model.bias=true",
+    "model/position=head_bias model/feed_forward=swiglu model.logit_cap=15",
+]
+FOLDERS = CHOICES if "TRANSFORMERS_PYTHON" in os.environ else SOME
 
 SEVERAL = """
 import importlib.util, sys, torch
@@ -88,7 +80,7 @@ def test_a_process_without_headscope_opens_exported_folders(tmp_path):
         loaded = saved(tmp_path / f"run{number}", words, tokenizer)
         write_model(loaded, folder, None)
         write_tokenizer(loaded, folder)
-        torch.save(request_for(loaded, own_class=True), folder / "request.pt")
+        torch.save(export.request_for(loaded, own_class=True), folder / "request.pt")
         exported[folder] = loaded
     modules = {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(tmp_path / "modules")}
     command = [PYTHON, "-P", "-c", SEVERAL, str(reload.__file__), *map(str, exported)]
@@ -97,12 +89,11 @@ def test_a_process_without_headscope_opens_exported_folders(tmp_path):
     for folder, loaded in exported.items():
         request = torch.load(folder / "request.pt", weights_only=True)
         results = torch.load(folder / "results.pt", weights_only=True)
-        sentence, _ = check(loaded, request, results)
+        sentence, _ = export.check(loaded, request, results)
         assert "HeadscopeForCausalLM of transformers" in sentence
         assert re.search(r"differ by at most (0\.0e\+00|\S+e-0[6-9]) ", sentence)
-        for place in (folder, folder / "again"):
-            assert (place / "modeling_headscope.py").exists()
-            assert (place / "headscope_nn.py").exists()
+        for name in ("modeling_headscope.py", "headscope_nn.py"):
+            assert all((place / name).exists() for place in (folder, folder / "again"))
 
 
 @pytest.mark.slow
@@ -133,14 +124,11 @@ def test_the_tokenizer_fills_up_a_batch_and_knows_the_context_length(tmp_path):
     assert batch["attention_mask"][1] == [0] * 5 + [1] * 3
 
 
-class WrongEps(GPTNeoX):
-    fixed = GPTNeoX.fixed | {"layer_norm_eps": 0.5}
-
-
 @pytest.mark.slow
 def test_a_class_that_is_not_equal_with_these_weights_is_not_used(tmp_path, monkeypatch):
     loaded = saved(tmp_path / "run", "model/position=rotary")
-    monkeypatch.setattr(export.proof, "find_class", lambda *_: WrongEps())
+    monkeypatch.setattr(GPTNeoX, "fixed", GPTNeoX.fixed | {"layer_norm_eps": 0.5})
+    monkeypatch.setattr(export.proof, "find_class", lambda *_: GPTNeoX())
     said = export_model(loaded, "huggingface", tmp_path / "out")
     assert "HeadscopeForCausalLM of transformers" in said[0]
     assert {path.name for path in tmp_path.iterdir()} == {"run", "out"}
@@ -192,12 +180,12 @@ def test_a_stopped_export_leaves_no_process_and_no_files(tmp_path, number):
 
 def test_what_is_missing_is_said_in_one_line(tmp_path, monkeypatch):
     loaded = saved(tmp_path, OWN)
-    for package, to, extra in (("gguf", "gguf", "gguf"), ("transformers", *["huggingface"] * 2)):
+    for package, to in (("gguf", "gguf"), ("transformers", "huggingface")):
         monkeypatch.setitem(sys.modules, package, None)
-        with pytest.raises(ValueError, match=rf"pip install -e '\.\[{extra}\]'"):
+        with refused(f"pip install -e '.[{to}]'"):
             export_model(loaded, to, tmp_path / "out")
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    with pytest.raises(ValueError, match=r"source=\S+ needs the package transformers"):
+    with refused("source=", "needs the package transformers"):
         import_model(str(tmp_path), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -214,12 +202,8 @@ def test_the_model_card_shows_text_from_a_checkpoint_as_text(tmp_path):
     metrics = dict.fromkeys(("val_loss", "val_bits_per_byte", "train_seconds", "steps"), 1)
     write_summary(run, metrics | {"tokens": 12345, "device": HOSTILE})
     (run / "analysis").mkdir()
-    rows = [
-        {"layer": 0, "head": 0, "type": "previous"},
-        {"layer": 0, "head": 1, "type": HOSTILE},
-        {"layer": HOSTILE, "head": 1, "type": "x"},
-        HOSTILE,
-    ]
+    heads = [(0, 0, "previous"), (0, 1, HOSTILE), (HOSTILE, 1, "x")]
+    rows = [*(dict(zip(("layer", "head", "type"), head, strict=True)) for head in heads), HOSTILE]
     (run / "analysis" / "heads.json").write_text(json.dumps({"heads": rows}))
     card = model_card(loaded, load="code", checked="It is equal.")
     header, text = card.split("\n# ", maxsplit=1)
@@ -247,7 +231,7 @@ def test_the_model_card_of_an_imported_model_claims_no_training(tmp_path):
         write_checkpoint(folder, imported(tmp_path, *parts, name="in", text=text, step=7))
         loaded = checkpoint.load(folder / "checkpoints" / "best.safetensors")
         card = model_card(loaded, load="code", checked="It is equal.")
-        assert "imported into headscope" in card
-        assert "trained with headscope" not in card
-        assert "How it was trained is unknown" in card
-        assert "optimizer" not in card
+        for words in ("imported into headscope", "How it was trained is unknown"):
+            assert words in card
+        for words in ("trained with headscope", "optimizer"):
+            assert words not in card

@@ -11,27 +11,23 @@ import subprocess
 import sys
 import tomllib
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 import torch
 from conversion.models import saved
 from running import ROOT
 
-from headscope.checkpoint import Checkpoint
-from headscope.conversion.classes import HuggingFaceClass
 from headscope.conversion.export import OWN_CLASS, write_model, write_tokenizer
 from headscope.conversion.proof import find_class
 
 pytestmark = pytest.mark.slow
 
+LLAMA = "model/norm=rms model/feed_forward=swiglu model/position=rotary"
 THEIRS = {
     "GPT2LMHeadModel": "model=gpt2",
     "GPTNeoXForCausalLM": "model/norm=layer model/position=rotary model.qkv_bias=true",
-    "LlamaForCausalLM": "model/norm=rms model/feed_forward=swiglu model/position=rotary "
-    "model/attention=grouped_query",
-    "Qwen3ForCausalLM": "model/norm=rms model.norm.eps=1e-6 model/feed_forward=swiglu "
-    "model/position=rotary model.attention.qk_norm=true",
+    "LlamaForCausalLM": f"{LLAMA} model/attention=grouped_query",
+    "Qwen3ForCausalLM": f"{LLAMA} model.norm.eps=1e-6 model.attention.qk_norm=true",
     "MptForCausalLM": "model/norm=layer model/position=alibi",
 }
 """A model for each class of transformers that TransformerLens has an adapter for."""
@@ -61,19 +57,15 @@ def test_the_entry_point_names_the_adapter():
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory) -> dict:
+def results(tmp_path_factory):
     """What TransformerLens computes: {words of a model: results of the client}."""
     python = os.environ.get("HEADSCOPE_TRANSFORMER_LENS_PYTHON")
     if not python and not find_spec("transformer_lens"):
-        pytest.skip(
-            "needs TransformerLens 4.3 or newer: pip install transformer_lens, or set "
-            "HEADSCOPE_TRANSFORMER_LENS_PYTHON"
-        )
+        pytest.skip("needs TransformerLens 4.3: set HEADSCOPE_TRANSFORMER_LENS_PYTHON")
     root = tmp_path_factory.mktemp("lens")
-    folders = {}
-    for number, words in enumerate([*THEIRS.values(), *OWN]):
-        folders[words] = root / str(number)
-        prepare(folders[words], words, own=words in OWN)
+    folders = {words: root / str(index) for index, words in enumerate([*THEIRS.values(), *OWN])}
+    for words, folder in folders.items():
+        prepare(folder, words, own=words in OWN)
     command = [python or sys.executable, "-P", CLIENT, *folders.values()]
     paths = {"HF_MODULES_CACHE": str(root / "modules"), "PYTHONPATH": str(ROOT / "src")}
     environment = os.environ | paths | {"HF_HUB_OFFLINE": "1"}
@@ -83,7 +75,7 @@ def results(tmp_path_factory) -> dict:
     return {words: said[str(folder)] for words, folder in folders.items()}
 
 
-def prepare(folder: Path, words: str, *, own: bool) -> None:
+def prepare(folder, words, *, own):
     """Writes a model, the exported model and what it computes to `folder`."""
     loaded = saved(folder / "run", words)
     (folder / "run" / "best.safetensors").rename(folder / "run.safetensors")
@@ -102,15 +94,13 @@ def prepare(folder: Path, words: str, *, own: bool) -> None:
     torch.save({**ours, "biases": loaded.config.model.qkv_bias}, folder / "ours.pt")
 
 
-def class_of(loaded: Checkpoint) -> HuggingFaceClass | None:
+def class_of(loaded):
     return find_class(loaded.model, loaded.config.model)
 
 
 @pytest.mark.parametrize(("name", "words"), THEIRS.items(), ids=THEIRS)
 def test_it_opens_the_classes_of_transformers(results, tmp_path, name, words):
-    theirs = class_of(saved(tmp_path, words))
-    assert theirs is not None
-    assert theirs.name == name
+    assert class_of(saved(tmp_path, words)).name == name
     check(results[words]["folder"])
 
 
@@ -127,7 +117,7 @@ def test_its_hooks_see_and_change_our_own_class_and_checkpoints(results, words):
     assert found["values"] < 1e-5
 
 
-def check(found: dict) -> None:
+def check(found):
     assert found["weights"] < 1e-5
     assert found["logits"] < 1e-4
     assert found["tokens"]
