@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from choices import ATTENTIONS, every_pair, parts
+from choices import ATTENTIONS, every_pair
 from small_gpt import gpt, some_tokens, variant
 
+from headscope.errors import UserError
 from headscope.generation import generate_tokens
 from headscope.nn import GPT, cache_bytes_per_token, make_cache
 
@@ -62,21 +63,21 @@ def test_its_room_is_taken_once_and_is_what_the_model_says(attention):
 
 @torch.no_grad()
 def test_no_more_is_read_than_the_context_holds():
-    model, tokens = gpt(**variant(("multi_head", "learned"))).eval(), some_tokens(batch=3)
-    cache = make_cache(model, 3)
-    model.hidden(tokens[:, :7], cache)
-    with pytest.raises(ValueError, match="11 tokens are more than block_size=10"):
-        model.hidden(tokens[:, :4], cache)
+    model, cache = gpt(), make_cache(gpt(), 2)
+    model.hidden(some_tokens(7), cache)
+    with pytest.raises(UserError, match=r"11 tokens.*block_size=10"):
+        model.hidden(some_tokens(4), cache)
     assert cache.length == 7
 
 
 def test_only_new_tokens_are_read(monkeypatch):
-    model, read = gpt(**parts("multi_head", "learned")).eval(), []
-    hidden = GPT.hidden
-    monkeypatch.setattr(
-        GPT,
-        "hidden",
-        lambda self, tokens, cache=None: read.append(tokens.size(1)) or hidden(self, tokens, cache),
-    )
-    list(generate_tokens(model, [[1, 2, 3]], max_new_tokens=10, seeds=[1]))
+    read: list[int] = []
+    read_tokens = GPT.hidden
+
+    def hidden(model, tokens, cache=None):
+        read.append(tokens.size(1))
+        return read_tokens(model, tokens, cache)
+
+    monkeypatch.setattr(GPT, "hidden", hidden)
+    list(generate_tokens(gpt(), [[1, 2, 3]], max_new_tokens=10, seeds=[1]))
     assert read == [3, 1, 1, 1, 1, 1, 1, 1, 5, 1]  # 11 tokens are too many: the last 5 anew

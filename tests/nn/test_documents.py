@@ -65,28 +65,15 @@ def test_positions_do_not_restart():
     assert (model(tokens[:, 4:]) - alone).abs().max() > 0.1
 
 
-def test_sequences_of_a_batch_have_their_own_documents():
-    model, tokens = masked(), torch.cat([text(4, batch=1), text(2, 7, batch=1)])
-    torch.testing.assert_close(model(tokens), torch.cat([model(tokens[:1]), model(tokens[1:])]))
-
-
 @every_pair
 def test_a_token_looks_at_its_own_document_alone_on_both_paths(pair):
-    model, tokens = masked(pair), text(0, 4, 5)
+    model, tokens = masked(pair), torch.cat([text(0, 4, 5, batch=1), text(2, 7, batch=1)])
     fused, weights = model(tokens), attention_weights(model, tokens)
     with captured_attention(model) as captured:
         torch.testing.assert_close(model(tokens), fused, **close)
     torch.testing.assert_close(torch.stack(captured), weights)
     visible = mask_from_documents((tokens == END).cumsum(dim=1)).tril()
     assert torch.equal(weights > 0, visible.expand_as(weights))
-
-
-@torch.no_grad()
-def test_after_an_end_of_text_token_a_new_document_is_written():
-    model = masked(("multi_head", "rotary"))
-    new = model.next_logits(torch.tensor([[END]]))
-    for before in ([1], [1, 2, 3], [END, 4, END, 5]):
-        torch.testing.assert_close(model.next_logits(torch.tensor([[*before, END]])), new, **close)
 
 
 @every_part

@@ -8,6 +8,7 @@ import torch
 from choices import every_pair, every_part, parts
 from small_gpt import fresh, gpt, loss_of, make_gpt, some_tokens, variant
 
+from headscope.errors import UserError
 from headscope.nn import Learned, Position, Sinusoidal
 from headscope.nn.capture import captured_attention
 
@@ -28,12 +29,6 @@ def test_parameters_are_as_many_as_said(width, vocab, block, layers):
     ):
         options = {"position": Sinusoidal} | options
         assert make_gpt(**sizes, heads=2, **options).parameter_count() == plain + more
-
-
-def test_a_tied_head_is_the_embedding_itself():
-    tied, untied = gpt(), gpt(tied_head=False)
-    assert tied.head.weight.data_ptr() == tied.embedding.weight.data_ptr()
-    assert untied.head.weight.data_ptr() != untied.embedding.weight.data_ptr()
 
 
 # --- what it computes ---
@@ -89,10 +84,11 @@ def test_fresh_weights_have_the_spread_of_gpt_2(pair):
 
 def test_values_out_of_range_are_refused_by_name():
     wrong = {"dropout": (-0.1, 1.0, math.nan), "end_of_text": (-1, 11)}
-    wrong |= dict.fromkeys(("vocab_size", "block_size", "embed_dim", "layers", "heads"), (0, -1))
-    for key, values in wrong.items():
+    wrong |= {"logit_cap": (0.0, -1.0, math.inf, math.nan), "ngram_buckets": (0,)}
+    counts = ("vocab_size", "block_size", "embed_dim", "layers", "heads", "ff_dim", "ngrams")
+    for key, values in (wrong | dict.fromkeys(counts, (0, -1))).items():
         for value in values:
-            with pytest.raises(ValueError, match=f"{key}={value}"):
+            with pytest.raises(UserError, match=f"{key}={value}"):
                 fresh(**{key: value})
 
 

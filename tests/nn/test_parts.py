@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from small_gpt import fresh, gpt
+from small_gpt import fresh, gpt, some_tokens
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP
 
@@ -22,7 +22,7 @@ from headscope.nn import (
 )
 from headscope.nn.ngrams import MULTIPLIER, PRIME, NGramEmbedding
 
-TOKENS = torch.randint(0, 11, (2, 6), generator=torch.Generator().manual_seed(0))
+TOKENS = some_tokens(6)
 
 
 def test_activations_by_hand():
@@ -50,7 +50,7 @@ def test_a_feed_forward_network_has_the_width_that_was_chosen():
         model = gpt(feed_forward=kind, ff_dim=5)
         weights = sum(p.numel() for p in model.blocks[0].feed_forward.parameters())
         assert weights == count * 16 * 5
-        with pytest.raises(UserError, match="ff_dim=0 must be at least 1"):
+        with pytest.raises(UserError, match="ff_dim=0"):
             gpt(feed_forward=kind, ff_dim=0)
 
 
@@ -101,9 +101,6 @@ def test_a_new_model_ignores_ngrams():
     embedded = model.embed(TOKENS)
     model.ngrams = 1
     assert torch.equal(embedded, model.embed(TOKENS))
-    for wrong in ({"ngrams": 0}, {"ngram_buckets": 0}):
-        with pytest.raises(ValueError, match=next(iter(wrong))):
-            fresh(**wrong)
 
 
 def test_a_cap_bounds_logits_in_float32():
@@ -112,9 +109,6 @@ def test_a_cap_bounds_logits_in_float32():
     plain = model.unembed(x).float()
     assert plain.abs().max() > 1
     assert torch.equal(capped, 0.5 * torch.tanh(plain / 0.5))
-    for cap in (0.0, -1.0, math.inf, math.nan):
-        with pytest.raises(ValueError, match="logit_cap"):
-            gpt(logit_cap=cap)
 
 
 def test_a_model_refuses_what_are_no_tokens():

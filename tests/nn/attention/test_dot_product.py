@@ -28,7 +28,6 @@ from headscope.nn.block_sparse import attend_skipping_blocks, can_skip_blocks
 from headscope.nn.dot_product import attend_explicit, attend_fused, supports_grouped
 from headscope.nn.position import absolute
 
-both = pytest.mark.parametrize("attend", [attend_fused, attend_explicit])
 SHAPES = [  # B, H, K, T, S, D
     (1, 1, 1, 1, 1, 1),
     (2, 3, 3, 7, 7, 4),
@@ -74,17 +73,6 @@ def test_fused_equals_explicit_in_outputs_and_gradients(shape):
                     results.append((mixed, *torch.autograd.grad((mixed * weighting).sum(), inputs)))
                 for fused, explicit in zip(*results, strict=True):
                     torch.testing.assert_close(fused, explicit, rtol=1e-4, atol=1e-4)
-
-
-@both
-@pytest.mark.parametrize("causal", [None, past(5)])
-def test_a_key_head_serves_the_query_heads_of_its_group_in_a_row(attend, causal):
-    q, k, v = qkv((2, 6, 2, 5, 5, 4))
-    mixed = attend(q, k, v, scale=0.5, causal=causal).outputs
-    for head in range(6):
-        group = [head // 3]
-        alone = attend(q[:, [head]], k[:, group], v[:, group], scale=0.5, causal=causal).outputs
-        torch.testing.assert_close(mixed[:, [head]], alone)
 
 
 # --- grouped heads on a GPU ---

@@ -210,14 +210,6 @@ def test_sizes_are_those_that_were_chosen_and_parameters_as_many_as_said(name):
 # --- what is refused ---
 
 
-def test_heads_that_do_not_divide_the_width_are_refused_unless_head_dim_is_given():
-    for embed_dim in (23, 4):
-        with pytest.raises(UserError, match=rf"embed_dim={embed_dim}\b.*heads=6\b.*head_dim"):
-            attention("multi_head", embed_dim=embed_dim)
-        layer = attention("multi_head", embed_dim=embed_dim, head_dim=3)
-        assert (layer.head_dim, layer.out_dim) == (3, embed_dim)
-
-
 @every_attention
 def test_a_value_that_cannot_be_is_refused_by_name(name):
     for key, values in (
@@ -236,8 +228,10 @@ def test_a_value_that_cannot_be_is_refused_by_name(name):
         attention(name, out_proj=False, head_dim=5)
 
 
-def test_a_name_is_held_to_its_heads_and_the_message_names_another():
+def test_heads_that_do_not_fit_are_refused_and_the_message_says_what_would():
     for make, options, message in (
+        (multi_head, {"heads": 6, "embed_dim": 23}, r"embed_dim=23\b.*heads=6\b.*head_dim"),
+        (multi_head, {"heads": 6, "embed_dim": 4}, r"embed_dim=4\b.*heads=6\b.*head_dim"),
         (single_head, {"heads": 8}, r"heads=8\b.*model/attention=multi_head"),
         (multi_head, {"heads": 6, "kv_heads": 2}, r"kv_heads=2\b.*\b6\b.*=grouped_query"),
         (multi_query, {"heads": 6, "kv_heads": 2}, r"kv_heads=2\b.*model/attention=grouped_query"),
@@ -246,7 +240,7 @@ def test_a_name_is_held_to_its_heads_and_the_message_names_another():
         (grouped_query, {"heads": 6, "kv_heads": 4}, r"heads=6\b.*kv_heads=4\b"),
     ):
         with pytest.raises(UserError, match=message):
-            make(embed_dim=24, block_size=9, **options)
+            make(**({"embed_dim": 24, "block_size": 9} | options))
 
 
 def test_inputs_that_do_not_fit_are_refused_with_their_shapes():

@@ -108,40 +108,25 @@ def additive_mask(length: int) -> Tensor:
     return torch.zeros(length, length).masked_fill(~past(length), -torch.inf)[None, None]
 
 
+LLAMA = (4, LlamaConfig, LlamaAttention, LlamaRotaryEmbedding)
+QWEN3 = (10, Qwen3Config, Qwen3Attention, Qwen3RotaryEmbedding)
+
+
 @pytest.mark.parametrize(("length", "bias"), [(1, False), (9, True)])
-@pytest.mark.parametrize("model", ["llama", "qwen3"])
-def test_equals_the_attention_of_llama_and_with_qk_norm_that_of_qwen3(model, length, bias):
-    head_dim = 4 if model == "llama" else 10
-    sizes = {
-        "hidden_size": WIDTH,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": 2,
-        "head_dim": head_dim,
-        "max_position_embeddings": BLOCK,
-        "attention_bias": bias,
-    }
-    make_config, make, make_rotary = {
-        "llama": (LlamaConfig, LlamaAttention, LlamaRotaryEmbedding),
-        "qwen3": (Qwen3Config, Qwen3Attention, Qwen3RotaryEmbedding),
-    }[model]
-    config = make_config(**sizes, attn_implementation="eager")
+@pytest.mark.parametrize("theirs", [LLAMA, QWEN3], ids=["llama", "qwen3"])
+def test_equals_the_attention_of_llama_and_with_qk_norm_that_of_qwen3(theirs, length, bias):
+    head_dim, make_config, make, make_rotary = theirs
+    heads = {"num_attention_heads": HEADS, "num_key_value_heads": 2, "head_dim": head_dim}
+    sizes = {"hidden_size": WIDTH, "max_position_embeddings": BLOCK, "attention_bias": bias}
+    config = make_config(**heads, **sizes, attn_implementation="eager")
     other = far_from_zero(make(config, layer_idx=0).eval())
-    layer = attention(
-        "grouped_query",
-        kv_heads=2,
-        head_dim=head_dim,
-        qkv_bias=bias,
-        out_bias=bias,
-        qk_norm=model == "qwen3",
-    )
-    kinds = ("weight", "bias") if bias else ("weight",)
-    copied = {
-        f"qkv.{kind}": torch.cat([getattr(getattr(other, f"{p}_proj"), kind) for p in "qkv"])
-        for kind in kinds
-    }
-    copied |= {f"out_proj.{kind}": getattr(other.o_proj, kind) for kind in kinds}
-    if layer.qk_norm:
-        copied |= {f"{p}_norm.weight": getattr(other, f"{p}_norm").weight for p in "qk"}
+    options = {"kv_heads": 2, "head_dim": head_dim, "qkv_bias": bias, "out_bias": bias}
+    layer = attention("grouped_query", qk_norm=theirs is QWEN3, **options)
+    weights, copied = other.state_dict(), {}
+    for key in layer.state_dict():
+        part, kind = key.split(".")
+        names = ["q_proj", "k_proj", "v_proj"] if part == "qkv" else [part.replace("out", "o")]
+        copied[key] = torch.cat([weights[f"{name}.{kind}"] for name in names])
     layer.load_state_dict(copied)
     x = some_input(length)
     cos_sin = make_rotary(config)(x, torch.arange(length)[None])

@@ -35,25 +35,17 @@ def same_on_both_paths(layer, inputs, modules, **options) -> None:
 
 @every_pair
 def test_weights_change_neither_output_nor_gradients(name, position):
-    layer = attention(name, qkv_bias=True, out_bias=True, qk_norm=position is None)
-    place = encoding(position, layer)
-    x = some_input().requires_grad_()
-    modules = [layer] if place is None else [layer, place]
-    for kind, queries in ((None, 9), (None, 4), ("padding", 4), ("per_head", 9)):
-        inputs = [x] if queries == 9 else [some_input(queries, seed=1).requires_grad_(), x]
-        mask = None if kind is None else some_mask(kind, layer.heads, queries)
-        same_on_both_paths(layer, inputs, modules, mask=mask, position=place)
-
-
-@every_attention
-@pytest.mark.parametrize("causal", [False, True])
-def test_weights_change_nothing_in_cross_attention_under_any_mask(name, causal):
-    layer = attention(name, causal=causal)
-    lengths = (4, 7, 7) if causal else (7, 4, 4)
-    inputs = [some_input(n, seed=i).requires_grad_() for i, n in enumerate(lengths)]
-    for kind in (None, *MASKS):
-        mask = None if kind is None else some_mask(kind, layer.heads, *lengths[:2])
-        same_on_both_paths(layer, inputs, [layer], mask=mask)
+    for causal, lengths in [(True, [9]), (True, [4, 9]), (True, [4, 7, 7]), (False, [7, 4, 4])]:
+        if position is not None and lengths[0] > lengths[-1]:
+            continue
+        options = {"qkv_bias": True, "out_bias": True, "qk_norm": position is None}
+        layer = attention(name, causal=causal, **options)
+        place = encoding(position, layer)
+        modules = [layer] if place is None else [layer, place]
+        inputs = [some_input(n, seed=i).requires_grad_() for i, n in enumerate(lengths)]
+        for kind in (None, *MASKS):
+            mask = None if kind is None else some_mask(kind, layer.heads, lengths[0], lengths[-1])
+            same_on_both_paths(layer, inputs, modules, mask=mask, position=place)
 
 
 @every_pair
@@ -157,14 +149,18 @@ def test_at_1024_tokens_in_bf16_both_paths_differ_by_the_rounding_of_outputs(
 
 
 @every_attention
-def test_scale_multiplies_the_scores(name):
+def test_scale_multiplies_the_scores_and_a_bias_is_added_to_them(name):
     x = some_input()
     _, plain = attention(name, scale=1.0)(x, weights=True)
-    for scale in (0.1, 2.0):
-        out, seen = attention(name, scale=scale)(x, weights=True)
-        expected = (scale * plain.log()).softmax(dim=-1)
-        torch.testing.assert_close(seen, expected, rtol=1e-3, atol=1e-6)
-        torch.testing.assert_close(attention(name, scale=scale)(x), out, rtol=1e-4, atol=1e-5)
+    for position in [None, "alibi", "relative", "head_bias"]:
+        for scale in (0.1, 2.0):
+            layer = attention(name, scale=scale)
+            place = encoding(position, layer)
+            out, seen = layer(x, position=place, weights=True)
+            bias = 0 if place is None else place.bias(9, 9)
+            scores = (scale * plain.log() + bias).masked_fill(~past(9), -math.inf)
+            torch.testing.assert_close(seen, scores.softmax(-1), rtol=1e-3, atol=1e-6)
+            torch.testing.assert_close(layer(x, position=place), out, rtol=1e-4, atol=1e-5)
 
 
 @every_attention
@@ -180,34 +176,16 @@ def test_qk_norm_makes_scores_blind_to_the_size_of_queries_and_of_keys(name):
 
 @pytest.mark.parametrize("kv_heads", [6, 2, 1])
 @pytest.mark.parametrize("causal", [False, True])
-def test_additive_scores_are_w_times_tanh_of_the_sum_by_hand(kv_heads, causal):
+def test_additive_scores_are_w_times_tanh_of_the_sum(kv_heads, causal):
     for scale in [None, 0.5]:
         layer = attention("additive", kv_heads=kv_heads, scale=scale, qkv_bias=True, causal=causal)
         x = some_input(5)
+        parts = layer.qkv(x).unflatten(-1, (-1, 4)).split([6, kv_heads, kv_heads], dim=2)
+        q, k, v = (part.repeat_interleave(6 // part.size(2), dim=2) for part in parts)
+        hidden = torch.tanh(q[:, :, None] + k[:, None])  # (B, T, S, H, D)
+        scores = (scale or 1.0) * torch.einsum("btshd,hd->bhts", hidden, layer.w)
+        expected = scores.masked_fill(~past(5) & causal, -math.inf).softmax(-1)
+        mixed = torch.einsum("bhts,bshd->bthd", expected, v).flatten(2)
         out, seen = layer(x, weights=True)
-        q, k, v = layer.qkv(x).split([24, 4 * kv_heads, 4 * kv_heads], dim=-1)
-        scores = torch.full((2, 6, 5, 5), -math.inf)
-        mixed = torch.zeros(2, 5, 24)
-        for b in range(2):
-            for head in range(6):
-                own = slice(4 * head, 4 * head + 4)
-                group = head // (6 // kv_heads)
-                shared = slice(4 * group, 4 * group + 4)
-                for t in range(5):
-                    for s in range(t + 1 if causal else 5):
-                        hidden = torch.tanh(q[b, t, own] + k[b, s, shared])
-                        scores[b, head, t, s] = (scale or 1.0) * layer.w[head] @ hidden
-                    mixed[b, t, own] = scores[b, head, t].softmax(0) @ v[b, :, shared]
-        torch.testing.assert_close(seen, scores.softmax(-1))
+        torch.testing.assert_close(seen, expected)
         torch.testing.assert_close(out, layer.out_proj(mixed), rtol=1e-4, atol=1e-5)
-
-
-@every_attention
-def test_a_bias_is_added_to_scaled_scores(name):
-    for position in ["alibi", "relative", "head_bias"]:
-        layer, x = attention(name, scale=0.3), some_input()
-        place = encoding(position, layer)
-        _, plain = layer(x, weights=True)
-        _, seen = layer(x, position=place, weights=True)
-        expected = (plain.log() + place.bias(9, 9)).masked_fill(~past(9), -math.inf).softmax(-1)
-        torch.testing.assert_close(seen, expected, rtol=1e-3, atol=1e-6)
