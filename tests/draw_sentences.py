@@ -10,11 +10,9 @@ the line where its paragraph begins.
 
 import argparse
 import ast
-import io
 import random
 import re
-import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,16 +23,10 @@ SHORTEST = 4
 SENTENCE_END = re.compile(r"(?<=[.!?])([)\"*`]*)\s+(?=[^a-z\s])")
 WORD = re.compile(r"[^\W\d_]{2,}|\b[aAI]\b")
 INLINE_CODE = re.compile(r"`[^`]*`")
-NO_PROSE = re.compile(r"!| *(noqa|type:|@package|---)")
+COMMENT = re.compile(r"^(.*?)(?<!\S)# (.+(?:\n *# .+)*)", re.MULTILINE)
+"""The code before a comment, and the comment with those in the lines below."""
 
-
-class Comment(NamedTuple):
-    """The text of a comment, where it stands, and the code before it on its line."""
-
-    number: int
-    column: int
-    text: str
-    code: str
+NO_PROSE = re.compile(r"# (noqa|type:|@package|---).*")
 
 
 class Paragraph(NamedTuple):
@@ -59,34 +51,14 @@ def of_python(source: str) -> Iterator[Paragraph]:
         match node:
             case ast.Expr(ast.Constant(str(text))):
                 yield from of_markdown(text, first=node.lineno, indent=node.col_offset)
-    yield from joined(
-        Comment(*token.start, token.string[1:], token.line[: token.start[1]].strip())
-        for token in tokenize.generate_tokens(io.StringIO(source).readline)
-        if token.type == tokenize.COMMENT
-    )
+    yield from of_comments(source)
 
 
-def of_yaml(source: str) -> Iterator[Paragraph]:
-    lines = enumerate(source.splitlines(), start=1)
-    found = ((number, line, re.search(r"(?:^|(?<=\s))#(.*)", line)) for number, line in lines)
-    yield from joined(
-        Comment(number, comment.start(), comment[1], line[: comment.start()].strip())
-        for number, line, comment in found
-        if comment
-    )
-
-
-def joined(comments: Iterable[Comment]) -> Iterator[Paragraph]:
-    """Comments in the same column of consecutive lines are one paragraph, until code begins."""
-    lines: list[Comment] = []
-    for comment in [*comments, Comment(0, 0, "", "")]:
-        follows = lines and comment[:2] == (lines[-1].number + 1, lines[-1].column)
-        if lines and (comment.code or not follows):
-            text = " ".join(line.text.strip() for line in lines)
-            yield Paragraph(lines[0].number, text, lines[0].code)
-            lines = []
-        if not NO_PROSE.match(comment.text):
-            lines.append(comment)
+def of_comments(source: str) -> Iterator[Paragraph]:
+    source = NO_PROSE.sub("", source)
+    for found in COMMENT.finditer(source):
+        number = source.count("\n", 0, found.start()) + 1
+        yield Paragraph(number, re.sub(r"\n *# ", " ", found[2]), found[1].strip())
 
 
 def of_markdown(source: str, first: int = 1, indent: int = 0) -> Iterator[Paragraph]:
@@ -107,7 +79,7 @@ def of_markdown(source: str, first: int = 1, indent: int = 0) -> Iterator[Paragr
             lines.append(text)
 
 
-READERS = {".py": of_python, ".yaml": of_yaml, ".md": of_markdown}
+READERS = {".py": of_python, ".yaml": of_comments, ".md": of_markdown}
 FILES = (
     *("src/headscope/**/*.py", "scripts/*.py", "conf/**/*.yaml"),
     *("*.md", "docs/*.md", "data/README.md", "outputs/README.md"),
