@@ -6,8 +6,6 @@ import sys
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 import headscope
 
 PACKAGE = Path(headscope.__file__).parent
@@ -27,8 +25,8 @@ def is_type_checking(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
-def imported(tree: ast.AST) -> set[str]:
-    """All that is imported anywhere below `tree`, functions included, but not for types alone."""
+def imported(tree: ast.AST, *, at_the_top: bool = False) -> set[str]:
+    """All that is imported below `tree`, or only at its top; not what is imported for types."""
     found: set[str] = set()
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import):
@@ -38,14 +36,14 @@ def imported(tree: ast.AST) -> set[str]:
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"
                 found.add(whole if whole in FILES else str(node.module))
-        elif not is_type_checking(node):
+        elif not at_the_top and not is_type_checking(node):
             found |= imported(node)
     return found
 
 
 @cache
-def imports(module: str) -> frozenset[str]:
-    return frozenset(imported(ast.parse(FILES[module].read_text(encoding="utf-8"))))
+def imports(module: str, **options: bool) -> frozenset[str]:
+    return frozenset(imported(ast.parse(FILES[module].read_text(encoding="utf-8")), **options))
 
 
 def within(module: str, *packages: str) -> bool:
@@ -79,38 +77,31 @@ def test_nn_imports_torch_and_the_error_type_alone():
 
 
 MODEL = ["nn", "analysis", "data", "generation", "config", "evaluation", "checkpoint", "viewer"]
-LOGGING = ("lightning", "pytorch_lightning", "tensorboard", "torch.utils.tensorboard")
-HEAVY = ("torch", "lightning", "hydra", "omegaconf", "matplotlib")
-
-
-@pytest.mark.parametrize(
-    ("parts", "without", "unwanted"),
-    [
-        ([*MODEL, "conversion"], {"headscope.data.module"}, LOGGING),  # to use a model
-        (["viewer", "tensorboard"], set(), HEAVY),  # to start TensorBoard
-    ],
-)
-def test_no_heavy_library_is_reached(parts, without, unwanted):
-    for module in set(modules(*parts)) - without:
-        for name in reached(module):
-            assert not within(name, *unwanted), (module, name)
-
-
+LOGGING = ["lightning", "pytorch_lightning", "tensorboard", "torch.utils.tensorboard"]
+HEAVY = ["torch", "lightning", "hydra", "omegaconf", "matplotlib"]
 ADAPTER = "headscope.conversion.transformer_lens"
 
 
-@pytest.mark.parametrize(
-    ("parts", "unwanted"),
-    [
-        (["config", "cli"], ["hydra"]),
-        (["conversion.transformer_lens"], ["transformer_lens", ADAPTER]),
+def test_libraries_are_imported_only_where_they_are_needed():
+    to_use_a_model = {*modules(*MODEL, "conversion")} - {"headscope.data.module"}
+    start_of_tensorboard = modules("viewer", "tensorboard")
+    for parts, unwanted in [(to_use_a_model, LOGGING), (start_of_tensorboard, HEAVY)]:
+        for module in parts:
+            for name in reached(module):
+                assert not within(name, *unwanted), (module, name)
+    for allowed, library in [
+        (modules("config", "cli"), ["hydra"]),
+        (modules("conversion.transformer_lens"), ["transformer_lens", ADAPTER]),
         ([], ["scripts", *SCRIPTS]),
-    ],
-)
-def test_a_library_is_imported_only_in_its_parts(parts, unwanted):
-    for module in set(FILES) - set(modules(*parts)):
-        for name in imports(module):
-            assert not within(name, *unwanted), (module, name)
+    ]:
+        for module in FILES.keys() - {*allowed}:
+            for name in imports(module):
+                assert not within(name, *library), (module, name)
+    # transformers and gguf are extras, imported only inside the functions that need them.
+    for module in ["headscope", "headscope.conversion.convert"]:
+        for name in FILES.keys() & (reached(module) | {module}):
+            for each in imports(name, at_the_top=True):
+                assert not within(each, "transformers", "gguf"), (name, each)
 
 
 LAYERS = [
@@ -146,26 +137,9 @@ def test_a_layer_imports_only_layers_below_it():
                 assert allowed, (module, name)
 
 
-def test_the_root_of_the_package_holds_at_most_six_modules():
+def test_names_of_files_are_few_at_the_root_and_hide_no_module_of_the_standard_library():
     assert len([file for file in PACKAGE.glob("*.py") if file.stem != "__init__"]) <= 6
-
-
-def test_no_script_hides_a_module_of_the_standard_library():
     assert not set(SCRIPTS) & set(sys.stdlib_module_names)
-
-
-@pytest.mark.parametrize("module", ["headscope", "headscope.conversion.convert"])
-def test_models_are_loaded_without_transformers(module):
-    """It is an extra, imported only inside the functions that need it."""
-    named = reached(module) | {module}
-    at_the_top = {
-        name
-        for each in named & FILES.keys()
-        for node in ast.parse(FILES[each].read_text(encoding="utf-8")).body
-        if not is_type_checking(node) and isinstance(node, ast.Import | ast.ImportFrom)
-        for name in imported(ast.Module([node], []))
-    }
-    assert not [name for name in at_the_top if within(name, "transformers", "gguf")]
 
 
 def test_the_reading_paths_in_contributing_are_short() -> None:
