@@ -1,7 +1,9 @@
 """Tokenizers as other tools train them, in folders of Hugging Face's form."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -45,21 +47,23 @@ def unigram() -> Tokenizer:
     return made
 
 
-def llama3() -> Tokenizer:
-    """A byte-level BPE with the pattern of Llama 3, and its special tokens first."""
+def byte_level_bpe(texts: Iterable[str], pattern: str, **options: Any) -> Tokenizer:
+    """As GPT-2's, with a pattern that splits words."""
     made = Tokenizer(models.BPE())
-    split = pre_tokenizers.Split(Regex(LLAMA3), "isolated")
+    split = pre_tokenizers.Split(Regex(pattern), "isolated")
     symbols = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     made.pre_tokenizer = pre_tokenizers.Sequence([split, symbols])
     made.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=320,
-        special_tokens=["<|begin_of_text|>", "<|end_of_text|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    made.train_from_iterator(TEXT, trainer)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(initial_alphabet=alphabet, show_progress=False, **options)
+    made.train_from_iterator(texts, trainer)
     return made
+
+
+def llama3() -> Tokenizer:
+    """With the pattern of Llama 3, and its special tokens first."""
+    special = ["<|begin_of_text|>", "<|end_of_text|>"]
+    return byte_level_bpe(TEXT, LLAMA3, vocab_size=320, special_tokens=special)
 
 
 def llama2() -> Tokenizer:

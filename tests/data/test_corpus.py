@@ -12,12 +12,12 @@ from datasets import Dataset
 from hf_tokenizers import imported
 from hypothesis import example, given
 from hypothesis import strategies as st
+from refusals import refused
 
 from headscope.data.built_in import Sotu, TinyShakespeare
 from headscope.data.corpus import LONGEST, PIECE, hold_out, pieces
 from headscope.data.hub import Hub
-from headscope.data.tokenizer import Tokenizer, bpe, byte, char
-from headscope.errors import UserError
+from headscope.data.tokenizer import bpe, byte, char
 
 
 def test_every_tenth_document_is_held_out_and_documents_are_read_one_ahead():
@@ -46,9 +46,7 @@ MAKERS = {
 }
 
 
-@cache
-def tokenizer(name: str) -> Tokenizer:
-    return MAKERS[name]()
+tokenizer = cache(lambda name: MAKERS[name]())
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -85,31 +83,26 @@ def test_a_text_without_any_place_to_cut_is_cut_at_last_and_encoded(character):
 # --- the built-in texts ---
 
 
-def test_sotu_holds_out_every_tenth_speech():
+def test_sotu_holds_out_every_tenth_speech_and_notices_a_changed_one(tmp_path):
     corpus = Sotu()
     files = sorted((corpus.folder / "speeches").iterdir())
     train, validation = texts(corpus)
     assert (train, validation) == every_tenth([file.read_bytes().decode() for file in files])
     assert (len(train), len(validation)) == (225, 24)
-
-
-def test_a_speech_that_was_changed_is_noticed(tmp_path):
-    corpus = Sotu()
-    speech = "1790-Washington-1.txt"
-    changed = (corpus.folder / "speeches" / speech).read_bytes().replace(b"I", b"You", 1)
-    write(tmp_path / "speeches", {speech: changed})
+    speech = files[0].name
+    write(tmp_path / "speeches", {speech: files[0].read_bytes().replace(b"I", b"You", 1)})
     shutil.copy(corpus.folder / "manifest.json", tmp_path)
     corpus.folder = tmp_path
-    with pytest.raises(ValueError, match=rf"{speech}.*reinstall"):
+    with refused(speech, "reinstall"):
         texts(corpus)
 
 
 def test_tiny_shakespeare_is_known_by_its_sha256(tmp_path, monkeypatch):
     text = "First Citizen:\nSpeak, speak.\n\n" * 20
     copy = str(write(tmp_path, {"input.txt": text}) / "input.txt")
-    with pytest.raises(ValueError, match=r"input\.txt is not tiny-shakespeare: its sha256"):
+    with refused("input.txt is not tiny-shakespeare: its sha256"):
         texts(TinyShakespeare(path=copy))
-    with pytest.raises(ValueError, match="nowhere cannot be read"):
+    with refused("nowhere cannot be read"):
         texts(TinyShakespeare(path=str(tmp_path / "nowhere")))
     monkeypatch.setattr(TinyShakespeare, "sha256", hashlib.sha256(text.encode()).hexdigest())
     monkeypatch.setattr(TinyShakespeare, "url", copy)  # the way of a download
@@ -117,7 +110,7 @@ def test_tiny_shakespeare_is_known_by_its_sha256(tmp_path, monkeypatch):
     for corpus in (TinyShakespeare(path=copy), TinyShakespeare()):
         assert texts(corpus) == ([text[:cut]], [text[cut:]])
     monkeypatch.setattr(TinyShakespeare, "url", str(tmp_path / "nowhere"))
-    with pytest.raises(ValueError, match=r"could not be downloaded.*data\.path="):
+    with refused("could not be downloaded", "data.path="):
         texts(TinyShakespeare())
 
 
@@ -148,14 +141,14 @@ def test_a_dataset_gives_the_column_and_the_slices_of_splits_that_were_asked_for
     [
         ({"name": ""}, "data.name= is empty"),
         ({"max_tokens": 0}, "data.max_tokens=0 must be at least 1"),
-        ({"column": "words"}, "column=words: .*has no column words; .*text, story, number"),
+        ({"column": "words"}, "has no column words; its columns: text, story, number"),
         ({"train_split": "test"}, 'could not be loaded: Unknown split "test"'),
-        ({"train_split": "train[:1]"}, "1 document, so none can be held out: .*validation_split"),
-        ({"subset": "other"}, "could not be loaded: .*'other' not found"),
+        ({"train_split": "train[:1]"}, "name a data.validation_split"),
+        ({"subset": "other"}, "'other' not found"),
     ],
 )
 def test_a_dataset_says_what_it_has_not(dataset, options, message):
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         texts(Hub(**({"name": dataset} | options)))
 
 

