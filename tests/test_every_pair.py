@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoint_files import SIZES, assert_same_weights, opened, weights
-from choices import EACH, every_pair
+from choices import EACH, PAIRS, slow_unless
 from composing import training_config
 from rich.console import Console
 
@@ -48,9 +48,7 @@ def start(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """start("run", "multi_head", "learned") builds a run in the folder `run`."""
     monkeypatch.chdir(tmp_path)
 
-    def build_run(
-        folder: str, attention: str, position: str, *words: str, resume: bool = False
-    ) -> Run:
+    def build_run(folder: str, attention: str, position: str, *words: str, resume=False) -> Run:
         # Of two compositions one, for speed.
         tiny = (*TINY, f"data.path={quote(str(text))}")
         config = training_config(*tiny, *words, f"model/attention={attention}")
@@ -59,52 +57,14 @@ def start(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         config.model.scale_embedding = positioned.scale_embedding
         config.store_dir = str(text / "store")
         config.logger = None
-        console = Console(quiet=True)
         found = newest_checkpoint(Path(folder)) if resume else None
-        return build(config, folder=Path(folder), console=console, resume=found)
+        return build(config, folder=Path(folder), console=Console(quiet=True), resume=found)
 
     return build_run
 
 
 def last(run: Run) -> Path:
     return run.folder / "checkpoints" / "last.safetensors"
-
-
-@every_pair
-def test_it_trains_and_is_saved_loaded_and_sampled_from(start, pair):
-    run = start("run", *pair)
-    fresh = copy.deepcopy(run.model)
-    assert fit(run)["steps"] == 4
-    loaded = checkpoint.load(last(run))
-    tokens = torch.arange(8)[None]
-    logits = loaded.model(tokens)
-    assert torch.equal(logits, run.model.eval()(tokens))
-    assert not torch.equal(logits, fresh.eval()(tokens))
-    prompt = loaded.tokenizer.encode_prompt("My fellow citizens")  # longer than the context
-    vocab_size = loaded.tokenizer.vocab_size
-    new = list(generate_tokens(loaded.model, [prompt], max_new_tokens=5, seeds=[1]))
-    assert len(new) == 5
-    assert all(0 <= token < vocab_size for (token,) in new)
-
-
-MODERN = ("multi_head", "rotary", "model=modern", "optimizer=muon", "schedule=linear")
-
-
-@pytest.mark.parametrize("choices", [*EACH, MODERN], ids="-".join)
-def test_stopped_halfway_and_resumed_it_ends_as_if_it_never_was(start, monkeypatch, choices):
-    whole = start("whole", *choices)
-    fit(whole)
-    stopped = start("stopped", *choices)
-    with monkeypatch.context() as patch:
-        patch.setattr(LanguageModel, "training_step", pressing_ctrl_c(step=1))
-        with pytest.raises(Interrupted):
-            fit(stopped)
-    half = opened(last(stopped))
-    assert half["step"] == 2  # the step under way was finished
-    fit(start("stopped", *choices, resume=True))
-    assert_same_weights("whole", "stopped")
-    for name, weight in weights("whole").items():
-        assert not torch.equal(half["tensors"][name], weight), name
 
 
 def pressing_ctrl_c(*, step: int):
@@ -117,3 +77,34 @@ def pressing_ctrl_c(*, step: int):
         return own(module, batch, batch_idx)
 
     return training_step
+
+
+MODERN = ("multi_head", "rotary", "model=modern", "optimizer=muon", "schedule=linear")
+
+
+@pytest.mark.parametrize("choices", [*slow_unless(EACH, PAIRS), MODERN], ids="-".join)
+def test_it_is_trained_loaded_and_sampled_from_and_resumed_bit_for_bit(start, monkeypatch, choices):
+    run = start("whole", *choices)
+    fresh = copy.deepcopy(run.model).eval()
+    assert fit(run)["steps"] == 4
+    loaded = checkpoint.load(last(run))
+    tokens = torch.arange(8)[None]
+    logits = loaded.model(tokens)
+    assert torch.equal(logits, run.model.eval()(tokens))
+    assert not torch.equal(logits, fresh(tokens))
+    prompt = loaded.tokenizer.encode_prompt("My fellow citizens")  # longer than the context
+    new = list(generate_tokens(loaded.model, [prompt], max_new_tokens=5, seeds=[1]))
+    assert len(new) == 5
+    assert all(0 <= token < loaded.tokenizer.vocab_size for (token,) in new)
+
+    stopped = start("stopped", *choices)
+    with monkeypatch.context() as patch:
+        patch.setattr(LanguageModel, "training_step", pressing_ctrl_c(step=1))
+        with pytest.raises(Interrupted):
+            fit(stopped)
+    half = opened(last(stopped))
+    assert half["step"] == 2  # the step under way was finished
+    fit(start("stopped", *choices, resume=True))
+    assert_same_weights("whole", "stopped")
+    for name, weight in weights("whole").items():
+        assert not torch.equal(half["tensors"][name], weight), name
