@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from running import ROOT, SMALL, Script, summary
+from running import ROOT, SMALL, summary
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +38,7 @@ def gpu_check(tmp_path: Path):
     return run
 
 
-def test_it_goes_on_after_a_part_that_failed_and_ends_with_the_table(gpu_check, tmp_path) -> None:
+def test_it_goes_on_after_a_part_that_failed_and_ends_with_the_table(gpu_check, tmp_path):
     done, calls = gpu_check("runs", "steps", "seed=7", "training.rounds=2", "gpt2.a=1")
     assert done.returncode == 1
     assert done.stderr == "failed: runs\n"
@@ -56,9 +56,7 @@ def test_it_goes_on_after_a_part_that_failed_and_ends_with_the_table(gpu_check, 
     assert "rums is not one of: tests runs" in done.stderr
 
 
-def test_the_table_has_a_row_for_each_run_and_each_side_of_a_benchmark(
-    script: Script, speeches: Path
-) -> None:
+def test_the_table_has_a_row_for_each_run_and_each_side_of_a_benchmark(script, speeches):
     short = ["trainer.max_steps=2", "trainer.val_every_steps=2", "trainer.precision=bf16-mixed"]
     said = script("train", *SMALL, *short, f"data.path={speeches}", "hydra.run.dir=out/ours")
     assert said.code == 0, said.err

@@ -1,9 +1,8 @@
 """What a person sees in TensorBoard: the real program, opened in a real browser."""
 
-from pathlib import Path
 from typing import Any
 
-from running import SMALL, Script, until
+from running import SMALL, until
 from tensorboard.program import TensorBoard
 
 from headscope.analysis.head_images import image_tag
@@ -38,9 +37,7 @@ def text_of(page: Any) -> str:
     return found(page, "*:not(style):not(script)", script)
 
 
-def test_the_tabs_show_maps_charts_settings_and_names(
-    browser: Any, script: Script, speeches: Path
-) -> None:
+def test_the_tabs_show_maps_charts_settings_and_names(browser, script, speeches):
     """Of a run of 4 steps. The browser's console may hold no error."""
     watched = ["callbacks.heads.every_steps=2", "callbacks.attention.images=2"]
     words = [*SMALL, *watched, "trainer.max_steps=4", f"data.path={speeches}"]

@@ -51,7 +51,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def test_it_holds_every_file_of_the_package(wheel: Path) -> None:
+def test_it_holds_every_file_of_the_package(wheel):
     ours = {
         file.relative_to(PACKAGE.parent).as_posix()
         for file in PACKAGE.rglob("*")
@@ -61,9 +61,7 @@ def test_it_holds_every_file_of_the_package(wheel: Path) -> None:
     assert {name for name in names if ".dist-info/" not in name} == ours
 
 
-def test_a_checkpoint_is_opened_and_analyzed_without_the_checkout(
-    wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_is_opened_and_analyzed_without_the_checkout(wheel, tmp_path, monkeypatch):
     site, folder = tmp_path / "site", tmp_path / "elsewhere"
     folder.mkdir()
     zipfile.ZipFile(wheel).extractall(site)  # all that an installer does with it

@@ -1,7 +1,6 @@
 """The laws of what suites are made of: rounds, tables and charts, batches and logs of nanoGPT."""
 
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from headscope.data.tokenizer import byte
 from headscope.errors import UserError
 
 
-def test_sides_alternate_and_ratios_are_of_one_round() -> None:
+def test_sides_alternate_and_ratios_are_of_one_round():
     order: list[str] = []
     times = {"a": iter([1.0, 2.0, 4.0]), "b": iter([2.0, 2.0, 2.0])}
 
@@ -30,7 +29,7 @@ def test_sides_alternate_and_ratios_are_of_one_round() -> None:
     assert a["mib"] == {"median": 5, "min": 5, "max": 5}
 
 
-def test_a_table_and_a_chart_hold_the_figures() -> None:
+def test_a_table_and_a_chart_hold_the_figures():
     spread = {"median": 3.0, "min": 2.0, "max": 9.0, "ratio": 1.5}
     rows = [
         {"side": "[a]", "count": 65536, "time_ms": spread, "text": "x", "marks": []},
@@ -55,7 +54,7 @@ def test_a_table_and_a_chart_hold_the_figures() -> None:
     assert [text.get_text() for text in panel.get_legend().get_texts()] == names
 
 
-def test_the_training_time_of_nanogpt_is_without_evaluations() -> None:
+def test_the_training_time_of_nanogpt_is_without_evaluations():
     """nanoGPT evaluates before its first and after its last iteration."""
     times = [510, 10, 12, 10, 300]
     log = "\n".join(f"iter {n}: loss 4.1, time {ms:.2f}ms, mfu -1%" for n, ms in enumerate(times))
@@ -65,7 +64,7 @@ def test_the_training_time_of_nanogpt_is_without_evaluations() -> None:
             nanogpt.training_seconds(broken, 6)
 
 
-def test_nanogpt_gets_only_tokens_that_it_can_store(tmp_path: Path) -> None:
+def test_nanogpt_gets_only_tokens_that_it_can_store(tmp_path):
     tokens = np.arange(9, dtype=np.uint32)
     with pytest.raises(UserError, match="65,536"):
         nanogpt.write_data(TokenStore(tmp_path, byte([]), tokens, tokens), tmp_path / "data")

@@ -51,7 +51,7 @@ def made(page: Path, command: str, options: str = "") -> str:
     return page.read_text()
 
 
-def test_every_figure_and_picture_in_the_docs_is_made_by_one_block() -> None:
+def test_every_figure_and_picture_in_the_docs_is_made_by_one_block():
     blocks = docs.blocks_in(ROOT)
     text = "".join(page.read_text() for page in docs.pages_in(ROOT))
     assert {*re.findall(r"<!-- figures: (\w+)", text)} == {*blocks}
@@ -69,13 +69,13 @@ def test_every_figure_and_picture_in_the_docs_is_made_by_one_block() -> None:
         assert ("from" in each) == ("columns" in each)
 
 
-def test_only_the_marked_figures_are_replaced(page: Path) -> None:
+def test_only_the_marked_figures_are_replaced(page):
     before = PAGE.replace("{command}", r"echo '\1 |'").replace("printed -->", "printed  -->")
     new = f"```\n\\1 |\n```\n\n{docs.provenance(page.parent)}"
     assert made(page, r"echo '\1 |'") == before.replace("old", new)
 
 
-def test_tables_are_made_of_what_is_printed_and_of_files(page: Path) -> None:
+def test_tables_are_made_of_what_is_printed_and_of_files(page):
     commands = '# one\necho \'{"a_b": 1.5, "c": 2}\'\n# two\necho \'{"a_b": true}\''
     printed = made(page, commands, "from=- columns=a_b,c")
     lines = ["|     | a b |   c |", "| --- | --: | --: |", "| one | 1.5 |   2 |"]
@@ -97,9 +97,7 @@ def test_tables_are_made_of_what_is_printed_and_of_files(page: Path) -> None:
     ]
 
 
-def test_a_block_that_fails_changes_nothing_and_the_others_are_made(
-    page: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_block_that_fails_changes_nothing_and_the_others_are_made(page, monkeypatch, capsys):
     page.write_text(PAGE.replace("{command}", "echo new"))
     monkeypatch.setattr(docs, "ROOT", page.parent)
     with pytest.raises(SystemExit, match="failed: other"):

@@ -70,7 +70,7 @@ def rows_of(figures: dict[str, Any], number: int = 0) -> dict[str, Any]:
     return {row["side"]: row for row in figures["groups"][number]["rows"]}
 
 
-def test_watching_is_compared_with_not_watching(script: Script, speeches: Path) -> None:
+def test_watching_is_compared_with_not_watching(script, speeches):
     figures = measured(script, *WATCHING, f"data.path={speeches}")
     without, watched = rows_of(figures).values()
     assert without["watching_seconds"]["median"] == 0
@@ -78,7 +78,7 @@ def test_watching_is_compared_with_not_watching(script: Script, speeches: Path) 
     assert 0 < watched["watching_percent"]["median"] < 100
 
 
-def test_every_action_of_the_viewer_is_timed(script: Script, browser: Any) -> None:
+def test_every_action_of_the_viewer_is_timed(script, browser):
     words = ["suite=viewer", "suite.rounds=2", "suite.steps=4", "suite.shapes=[[2,2,8],[1,1,3]]"]
     figures = measured(script, *words)
     for number in (0, 1):
@@ -87,7 +87,7 @@ def test_every_action_of_the_viewer_is_timed(script: Script, browser: Any) -> No
         assert all(row["milliseconds"]["min"] > 0 for row in rows.values())
 
 
-def test_attention_measures_every_choice(script: Script) -> None:
+def test_attention_measures_every_choice(script):
     figures = measured(
         script, "suite=attention", "suite.rounds=2", "suite.shapes=[[5,24,6],[2,15,3]]"
     )
@@ -98,7 +98,7 @@ def test_attention_measures_every_choice(script: Script) -> None:
     assert even["multi_head"]["milliseconds"]["ratio"] == 1
 
 
-def test_all_sides_train_alike(script: Script, speeches: Path) -> None:
+def test_all_sides_train_alike(script, speeches):
     figures = measured(script, *TRAINING, f"data.path={speeches}")
     rows = rows_of(figures)
     assert list(rows) == ["headscope", "bare loop", "transformers"]
@@ -109,7 +109,7 @@ def test_all_sides_train_alike(script: Script, speeches: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="measures memory on Linux")
-def test_memory_is_measured_beside_the_estimate(script: Script, speeches: Path) -> None:
+def test_memory_is_measured_beside_the_estimate(script, speeches):
     sizes = "tokenizer.vocab_size=1000 model.block_size=256 model.embed_dim=128 model.layers=12"
     changed = "tokenizer.vocab_size=320 model.embed_dim=256 model.block_size=512"
     words = ["suite=memory", "suite.rounds=1", *sizes.split(), "model.heads=4"]
@@ -128,7 +128,7 @@ def test_memory_is_measured_beside_the_estimate(script: Script, speeches: Path) 
         assert row["milliseconds"] > 0
 
 
-def test_every_tokenizer_is_timed_at_every_size(script: Script) -> None:
+def test_every_tokenizer_is_timed_at_every_size(script):
     figures = measured(script, "suite=encoding", "suite.megabytes=[1]")
     assert list(rows_of(figures)) == ["bpe", "char", "byte"]
     for row in rows_of(figures).values():
@@ -136,9 +136,7 @@ def test_every_tokenizer_is_timed_at_every_size(script: Script) -> None:
         assert 0 < row["tokenizer_seconds"]["median"] < row["seconds"]["median"]
 
 
-def test_the_clock_stops_where_the_target_is_reached(
-    script: Script, racing: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_clock_stops_where_the_target_is_reached(script, racing, monkeypatch):
     every: set[int] = set()
     dataloader = TokenDataModule.val_dataloader
 
@@ -166,7 +164,7 @@ def test_the_clock_stops_where_the_target_is_reached(
     assert f"; {min(faster):.2f} to {max(faster):.2f})" in figures["note"]
 
 
-def test_without_a_target_whole_trainings_are_compared(script: Script, racing: list[str]) -> None:
+def test_without_a_target_whole_trainings_are_compared(script, racing):
     """Recipes with different tokenizers, in bits per byte."""
     Path("data").mkdir()
     letters = Random(0).choices("abcdefgh ", k=200_000)  # enough for BPE with 8192 tokens
@@ -216,9 +214,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_process_of_a_fake_nanogpt_is_timed_and_evaluated(
-    script: Script, racing: list[str], checkout: Path
-) -> None:
+def test_the_process_of_a_fake_nanogpt_is_timed_and_evaluated(script, racing, checkout):
     words = [*racing, "suite.seeds=[1]", f"suite.nanogpt={checkout}"]
     rows = rows_of(measured(script, *words))
     assert list(rows) == ["speedrun_cpu", "nanoGPT"]
@@ -234,9 +230,7 @@ def test_the_process_of_a_fake_nanogpt_is_timed_and_evaluated(
     ("train", "reason"),
     [("raise SystemExit('no data')", "no data"), ("print('done')", "does not have the times")],
 )
-def test_a_train_py_that_fails_is_told_in_one_line(
-    script: Script, racing: list[str], checkout: Path, train: str, reason: str
-) -> None:
+def test_a_train_py_that_fails_is_told_in_one_line(script, racing, checkout, train, reason):
     (checkout / "train.py").write_text(train)
     said = script("benchmark", *racing, "suite.seeds=[1]", f"suite.nanogpt={checkout}")
     assert said.code == 1
@@ -244,7 +238,7 @@ def test_a_train_py_that_fails_is_told_in_one_line(
     assert reason in said.err.splitlines()[-1]
 
 
-def test_every_way_to_sample_is_timed(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_way_to_sample_is_timed(script, monkeypatch):
     # Compiles only the small model. tests/test_sampling.py compiles in every precision.
     steps = chain([compile_decoding], repeat(lambda model: model.next_logits))
     monkeypatch.setattr(sampling, "compile_decoding", lambda model: next(steps)(model))
@@ -283,9 +277,7 @@ WRONG: dict[str, tuple[list[str], Any, str, Any]] = {
 
 
 @pytest.mark.parametrize("message", WRONG)
-def test_sides_that_do_not_agree_are_found_out(
-    script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch, message: str
-) -> None:
+def test_sides_that_do_not_agree_are_found_out(script, speeches, monkeypatch, message):
     words, owner, name, change = WRONG[message]
     monkeypatch.setattr(owner, name, change(getattr(owner, name)))
     data = [] if words is SAMPLING else [f"data.path={speeches}"]
@@ -294,7 +286,7 @@ def test_sides_that_do_not_agree_are_found_out(
     assert message in said.err
 
 
-def test_only_an_earlier_result_is_replaced(script: Script) -> None:
+def test_only_an_earlier_result_is_replaced(script):
     words = ["benchmark", "suite=attention", "suite.rounds=1", "suite.shapes=[[8,8,2]]"]
     mine = {"list.json": "[]", "other.json": '{"suite": 1}', "chart.png": "x", "notes.md": "x"}
     for name, text in mine.items():
