@@ -3,12 +3,10 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from checkpoint_files import configuration, content, save
-from running import Script
 
 from headscope import checkpoint
 from headscope.config import SCHEMAS
@@ -17,12 +15,12 @@ from headscope.evaluation import evaluate, evaluate_lengths, validation_text
 from headscope.nn.loss import next_token_loss
 
 
-def saved(path: Path, *overrides: str) -> checkpoint.Checkpoint:
+def saved(path, *overrides):
     save(content(configuration(*overrides))[0], path)
     return checkpoint.load(path)
 
 
-def text_of(speeches: Path, loaded: checkpoint.Checkpoint, size: int) -> Any:
+def text_of(speeches, loaded, size):
     """The first tokens of the validation split."""
     text = validation_text(TextFiles(path=str(speeches)), loaded.tokenizer)
     return type(text)(text.tokens[:size], text.byte_lengths)
@@ -73,9 +71,7 @@ def test_evaluating_in_bf16_changes_nothing_of_the_callers_model(tmp_path, speec
     assert evaluate(loaded.model, text, batch_size=16) == before
 
 
-def test_the_script_prints_a_list_and_refuses_what_is_no_list_of_lengths(
-    script: Script, speeches: Path
-) -> None:
+def test_the_script_prints_a_list_and_refuses_what_is_no_list_of_lengths(script, speeches):
     saved(Path("a.safetensors"), "data=text", f"data.path={speeches}", "model/position=learned")
     said = script("evaluate", "checkpoint=a.safetensors", "block_size=[8,16]")
     assert said.code == 0, said.err

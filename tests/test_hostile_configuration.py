@@ -3,17 +3,15 @@ chooses no place to write, and what it makes a script read is named on the conso
 
 import copy
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 from checkpoint_files import configuration, content, opened, save
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from running import SMALL, Script
+from running import SMALL
 
 from headscope import checkpoint
 from headscope.config import build_part, parse
@@ -25,7 +23,7 @@ BAITS = ["bait.txt", "hubconf.py"]
 LOCAL = {"model": "x", "source": "local"}
 
 
-def traps(folder: Path) -> list[Any]:
+def traps(folder):
     """Each would leave a file in `folder`, or read one of BAITS there, if anything evaluated it."""
     marker, bait = folder / "ran", folder / "bait.txt"
     for name in BAITS:
@@ -33,14 +31,8 @@ def traps(folder: Path) -> list[Any]:
     write = f"{{_target_: pathlib.Path.write_text, _args_: ['{marker}', x]}}"
     create = f"${{oc.create:{write}}}"
     return [
-        create,
-        f"\\{create}",
-        f"\\\\{create}",
-        f"${{oc.select:none,{create}}}",
-        "${oc.env:HOME}",
-        "${oc.decode:${oc.env:HOME}}",
-        "${hydra:runtime.cwd}",
-        "${name}",
+        *(create, f"\\{create}", f"\\\\{create}", f"${{oc.select:none,{create}}}", "${name}"),
+        *("${oc.env:HOME}", "${oc.decode:${oc.env:HOME}}", "${hydra:runtime.cwd}"),
         {"_target_": "os.mkdir", "path": str(marker)},
         {"_target_": "os.system", "command": f"touch {marker}"},
         {"_target_": "os.mkdir", "_args_": [str(marker)], "_partial_": False},
@@ -54,7 +46,7 @@ def traps(folder: Path) -> list[Any]:
     ]
 
 
-def places(config: Any, path: tuple = ()) -> Iterator[tuple]:
+def places(config, path=()):
     """The path of every value in nested plain data, groups included."""
     for key, value in config.items():
         yield (*path, key)
@@ -62,7 +54,7 @@ def places(config: Any, path: tuple = ()) -> Iterator[tuple]:
             yield from places(value, (*path, key))
 
 
-def value_at(config: Any, place: tuple) -> Any:
+def value_at(config, place):
     for key in place:
         config = config[key]
     return config
@@ -70,10 +62,10 @@ def value_at(config: Any, place: tuple) -> Any:
 
 PLACES = list(places(configuration()))
 TRAPS = "traps_of_a_stranger"
-touched: list[tuple[str, Any]] = []
+touched: list[tuple] = []
 
 
-def hook(event: str, arguments: tuple) -> None:
+def hook(event, arguments):
     """Records what this process opens and calls in the folder of the traps."""
     calls = event.startswith(("open", "os.", "subprocess.", "socket.", "shutil."))
     if calls and arguments and TRAPS in str(arguments[0]):
@@ -84,13 +76,13 @@ sys.addaudithook(hook)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return tmp_path_factory.mktemp(TRAPS)
 
 
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_trap_anywhere_is_refused_or_stays_text(data: st.DataObject, folder: Path) -> None:
+def test_a_trap_anywhere_is_refused_or_stays_text(data, folder):
     trap = data.draw(st.sampled_from(traps(folder)))
     place = data.draw(st.sampled_from(PLACES))
     config = copy.deepcopy(configuration())
@@ -128,7 +120,7 @@ REACHED = [
 
 
 @pytest.fixture
-def run(script: Script) -> Path:
+def run(script):
     """A run of two steps, to be changed and resumed."""
     Path("text.txt").write_text("To be, or not to be, that is the question. " * 40)
     said = script("train", *WORDS, "hydra.run.dir=outputs/run")
@@ -139,8 +131,8 @@ def run(script: Script) -> Path:
 
 @pytest.mark.slow
 def test_a_resumed_run_evaluates_nothing_and_writes_only_in_its_folder(
-    script: Script, run: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+    script, run, tmp_path_factory
+):
     folder = tmp_path_factory.mktemp("outside")
     whole = opened(run)
     before = files(Path())
@@ -164,11 +156,11 @@ def test_a_resumed_run_evaluates_nothing_and_writes_only_in_its_folder(
                 assert f"data.path={trap}" in said.err
 
 
-def files(folder: Path) -> set[str]:
+def files(folder):
     return {str(file) for file in folder.rglob("*") if file.is_file()}
 
 
-def save_reading(text: str, **others: Any) -> None:
+def save_reading(text, **others):
     """Writes a.safetensors, whose text is this file, and `others` to its configuration."""
     saved, _ = content()
     data = {"_target_": "headscope.data.own_files.TextFiles", "path": text}
@@ -177,9 +169,7 @@ def save_reading(text: str, **others: Any) -> None:
 
 
 @pytest.mark.usefixtures("pictures_not_drawn")
-def test_other_scripts_name_the_file_that_a_checkpoint_makes_them_read(
-    script: Script, tmp_path: Path
-) -> None:
+def test_other_scripts_name_the_file_that_a_checkpoint_makes_them_read(script, tmp_path):
     secret = tmp_path / "odd ${oc.env:HOME} secret.txt"
     secret.write_text("a secret text that is long enough " * 20)
     save_reading(str(secret))
@@ -189,7 +179,7 @@ def test_other_scripts_name_the_file_that_a_checkpoint_makes_them_read(
         assert f"data.path={secret}" in said.err
 
 
-def test_paths_on_the_command_line_are_never_interpolated(script: Script) -> None:
+def test_paths_on_the_command_line_are_never_interpolated(script):
     file = Path("odd ${name} ${oc.env:HOME}.txt")
     file.write_text("To be, or not to be, that is the question. " * 40)
     words = [word for word in WORDS if not word.startswith("data.path")]
@@ -203,7 +193,7 @@ def test_paths_on_the_command_line_are_never_interpolated(script: Script) -> Non
     assert "Traceback" not in odd.err
 
 
-def test_a_message_obeys_no_control_character_of_a_checkpoint(script: Script) -> None:
+def test_a_message_obeys_no_control_character_of_a_checkpoint(script):
     Path("text.txt").write_text("a text that is long enough " * 20)
     name = "[\x1b[2K\r\x1b[1At]ext.txt"  # a glob that matches text.txt, and erases its own line
     save_reading(name)
@@ -216,7 +206,7 @@ def test_a_message_obeys_no_control_character_of_a_checkpoint(script: Script) ->
     assert "\x1b" not in said.err
 
 
-def test_a_run_with_links_out_of_it_is_not_resumed(script: Script, run: Path) -> None:
+def test_a_run_with_links_out_of_it_is_not_resumed(script, run):
     Path("victim").mkdir()
     for name in ("checkpoints", "tensorboard"):
         own = Path("outputs/run", name)

@@ -4,7 +4,6 @@ and refuses."""
 import copy
 import json
 from dataclasses import asdict
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,14 +11,14 @@ import torch
 from checkpoint_files import configuration, content, save
 from choices import PAIRS, every_pair
 from composing import training_config
+from refusals import refused
 
 import headscope
 from headscope import checkpoint
-from headscope.checkpoint import Checkpoint, pick_device
+from headscope.checkpoint import pick_device
 from headscope.config.text import TextFilesConfig
 from headscope.data.own_files import TextFiles
 from headscope.data.tokenizer import CharTokenizer, byte
-from headscope.errors import UserError
 
 # --- a whole file ---
 
@@ -58,16 +57,17 @@ def test_a_model_with_a_document_mask_knows_the_end_of_text_of_its_tokenizer(tmp
     assert checkpoint.load(tmp_path / "old.safetensors").model.end_of_text is None
     without = CharTokenizer("a", special_tokens=False)
     save(content(configuration("model.document_mask=true"), without)[0], tmp_path / "b.safetensors")
-    with pytest.raises(ValueError, match=r"document_mask=true.*no end-of-text token"):
+    with refused("document_mask=true", "no end-of-text token"):
         checkpoint.load(tmp_path / "b.safetensors")
 
 
 def test_a_loaded_model_outlives_its_file(tmp_path):
-    save(content()[0], tmp_path / "a.safetensors")
-    loaded, tokens = checkpoint.load(tmp_path / "a.safetensors"), torch.arange(8)[None]
+    file, tokens = tmp_path / "a.safetensors", torch.arange(8)[None]
+    save(content()[0], file)
+    loaded = checkpoint.load(file)
     before = loaded.model(tokens)
-    (tmp_path / "a.safetensors").unlink()
-    (tmp_path / "a.safetensors").write_bytes(b"")
+    file.unlink()
+    file.write_bytes(b"")
     assert torch.equal(loaded.model(tokens), before)
 
 
@@ -87,60 +87,52 @@ def test_a_configurations_own_corpus_is_built_to_the_letter_and_named(tmp_path, 
 
 def test_find_takes_a_file_a_run_or_the_newest_run(tmp_path):
     best, last = (tmp_path / "a/checkpoints" / f"{name}.safetensors" for name in ("best", "last"))
-    outputs = {"outputs": tmp_path}
-    with pytest.raises(ValueError, match="no run in"):
-        checkpoint.find(None, **outputs)
+
+    def assert_refused(path, words):
+        with refused(words):
+            checkpoint.find(path and str(tmp_path / path), outputs=tmp_path)
+
+    assert_refused(None, "no run in")
     best.parent.mkdir(parents=True)
     (tmp_path / "latest").write_text("a\n")
-    for given in (None, str(tmp_path / "a")):
-        with pytest.raises(ValueError, match="has no checkpoints"):
-            checkpoint.find(given, **outputs)
+    for given in (None, "a"):
+        assert_refused(given, "has no checkpoints")
         best.with_suffix(".ckpt").touch()
-        with pytest.raises(ValueError, match="older version of headscope"):
-            checkpoint.find(given, **outputs)
+        assert_refused(given, "older version of headscope")
         best.with_suffix(".ckpt").unlink()
     for file in (last, best):  # the best, where there is one
         save(content()[0], file)
-        assert checkpoint.find(None, **outputs) == file
-        assert checkpoint.find(str(tmp_path / "a"), **outputs) == file
-    assert checkpoint.find(str(last), **outputs) == last
+        for given in (None, str(tmp_path / "a")):
+            assert checkpoint.find(given, outputs=tmp_path) == file
+    assert checkpoint.find(str(last)) == last
     for missing in ("b", "a/checkpoints/none.safetensors"):
-        with pytest.raises(ValueError, match=f"{missing} does not exist"):
-            checkpoint.find(str(tmp_path / missing), **outputs)
+        assert_refused(missing, f"{missing} does not exist")
     (tmp_path / "latest").write_text("gone\n")
-    with pytest.raises(ValueError, match=r"names 'gone', which is not a run"):
-        checkpoint.find(None, **outputs)
+    assert_refused(None, "names 'gone', which is not a run")
 
-
-def test_a_model_of_another_tool_must_be_converted(tmp_path):
+    # A model of another tool must be converted.
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"scripts/convert\.py"):
-        checkpoint.find(str(tmp_path))
     (tmp_path / "ckpt.pt").touch()
-    with pytest.raises(ValueError, match=r"scripts/convert\.py"):
+    assert_refused(".", "scripts/convert.py")
+    with refused("scripts/convert.py"):
         checkpoint.read(tmp_path / "ckpt.pt")
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def loaded(tmp_path_factory):
     path = tmp_path_factory.mktemp("reading") / "some.safetensors"
     save(content(configuration("model/position=alibi"))[0], path)
-    return path
+    return headscope.load(path)
 
 
-@pytest.fixture(scope="module")
-def loaded(saved: Path) -> Checkpoint:
-    return headscope.load(saved)
-
-
-def test_the_first_tokens_of_a_reading_are_a_reading_of_them(loaded: Checkpoint) -> None:
+def test_the_first_tokens_of_a_reading_are_a_reading_of_them(loaded):
     part, alone = loaded.attention("We the").first(3), loaded.attention("We ")
     assert (part.tokens, part.labels) == (alone.tokens, alone.labels)
     torch.testing.assert_close(part.weights, alone.weights)
     torch.testing.assert_close(part.scores, alone.scores)
 
 
-def test_the_page_of_bertviz_has_the_same_attention(loaded: Checkpoint) -> None:
+def test_the_page_of_bertviz_has_the_same_attention(loaded):
     reading = loaded.attention("a 多\n<b")
     attention, tokens = reading.to_bertviz()
     assert tokens == reading.labels == ["a", "·", "多 1/3", "多 2/3", "多 3/3", "⏎", "<", "b"]
@@ -156,23 +148,20 @@ def test_the_page_of_bertviz_has_the_same_attention(loaded: Checkpoint) -> None:
     assert torch.equal(torch.tensor(shown["attn"]), reading.weights)
 
 
-def test_tokens_may_be_integers_of_any_kind(loaded: Checkpoint) -> None:
+def test_tokens_are_integers_of_any_kind_in_the_vocabulary(loaded):
     for tokens in ([1, 2], np.array([1, 2]), torch.tensor([1, 2]), (1, 2)):
         assert loaded.attention(tokens).tokens == [1, 2]
-
-
-def test_what_is_no_token_of_the_vocabulary_is_refused(loaded: Checkpoint) -> None:
     beyond = [1] * 8 + [999]  # the last one, beyond block_size
     for tokens in ([-1], [1, 2.0], [1, "a"], torch.tensor([0.5]), [[1, 2]], [2**70], beyond):
-        with pytest.raises(UserError, match=r"token \d is .* 0 to 256"):
+        with refused("token ", "0 to 256"):
             loaded.attention(tokens)
     for tokens in (None, 5):
-        with pytest.raises(UserError, match="sequence of integers"):
+        with refused("sequence of integers"):
             loaded.attention(tokens)
 
 
-def test_a_device_that_is_not_here_is_refused(saved: Path) -> None:
+def test_a_device_that_is_not_here_is_refused(loaded):
     assert pick_device("auto").type in ("cpu", "cuda", "mps")
     for device in ("bogus", "cpu:x", "", torch.device("meta")):
-        with pytest.raises(UserError, match=r"device="):
-            headscope.load(saved, device=device)
+        with refused("device="):
+            headscope.load(loaded.path, device=device)

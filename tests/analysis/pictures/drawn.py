@@ -66,8 +66,7 @@ def assert_readable(figure: Figure) -> None:
     assert texts
     size = figure.get_size_inches() * figure.dpi
     for text, box in texts:
-        assert (box.min >= 0).all(), text
-        assert (box.max <= size).all(), text
+        assert ((box.min >= 0) & (box.max <= size)).all(), text
     slack = figure.dpi / 72 * 1.5  # a box is a little higher than its ink
     boxes = np.array([box.extents for _, box in texts])
     apart = boxes[:, None, 2:] - slack <= boxes[None, :, :2]

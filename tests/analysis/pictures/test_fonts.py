@@ -63,7 +63,7 @@ def test_labels_and_titles_read_as():
 
 @needs_chinese_font
 def test_a_font_that_matplotlib_has_not_listed_yet_is_found(monkeypatch, fonts_looked_up_again):
-    """matplotlib keeps its list of fonts in a file; a font may have been installed since."""
+    """matplotlib keeps its list of fonts in a file. A font may have been installed since."""
     known = fallbacks()
     files = {str(file) for file in known.values()}
     listed = [entry for entry in fontManager.ttflist if entry.fname not in files]

@@ -7,6 +7,7 @@ import pytest
 import torch
 from drawn import AWKWARD, TITLE, assert_images, assert_readable, assert_saved, images, words_of
 from matplotlib.colors import to_rgb
+from refusals import refused
 
 from headscope.analysis.pictures import (
     changes_of_heads,
@@ -17,42 +18,35 @@ from headscope.analysis.pictures import (
     similarity_matrix,
 )
 from headscope.analysis.pictures.style import COLOURS
-from headscope.errors import UserError
-
-SHAPES = [(1, 1), (1, 4), (4, 1), (8, 8)]
 
 
-def values_of(*shape: int, seed: int = 0) -> torch.Tensor:
+def values_of(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def luminance(colour) -> float:
+def luminance(colour):
     rgb = np.array(to_rgb(colour))
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     return float(linear @ [0.2126, 0.7152, 0.0722])
 
 
-def one_heatmap(values: torch.Tensor, *, title: str, label: str):
-    return heatmaps_of({label: values}, title=title)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("draw", [one_heatmap, changes_of_heads])
-def test_a_cell_has_the_colour_and_the_number_of_its_head(shape, draw):
+@pytest.mark.parametrize("shape", [(1, 1), (1, 4), (4, 1), (8, 8)])
+def test_a_cell_has_the_colour_and_the_number_of_its_head(shape):
     values = values_of(*shape)
-    figure = draw(values, title="values", label="in nats")
-    assert_images(figure, [values])
-    [panel] = images(figure)
-    for text in panel.texts:
-        head, layer = text.get_position()
-        assert float(text.get_text()) == pytest.approx(float(values[layer, head]), abs=0.051)
-        cell = luminance(panel.images[0].to_rgba(values.numpy())[layer, head, :3])
-        ink = luminance(text.get_color())
-        assert (max(ink, cell) + 0.05) / (min(ink, cell) + 0.05) >= 4.5  # readable, by WCAG
-    assert len(panel.texts) == values.numel()
+    changes = changes_of_heads(values, title="values", label="in nats")
+    for figure in (heatmaps_of({"metric": values}, title="values"), changes):
+        assert_images(figure, [values])
+        [panel] = images(figure)
+        for text in panel.texts:
+            head, layer = text.get_position()
+            assert float(text.get_text()) == pytest.approx(float(values[layer, head]), abs=0.051)
+            cell = luminance(panel.images[0].to_rgba(values.numpy())[layer, head, :3])
+            ink = luminance(text.get_color())
+            assert (max(ink, cell) + 0.05) / (min(ink, cell) + 0.05) >= 4.5  # readable, by WCAG
+        assert len(panel.texts) == values.numel()
+        assert_readable(figure)
     low, high = panel.images[0].get_clim()
-    assert draw is one_heatmap or low == -high
-    assert_readable(figure)
+    assert low == -high
 
 
 def test_a_number_of_any_size_is_written_short():
@@ -67,8 +61,8 @@ def test_a_number_of_any_size_is_written_short():
 
 @pytest.mark.parametrize(("shape", "count"), [((1, 1), 1), ((1, 1), 5), ((8, 8), 2), ((4, 1), 9)])
 def test_every_metric_has_its_own_heatmap_and_scale(shape, count):
-    names = [name * 3 + str(index) for index, name in enumerate(AWKWARD[-count:])]
-    metrics = {name: values_of(*shape) * 10.0**-n for n, name in enumerate(names)}
+    names = enumerate(AWKWARD[-count:])
+    metrics = {f"{name * 3}{n}": values_of(*shape) * 10.0**-n for n, name in names}
     figure = heatmaps_of(metrics, title=TITLE)
     assert_images(figure, metrics.values())
     for panel, values in zip(images(figure), metrics.values(), strict=True):
@@ -87,11 +81,8 @@ def test_one_head_that_changes_most_hides_no_other():
     assert ((places - 0.5) * values.numpy() > 0).all()
     written = [text.get_text() for text in panel.texts]
     assert written == ["0.98", "0.12", "0.0095", "0.0036", "0.0017", "-0.0027"]
-
-
-@pytest.mark.parametrize("values", [[0.0, 0.0], [0.3, 0.3], [1e-6, -2e-6], [math.nan, 1.0]])
-def test_changes_of_any_size_can_be_drawn(values):
-    assert_saved(changes_of_heads(torch.tensor([values]), title="changes", label="in nats"))
+    for extreme in ([0.0, 0.0], [0.3, 0.3], [1e-6, -2e-6], [math.nan, 1.0]):
+        assert_saved(changes_of_heads(torch.tensor([extreme]), title="changes", label="in nats"))
 
 
 def test_several_changes_share_one_scale_and_each_has_its_name():
@@ -110,8 +101,8 @@ def test_a_patched_head_is_white_without_effect_and_red_if_it_carries_the_differ
     denoising[0, 0], noising[0, 0] = 0.0, 1.0
     figure = patching_of_heads(denoising, noising, title=TITLE)
     assert_images(figure, [denoising, noising])
-    effects = denoising, 1 - noising
-    for panel, scores, effect in zip(images(figure), (denoising, noising), effects, strict=True):
+    cases = [(denoising, denoising), (noising, 1 - noising)]
+    for panel, (scores, effect) in zip(images(figure), cases, strict=True):
         colours = panel.images[0].to_rgba(scores.numpy())
         np.testing.assert_allclose(colours[0, 0, :3], 0.97, atol=0.01)
         redder = colours[..., 0] - colours[..., 2]
@@ -154,9 +145,11 @@ def test_the_histogram_counts_each_pair_once_and_marks_their_mean(value):
     assert "no two heads" in words_of(similarity_histogram(torch.ones(1, 1), title=TITLE))
 
 
+MANY = list(range(0, 2000, 100))
+
+
 @pytest.mark.parametrize(
-    ("shape", "steps"),
-    [((1, 1), [7]), ((1, 4), [0, 1]), ((8, 8), list(range(0, 2000, 100))), ((4, 1), [1, 10, 99])],
+    ("shape", "steps"), [((1, 1), [7]), ((1, 4), [0, 1]), ((8, 8), MANY), ((4, 1), [1, 10, 99])]
 )
 def test_every_head_has_a_line_in_the_colour_of_its_layer(shape, steps):
     metrics = {name: values_of(len(steps), *shape) for name in ("$x$", TITLE, "tiny")}
@@ -186,10 +179,11 @@ def test_steps_are_logarithmic_only_where_most_are_early():
 
 
 def test_what_has_no_metric_or_no_head_is_refused():
-    for draw in (heatmaps_of, lambda metrics, title: history([], metrics, title=title)):
-        with pytest.raises(UserError, match="at least one"):
-            draw({}, title="none")
-    with pytest.raises(UserError, match="not empty"):
-        heatmaps_of({"none": torch.zeros(0, 3)}, title="none")
-    with pytest.raises(UserError, match="a name for each"):
-        similarity_matrix(torch.eye(3), ["L0H0"], title="none")
+    for draw, words in (
+        (lambda: heatmaps_of({}, title="none"), "at least one"),
+        (lambda: history([], {}, title="none"), "at least one"),
+        (lambda: heatmaps_of({"none": torch.zeros(0, 3)}, title="none"), "not empty"),
+        (lambda: similarity_matrix(torch.eye(3), ["L0H0"], title="none"), "a name for each"),
+    ):
+        with refused(words):
+            draw()

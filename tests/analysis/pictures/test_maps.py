@@ -14,6 +14,7 @@ from drawn import (
     past,
     words_of,
 )
+from refusals import refused
 
 from headscope.analysis.pictures import (
     attention_maps,
@@ -23,10 +24,9 @@ from headscope.analysis.pictures import (
 )
 from headscope.analysis.pictures.fonts import picture_label
 from headscope.analysis.pictures.maps import FEW
-from headscope.errors import UserError
 
 
-def words(tokens: int) -> list[str]:
+def words(tokens):
     return [f" word{index}" for index in range(tokens)]
 
 
@@ -67,9 +67,8 @@ def test_a_difference_is_symmetric_about_zero_and_says_which_is_which():
     red, blue = (image.cmap(image.norm(0.8 * value)) for value in (high, low))
     assert red[0] > 2 * red[2]
     assert blue[2] > 2 * blue[0]
-    shown = words_of(figure)
-    assert f"red: more weight in {names[0]}" in shown
-    assert f"blue: more weight in {names[1]}" in shown
+    for colour, name in zip(("red", "blue"), names, strict=True):
+        assert f"{colour}: more weight in {name}" in words_of(figure)
     [panel] = images(difference_map(first, first, words(6), title="none", names=names))
     assert panel.images[0].norm(0.0) == 0.5
 
@@ -106,7 +105,7 @@ def test_numbers_stand_in_the_cells_only_when_tokens_are_few(tokens):
 
 
 @pytest.mark.parametrize(("tokens", "causal"), [(1, True), (12, False), (64, True)])
-def test_nothing_is_cut_off_or_covered_whatever_the_tokens_are(tokens, causal):
+def test_nothing_is_cut_off_or_covered_and_all_of_up_to_64_tokens_have_their_label(tokens, causal):
     labels = (AWKWARD * 9)[-tokens:]
     weights = causal_weights(2, tokens)
     title = TITLE + " and a title that goes on" * 9
@@ -115,20 +114,17 @@ def test_nothing_is_cut_off_or_covered_whatever_the_tokens_are(tokens, causal):
     figure = difference_map(*weights, labels, title="", names=("$" * 200, title))
     assert_readable(figure)
     assert_saved(figure)
-
-
-def test_up_to_64_tokens_of_4_heads_all_have_their_label():
     drawn = words_of(attention_maps(causal_weights(4, 64), words(64), title="labels"))
     assert all(drawn.count(picture_label(word)) >= 4 for word in words(64))
 
 
 def test_maps_that_do_not_fit_are_refused():
     for shape in ((0, 3, 3), (1, 3, 4), (1, 4, 4), (3, 3)):
-        with pytest.raises(UserError, match="as many tokens as there are labels"):
+        with refused("as many tokens as there are labels"):
             attention_maps(torch.zeros(shape), words(3), title="wrong")
-    with pytest.raises(UserError, match="at least one"):
+    with refused("at least one"):
         mean_map(torch.zeros(0, 3, 3), words(3), title="none")
     for single, multi in (((2, 3), (4, 3, 3)), ((3, 3), (3, 3)), ((3, 3), (0, 3, 3))):
         maps = torch.zeros(single), torch.zeros(multi)
-        with pytest.raises(UserError, match="at least one head and the same tokens"):
+        with refused("at least one head and the same tokens"):
             single_and_multi_head(*maps, words(3), title="", names=("a", "b"))
