@@ -87,7 +87,7 @@ def test_a_history_has_the_steps_in_order_and_the_last_of_two_equal_steps():
     loss = {"name": "train/loss", "steps": [1], "values": [2.0]}
     found = history(headers, keys, loss)
     assert [step["step"] for step in found["steps"]] == [0, 2, 4]
-    assert found["steps"][-1]["scores"] == [0.9, 0]
-    assert found["steps"][-1]["parts"] == ["g", "h"]
+    last = found["steps"][-1]
+    assert (last["scores"], last["parts"]) == ([0.9, 0], ["g", "h"])
     assert (found["loss"], found["labels"]) == (loss, ["a", "<b>"])
     assert "names" not in found

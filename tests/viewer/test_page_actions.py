@@ -56,9 +56,8 @@ def test_play_runs_through_all_steps_and_stops_at_the_last(page):
 def test_pointing_at_a_token_says_both_directions_and_colours_the_text(page):
     hint, drawn = page.says(), "return document.querySelector('.lines canvas').toDataURL()"
     lines = page.script(drawn)
-    assert page.hover(page.tokens[2]) == (
-        f"{LOOKS}, “·of” 0.10; looked at most by “⏎” 0.90, “·of” 0.10"
-    )
+    said = page.hover(page.tokens[2])
+    assert said == f"{LOOKS}, “·of” 0.10; looked at most by “⏎” 0.90, “·of” 0.10"
     grounds = [token.value_of_css_property("background-color") for token in page.tokens]
     blank = "rgba(0, 0, 0, 0)"
     assert [number for number, ground in enumerate(grounds) if ground != blank] == [1, 2, 3]
@@ -82,13 +81,20 @@ def test_pointing_at_the_map_or_the_lines_says_what_is_there(page):
     assert page.hover(lines, 0, round((2 - middle) * row)).startswith(LOOKS)
 
 
-def test_a_click_keeps_a_token_while_heads_and_steps_change_until_escape(page):
-    page.click(page.tokens[2])
-    assert page.leave().startswith(LOOKS)
-    page.open_head(2)  # looks at its own token
-    assert page.leave().startswith(f"“·of” looks at “·of” {WEIGHTS[0, 2, 2, 2]:.2f}")
-    page.press(Keys.ESCAPE)
-    assert page.says().startswith("Point at")
+def test_a_click_or_enter_keeps_a_token_while_heads_and_steps_change_until_escape(page):
+    page.script("document.querySelector('.tokens [data-token]').focus()")
+    page.press(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_LEFT)
+    assert page.says().startswith(LOOKS)
+    for keep in (lambda: page.press(Keys.ENTER), lambda: page.click(page.tokens[2])):
+        keep()
+        assert page.tokens[2].get_attribute("aria-pressed") == "true"
+        assert page.moment.startswith("step 1,000")  # the arrow keys did not move the cursor
+        page.open_head(0)
+        assert page.leave().startswith(LOOKS)
+        page.open_head(2)  # looks at its own token
+        assert page.leave().startswith(f"“·of” looks at “·of” {WEIGHTS[0, 2, 2, 2]:.2f}")
+        page.press(Keys.ESCAPE)
+        assert page.says().startswith("Point at")
 
 
 def test_the_url_carries_the_state(opened):
@@ -126,11 +132,10 @@ def test_a_url_that_makes_no_sense_is_harmless(opened):
 
 def test_the_tab_key_reaches_every_control_in_the_order_of_the_page(page):
     seen: list[str] = []
+    focused = "const now = document.activeElement; return now.ariaLabel ?? now.className"
     for _ in range(30):
         page.press(Keys.TAB)
-        seen.append(
-            page.script("const now = document.activeElement; return now.ariaLabel ?? now.className")
-        )
+        seen.append(page.script(focused))
     order = ["run", "compare with", "play", "metric of the timeline", "training step"]
     places = [seen.index(name) for name in order]
     assert places == sorted(places)
@@ -152,15 +157,6 @@ def test_arrow_keys_go_through_the_heads_and_stop_at_the_ends(page):
         assert pressed.get_attribute("aria-label").startswith(name)
         assert pressed == page.browser.switch_to.active_element
         assert page.moment.startswith("step 1,000")
-
-
-def test_the_keyboard_alone_points_at_a_token_and_keeps_it(page):
-    page.script("document.querySelector('.tokens [data-token]').focus()")
-    page.press(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_LEFT)
-    assert page.says().startswith(LOOKS)
-    page.press(Keys.ENTER)
-    assert page.tokens[2].get_attribute("aria-pressed") == "true"
-    assert page.moment.startswith("step 1,000")  # the arrow keys did not move the cursor
 
 
 def assert_compared(page: Page, first: np.ndarray, second: np.ndarray) -> None:

@@ -1,6 +1,7 @@
 """What attention.html shows, also in other scripts, themes and sizes: opened from disk in a
 browser."""
 
+import re
 import zlib
 from itertools import pairwise
 
@@ -30,14 +31,13 @@ def test_every_text_is_shown_as_text_and_nothing_is_asked_for(opened):
 
 def test_the_page_opens_at_the_last_step_on_the_head_furthest_above_its_threshold(opened):
     made = small_run(weights=WEIGHTS[::-1, ::-1])
-    page = opened(made)
-    last = made["history"]["steps"][-1]
+    page, history = opened(made), made["history"]
+    last = history["steps"][-1]
     best = int(np.argmax(last["ratios"]))
     assert best > 0
     name, score = last["names"][best], last["scores"][best]
     assert page.heading == f"L{best // HEADS}H{best % HEADS} {name} {score:.2f}"
-    loss = made["history"]["loss"]["values"][-1]
-    assert page.moment == f"step 1,000 · train/loss {loss:.2f}"
+    assert page.moment == f"step 1,000 · train/loss {history['loss']['values'][-1]:.2f}"
 
 
 def test_the_first_token_can_be_taken_out(opened):
@@ -103,6 +103,7 @@ def test_a_damaged_step_says_so_and_the_other_steps_are_shown(opened, damage):
 
 def test_right_to_left_script_has_its_direction_and_does_not_move_its_neighbours(opened):
     page = opened(run(labels=["مرحبا"] * 4, layers=1, heads=1, steps=[1]))
+    assert not page.one(".timeline-card").is_displayed()  # there is only one step
     assert {token.value_of_css_property("direction") for token in page.tokens} == {"rtl"}
     page.hover(page.tokens[3])
     for parts in (page.tokens, page.all(".says bdi")):
@@ -125,8 +126,7 @@ def test_chinese_stands_upright_below_the_map(opened):
 
 
 def lightness(element, name: str) -> float:
-    colour = element.value_of_css_property(name)
-    channels = colour[colour.index("(") + 1 : -1].split(",")[:3]
+    channels = re.findall(r"[\d.]+", element.value_of_css_property(name))[:3]
     return sum(float(channel) for channel in channels) / 3
 
 
@@ -156,6 +156,9 @@ def test_pages_of_any_size_fit_any_width(opened, layers, heads, count, width):
     page.resize(width)
     page.select("compare with", "step")
     page.hover(page.tokens[-1])
+    lines = "const at = document.querySelector('.lines'); return [at.scrollTop, at.clientHeight];"
+    top, height = page.script(lines)
+    assert top < 18 * (count - 0.5) < top + height  # its row among the lines is in sight
     assert page.script("return document.documentElement.scrollWidth") <= width
     names = page.all(".grid .name")
     assert len(names) == layers * heads
@@ -163,17 +166,6 @@ def test_pages_of_any_size_fit_any_width(opened, layers, heads, count, width):
     page.open_head(-1)
     assert page.heading.startswith(f"L{layers - 1}H{heads - 1} ")
     assert width > 860 or page.one(".text-card").rect["y"] < page.one(".metrics-card").rect["y"]
-
-
-def test_a_token_far_down_is_brought_into_sight_among_the_lines(opened):
-    labels = [f" word{index}" for index in range(200)]
-    page = opened(run(labels=labels, layers=1, heads=1, steps=[1]))
-    assert not page.one(".timeline-card").is_displayed()  # there is only one step
-    page.hover(page.tokens[150])
-    top, height = page.script(
-        "const at = document.querySelector('.lines'); return [at.scrollTop, at.clientHeight];"
-    )
-    assert top < 150.5 * 18 < top + height
 
 
 def test_canvases_have_a_pixel_for_every_pixel_of_the_window_and_thumbnails_fit(opened):
@@ -187,10 +179,7 @@ def test_canvases_have_a_pixel_for_every_pixel_of_the_window_and_thumbnails_fit(
         page.resize(width, scale=2)
         page.browser.refresh()  # the page hears of the new size, but not always of the new scale
         page.ready()
-        sizes = page.script(
-            """const all = [".map canvas", ".lines canvas", ".chart .base", ".grid canvas"];
-            return all.map((at) => document.querySelector(at))
-              .map((canvas) => [canvas.width, canvas.clientWidth * devicePixelRatio]);"""
-        )
-        for pixels, shown in sizes:
+        size = "return [arguments[0].width, arguments[0].clientWidth * devicePixelRatio]"
+        for canvas in (".map canvas", ".lines canvas", ".chart .base", ".grid canvas"):
+            pixels, shown = page.script(size, page.one(canvas))
             assert abs(pixels - shown) <= 2
