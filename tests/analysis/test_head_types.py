@@ -3,7 +3,6 @@
 import pytest
 import torch
 from omegaconf import OmegaConf
-from torch import Tensor
 
 from headscope.analysis.head_types import HeadType, Thresholds, head_types
 from headscope.analysis.metrics import head_metrics, uniform, uniform_metrics
@@ -13,7 +12,7 @@ TOKENS = 24
 EVEN = uniform_metrics(TOKENS)
 
 
-def looking(*offsets: int, share: float = 1.0, causal: bool = True) -> Tensor:
+def looking(*offsets, share=1.0, causal=True):
     """A head (T, T) that gives `share` of its weight, in equal parts, to the keys at `offsets`, and
     the rest to all that it sees alike."""
     even = uniform(torch.ones(TOKENS, TOKENS), causal=causal)
@@ -24,12 +23,12 @@ def looking(*offsets: int, share: float = 1.0, causal: bool = True) -> Tensor:
     return share * aimed + (1 - share) * even
 
 
-def even_over(keys: Tensor) -> Tensor:
+def even_over(keys):
     """A head (T, T) that looks at these keys (T, T) alike."""
     return keys / keys.sum(-1, keepdim=True)
 
 
-def called(*heads: Tensor, causal: bool = True, **options) -> list[str]:
+def called(*heads, causal=True, **options):
     metrics = head_metrics(torch.stack(heads), causal=causal)
     even = uniform_metrics(TOKENS, causal=causal)
     return [each.name for each in head_types(metrics, even, causal=causal, **options)]
@@ -70,9 +69,7 @@ def test_a_threshold_is_the_share_above_what_even_attention_gives():
     heads = [looking(-1, share=share) for share in (0.3, 0.39, 0.41, 1.0)]
     assert called(*heads) == ["global", "global", "previous-token", "previous-token"]
     assert called(*heads, thresholds=Thresholds(previous=0.25)) == ["previous-token"] * 4
-
-
-def test_of_two_names_the_one_further_above_its_threshold_is_taken():
+    # Of two names, the one further above its threshold is taken.
     head = 0.55 * looking(-1) + 0.45 * SINK
     assert called(head) == ["previous-token"]
     assert called(head, thresholds=Thresholds(first=0.2)) == ["first-token"]
@@ -117,8 +114,4 @@ def test_the_score_of_short_range_is_how_much_shorter_the_distance_is():
     [head] = head_types(metrics, EVEN)
     assert head.score == pytest.approx(1 - float(metrics["distance"]) / EVEN["distance"])
     assert head.ratio == pytest.approx(head.score / Thresholds.short_range)
-
-
-def test_thresholds_stand_in_conf_as_the_library_has_them() -> None:
-    settings = OmegaConf.load(CONF / "head_types.yaml")
-    assert Thresholds(**settings) == Thresholds()
+    assert Thresholds(**OmegaConf.load(CONF / "head_types.yaml")) == Thresholds()

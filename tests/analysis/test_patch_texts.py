@@ -5,25 +5,24 @@ from dataclasses import replace
 import pytest
 import torch
 from checkpoint_files import content, save
+from refusals import refused
 
 import headscope
 from headscope.analysis.patch_texts import patch_texts
 from headscope.analysis.patching import ContinuationLoss, LogitDifference, patch_heads
-from headscope.checkpoint import Checkpoint
-from headscope.errors import UserError
 
 GOOD = {"clean": "abc ab", "corrupted": "abd ab", "answers": ["c", "d"]}
 
 
 @pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+def loaded(tmp_path_factory):
     """A model of 8 bytes of context."""
     file = tmp_path_factory.mktemp("patch") / "some.safetensors"
     save(content()[0], file)
     return headscope.load(file)
 
 
-def test_answers_are_the_two_tokens_of_a_logit_difference(loaded: Checkpoint):
+def test_answers_are_the_two_tokens_of_a_logit_difference(loaded):
     texts = patch_texts(loaded, clean="abc abc", corrupted="abd abc", answers=["x", " "])
     assert texts.metric == LogitDifference(right=ord("x"), wrong=ord(" "))
     assert (texts.clean, texts.corrupted) == (list(b"abc abc"), list(b"abd abc"))
@@ -33,7 +32,7 @@ def test_answers_are_the_two_tokens_of_a_logit_difference(loaded: Checkpoint):
     torch.testing.assert_close(vars(texts.run(loaded)), vars(direct))
 
 
-def test_a_continuation_follows_both_texts(loaded: Checkpoint):
+def test_a_continuation_follows_both_texts(loaded):
     texts = patch_texts(loaded, clean="abca", corrupted="abda", continuation="bc", position=5)
     assert texts.metric == ContinuationLoss((98, 99))
     assert (texts.clean, texts.corrupted) == (list(b"abcabc"), list(b"abdabc"))
@@ -57,14 +56,12 @@ def test_a_continuation_follows_both_texts(loaded: Checkpoint):
     ],
     ids=str,
 )
-def test_a_mistake_is_told_in_one_line(loaded: Checkpoint, changed, words):
-    with pytest.raises(UserError) as caught:
+def test_a_mistake_is_told_in_one_line(loaded, changed, words):
+    with refused(*words):
         patch_texts(loaded, **(GOOD | changed))
-    assert "\n" not in str(caught.value)
-    assert all(word in str(caught.value) for word in words)
 
 
-def test_without_a_difference_of_the_metric_there_is_no_score(loaded: Checkpoint):
+def test_without_a_difference_of_the_metric_there_is_no_score(loaded):
     texts = patch_texts(loaded, **GOOD)
-    with pytest.raises(UserError, match="no difference that a head could carry"):
+    with refused("no difference that a head could carry"):
         replace(texts, corrupted=texts.clean).run(loaded)

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from induction_circuit import LENGTH, VOCAB, induction_circuit
+from refusals import refused
 from small_gpt import fresh
-from torch import Tensor
 
 from headscope.analysis.metrics import uniform
 from headscope.analysis.repeats import (
@@ -21,19 +21,14 @@ from headscope.analysis.repeats import (
 )
 
 
-def texts_of(length: int = LENGTH, texts: int = 8, seed: int = 0, **options) -> RepeatedTexts:
+def texts_of(length=LENGTH, texts=8, seed=0, **options):
     return repeated_texts(vocab_size=VOCAB, length=length, texts=texts, seed=seed, **options)
 
 
-def scores(weights: Tensor, texts: RepeatedTexts) -> list[float]:
+def scores(weights, texts):
     """Induction and duplicate scores of one head's weights (B, T, T)."""
     contrasts = (induction_contrast(texts), duplicate_contrast(texts))
     return [float(score(weights[:, None], c)) / len(texts.tokens) for c in contrasts]
-
-
-def back(tokens: int, distance: int) -> Tensor:
-    """The weights (T, T) of a head that always looks so far back, or at the first token."""
-    return torch.eye(tokens)[[max(0, query - distance) for query in range(tokens)]]
 
 
 def test_a_circuit_built_by_hand_does_induction():
@@ -51,7 +46,7 @@ def test_what_depends_on_the_position_alone_scores_nothing(length, count, seed):
     token, at all alike, or by any pattern that is the same in every text."""
     texts = texts_of(length, count, seed)
     generator = torch.Generator().manual_seed(seed)
-    patterns = [back(length, distance) for distance in range(length)]
+    patterns = [torch.eye(length)[[max(0, t - d) for t in range(length)]] for d in range(length)]
     patterns.append(uniform(torch.ones(length, length)))
     patterns.append(torch.rand(length, length, generator=generator).tril())
     for pattern in patterns:
@@ -90,20 +85,14 @@ def test_a_passage_comes_twice_and_nowhere_else():
         assert not set(first) & set(tokens[: start - period] + tokens[start + period :])
     assert torch.equal(texts_of(texts=16, excluded=[3, 59]).tokens, texts.tokens)
     assert not torch.equal(texts_of(texts=16, seed=1).tokens, texts_of(texts=16).tokens)
+    # A small vocabulary repeats tokens, but leaves out what it must.
+    assert repeated_texts(vocab_size=4, length=16, texts=8, seed=0, excluded=[3]).tokens.max() == 2
 
 
-def test_a_small_vocabulary_repeats_tokens_but_leaves_out_what_it_must():
-    texts = repeated_texts(vocab_size=4, length=16, texts=8, seed=0, excluded=[3])
-    assert texts.tokens.max() == 2
-
-
-@pytest.mark.parametrize(("block_size", "texts"), [(7, 8), (10, 1)])
-def test_what_has_no_two_periods_is_refused(block_size, texts):
-    with pytest.raises(ValueError, match=rf"block_size={block_size} .* texts={texts}"):
-        repeat_metrics(fresh(block_size=block_size), texts=texts)
-
-
-def test_few_texts_have_periods_from_the_whole_range():
+def test_few_texts_have_periods_from_the_whole_range_and_what_has_no_two_is_refused():
     few, periods = texts_of(texts=4, length=64).periods.tolist(), periods_in(64)
     assert (few[0], few[-1], len(set(few))) == (periods[0], periods[-1], 4)
     assert set(few) <= set(periods)
+    for block_size, texts in ((7, 8), (10, 1)):
+        with refused(f"block_size={block_size} ", f"texts={texts}"):
+            repeat_metrics(fresh(block_size=block_size), texts=texts)

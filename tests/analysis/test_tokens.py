@@ -6,12 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headscope.analysis.tokens import (
-    classify_tokens,
-    is_punctuation,
-    mass_on,
-    targets_in,
-)
+from headscope.analysis.tokens import classify_tokens, is_punctuation, mass_on, targets_in
 
 TEXTS = ["the", " of", ",", "\n", "", " cat", "."]
 THE, OF, COMMA, NEWLINE, END, CAT, STOP = range(7)

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import torch
 from checkpoint_files import configuration, content, save
-from reports import as_json, column, moments_of, rows_of
+from reports import TEXT_FILE, as_json, column, moments_of, rows_of
 from tab_runs import in_process
 
 import headscope
-from headscope import checkpoint
 from headscope.analysis.ablation import ablate_heads, mean_outputs, other_induction
 from headscope.analysis.diversity import cosine_similarity, jensen_shannon
 from headscope.analysis.glossary import METRICS
 from headscope.analysis.gradients import gradient_importance
 from headscope.analysis.metrics import NON_CAUSAL_METRICS, head_metrics
 from headscope.analysis.patch_texts import patch_texts
+from headscope.checkpoint import stored_corpus
 from headscope.data.tokenizer import bpe
 from headscope.evaluation import validation_text
 from headscope.nn.capture import attention_weights
@@ -29,9 +29,9 @@ TEXT = "ab 🦜\n\x07中文<script>alert(1)</script>"
 NAMES = [f"L{layer}H{head}" for layer in range(2) for head in range(4)]
 
 
-def windows_of(loaded: checkpoint.Checkpoint, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+def windows_of(loaded, count):
     """Inputs and targets: `count` windows, evenly spread over the validation split."""
-    text = validation_text(checkpoint.stored_corpus(loaded.config), loaded.tokenizer)
+    text = validation_text(stored_corpus(loaded.config), loaded.tokenizer)
     windows = text.tokens[: len(text.tokens) // 9 * 9].reshape(-1, 9).astype(np.int64)
     chosen = torch.from_numpy(windows[np.linspace(0, len(windows) - 1, count).astype(int)])
     return chosen[:, :-1], chosen[:, 1:]
@@ -56,8 +56,8 @@ def test_the_metrics_and_the_largest_weights_are_those_of_the_text(analyze, run)
     for row, weights in zip(largest, reading.weights.flatten(0, 1), strict=True):
         query, key = int(row["query"]), int(row["key"])
         assert float(row["weight"]) == weights[1:].max() == weights[query, key]
-        assert row["query_token"] == reading.labels[query]
-        assert row["key_token"] == reading.labels[key]
+        tokens = [row["query_token"], row["key_token"]]
+        assert tokens == [reading.labels[query], reading.labels[key]]
 
     weights = reading.weights.flatten(0, 1)
     alike = cosine_similarity(weights)
@@ -108,16 +108,13 @@ def test_heads_are_removed_on_the_validation_split_and_gradients_estimate_it(ana
     by_gradients = importance.argsort(descending=True)[:5]
     assert [line[0] for line in lines[6:11]] == [NAMES[head] for head in by_gradients]
     estimates = ("gradient_importance", "loss_change_estimate")
-    assert as_json(report)["windows"] == 6
-    assert as_json(report)["ablation"] == {
-        "replace_by": "mean",
-        "windows": 5,
-        "loss": pytest.approx(float(expected["loss"]), rel=1e-5),
-        "correlation_with_loss_change": {
-            name: pytest.approx(np.corrcoef(column(rows, name), change)[0, 1], rel=1e-3)
-            for name in estimates
-        },
-    }
+    about = as_json(report)
+    assert about["windows"] == 6
+    correlations = about["ablation"].pop("correlation_with_loss_change")
+    loss = pytest.approx(float(expected["loss"]), rel=1e-5)
+    assert about["ablation"] == {"replace_by": "mean", "windows": 5, "loss": loss}
+    related = {name: np.corrcoef(column(rows, name), change)[0, 1] for name in estimates}
+    assert correlations == pytest.approx(related, rel=1e-3)
     analyze(*words)  # without the ablation
     alone = rows_of(report / "heads.csv")
     assert "loss_change" not in alone[0]
@@ -129,8 +126,7 @@ def test_a_bit_is_per_byte_and_not_per_token(analyze, run):
     Path("text.txt").write_text("ab" * 400)
     tokenizer = bpe(["ab" * 50], vocab_size=258)
     assert len(tokenizer.encode("abababab")) == 4
-    text = {"_target_": "headscope.data.own_files.TextFiles", "path": "text.txt"}
-    saved, _ = content(configuration() | {"data": text}, tokenizer)
+    saved, _ = content(configuration() | {"data": TEXT_FILE}, tokenizer)
     save(saved, run / "checkpoints" / "best.safetensors")
     analyze("ablation=true")
     rows = rows_of(run / "analysis" / "heads.csv")
@@ -141,16 +137,13 @@ def test_a_bit_is_per_byte_and_not_per_token(analyze, run):
 def test_heads_are_exchanged_between_two_texts(analyze, run):
     words = ["windows=1", "patch.clean=a, 'b' a", "patch.corrupted=a, 'c' a"]
     said = analyze(*words, 'patch.answers=["\'", ","]', "patch.position=7")
-    loaded = headscope.load(run)
-    texts = patch_texts(
-        loaded, clean="a, 'b' a", corrupted="a, 'c' a", answers=["'", ","], position=7
-    )
-    expected = texts.run(loaded)
+    loaded, texts = headscope.load(run), {"clean": "a, 'b' a", "corrupted": "a, 'c' a"}
+    expected = patch_texts(loaded, **texts, answers=["'", ","], position=7).run(loaded)
     rows = rows_of(run / "analysis" / "patching.csv")
     assert [f"L{row['layer']}H{row['head']}" for row in rows] == NAMES
     denoising, noising = expected.denoising.flatten(), expected.noising.flatten()
-    for name, values in (("denoising", denoising), ("noising", noising)):
-        torch.testing.assert_close(column(rows, name), values, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(column(rows, "denoising"), denoising, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(column(rows, "noising"), noising, rtol=1e-4, atol=1e-4)
     about = as_json(run / "analysis")["patching"]
     assert (about["clean"], about["position"]) == (list("a,·'b'·a"), 7)
     assert about["metric_clean"] == pytest.approx(expected.clean, rel=1e-4)
@@ -183,7 +176,7 @@ def test_every_metric_has_its_uniform_value_and_the_text_that_it_was_measured_on
         assert float(columns[name]["uniform"]) == pytest.approx(value.item(), abs=1e-6)
     assert float(columns["induction"]["uniform"]) == 0
     assert "frequent" not in columns  # a text is too short to tell
-    assert [row["metric"] for row in as_json(report)["metrics"]] == list(columns)
+    assert [row["metric"] for row in as_json(report)["metrics"]] == [*columns]
 
 
 @pytest.mark.slow

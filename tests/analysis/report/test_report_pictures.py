@@ -1,37 +1,34 @@
 """The pictures of a report show the numbers that their titles say."""
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from checkpoint_files import configuration, content, save
-from matplotlib.figure import Figure
 
 import headscope
 from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.metrics import colour_ends
 from headscope.analysis.report import drawing
-from headscope.checkpoint import Checkpoint
 
 TEXT = "We the people"
 
 
-def load(folder: Path, *overrides: str, seed: int = 0) -> Checkpoint:
+def load(folder, *overrides, seed=0):
     file = folder / f"{seed}.safetensors"
     save(content(configuration(*overrides), seed=seed)[0], file)
     return headscope.load(file)
 
 
-def assert_maps(figure: Figure, expected: torch.Tensor) -> None:
+def assert_maps(figure, expected):
     """The first maps of a picture have these values; the future is zero."""
     panels = [panel for panel in figure.axes if panel.images][: len(expected)]
     maps = [np.nan_to_num(np.ma.filled(panel.images[0].get_array(), 0)) for panel in panels]
     np.testing.assert_allclose(maps, expected, atol=1e-6)
 
 
-def title_of(figure: Figure) -> str:
+def title_of(figure):
     return figure.texts[0].get_text().replace("\n", " ")
 
 
@@ -86,9 +83,8 @@ def test_metrics_are_drawn_with_fixed_ends_and_their_uniform_values(tmp_path):
     [(name, figure), *_] = drawing.metrics(study)
     assert name == "metrics"
     panels = [panel for panel in figure.axes if panel.images]
-    assert [panel.images[0].get_clim() for panel in panels] == [
-        colour_ends(name, 8) for name in study.metrics
-    ]
+    ends = [panel.images[0].get_clim() for panel in panels]
+    assert ends == [colour_ends(name, 8) for name in study.metrics]
     bars = [bar for panel in panels for bar in panel.child_axes]
     marks = [float(bar.lines[0].get_ydata()[0]) for bar in bars]
     assert marks == pytest.approx([study.uniform[name] for name in study.metrics])
