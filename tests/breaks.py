@@ -73,7 +73,7 @@ nn/gpt.py
 # an end-of-text token belongs to the document before it
 - (tokens == self.end_of_text).cumsum(dim=1)
 + (tokens.roll(1, dims=1) == self.end_of_text).cumsum(dim=1)
-> nn/test_documents.py::test_a_changed_token_changes_its_own_document_alone
+> nn/test_documents.py::test_a_changed_token_changes_its_own_document_from_there_on_alone
 # with a cache, attention crosses documents
 - mask = self.document_mask(all_tokens, start)
 + mask = None
@@ -82,7 +82,7 @@ nn/ngrams.py
 # n-grams cross the beginning of a document
 - documents[:, n - 1 :] != documents[:, : 1 - n]
 + documents[:, n - 1 :] < 0
-> nn/test_documents.py::test_a_changed_token_changes_its_own_document_alone
+> nn/test_documents.py::test_a_changed_token_changes_its_own_document_from_there_on_alone
 analysis/head_outputs.py
 # after a head is removed, the next layers see all documents
 - y = block(y, model.position, mask=masks)

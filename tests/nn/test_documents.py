@@ -32,17 +32,19 @@ def text(*beginnings: int, length: int = 10, batch: int = 2) -> Tensor:
 
 
 @every_pair
-def test_a_changed_token_changes_its_own_document_alone(pair):
-    model, tokens = masked(pair), text(3, 7, batch=1)
+def test_a_changed_token_changes_its_own_document_from_there_on_alone(pair):
+    tokens = text(3, 7, batch=1)
     kept = ~torch.isin(torch.arange(10), torch.tensor([3, 7]))  # a changed END would join documents
     changed = (tokens + torch.eye(10, dtype=torch.long))[kept] % END
     changed[:, [3, 7]] = END
-    with_change = (model(changed) - model(tokens)).abs().amax(dim=-1)  # (8, 10)
+    from_there = torch.ones(10, 10, dtype=torch.bool).triu()[kept]
     number = (tokens[0] == END).cumsum(dim=0)
-    before = torch.ones(10, 10, dtype=torch.bool).tril(-1)
-    reached = (number[:, None] == number) & ~before
-    assert with_change[~reached[kept]].max() < 1e-5
-    assert with_change[reached[kept]].min() > 1e-4
+    own = (number[:, None] == number)[kept]
+    for end_of_text, reached in ((None, from_there), (END, own & from_there)):
+        model = gpt(**variant(pair), end_of_text=end_of_text)
+        change = (model(changed) - model(tokens)).abs().amax(dim=-1)  # (8, 10)
+        assert change[~reached].max() < 1e-5
+        assert change[reached].min() > 1e-4
 
 
 @every_pair

@@ -93,25 +93,14 @@ def test_values_out_of_range_are_refused_by_name():
 
 
 @every_pair
-def test_a_changed_token_changes_the_logits_from_there_on_and_none_before(pair):
-    model, tokens = gpt(**variant(pair)), some_tokens(batch=1)
-    changed = tokens + torch.eye(10, dtype=torch.long)  # another token in each row
-    change = (model(changed % 11) - model(tokens)).abs().amax(dim=-1)
-    past = torch.ones(10, 10, dtype=torch.bool).tril(-1)
-    assert change[past].max() < 1e-5
-    assert change[~past].min() > 1e-4
-
-
-@every_pair
 def test_every_layer_knows_the_position(pair):
     model, calls = gpt(**variant(pair)), []
-    hooks = [b.register_forward_hook(lambda *call: calls.append(call)) for b in model.blocks]
+    for block in model.blocks:
+        block.register_forward_hook(lambda *call: calls.append(call))
     model(some_tokens())
-    for hook in hooks:
-        hook.remove()
     rotates = model.position.rotate.__func__ is not Position.rotate
     changes_attention = rotates or model.position.bias(10, 10) is not None
-    for block, (x, *_), out in calls:
+    for block, (x, *_), out in [*calls]:
         assert torch.equal(block(x, model.position), out)
         assert torch.equal(block(x), out) == (not changes_attention)
 

@@ -122,22 +122,22 @@ def test_the_tab_and_its_runs_with_snapshots_are_listed(served: Board) -> None:
     listed = served.get("data/plugins_listing").json["headscope"]
     assert listed["tab_name"] == "Attention"
     assert listed["enabled"]  # because there is data
-    module = {"type": "IFRAME", "module_path": f"/{ROUTES}/tab.js"}
-    assert listed["loading_mechanism"] == module
+    assert listed["loading_mechanism"] == {"type": "IFRAME", "module_path": f"/{ROUTES}/tab.js"}
     assert b"./tab.js" in served.get("data/plugin_entry.html", name="headscope").body
     runs = served.runs()
-    assert runs["good"] == [TEXT]
-    assert runs[MARKUP] == [MARKUP]
-    assert "old" not in runs
+    assert (runs["good"], runs[MARKUP], runs.get("old")) == ([TEXT], [MARKUP], None)
+
+
+def assert_served(answer: Answer, kind: str, body: bytes) -> None:
+    assert answer.headers["Content-Type"] == kind
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert answer.body == body
 
 
 def test_static_files_are_served_with_their_type_and_no_other_file(served: Board) -> None:
     for file in STATIC:
-        answer = served.ask(file.name)
         kind = {".js": "text/javascript", ".css": "text/css"}[file.suffix]
-        assert answer.headers["Content-Type"] == f"{kind}; charset=utf-8"
-        assert answer.headers["X-Content-Type-Options"] == "nosniff"
-        assert answer.body == file.read_bytes()
+        assert_served(served.ask(file.name), f"{kind}; charset=utf-8", file.read_bytes())
     for path in [
         *("../plugin.py", "..%2fhistory.py", "%2e%2e/history.py", "....//history.py"),
         *("../../../../../etc/passwd", "/etc/passwd", "static/tab.js", "tab.js%00.css", "tab.py"),
@@ -156,20 +156,11 @@ def test_the_history_has_every_step_without_a_flag(served: Board) -> None:
             assert found[name] == header[name]
     values = pytest.approx([4 / (1 + step) for step in STEPS])
     assert found["loss"] == {"name": "train/loss", "steps": [*STEPS], "values": values}
+    losses = {"name": "val/loss", "steps": [0, 1, 2], "values": [2.5, None, None]}
+    assert history(served, "losses")["loss"] == losses
     for each in found["steps"][::20]:
-        answers = [served.ask("part", key=key) for key in each["parts"]]
-        assert [answer.body for answer in answers] == made_up_parts(each["step"])[1:]
-        for answer in answers:
-            assert answer.headers["Content-Type"] == "application/octet-stream"
-            assert answer.headers["X-Content-Type-Options"] == "nosniff"
-
-
-def test_the_loss_may_be_of_the_validation_and_not_finite(served: Board) -> None:
-    assert history(served, "losses")["loss"] == {
-        "name": "val/loss",
-        "steps": [0, 1, 2],
-        "values": [2.5, None, None],
-    }
+        for key, part in zip(each["parts"], made_up_parts(each["step"])[1:], strict=True):
+            assert_served(served.ask("part", key=key), "application/octet-stream", part)
 
 
 def test_damaged_snapshots_hide_no_good_one_and_alone_are_an_error(served: Board) -> None:
