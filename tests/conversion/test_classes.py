@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 import pytest
 import torch
 from composing import training_config
+from conversion.models import EXACT
 from foreign_models import transformers
 from running import ROOT
 
@@ -20,60 +21,16 @@ from headscope.conversion.proof import converted, find_class, logits, probe, red
 from headscope.conversion.settings import Settings
 
 VOCABULARY = 19
-SIZES = ["block_size=10", "embed_dim=16", "layers=2"]
+SIZES = ["model.block_size=10", "model.embed_dim=16", "model.layers=2"]
 
 
 def model_of(words):
-    """A small model, given keys and choices of conf/model."""
-    chosen = [f"model{'' if word[0] in '/=' else '.'}{word}" for word in (*SIZES, *words.split())]
-    return training_config(*chosen).model
+    return training_config(*SIZES, *words.split()).model
 
 
 def class_of(config):
     found = find_class(build_model(config, vocab_size=VOCABULARY), config)
     return None if found is None else found.name
-
-
-RMS, SWIGLU = "/norm=rms", "/norm=rms /feed_forward=swiglu"
-QK_NORM = f"{SWIGLU} norm.eps=1e-6 attention.qk_norm=true"
-EXACT = {
-    "GPT2LMHeadModel": [
-        "=gpt2",
-        "=gpt2 bias=false qkv_bias=false ff_dim=40 norm.eps=0.01",
-        "=gpt2 /activation=gelu tied_head=false bias=false",
-        "=gpt2 /attention=stacked_heads /activation=relu_squared qkv_bias=false",
-        "=gpt2 /position=sinusoidal scale_embedding=true attention.scale=0.6",
-        "/position=none attention.out_proj=false",
-        "/position=digits heads=1 /attention=single_head",
-    ],
-    "GPTNeoXForCausalLM": [
-        "",
-        "bias=true qkv_bias=true heads=2 position.base=500",
-        "position.interleaved=true qkv_bias=true tied_head=false attention.scale=0.1",
-        "/attention=stacked_heads position.interleaved=true qkv_bias=true",
-        "/activation=gelu_tanh attention.out_proj=false",
-    ],
-    "MptForCausalLM": [
-        "/position=alibi",
-        "/position=alibi heads=6 embed_dim=24 tied_head=false scale_embedding=true",
-        "/position=alibi attention.scale=0.7 norm.eps=0.01",
-    ],
-    "ArceeForCausalLM": [
-        f"{RMS} /activation=relu_squared",
-        f"{RMS} /activation=gelu norm.gain=true bias=true qkv_bias=true",
-        f"{RMS} /attention=grouped_query qkv_bias=true",
-    ],
-    "LlamaForCausalLM": [
-        f"{SWIGLU} norm.gain=true norm.eps=0.01",
-        f"{SWIGLU} bias=true qkv_bias=true",
-        f"{SWIGLU} /attention=multi_query head_dim=12 position.interleaved=true tied_head=false",
-    ],
-    "Qwen3ForCausalLM": [
-        f"{QK_NORM} norm.gain=true position.interleaved=true qkv_bias=true",
-        f"{QK_NORM} /attention=grouped_query heads=6 kv_heads=3 head_dim=4 tied_head=false "
-        "attention.scale=0.2",
-    ],
-}
 
 
 @torch.no_grad()
@@ -104,7 +61,7 @@ def test_logits_both_ways(name, chosen):
 @torch.no_grad()
 @pytest.mark.parametrize("name", EXACT)
 def test_random_weights_show_caps_and_clips(name):
-    gpt = build_model(model_of(EXACT[name][0]), vocab_size=VOCABULARY).eval()
+    gpt = build_model(model_of(next(iter(EXACT[name]))), vocab_size=VOCABULARY).eval()
     redraw(gpt)
     largest = []
     for layer in gpt.attentions:
@@ -120,7 +77,7 @@ NOWHERE = {"ngrams": 2, "logit_cap": 10_000.0, "document_mask": True, "head_dim"
 @pytest.mark.parametrize("key", NOWHERE)
 @pytest.mark.parametrize("name", ["GPT2LMHeadModel", "GPTNeoXForCausalLM", "MptForCausalLM"])
 def test_what_no_class_computes_has_none(name, key, size):
-    config = model_of(f"{EXACT[name][0]} block_size={size}")
+    config = model_of(f"{next(iter(EXACT[name]))} model.block_size={size}")
     changed = replace(config, **{key: NOWHERE[key]})
     assert class_of(config) == name
     assert class_of(changed) is None

@@ -3,7 +3,7 @@ refused with the reason."""
 
 import pytest
 import torch
-from conversion.models import saved
+from conversion.models import EXACT, GPT2, RELU, RMS, SCALED, SWIGLU, saved
 from refusals import refused
 
 from headscope.conversion.gguf import export_gguf
@@ -12,31 +12,12 @@ from headscope.data.tokenizer import CharTokenizer, bpe, with_vocab_size
 gguf = pytest.importorskip("gguf")
 
 TEXT = "the people form a Union"
-RMS = "model/norm=rms model/position=rotary"
-GPT2 = "model=gpt2 model.bias=false model.qkv_bias=false"
-QK_NORM = f"{RMS} model/feed_forward=swiglu model.attention.qk_norm=true"
-QWEN3 = f"{QK_NORM} model.norm.eps=1e-6"
-EXACT = {
-    "model=gpt2": "gpt2",
-    f"{GPT2} model.tied_head=false": "gpt2",
-    "model=gpt2 model/position=sinusoidal model/attention=stacked_heads": "gpt2",
-    "model=gpt2 model/position=digits model.attention.scale=0.3": "gpt2",
-    "model=gpt2 model/position=none model.norm.eps=1e-3 model.attention.out_proj=false": "gpt2",
-    "model=gpt2 model/position=rotary": "gptneox",
-    f"{GPT2} model/position=rotary model.position.interleaved=true": "gptneox",
-    f"{GPT2} model/position=alibi": "mpt",
-    f"{GPT2} model/position=alibi model.heads=2 model.attention.scale=0.3": "mpt",
-    f"{RMS} model/feed_forward=swiglu model.bias=true model.qkv_bias=true": "llama",
-    f"{RMS} model/feed_forward=swiglu model.ff_dim=24 model.position.interleaved=true": "llama",
-    f"{RMS} model/feed_forward=swiglu model.head_dim=6 model.norm.gain=false": "llama",
-    f"{RMS} model/feed_forward=swiglu model/attention=grouped_query": "llama",
-    QWEN3: "qwen3",
-    f"{QWEN3} model.attention.scale=0.2 model.position.interleaved=true": "qwen3",
-    f"{QWEN3} model.qkv_bias=true": "qwen3",
-    f"{RMS} model/feed_forward=swiglu model.qkv_bias=true": "llama",
-    f"{RMS} model/activation=relu_squared model.position.base=100": "arcee",
-    f"{RMS} model/activation=relu_squared model.attention.scale=0.3 model.qkv_bias=true": "arcee",
-}
+ARCHITECTURES = {
+    words: architecture
+    for models in EXACT.values()
+    for words, architecture in models.items()
+    if architecture
+} | {f"{GPT2} model/position=alibi {words}": "mpt" for words in ("model.heads=2", SCALED)}
 REFUSED = {
     "model=gpt": "activation=gelu,",
     "model=modern": "logit_cap",
@@ -46,8 +27,8 @@ REFUSED = {
     "model=gpt2 model.document_mask=true": "document_mask",
     "model=gpt2 model.head_dim=6": "head_dim",
     f"{RMS} model/activation=gelu": "activation=gelu",
-    f"{RMS} model/activation=relu_squared model.bias=true": "model.bias",
-    QK_NORM: "qk_norm",
+    f"{RELU} model.bias=true": "model.bias",
+    f"{SWIGLU} model.attention.qk_norm=true": "qk_norm",
 }
 
 
@@ -57,10 +38,10 @@ def tokenizer():
     return bpe([words * 3], vocab_size=290)
 
 
-@pytest.mark.parametrize("words", EXACT)
+@pytest.mark.parametrize("words", ARCHITECTURES)
 def test_an_architecture_of_llama_cpp_is_found(words, tmp_path, tokenizer):
     said = export_gguf(saved(tmp_path, words, tokenizer), tmp_path / "out")
-    assert f"(architecture {EXACT[words]})" in said[1]
+    assert f"(architecture {ARCHITECTURES[words]})" in said[1]
 
 
 @pytest.mark.parametrize("words", REFUSED)
@@ -71,7 +52,7 @@ def test_a_model_that_does_not_fit_is_refused_with_its_parts(words, tmp_path, to
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-@pytest.mark.parametrize("words", EXACT)
+@pytest.mark.parametrize("words", ARCHITECTURES)
 @torch.no_grad()
 def test_llama_cpp_computes_the_same_logits(words, tmp_path, tokenizer):
     llama = pytest.importorskip("cyllama.llama.llama_cpp", reason="needs cyllama, a llama.cpp")

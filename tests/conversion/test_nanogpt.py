@@ -197,26 +197,8 @@ def run(folder, *words):
     return done.stdout
 
 
-@pytest.mark.parametrize("name", ["char", "gpt2"])
-def test_nanogpts_sample_script_continues_a_text_as_we_do(tmp_path, nanogpt, name):
-    loaded = saved_run(tmp_path, "model.block_size=32", name=name)
-    export_model(loaded, "nanogpt", tmp_path / "out")
-    if name == "char":
-        (nanogpt / "data" / "out").mkdir()
-        (tmp_path / "out" / "meta.pkl").rename(nanogpt / "data" / "out" / "meta.pkl")
-    else:  # sample.py asks tiktoken for GPT-2's tokens, which would need a network
-        made = "import tiktoken\nfrom headscope.data.tokenizer import gpt2\n"
-        made += "tiktoken.get_encoding = lambda name: gpt2([]).encoding\n"
-        (nanogpt / "sample.py").write_text(made + (nanogpt / "sample.py").read_text())
-    words = ["--start=To be", "--num_samples=1", "--max_new_tokens=20", "--top_k=1"]
-    said = run(nanogpt, "sample.py", f"--out_dir={tmp_path / 'out'}", "--device=cpu", *words)
-    options = {"seed": 1, "max_new_tokens": 20, "top_k": 1}
-    ours = "".join(generate_text(loaded.model, loaded.tokenizer, "To be", **options))
-    assert f"To be{ours}" in said
-
-
 THEIRS = """
-import sys, torch
+import torch
 from model import GPT, GPTConfig
 saved = torch.load("out/ckpt.pt", weights_only=True)
 model = GPT(GPTConfig(**saved["model_args"])).eval()
@@ -226,11 +208,12 @@ torch.save(model(tokens, tokens)[0].detach(), "logits.pt")
 """
 
 
-def test_a_model_that_nanogpt_trained_has_nanogpts_logits(nanogpt, text):
+def test_a_model_that_nanogpt_trained_has_nanogpts_logits_and_text(nanogpt, text, tmp_path):
+    """Its text is that of the model that is exported again."""
     data = nanogpt / "data" / "shakespeare_char"
     shutil.copy(text, data / "input.txt")
     run(nanogpt, str(data / "prepare.py"))
-    words = "--n_layer=2 --n_head=2 --n_embd=16 --block_size=8 --batch_size=4 --max_iters=20 "
+    words = "--n_layer=2 --n_head=2 --n_embd=16 --block_size=32 --batch_size=4 --max_iters=20 "
     words += "--eval_interval=20 --eval_iters=1 --bias=True --device=cpu --compile=False "
     words += "--always_save_checkpoint=True --gradient_accumulation_steps=1"
     run(nanogpt, "train.py", "--dataset=shakespeare_char", *words.split())
@@ -240,6 +223,15 @@ def test_a_model_that_nanogpt_trained_has_nanogpts_logits(nanogpt, text):
     run(nanogpt, "-c", THEIRS)
     expected = torch.load(nanogpt / "logits.pt")
     torch.testing.assert_close(loaded.model(tokens), expected, atol=1e-4, rtol=0)
+
+    export_model(loaded, "nanogpt", tmp_path / "again")
+    (nanogpt / "data" / "again").mkdir()
+    (tmp_path / "again" / "meta.pkl").rename(nanogpt / "data" / "again" / "meta.pkl")
+    words = "--device=cpu --start=To --num_samples=1 --max_new_tokens=20 --top_k=1"
+    said = run(nanogpt, "sample.py", f"--out_dir={tmp_path / 'again'}", *words.split())
+    options = {"seed": 1, "max_new_tokens": 20, "top_k": 1}
+    ours = "".join(generate_text(loaded.model, loaded.tokenizer, "To", **options))
+    assert f"To{ours}" in said
 
 
 def test_the_script_converts_in_and_out(script, text):

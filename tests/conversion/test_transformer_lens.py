@@ -14,7 +14,7 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from conversion.models import saved
+from conversion.models import GROUPED, QWEN3, SWIGLU, saved
 from running import ROOT
 
 from headscope.conversion.export import OWN_CLASS, write_model, write_tokenizer
@@ -22,12 +22,11 @@ from headscope.conversion.proof import find_class
 
 pytestmark = pytest.mark.slow
 
-LLAMA = "model/norm=rms model/feed_forward=swiglu model/position=rotary"
 THEIRS = {
     "GPT2LMHeadModel": "model=gpt2",
     "GPTNeoXForCausalLM": "model/norm=layer model/position=rotary model.qkv_bias=true",
-    "LlamaForCausalLM": f"{LLAMA} model/attention=grouped_query",
-    "Qwen3ForCausalLM": f"{LLAMA} model.norm.eps=1e-6 model.attention.qk_norm=true",
+    "LlamaForCausalLM": f"{SWIGLU} {GROUPED}",
+    "Qwen3ForCausalLM": QWEN3,
     "MptForCausalLM": "model/norm=layer model/position=alibi",
 }
 """A model for each class of transformers that TransformerLens has an adapter for."""
