@@ -32,21 +32,17 @@ def sample(model: GPT) -> list[list[int]]:
 
 
 @pytest.fixture
-def padded(monkeypatch: pytest.MonkeyPatch) -> Mock:
+def padded(monkeypatch):
     """Records the padded products."""
     products = Mock(wraps=padded_linear)
     monkeypatch.setattr("headscope.nn.gpt.padded_linear", products)
     return products
 
 
-@pytest.mark.parametrize(
-    ("tied_head", "logit_cap", "chunk_tokens"),
-    [(True, None, None), (False, 3.0, None), (True, 3.0, 4), (False, None, 4)],
-)
-def test_losses_gradients_and_samples_are_the_same(
-    monkeypatch: pytest.MonkeyPatch, padded: Mock, tied_head, logit_cap, chunk_tokens
-) -> None:
-    model = gpt(tied_head=tied_head, logit_cap=logit_cap)
+@pytest.mark.parametrize("options", [{}, {"tied_head": False, "logit_cap": 3.0}])
+@pytest.mark.parametrize("chunk_tokens", [None, 4])
+def test_losses_gradients_and_samples_are_the_same(monkeypatch, padded, options, chunk_tokens):
+    model = gpt(**options)
     objective = Objective(model, chunk_tokens=chunk_tokens)
     plain, text = step(objective), sample(model)
     assert not padded.called
@@ -59,7 +55,7 @@ def test_losses_gradients_and_samples_are_the_same(
     assert model(BATCH[0]).shape == (*BATCH[0].shape, model.vocab_size)
 
 
-def test_rows_are_padded_to_a_multiple_of_64(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_padded_to_a_multiple_of_64(monkeypatch):
     product = Mock(wraps=F.linear)
     monkeypatch.setattr(F, "linear", product)
     for rows, padded in ((1, 64), (63, 64), (64, 64), (65, 128)):
@@ -70,7 +66,7 @@ def test_rows_are_padded_to_a_multiple_of_64(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("chunk_tokens", [None, 4])
-def test_a_compiled_step_is_the_same(monkeypatch: pytest.MonkeyPatch, chunk_tokens) -> None:
+def test_a_compiled_step_is_the_same(monkeypatch, chunk_tokens):
     monkeypatch.setattr("torch.compile", partial(torch.compile, backend="aot_eager"))
     torch._dynamo.reset()
     objective = Objective(gpt(layers=1, logit_cap=3.0).train(), chunk_tokens=chunk_tokens)
@@ -83,7 +79,7 @@ def test_a_compiled_step_is_the_same(monkeypatch: pytest.MonkeyPatch, chunk_toke
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_the_padded_head_gives_the_logits_of_a_cpu(padded: Mock) -> None:
+def test_on_a_gpu_the_padded_head_gives_the_logits_of_a_cpu(padded):
     model = gpt(logit_cap=3.0)
     logits = model(BATCH[0])
     torch.testing.assert_close(model.cuda()(BATCH[0].cuda()).cpu(), logits, rtol=1e-4, atol=1e-4)

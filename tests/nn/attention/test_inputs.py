@@ -88,23 +88,24 @@ def test_weights_under_a_mask_are_those_without_it_shared_among_what_it_shows(na
 
 @every_attention
 @pytest.mark.parametrize(
-    ("kind", "position", "weights"),
-    [("queries_keys", None, False), ("per_head", None, True), ("padding", "relative", False)],
+    ("kind", "hidden", "position", "weights"),
+    [
+        ("queries_keys", (3,), None, False),
+        ("per_head", (-1, -1, 3), None, True),
+        # Before the text: four blind queries in a causal layer.
+        ("padding", (-1, ..., slice(0, 4)), "relative", False),
+    ],
 )
 def test_a_query_that_may_look_nowhere_gets_zeros_and_disturbs_no_other(
-    name, kind, position, weights
+    name, kind, hidden, position, weights
 ):
     layer, x = attention(name, out_proj=False), some_input().requires_grad_()
     place = encoding(position, layer)
     mask = some_mask(kind, layer.heads)
-    blinded = {
-        "queries_keys": (3,),
-        "padding": (-1, ..., slice(0, 4)),  # before the text: four blind queries in a causal layer
-    }.get(kind, (-1, -1, 3))
-    mask[blinded] = False
+    mask[hidden] = False
     blind = ~(mask & past(BLOCK)).expand(BATCH, layer.heads, BLOCK, BLOCK).any(dim=-1)
     assert 0 < blind.sum() < blind.numel()
-    wanted = [x, *layer.parameters()] + ([] if place is None else [*place.parameters()])
+    wanted = [x, *layer.parameters(), *(place.parameters() if place else [])]
     options = {"position": place, "weights": weights}
 
     def heads_and_gradients(mask, of):

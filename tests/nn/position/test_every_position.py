@@ -87,19 +87,6 @@ def test_numbers_keep_their_type(name):
 
 
 @every
-def test_a_text_longer_than_block_size_is_refused_with_both_numbers(name):
-    position = position_of(name)
-    calls = {
-        "embeddings": lambda: position(some(2, 11, 16)),
-        "turns": lambda: position.rotate(some(2, 4, 1, 4), some(2, 2, 11, 4)),
-        "bias": lambda: position.bias(1, 11),
-    }
-    for way in acts(position):
-        with pytest.raises(ValueError, match=r"11 tokens.*block_size=10\b"):
-            calls[way]()
-
-
-@every
 def test_limit_says_whether_what_was_learned_serves_a_larger_block_size(name):
     """It does when the parameters fit there and encode as before the places that they know."""
     small, large = position_of(name), position_of(name, block_size=20)
@@ -115,28 +102,26 @@ def test_limit_says_whether_what_was_learned_serves_a_larger_block_size(name):
 
 
 @every
-def test_inputs_that_do_not_fit_are_refused(name):
-    position = position_of(name)
-    heads = torch.zeros(2, 4, 3, 4)
+def test_texts_that_are_too_long_and_inputs_that_do_not_fit_are_refused(name):
+    position, heads = position_of(name), torch.zeros(2, 4, 3, 4)
     calls = {
-        "embeddings": [
-            (torch.zeros(2, 0, 16),),
-            (torch.zeros(2, 3, 16).long(),),
-            (torch.zeros(2, 3, 15),),
-        ],
-        "turns": [
-            (heads[:, :, :0], heads[:, :, :0]),
-            (heads.long(), heads.long()),
-            (heads[..., :3], heads[..., :3]),
-            (heads, heads[:, :, :2]),
-        ],
-        "bias": [(0, 0), (3, 2)],
+        "embeddings": (
+            *(position, (torch.zeros(2, 11, 16),), (torch.zeros(2, 0, 16),)),
+            *((torch.zeros(2, 3, 16).long(),), (torch.zeros(2, 3, 15),)),
+        ),
+        "turns": (
+            *(position.rotate, (some(2, 4, 1, 4), some(2, 2, 11, 4)), (heads, heads[:, :, :2])),
+            *((heads[:, :, :0],) * 2, (heads.long(),) * 2, (heads[..., :3],) * 2),
+        ),
+        "bias": (position.bias, (1, 11), (0, 0), (3, 2)),
     }
-    call = {"embeddings": position, "turns": position.rotate, "bias": position.bias}
     for way in acts(position):
-        for inputs in calls[way]:
+        call, too_long, *others = calls[way]
+        with pytest.raises(UserError, match=r"11 tokens.*block_size=10\b"):
+            call(*too_long)
+        for inputs in others:
             with pytest.raises(UserError):
-                call[way](*inputs)
+                call(*inputs)
 
 
 REFUSED = [
