@@ -104,26 +104,14 @@ def test_libraries_are_imported_only_where_they_are_needed():
                 assert not within(each, "transformers", "gguf"), (name, each)
 
 
-LAYERS = [
-    ["cli", "comparison"],
-    ["training", "conversion"],
-    ["analysis", "generation", "tensorboard"],
-    ["evaluation", "viewer"],
-    ["checkpoint"],
-    ["data", "config"],
-    ["nn"],
-    ["errors", "files", "seeds", "stop", "terminal"],
-]
-"""What is in a line imports only what is in lines below it, and itself: highest first."""
+SAID = CONTRIBUTING.partition("The layers, the highest first")[2].partition("(these may")[0]
+LAYERS = [parts.split(", ") for parts in re.findall(r"`([a-z, ]+)`", SAID)]
+"""A module imports only from layers below its own, and from its own part: highest first."""
 
 
 def layer_of(module: str) -> tuple[int, str]:
-    [found] = [
-        (number, part)
-        for number, parts in enumerate(LAYERS)
-        for part in parts
-        if within(module, f"headscope.{part}")
-    ]
+    layers = [(number, part) for number, parts in enumerate(LAYERS) for part in parts]
+    [found] = [layer for layer in layers if within(module, f"headscope.{layer[1]}")]
     return found
 
 

@@ -2,26 +2,17 @@
 
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from viewer_data import causal, snapshot
 
 from headscope.viewer.history import MAX_TOKENS, HeaderError, history, read_header
 
-GOOD = {
-    "format": 1,
-    "step": 5,
-    "layers": 1,
-    "heads": 2,
-    "labels": ["a", "<b>"],
-    "text_tokens": 3,
-    "names": ["self", "mixed"],
-    "scores": [0.5, None],
-    "ratios": [1, 0.0],
-    "metrics": {"self": [0.5, 0.1]},
-    "uniform": {"self": 0.3},
-    "ends": {"self": [0, 1]},
-}
+WEIGHTS = causal(np.ones((1, 2, 2, 2)))  # of a layer with two heads, for two tokens
+GOOD = json.loads(snapshot(WEIGHTS, ["a", "<b>"], step=5)[0])
+GOOD |= {"scores": [0.5, None], "ratios": [1, 0.0]}
 MANY = {str(number): [0, 0] for number in range(200)}
 BAD = {
     "format": (2, None),
