@@ -30,13 +30,6 @@ def text_of(file):
 # --- text files ---
 
 
-@pytest.mark.parametrize("text", ["été " * 100 + "\n\n", "🦜中" * 11 + " "])
-def test_the_last_tenth_of_a_single_file_is_held_out(tmp_path, text):
-    [train], [validation] = read(write(tmp_path, {"book.txt": text}) / "book.txt")
-    assert train + validation == text
-    assert len(train) == len(text) * 9 // 10
-
-
 def test_a_folder_is_its_text_files_at_any_depth_and_a_glob_is_what_it_finds(tmp_path):
     write(tmp_path / "a" / "deep", {"2.txt.gz": gzip.compress(b"two"), "no.md": "markdown"})
     write(tmp_path / "a", {"1.txt": "one", "empty.txt": "", "rows.jsonl": jsonl(["row"])})
@@ -47,33 +40,38 @@ def test_a_folder_is_its_text_files_at_any_depth_and_a_glob_is_what_it_finds(tmp
     assert read(f"{tmp_path}/*/deep/*") == (["two"], ["markdown"])
 
 
+MARK = b"\xef\xbb\xbf"
 CHINESE = "多年以后奥雷连诺上校站在行刑队面前\n" * 20
 
 
 def test_utf8_is_read_as_it_is_but_line_ends_become_lf_and_the_byte_order_mark_goes(tmp_path):
+    """The last tenth of a single file is held out."""
     text = f"{CHINESE} 😀 \u2028 \ufeff é a\tb\x0c\x7f"
-    write(tmp_path, {"a.txt": text, "dos.txt": b"\xef\xbb\xbfa\r\nb\rc\n"})
-    assert text_of(tmp_path / "a.txt") == text
+    write(tmp_path, {"a.txt": text, "dos.txt": MARK + b"a\r\nb\rc\n"})
     assert text_of(tmp_path / "dos.txt") == "a\nb\nc\n"
+    cut = len(text) * 9 // 10
+    assert read(tmp_path / "a.txt") == ([text[:cut]], [text[cut:]])
 
 
-MARK = b"\xef\xbb\xbf"
-ADVICE = {
-    "UTF-16": (CHINESE.encode("utf-16"), ["iconv -f utf-16 -t utf-8 old > new"]),
-    "UTF-16 without a mark": (b"\0t\0e\0x\0t", ["the first at offset 0;", "-f utf-16be"]),
-    "GB 18030": (CHINESE.encode("gb18030"), ["not UTF-8: byte 0xb6 at offset 0;", "gb18030"]),
-    "damage": (MARK + "é".encode() * 2**20 + b"\xff.", ["offset 2097155;", "iconv -c"]),
-    "a cut character": ("café".encode()[:-1], ["byte 0xc3 at offset 3;", "damaged"]),
-    "gzip": (gzip.compress(CHINESE.encode()), ["binary file: ", ".gz"]),
-}
+DAMAGED = [
+    ("b.txt", CHINESE.encode("utf-16"), ["iconv -f utf-16 -t utf-8 old > new"]),
+    ("b.txt", b"\0t\0e\0x\0t", ["the first at offset 0;", "-f utf-16be"]),  # without a mark
+    ("b.txt", CHINESE.encode("gb18030"), ["not UTF-8: byte 0xb6 at offset 0;", "gb18030"]),
+    ("b.txt", MARK + "é".encode() * 2**20 + b"\xff.", ["offset 2097155;", "iconv -c"]),
+    ("b.txt", "café".encode()[:-1], ["byte 0xc3 at offset 3;", "damaged"]),  # a cut character
+    ("b.txt", gzip.compress(CHINESE.encode()), ["binary file: ", ".gz"]),
+    *(
+        ("b.jsonl", data, [])
+        for data in (b'{"text": "one"}\n{"text', b"[1, 2]\n", b"\xff\xfe\n", b"{}")
+    ),
+]
 
 
-@pytest.mark.parametrize("kind", ADVICE)
-def test_what_is_not_utf8_is_named_with_its_place_and_what_it_looks_like(tmp_path, kind):
-    data, words = ADVICE[kind]
-    write(tmp_path, {"a.txt": "fine", "b.txt": data})
-    with refused("b.txt ", *words):
-        read(tmp_path)
+@pytest.mark.parametrize(("name", "data", "words"), DAMAGED, ids=range(len(DAMAGED)))
+def test_a_damaged_file_is_named_with_the_place_and_what_it_looks_like(tmp_path, name, data, words):
+    write(tmp_path, {"a.txt": "fine", name: data})
+    with refused(name, *words):
+        read(f"{tmp_path}/*")
 
 
 def test_what_has_no_text_or_vanishes_is_named(tmp_path, monkeypatch):
@@ -170,10 +168,7 @@ def test_every_row_is_a_document(tmp_path, name):
 def test_what_a_template_cannot_take_is_named(tmp_path, name, options, message):
     with refused(message):
         read(write(tmp_path, {name: FILES[name]}), **options)
-
-
-def test_a_template_may_have_numbers_braces_and_tabs():
-    template = Template("text", r"{number}\t{{{answer}}}\\n")
+    template = Template("text", r"{number}\t{{{answer}}}\\n")  # numbers, braces and tabs
     assert template.text({"number": 7, "answer": "a"}, "here") == "7\t{a}\\n"
     assert Template("", r"{a}\n\t\\n\q").text({"a": ""}, "here") == "\n\t\\n\\q"
 
@@ -191,13 +186,6 @@ def test_values_are_not_interpreted_and_may_be_long(tmp_path, text):
     rows = as_csv([["text"], ["first"], [text]])
     for name, content in (("a.csv", rows), ("a.jsonl", jsonl(["first", text]))):
         assert read(write(tmp_path, {name: content}) / name) == (["first"], [text])
-
-
-@pytest.mark.parametrize("content", [b'{"text": "one"}\n{"text', b"[1, 2]\n", b"\xff\xfe\n", b"{}"])
-def test_a_damaged_file_is_an_error_that_names_it(tmp_path, content):
-    file = write(tmp_path, {"a.jsonl": content}) / "a.jsonl"
-    with refused("a.jsonl"):
-        read(file)
 
 
 def test_parquet_needs_little_memory_for_long_texts(tmp_path):

@@ -29,15 +29,6 @@ def test_labels_of_tokens(tokens, labels):
     assert token_labels(tokens) == labels
 
 
-@given(st.binary(max_size=12), st.lists(st.binary(max_size=4), max_size=5))
-def test_any_bytes_have_labels_that_can_be_seen(first, others):
-    labels = token_labels([first, *others])
-    assert len(labels) == 1 + len(others)
-    for label in labels:
-        assert "\N{REPLACEMENT CHARACTER}" not in label
-        assert_can_be_seen(label)
-
-
 def test_visible():
     for text, label in (
         *(("", "∅"), (" the", "·the"), ("the ", "the·"), (" ", "·"), ("a b", "a b")),
@@ -53,16 +44,15 @@ def test_visible():
     assert [visible(text) for text in unchanged.split()] == unchanged.split()
 
 
-@given(st.text(st.characters()))
-def test_a_label_can_be_seen_whole_and_stays_as_it_is(text):
-    label = visible(text)
-    assert_can_be_seen(label)
+@given(st.text(st.characters()), st.lists(st.binary(max_size=12), max_size=5))
+def test_labels_of_any_text_and_of_any_bytes_can_be_seen_whole(text, tokens):
+    label, labels = visible(text), token_labels(tokens)
     assert visible(label) == label
-
-
-def assert_can_be_seen(label: str) -> None:
-    assert label
-    assert all(character.isprintable() or character == "\u200d" for character in label)
-    assert label == label.strip(" ")
-    assert "  " not in label
-    label.encode("utf-8")
+    assert len(labels) == len(tokens)
+    assert all("\N{REPLACEMENT CHARACTER}" not in each for each in labels)
+    for each in (label, *labels):
+        assert each
+        assert all(character.isprintable() or character == "\u200d" for character in each)
+        assert each == each.strip(" ")
+        assert "  " not in each
+        each.encode("utf-8")
