@@ -139,7 +139,7 @@ class MultiHeadAttention(nn.Module):
         bias = None if position is None else position.bias(q.size(2), k.size(2))
         computed = self.attend(q, k, v, mask=mask, bias=bias, dropout=dropout, explicit=explicit)
         outputs = computed.outputs.transpose(1, 2).flatten(2)
-        computed = computed._replace(outputs=outputs)
+        computed = HeadOutputs(outputs, computed.weights, computed.scores)
         if batched:
             return computed
         return HeadOutputs._make(None if x is None else x[0] for x in computed)

@@ -1,6 +1,6 @@
 """Makes the tables of a report, as plain data and as CSV.
 
-Shapes: L layers, H heads per layer, N = L H.
+Shapes: L layers, H heads per layer, N = L H, T tokens.
 """
 
 import csv
@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from headscope.analysis.diversity import diversity, pairs_by_similarity, uniqueness
 from headscope.analysis.head_statistics import HeadStatistics
-from headscope.analysis.largest import find_largest_weight
+from headscope.analysis.metrics import counted_queries, visible_keys
 from headscope.analysis.patching import PatchingResult
 from headscope.checkpoint import AttentionReading
 
@@ -84,16 +85,21 @@ def matrix_rows(matrix: Tensor, names: Sequence[str]) -> list[dict[str, Any]]:
 
 def largest_weight_rows(reading: AttentionReading) -> list[dict[str, Any]]:
     """One row per head: the largest weight in its attention map, with the query and the key of this
-    weight."""
-    largest = find_largest_weight(reading.weights)
+    weight, the first in row-major order if several are equal. A query that sees a single key counts
+    only if no query sees more, because its weight is always 1."""
+    visible = visible_keys(reading.weights)
+    candidates = visible & counted_queries(visible)[:, None]
+    flat = torch.where(candidates, reading.weights, -1.0).flatten(-2)  # (L, H, T T)
+    largest = flat.argmax(dim=-1)
     rows = []
-    for layer, head in np.ndindex(*largest.weight.shape):
-        query, key = int(largest.query[layer, head]), int(largest.key[layer, head])
+    for layer, head in np.ndindex(*largest.shape):
+        index = int(largest[layer, head])
+        query, key = divmod(index, reading.weights.size(-1))
         rows.append(
             {
                 "layer": layer,
                 "head": head,
-                "weight": float(largest.weight[layer, head]),
+                "weight": float(flat[layer, head, index]),
                 "query": query,
                 "query_token": reading.labels[query],
                 "key": key,
