@@ -177,7 +177,7 @@ class MultiHeadAttention(nn.Module):
 
     def causal_rows(self, queries: int, keys: int) -> Tensor | None:
         """The causal mask (T, S) for the last T of S positions. None if it hides nothing."""
-        if self.mask is None or queries == 1:
+        if queries == 1 or self.mask is None:
             return None
         assert queries <= keys <= self.mask.size(0), "see check_inputs"
         return self.mask[keys - queries : keys, :keys]

@@ -167,9 +167,10 @@ def check_inputs(
     if mask is not None:
         batch = query.size(0) if query.dim() == 3 else 1
         check_mask(mask, batch=batch, heads=layer.heads, queries=queries, keys=keys)
-    if layer.mask is not None:
-        check_length(keys, layer.mask.size(0))
-    if layer.mask is not None or position is not None:
+    causal = layer.mask  # read once, because a buffer is slow to read
+    if causal is not None:
+        check_length(keys, causal.size(0))
+    if causal is not None or position is not None:
         check_pairs(queries, keys)
 
 
