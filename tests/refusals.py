@@ -17,7 +17,7 @@ def refused(*words: object) -> Iterator[None]:
     said = str(error.value)
     assert all(str(word) in said for word in words), said
     assert "\n" not in said
-    assert len(said) < 1000
+    assert len(said) < 600
 
 
 class Attack:

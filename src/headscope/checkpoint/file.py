@@ -217,6 +217,8 @@ def plain_data(text: str | None) -> dict[str, Any]:
     data = json.loads(text[8:])
     if data["format"] != FORMAT:
         raise ValueError("it was written by another version of headscope")
+    if "shards" in data:
+        raise ValueError("it was sharded by an older version: finish its run with that version")
     for key, kind in KINDS.items():
         if type(data[key]) is not kind:
             raise ValueError(f"its entry {key} has the wrong type")

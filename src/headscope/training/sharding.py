@@ -45,8 +45,7 @@ def own_part(tensor: Tensor) -> Tensor:
 
 class ShardedStrategy(ModelParallelStrategy):
     """Lightning's strategy for FSDP2. Any number of processes can resume from its checkpoints, with
-    or without sharding: the first process gathers all tensors, and writes one file.
-    """
+    or without sharding: the first process gathers all tensors, and writes one file."""
 
     def __init__(self, processes: int) -> None:
         super().__init__(data_parallel_size=processes, tensor_parallel_size=1)
