@@ -106,7 +106,8 @@ def analyze(composed: DictConfig) -> None:
         track=progress if console.is_terminal else iter,
     )
     for name, head_type in zip(statistics.heads, statistics.types, strict=True):
-        print(f"{name}  {head_type.name}")
+        offset = f", {head_type.label}" if head_type.offset else ""
+        print(f"{name}  {head_type.name}{offset}")
     if ablation_result and config.ablation:
         print_ablation(ablation_result)
     if ablation_result and config.gradients:

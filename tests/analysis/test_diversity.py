@@ -14,7 +14,7 @@ from headscope.analysis.metrics import uniform
 def some_heads(heads, tokens, *, causal=True):
     """Weights (2, H, T, T). If causal, what comes after a token is NaN: it must not be read."""
     scores = 3 * torch.randn(2, heads, tokens, tokens, generator=torch.Generator().manual_seed(0))
-    future = torch.ones(tokens, tokens).triu(1).bool() & causal
+    future = torch.ones(tokens, tokens).triu(1).bool() & torch.tensor(causal)
     weights = scores.masked_fill(future, -math.inf).double().softmax(-1)
     return weights.masked_fill(future, math.nan)
 
@@ -39,14 +39,15 @@ def test_by_hand():
 @given(st.integers(1, 5), st.integers(1, 8), st.booleans())
 def test_they_are_symmetric_and_bounded_and_a_head_is_like_itself(heads, tokens, causal):
     weights = some_heads(heads, tokens, causal=causal)
+    visible = None if causal else torch.ones(tokens, tokens).bool()
     one = torch.ones(2, heads, dtype=torch.float64)
     for function, own in ((cosine_similarity, one), (jensen_shannon, 0 * one)):
-        matrix = function(weights, causal=causal)
+        matrix = function(weights, visible)
         assert matrix.shape == (2, heads, heads)
         torch.testing.assert_close(matrix, matrix.mT)
         torch.testing.assert_close(matrix.diagonal(dim1=-2, dim2=-1), own)
         assert ((matrix >= 0) & (matrix <= 1 + 1e-9)).all()
-    rounded = cosine_similarity(weights.float() / 3, causal=causal)
+    rounded = cosine_similarity(weights.float() / 3, visible)
     assert rounded.max() <= 1  # also after rounding
 
 
@@ -55,5 +56,6 @@ def test_equal_heads_have_no_diversity_and_heads_that_share_no_key_the_most(head
     alike = some_heads(1, 5).expand(2, heads, 5, 5)
     torch.testing.assert_close(diversity(cosine_similarity(alike)), torch.zeros(2).double())
     apart = torch.eye(6)[:heads, None].expand(heads, 4, 6).contiguous()  # a key for each head
-    assert diversity(cosine_similarity(apart, causal=False)) == (heads > 1)
-    torch.testing.assert_close(jensen_shannon(apart, causal=False), 1 - torch.eye(heads))
+    visible = torch.ones(4, 6).bool()
+    assert diversity(cosine_similarity(apart, visible)) == (heads > 1)
+    torch.testing.assert_close(jensen_shannon(apart, visible), 1 - torch.eye(heads))

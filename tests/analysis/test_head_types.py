@@ -4,18 +4,25 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from headscope.analysis.head_types import HeadType, Thresholds, head_types
+from headscope.analysis.head_types import (
+    NARROW,
+    SOME_QUERIES,
+    HeadType,
+    Thresholds,
+    head_types,
+)
 from headscope.analysis.metrics import head_metrics, uniform, uniform_metrics
 from headscope.cli.words import CONF
 
 TOKENS = 24
 EVEN = uniform_metrics(TOKENS)
+EVERYTHING = torch.ones(TOKENS, TOKENS, dtype=torch.bool)
 
 
 def looking(*offsets, share=1.0, causal=True):
     """A head (T, T) that gives `share` of its weight, in equal parts, to the keys at `offsets`, and
     the rest to all that it sees alike."""
-    even = uniform(torch.ones(TOKENS, TOKENS), causal=causal)
+    even = uniform(torch.ones(TOKENS, TOKENS), None if causal else EVERYTHING)
     aimed = torch.zeros(TOKENS, TOKENS)
     for query in range(TOKENS):
         keys = [query + offset for offset in offsets if 0 <= query + offset < TOKENS]
@@ -34,6 +41,8 @@ def called(*heads, causal=True, **options):
     return [each.name for each in head_types(metrics, even, causal=causal, **options)]
 
 
+NOWHERE = torch.eye(TOKENS)[[(9 * t + 3 * t * t // 7) % (t + 1) for t in range(TOKENS)]]
+"""Each query attends to another key, so that no metric names this head."""
 SINK = torch.eye(TOKENS)[[0] * TOKENS]
 EVERY_SECOND = torch.where(torch.arange(TOKENS) % 2 == 0, 1.0, 0.0).expand(TOKENS, TOKENS).tril()
 LATER = torch.ones(TOKENS, TOKENS).triu(1)
@@ -51,10 +60,13 @@ LATER[-1, -1] = 1
         ("short-range", looking(*range(-5, 1)), True),
         ("mixed", looking(*range(-16, -5)), True),  # as far as uniform attention
         ("global", even_over(EVERY_SECOND), True),
-        ("mixed", looking(-9), True),
+        ("fixed-offset", looking(-3), True),
+        ("fixed-offset", looking(-9), True),
+        ("local", looking(-2), True),
+        ("mixed", NOWHERE, True),
         ("-", uniform(torch.ones(TOKENS, TOKENS)), True),
         ("-", looking(-1, share=0.1), True),
-        ("-", uniform(torch.ones(TOKENS, TOKENS), causal=False), False),
+        ("-", uniform(torch.ones(TOKENS, TOKENS), EVERYTHING), False),
         ("next-token", looking(1, causal=False), False),
         ("adjacent", looking(-1, 1, causal=False), False),
         ("forward", even_over(LATER), False),
@@ -75,8 +87,7 @@ def test_a_threshold_is_the_share_above_what_even_attention_gives():
     assert called(head, thresholds=Thresholds(first=0.2)) == ["first-token"]
 
 
-MIXED = HeadType("mixed", 0.8793, 0.0)
-"""Its score is `unevenness`: 1 minus the mean of 1 to 1/24."""
+MIXED = HeadType("mixed", float(head_metrics(NOWHERE)["unevenness"]), 0.0)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +113,7 @@ MIXED = HeadType("mixed", 0.8793, 0.0)
 )
 def test_a_metric_of_the_text_names_a_head_by_its_excess_over_the_threshold(added, even, expected):
     """The score is the metric, for rare-token 1 minus `frequent`. The ratio is excess/threshold."""
-    metrics = head_metrics(looking(-9)[None])
+    metrics = head_metrics(NOWHERE[None])
     metrics |= {name: torch.tensor([value]) for name, value in added.items()}
     [head] = head_types(metrics, EVEN | dict.fromkeys(metrics, even))
     assert head.name == expected.name
@@ -115,3 +126,19 @@ def test_the_score_of_short_range_is_how_much_shorter_the_distance_is():
     assert head.score == pytest.approx(1 - float(metrics["distance"]) / EVEN["distance"])
     assert head.ratio == pytest.approx(head.score / Thresholds.short_range)
     assert Thresholds(**OmegaConf.load(CONF / "head_types.yaml")) == Thresholds()
+
+
+@pytest.mark.parametrize("offset", [3, 8, 18])
+def test_a_fixed_offset_head_says_how_far_it_looks_back(offset):
+    """Up to three quarters of the text. It stays one when a third of its weight is elsewhere."""
+    heads = torch.stack([looking(-offset), looking(-offset, share=2 / 3)])
+    for head in head_types(head_metrics(heads), EVEN):
+        assert (head.name, head.label) == ("fixed-offset", f"{offset} back")
+    assert head_types(head_metrics(looking(-1)[None]), EVEN)[0].label == "previous-token"
+
+
+@pytest.mark.parametrize("metric", sorted(set(NARROW) & set(SOME_QUERIES)))
+def test_what_only_some_queries_do_is_named_although_attention_is_even(metric):
+    metrics = head_metrics(uniform(torch.ones(TOKENS, TOKENS))[None])
+    metrics[metric] = torch.tensor([0.9])
+    assert [head.name for head in head_types(metrics, EVEN | {metric: 0.0})] == [NARROW[metric]]

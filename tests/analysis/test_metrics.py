@@ -1,6 +1,8 @@
 """The metrics of a head: known answers for known weights, and at any size those of a plain loop."""
 
 import math
+from itertools import accumulate
+from operator import mul
 from statistics import mean
 
 import pytest
@@ -16,13 +18,13 @@ from headscope.analysis.metrics import METRICS, NON_CAUSAL_METRICS, head_metrics
 def some_weights(tokens, *, causal, seed=0):
     """Weights (6, T, T): three patterns of one key, even weights, and two random heads. If causal,
     what comes after a token is NaN, because it must not be read."""
-    future = torch.ones(tokens, tokens).triu(1).bool() & causal
+    future = torch.ones(tokens, tokens).triu(1).bool() & torch.tensor(causal)
     scores = 3 * torch.randn(2, tokens, tokens, generator=torch.Generator().manual_seed(seed))
     # Its own token, the token before and the first; then all alike.
     patterns = [
         torch.eye(tokens)[[max(0, t - back) for t in range(tokens)]] for back in (0, 1, tokens)
     ]
-    patterns.append(uniform(torch.ones(tokens, tokens), causal=causal))
+    patterns.append(uniform(torch.ones(tokens, tokens), ~future))
     weights = torch.stack([*patterns, *scores.masked_fill(future, -math.inf).softmax(-1)])
     return weights.double().masked_fill(future, math.nan)
 
@@ -71,7 +73,15 @@ def plain_loop(weights, *, causal):
         if 2 * len(readers) >= tokens:
             received.append(mean(weights[t, key].item() for t in readers))
     names = [*METRICS, *([] if causal else NON_CAUSAL_METRICS)]
-    return {name: mean(rows.get(name, [0])) for name in names} | {"single_key": max(received)}
+    found = {name: mean(rows.get(name, [0])) for name in names} | {"single_key": max(received)}
+    back = {
+        offset: mean(weights[t, t - offset].item() for t in range(offset, tokens))
+        for offset in range(3, tokens)
+        if 4 * (tokens - offset) >= tokens
+    }
+    offset = max(back, key=lambda each: back[each], default=0)
+    offset = offset if any(back.values()) else 0  # of zeros, the first
+    return found | {"fixed_offset": back.get(offset, 0.0), "offset": offset}
 
 
 @given(st.integers(1, 12), st.booleans(), st.integers(0, 99))
@@ -84,6 +94,8 @@ def test_they_are_those_of_a_plain_loop_on_any_axes_before_the_queries(tokens, c
         of_head = {name: values.flatten()[head].item() for name, values in found.items()}
         assert of_head == pytest.approx(plain_loop(head_weights, causal=causal), abs=1e-5)
     for name, values in found.items():
+        if name == "offset":  # a number of tokens
+            continue
         [gradient] = torch.autograd.grad(values.sum(), weights, retain_graph=True)
         assert gradient.isfinite().all(), name
 
@@ -96,3 +108,31 @@ def test_fewer_queries_than_keys_are_the_last_ones(tokens):
         torch.testing.assert_close(found, last[:, 0, key])
     with refused("3 queries", "2 keys"):
         metrics.self_mass(torch.ones(3, 2))
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(0, 99))
+def test_within_documents_they_are_the_means_over_the_queries_of_all_documents(lengths, seed):
+    """A query sees its own document only. `single_key` and the fixed offset are about the whole
+    text."""
+    weights, visible = (
+        torch.block_diag(*blocks)
+        for blocks in zip(
+            *[
+                (
+                    some_weights(length, causal=True, seed=seed)[-1].nan_to_num(),
+                    torch.ones(length, length),
+                )
+                for length in lengths
+            ],
+            strict=True,
+        )
+    )
+    found = {name: METRICS[name](weights, visible.tril().bool()).item() for name in METRICS}
+    counted = [max(length - 1, max(lengths) == 1) for length in lengths]  # queries
+    for name in set(METRICS) - {"single_key"}:
+        alone = [
+            METRICS[name](weights[start : start + n, start : start + n]).item()
+            for n, start in zip(lengths, accumulate([0, *lengths]), strict=False)
+        ]
+        expected = sum(map(mul, alone, counted)) / sum(counted)
+        assert found[name] == pytest.approx(expected, abs=1e-5), name

@@ -72,27 +72,33 @@ def test_a_fresh_model_looks_at_all_alike():
         torch.testing.assert_close(metrics[name], torch.full((2, 4), even), rtol=0, atol=0.01)
 
 
-def test_a_passage_comes_twice_and_nowhere_else():
-    texts = texts_of(texts=16, excluded=[3, 59])
+@pytest.mark.parametrize(
+    ("vocab_size", "expected"),
+    [(60, {3, 5, 7, 9, 11}), (10, {3, 5, 7}), (8, {2, 4}), (7, {2, 4})],
+)
+def test_a_passage_comes_twice_and_nowhere_else(vocab_size, expected):
+    """Of 24 tokens. No two periods differ by 1. A small vocabulary has short passages."""
+    options = {"vocab_size": vocab_size, "excluded": [3, vocab_size - 1]}
+    texts = repeated_texts(length=24, texts=16, seed=0, **options)
     periods, starts = texts.periods.tolist(), texts.starts.tolist()
-    assert set(periods) == {3, 5, 7, 9, 11}  # of 24 tokens, and no two differ by 1
+    assert set(periods) == expected
     assert len({start - period for start, period in zip(starts, periods, strict=True)}) > 4
-    assert not {3, 59} & set(texts.tokens.flatten().tolist())
+    assert not {*options["excluded"]} & set(texts.tokens.flatten().tolist())
     for tokens, period, start in zip(texts.tokens.tolist(), periods, starts, strict=True):
         first, second = tokens[start - period : start], tokens[start : start + period]
         assert first == second
         assert len(set(first)) == period
         assert not set(first) & set(tokens[: start - period] + tokens[start + period :])
-    assert torch.equal(texts_of(texts=16, excluded=[3, 59]).tokens, texts.tokens)
+    assert torch.equal(repeated_texts(length=24, texts=16, seed=0, **options).tokens, texts.tokens)
     assert not torch.equal(texts_of(texts=16, seed=1).tokens, texts_of(texts=16).tokens)
-    # A small vocabulary repeats tokens, but leaves out what it must.
-    assert repeated_texts(vocab_size=4, length=16, texts=8, seed=0, excluded=[3]).tokens.max() == 2
 
 
 def test_few_texts_have_periods_from_the_whole_range_and_what_has_no_two_is_refused():
-    few, periods = texts_of(texts=4, length=64).periods.tolist(), periods_in(64)
+    few, periods = texts_of(texts=4, length=64).periods.tolist(), periods_in(64, VOCAB)
     assert (few[0], few[-1], len(set(few))) == (periods[0], periods[-1], 4)
     assert set(few) <= set(periods)
     for block_size, texts in ((7, 8), (10, 1)):
-        with refused(f"block_size={block_size} ", f"texts={texts}"):
+        with refused(f"block_size={block_size}, ", f"texts={texts}"):
             repeat_metrics(fresh(block_size=block_size), texts=texts)
+    with refused("block_size=16", "4 tokens", "at least 5"):
+        repeat_metrics(fresh(vocab_size=6, block_size=16), excluded=[0, 5])

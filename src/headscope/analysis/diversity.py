@@ -2,8 +2,8 @@
 
 Shapes: N heads of all layers, T queries, S keys, and any leading axes.
 
-Weights have shape (..., N, T, S). As in `headscope.analysis.metrics`, weights on keys that the
-query does not see are ignored.
+Weights have shape (..., N, T, S). As in `headscope.analysis.metrics`, `visible` is True where a
+query sees a key, by default at its own and all earlier positions. Other weights are ignored.
 """
 
 import math
@@ -14,22 +14,22 @@ from torch import Tensor
 from headscope.analysis.metrics import counted_queries, mean_over, visible_keys
 
 
-def cosine_similarity(weights: Tensor, *, causal: bool = True) -> Tensor:
+def cosine_similarity(weights: Tensor, visible: Tensor | None = None) -> Tensor:
     """Cosine similarity of the attention maps of each pair of heads, (..., N, N): 0 if the two
     heads attend to different keys, 1 if their maps are equal. Queries that see a single key are
     excluded, because their weights are the same in every head."""
-    visible = visible_keys(weights, causal=causal)
-    compared = visible & counted_queries(visible)[:, None]
+    visible = visible_keys(weights, visible)
+    compared = visible & counted_queries(visible)[..., None]
     maps = torch.where(compared, weights, 0.0).flatten(-2)
     maps = maps / maps.norm(dim=-1, keepdim=True).clamp(min=1e-12)
     return (maps @ maps.mT).clamp(0, 1)  # rounding gives 1.0000001
 
 
-def jensen_shannon(weights: Tensor, *, causal: bool = True) -> Tensor:
+def jensen_shannon(weights: Tensor, visible: Tensor | None = None) -> Tensor:
     """Jensen-Shannon distance between each pair of heads, (..., N, N), from 0 (equal weights) to 1
     (the heads attend to different keys). The distance is the square root of the Jensen-Shannon
     divergence in bits, averaged over the queries (Lin 1991; Endres 2003)."""
-    visible = visible_keys(weights, causal=causal)
+    visible = visible_keys(weights, visible)
     maps = torch.where(visible, weights, 0.0)
     rows = [_distances(head, maps) for head in maps.unbind(dim=-3)]  # (..., N, T) each
     return mean_over(torch.stack(rows, dim=-3), counted_queries(visible))

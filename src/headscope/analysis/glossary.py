@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 
 from headscope.analysis.head_types import Thresholds
-from headscope.analysis.metrics import LOCAL_WIDTH
+from headscope.analysis.metrics import FIXED_OFFSET, LOCAL_WIDTH
 
 SINGLE_HEAD: Mapping[str, str] = {
     "self": (
@@ -24,8 +24,8 @@ SINGLE_HEAD: Mapping[str, str] = {
         "0 to 1. A high value means that the head attends to tokens near the query."
     ),
     "first": (
-        "Weight on the first token of the text, from 0 to 1. A high value means that the first "
-        "token is an attention sink (Xiao 2023)."
+        "Weight on the first token that the query sees, from 0 to 1. A high value means that the "
+        "first token is an attention sink (Xiao 2023)."
     ),
     "single_key": (
         "Weight on the key that gets the most attention, from 0 to 1. The weight on a key is "
@@ -33,15 +33,27 @@ SINGLE_HEAD: Mapping[str, str] = {
         "keys that fewer than half of the queries see. A high value means that a token other "
         "than the first is an attention sink (Xiao 2023)."
     ),
+    "fixed_offset": (
+        "Weight on the token a fixed number of tokens before the query, from 0 to 1. This number, "
+        f"`offset`, is the one with the largest weight, among those that are at least "
+        f"{FIXED_OFFSET} and that at least a quarter of the queries have. A high value means that "
+        "the head always looks the same number of tokens back."
+    ),
+    "offset": (
+        "The offset of `fixed_offset`, in tokens. A high value means that the head looks far back, "
+        "if `fixed_offset` is high too."
+    ),
     "distance": (
         "Mean distance between query and key in tokens, weighted by attention, from 0 to the "
         "length of the text minus 1. A high value means that the head looks far back (Vig "
         "2019)."
     ),
     "global": (
-        "Sum of min(w, 1/m) over all visible tokens except the query's own token, divided by "
-        "the maximum of this sum, (m - 1)/m. It ranges from 0 to 1. A high value means that "
-        "nearly every token gets attention."
+        "The share of the other visible tokens that get attention, from 0 to 1. A token counts "
+        "fully if its weight is at least 1/m, as under uniform attention, otherwise in proportion: "
+        "the sum of min(w, 1/m) over all visible tokens except the query's own token, divided by "
+        "the maximum of this sum, (m - 1)/m. A high value means that nearly every token gets "
+        "attention."
     ),
     "largest": (
         "Largest weight of a query, at most 1. A high value means that each query attends to a "
@@ -230,6 +242,11 @@ HEAD_NAMES: Mapping[str, str] = {
         f"The excess of `single_key` is at least {Thresholds.single_key}: most queries attend to "
         "the same token, which is not the first token."
     ),
+    "fixed-offset": (
+        f"The excess of `fixed_offset` is at least {Thresholds.fixed_offset}: the head looks a "
+        f"fixed number of tokens back, at least {FIXED_OFFSET}. The label shows the number, such "
+        "as `8 back`."
+    ),
     "adjacent": (
         "Twice the smaller of `previous` and `next` has an excess of at least "
         f"{Thresholds.adjacent}: the head attends equally to both neighbours. The name is used "
@@ -269,7 +286,8 @@ HEAD_NAMES: Mapping[str, str] = {
     ),
     "-": (
         f"The head has no name, because `unevenness` is below {Thresholds.even}: the attention "
-        "is nearly uniform, as in an untrained model."
+        "is nearly uniform, as in an untrained model. The names *induction* and *same-token* are "
+        "exceptions, because they are about a few queries only."
     ),
 }
 """Explains every name that `head_types` can return, with the default thresholds."""
@@ -281,26 +299,32 @@ INTRODUCTION = """\
 
 A **query** is a token that attends. A **key** is a token that is attended to. A token is
 **visible** to a query if the query can attend to it: with a causal mask, these are the query's own
-token and all tokens before it. **Uniform attention** gives every visible token the same weight. In
-formulas, **w** is the attention weight of one query on one key, and **m** is the number of tokens
-that are visible to the query.
+token and all tokens before it, and with `model.document_mask` only those of its document. **Uniform
+attention** gives every visible token the same weight. In formulas, **w** is the attention weight of
+one query on one key, and **m** is the number of tokens that are visible to the query.
 
 Most metrics of a head are averaged over all windows of text, and over all queries that see more
 than one token. For comparison, `heads.csv` has a column `uniform_<metric>` with the value of each
 metric for uniform attention.
 
 A **repeated random text** contains a passage of random tokens twice in a row. Its **period** is the
-length of this passage.
+length of this passage. All its tokens are different, so a small vocabulary has short passages. With
+fewer than 5 tokens that represent text, or a `block_size` below 8, the metrics on these texts
+cannot be measured, and no head is named *induction*.
 """
 
 ABOUT_NAMES = """\
-The name of a head depends on the **excess** of its metrics: (metric - u) / (1 - u), where u is the
-value of the metric for uniform attention. The excess is 0 for uniform attention and at most 1. A
-head gets the first of these names that fits:
+Most metrics are above 0 even for uniform attention: if a query sees 4 tokens, each of them gets a
+weight of 0.25. So the name of a head depends on the **excess** of a metric, the part that uniform
+attention does not explain: (metric - u) / (1 - u), where u is the value for uniform attention. The
+excess is 0 for uniform attention and at most 1. With u = 0.25, a metric of 0.7 has an excess of
+0.6. A metric that depends on the tokens counts only if at least 8 queries see such a token. A head
+gets the first of these names that fits:
 
-1. `-`.
-2. A narrow name, from `self` to `adjacent`. If several names fit, the head gets the name with the
+1. A narrow name, from `self` to `adjacent`. If several names fit, the head gets the name with the
    largest ratio of excess to threshold.
+2. `-`, no name, if its attention is nearly uniform. Such a head can only have the narrow names
+   `induction` and `same-token`.
 3. A broad name, from `local` to `short-range`. If several names fit, the head gets the first of
    them in the table.
 4. `global` or `mixed`.

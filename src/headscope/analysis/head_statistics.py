@@ -11,11 +11,11 @@ from torch import Tensor
 
 from headscope.analysis.diversity import cosine_similarity
 from headscope.analysis.head_types import HeadType, Thresholds, head_types
-from headscope.analysis.metrics import head_metrics, uniform, uniform_metrics
+from headscope.analysis.metrics import METRICS, best_offset, offset_masses, uniform
 from headscope.analysis.repeats import (
-    MIN_LENGTH,
     TEXTS,
     RepeatProbe,
+    can_measure_repeats,
     text_length,
     uniform_repeat_metrics,
 )
@@ -26,6 +26,10 @@ from headscope.nn.capture import attention_weights
 MAX_WEIGHTS_PER_HEAD = 2**22
 """Maximum number of attention weights per head in a batch of windows. It limits the memory of a
 batch."""
+OFFSETS = "offset_masses"
+MIN_QUERIES = 8
+"""A metric that depends on the tokens gives names only if this many queries see such a token. With
+fewer, a head would get the name by chance."""
 
 
 @dataclass(frozen=True)
@@ -64,50 +68,69 @@ def measure_heads(
     """Measure all metrics of all heads. Most metrics are averaged over `windows` (N, T) of tokens.
 
     The induction metrics are averaged over the repeated random texts of `repeats` instead, by
-    default over TEXTS texts. They are omitted if the model's `block_size` is below `MIN_LENGTH`.
+    default over TEXTS texts. They are omitted if `can_measure_repeats` is false.
     The metric `punctuation` is measured only if `kinds` is given, and `frequent` only if
     `kinds.frequent` is given. `track` wraps the iterable of batches of windows, for example to show
     progress.
     """
     length = windows.size(1)
-    uniform_weights = uniform(torch.ones(length, length, device=model.device))
+    ones = torch.ones(length, length, device=model.device)
     sums: dict[str, Tensor] = {}
-    # For metrics whose value for uniform attention depends on the text.
     uniform_sums: dict[str, Tensor] = {}
-    queries: dict[str, int] = {}
+    counts: dict[str, int] = {}  # of queries, for the metrics that depend on the tokens
     similarity = torch.zeros(())
     batch_size = max(1, MAX_WEIGHTS_PER_HEAD // length**2)
     for batch in track(windows.to(model.device).split(batch_size)):
         weights = attention_weights(model, batch)  # (L, N, H, T, T)
-        for name, metric in head_metrics(weights).items():
-            sums[name] = sums.get(name, 0) + metric.sum(dim=1).cpu()
-        for name, targets in targets_in(batch, kinds).items():
-            mass, count = mass_on(weights, targets)
-            uniform_mass, _ = mass_on(uniform_weights.expand(len(batch), 1, -1, -1), targets)
-            sums[name] = sums.get(name, 0) + mass.cpu()
-            uniform_sums[name] = uniform_sums.get(name, 0) + uniform_mass.cpu()
-            queries[name] = queries.get(name, 0) + int(count)
+        visible = visible_in(model, batch)
+        even = uniform(ones, visible).expand(1, len(batch), 1, -1, -1)
+        targets = targets_in(batch, kinds)
+        for totals, maps in ((sums, weights), (uniform_sums, even)):
+            for name, metric in {**METRICS, OFFSETS: offset_masses}.items():
+                totals[name] = totals.get(name, 0) + metric(maps, visible).sum(dim=1).cpu()
+            for name, target in targets.items():
+                mass, count = mass_on(maps, target, visible)
+                totals[name] = totals.get(name, 0) + mass.cpu()
+                counts[name] = counts.get(name, 0) + int(count) * (totals is sums)
         heads = weights.transpose(0, 1).flatten(1, 2)  # (N, L H, T, T)
-        similarity = similarity + cosine_similarity(heads).sum(dim=0).cpu()
-    metrics = {
-        name: total / max(1, queries.get(name, len(windows))) for name, total in sums.items()
-    }
-    baseline = uniform_metrics(length)
-    baseline |= {name: float(total) / max(1, queries[name]) for name, total in uniform_sums.items()}
-    if text_length(model) >= MIN_LENGTH:
+        similarity = similarity + cosine_similarity(heads, visible).sum(dim=0).cpu()
+    metrics, baseline = (
+        {name: total / max(1, counts.get(name, len(windows))) for name, total in totals.items()}
+        for totals in (sums, uniform_sums)
+    )
+    too_few = {name for name, count in counts.items() if count < MIN_QUERIES}
+    metrics |= best_offset(metrics.pop(OFFSETS))
+    baseline |= best_offset(baseline.pop(OFFSETS))
+    even_metrics = {name: float(value) for name, value in baseline.items()}
+    if repeats or can_measure_repeats(model, special_tokens(kinds)):
         repeats = repeats or repeat_probe(model, kinds, TEXTS)
         metrics |= {name: metric.cpu() for name, metric in repeats.metrics(model).items()}
-        baseline |= uniform_repeat_metrics(text_length(model))
+        even_metrics |= uniform_repeat_metrics(text_length(model))
     return HeadStatistics(
         metrics=metrics,
-        uniform=baseline,
-        types=head_types(metrics, baseline, thresholds=thresholds),
+        uniform=even_metrics,
+        types=head_types(
+            {name: metric for name, metric in metrics.items() if name not in too_few},
+            even_metrics,
+            thresholds=thresholds,
+        ),
         similarity=(similarity / len(windows)).clamp(0, 1),
         tokens=length,
     )
 
 
+def visible_in(model: GPT, tokens: Tensor) -> Tensor | None:
+    """The mask (N, 1, T, T) of the keys that each query sees in `tokens` (N, T), if the model keeps
+    attention within documents. Otherwise None: a query sees its own and all earlier tokens."""
+    mask = model.document_mask(tokens)
+    return None if mask is None else mask.tril()
+
+
 def repeat_probe(model: GPT, kinds: TokenKinds | None, texts: int) -> RepeatProbe:
     """Repeated random texts without special tokens. `texts` is the number of texts."""
-    excluded = [] if kinds is None else kinds.special.nonzero()[:, 0].tolist()
-    return RepeatProbe(model, excluded=excluded, texts=texts)
+    return RepeatProbe(model, excluded=special_tokens(kinds), texts=texts)
+
+
+def special_tokens(kinds: TokenKinds | None) -> list[int]:
+    """The tokens that represent no text."""
+    return [] if kinds is None else kinds.special.nonzero()[:, 0].tolist()

@@ -24,8 +24,8 @@ class Thresholds:
     above 0 and at most 1.
 
     Two thresholds are compared with a metric itself instead of its excess. A head is named `global`
-    only if its metric `global` is at least `spread`. A head gets a name only if its metric
-    `unevenness` is at least `even`.
+    only if its metric `global` is at least `spread`. A head whose metric `unevenness` is below
+    `even` gets no name from the text as a whole.
 
     The defaults of `frequent` and `rare` are about 1/3. With this excess, the frequent
     (or the rare) half of the text gets 2/3 of the weight. With uniform attention, it gets 1/2.
@@ -39,6 +39,7 @@ class Thresholds:
     same_token: float = 0.3
     punctuation: float = 0.4
     single_key: float = 0.4
+    fixed_offset: float = 0.4
     adjacent: float = 0.5
     local: float = 0.5
     backward: float = 0.6
@@ -64,10 +65,15 @@ NARROW = {
     "same_token": "same-token",
     "punctuation": "punctuation",
     "single_key": "single-key",
+    "fixed_offset": "fixed-offset",
     "adjacent": "adjacent",
 }
 """For each metric, the name of a head that attends to few keys. If several names
 fit, the head gets the name with the largest ratio of excess to threshold."""
+
+SOME_QUERIES = {"induction", "same_token"}
+"""The metrics that are averaged over a few queries only, or over other texts. Attention can be
+nearly uniform on a text, although one of them is high."""
 
 BROAD = {
     "local": "local",
@@ -93,11 +99,18 @@ class HeadType:
     - `ratio`: the excess of this metric divided by its threshold, at least 1 if a name fits. It is
       0 for the names global and mixed, which a head gets if no other name fits, and for heads
       without a name.
+    - `offset`: for a fixed-offset head, how many tokens it looks back. Otherwise 0.
     """
 
     name: str
     score: float
     ratio: float
+    offset: int = 0
+
+    @property
+    def label(self) -> str:
+        """The name, or for a fixed-offset head the offset, such as `8 back`."""
+        return f"{self.offset} back" if self.offset else self.name
 
 
 def head_types(
@@ -113,10 +126,10 @@ def head_types(
     `repeat_metrics` and the metrics that `targets_in` lists. `uniform` contains the value of each
     metric for uniform attention. A head gets the first name that fits:
 
-    1. "-" (no name) if the metric `unevenness` is below the threshold `even`: the attention is
-       nearly uniform.
-    2. A name in NARROW. If several names fit, the head gets the name with the largest ratio of
-       excess to threshold.
+    1. A name in NARROW. If several names fit, the head gets the name with the largest ratio of
+       excess to threshold. If the metric `unevenness` is below the threshold `even`, only the
+       metrics in SOME_QUERIES count.
+    2. "-" (no name) if `unevenness` is below `even`: the attention is nearly uniform.
     3. The first name in BROAD that fits.
     4. "global" if the metric `global` is at least the threshold `spread`, otherwise "mixed".
 
@@ -170,11 +183,16 @@ def _head_type(
 ) -> HeadType:
     """The name of one head. `ratios` contains excess / threshold for each metric. A name fits if
     its ratio is at least 1."""
-    if scores["unevenness"] < thresholds.even:
+    even = scores["unevenness"] < thresholds.even
+    judged = [
+        metric for metric in NARROW if metric in ratios and (not even or metric in SOME_QUERIES)
+    ]
+    narrow = max(judged, key=lambda metric: ratios[metric], default="")
+    if ratios.get(narrow, 0.0) >= 1:
+        offset = int(scores["offset"]) if narrow == "fixed_offset" else 0
+        return HeadType(NARROW[narrow], scores[narrow], ratios[narrow], offset)
+    if even:
         return HeadType(NONE, scores["unevenness"], 0.0)
-    narrow = max((metric for metric in NARROW if metric in ratios), key=lambda name: ratios[name])
-    if ratios[narrow] >= 1:
-        return HeadType(NARROW[narrow], scores[narrow], ratios[narrow])
     for metric, name in BROAD.items():
         if ratios.get(metric, 0.0) >= 1:
             return HeadType(name, scores[metric], ratios[metric])

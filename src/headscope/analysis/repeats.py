@@ -31,9 +31,10 @@ TEXTS, BATCH_SIZE = 64, 8
 MAX_PERIODS = 8
 """Largest number of different periods."""
 REPEAT_METRICS = ("induction", "duplicate", "repeat_previous")
-MIN_LENGTH, MAX_LENGTH = 8, 128
-"""Minimum and maximum number of tokens in a text. With 8 tokens, there are two periods that differ
-by more than 1: 2 and 4. Shorter texts have only one period."""
+MIN_LENGTH, MAX_LENGTH, MIN_VOCABULARY = 8, 128, 5
+"""Minimum and maximum number of tokens in a text, and the minimum number of different tokens. With
+8 tokens, there are two periods that differ by more than 1: 2 and 4. Shorter texts have only one
+period. A passage of 4 different tokens and another token before and after it need 5 tokens."""
 
 
 @dataclass(frozen=True)
@@ -51,27 +52,23 @@ def repeated_texts(
     *, vocab_size: int, length: int, texts: int, seed: int, excluded: Sequence[int] = ()
 ) -> RepeatedTexts:
     """Generate random texts that each contain a passage twice in a row, at a random position. The
-    lengths of the passages cycle through `periods_in(length)`, or through some of these that are
+    lengths of the passages cycle through those of `periods_in`, or through some of these that are
     spread over the whole range if there are fewer texts.
 
-    The texts do not contain the tokens in `excluded`. If the vocabulary is large enough, the tokens
-    of a passage are all different and occur nowhere else in the text.
+    The texts do not contain the tokens in `excluded`. The tokens of a passage are all different and
+    occur nowhere else in the text.
     """
     generator = torch.Generator().manual_seed(seed)
     allowed = torch.ones(vocab_size, dtype=torch.bool)
     allowed[list(excluded)] = False
     vocabulary = allowed.nonzero()[:, 0]
-    possible = torch.tensor(periods_in(length))
+    possible = torch.tensor(periods_in(length, longest=len(vocabulary) - 1))
     spread = torch.linspace(0, len(possible) - 1, min(texts, len(possible))).round().long()
     periods = possible[spread].repeat(texts)[:texts]
     rows, starts = [], []
     for period in periods.tolist():
-        if len(vocabulary) > period:
-            shuffled = vocabulary[torch.randperm(len(vocabulary), generator=generator)]
-            passage, others = shuffled[:period], shuffled[period:]
-        else:
-            drawn = torch.randint(len(vocabulary), (period,), generator=generator)
-            passage, others = vocabulary[drawn], vocabulary
+        shuffled = vocabulary[torch.randperm(len(vocabulary), generator=generator)]
+        passage, others = shuffled[:period], shuffled[period:]
         rest_length = length - 2 * period
         rest = others[torch.randint(len(others), (rest_length,), generator=generator)]
         before = int(torch.randint(rest_length + 1, (), generator=generator))
@@ -80,15 +77,16 @@ def repeated_texts(
     return RepeatedTexts(torch.stack(rows), periods, torch.tensor(starts))
 
 
-def periods_in(length: int) -> list[int]:
+def periods_in(length: int, longest: int) -> list[int]:
     """The periods (passage lengths) for texts of `length` tokens, from an eighth to half of
-    `length`. The periods are spaced geometrically, because a model learns induction over short
-    distances first.
+    `length`, and at most `longest`. The periods are spaced geometrically, because a model learns
+    induction over short distances first.
 
     No two periods differ by 1. Otherwise the induction target of one text would be at the same
     distance as the duplicate-token target of another.
     """
-    period, longest = max(2, length // 8), length // 2
+    longest = min(longest, length // 2)
+    period = max(2, min(length // 8, longest // 2))
     ratio = (longest / period) ** (1 / (MAX_PERIODS - 1))
     periods = [period]
     while longest - period >= 2:
@@ -140,27 +138,35 @@ def text_length(model: GPT) -> int:
     return min(model.block_size, MAX_LENGTH)
 
 
+def can_measure_repeats(model: GPT, excluded: Sequence[int] = ()) -> bool:
+    """Whether the metrics on repeated texts without the tokens in `excluded` can be measured."""
+    tokens = model.embedding.num_embeddings - len(excluded)
+    return text_length(model) >= MIN_LENGTH and tokens >= MIN_VOCABULARY
+
+
 class RepeatProbe:
     """Repeated random texts for a model, and the factors that turn attention weights into scores.
     They can be used again for every step of the training.
 
     `texts` is the number of texts. The texts do not contain the tokens in `excluded`.
 
-    Raises UserError if the model's `block_size` is below MIN_LENGTH, or if `texts` is below 2.
+    Raises UserError if `texts` is below 2, or if the model's `block_size` is below MIN_LENGTH or
+    its vocabulary below MIN_VOCABULARY.
     """
 
     def __init__(
         self, model: GPT, *, excluded: Sequence[int] = (), texts: int = TEXTS, seed: int = 0
     ) -> None:
-        length = text_length(model)
-        if length < MIN_LENGTH or texts < 2:
+        if not can_measure_repeats(model, excluded) or texts < 2:
+            tokens = model.embedding.num_embeddings - len(excluded)
             raise UserError(
-                f"block_size={model.block_size} and texts={texts}: the induction metrics need a "
-                f"block_size of at least {MIN_LENGTH} and at least 2 texts"
+                f"block_size={model.block_size}, {tokens} tokens and texts={texts}: the induction "
+                f"metrics need a block_size of at least {MIN_LENGTH}, a vocabulary of at least "
+                f"{MIN_VOCABULARY} tokens with text and at least 2 texts"
             )
         self.texts = repeated_texts(
             vocab_size=model.embedding.num_embeddings,
-            length=length,
+            length=text_length(model),
             texts=texts,
             seed=seed,
             excluded=excluded,

@@ -22,35 +22,50 @@ from headscope.analysis.metrics import counted_queries, visible_keys
 class TokenKinds:
     """Kinds of tokens in a vocabulary, each as a mask (V,).
 
+    - `pieces`: the bytes of each token.
     - `special`: tokens that represent no text, such as the end-of-text token.
     - `punctuation`: tokens that consist only of punctuation marks and line breaks. Spaces and tabs
       at both ends of a token are ignored.
+    - `partial`: tokens that begin or end within a character. Whether they are punctuation depends
+      on the tokens around them.
     - `frequent`: the most frequent tokens, which together make up half of a corpus. `frequent` is
       None if no corpus was counted.
     """
 
+    pieces: Sequence[bytes]
     special: Tensor
     punctuation: Tensor
+    partial: Tensor
     frequent: Tensor | None = None
 
 
-def classify_tokens(texts: Sequence[str], counts: Tensor | None = None) -> TokenKinds:
-    """Classify the V tokens of a vocabulary. `texts` contains the text of each token. If `counts`
+def classify_tokens(pieces: Sequence[bytes], counts: Tensor | None = None) -> TokenKinds:
+    """Classify the V tokens of a vocabulary. `pieces` contains the bytes of each token. If `counts`
     (V,) is given, it contains how often each token occurs in a corpus."""
     return TokenKinds(
-        special=torch.tensor([text == "" for text in texts]),
-        punctuation=torch.tensor([is_punctuation(text) for text in texts]),
+        pieces=pieces,
+        special=torch.tensor([piece == b"" for piece in pieces]),
+        punctuation=torch.tensor([are_punctuation([piece])[0] for piece in pieces]),
+        partial=torch.tensor(["\ufffd" in piece.decode(errors="replace") for piece in pieces]),
         frequent=None if counts is None else most_frequent(counts),
     )
 
 
-def is_punctuation(text: str) -> bool:
-    """Whether a token consists only of punctuation marks (Unicode category P) and line breaks.
-    Spaces and tabs at both ends of the token are ignored."""
-    marks = text.strip(" \t")
-    return marks != "" and all(
-        mark in "\r\n" or unicodedata.category(mark).startswith("P") for mark in marks
-    )
+def are_punctuation(pieces: Sequence[bytes]) -> list[bool]:
+    """For each token of a text, whether it consists only of bytes of punctuation marks (Unicode
+    category P) and line breaks. Spaces and tabs at both ends of a token are ignored. `pieces` are
+    the bytes of the tokens. A character may be spread over several tokens."""
+    of_bytes: list[bool] = []
+    for character in b"".join(pieces).decode(errors="surrogateescape"):
+        mark = character in "\r\n" or unicodedata.category(character).startswith("P")
+        of_bytes += [mark] * len(character.encode(errors="surrogateescape"))
+    results, start = [], 0
+    for piece in pieces:
+        first = start + len(piece) - len(piece.lstrip(b" \t"))
+        last = start + len(piece.rstrip(b" \t"))
+        results.append(first < last and all(of_bytes[first:last]))
+        start += len(piece)
+    return results
 
 
 def most_frequent(counts: Tensor) -> Tensor:
@@ -69,11 +84,13 @@ def earlier_copies(tokens: Tensor) -> Tensor:
     return same.tril(-1)
 
 
-def keys_of_kind(tokens: Tensor, kind: Tensor) -> Tensor:
-    """For tokens (N, T), the mask (N, T, T) of keys whose token is in the mask `kind` (V,). The
-    mask is the same for every query."""
-    keys = kind.to(tokens.device)[tokens]
-    return keys[:, None, :].expand(-1, tokens.size(1), -1)
+def punctuation_in(tokens: Tensor, kinds: TokenKinds) -> Tensor:
+    """The mask (N, T) of the tokens (N, T) that are punctuation marks, or parts of them."""
+    found = kinds.punctuation.to(tokens.device)[tokens]
+    for row in kinds.partial.to(tokens.device)[tokens].any(dim=1).nonzero()[:, 0].tolist():
+        pieces = [kinds.pieces[token] for token in tokens[row].tolist()]
+        found[row] = torch.tensor(are_punctuation(pieces), device=tokens.device)
+    return found
 
 
 def targets_in(tokens: Tensor, kinds: TokenKinds | None = None) -> dict[str, Tensor]:
@@ -88,19 +105,25 @@ def targets_in(tokens: Tensor, kinds: TokenKinds | None = None) -> dict[str, Ten
     """
     targets = {"same_token": earlier_copies(tokens)}
     if kinds is not None:
-        targets["punctuation"] = keys_of_kind(tokens, kinds.punctuation)
+        keys = {"punctuation": punctuation_in(tokens, kinds)}
         if kinds.frequent is not None:
-            targets["frequent"] = keys_of_kind(tokens, kinds.frequent)
+            keys["frequent"] = kinds.frequent.to(tokens.device)[tokens]
+        # The same keys for every query.
+        targets |= {
+            name: each[:, None].expand(-1, tokens.size(1), -1) for name, each in keys.items()
+        }
     return targets
 
 
-def mass_on(weights: Tensor, targets: Tensor, *, causal: bool = True) -> tuple[Tensor, Tensor]:
+def mass_on(
+    weights: Tensor, targets: Tensor, visible: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Returns two tensors: the weight on `targets` (N, T, T), summed over all queries that see a
     target, (..., H), and the number of these queries, (). The metric is the first tensor divided by
-    the second. `weights` has shape (..., N, H, T, T)."""
-    visible = visible_keys(weights, causal=causal)
-    targets = targets & visible
-    queries = targets.any(dim=-1) & counted_queries(visible)  # (N, T)
+    the second. `weights` has shape (..., N, H, T, T), the mask `visible` (T, T) or (N, 1, T, T)."""
+    visible = visible_keys(weights, visible)
+    targets = targets[:, None] & visible  # (N, 1, T, T)
+    queries = targets.any(dim=-1) & counted_queries(visible)  # (N, 1, T)
     counted = targets & queries[..., None]
-    mass = torch.where(counted[:, None], weights, 0.0).sum(dim=(-2, -1))  # (..., N, H)
+    mass = torch.where(counted, weights, 0.0).sum(dim=(-2, -1))  # (..., N, H)
     return mass.sum(dim=-2), queries.sum()

@@ -112,6 +112,7 @@ class ThresholdsConfig:
     same_token: float
     punctuation: float
     single_key: float
+    fixed_offset: float
     adjacent: float
     local: float
     backward: float

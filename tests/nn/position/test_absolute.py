@@ -84,12 +84,11 @@ def test_what_is_the_same_in_all_dimensions_is_removed_by_layer_norm_and_kept_by
         assert (logits[Digits] - logits[NoPosition]).abs().max() > 1e-2
 
 
-def test_over_its_length_every_text_runs_to_one_whatever_its_padding():
-    added = add_position_over_length(torch.zeros(2, 4, 3), torch.tensor([4, 2]))
-    expected = torch.tensor([[0.25, 0.5, 0.75, 1.0], [0.5, 1.0, 1.5, 2.0]])
-    assert torch.equal(added, expected[..., None].expand(2, 4, 3))
-    tokens = torch.randn(2, 10, 16)
-    torch.testing.assert_close(add_position_over_length(tokens), position_of("normalized")(tokens))
+def test_over_its_length_every_text_runs_from_zero_to_one_whatever_its_padding():
+    added = add_position_over_length(torch.zeros(3, 5, 3), torch.tensor([5, 3, 1]))
+    rows = [[0, 0.25, 0.5, 0.75, 1], [0, 0.5, 1, 1.5, 2], [0, 1, 2, 3, 4]]
+    assert torch.equal(added, torch.tensor(rows)[..., None].expand(3, 5, 3))
+    assert torch.equal(add_position_over_length(torch.ones(1, 1, 2)), torch.ones(1, 1, 2))
     for lengths in ([0, 3], [4, 1], [1], [1, 1, 1]):
         with pytest.raises(UserError, match="lengths="):
             add_position_over_length(torch.zeros(2, 3, 4), torch.tensor(lengths))

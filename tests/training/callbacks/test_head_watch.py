@@ -25,7 +25,7 @@ from headscope.analysis.head_types import Thresholds
 from headscope.analysis.metrics import METRICS
 from headscope.analysis.repeats import REPEAT_METRICS
 from headscope.analysis.report.inputs import classify_vocabulary
-from headscope.analysis.tokens import TokenKinds
+from headscope.analysis.tokens import classify_tokens
 from headscope.data.batches import spread_windows
 from headscope.data.store import open_store
 from headscope.nn import GPT, Learned, MultiHeadAttention
@@ -42,7 +42,15 @@ from headscope.training.callbacks.step_callback import evenly_chosen, snapshot_s
 from headscope.viewer.snapshot import max_bytes
 
 RUN = "outputs/run"
-METRICS = {*METRICS, "same_token", "punctuation", "frequent", *REPEAT_METRICS}
+METRICS = {
+    *METRICS,
+    "fixed_offset",
+    "offset",
+    "same_token",
+    "punctuation",
+    "frequent",
+    *REPEAT_METRICS,
+}
 
 
 @pytest.fixture
@@ -146,11 +154,10 @@ NEVER = WatchSteps(every=1, snapshots=frozenset([0, 900]), images=frozenset(), l
 
 def watch(say=print, max_bytes: int = 10**9) -> HeadWatch:
     labels = [f"t{index}" for index in range(TOKENS)]
-    none = torch.zeros(11, dtype=torch.bool)
     return HeadWatch(
         text=ProbeText(list(range(TOKENS)), labels, TOKENS + 3),
         windows=some_tokens(TOKENS),
-        kinds=TokenKinds(special=none, punctuation=none),
+        kinds=classify_tokens([b"a"] * 11),
         thresholds=Thresholds(),
         steps=NEVER,
         max_bytes=max_bytes,
@@ -184,7 +191,8 @@ def test_a_name_is_announced_once_also_after_a_resume(tmp_path) -> None:
     watcher = watch(said.append)
     measured(tmp_path, watcher, {0: flat, 20: sharp, 40: flat, 60: sharp})
     expected = [
-        f"step 20  L{index // 4}H{index % 4} is now a {each.name} head ({each.score:.2f})"
+        f"step 20  L{index // 4}H{index % 4} is now a {each.name} head "
+        f"({each.label + ', ' if each.offset else ''}{each.score:.2f})"
         for index, each in enumerate(types)
         if each.name not in ("global", "mixed", "-")
     ]

@@ -20,7 +20,7 @@ from headscope.analysis.ablation import (
 )
 from headscope.analysis.gradients import gradient_importance
 from headscope.analysis.head_outputs import largest_batch
-from headscope.analysis.repeats import MIN_LENGTH, text_length
+from headscope.analysis.repeats import can_measure_repeats
 from headscope.analysis.tokens import TokenKinds, classify_tokens
 from headscope.checkpoint import AttentionReading, Checkpoint
 from headscope.data.batches import first_passage, spread_windows
@@ -87,7 +87,7 @@ def classify_vocabulary(tokenizer: Tokenizer, tokens: np.ndarray | None = None) 
     counts = None
     if tokens is not None:
         counts = torch.from_numpy(np.bincount(tokens[:MAX_COUNTED_TOKENS], minlength=size))
-    return classify_tokens([tokenizer.decode([token]) for token in range(size)], counts)
+    return classify_tokens([tokenizer.token_bytes(token) for token in range(size)], counts)
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Ablation:
 
     def run(self, loaded: Checkpoint, track: Track) -> "AblationResult":
         """Remove one head at a time, and measure the loss and the induction of the other heads.
-        Induction is not measured if the model's `block_size` is below `MIN_LENGTH`. Also estimate
+        Induction is not measured if `can_measure_repeats` is false. Also estimate
         the effect from gradients, if `gradients`. `track` wraps the iterable of batches."""
         model, inputs, targets = loaded.model, self.windows[:, :-1], self.windows[:, 1:]
         options: Any = {"replace_by": self.replace_by, "track": track}
@@ -146,7 +146,7 @@ class Ablation:
             metrics["loss_change"] = nats
             metrics["loss_change_error"] = ablated["standard_error"]
             metrics["bits_per_byte_change"] = nats / math.log(2) / self.bytes_per_token
-        if self.removes and text_length(model) >= MIN_LENGTH:
+        if self.removes and can_measure_repeats(model, self.excluded):
             means = mean_outputs(model, inputs, batch) if self.replace_by == "mean" else None
             metrics["other_induction"] = other_induction(model, means=means, excluded=self.excluded)
         return AblationResult(

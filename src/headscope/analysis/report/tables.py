@@ -83,12 +83,14 @@ def matrix_rows(matrix: Tensor, names: Sequence[str]) -> list[dict[str, Any]]:
     ]
 
 
-def largest_weight_rows(reading: AttentionReading) -> list[dict[str, Any]]:
+def largest_weight_rows(
+    reading: AttentionReading, visible: Tensor | None = None
+) -> list[dict[str, Any]]:
     """One row per head: the largest weight in its attention map, with the query and the key of this
     weight, the first in row-major order if several are equal. A query that sees a single key counts
     only if no query sees more, because its weight is always 1."""
-    visible = visible_keys(reading.weights)
-    candidates = visible & counted_queries(visible)[:, None]
+    visible = visible_keys(reading.weights, visible)
+    candidates = visible & counted_queries(visible)[..., None]
     flat = torch.where(candidates, reading.weights, -1.0).flatten(-2)  # (L, H, T T)
     largest = flat.argmax(dim=-1)
     rows = []

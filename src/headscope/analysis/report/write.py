@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from headscope.analysis.diversity import jensen_shannon
-from headscope.analysis.head_statistics import HeadStatistics, measure_heads
+from headscope.analysis.head_statistics import HeadStatistics, measure_heads, visible_in
 from headscope.analysis.head_types import Thresholds
 from headscope.analysis.patch_texts import PatchTexts
 from headscope.analysis.patching import PatchingResult
@@ -101,7 +101,12 @@ def write_report(
         measured.append((loaded, statistics))
     measured.sort(key=lambda each: each[0].step)
     shown = report.reading.first(shown_tokens(report.reading, len(measured)))
-    distances = jensen_shannon(shown.weights.flatten(0, 1))
+    visible = visible_in(
+        loaded.model, torch.tensor([report.reading.tokens]).to(loaded.model.device)
+    )
+    visible = None if visible is None else visible[0].cpu()  # (1, T, T)
+    shown_keys = None if visible is None else visible[:, : len(shown.tokens), : len(shown.tokens)]
+    distances = jensen_shannon(shown.weights.flatten(0, 1), shown_keys)
     rows = head_rows(statistics, ablation_result.metrics if ablation_result else {})
     columns = column_rows(statistics, measured_on(report, statistics, ablation_result))
     texts = {
@@ -109,7 +114,7 @@ def write_report(
         "columns.csv": csv_text(columns),
         "similarity.csv": csv_text(matrix_rows(statistics.similarity, statistics.heads)),
         "jensen_shannon.csv": csv_text(matrix_rows(distances, statistics.heads)),
-        "largest_weights.csv": csv_text(largest_weight_rows(report.reading)),
+        "largest_weights.csv": csv_text(largest_weight_rows(report.reading, visible)),
     }
     snapshots = snapshots_of(report.reading, len(shown.tokens), measured)
     losses = [loss_on(stored.model, torch.tensor([shown.tokens])) for stored, _ in measured]

@@ -135,23 +135,23 @@ class Normalized(Position):
 
 
 def add_position_over_length(embeddings: Tensor, lengths: Tensor | None = None) -> Tensor:
-    """Adds position / length to embeddings (B, T, C), where the first position is 1. `lengths` (B,)
-    are the numbers of tokens of the texts without padding, by default T. Padding after a text gets
-    values above 1.
+    """Adds to embeddings (B, T, C) how far each token is into its text: 0 for the first token, 1
+    for the last, and 0 if it is the only one. `lengths` (B,) are the numbers of tokens of the texts
+    without padding, by default T. Padding after a text gets values above 1.
 
     >>> zeros = torch.zeros(1, 3, 1)
     >>> add_position_over_length(zeros[:, :2]).flatten()
-    tensor([0.5000, 1.0000])
+    tensor([0., 1.])
     >>> add_position_over_length(zeros).flatten()
-    tensor([0.3333, 0.6667, 1.0000])
+    tensor([0.0000, 0.5000, 1.0000])
 
     An appended token changes the encoding of all earlier tokens. So this is only a function and not
     a choice of model/position:
 
     - In a causal model, every token would know how many tokens follow. This leaks the future.
     - Cached keys and values would become wrong with every new token.
-    - In training, all windows have `block_size` tokens, so the encoding equals `Normalized`. In
-      sampling, the lengths differ, so the encoding differs from the encoding in training.
+    - In training, all windows have `block_size` tokens. In sampling, the lengths differ, so the
+      encoding differs from the encoding in training.
 
     Raises UserError when `lengths` does not contain B numbers from 1 to T.
     """
@@ -164,7 +164,8 @@ def add_position_over_length(embeddings: Tensor, lengths: Tensor | None = None) 
             f"lengths={lengths.tolist()} must be {batch} numbers from 1 to {tokens}: the number of "
             "tokens of each text"
         )
-    return embeddings + position_column(embeddings, 0) / lengths[:, None, None].to(embeddings.dtype)
+    last = (lengths - 1).clamp(min=1)[:, None, None].to(embeddings.dtype)
+    return embeddings + (position_column(embeddings, 0) - 1) / last
 
 
 def position_column(embeddings: Tensor, start: int) -> Tensor:

@@ -14,9 +14,14 @@ from torch import Tensor
 
 from headscope.analysis.diversity import diversity
 from headscope.analysis.head_images import DESCRIPTION, head_image, image_tag
-from headscope.analysis.head_statistics import HeadStatistics, measure_heads, repeat_probe
+from headscope.analysis.head_statistics import (
+    HeadStatistics,
+    measure_heads,
+    repeat_probe,
+    special_tokens,
+)
 from headscope.analysis.head_types import GLOBAL, MIXED, NONE, Thresholds
-from headscope.analysis.repeats import MIN_LENGTH, RepeatProbe, text_length
+from headscope.analysis.repeats import RepeatProbe, can_measure_repeats
 from headscope.analysis.snapshots import snapshot_of
 from headscope.analysis.tokens import TokenKinds
 from headscope.nn import GPT
@@ -172,7 +177,7 @@ class HeadWatch(StepCallback):
 
     def measure(self, model: GPT, step: int, writers: "Sequence[SummaryWriter]") -> None:
         """Measures `model` after `step` steps, and logs the results to `writers`."""
-        if self.repeats is None and text_length(model) >= MIN_LENGTH:
+        if self.repeats is None and can_measure_repeats(model, special_tokens(self.kinds)):
             self.repeats = repeat_probe(model, self.kinds, REPEATED_TEXTS)
         statistics = measure_heads(
             model,
@@ -227,10 +232,11 @@ class HeadWatch(StepCallback):
             named = f"{head} {head_type.name}"
             if head_type.name not in (GLOBAL, MIXED, NONE) and named not in self.announced:
                 self.announced.add(named)
+                offset = f"{head_type.label}, " if head_type.offset else ""
                 article = "an" if head_type.name[0] in "aeiou" else "a"
                 self.say(
                     f"step {step:,}  {head} is now {article} {head_type.name} head "
-                    f"({head_type.score:.2f})"
+                    f"({offset}{head_type.score:.2f})"
                 )
 
 

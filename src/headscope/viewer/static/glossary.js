@@ -3,10 +3,12 @@ export const METRICS = {
   "self": "Weight on the query's own token (the diagonal of the attention map), from 0 to 1. A high value means that tokens attend to themselves.",
   "previous": "Weight on the token just before the query, from 0 to 1. A high value means that the head looks one token back (positional heads, Voita 2019).",
   "local": "Weight on the query's own token and on tokens at most 2 tokens away, from 0 to 1. A high value means that the head attends to tokens near the query.",
-  "first": "Weight on the first token of the text, from 0 to 1. A high value means that the first token is an attention sink (Xiao 2023).",
+  "first": "Weight on the first token that the query sees, from 0 to 1. A high value means that the first token is an attention sink (Xiao 2023).",
   "single_key": "Weight on the key that gets the most attention, from 0 to 1. The weight on a key is averaged over the other queries that see it. The first key is excluded, and so are keys that fewer than half of the queries see. A high value means that a token other than the first is an attention sink (Xiao 2023).",
+  "fixed_offset": "Weight on the token a fixed number of tokens before the query, from 0 to 1. This number, `offset`, is the one with the largest weight, among those that are at least 3 and that at least a quarter of the queries have. A high value means that the head always looks the same number of tokens back.",
+  "offset": "The offset of `fixed_offset`, in tokens. A high value means that the head looks far back, if `fixed_offset` is high too.",
   "distance": "Mean distance between query and key in tokens, weighted by attention, from 0 to the length of the text minus 1. A high value means that the head looks far back (Vig 2019).",
-  "global": "Sum of min(w, 1/m) over all visible tokens except the query's own token, divided by the maximum of this sum, (m - 1)/m. It ranges from 0 to 1. A high value means that nearly every token gets attention.",
+  "global": "The share of the other visible tokens that get attention, from 0 to 1. A token counts fully if its weight is at least 1/m, as under uniform attention, otherwise in proportion: the sum of min(w, 1/m) over all visible tokens except the query's own token, divided by the maximum of this sum, (m - 1)/m. A high value means that nearly every token gets attention.",
   "largest": "Largest weight of a query, at most 1. A high value means that each query attends to a single token.",
   "entropy": "Entropy of the weights of a query, -sum(w ln w), in nats, from 0 to ln m. A high value means that attention is spread over many tokens (Shannon 1948).",
   "entropy_share": "Entropy divided by its maximum, ln m, from 0 to 1. A high value means that attention is nearly uniform.",
@@ -43,6 +45,7 @@ export const HEAD_NAMES = {
   "same-token": "The excess of `same_token` is at least 0.3: the head looks at earlier copies of the query's own token (Wang 2022).",
   "punctuation": "The excess of `punctuation` is at least 0.4: the head attends to punctuation marks and line breaks (Clark 2019).",
   "single-key": "The excess of `single_key` is at least 0.4: most queries attend to the same token, which is not the first token.",
+  "fixed-offset": "The excess of `fixed_offset` is at least 0.4: the head looks a fixed number of tokens back, at least 3. The label shows the number, such as `8 back`.",
   "adjacent": "Twice the smaller of `previous` and `next` has an excess of at least 0.5: the head attends equally to both neighbours. The name is used only without a causal mask.",
   "local": "The excess of `local` is at least 0.5: the head attends to tokens near the query.",
   "backward": "The excess of `backward` is at least 0.6: the head looks back. The name is used only without a causal mask.",
@@ -52,5 +55,5 @@ export const HEAD_NAMES = {
   "short-range": "The mean `distance` is at least 50% shorter than for uniform attention: the head looks back, but not far.",
   "global": "None of the names above fits, and `global` is at least 0.5: the head attends to nearly every token.",
   "mixed": "None of the names above fits, and `global` is below 0.5: the head attends to several places.",
-  "-": "The head has no name, because `unevenness` is below 0.1: the attention is nearly uniform, as in an untrained model."
+  "-": "The head has no name, because `unevenness` is below 0.1: the attention is nearly uniform, as in an untrained model. The names *induction* and *same-token* are exceptions, because they are about a few queries only."
 };

@@ -1,0 +1,243 @@
+"""Heads whose attention is known get their names, and the heads of untrained models none."""
+
+import re
+from functools import partial
+from itertools import accumulate, product
+from unicodedata import category
+
+import pytest
+import torch
+from choices import EACH, parts
+from running import ROOT
+from small_gpt import fresh
+from test_chinese import TEXT as CHINESE
+from torch import nn
+
+from headscope.analysis.head_statistics import measure_heads
+from headscope.analysis.report.inputs import classify_vocabulary
+from headscope.data.batches import spread_windows
+from headscope.data.tokenizer import bpe, byte, char
+from headscope.nn import GPT, MultiHeadAttention
+from headscope.nn.dot_product import HeadOutputs
+
+TEXTS = {"English": (ROOT / "README.md").read_text(encoding="utf-8"), "Chinese": CHINESE}
+MAKERS = {"char": char, "byte": byte, "bpe": partial(bpe, vocab_size=400)}
+
+
+class Planted(MultiHeadAttention):
+    """Heads whose weights are functions of the tokens, instead of queries and keys. The first
+    number of each embedding is its token."""
+
+    def __init__(self, *, patterns, **sizes):
+        super().__init__(**sizes | {"heads": len(patterns), "head_dim": 1})
+        self.patterns = patterns
+
+    def compute_heads(self, query, *others, mask=None, **options):
+        tokens = query[..., 0].long()
+        causal = self.causal_rows(tokens.size(1), tokens.size(1))
+        seen = (causal if mask is None else causal & mask[:, 0]).float()
+        even = seen / seen.sum(-1, keepdim=True)
+        weights = []
+        for pattern in self.patterns:
+            aimed = pattern(tokens) * seen
+            total = aimed.sum(-1, keepdim=True)
+            weights.append(torch.where(total > 0, aimed / total.clamp(min=1e-9), even))
+        weights = [each.expand(len(tokens), -1, -1) for each in weights]
+        stacked = torch.stack(weights, dim=1)  # (B, H, T, T)
+        return HeadOutputs(torch.zeros(*tokens.shape, len(weights)), stacked, stacked)
+
+
+def planted(patterns, *, vocab_size, block_size, **options) -> GPT:
+    model = GPT(
+        vocab_size=vocab_size,
+        block_size=block_size,
+        embed_dim=2,
+        layers=1,
+        attention=partial(Planted, patterns=patterns),
+        position=parts("multi_head", "none")["position"],
+        norm=lambda **_: nn.Identity(),
+        **options,
+    )
+    model.embedding.weight.data[:, 0] = torch.arange(vocab_size)
+    return model
+
+
+def back(tokens):
+    """How many tokens each key is before the query, (T, T)."""
+    place = torch.arange(tokens.size(1))
+    return place[:, None] - place
+
+
+def after_the_same(tokens):
+    """Keys that follow an earlier copy of the query's token."""
+    before = tokens.roll(1, dims=1)
+    before[:, 0] = -1
+    return (before[:, None] == tokens[..., None]) & (back(tokens) >= 0)
+
+
+def anywhere(tokens):
+    """One key for each query, in no order."""
+    place = torch.arange(tokens.size(1))
+    return torch.eye(tokens.size(1))[(9 * place + 3 * place**2 // 7) % (place + 1)]
+
+
+def fixed(offset, tokens):
+    return back(tokens) == offset
+
+
+PATTERNS = {
+    "self": partial(fixed, 0),
+    "previous-token": partial(fixed, 1),
+    "first-token": lambda tokens: back(tokens) == torch.arange(tokens.size(1))[:, None],
+    "single-key": lambda tokens: torch.arange(tokens.size(1)) == 5,
+    "3 back": partial(fixed, 3),
+    "4 back": partial(fixed, 4),
+    "8 back": partial(fixed, 8),
+    "12 back": partial(fixed, 12),
+    "local": lambda tokens: back(tokens) <= 2,
+    "local, at offset 2": partial(fixed, 2),
+    "same-token": lambda tokens: (tokens[..., None] == tokens[:, None]) & (back(tokens) > 0),
+    "induction": after_the_same,
+    "short-range": lambda tokens: back(tokens) <= tokens.size(1) / 5,
+    "global": lambda tokens: torch.arange(tokens.size(1)) % 3 > 0,
+    "mixed": anywhere,
+    "-": lambda tokens: torch.ones(1),
+}
+NARROW = [*list(PATTERNS)[:8], "same-token", "induction", "punctuation"]
+
+
+def patterns_of(text, tokenizer, kinds):
+    """The kinds of tokens, as those patterns that depend on the tokenizer."""
+    marks = {mark.encode() for mark in text if mark in "\n\r" or category(mark)[0] == "P"}
+
+    def punctuation(tokens):
+        """Tokens all whose bytes, without spaces at the ends, are bytes of marks."""
+        rows = []
+        for row in tokens.tolist():
+            pieces = [tokenizer.token_bytes(token) for token in row]
+            whole, marked = b"".join(pieces), set()
+            for mark in marks:
+                for found in re.finditer(re.escape(mark), whole):
+                    marked.update(range(*found.span()))
+            ends = list(accumulate(map(len, pieces), initial=0))
+            rows.append(
+                [
+                    bool(piece.strip(b" "))
+                    and marked.issuperset(
+                        start + place for place, value in enumerate(piece) if value != ord(" ")
+                    )
+                    for piece, start in zip(pieces, ends, strict=False)
+                ]
+            )
+        return torch.tensor(rows)[:, None]
+
+    return {
+        "punctuation": punctuation,
+        "frequent-token": lambda tokens: kinds.frequent[tokens][:, None] & ~punctuation(tokens),
+        "rare-token": lambda tokens: ~kinds.frequent[tokens][:, None],
+    }
+
+
+def with_even(share, pattern, tokens):
+    """The head gives `share` of its weight to the pattern, and the rest to all keys alike."""
+    aimed = (pattern(tokens) * (back(tokens) >= 0)).float()
+    even = (back(tokens) >= 0).float()
+    aimed, even = (each / each.sum(-1, keepdim=True).clamp(min=1e-9) for each in (aimed, even))
+    return share * aimed + (1 - share) * even
+
+
+def labels_of(model, windows, kinds=None):
+    return [head.label for head in measure_heads(model, windows, kinds=kinds).types]
+
+
+@pytest.mark.parametrize(("language", "kind", "length"), [*product(TEXTS, MAKERS, (64, 32, 16))])
+def test_every_planted_head_gets_its_name(language, kind, length):
+    """19 kinds of heads that do one thing only, and 11 with a quarter of their weight elsewhere."""
+    text = TEXTS[language]
+    tokenizer = MAKERS[kind]([text])
+    tokens = tokenizer.encode(text)
+    windows = spread_windows(tokens, windows=16, length=length)
+    kinds = classify_vocabulary(tokenizer, tokens)
+    patterns = PATTERNS | patterns_of(text, tokenizer, kinds)
+    patterns |= {f"{name}, in part": partial(with_even, 0.75, patterns[name]) for name in NARROW}
+    if length == 16:
+        patterns.pop("short-range")  # four keys, of which three are local
+    model = planted(list(patterns.values()), vocab_size=tokenizer.vocab_size, block_size=length)
+    expected = [name.partition(",")[0] for name in patterns]
+    found = labels_of(model, windows, kinds)
+    assert dict(zip(patterns, found, strict=True)) == dict(zip(patterns, expected, strict=True))
+
+
+@pytest.mark.parametrize("vocab_size", [5, 6, 8])
+@pytest.mark.parametrize("length", [16, 64])
+def test_a_small_vocabulary_repeats_itself_by_chance_but_hides_no_head(vocab_size, length):
+    windows = torch.randint(vocab_size, (32, length), generator=torch.Generator().manual_seed(0))
+    names = ["previous-token", "same-token", "induction", "8 back", "-"]
+    patterns = [PATTERNS[name] for name in names]
+    statistics = measure_heads(planted(patterns, vocab_size=vocab_size, block_size=length), windows)
+    assert [head.label for head in statistics.types] == names
+    assert statistics.metrics["induction"][0, 2] > 0.7
+    assert statistics.metrics["duplicate"][0, 1] > 0.7
+
+
+def test_with_four_tokens_induction_is_not_measured():
+    model = planted([after_the_same], vocab_size=4, block_size=32)
+    statistics = measure_heads(model, torch.randint(4, (8, 32)))
+    assert not {"induction", "duplicate", "repeat_previous"} & statistics.metrics.keys()
+
+
+def short_documents(vocab_size, length, longest):
+    """Windows of documents with 1 to `longest` random tokens. The last token ends a document."""
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(vocab_size - 1, (64 * length,), generator=generator)
+    ends = torch.randint(1, longest + 1, tokens.shape, generator=generator).cumsum(0)
+    tokens[ends[ends < len(tokens)]] = vocab_size - 1
+    return tokens.view(-1, length)
+
+
+@pytest.mark.parametrize("longest", [4, 9, 40])
+def test_within_short_documents_only_what_a_head_does_gives_it_a_name(longest):
+    windows = short_documents(50, 64, longest)
+    names = ["self", "previous-token", "first-token", "-"]
+    patterns = [PATTERNS["self"], PATTERNS["previous-token"], first_of_document, PATTERNS["-"]]
+    model = planted(patterns, vocab_size=50, block_size=64, end_of_text=49)
+    assert labels_of(model, windows) == names
+
+
+def first_of_document(tokens):
+    """The first token of the document of each query, whose documents begin with token 49."""
+    document = (tokens == 49).cumsum(1)
+    same = document[..., None] == document[:, None]
+    return same & (same.cumsum(-1) == 1)
+
+
+@pytest.mark.parametrize("length", [8, 16, 64])
+@pytest.mark.parametrize("document_mask", [False, True])
+def test_no_head_of_an_untrained_model_has_a_name(length, document_mask):
+    """With every attention and every position, except ALiBi, which prefers near tokens by
+    design."""
+    windows = short_documents(50, length, 9)
+    named = {}
+    for attention, position in EACH:
+        if position == "alibi":
+            continue
+        model = fresh(
+            vocab_size=50,
+            block_size=length,
+            embed_dim=64,
+            end_of_text=49 if document_mask else None,
+            **parts(attention, position),
+        )
+        labels = labels_of(model, windows)
+        if set(labels) != {"-"}:
+            named[attention, position] = labels
+    assert not named
+
+
+@pytest.mark.parametrize(("language", "kind"), [*product(TEXTS, MAKERS)])
+def test_no_head_of_an_untrained_model_has_a_name_on_real_text(language, kind):
+    tokenizer = MAKERS[kind]([TEXTS[language]])
+    tokens = tokenizer.encode(TEXTS[language])
+    model = fresh(vocab_size=tokenizer.vocab_size, block_size=32, embed_dim=64)
+    kinds = classify_vocabulary(tokenizer, tokens)
+    assert set(labels_of(model, spread_windows(tokens, windows=4, length=32), kinds)) == {"-"}
