@@ -1,8 +1,10 @@
 """Write a report on the attention heads of a checkpoint: python scripts/analyze.py."""
 
 import math
+import os
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
@@ -77,6 +79,8 @@ def analyze(composed: DictConfig) -> None:
         report = ReportInput.of_validation(loaded, validation(), config.windows)
     else:
         text = command_line.read_standard_input() if config.text == "-" else config.text
+        if os.path.isfile(text):
+            say(f"text={text} is analyzed as it is; to analyze this file: text=- < {quote(text)}")
         report = ReportInput.of_text(loaded, text)
         tokens = len(loaded.tokenizer.encode_prompt(text))
         if tokens > length:
@@ -193,7 +197,7 @@ def validation_text_of(loaded: "Checkpoint") -> "ValidationText":
     from headscope import checkpoint
     from headscope.evaluation import validation_text
 
-    return validation_text(checkpoint.stored_corpus(loaded.config), loaded.tokenizer)
+    return validation_text(checkpoint.stored_corpus(loaded), loaded.tokenizer)
 
 
 if __name__ == "__main__":

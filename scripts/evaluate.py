@@ -20,10 +20,7 @@ def evaluate(composed: DictConfig) -> None:
         checkpoint.find(config.checkpoint), device=checkpoint.pick_device(config.device)
     )
     precision = evaluation.choose_precision(config.precision, loaded)
-    if config.data is None:
-        corpus = checkpoint.stored_corpus(loaded.config)
-    else:
-        corpus = build_part(config.data)
+    corpus = checkpoint.stored_corpus(loaded) if config.data is None else build_part(config.data)
     text = evaluation.validation_text(corpus, loaded.tokenizer)
     metrics: dict[str, Any] | list[dict[str, Any]]
     if config.block_size is None:

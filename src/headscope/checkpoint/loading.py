@@ -154,12 +154,18 @@ def with_block_size(loaded: Checkpoint, block_size: int) -> GPT:
     return model.to(loaded.model.device).eval()
 
 
-def stored_corpus(config: TrainConfig) -> Corpus:
+def stored_corpus(loaded: Checkpoint) -> Corpus:
     """The corpus that the configuration of a checkpoint selects. The checkpoint names the files to
-    read. Their names are printed on standard error, so that the user sees what is read."""
-    for line in sources(config.data, "data"):
+    read. Their names are printed on standard error, so that the user sees what is read. Raises
+    UserError if the corpus cannot be built here."""
+    for line in sources(loaded.config.data, "data"):
         print(printable(line), file=sys.stderr)
-    return build_part(config.data)
+    try:
+        return build_part(loaded.config.data)
+    except UserError as error:
+        raise UserError(
+            f"{loaded.path}: {error}; its paths begin in the folder where the run was started"
+        ) from error
 
 
 def sources(config: CorpusConfig | TokenizerConfig, group: str) -> list[str]:

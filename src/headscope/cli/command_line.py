@@ -74,6 +74,7 @@ def run(
     Ctrl-C ends the process with exit code 130.
     """
     # A process that Lightning started has inherited the value that the first process set below.
+    open_closed_streams()
     inherited = processes.starter() == "lightning"
     full_error = not inherited and os.environ.get("HYDRA_FULL_ERROR", "0") not in ("", "0")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise errors instead of printing them
@@ -120,6 +121,14 @@ def run(
             hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(
                 guarded
             )()
+
+
+def open_closed_streams() -> None:
+    """Opens the null device for each standard stream that the user has closed, as with `>&-`.
+    Otherwise, the next file would get its number, and output would be written into this file."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 def check(config: DictConfig, schema: type) -> None:

@@ -146,6 +146,11 @@ def configuration(composed: DictConfig) -> "tuple[TrainConfig, ResumeCheckpoint 
         for group in ("data", "tokenizer"):
             for line in checkpoint.sources(getattr(config, group), group):
                 print(printable(line), file=sys.stderr)
+        if not any(word.startswith("store_dir=") for word in typed):
+            print(
+                printable(f"Using store_dir={config.store_dir}, as the checkpoint says"),
+                file=sys.stderr,
+            )
     return config, resume, changes
 
 
@@ -220,7 +225,12 @@ def train(composed: DictConfig) -> float:
             if summary := read_summary(folder):
                 say(f"{run_folder.shown(folder)} is already finished")
                 return summary["val_loss"]
-        run = build(config, folder=folder, console=console, resume=resume, processes=connected)
+        try:
+            run = build(config, folder=folder, console=console, resume=resume, processes=connected)
+        except UserError as error:
+            if resume is None or str(resume.path) in str(error):
+                raise
+            raise UserError(f"{resume.path}: {error}") from error
         if connected.is_first:
             run_folder.remove_leftovers(folder)
             if resume is None:

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -183,9 +184,14 @@ def check_encoding(arguments: Sequence[str]) -> None:
 
 def check_flags(typed: Sequence[str]) -> None:
     """Raises UserError when an argument begins with -- and is not a flag of Hydra, as when a key is
-    written like an option of other programs: `--seed=1`."""
-    for argument in typed:
+    written like an option of other programs: `--seed=1`. Also when it is a file without a key."""
+    for before, argument in pairwise(["", *typed]):
         flag, equals, value = argument.partition("=")
+        no_key = not equals and not argument.startswith(("-", "~"))
+        if no_key and not before.startswith("-") and looks_like_path(argument):
+            raise UserError(
+                f"{argument[:200]} has no key: to read this text, write data.path={argument[:200]}"
+            )
         if flag.startswith("--") and not any(name.startswith(flag) for name in FLAGS):
             word = f"{flag.lstrip('-')[:80]}={value[:80] if equals else 'VALUE'}"
             raise UserError(
@@ -219,10 +225,17 @@ def check_groups(typed: Sequence[str]) -> None:
         for option in value.split(",") if sweep else [value]:
             if option not in options:
                 none = f", or ~{group} for none" if group == "logger" else ""
+                if group == "data" and looks_like_path(option):
+                    none = f"; to read your own text, write data.path={option[:200]}"
                 raise UserError(
                     f"{argument[:200]}: there is no {group}/{option[:80]} in conf/; choose one of "
                     f"{', '.join(options)}{none}"
                 )
+
+
+def looks_like_path(word: str) -> bool:
+    """Whether the user probably means a file or a folder."""
+    return "." in word or os.path.exists(word)
 
 
 def plain_word(word: str) -> str:

@@ -49,7 +49,7 @@ def bits_per_byte_at_lengths(
     lengths = read_json(file)
     if not _has_all_lengths(lengths, block_sizes):
         loaded = checkpoint.load(run.last, device=checkpoint.pick_device("auto"))
-        text = validation_text(checkpoint.stored_corpus(loaded.config), loaded.tokenizer)
+        text = validation_text(checkpoint.stored_corpus(loaded), loaded.tokenizer)
         results = evaluate_lengths(
             loaded, text, batch_size=EVALUATION_BATCH, block_sizes=block_sizes
         )

@@ -51,7 +51,8 @@ class TrainingBatches(IterableDataset[Batch]):
     `start`, so a resumed run gets the same batches as an uninterrupted run. If `device` is given,
     the tokens are copied to this device and the batches are made there.
 
-    Raises UserError when there are too few tokens for one batch.
+    A text that is too short for one batch of different windows gives batches of windows at random
+    places. Raises UserError when there are too few tokens for one window.
     """
 
     def __init__(
@@ -69,11 +70,10 @@ class TrainingBatches(IterableDataset[Batch]):
         # The random offset skips up to one window of tokens at the start.
         self.windows = (len(tokens) - 1) // block_size - 1
         self.batches_per_epoch = self.windows // (batch_size * world_size)
-        if self.batches_per_epoch < 1:
+        if len(tokens) <= block_size:
             raise UserError(
-                f"{len(tokens)} training tokens are too few for one batch of "
-                f"{batch_size * world_size} x {block_size}: take more text, or a smaller "
-                "trainer.batch_size or model.block_size"
+                f"{len(tokens)} training tokens are too few for one window of model.block_size="
+                f"{block_size} and the token after it: take more text, or a smaller block_size"
             )
         self.tokens, self.device = tokens, device
         self.block_size, self.batch_size = block_size, batch_size
@@ -106,6 +106,11 @@ class TrainingBatches(IterableDataset[Batch]):
 
     def starts(self) -> Iterator[np.ndarray]:
         """Yields the start positions (B,) of the windows of each batch."""
+        if self.batches_per_epoch == 0:
+            places = len(self.tokens) - self.block_size
+            for batch in itertools.count(self.start):
+                random = np.random.default_rng([self.seed, batch])
+                yield random.integers(places, size=(self.world_size, self.batch_size))[self.rank]
         first_epoch, first_batch = divmod(self.start, self.batches_per_epoch)
         for epoch in itertools.count(first_epoch):
             random = np.random.default_rng([self.seed, epoch])

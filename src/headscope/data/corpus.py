@@ -67,6 +67,8 @@ class Corpus(ABC):
     """A text on which to show attention, or None for the beginning of the validation split."""
     max_tokens: int | None = None
     """The maximum number of training tokens, or None for all."""
+    notice: str | None = None
+    """What the user should know before the text is read, or None."""
     deduplicate: bool = False
     """Whether to keep only the first of several equal documents."""
 

@@ -5,6 +5,7 @@ take the schema from the first megabytes of a file, guess types, and read a whol
 line is damaged.
 """
 
+import codecs
 import csv
 import glob
 import hashlib
@@ -13,13 +14,14 @@ import json
 import re
 import string
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from headscope.data.corpus import Corpus, Document, Wanted, digest, hold_out, one_document, pieces
-from headscope.data.text_file import OPEN, file_sha256, opened, text_chunks
+from headscope.data.text_file import OPEN, SAMPLE_BYTES, file_sha256, opened, text_chunks
 from headscope.errors import UserError, first_line
 
 Record = Mapping[str, Any]
@@ -69,9 +71,10 @@ class Template:
         errors."""
         for column in self.columns:
             if column not in record:
+                columns = ", ".join(map(str, record))
                 raise UserError(
-                    f"{self.key}: {source} has no column {column}; its columns: "
-                    f"{', '.join(map(str, record))}"
+                    f"{self.key}: {source} has no column {column}; its columns: {columns}; choose "
+                    "one with data.column=, or join several with data.template='{a}\\n{b}'"
                 )
             value = record[column]
             if value is None:
@@ -90,8 +93,9 @@ class TextFiles(Corpus):
     """The user's own files. `path` is a file, a glob pattern or a folder.
 
     A text file in UTF-8 is one document. In a JSON Lines, CSV or Parquet file, each row is a
-    document: see `Template` for `column` and `template`. Files may be compressed. From a folder,
-    all text files are read, or if it has none, all files with rows, also those in subfolders.
+    document: see `Template` for `column` and `template`. Files may be compressed. From a folder and
+    its subfolders, all files are read, except hidden files and those that are not UTF-8 text.
+    `notice` tells how many these are.
 
     Every tenth document, in the order of file names, is held out for validation. If there are fewer
     than ten, the last one is. If there is only one, the last tenth of its characters is held out.
@@ -120,14 +124,19 @@ class TextFiles(Corpus):
         self.deduplicate = deduplicate
         target = Path(path)
         if target.is_dir():
-            self.files = _files_in(target)
+            files = sorted(file for file in target.rglob("*") if file.is_file())
+            self.files = [file for file in files if is_text(file, target)]
+            if skipped := sorted({*files} - {*self.files}):
+                self.notice = (
+                    f"data.path={path}: {len(skipped):,} of {len(files):,} files are skipped, such "
+                    f"as {skipped[0]}: they are hidden, empty or not UTF-8 text"
+                )
         else:
             names = [path] if target.is_file() else glob.glob(path, recursive=True)
             self.files = sorted(file for file in map(Path, names) if file.is_file())
         if not self.files:
             raise UserError(
-                f"data.path={path} names no file, and no folder with a .txt, .jsonl, .csv or "
-                ".parquet file"
+                f"data.path={path} names no file, and no folder with UTF-8 text or .parquet files"
             )
 
     def fingerprint(self) -> str:
@@ -173,13 +182,17 @@ class TextFiles(Corpus):
                 break
 
 
-def _files_in(folder: Path) -> list[Path]:
-    """All text files below a folder, or if there are none, all files with rows."""
-    files = sorted(file for file in folder.rglob("*") if file.is_file())
-    endings = (".txt", *(f".txt{ending}" for ending in OPEN))
-    return [file for file in files if file.name.endswith(endings)] or [
-        file for file in files if format_of(file)
-    ]
+def is_text(file: Path, folder: Path) -> bool:
+    """Whether a file below `folder` is read: not hidden, and with rows or UTF-8 text. Only the
+    beginning of the file is read to find out."""
+    if any(part.startswith(".") for part in file.relative_to(folder).parts):
+        return False
+    if format_of(file):
+        return True
+    with suppress(UserError, UnicodeDecodeError), opened(file) as stream:
+        data = stream.read(SAMPLE_BYTES)
+        return bool(codecs.getincrementaldecoder("utf-8")().decode(data)) and b"\0" not in data
+    return False
 
 
 def format_of(file: Path) -> str | None:

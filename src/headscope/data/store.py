@@ -76,8 +76,9 @@ def prepare_store(
     does not exist.
 
     `make_tokenizer` is called with the training documents. It is a function, or a
-    `functools.partial` that binds its options. `say` is called with messages for the user: that
-    another process is preparing a store, or that documents are in both splits.
+    `functools.partial` that binds its options. `say` is called with messages for the user: the
+    `notice` of the corpus, that another process is preparing a store, or that documents are in both
+    splits.
 
     Raises UserError if the text cannot be read, changes while it is read, or is too short for the
     tokenizer, or if an existing store is damaged. Raises OSError if `root` cannot be written.
@@ -87,6 +88,8 @@ def prepare_store(
     parts = [FORMAT, of_corpus, make.func.__name__, make.keywords]
     fingerprint = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
     folder = root / f"{corpus.name}-{fingerprint[:16]}"
+    if corpus.notice:
+        say(corpus.notice)
     if not folder.exists():
         with _temporary_folder(folder, say) as scratch:
             if not folder.exists():  # another process may have created it meanwhile

@@ -100,8 +100,7 @@ def bpe(texts: Iterable[str], *, vocab_size: int, sample_megabytes: float = 100.
     If the texts have more than `sample_megabytes`, it is trained on a sample spread over them.
 
     The vocabulary is the 256 bytes, then the merges in the order in which they were learned, then
-    the end-of-text token. Raises UserError if `texts` contain too little text for a vocabulary of
-    `vocab_size` tokens.
+    the end-of-text token. A short text gives fewer than `vocab_size` tokens.
     """
     ranks = train_bpe(texts, vocab_size=vocab_size, sample_megabytes=sample_megabytes)
     return TiktokenTokenizer("bpe", ranks)

@@ -111,7 +111,14 @@ class GPT(nn.Module):
                     nn.init.zeros_(module.bias)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits (B, T, V) of the next token after each token in `tokens` (B, T)."""
+        """Logits (B, T, V) of the next token after each token in `tokens` (B, T). The batch axis is
+        optional. `tokens` may also be an array of numpy, such as those of `Tokenizer.encode`."""
+        if not isinstance(tokens, Tensor):
+            tokens = torch.tensor(tokens, device=self.device)
+        if tokens.dtype == torch.uint32:  # the dtype of `Tokenizer.encode`
+            tokens = tokens.long()
+        if tokens.dim() == 1:
+            return self(tokens[None])[0]
         return self.unembed(self.hidden(tokens))
 
     def hidden(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:

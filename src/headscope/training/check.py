@@ -39,12 +39,6 @@ def check_settings(config: TrainConfig, processes: int = 1) -> None:
             f"callbacks.samples.max_new_tokens={callbacks.samples.max_new_tokens} must be at most "
             f"{MAX_SAMPLE_TOKENS:,}: every validation generates a sample of this length"
         )
-    for step in callbacks.keep_steps:
-        if step > settings.max_steps:
-            raise UserError(
-                f"callbacks.keep_steps={callbacks.keep_steps}: {step} must be from 0 to "
-                f"trainer.max_steps={settings.max_steps}"
-            )
     if settings.batch_size % processes:
         below = settings.batch_size // processes * processes
         fitting = " or ".join(str(size) for size in (below, below + processes) if size)

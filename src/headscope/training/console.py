@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Generator, Iterable
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,6 +23,7 @@ from headscope.data.encode import TextBatch
 from headscope.data.module import FORWARD_SHARE
 from headscope.terminal import printable
 from headscope.training.callbacks.clock import Clock
+from headscope.training.callbacks.samples import first_words
 from headscope.training.fit import readable
 from headscope.training.flops import matrix_rate
 from headscope.training.memory import MFU
@@ -30,6 +32,10 @@ from headscope.training.run_folder import shown
 
 if TYPE_CHECKING:
     from headscope.training.build import Run
+
+
+SAMPLE_LINES = 5
+"""A sample at the end of a run is cut after this number of lines."""
 
 
 def say(console: Console, line: str, style: str | None = None) -> None:
@@ -161,6 +167,7 @@ def print_results(run: "Run", summary: dict[str, Any]) -> None:
     for name, value in summary.items():
         table.add_row(name, f"{value:,.4f}" if isinstance(value, float) else str(value))
     console = run.console
+    prompt = run.samples.prompt or first_words(run.store.tokenizer, run.store.validation)
     if summary["steps"] < run.config.trainer.max_steps:
         patience = run.config.callbacks.early_stopping_patience
         run.say(f"stopped early: {patience} validations without a new best")
@@ -170,14 +177,13 @@ def print_results(run: "Run", summary: dict[str, Any]) -> None:
     if run.samples.max_new_tokens:
         with run.module.whole_model() as model:
             if model is not None:
-                text = printable(run.samples.sample(model), keep="\n\t")
-                console.print(Text(text), soft_wrap=True)
+                text = printable(run.samples.sample(model, prompt), keep="\n\t")
+                rows = [row for line in text.splitlines() for row in wrap(line, 100) if row]
+                console.print(Text("\n".join(rows[:SAMPLE_LINES])), soft_wrap=True)
                 console.print()
     best = shown(run.folder / "checkpoints" / "best.safetensors")
     run.say("Sample from the model:")
-    words = [f"checkpoint={best}"]
-    if run.samples.prompt:
-        words.append(f"prompt={run.samples.prompt}")
+    words = [f"checkpoint={best}", f"prompt={prompt}"]
     run.say(f"  python scripts/sample.py {shlex.join(words)}")
     run.say("See what each head does:")
     run.say(f"  python scripts/analyze.py {shlex.join(words[:1])}")

@@ -31,7 +31,7 @@ NAMES = [f"L{layer}H{head}" for layer in range(2) for head in range(4)]
 
 def windows_of(loaded, count):
     """Inputs and targets: `count` windows, evenly spread over the validation split."""
-    text = validation_text(stored_corpus(loaded.config), loaded.tokenizer)
+    text = validation_text(stored_corpus(loaded), loaded.tokenizer)
     windows = text.tokens[: len(text.tokens) // 9 * 9].reshape(-1, 9).astype(np.int64)
     chosen = torch.from_numpy(windows[np.linspace(0, len(windows) - 1, count).astype(int)])
     return chosen[:, :-1], chosen[:, 1:]

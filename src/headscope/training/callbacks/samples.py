@@ -1,7 +1,9 @@
 """Logs sampled text to TensorBoard after every validation."""
 
+import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from headscope.data.batches import first_passage
 from headscope.data.tokenizer import Tokenizer
 from headscope.generation import generate_text
 from headscope.nn import GPT
@@ -31,21 +33,22 @@ class Samples(Callback):
         self.top_k = top_k
         self.seed = seed
 
-    def sample(self, model: GPT) -> str:
-        """The prompt, followed by the text that `model` generates from it."""
+    def sample(self, model: GPT, prompt: str | None = None) -> str:
+        """A prompt, by default `self.prompt`, followed by the text that `model` generates."""
+        prompt = self.prompt if prompt is None else prompt
         training = model.training
         model.eval()
         try:
             pieces = generate_text(
                 model,
                 self.tokenizer,
-                self.prompt,
+                prompt,
                 max_new_tokens=self.max_new_tokens,
                 temperature=self.temperature,
                 top_k=self.top_k,
                 seed=self.seed,
             )
-            return self.prompt + "".join(pieces)
+            return prompt + "".join(pieces)
         finally:
             model.train(training)
 
@@ -59,6 +62,15 @@ class Samples(Callback):
             text = as_markdown(self.sample(model))
             for writer in tensorboard_writers(trainer):
                 writer.add_text("samples", text, trainer.global_step)
+
+
+def first_words(tokenizer: Tokenizer, tokens: np.ndarray) -> str:
+    """The first words of a text, or where words are not separated by spaces, its first characters.
+    They begin a sample that one can read."""
+    text = tokenizer.decode(first_passage(tokens, 32)).rstrip("\N{REPLACEMENT CHARACTER}")[:32]
+    words = text.split()
+    words = words[text[:1].islower() and len(words) > 3 :]  # half a word: one text was split in two
+    return " ".join(words[:-1]) if len(words) > 2 else "".join(words[:1])[:12]
 
 
 def as_markdown(text: str) -> str:
