@@ -10,7 +10,6 @@ import pytest
 import torch
 from checkpoint_files import configuration, content, save
 from choices import PAIRS, every_pair
-from composing import training_config
 from refusals import refused
 
 import headscope
@@ -74,12 +73,16 @@ def test_a_loaded_model_outlives_its_file(tmp_path):
 def test_a_configurations_own_corpus_is_built_to_the_letter_and_named(tmp_path, capsys):
     file = tmp_path / "odd ${name}.txt"
     file.write_text("text")
-    config = training_config()
-    config.data = TextFilesConfig(path=str(file))
-    corpus = checkpoint.stored_corpus(config)
+    save(content()[0], tmp_path / "a.safetensors")
+    loaded = checkpoint.load(tmp_path / "a.safetensors")
+    loaded.config.data = TextFilesConfig(path=str(file))
+    corpus = checkpoint.stored_corpus(loaded)
     assert isinstance(corpus, TextFiles)
     assert corpus.files == [file]
     assert f"data.path={file}" in capsys.readouterr().err
+    file.unlink()
+    with refused("a.safetensors: ", f"data.path={file} names no file"):
+        checkpoint.stored_corpus(loaded)
 
 
 # --- which file is meant ---

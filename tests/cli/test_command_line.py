@@ -4,6 +4,8 @@ import importlib.util
 import itertools
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +14,9 @@ from composing import composed
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
-from running import ROOT
+from running import ROOT, SMALL
 
+import headscope
 from benchmarks.schemas import BenchmarkConfig
 from headscope.cli.words import implied_data, literal_arguments
 from headscope.config import SCHEMAS
@@ -134,3 +137,25 @@ def test_the_commands_of_all_pages_are_found() -> None:
     scripts = {Path(words[0]).stem for words in commands}
     assert {"train", "sample", "evaluate", "analyze", "compare", "benchmark"} <= scripts
     assert len(commands) > 60
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["| head -1", ">&-", ">&- 2>&- <&-"])
+def test_a_reader_that_ends_and_a_closed_stream_are_no_bug(how: str, tmp_path: Path) -> None:
+    """Also while a run prints. What it prints is written into none of its files."""
+    (tmp_path / "my.txt").write_text("All that a text needs to be. " * 200)
+    words = " ".join([*SMALL[1:], "data.path=my.txt", "trainer.max_steps=3"])
+    for command, end in (
+        (f"train.py {words} hydra.run.dir=run", how.removeprefix("| head -1")),
+        (f"train.py {words}", how),
+        ("sample.py checkpoint=run max_new_tokens=400 prompt=All", how),
+        ("sample.py checkpoint=run max_new_tokens=4 prompt=-", how),
+        ("train.py --cfg job", how),
+    ):
+        line = f"{sys.executable} {ROOT}/scripts/{command} {end}"
+        options = {"stdin": subprocess.DEVNULL, "capture_output": True}
+        done = subprocess.run(["bash", "-c", line], cwd=tmp_path, **options)
+        assert done.returncode == 0, done.stderr
+        assert b"Traceback" not in done.stderr
+        assert b"BrokenPipe" not in done.stderr
+    headscope.load(tmp_path / "run/checkpoints/best.safetensors")

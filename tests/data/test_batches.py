@@ -35,17 +35,19 @@ def numbers(rows):
 
 
 @st.composite
-def trainings(draw):
-    """Tokens and options for TrainingBatches, of any sizes that give at least one batch."""
+def trainings(draw, short=False):
+    """Tokens and options for TrainingBatches, of any sizes that give at least one batch, or if
+    `short`, only a part of one."""
     block_size, batch_size, world_size = draw(st.integers(1, 8)), draw(sizes), draw(sizes)
     least = block_size * (batch_size * world_size + 1) + 1
-    tokens = np.arange(draw(st.integers(least, least + 150)), dtype=np.uint16)
+    count = st.integers(block_size + 1, least) if short else st.integers(least, least + 150)
+    tokens = np.arange(draw(count), dtype=np.uint16)
     options = {"block_size": block_size, "batch_size": batch_size, "world_size": world_size}
     return tokens, {**options, "seed": draw(st.integers(0, 2**32))}
 
 
 @quick
-@given(trainings(), st.integers(0, 40))
+@given(trainings() | trainings(short=True), st.integers(0, 40))
 def test_a_batch_is_a_function_of_seed_and_place_and_ranks_share_one_greater_batch(training, start):
     tokens, options = training
     size, ranks = options["batch_size"], options["world_size"]
@@ -96,15 +98,21 @@ def test_every_seed_and_epoch_has_another_order_and_offset():
 
 
 @quick
-@given(trainings())
-def test_too_few_tokens_for_a_batch_is_an_error_with_its_numbers(training):
+@given(trainings(), st.integers(1, 20))
+def test_less_than_a_batch_gives_windows_anywhere_and_less_than_a_window_an_error(training, more):
     _, options = training
-    batch = options["batch_size"] * options["world_size"]
-    enough = np.arange((batch + 1) * options["block_size"] + 1)
-    assert len(dealt(TrainingBatches(enough, **options), 3)) == 3
-    message = f"^{len(enough) - 1} training tokens .* {batch} x {options['block_size']}: take more"
-    with pytest.raises(UserError, match=message):
-        TrainingBatches(enough[:-1], **options)
+    size, batch = options["block_size"], options["batch_size"] * options["world_size"]
+    tokens = np.arange(min(size + more, (batch + 1) * size))
+    for inputs, targets in islice(TrainingBatches(tokens, **options), 5):
+        assert inputs.shape == (options["batch_size"], size)
+        assert torch.equal(inputs, inputs[:, :1] + torch.arange(size))
+        assert torch.equal(targets, inputs + 1)
+    starts = {
+        rows[0] for inputs, _ in dealt(TrainingBatches(tokens, **options), 300) for rows in inputs
+    }
+    assert starts == {*range(len(tokens) - size)} or batch == 1
+    with pytest.raises(UserError, match=f"^{size} training tokens .*model.block_size={size}"):
+        TrainingBatches(tokens[:size], **options)
     with pytest.raises(UserError, match="has 1 tokens, but needs at least 2"):
         ValidationWindows(np.arange(1), block_size=4, batch_size=1)
 

@@ -30,12 +30,22 @@ def text_of(file):
 # --- text files ---
 
 
-def test_a_folder_is_its_text_files_at_any_depth_and_a_glob_is_what_it_finds(tmp_path):
-    write(tmp_path / "a" / "deep", {"2.txt.gz": gzip.compress(b"two"), "no.md": "markdown"})
-    write(tmp_path / "a", {"1.txt": "one", "empty.txt": "", "rows.jsonl": jsonl(["row"])})
+def test_a_folder_is_its_texts_at_any_depth_and_a_glob_is_what_it_finds(tmp_path):
+    """What is skipped in a folder is counted."""
+    write(tmp_path / "a" / "deep", {"2.txt.gz": gzip.compress(b"two"), "3.md": "markdown"})
+    write(tmp_path / "a", {"1.py": "one", "empty.txt": "", "rows.jsonl": jsonl(["row"])})
+    write(
+        tmp_path / "a", {"z.png": b"\x89PNG\0", "old.text": "caf\xe9".encode("latin-1"), ".x": "x"}
+    )
+    write(tmp_path / "a" / ".git", {"config": "hidden"})
     write(tmp_path / "b", {"3.txt": "three"})
     (tmp_path / "a" / "folder.txt").mkdir()
-    assert read(tmp_path / "a") == (["one"], ["two"])
+    assert read(tmp_path / "a") == (["one", "two", "markdown"], ["row"])
+    notice = TextFiles(path=str(tmp_path / "a")).notice
+    assert f"data.path={tmp_path / 'a'}: 5 of 9 files are skipped" in notice
+    assert TextFiles(path=str(tmp_path / "b")).notice is None
+    write(tmp_path / "long", {"1.md": "\u9053" * 8000})  # the part that is tested ends in a letter
+    assert read(tmp_path / "long")[0]
     assert read(f"{tmp_path}/**/*.txt*") == (["one", "two"], ["three"])
     assert read(f"{tmp_path}/*/deep/*") == (["two"], ["markdown"])
 
@@ -76,7 +86,7 @@ def test_a_damaged_file_is_named_with_the_place_and_what_it_looks_like(tmp_path,
 
 def test_what_has_no_text_or_vanishes_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "notes", {"notes.md": "text"})
+    write(tmp_path / "notes", {"notes.bin": b"\0"})
     for path in ("", os.fsdecode(b"caf\xe9"), "*.txt", "notes"):
         with refused("data.path=", " file"):
             TextFiles(path=path)

@@ -113,8 +113,18 @@ def test_a_cap_bounds_logits_in_float32():
 
 def test_a_model_refuses_what_are_no_tokens():
     model = gpt()
-    empty = [torch.zeros(shape, dtype=torch.long) for shape in ((2, 0), (0, 3), (3,))]
+    empty = [torch.zeros(shape, dtype=torch.long) for shape in ((2, 0), (0, 3), (2, 3, 1))]
     for tokens in (*empty, torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.bool)):
         for call in (model, model.hidden, model.next_logits, model.embed):
             with pytest.raises(UserError, match=rf"{tokens.dtype}.*integers|torch\.int64 \(B, T\)"):
                 call(tokens)
+
+
+def test_a_model_takes_what_a_tokenizer_returns():
+    model, tokens = gpt(), torch.tensor([[3, 1, 4, 1, 5]])
+    expected = model(tokens)
+    encoded = tokens[0].numpy().astype("uint32")
+    encoded.flags.writeable = False  # as the byte tokenizer may return them
+    for given in (encoded, torch.tensor(encoded.copy()), tokens[0], tokens[0].tolist()):
+        assert torch.equal(model(given), expected[0])
+    assert torch.equal(model(encoded[None]), expected)

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shlex
 import subprocess
 import sys
 from collections import Counter
@@ -11,9 +12,12 @@ from pathlib import Path
 import pytest
 from checkpoint_files import opened
 from running import DRAWN, ROOT, SMALL, Said, Script, events, summary
+from test_chinese import TEXT as CHINESE
 
+from headscope import checkpoint
 from headscope.analysis.head_images import image_tag
 from headscope.data.store import open_store
+from headscope.training.callbacks.samples import first_words
 
 
 def figures(said: Said) -> dict[str, float]:
@@ -147,3 +151,56 @@ def test_the_final_validation_announces_what_it_uses_and_how_long_it_takes(
         assert line.endswith(size[choice])
     evaluated = figures(script("evaluate", "checkpoint=outputs/part/checkpoints/last.safetensors"))
     assert evaluated["loss_nats_per_token"] == pytest.approx(losses["whole"], rel=1e-5)
+
+
+SHORT = {
+    "English, 3 kB": (ROOT / "README.md").read_text(encoding="utf-8")[:3000],
+    "English": (ROOT / "docs/model.md").read_text(encoding="utf-8"),
+    "Chinese": CHINESE * 20,
+}
+
+
+@pytest.mark.parametrize("kind", SHORT)
+def test_a_short_text_needs_no_other_key_and_its_sample_begins_with_its_words(
+    script: Script, kind: str
+) -> None:
+    """The vocabulary is what the text supports. A resumed run and a run from its weights take it.
+    The key of the store keeps the wish, so the same command opens the same store."""
+    Path("my.txt").write_text(SHORT[kind], encoding="utf-8")
+    words = [*SMALL[1:], "data.path=my.txt", "hydra.run.dir=run", "callbacks.keep_steps=[1,900]"]
+    said = script("train", *words, "trainer.max_steps=2")
+    assert said.code == 0, said.err
+    [store] = Path("data").glob("*/")
+    found = open_store(store).tokenizer.vocab_size
+    assert found < 8192
+    assert f"tokenizer.vocab_size=8192: this text supports {found:,} tokens" in said.out
+    assert "[900] come after trainer.max_steps=2" in said.out
+    assert ("will memorize" in said.out) == (len(open_store(store).train) < 10_000)
+    sample = said.out.split("devices")[1].split("Sample from the model")[0].strip("1 \n")
+    start = first_words(open_store(store).tokenizer, open_store(store).validation)
+    assert len(start) >= 4
+    assert start in " ".join(SHORT[kind].split())
+    assert sample.startswith(start)
+    assert 1 <= len(sample.splitlines()) <= 5
+    assert shlex.quote(f"prompt={start}") in said.out
+
+    resumed = script("train", "resume=run", "trainer.max_steps=3")
+    assert resumed.code == 0, resumed.err
+    assert "Using store_dir=data, as the checkpoint says" in resumed.err
+    again = script("train", *SMALL[4:], "init_from=run", "data.path=my.txt", "trainer.max_steps=1")
+    assert again.code == 0, again.err
+    for run in (Path("run"), *Path("outputs").glob("gpt*")):
+        loaded = checkpoint.load(run / "checkpoints/last.safetensors")
+        assert loaded.model.vocab_size == found
+    assert len(list(Path("data").glob("*/"))) == 2  # the second has the tokenizer of the checkpoint
+
+
+def test_an_error_of_a_resumed_run_names_its_checkpoint(script: Script) -> None:
+    Path("my.txt").write_text(SHORT["English"], encoding="utf-8")
+    words = [*SMALL[1:], "data.path=my.txt", "hydra.run.dir=run", "trainer.max_steps=1"]
+    assert script("train", *words).code == 0
+    Path("my.txt").unlink()
+    said = script("train", "resume=run", "trainer.max_steps=2")
+    assert said.code == 1
+    last = said.err.splitlines()[-1]
+    assert "Error: run/checkpoints/last.safetensors: data.path=my.txt names no file" in last

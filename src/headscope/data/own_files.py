@@ -191,7 +191,8 @@ def is_text(file: Path, folder: Path) -> bool:
         return True
     with suppress(UserError, UnicodeDecodeError), opened(file) as stream:
         data = stream.read(SAMPLE_BYTES)
-        return bool(codecs.getincrementaldecoder("utf-8")().decode(data)) and b"\0" not in data
+        text = codecs.getincrementaldecoder("utf-8")().decode(data, len(data) < SAMPLE_BYTES)
+        return bool(text) and "\0" not in text
     return False
 
 

@@ -51,9 +51,6 @@ from headscope.training.resume import (
 from headscope.training.run_folder import EVENT_FILE_SUFFIX
 from headscope.training.sharding import ShardedStrategy
 
-MEMORIZED_TOKENS = 10_000
-"""A model memorizes a text with fewer training tokens."""
-
 
 @dataclass(frozen=True)
 class Run:
@@ -123,9 +120,6 @@ def build(
             track=partial(track, console=console),
             say=warn,
         )
-    if not resume:
-        for line in about_text(config, store):
-            warn(line)
     if resume:
         check_same_text(resume, store)
         checkpoint.check_weights(config.model, store.tokenizer, resume.stored.weights())
@@ -168,29 +162,6 @@ def build(
         checkpoint_saver=saver,
         trainer=trainer,
     )
-
-
-def about_text(config: TrainConfig, store: TokenStore) -> list[str]:
-    """What the user should know about a text that is short for this run."""
-    lines = []
-    wished, found = getattr(config.tokenizer, "vocab_size", 0), store.tokenizer.vocab_size
-    if found < wished:
-        lines.append(
-            f"tokenizer.vocab_size={wished}: this text supports {found:,} tokens, so the "
-            f"vocabulary has {found:,}"
-        )
-    if len(store.train) < MEMORIZED_TOKENS:
-        lines.append(
-            f"{len(store.train):,} training tokens are so few that the model will memorize them: "
-            "it can repeat this text, but not write new text"
-        )
-    late = [step for step in config.callbacks.keep_steps if step > config.trainer.max_steps]
-    if late:
-        lines.append(
-            f"callbacks.keep_steps: {late} come after trainer.max_steps="
-            f"{config.trainer.max_steps} and are skipped"
-        )
-    return lines
 
 
 def tokens_per_step(config: TrainConfig) -> int:

@@ -19,8 +19,10 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from headscope.config.training import TrainConfig
 from headscope.data.encode import TextBatch
 from headscope.data.module import FORWARD_SHARE
+from headscope.data.store import TokenStore
 from headscope.terminal import printable
 from headscope.training.callbacks.clock import Clock
 from headscope.training.callbacks.samples import first_words
@@ -33,6 +35,9 @@ from headscope.training.run_folder import shown
 if TYPE_CHECKING:
     from headscope.training.build import Run
 
+
+MEMORIZED_TOKENS = 10_000
+"""A model memorizes a text with fewer training tokens."""
 
 SAMPLE_LINES = 5
 """A sample at the end of a run is cut after this number of lines."""
@@ -75,6 +80,8 @@ def print_plan(run: "Run", changes: list[str]) -> None:
         f"text        {store.name}: {len(store.train):,} training tokens, "
         f"{len(store.validation):,} for validation, vocabulary {store.tokenizer.vocab_size:,}",
     )
+    for line in [] if run.resume else notes(config, store):
+        say(run.console, line, style="yellow")
     run.console.print(model_table(run.model))
     settings = config.trainer
     tokens = settings.batch_size * settings.accumulate * config.model.block_size
@@ -87,6 +94,29 @@ def print_plan(run: "Run", changes: list[str]) -> None:
         run.say(f"watch       {tensorboard_command(run.folder)}")
     if run.resume:
         print_resume(run, run.resume, changes)
+
+
+def notes(config: TrainConfig, store: TokenStore) -> list[str]:
+    """What the user should know about a text or a number of steps that is small for the run."""
+    lines = []
+    wished, found = getattr(config.tokenizer, "vocab_size", 0), store.tokenizer.vocab_size
+    if found < wished:
+        lines.append(
+            f"tokenizer.vocab_size={wished}: this text supports {found:,} tokens, so the "
+            f"vocabulary has {found:,}"
+        )
+    if len(store.train) < MEMORIZED_TOKENS:
+        lines.append(
+            f"{len(store.train):,} training tokens are so few that the model will memorize them: "
+            "it can repeat this text, but not write new text"
+        )
+    late = [step for step in config.callbacks.keep_steps if step > config.trainer.max_steps]
+    if late:
+        lines.append(
+            f"callbacks.keep_steps: {late} come after trainer.max_steps="
+            f"{config.trainer.max_steps} and are skipped"
+        )
+    return lines
 
 
 def print_estimate(run: "Run") -> None:
