@@ -4,6 +4,7 @@ import copy
 import math
 import threading
 from collections import deque
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
@@ -39,13 +40,13 @@ progress."""
 
 @dataclass
 class Count:
-    """What one split has: at most `limit` tokens, the bytes of their text, and the digests of all
-    its documents, also of those that were left out."""
+    """What one split has: at most `limit` tokens, the bytes of their text, and how often it has
+    each document, by its digest, also if it was left out."""
 
     limit: float
     tokens: int = 0
     text_bytes: int = 0
-    digests: set[bytes] = field(default_factory=set)
+    digests: Counter[bytes] = field(default_factory=Counter)
 
     def take(self, tokens: np.ndarray, text_bytes: int, byte_lengths: np.ndarray) -> np.ndarray:
         """Counts the tokens of a text of `text_bytes`, as far as the limit allows, and returns
@@ -111,7 +112,7 @@ def read_batches(
         if compares and document.digest:
             digest = document.digest()
             is_new = not any(digest in count.digests for count in counts.values())
-            counts[split].digests.add(digest)
+            counts[split].digests[digest] += 1
             if corpus.deduplicate and not is_new:
                 continue
         if split not in splits:

@@ -99,9 +99,9 @@ def prepare_store(
                     raise UserError(f"data={corpus.name} changed while it was read: try again")
                 if in_both and not corpus.deduplicate:
                     say(
-                        f"{in_both:,} document(s) are in both splits, which makes the validation "
-                        "loss too low: data.deduplicate=true keeps only the first of equal "
-                        "documents"
+                        f"validation documents that are also in the training split: {in_both:,}; "
+                        "this makes the validation loss too low: data.deduplicate=true keeps only "
+                        "the first of equal documents"
                     )
                 scratch.rename(folder)
     return open_store(folder, fingerprint=fingerprint)
@@ -150,8 +150,8 @@ def training_texts(corpus: Corpus) -> Iterator[str]:
 def write_store(
     folder: Path, corpus: Corpus, tokenizer: Tokenizer, fingerprint: str, track: encode.Track | None
 ) -> int:
-    """Encodes a corpus into the files of a store. Returns the number of different documents that
-    are in both splits.
+    """Encodes a corpus into the files of a store. Returns the number of validation documents that
+    are also in the training split.
 
     Raises UserError if the text cannot be read, if a split has no text, or if the tokens cannot be
     written.
@@ -176,7 +176,8 @@ def write_store(
     state = json.dumps(tokenizer.state(), indent=1, ensure_ascii=False)
     write_atomically(folder / TOKENIZER, state)
     write_atomically(folder / DESCRIPTION, json.dumps(description, indent=1))
-    return len(counts["train"].digests & counts["validation"].digests)
+    train, validation = (counts[split].digests for split in SPLITS)
+    return sum(count for digest, count in validation.items() if digest in train)
 
 
 def open_store(folder: Path, *, fingerprint: str | None = None) -> TokenStore:
