@@ -77,6 +77,8 @@ def test_the_tab_shows_all_steps_of_every_run(tab: Tab, served: tuple[Board, Pat
 
     until(named, "the tab")[0].click()
     tab.enter()
+    assert tab.one("select[aria-label='run']").get_attribute("value") == "growing"  # the newest
+    tab.select("run", "first")
     assert tab.text("h1") == "Attention"
     assert f"{len(STEPS)} steps" in tab.text("header")
     assert tab.all('html[data-theme="dark"]')

@@ -102,7 +102,8 @@ def write_report(
     measured.sort(key=lambda each: each[0].step)
     shown = report.reading.first(shown_tokens(report.reading, len(measured)))
     distances = jensen_shannon(shown.weights.flatten(0, 1))
-    rows = head_rows(statistics, ablation_result.metrics if ablation_result else {})
+    ablated = ablation_result.metrics if ablation_result else {}
+    rows = head_rows(statistics, ablated)
     columns = column_rows(statistics, measured_on(report, statistics, ablation_result))
     texts = {
         "heads.csv": csv_text(with_uniform(rows, statistics)),
@@ -111,7 +112,7 @@ def write_report(
         "jensen_shannon.csv": csv_text(matrix_rows(distances, statistics.heads)),
         "largest_weights.csv": csv_text(largest_weight_rows(report.reading)),
     }
-    snapshots = snapshots_of(report.reading, len(shown.tokens), measured)
+    snapshots = snapshots_of(report.reading, len(shown.tokens), measured, {loaded.step: ablated})
     losses = [loss_on(stored.model, torch.tensor([shown.tokens])) for stored, _ in measured]
     texts["attention.html"] = page_of(loaded, snapshots, losses)
     if statistics_over_steps:
