@@ -166,8 +166,11 @@ export function createTimeline(parent, actions) {
   });
   field.addEventListener("change", () => {
     const wanted = field.value.replace(/\D/g, "");
-    actions.move(wanted ? nearest(steps(), Number(wanted)) : current.index);
+    const index = wanted ? nearest(steps(), Number(wanted)) : current.index;
+    field.value = stepText(steps()[index].step);
+    actions.move(index);
   });
+  field.addEventListener("focus", () => field.select());
   fold.addEventListener("click", () => {
     folded.hidden = !folded.hidden;
     fold.setAttribute("aria-expanded", !folded.hidden);
@@ -219,7 +222,7 @@ export function createTimeline(parent, actions) {
   }
 
   function say({ moment, step, title, index }) {
-    field.value = stepText(step.step);
+    if (document.activeElement !== field) field.value = stepText(step.step); // not while one types
     chart.setAttribute("aria-valuemin", 0);
     chart.setAttribute("aria-valuemax", steps().length - 1);
     chart.setAttribute("aria-valuenow", index);
