@@ -145,7 +145,9 @@ class Lesson(Tab):
         box, height = element.rect, self.script("return window.innerHeight")
         middle = box["y"] + box["height"] / 2 + down
         assert 0 < middle < height
-        click = webdriver.ActionChains(self.browser).move_to_element_with_offset(element, right, down)
+        click = webdriver.ActionChains(self.browser).move_to_element_with_offset(
+            element, right, down
+        )
         (click.key_down(key).click().key_up(key) if key else click.click()).perform()
         self.ready()
 
@@ -235,7 +237,9 @@ def test_five_questions_take_two_clicks_and_no_scrolling(lesson: Lesson, school:
     assert tab.text(".map-card .scale").endswith("difference: L0H0 minus L0H1")
 
     tab = lesson.start(school, "report")  # What happens when a head is removed?
-    written = [cell.find_elements("css selector", ".score")[1].text for cell in tab.all(".grid button")]
+    written = [
+        cell.find_elements("css selector", ".score")[1].text for cell in tab.all(".grid button")
+    ]
     assert [float(text.replace("±", "")) for text in written] == CHANGES  # without a click
     tab.do_click(tab.all(".grid button")[7])
     assert tab.moment.endswith("loss +0.700 without this head")

@@ -204,7 +204,10 @@ def test_runs_that_cannot_be_compared_say_why(opened):
     page = opened(other, small_run(), small_run("run b"), state="run=run%20a&head=L0H0")
     groups = page.all("select[aria-label='compare with'] optgroup")
     first, last = (groups[at].find_elements("css selector", "option") for at in (0, -1))
-    assert [each.get_attribute("value") for each in (*first, *last)] == ["run:run b", "run:other text"]
+    assert [each.get_attribute("value") for each in (*first, *last)] == [
+        "run:run b",
+        "run:other text",
+    ]
     page.select("compare with", "run:other text")
     assert "cannot be compared: its text has other tokens" in page.text(".notice")
     page.assert_cells(WEIGHTS[0, 0])

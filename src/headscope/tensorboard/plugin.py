@@ -77,10 +77,12 @@ def _static(file: Path) -> Application:
 
 
 def _runs(request: Request, data: EventData) -> Response:
-    """All runs with snapshots, the newest first. Runs can be compared if a text has the same shape."""
+    """All runs with snapshots, the newest first. Texts of the same shape can be compared."""
     texts = data.texts()
     with ThreadPoolExecutor(READ_TOGETHER) as pool:
-        shapes = {run: [pool.submit(_shape, data, run, text) for text in texts[run]] for run in texts}
+        shapes = {
+            run: [pool.submit(_shape, data, run, text) for text in texts[run]] for run in texts
+        }
     runs = [
         {"name": run, "texts": texts[run], "shapes": [each.result() for each in shapes[run]]}
         for run in texts
@@ -91,8 +93,9 @@ def _runs(request: Request, data: EventData) -> Response:
 def _shape(data: EventData, run: str, text: str) -> int | None:
     """A number for the model's heads and the tokens in the last snapshot. None if it is damaged."""
     try:
-        header = read_header([*data.headers(data.snapshots(run, text)[-1:])][0])
-    except (Refused, HeaderError, IndexError):
+        [last] = data.headers(data.snapshots(run, text)[-1:])
+        header = read_header(last)
+    except (Refused, ValueError):
         return None
     return zlib.crc32(json.dumps([header[name] for name in SHAPE]).encode())
 

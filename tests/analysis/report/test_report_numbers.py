@@ -210,7 +210,9 @@ def test_a_page_holds_as_many_tokens_as_a_browser_can(analyze, run, monkeypatch)
 def test_the_event_file_shows_the_report_in_the_tab(analyze, run):
     first, middle, last = moments_of(run)
     words = ("text=We the", "output_dir=report")
-    said = analyze(f"checkpoints=[{last}, {first}, {middle}]", "tensorboard=true", "ablation=true", *words)
+    said = analyze(
+        f"checkpoints=[{last}, {first}, {middle}]", "tensorboard=true", "ablation=true", *words
+    )
     report = Path("report")
     assert "tensorboard --logdir report" in said.err
     steps = [row["step"] for row in rows_of(report / "history.csv")]
