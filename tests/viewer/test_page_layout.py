@@ -12,7 +12,7 @@ CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
   window.written.push(text);
   fill.call(this, text, ...place);
 };"""
-TWELVE = {"labels": list("abcdefgh"), "layers": 12, "heads": 12, "steps": [0, 5]}
+TWELVE = {"labels": list("abcdefgh"), "layers": 12, "heads": 12}
 NAMES = ["previous-token", "induction", "first-token", "same-token", "punctuation", "single-key"]
 NAMES += ["self", "local", "short-range", "frequent-token", "rare-token", "8 back"]
 
@@ -163,8 +163,10 @@ def test_a_head_without_a_name_has_no_dash_and_no_number(opened):
     assert not {"-", "–"} & {*page.script("return window.written"), *page.text("main").split()}
 
 
-def test_144_heads_fit_1400_pixels_with_abbreviated_names_that_are_explained(opened):
-    page = opened(run(**TWELVE, names=NAMES * 12), state="head=L0H0")
+@pytest.mark.parametrize("steps", [[5], [0, 5]], ids=["one step", "timeline"])
+def test_144_heads_fit_1400_pixels_with_abbreviated_names_that_are_explained(opened, steps):
+    metrics = {"previous": [0.1] * 144, "loss_change": [-0.25] * 144}
+    page = opened(run(**TWELVE, steps=steps, names=NAMES * 12, metrics=metrics), state="head=L0H0")
     grid = page.one(".grid")
     assert page.script("return arguments[0].scrollWidth <= arguments[0].clientWidth", grid)
     about = page.text(".grid-card p")

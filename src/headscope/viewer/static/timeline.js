@@ -33,7 +33,7 @@ export function createTimeline(parent, actions) {
   const cursor = make(chart, "div", { class: "cursor" });
   const tip = make(chart, "div", { class: "hovered", "aria-hidden": "true", hidden: "" });
   const legend = make(folded, "p", { class: "legend names" });
-  make(folded, "p", { class: "quiet" }, "← and → move the cursor. Click a line or a strip to open its head.");
+  make(folded, "p", { class: "quiet" }, "Labels give the values at the cursor (keys ← →). Click a line or a strip to open its head.");
 
   let current = null;
   let drawn = {}; // what each canvas shows
