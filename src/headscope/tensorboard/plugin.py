@@ -80,11 +80,12 @@ def _runs(request: Request, data: EventData) -> Response:
     """All runs with snapshots, the newest first. Texts of the same shape can be compared."""
     texts = data.texts()
     with ThreadPoolExecutor(READ_TOGETHER) as pool:
-        shapes = {
-            run: [pool.submit(_shape, data, run, text) for text in texts[run]] for run in texts
+        found = {
+            run: [pool.submit(_shape, data, run, text) for text in texts[run] if len(texts) > 1]
+            for run in texts
         }
     runs = [
-        {"name": run, "texts": texts[run], "shapes": [each.result() for each in shapes[run]]}
+        {"name": run, "texts": texts[run], "shapes": [each.result() for each in found[run]]}
         for run in texts
     ]
     return _json(request, {"runs": runs})

@@ -21,6 +21,7 @@ export function createGrid(parent, actions) {
   let size = [0, 0]; // of the canvas
   let painted = []; // what the thumbnails show
   let current = null; // the model that is shown
+  let narrow = false; // whether names are abbreviated
 
   function build(layers, headsPerLayer) {
     heads = headsPerLayer;
@@ -65,6 +66,8 @@ export function createGrid(parent, actions) {
   const atlasColumns = () => Math.ceil(Math.sqrt(cells.length));
 
   function measure() {
+    narrow = cells.length > 0 && cells[0].button.offsetWidth < 86;
+    if (current) label();
     canvas.style.width = canvas.style.height = "0"; // the canvas must not enlarge what is measured
     boxes = cells.map(({ button, place }) =>
       [button.offsetLeft + place.offsetLeft, button.offsetTop + place.offsetTop, place.offsetWidth]);
@@ -75,7 +78,6 @@ export function createGrid(parent, actions) {
   function label() {
     const { step, opened: head, comparison } = current;
     const changes = own(step.metrics, "loss_change");
-    const narrow = cells[0].button.offsetWidth < 86;
     const shortened = new Set();
     cells.forEach(({ button, name, score, change }, number) => {
       const written = step.names[number];
@@ -121,8 +123,8 @@ export function createGrid(parent, actions) {
       current = model;
       if (isNew) build(layers, headsPerLayer);
       shape = newShape;
-      label();
       if (isNew) measure();
+      else label();
     },
 
     paint({ thumbnails, otherThumbnails, view }) {
@@ -146,7 +148,6 @@ export function createGrid(parent, actions) {
     },
 
     resize() {
-      if (current) label();
       measure();
       draw();
     },
