@@ -18,11 +18,13 @@ from headscope.viewer import SNAPSHOTS
 from headscope.viewer.history import read_header
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
+SIZE = 1400, 1040
+"""The size of the window, of which the page gets about 1400 x 900."""
 
 
 def default(run: Path) -> None:
     """attention.html with a token selected, and the tab as it opens."""
-    with tensorboard(run) as address, chromium() as browser:
+    with tensorboard(run) as address, chromium(*SIZE) as browser:
         browser.get((run / "analysis" / "attention.html").resolve().as_uri())
         painted(browser)
         painted(browser, 'document.querySelectorAll(".tokens [data-token]")[25].click()')
@@ -39,7 +41,7 @@ def induction(run: Path) -> None:
     first = next(header for header in headers if "previous-token" in header["names"])
     layer, head = divmod(first["names"].index("previous-token"), first["heads"])
     frames = []
-    with tensorboard(run) as address, chromium(1240) as browser:
+    with tensorboard(run) as address, chromium(*SIZE) as browser:
         open_tab(browser, address, metric="previous")
         browser.save_screenshot(str(DOCS / "question_1.png"))
         open_tab(browser, address, metric="induction", step=first["step"])
@@ -47,7 +49,6 @@ def induction(run: Path) -> None:
         for header in headers[:: max(1, len(headers) // 20)]:
             open_tab(browser, address, metric="induction", step=header["step"])
             frames.append(browser.get_screenshot_as_png())
-        browser.set_window_size(1240, 2300)
         open_tab(browser, address, metric="previous", step=first["step"], head=f"L{layer}H{head}")
         browser.save_screenshot(str(DOCS / "question_2.png"))
     write_gif(frames, DOCS / "tab_steps.gif")

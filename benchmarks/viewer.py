@@ -27,7 +27,7 @@ ACTIONS = {
         .dispatchEvent(new PointerEvent("pointerover", {bubbles: true}))""",
     "headscope: compare with a step": """
         const choice = document.querySelector('select[aria-label="compare with"]');
-        choice.value = number % 2 ? "step" : "";
+        choice.value = number % 2 ? choice.querySelector('[value^="step:"]').value : "";
         choice.dispatchEvent(new Event("change"))""",
 }
 """The JavaScript of each action. `number` counts the rounds from 1, so that every round does

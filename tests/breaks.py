@@ -189,6 +189,60 @@ conversion/classes.py
 - "attn_implementation": "eager",
 +
 > conversion/test_folder_settings.py::test_no_kernel_is_downloaded
+viewer/static/viewer.css
+# the opened head is below the timeline and the heads
+- main { display: grid; gap: 12px;
++ main { gap: 12px;
+> tab/test_tab_in_browser.py::test_five_questions_take_two_clicks_and_no_scrolling
+viewer/static/viewer.js
+# a click on a head in a narrow window does not scroll
+- opened.scrollIntoView();
++ ;
+> viewer/test_page_layout.py::test_the_opened_head_is_in_sight_after_a_click_and_its_headline_takes_one_line
+viewer/static/chart.js
+# labels of lines give the values at the last step
+- shortText(valuesOf(model, head)[model.index])
++ shortText(value)
+> viewer/test_page_layout.py::test_the_labels_of_lines_have_the_values_at_the_cursor
+viewer/static/timeline.js
+# the pointer reads the value at the cursor, not at its own step
+- own(step.metrics, metric)?.[head]
++ own(steps()[0].metrics, metric)?.[head]
+> viewer/test_page_layout.py::test_pointing_at_a_line_or_a_strip_says_head_name_value_and_step
+# drawing overwrites the number of the step while it is typed
+- if (document.activeElement !== field) field
++ field
+> viewer/test_page_layout.py::test_a_step_number_stays_while_it_is_typed
+viewer/static/status.js
+# a long sentence is cut
+- for (let top = TOP; top > 0; top--)
++ for (let top = TOP; top > TOP - 1; top--)
+> viewer/test_page_layout.py::test_what_the_page_says_about_a_token_is_a_whole_sentence_in_its_place
+viewer/static/names.js
+# a head without a name shows the score of a mixed one
+- (names[head] === NO_NAME ? "" : scores
++ (names[head] === "" ? "" : scores
+> viewer/test_page_layout.py::test_a_head_without_a_name_has_no_dash_and_no_number
+viewer/static/bar.js
+# runs that cannot be compared are offered first
+- "another run": others(true),
++ "another run": others(false),
+> tab/test_tab_in_browser.py::test_five_questions_take_two_clicks_and_no_scrolling
+tensorboard/event_data.py
+# the run with the first name opens first
+- key=lambda run: (-started.get(run, 0), run)
++ key=lambda run: run
+> tab/test_tab_in_browser.py::test_the_tab_shows_all_steps_of_every_run
+analysis/snapshots.py
+# the ablation is not in the page
+- {**(more_metrics or {}), **statistics.metrics}
++ {**statistics.metrics}
+> analysis/report/test_report_numbers.py::test_the_event_file_shows_the_report_in_the_tab
+viewer/static/map.js
+# the axes are not labelled at the pointer
+- what?.key ?? what?.token);
++ undefined);
+> viewer/test_page_layout.py::test_the_map_labels_the_row_and_the_column_that_are_pointed_at
 conversion/new_folder.py
 # what a killed export left stays
 - shutil.rmtree(old, ignore_errors=True)

@@ -126,6 +126,9 @@ def test_the_tab_and_its_runs_with_snapshots_are_listed(served: Board) -> None:
     assert b"./tab.js" in served.get("data/plugin_entry.html", name="headscope").body
     runs = served.runs()
     assert (runs["good"], runs[MARKUP], runs.get("old")) == ([TEXT], [MARKUP], None)
+    shapes = {run["name"]: run["shapes"] for run in served.ask("runs").json["runs"]}
+    assert shapes["good"] == shapes["cut"] != shapes[MARKUP]  # can be compared, and cannot
+    assert shapes["only/0"] == [None]
 
 
 def assert_served(answer: Answer, kind: str, body: bytes) -> None:

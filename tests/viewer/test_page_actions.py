@@ -20,8 +20,11 @@ def test_everything_follows_the_cursor(page):
         layer, head = (int(digit) for digit in page.heading[1:4:2])
         number = layer * HEADS + head
         assert page.moment.startswith(f"step {step['step']} · train/loss ")
-        assert page.heading.split()[1:] == [step["names"][number], f"{step['scores'][number]:.2f}"]
-        assert [each.text for each in page.all(".grid .name")] == step["names"]
+        name, score = step["names"][number], f"{step['scores'][number]:.2f}"
+        assert page.heading[5:] == ("without a name" if name == "-" else f"{name} {score}")
+        names = [name.replace("-", "") and name for name in step["names"]]  # "-" is not shown
+        assert [each.text for each in page.all(".grid .name")] == names
+        assert page.one(".controls input").get_attribute("value") == f"{step['step']:,}"
         page.assert_cells(weights_at(step["step"], 1000, WEIGHTS)[layer, head])
         assert page.one("[role=slider]").get_attribute("aria-valuenow") == str(index)
     page.one("[role=slider]").click()
@@ -104,7 +107,7 @@ def test_the_url_carries_the_state(opened):
     page.leave()
     page.press(Keys.ARROW_LEFT)
     page.click(page.tokens[6])
-    page.select("compare with", "step")
+    page.select("compare with", "step:0")
     page.select("metric of the timeline", "entropy")
     before = {name: page.text(name) for name in ("h2", ".moment", ".metrics-card")}
     page.browser.execute_async_script("setTimeout(arguments[0], 500)")
@@ -174,16 +177,20 @@ def assert_compared(page: Page, first: np.ndarray, second: np.ndarray) -> None:
 
 
 def test_a_head_is_compared_with_another_step_run_or_head(page):
-    page.select("compare with", "step")
+    page.select("compare with", "step:0")
     assert page.text(".sides figure:nth-child(2)") == "step 0"
-    page.select("compare with which", "10")
+    page.select("compare with", "step:10")
+    assert page.moment.endswith(" minus step 10")
     assert_compared(page, WEIGHTS[0, 0], weights_at(10, 1000, WEIGHTS)[0, 0])
-    page.select("compare with", "run")
+    page.select("compare with", "run:run b")
     assert_compared(page, WEIGHTS[0, 0], WEIGHTS[0, 2])
     assert page.text(".sides figure:nth-child(2)") == "run b at step 1,000"
-    page.select("compare with", "head")
-    page.select("compare with which", "L1H1")
+    page.select("compare with", "head:L1H1")
     assert_compared(page, WEIGHTS[0, 0], WEIGHTS[1, 1])
+    step = small_run()["history"]["steps"][-1]
+    names = [f"{step['names'][n]} {step['scores'][n]:.2f}" for n in (0, 4)]
+    assert page.heading == f"L0H0 {names[0]} minus L1H1 {names[1]}"
+    assert page.text(".metrics-card thead") == "metric L0H0 L1H1 uniform"
     [row] = [row for row in page.all(".metrics-card tbody tr") if row.text.startswith("previous")]
     previous = [np.diagonal(WEIGHTS[at], -1).mean() for at in ((0, 0), (1, 1))]
     assert [float(text) for text in row.text.split()[1:3]] == pytest.approx(previous, abs=0.002)
@@ -194,7 +201,13 @@ def test_a_head_is_compared_with_another_step_run_or_head(page):
 
 def test_runs_that_cannot_be_compared_say_why(opened):
     other = small_run("other text", labels=[*LABELS[:-1], "x"])
-    page = opened(small_run(), other, state="head=L0H0")
-    page.select("compare with", "run")
+    page = opened(other, small_run(), small_run("run b"), state="run=run%20a&head=L0H0")
+    groups = page.all("select[aria-label='compare with'] optgroup")
+    first, last = (groups[at].find_elements("css selector", "option") for at in (0, -1))
+    assert [each.get_attribute("value") for each in (*first, *last)] == [
+        "run:run b",
+        "run:other text",
+    ]
+    page.select("compare with", "run:other text")
     assert "cannot be compared: its text has other tokens" in page.text(".notice")
     page.assert_cells(WEIGHTS[0, 0])

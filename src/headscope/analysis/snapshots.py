@@ -1,6 +1,6 @@
 """Makes snapshots for the attention viewer from attention weights and metrics of heads."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
@@ -16,9 +16,11 @@ def snapshot_of(
     step: int,
     labels: Sequence[str],
     text_tokens: int,
+    more_metrics: Mapping[str, Tensor] | None = None,
 ) -> list[bytes]:
     """The snapshot of attention weights (L, H, T, T) after `step` steps. `labels` and `text_tokens`
-    are explained in `snapshot_parts`."""
+    are explained in `snapshot_parts`. `more_metrics` (L, H) are metrics that `statistics` lacks."""
+    metrics = {**(more_metrics or {}), **statistics.metrics}
     return snapshot_parts(
         weights.detach().float().cpu().numpy(),
         step=step,
@@ -27,7 +29,7 @@ def snapshot_of(
         names=[head_type.name for head_type in statistics.types],
         scores=[head_type.score for head_type in statistics.types],
         ratios=[head_type.ratio for head_type in statistics.types],
-        metrics={name: each.flatten().tolist() for name, each in statistics.metrics.items()},
+        metrics={name: each.flatten().tolist() for name, each in metrics.items()},
         uniform=statistics.uniform,
         ends={name: colour_ends(name, statistics.tokens) for name in statistics.metrics},
     )

@@ -45,12 +45,15 @@ class EventData:
         self.experiment = plugin_util.experiment_id(environ)
 
     def texts(self) -> dict[str, list[str]]:
-        """The names of the texts of each run with snapshots."""
+        """The names of the texts of each run with snapshots. The newest run is first."""
         with _readable():
+            runs = self.provider.list_runs(self.context, experiment_id=self.experiment)
             found = self.provider.list_blob_sequences(
                 self.context, experiment_id=self.experiment, plugin_name=PLUGIN
             )
-        return {run: sorted(found[run]) for run in sorted(found)}
+        started = {run.run_name: run.start_time or 0 for run in runs}
+        newest_first = sorted(found, key=lambda run: (-started.get(run, 0), run))
+        return {run: sorted(found[run]) for run in newest_first}
 
     def snapshots(self, run: str, text: str) -> list[BlobSequenceDatum]:
         """The snapshots of a run in the order of their steps. They contain the keys of their parts,

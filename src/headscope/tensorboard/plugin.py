@@ -5,7 +5,9 @@ of the server.
 """
 
 import json
+import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,9 @@ from tensorboard.plugins.base_plugin import FrontendMetadata, TBContext, TBPlugi
 from werkzeug import Request, Response
 
 import headscope.viewer
-from headscope.tensorboard.event_data import EventData, Refused
+from headscope.tensorboard.event_data import READ_TOGETHER, EventData, Refused
 from headscope.viewer import PLUGIN
-from headscope.viewer.history import HeaderError, history, read_header
+from headscope.viewer.history import SHAPE, HeaderError, history, read_header
 
 STATIC = Path(headscope.viewer.__file__).with_name("static")
 CONTENT_TYPES = {".js": "text/javascript", ".css": "text/css"}
@@ -75,9 +77,28 @@ def _static(file: Path) -> Application:
 
 
 def _runs(request: Request, data: EventData) -> Response:
-    """All runs with snapshots."""
-    runs = [{"name": run, "texts": texts} for run, texts in data.texts().items()]
+    """All runs with snapshots, the newest first. Texts of the same shape can be compared."""
+    texts = data.texts()
+    with ThreadPoolExecutor(READ_TOGETHER) as pool:
+        found = {
+            run: [pool.submit(_shape, data, run, text) for text in texts[run] if len(texts) > 1]
+            for run in texts
+        }
+    runs = [
+        {"name": run, "texts": texts[run], "shapes": [each.result() for each in found[run]]}
+        for run in texts
+    ]
     return _json(request, {"runs": runs})
+
+
+def _shape(data: EventData, run: str, text: str) -> int | None:
+    """A number for the model's heads and the tokens in the last snapshot. None if it is damaged."""
+    try:
+        [last] = data.headers(data.snapshots(run, text)[-1:])
+        header = read_header(last)
+    except (Refused, ValueError):
+        return None
+    return zlib.crc32(json.dumps([header[name] for name in SHAPE]).encode())
 
 
 def _history(request: Request, data: EventData) -> Response:

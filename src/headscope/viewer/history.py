@@ -60,6 +60,9 @@ def read_header(data: bytes) -> dict[str, Any]:
     }
 
 
+SHAPE = ("layers", "heads", "labels")
+"""The fields that are equal in two snapshots that can be compared."""
+
 PER_STEP = ("step", "names", "scores", "ratios", "metrics")
 """The fields of a header that may change from step to step. All others belong to the run."""
 
@@ -80,7 +83,7 @@ def history(
     shared = {name: value for name, value in last.items() if name not in PER_STEP}
     steps = {}
     for header, keys in zip(headers, parts, strict=True):
-        same = all(header[name] == shared[name] for name in ("layers", "heads", "labels"))
+        same = all(header[name] == shared[name] for name in SHAPE)
         if same and len(keys) == 1 + shared["layers"]:
             steps[header["step"]] = {name: header[name] for name in PER_STEP} | {"parts": [*keys]}
     return shared | {"steps": [steps[step] for step in sorted(steps)], "loss": dict(loss)}

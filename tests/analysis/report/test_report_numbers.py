@@ -210,7 +210,9 @@ def test_a_page_holds_as_many_tokens_as_a_browser_can(analyze, run, monkeypatch)
 def test_the_event_file_shows_the_report_in_the_tab(analyze, run):
     first, middle, last = moments_of(run)
     words = ("text=We the", "output_dir=report")
-    said = analyze(f"checkpoints=[{last}, {first}, {middle}]", "tensorboard=true", *words)
+    said = analyze(
+        f"checkpoints=[{last}, {first}, {middle}]", "tensorboard=true", "ablation=true", *words
+    )
     report = Path("report")
     assert "tensorboard --logdir report" in said.err
     steps = [row["step"] for row in rows_of(report / "history.csv")]
@@ -218,10 +220,15 @@ def test_the_event_file_shows_the_report_in_the_tab(analyze, run):
     [file] = report.glob("*tfevents*")
     assert file.name in as_json(report)["files"]
     ask = in_process(report)
-    assert ask("runs").json == {"runs": [{"name": ".", "texts": ["attention"]}]}
+    [listed] = ask("runs").json["runs"]
+    assert (listed["name"], listed["texts"]) == (".", ["attention"])
     found = ask("history", run=".", text="attention").json
     assert found["labels"] == list("We·the")
     assert [step["step"] for step in found["steps"]] == [0, 3, 7]
+    removed = [step["metrics"].get("loss_change") for step in found["steps"]]
+    changes = [float(row["loss_change"]) for row in rows_of(report / "heads.csv")]
+    assert removed[:2] == [None, None]  # measured for the checkpoint of the report only
+    assert removed[2] == pytest.approx(changes, rel=1e-4)
     page = (report / "attention.html").read_text()
     for key in (key for step in found["steps"] for key in step["parts"]):
         assert base64.b64encode(ask("part", key=key).body).decode() in page

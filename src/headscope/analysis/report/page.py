@@ -31,10 +31,14 @@ def shown_tokens(reading: AttentionReading, steps: int) -> int:
 
 
 def snapshots_of(
-    reading: AttentionReading, shown: int, measured: Sequence[tuple[Checkpoint, HeadStatistics]]
+    reading: AttentionReading,
+    shown: int,
+    measured: Sequence[tuple[Checkpoint, HeadStatistics]],
+    ablated: Mapping[int, Mapping[str, Tensor]] | None = None,
 ) -> dict[int, list[bytes]]:
     """The snapshots on the first `shown` tokens of `reading`, by their steps. `measured` contains
-    the checkpoints to show, in the order of their steps, and the statistics of their heads."""
+    the checkpoints to show, in the order of their steps, and the statistics of their heads.
+    `ablated` contains the metrics of an ablation (L, H), by step."""
     return {
         checkpoint.step: snapshot_of(
             checkpoint.attention(reading.tokens[:shown]).weights,
@@ -42,6 +46,7 @@ def snapshots_of(
             step=checkpoint.step,
             labels=reading.labels[:shown],
             text_tokens=len(reading.tokens),
+            more_metrics=(ablated or {}).get(checkpoint.step),
         )
         for checkpoint, statistics in measured
     }

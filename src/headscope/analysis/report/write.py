@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from headscope.analysis.diversity import jensen_shannon
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads, visible_in
@@ -34,7 +35,7 @@ from headscope.analysis.report.tables import (
     patching_rows,
     with_uniform,
 )
-from headscope.checkpoint import Checkpoint
+from headscope.checkpoint import AttentionReading, Checkpoint
 from headscope.errors import UserError
 from headscope.files import json_text, read_json, replacing, write_atomically
 
@@ -101,22 +102,20 @@ def write_report(
         measured.append((loaded, statistics))
     measured.sort(key=lambda each: each[0].step)
     shown = report.reading.first(shown_tokens(report.reading, len(measured)))
-    visible = visible_in(
-        loaded.model, torch.tensor([report.reading.tokens]).to(loaded.model.device)
-    )
-    visible = None if visible is None else visible[0].cpu()  # (1, T, T)
-    shown_keys = None if visible is None else visible[:, : len(shown.tokens), : len(shown.tokens)]
-    distances = jensen_shannon(shown.weights.flatten(0, 1), shown_keys)
-    rows = head_rows(statistics, ablation_result.metrics if ablation_result else {})
+    distances = jensen_shannon(shown.weights.flatten(0, 1), visible_keys_of(loaded, shown))
+    ablated = ablation_result.metrics if ablation_result else {}
+    rows = head_rows(statistics, ablated)
     columns = column_rows(statistics, measured_on(report, statistics, ablation_result))
     texts = {
         "heads.csv": csv_text(with_uniform(rows, statistics)),
         "columns.csv": csv_text(columns),
         "similarity.csv": csv_text(matrix_rows(statistics.similarity, statistics.heads)),
         "jensen_shannon.csv": csv_text(matrix_rows(distances, statistics.heads)),
-        "largest_weights.csv": csv_text(largest_weight_rows(report.reading, visible)),
+        "largest_weights.csv": csv_text(
+            largest_weight_rows(report.reading, visible_keys_of(loaded, report.reading))
+        ),
     }
-    snapshots = snapshots_of(report.reading, len(shown.tokens), measured)
+    snapshots = snapshots_of(report.reading, len(shown.tokens), measured, {loaded.step: ablated})
     losses = [loss_on(stored.model, torch.tensor([shown.tokens])) for stored, _ in measured]
     texts["attention.html"] = page_of(loaded, snapshots, losses)
     if statistics_over_steps:
@@ -164,6 +163,12 @@ def _write_json(file: Path, content: dict[str, Any], files: Sequence[str]) -> No
     process is killed."""
     names = list(dict.fromkeys(files))
     write_atomically(file, json_text(content | {"files": names}, indent=2))
+
+
+def visible_keys_of(loaded: Checkpoint, reading: AttentionReading) -> Tensor | None:
+    """The mask of the keys that each query sees, (1, T, T). None if only later keys are hidden."""
+    visible = visible_in(loaded.model, torch.tensor([reading.tokens], device=loaded.model.device))
+    return None if visible is None else visible[0].cpu()
 
 
 def measured_on(

@@ -19,20 +19,27 @@ function runsDown(label) {
   return runs;
 }
 
-/** Labels the axes of a map with as many tokens as fit on `size` pixels without overlap. Each run of
-    a label is an element: in Chromium, a vertical writing mode for the whole label lets the characters
+/** Writes the label of a token on the axis `down` or `across` a map of so many labels. Each run of a
+    label is an element: in Chromium, a vertical writing mode for the whole label lets the characters
     of some fonts overlap. */
-export function labelAxes(down, across, labels, size) {
-  const every = Math.ceil((13 * labels.length) / Math.max(1, size));
-  down.replaceChildren();
-  across.replaceChildren();
-  for (let token = 0; token < labels.length; token += every) {
-    const place = `${(100 * (token + 0.5)) / labels.length}%`;
-    make(down, "span", { dir: "auto" }, labels[token]).style.top = place;
-    const label = make(across, "span");
-    label.style.left = place;
-    for (const [text, upright] of runsDown(labels[token])) {
-      make(label, "div", { class: upright ? "" : "turned", dir: "auto" }, text);
-    }
+function write(axis, labels, token, look = "") {
+  const isDown = axis.classList.contains("down");
+  const label = make(axis, "span", { class: look, dir: "auto" }, isDown ? labels[token] : "");
+  label.style[isDown ? "top" : "left"] = `${(100 * (token + 0.5)) / labels.length}%`;
+  for (const [text, upright] of isDown ? [] : runsDown(labels[token])) {
+    make(label, "div", { class: upright ? "" : "turned", dir: "auto" }, text);
   }
+}
+
+/** Labels an axis of a map with as many tokens as fit on `size` pixels without overlap. */
+export function labelAxis(axis, labels, size) {
+  const every = Math.ceil((13 * labels.length) / Math.max(1, size));
+  axis.replaceChildren();
+  for (let token = 0; token < labels.length; token += every) write(axis, labels, token);
+}
+
+/** Labels the token that is pointed at, over the other labels, or none if it is undefined. */
+export function labelPointed(axis, labels, token) {
+  axis.querySelector(".here")?.remove();
+  if (token !== undefined) write(axis, labels, token, "here");
 }

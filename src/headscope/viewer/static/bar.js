@@ -5,7 +5,6 @@ import { stepText } from "./scales.js";
 import { headName } from "./state.js";
 
 const VIEWS = { weights: "weights", shares: "without the first token" };
-const KINDS = { "": "nothing", step: "another step", run: "another run", head: "another head" };
 
 export function createBar(parent, actions) {
   const bar = make(parent, "div", { class: "bar", role: "group", "aria-label": "What is shown" });
@@ -26,21 +25,21 @@ export function createBar(parent, actions) {
     return radio;
   });
 
-  const kind = field("compare with");
-  const choice = make(kind.label, "select", { "aria-label": "compare with which" });
+  const other = field("compare with");
 
   run.select.addEventListener("change", () => actions.changeRun(run.select.value));
   text.select.addEventListener("change", () => actions.change({ text: text.select.value }));
-  kind.select.addEventListener("change", () => actions.compare(kind.select.value));
-  choice.addEventListener("change", () =>
-    actions.change({ compare: `${kind.select.value}:${choice.value}` }));
+  other.select.addEventListener("change", () => actions.change({ compare: other.select.value }));
 
-  /** Sets the options [value, text] of a select, only if they changed, and its value. */
-  function fill(select, options, value) {
-    const written = JSON.stringify(options);
+  /** Sets the options of a select, groups {label: [[value, text]]}, only if they changed, and its value. */
+  function fill(select, groups, value) {
+    const written = JSON.stringify(groups);
     if (select.dataset.options !== written) {
       select.replaceChildren();
-      for (const [each, label] of options) make(select, "option", { value: each }, label);
+      for (const [label, options] of Object.entries(groups)) {
+        const group = label && options.length > 0 ? make(select, "optgroup", { label }) : select;
+        for (const [each, text] of options) make(group, "option", { value: each }, text);
+      }
       select.dataset.options = written;
     }
     select.value = value;
@@ -50,12 +49,12 @@ export function createBar(parent, actions) {
     /** Shows the choices of run and text, for which the data of a run is not needed. */
     showRuns(runs, state) {
       const chosen = runs.find(({ name }) => name === state.run) ?? runs[0];
-      fill(run.select, runs.map(({ name }) => [name, name || "."]), chosen?.name);
+      fill(run.select, { "": runs.map(({ name }) => [name, name || "."]) }, chosen?.name);
       run.label.hidden = runs.length < 2;
       const texts = chosen?.texts ?? [];
-      fill(text.select, texts.map((tag) => [tag, tag]), state.text);
+      fill(text.select, { "": texts.map((tag) => [tag, tag]) }, state.text);
       text.label.hidden = texts.length < 2;
-      views.hidden = kind.label.hidden = true;
+      views.hidden = other.label.hidden = true;
     },
 
     show({ runs, history, state }) {
@@ -63,25 +62,28 @@ export function createBar(parent, actions) {
       views.hidden = false;
       radios.forEach((radio) => { radio.checked = radio.value === state.view; });
 
-      const [compared] = state.compare.split(":", 1);
-      const chosen = state.compare.slice(compared.length + 1);
-      const options = choicesOf(history, runs, state);
-      const kinds = Object.entries(KINDS).filter(([name]) => name === "" || options[name].length > 0);
-      kind.label.hidden = kinds.length < 2;
-      fill(kind.select, kinds, compared);
-      choice.hidden = compared === "";
-      fill(choice, options[compared] ?? [], chosen);
+      const choices = choicesOf(history, runs, state);
+      other.label.hidden = Object.values(choices).flat().length < 2;
+      fill(other.select, choices, state.compare);
     },
   };
 }
 
-/** The choices [value, text] of each kind of comparison. */
-export function choicesOf(history, runs, state) {
-  const heads = Array.from({ length: history.layers * history.heads }, (_, n) => headName(n, history.heads));
+/** What can be compared, as groups {label: [[value, text]]}. Runs with the same text and as many heads
+    as the shown one come first. */
+function choicesOf({ layers, heads, steps }, runs, state) {
+  const shapeOf = ({ texts, shapes }) => shapes[Math.max(0, texts.indexOf(state.text))];
+  const mine = shapeOf(runs.find(({ name }) => name === state.run));
+  const others = (same) => runs
+    .filter((run) => run.name !== state.run && (shapeOf(run) === mine) === same)
+    .map(({ name }) => [`run:${name}`, name || "."]);
   return {
-    step: history.steps.length < 2 ? []
-      : history.steps.map(({ step }) => [String(step), `step ${stepText(step)}`]),
-    run: runs.filter(({ name }) => name !== state.run).map(({ name }) => [name, name || "."]),
-    head: heads.filter((name) => name !== state.head).map((name) => [name, name]),
+    "": [["", "nothing"]],
+    "another run": others(true),
+    "another head": Array.from({ length: layers * heads }, (_, n) => headName(n, heads))
+      .filter((name) => name !== state.head).map((name) => [`head:${name}`, name]),
+    "another step": steps.length < 2 ? []
+      : steps.map(({ step }) => [`step:${step}`, `step ${stepText(step)}`]),
+    "a run with another text or model": others(false),
   };
 }

@@ -4,10 +4,10 @@ import { own, shortened } from "./dom.js";
 import { shortText, stepText, ticksOf } from "./scales.js";
 import { headName } from "./state.js";
 
-export const LINES = 208; // heights in pixels
-export const LOSS = 64;
+export const LINES = 116; // heights in pixels
+export const LOSS = 28;
 const LABELLED = 8; // heads with a label if there are many
-const FEW = 16; // up to this number, all heads have a colour and a label
+const FEW = 9; // up to this number, all heads have a colour and a label
 
 /** The heads that get a colour and a label: all if they are few, otherwise those with the largest
     values over all steps, and always the opened head. */
@@ -94,7 +94,7 @@ export function drawOtherLines(context, model, x, area) {
   context.globalAlpha = 1;
 }
 
-/** The lines of the heads with a label, and the labels at their ends. */
+/** The lines of the heads with a label, and the labels at their ends with the values at the cursor. */
 export function drawLabelledLines(context, model, x, area) {
   const { history, opened, theme } = model;
   const y = heightOf(model, area);
@@ -109,7 +109,7 @@ export function drawLabelledLines(context, model, x, area) {
   const shown = labelled
     .map((head, order) => ({ head, value: valuesOf(model, head).at(-1), ...look(theme, order) }))
     .filter(({ value }) => value !== null);
-  const places = spread(shown.map(({ value }) => y(value)), 13, area.top + 2, area.top + area.height);
+  const places = spread(shown.map(({ value }) => y(value)), 12, area.top + 2, area.top + area.height);
   context.textBaseline = "middle";
   context.textAlign = "left";
   shown.forEach(({ head, value, colour, dash }, order) => {
@@ -125,7 +125,7 @@ export function drawLabelledLines(context, model, x, area) {
     context.fillStyle = theme.ink;
     context.font = `${head === opened ? "600 " : ""}11px ${theme.font}`;
     const name = headName(head, history.heads);
-    const text = area.room < 90 ? name : `${name}  ${shortText(value)}`;
+    const text = `${name} ${shortText(valuesOf(model, head)[model.index])}`; // the value at the cursor
     context.fillText(shortened(context, text, area.room - 22), area.right + 22, places[order]);
   });
 }
@@ -167,7 +167,7 @@ export function drawLoss(context, { history, theme }, place, area) {
   });
   context.stroke();
   context.textAlign = "left";
-  context.fillText(shortened(context, name, area.room - 10), area.right + 8, y(points.at(-1)[1]));
+  context.fillText(name, area.left + 4, area.top + area.height - 8); // below the loss, which falls
 }
 
 function horizontal(context, colour, area, y, dash) {

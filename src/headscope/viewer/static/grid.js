@@ -1,9 +1,9 @@
 // The thumbnails of all heads, one row per layer.
 
-import { card, fit, make, write } from "./dom.js";
-import { background } from "./names.js";
+import { card, fit, make, own, write } from "./dom.js";
+import { NO_NAME, background, scoreText, shortName, titleOf } from "./names.js";
 import { paint } from "./picture.js";
-import { WEIGHTS, differences, reachOf, scoreText } from "./scales.js";
+import { WEIGHTS, differenceText, differences, reachOf } from "./scales.js";
 import { headName } from "./state.js";
 
 export function createGrid(parent, actions) {
@@ -20,11 +20,13 @@ export function createGrid(parent, actions) {
   let boxes = []; // [left, top, width] of each thumbnail
   let size = [0, 0]; // of the canvas
   let painted = []; // what the thumbnails show
+  let current = null; // the model that is shown
+  let narrow = false; // whether names are abbreviated
 
   function build(layers, headsPerLayer) {
     heads = headsPerLayer;
     grid.replaceChildren(canvas);
-    grid.classList.toggle("many", heads > 8);
+    grid.classList.toggle("few", heads <= 4);
     make(grid, "span", { class: "corner" });
     for (let head = 0; head < heads; head++) make(grid, "span", { class: "head" }, `H${head}`);
     cells = Array.from({ length: layers * heads }, (_, number) => {
@@ -33,8 +35,10 @@ export function createGrid(parent, actions) {
       const place = make(button, "i");
       const name = make(button, "span", { class: "name", dir: "auto" });
       const score = make(button, "span", { class: "score" });
-      button.addEventListener("click", () => actions.open(number));
-      return { button, place, name, score };
+      const change = make(button, "span", { class: "score" });
+      button.addEventListener("click", ({ shiftKey }) => (shiftKey && number !== opened
+        ? actions.change({ compare: `head:${headName(number, heads)}` }) : actions.open(number)));
+      return { button, place, name, score, change };
     });
     opened = null;
   }
@@ -62,10 +66,42 @@ export function createGrid(parent, actions) {
   const atlasColumns = () => Math.ceil(Math.sqrt(cells.length));
 
   function measure() {
+    narrow = cells.length > 0 && cells[0].button.offsetWidth < 86;
+    if (current) label();
     canvas.style.width = canvas.style.height = "0"; // the canvas must not enlarge what is measured
     boxes = cells.map(({ button, place }) =>
       [button.offsetLeft + place.offsetLeft, button.offsetTop + place.offsetTop, place.offsetWidth]);
     size = [grid.scrollWidth, grid.scrollHeight];
+  }
+
+  /** Writes the names. Where there is little room, they are abbreviated, and the abbreviations listed. */
+  function label() {
+    const { step, opened: head, comparison } = current;
+    const changes = own(step.metrics, "loss_change");
+    const shortened = new Set();
+    cells.forEach(({ button, name, score, change }, number) => {
+      const written = step.names[number];
+      const text = narrow ? shortName(written) : written === NO_NAME ? "" : written;
+      if (text && text !== written) shortened.add(`${text} = ${written}`);
+      const without = typeof changes?.[number] === "number" ? differenceText(changes[number]) : "";
+      const title = titleOf(step, number, heads) + (without && `, loss without it ${without}`);
+      button.classList.toggle("other", comparison?.kind === "head" && comparison.opened === number);
+      write(change, without);
+      write(name, text);
+      write(score, scoreText(step, number));
+      if (button.title === title) return;
+      button.title = title;
+      button.setAttribute("aria-label", title);
+      name.style.setProperty("--look", background(written));
+    });
+    write(about, [
+      comparison && comparison.kind !== "head"
+        ? `Difference from ${comparison.what}: red is more weight, blue is less.`
+        : "Click a head to open it; Shift and click another to compare them.",
+      changes ? "The signed number is the change of the loss without the head, in nats per token." : "",
+      shortened.size > 0 ? `${[...shortened].sort().join(", ")}.` : "",
+    ].filter(Boolean).join(" "));
+    press(head);
   }
 
   function draw() {
@@ -80,25 +116,15 @@ export function createGrid(parent, actions) {
   }
 
   return {
-    show({ history, step, opened: head, comparison }) {
-      const newShape = `${history.layers} x ${history.heads}`;
+    show(model) {
+      const { layers, heads: headsPerLayer } = model.history;
+      const newShape = `${layers} x ${headsPerLayer}`;
       const isNew = newShape !== shape;
-      if (isNew) build(history.layers, history.heads);
+      current = model;
+      if (isNew) build(layers, headsPerLayer);
       shape = newShape;
-      cells.forEach(({ button, name, score }, number) => {
-        const label = `${headName(number, heads)} ${step.names[number]} ${scoreText(step.scores[number])}`;
-        if (button.title === label) return;
-        button.title = label;
-        button.setAttribute("aria-label", label);
-        write(name, step.names[number]);
-        name.style.setProperty("--look", background(step.names[number]));
-        write(score, scoreText(step.scores[number]));
-      });
-      press(head);
       if (isNew) measure();
-      write(about, comparison && comparison.kind !== "head"
-        ? `Difference from ${comparison.what}: red is more weight, blue is less.`
-        : "One row per layer. Click a head to open it.");
+      else label();
     },
 
     paint({ thumbnails, otherThumbnails, view }) {

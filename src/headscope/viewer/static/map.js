@@ -1,7 +1,7 @@
 // The attention map of the opened head: one row per query, one column per key. If heads, steps or
 // runs are compared, the large map shows the difference, and two small maps show both sides.
 
-import { labelAxes } from "./axes.js";
+import { labelAxis, labelPointed } from "./axes.js";
 import { card, make, write } from "./dom.js";
 import { picture } from "./picture.js";
 import { WEIGHTS } from "./scales.js";
@@ -113,7 +113,7 @@ export function createMap(parent, actions) {
     const size = main.clientWidth;
     if (labelled[0] === current.labels && labelled[1] === size) return;
     labelled = [current.labels, size];
-    labelAxes(down, across, current.labels, size);
+    for (const axis of [down, across]) labelAxis(axis, current.labels, size);
   }
 
   return {
@@ -135,7 +135,10 @@ export function createMap(parent, actions) {
     },
     point(model, what) {
       pointed = what;
-      if (current) draw();
+      if (!current) return;
+      draw();
+      labelPointed(down, current.labels, what?.query ?? what?.token);
+      labelPointed(across, current.labels, what?.key ?? what?.token);
     },
     resize: drawAll,
   };

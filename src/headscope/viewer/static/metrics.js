@@ -10,14 +10,14 @@ export function createMetrics(parent) {
   const table = make(section, "table");
   let built = []; // the history and the names of the metrics that the rows were built for
   let rows = [];
+  let heads = []; // the cells above the columns
 
   function build(history, metrics) {
     table.replaceChildren();
     const head = make(make(table, "thead"), "tr");
-    for (const [name, text] of [["", "metric"], ["", "value"], ["compared", "compared"], ["", "uniform"]]) {
-      make(head, "th", { scope: "col", class: name }, text);
-    }
-    explain(head.lastElementChild, "The value of the metric for attention that gives every visible "
+    heads = ["", "", "compared", ""].map((name) => make(head, "th", { scope: "col", class: name }));
+    heads[3].textContent = "uniform";
+    explain(heads[3], "The value of the metric for attention that gives every visible "
       + "token the same weight, as in an untrained model.");
     const body = make(table, "tbody");
     rows = metrics.map((metric) => {
@@ -32,6 +32,7 @@ export function createMetrics(parent) {
       const uniform = own(history.uniform, metric);
       make(row, "td", { class: "quiet" }, metricText(uniform));
       const [low, high] = own(history.ends, metric) ?? [null, null];
+      bar.hidden = low === null;
       const place = (number) => (typeof number === "number" && high > low
         ? Math.max(0, Math.min(100, (100 * (number - low)) / (high - low))) : null);
       bar.style.setProperty("--uniform", `${place(uniform) ?? -1}%`);
@@ -40,13 +41,14 @@ export function createMetrics(parent) {
   }
 
   return {
-    show({ history, step, opened, comparison }) {
+    show({ history, step, opened, comparison, what }) {
       const metrics = Object.keys(step.metrics);
       if (built[0] !== history || built[1] !== metrics.join("\n")) {
         built = [history, metrics.join("\n")];
         build(history, metrics);
       }
       table.classList.toggle("comparing", comparison !== null);
+      ["metric", what ?? "value", comparison?.what ?? ""].forEach((text, i) => write(heads[i], text));
       for (const { metric, text, bar, compared, place } of rows) {
         const value = step.metrics[metric][opened];
         write(text, metricText(value));

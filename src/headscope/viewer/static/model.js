@@ -1,7 +1,8 @@
 // The model: everything that the panels show, computed from the state and the data.
 
-import { metricOf } from "./names.js";
-import { WEIGHTS, differences, reachOf, scoreText, stepText } from "./scales.js";
+import { own } from "./dom.js";
+import { metricOf, titleOf } from "./names.js";
+import { WEIGHTS, differenceText, differences, reachOf, stepText } from "./scales.js";
 import { headName, headNumber } from "./state.js";
 import { difference, triangle } from "./weights.js";
 
@@ -14,14 +15,17 @@ export async function modelOf(store, runs, state) {
   const step = history.steps[index];
   const name = headName(opened, history.heads);
   const at = `step ${stepText(step.step)}`;
+  const loss = lossText(step.step, history.loss);
+  const change = own(step.metrics, "loss_change")?.[opened];
   return {
     ...chosen, runs, comparison, problem, step, name,
     what: { step: at, head: name, run: `${chosen.state.run} at ${at}` }[comparison?.kind],
     labels: history.labels,
     tokens: history.labels.length,
     view: chosen.state.view,
-    title: `${name} ${step.names[opened]} ${scoreText(step.scores[opened])}`,
-    moment: momentText(step.step, history.loss),
+    title: titleOf(step, opened, history.heads),
+    at, loss, moment: loss ? `${at} · ${loss}` : at,
+    without: typeof change === "number" ? `loss ${differenceText(change, 3)} without this head` : "",
   };
 }
 
@@ -32,16 +36,16 @@ export async function withWeights(store, model) {
     await store.layer(from.history, from.index, Math.floor(from.opened / history.heads)),
     from.opened % history.heads, tokens, view);
   const thumbnailsDiffer = comparison && comparison.kind !== "head";
-  const [thumbnails, otherThumbnails, own, other] = await Promise.all([
+  const [thumbnails, otherThumbnails, mine, other] = await Promise.all([
     store.thumbnails(history, index),
     thumbnailsDiffer ? store.thumbnails(comparison.history, comparison.index) : null,
     weights(model),
     comparison ? weights(comparison) : null,
   ]);
-  const values = other ? difference(own, other) : own;
+  const values = other ? difference(mine, other) : mine;
   const reach = other ? reachOf(values) : 1;
   const scale = other ? differences(reach) : WEIGHTS;
-  return { ...model, thumbnails, otherThumbnails, own, other, values, reach, scale };
+  return { ...model, thumbnails, otherThumbnails, own: mine, other, values, reach, scale };
 }
 
 async function choose(store, runs, state) {
@@ -99,13 +103,13 @@ async function chooseComparison(store, runs, { state, history, index, opened }) 
 const refuse = (problem) => ({ comparison: null, problem });
 
 /** The index of the step that is nearest to `wanted`. */
-function nearest(steps, wanted) {
+export function nearest(steps, wanted) {
   const distances = steps.map(({ step }) => Math.abs(step - wanted));
   return distances.indexOf(Math.min(...distances));
 }
 
-/** "step 500 · train/loss 5.12": the last loss that was logged until this step, if there is one. */
-function momentText(step, { name, steps, values }) {
+/** "train/loss 5.12": the last loss that was logged until this step, or "" if there is none. */
+function lossText(step, { name, steps, values }) {
   const loss = values[steps.findLastIndex((each) => each <= step)];
-  return `step ${stepText(step)}${typeof loss === "number" ? ` · ${name} ${loss.toFixed(2)}` : ""}`;
+  return typeof loss === "number" ? `${name} ${loss.toFixed(2)}` : "";
 }

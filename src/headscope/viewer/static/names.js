@@ -1,29 +1,51 @@
-// The look of head names: a colour of the palette of Okabe and Ito, and stripes for the second name
-// with the same colour, so that no two names look the same to a colour-blind reader.
+// How head names are shown: a colour of the palette of Okabe and Ito, stripes for the second name
+// with the same colour, so that no two names look the same to a colour-blind reader, and a short name.
 
 import { own } from "./dom.js";
+import { HEAD_NAMES } from "./glossary.js";
+import { headName } from "./state.js";
 
 const STYLES = {
-  "previous-token": ["blue", false],
-  induction: ["vermillion", false],
-  "first-token": ["orange", false],
-  "same-token": ["purple", false],
+  "previous-token": ["blue", false, "prev"],
+  induction: ["vermillion", false, "induc"],
+  "first-token": ["orange", false, "first"],
+  "same-token": ["purple", false, "same"],
   self: ["sky", false],
-  punctuation: ["green", false],
-  "single-key": ["yellow", false],
-  "short-range": ["blue", true],
+  punctuation: ["green", false, "punct"],
+  "single-key": ["yellow", false, "key"],
+  "fixed-offset": ["vermillion", true, "offset"],
+  "short-range": ["blue", true, "short"],
   local: ["sky", true],
-  "frequent-token": ["green", true],
-  "rare-token": ["purple", true],
+  "frequent-token": ["green", true, "freq"],
+  "rare-token": ["purple", true, "rare"],
   global: ["grey", false],
   mixed: ["grey", true],
-  "-": ["none", false],
+  "-": ["none", false, ""],
 };
 
 export const NO_NAME = "-";
 
-/** [colour variable, striped] of a name. A name of another version is striped in ink colour. */
-const styleOf = (name) => own(STYLES, name) ?? ["ink", true];
+/** The name of a head without its number: a head named "8 back" is a fixed-offset head. */
+const kindOf = (name) => (/^\d+ back$/.test(name) ? "fixed-offset" : name);
+
+/** [colour variable, striped, short name] of a name. A name of another version is striped in ink colour. */
+const styleOf = (name) => own(STYLES, kindOf(name)) ?? ["ink", true];
+
+export const definitionOf = (name) => own(HEAD_NAMES, kindOf(name));
+
+/** The words for a name. */
+export const nameText = (name) => (name === NO_NAME ? "without a name" : name);
+
+/** The abbreviation of a name, where there is little room. */
+export const shortName = (name) => own(STYLES, name)?.[2] ?? name;
+
+/** The score of a head with two digits. A head without a name has no score. */
+export const scoreText = ({ names, scores }, head) =>
+  (names[head] === NO_NAME ? "" : scores[head]?.toFixed(2) ?? "");
+
+/** "L0H1 previous-token 0.90" */
+export const titleOf = (step, head, heads) =>
+  `${headName(head, heads)} ${nameText(step.names[head])} ${scoreText(step, head)}`.trim();
 
 /** The CSS background image of a name. */
 export function background(name) {
@@ -65,5 +87,5 @@ export function fillName(context, theme, name, x, y, width, height) {
 /** The metric that decides a name: `previous` for previous-token. */
 export function metricOf(name) {
   const special = { "rare-token": "frequent", "frequent-token": "frequent", "short-range": "distance" };
-  return own(special, name) ?? name.replace(/^(previous|first)-token$/, "$1").replaceAll("-", "_");
+  return own(special, name) ?? kindOf(name).replace(/^(previous|first)-token$/, "$1").replaceAll("-", "_");
 }

@@ -13,7 +13,8 @@ function bytes(base64) {
 }
 
 const store = createStore({
-  runs: async () => data.runs.map(({ name, text }) => ({ name, texts: [text] })),
+  runs: async () => data.runs.map(({ name, text, history: { layers, heads, labels } }) =>
+    ({ name, texts: [text], shapes: [JSON.stringify([layers, heads, labels])] })),
   history: async (run) => data.runs.find(({ name }) => name === run).history,
   part: async (key) => new Blob([bytes(document.getElementById(`part-${key}`).textContent)]).stream(),
 });

@@ -50,7 +50,7 @@ export const WEIGHTS = {
   pixels: asPixels(viridis),
   index: (weight) => Math.min(SHADES - 1, Math.round(Math.sqrt(weight) * (SHADES - 1))),
   gradient: gradient(viridis),
-  ticks: [0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1].map((w) => [String(w), Math.sqrt(w)]),
+  ticks: [0, 0.01, 0.1, 0.2, 0.4, 0.6, 0.8, 1].map((w) => [String(w), Math.sqrt(w)]),
   diverging: false,
 };
 
@@ -117,15 +117,12 @@ export function differenceText(value, digits = 2) {
   return Number(size) === 0 ? "±0" : (value > 0 ? "+" : "−") + size;
 }
 
-/** The score of a head with two digits. */
-export const scoreText = (score) => (score === null ? "–" : score.toFixed(2));
-
 /** A metric with few digits, for charts. */
-export const shortText = (value) => value.toFixed(Math.abs(value) >= 100 ? 0 : 2);
+export const shortText = (value) => value?.toFixed(Math.abs(value) >= 100 ? 0 : 2).replace("-0.00", "0.00") ?? "";
 
-/** A metric, or a dash if there is none. */
+/** A metric, or nothing if there is none. */
 export function metricText(value) {
-  if (typeof value !== "number") return "–";
+  if (typeof value !== "number") return "";
   if (Math.abs(value) >= 100) return value.toFixed(0);
   return Math.abs(value) < 0.01 && value !== 0 ? value.toPrecision(2) : value.toFixed(3);
 }

@@ -3,11 +3,18 @@
 import { differenceText, weightText } from "./scales.js";
 import { at, column, row, strongest } from "./weights.js";
 
-const TOP = 4;
+const TOP = 4; // tokens that are listed, or fewer where there is little room
 
 /** Writes into `says` what is pointed at. All texts of tokens are isolated, so that right-to-left
     script does not move the words around it. */
 export function describe(says, model, pointed) {
+  for (let top = TOP; top > 0; top--) {
+    write(says, model, pointed, top);
+    if (says.scrollHeight <= says.clientHeight) break;
+  }
+}
+
+function write(says, model, pointed, top) {
   const parts = [];
   const add = (name, text) => {
     const part = document.createElement(name === "token-name" ? "bdi" : "span");
@@ -22,7 +29,7 @@ export function describe(says, model, pointed) {
     add("token-number", `${number}`);
   };
   const list = (pairs, name) => {
-    const best = strongest(pairs, TOP);
+    const best = strongest(pairs, top);
     if (best.length === 0) parts.push("nothing");
     best.forEach(([number, value], place) => {
       parts.push(place ? ", " : "");

@@ -6,7 +6,7 @@ import { textOn } from "./theme.js";
 
 /** The heights of the strips: {row, gap, height}. */
 export function stripsOf({ layers, heads }) {
-  const row = Math.max(1, Math.min(17, Math.floor(560 / (layers * heads))));
+  const row = Math.max(1, Math.min(12, Math.floor(300 / (layers * heads))));
   const gap = layers > 1 && layers * heads <= 512 ? 3 : 0;
   return { row, gap, height: layers * heads * row + (layers - 1) * gap };
 }
@@ -73,7 +73,7 @@ export function markStrip(context, { history, opened, theme }, area) {
 
 /** Writes a name on its strip if there is room, on a plain ground, since stripes hide letters. */
 function label(context, theme, name, left, top, width, height) {
-  context.font = `10.5px ${theme.font}`;
+  context.font = `10px ${theme.font}`;
   context.textAlign = "left";
   const needed = context.measureText(name).width + 8;
   if (needed > width) return;

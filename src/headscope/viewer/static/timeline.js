@@ -2,35 +2,38 @@
 
 import { LINES, LOSS, drawLabelledLines, drawLoss, drawOtherLines, drawSteps, labelledHeads,
          rangeOf } from "./chart.js";
-import { card, fit, make, own } from "./dom.js";
+import { fit, make, own } from "./dom.js";
 import { METRICS, HEAD_NAMES } from "./glossary.js";
-import { NO_NAME, background } from "./names.js";
-import { timeAxis } from "./scales.js";
+import { nearest } from "./model.js";
+import { NO_NAME, background, definitionOf, titleOf } from "./names.js";
+import { metricText, stepText, timeAxis } from "./scales.js";
 import { drawStrips, markStrip, stripTop, stripsOf } from "./strips.js";
 import { explain } from "./tooltip.js";
 
-const GAP = 22;
-const AXIS = 24;
+const GAP = 16;
+const AXIS = 22;
 const PLAY = 250; // ms per step
 
 export function createTimeline(parent, actions) {
-  const section = card(parent, "timeline-card", "Timeline");
+  const section = make(parent, "section", { class: "card timeline-card", "aria-label": "Timeline" });
   const controls = make(section, "div", { class: "controls" });
+  const fold = make(controls, "button", { type: "button", class: "fold", "aria-expanded": true }, "Timeline");
   const play = make(controls, "button", { type: "button", class: "play" });
-  const now = make(controls, "output", { class: "now" });
+  const field = make(make(controls, "label", {}, "step "), "input", { inputmode: "numeric" });
   const chooser = make(controls, "label", { class: "chooser" }, "metric ");
   const select = make(chooser, "select", { "aria-label": "metric of the timeline" });
   const about = make(chooser, "span", { class: "info", role: "note" }, "?");
-  const chart = make(section, "div", { class: "chart", role: "slider", tabindex: 0,
+  const folded = make(section, "div");
+  const chart = make(folded, "div", { class: "chart", role: "slider", tabindex: 0,
                                        "aria-label": "training step" });
   // What depends on the opened head has its own canvas, so that opening a head is fast.
   const [base, top] = ["base", "top"].map((name) =>
     make(chart, "canvas", { class: name, "aria-hidden": "true" }));
   const other = make(chart, "div", { class: "cursor other", hidden: "" });
   const cursor = make(chart, "div", { class: "cursor" });
-  const legend = make(section, "p", { class: "legend names" });
-  make(section, "p", { class: "quiet keys" }).append(
-    key("←"), " ", key("→"), " step; click a line or a strip to open its head");
+  const tip = make(chart, "div", { class: "hovered", "aria-hidden": "true", hidden: "" });
+  const legend = make(folded, "p", { class: "legend names" });
+  make(folded, "p", { class: "quiet" }, "Labels give the values at the cursor (keys ← →). Click a line or a strip to open its head.");
 
   let current = null;
   let drawn = {}; // what each canvas shows
@@ -42,12 +45,13 @@ export function createTimeline(parent, actions) {
 
   function areas() {
     const width = chart.clientWidth;
-    const room = width < 460 ? 60 : 104; // for labels at the ends of the lines
+    const room = width < 460 ? 86 : 104; // for labels at the ends of the lines
     const area = (top, height) => ({ left: 46, right: width - room, room, top, height });
-    const lines = area(12, LINES);
+    const strip = stripsOf(current.history).height;
+    const lines = area(12, LINES + Math.max(0, 110 - strip / 2));
     const loss = area(lines.top + lines.height + GAP, current.history.loss.steps.length ? LOSS : -GAP);
     const axis = area(loss.top + loss.height + 4, AXIS);
-    const strips = area(axis.top + axis.height, stripsOf(current.history).height);
+    const strips = area(axis.top + axis.height, strip);
     return { lines, loss, axis, strips, height: strips.top + strips.height + 3 };
   }
 
@@ -73,11 +77,12 @@ export function createTimeline(parent, actions) {
 
   /** Draws what is not yet drawn. */
   function draw() {
-    const { history, metric, theme, opened } = current;
+    if (folded.hidden) return;
+    const { history, metric, theme, opened, index } = current;
     const same = history === drawn.history && metric === drawn.metric && theme === drawn.theme;
     if (!same) drawBase();
-    if (!same || opened !== drawn.opened) drawTop();
-    drawn = { history, metric, theme, opened };
+    if (!same || opened !== drawn.opened || index !== drawn.index) drawTop();
+    drawn = { history, metric, theme, opened, index };
     moveCursor();
   }
 
@@ -115,8 +120,25 @@ export function createTimeline(parent, actions) {
     const values = own(steps()[stepAt(event)].metrics, metric) ?? [];
     const distance = (head) => (typeof values[head] !== "number" ? Infinity
       : Math.abs(lines.top + (1 - (values[head] - low) / (high - low)) * lines.height - y));
-    const near = labelledHeads(current).sort((a, b) => distance(a) - distance(b))[0];
+    const heads = [...labelledHeads(current), ...Array(count).keys()]; // those with a label are first
+    const near = heads.sort((a, b) => distance(a) - distance(b))[0];
     return distance(near) <= 8 ? near : null;
+  }
+
+  /** Says which head, name, value and step are at the pointer. */
+  function showTip(event) {
+    const head = headAt(event);
+    chart.classList.toggle("on-head", !dragging && head !== null);
+    tip.hidden = head === null;
+    if (tip.hidden) return;
+    const { history, metric } = current;
+    const step = steps()[stepAt(event)];
+    const value = metricText(own(step.metrics, metric)?.[head]);
+    tip.textContent = [titleOf(step, head, history.heads), `${metric.replaceAll("_", " ")} ${value}`,
+      `step ${stepText(step.step)}`].join(" · ");
+    const { left, top } = chart.getBoundingClientRect();
+    tip.style.left = `${Math.max(0, Math.min(event.clientX - left + 12, chart.clientWidth - tip.offsetWidth))}px`;
+    tip.style.top = `${event.clientY - top - tip.offsetHeight - 10}px`;
   }
 
   let dragging = false;
@@ -131,8 +153,9 @@ export function createTimeline(parent, actions) {
   chart.addEventListener("pointermove", (event) => {
     if (!current) return;
     if (dragging && stepAt(event) !== current.index) actions.move(stepAt(event));
-    chart.classList.toggle("on-head", !dragging && headAt(event) !== null);
+    showTip(event);
   });
+  chart.addEventListener("pointerleave", () => { tip.hidden = true; });
   for (const end of ["pointerup", "pointercancel"]) {
     chart.addEventListener(end, () => { dragging = false; });
   }
@@ -141,6 +164,18 @@ export function createTimeline(parent, actions) {
     if (to === undefined) return;
     event.preventDefault();
     actions.move(to);
+  });
+  field.addEventListener("change", () => {
+    const wanted = field.value.replace(/\D/g, "");
+    const index = wanted ? nearest(steps(), Number(wanted)) : current.index;
+    field.value = stepText(steps()[index].step);
+    actions.move(index);
+  });
+  field.addEventListener("focus", () => field.select());
+  fold.addEventListener("click", () => {
+    folded.hidden = !folded.hidden;
+    fold.setAttribute("aria-expanded", !folded.hidden);
+    draw();
   });
   select.addEventListener("change", () => actions.change({ metric: select.value }));
   play.addEventListener("click", () => (playing ? stop() : start()));
@@ -170,7 +205,8 @@ export function createTimeline(parent, actions) {
     listed = history;
     place = timeAxis(history.steps.map(({ step }) => step));
     select.replaceChildren();
-    for (const metric of Object.keys(history.steps.at(-1).metrics)) {
+    const isKnown = (metric) => history.steps.every(({ metrics }) => own(metrics, metric));
+    for (const metric of Object.keys(history.steps.at(-1).metrics).filter(isKnown)) {
       make(select, "option", { value: metric }, metric.replaceAll("_", " "));
     }
     const names = new Set(history.steps.flatMap((step) => step.names));
@@ -182,12 +218,12 @@ export function createTimeline(parent, actions) {
       const item = make(legend, "span", { dir: "auto" });
       make(item, "i", { class: "swatch" }).style.background = background(name);
       item.append(name);
-      explain(item, own(HEAD_NAMES, name));
+      explain(item, definitionOf(name));
     }
   }
 
-  function say({ moment, title, index }) {
-    now.textContent = moment;
+  function say({ moment, step, title, index }) {
+    if (document.activeElement !== field) field.value = stepText(step.step); // not while one types
     chart.setAttribute("aria-valuemin", 0);
     chart.setAttribute("aria-valuemax", steps().length - 1);
     chart.setAttribute("aria-valuenow", index);
@@ -210,10 +246,4 @@ export function createTimeline(parent, actions) {
       if (current && !section.hidden) draw();
     },
   };
-}
-
-function key(text) {
-  const element = document.createElement("kbd");
-  element.textContent = text;
-  return element;
 }

@@ -1,14 +1,13 @@
 // The viewer: its state, its panels, and the model that the panels show.
 
-import { createBar, choicesOf } from "./bar.js";
-import { count, make, oncePerFrame, own } from "./dom.js";
+import { createBar } from "./bar.js";
+import { count, make, oncePerFrame } from "./dom.js";
 import { createMetrics } from "./metrics.js";
-import { HEAD_NAMES } from "./glossary.js";
 import { createGrid } from "./grid.js";
 import { createLines } from "./lines.js";
 import { createMap } from "./map.js";
 import { modelOf, withWeights } from "./model.js";
-import { scoreText } from "./scales.js";
+import { definitionOf, nameText, scoreText } from "./names.js";
 import { EMPTY, headName } from "./state.js";
 import { describe } from "./status.js";
 import { DataError } from "./store.js";
@@ -19,6 +18,7 @@ import { createTooltip, explain } from "./tooltip.js";
 
 const SHADES = 33;
 const REST = 100; // ms without an action until the neighbours of the cursor are loaded
+const SCORE = "The value of the metric that decides the name. For a mixed head, this is `unevenness`.";
 const NO_RUNS = "No run has attention data. Train one with scripts/train.py and its TensorBoard logger; "
   + "callbacks.attention.steps sets how many steps are logged.";
 
@@ -40,8 +40,8 @@ export function createViewer(root, { store, address, title }) {
   const header = make(root, "header");
   make(header, "h1", { dir: "auto" }, title);
   const size = make(header, "p", { class: "quiet" });
-  const actions = { change, changeRun, compare, move, open, point, keep };
-  const bar = createBar(root, actions);
+  const actions = { change, changeRun, move, open, point, keep };
+  const bar = createBar(header, actions);
   const notice = make(root, "p", { class: "notice", role: "status", hidden: "" });
   const main = make(root, "main", { hidden: "" });
   const overview = make(main, "div", { class: "overview" });
@@ -50,11 +50,7 @@ export function createViewer(root, { store, address, title }) {
   const opened = make(main, "section", { class: "opened", "aria-labelledby": "opened-head" });
   const headline = make(opened, "div", { class: "headline" });
   const heading = make(headline, "h2", { id: "opened-head" });
-  const head = make(heading, "span");
-  heading.append(" ");
-  const headType = make(heading, "span", { dir: "auto" });
-  heading.append(" ");
-  const score = make(heading, "span");
+  const [openedHead, otherHead] = ["", "minus "].map((word) => createHead(heading, word));
   const moment = make(headline, "p", { class: "quiet moment" });
   const says = make(headline, "p", { class: "says", role: "status" });
   const panels = make(opened, "div", { class: "panels" });
@@ -75,13 +71,6 @@ export function createViewer(root, { store, address, title }) {
     change({ run, text: null, compare: state.compare.startsWith("run:") ? "" : state.compare });
   }
 
-  /** Starts a comparison of a kind, with a useful first choice: the first step, or the next head. */
-  function compare(kind) {
-    const choices = choicesOf(model.history, runs, state)[kind] ?? [];
-    const next = kind === "head" ? (model.opened % choices.length) : 0;
-    change({ compare: kind && `${kind}:${choices[next][0]}` });
-  }
-
   /** Moves the cursor, and opens a head if it is given. */
   function move(index, head = model.opened) {
     const last = model.history.steps.length - 1;
@@ -95,6 +84,8 @@ export function createViewer(root, { store, address, title }) {
 
   function open(head) {
     change({ head: headName(head, model.history.heads) });
+    // In a narrow window, the opened head is below the heads.
+    if (opened.getBoundingClientRect().top > 0.5 * innerHeight) opened.scrollIntoView();
   }
 
   function keep(token) {
@@ -185,11 +176,13 @@ export function createViewer(root, { store, address, title }) {
     say(problem ?? shortened);
     size.textContent = [count(history.layers, "layer"), `${count(history.heads, "head")} each`,
       count(tokens, "token"), count(history.steps.length, "step")].join(" · ");
-    head.textContent = next.name;
-    headType.textContent = step.names[next.opened];
-    explain(headType, own(HEAD_NAMES, step.names[next.opened]));
-    score.textContent = scoreText(step.scores[next.opened]);
-    moment.textContent = next.moment;
+    const { comparison } = next;
+    const two = comparison?.kind === "head";
+    openedHead(next.name, step, next.opened);
+    otherHead(comparison?.what, two ? step : null, comparison?.opened);
+    moment.replaceChildren(next.at);
+    make(moment, "span", { class: "loss" }, [next.loss, next.without].map((each) => each && ` · ${each}`).join(""));
+    if (comparison && !two) moment.append(` minus ${comparison.what}`);
     for (const panel of [timeline, grid, text, metrics]) panel.show(next);
     bar.show(next);
     address.write(state);
@@ -231,4 +224,23 @@ export function createViewer(root, { store, address, title }) {
     for (const panel of [timeline, grid, map, lines]) panel.resize();
   })).observe(root);
   return { refresh };
+}
+
+/** A place in the headline for a head, its name and its score. Returns a function that shows them. */
+function createHead(heading, word) {
+  const part = make(heading, "span", {}, word);
+  const [head, name, score] = ["", "", "score"].map((look) => {
+    const element = make(part, "span", { class: look, dir: "auto" });
+    part.append(" ");
+    return element;
+  });
+  return (text, step, number) => {
+    part.hidden = step === null;
+    if (part.hidden) return;
+    head.textContent = text;
+    name.textContent = nameText(step.names[number]);
+    explain(name, definitionOf(step.names[number]));
+    score.textContent = scoreText(step, number);
+    explain(score, score.textContent ? SCORE : undefined);
+  };
 }
