@@ -90,6 +90,7 @@ def write_run(folder: Path, shape: list[int], steps: int) -> None:
             step=step,
             labels=[f"·word{number}" for number in range(tokens)],
             text_tokens=tokens,
+            measured_tokens=tokens,
             names=["previous-token" if score > 0.5 else "mixed" for score in scores],
             scores=scores,
             ratios=scores,

@@ -122,6 +122,7 @@ def analyze(composed: DictConfig) -> None:
     shown = shown_tokens(report.reading, len({stored.step for stored in [loaded, *history]}))
     if shown < tokens:
         say(f"attention.html has the first {shown} of {tokens} tokens: a larger page would be slow")
+    say(f"Names and metrics rest on {statistics.windows} windows of {statistics.tokens} tokens")
     say(f"Written: {folder}/attention.html, heads.csv and pictures")
     if config.tensorboard:
         say(f"See the tab Attention: tensorboard --logdir {folder}")

@@ -65,7 +65,8 @@ def measured(weights: NDArray[np.float64]) -> dict[str, Any]:
     heads = head_types(metrics, uniform)
     return {
         "text_tokens": tokens,
-        "names": [head.name for head in heads],
+        "measured_tokens": tokens,
+        "names": [head.label for head in heads],
         "scores": [head.score for head in heads],
         "ratios": [head.ratio for head in heads],
         "metrics": {name: values.flatten().tolist() for name, values in metrics.items()},

@@ -40,13 +40,14 @@ class HeadStatistics:
     - `uniform`: the value of each metric for uniform attention.
     - `types`: the name of each head, such as `previous-token`, with its score, layer by layer.
     - `similarity` (L H, L H): the cosine similarity of each pair of heads.
-    - `tokens`: the length T of the windows.
+    - `windows`, `tokens`: the number N and the length T of the windows.
     """
 
     metrics: dict[str, Tensor]
     uniform: dict[str, float]
     types: list[HeadType]
     similarity: Tensor
+    windows: int
     tokens: int
 
     @property
@@ -115,6 +116,7 @@ def measure_heads(
             thresholds=thresholds,
         ),
         similarity=(similarity / len(windows)).clamp(0, 1),
+        windows=len(windows),
         tokens=length,
     )
 

@@ -3,8 +3,7 @@
 import copy
 import math
 import threading
-from collections import deque
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing

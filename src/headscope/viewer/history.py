@@ -48,6 +48,10 @@ def read_header(data: bytes) -> dict[str, Any]:
         "heads": heads,
         "labels": labels,
         "text_tokens": _count(header, "text_tokens", 2**53),
+        # 0 in older runs, which do not tell
+        "measured_tokens": _count(
+            {"measured_tokens": 0} | header, "measured_tokens", 2**53, smallest=0
+        ),
         "names": _texts(header.get("names"), "names", count),
         "scores": _numbers(header.get("scores"), "scores", count),
         "ratios": _numbers(header.get("ratios"), "ratios", count),

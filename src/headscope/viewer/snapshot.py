@@ -41,6 +41,7 @@ def snapshot_parts(
     step: int,
     labels: Sequence[str],
     text_tokens: int,
+    measured_tokens: int,
     names: Sequence[str],
     scores: Sequence[float],
     ratios: Sequence[float],
@@ -52,7 +53,9 @@ def snapshot_parts(
 
     - `labels`: a text for each token. Invisible characters are replaced by visible ones.
     - `text_tokens`: the number of tokens of the text before it was shortened to T.
-    - `names`, `scores`, `ratios`: the fields of the `HeadType` of each head, layer by layer.
+    - `measured_tokens`: the number of tokens that the names and most metrics rest on.
+    - `names`, `scores`, `ratios`: the label, score and ratio of the `HeadType` of each head, layer
+      by layer.
     - `metrics`: the value of each metric for each head, layer by layer.
     - `uniform`, `ends`: the value of each metric for uniform attention, and the two ends of its
       axis.
@@ -68,6 +71,7 @@ def snapshot_parts(
         "heads": heads,
         "labels": [_label(text) for text in labels],
         "text_tokens": text_tokens,
+        "measured_tokens": measured_tokens,
         "names": list(names),
         "scores": _numbers(scores),
         "ratios": _numbers(ratios),

@@ -175,7 +175,9 @@ export function createViewer(root, { store, address, title }) {
         + "because the size of a snapshot is limited." : "";
     say(problem ?? shortened);
     size.textContent = [count(history.layers, "layer"), `${count(history.heads, "head")} each`,
-      count(tokens, "token"), count(history.steps.length, "step")].join(" · ");
+      count(tokens, "token"), count(history.steps.length, "step"),
+      history.measured_tokens && `names and metrics from ${count(history.measured_tokens, "token")}`]
+      .filter(Boolean).join(" · ");
     const { comparison } = next;
     const two = comparison?.kind === "head";
     openedHead(next.name, step, next.opened);
