@@ -37,7 +37,7 @@ def analyze(composed: DictConfig) -> None:
     from rich.progress import track
 
     from headscope import checkpoint
-    from headscope.analysis.head_types import Thresholds
+    from headscope.analysis.head_types import NONE, Thresholds
     from headscope.analysis.patch_texts import patch_texts
     from headscope.analysis.report import selection
     from headscope.analysis.report.inputs import Ablation, ReportInput
@@ -111,7 +111,7 @@ def analyze(composed: DictConfig) -> None:
     )
     for name, head_type in zip(statistics.heads, statistics.types, strict=True):
         offset = f", {head_type.label}" if head_type.offset else ""
-        print(f"{name}  {head_type.name}{offset}")
+        print(f"{name}  {'without a name' if head_type.name == NONE else head_type.name}{offset}")
     if ablation_result and config.ablation:
         print_ablation(ablation_result)
     if ablation_result and config.gradients:
