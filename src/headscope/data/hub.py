@@ -90,8 +90,8 @@ class Hub(Corpus):
         # current folder.
         if self.dataset in {module.name for module in iter_modules(packaged_modules.__path__)}:
             raise UserError(
-                f"data.name={self.dataset} is a file format, not a dataset: for your own files, use "
-                "data.path=FILE_OR_FOLDER"
+                f"data.name={self.dataset} is a file format, not a dataset: for your own files, "
+                "use data.path=FILE_OR_FOLDER"
             )
         columns = self.template.columns
         try:

@@ -1,7 +1,9 @@
 """Creates and locks the folder of a training run, and removes partial files."""
 
+import re
 import shlex
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +22,8 @@ CONFIGURATION = ".hydra"
 LOCK = ".lock"
 EVENT_FILE_SUFFIX = ".headscope"
 """TensorBoard event files with this suffix were written by headscope."""
+
+EVENT_FILE = re.compile(r"(events\.out\.tfevents\.)([0-9]{10})(.*\.headscope)")
 
 
 def is_run(folder: Path) -> bool:
@@ -111,6 +115,18 @@ def remove_leftovers(folder: Path) -> None:
     for parent in (logs, checkpoints):
         if parent.is_dir() and not any(parent.iterdir()):
             parent.rmdir()
+
+
+def sort_before_now(logs: Path) -> None:
+    """Renames the TensorBoard event files in the folder `logs` if a new file would not come after
+    them. TensorBoard reads event files in the order of their names, which begin with the second in
+    which they were created, and the clock may have been set back since then."""
+    names = filter(None, (EVENT_FILE.fullmatch(file.name) for file in logs.glob("*")))
+    created = sorted((int(name[2]), name[0], name) for name in names)
+    late = created[-1][0] + 1 - int(time.time()) if created else 0
+    if late > 0:
+        for second, _, name in created:
+            (logs / name[0]).rename(logs / f"{name[1]}{second - late:010}{name[3]}")
 
 
 def remove_unused(folder: Path) -> None:
