@@ -4,16 +4,28 @@ import json
 import os
 import shutil
 import signal
+import sys
 from contextlib import chdir
 from pathlib import Path
 
 import numpy as np
 import pytest
 from checkpoint_files import assert_same_weights, opened
-from many_processes import TINY, command, end, start, train, wait_for_end, wait_for_steps
+from many_processes import (
+    SCRIPT,
+    TINY,
+    command,
+    end,
+    slurm,
+    start,
+    train,
+    wait_for_end,
+    wait_for_steps,
+)
 from running import Script, events, summary
 
 from headscope.checkpoint import read
+from headscope.training.processes import NUMBERS
 
 pytestmark = pytest.mark.slow
 
@@ -188,8 +200,14 @@ def test_an_error_is_printed_once(way: str, tiny: list[str], script: Script) -> 
     assert not list(Path().glob("outputs/*"))
 
 
-TORCHRUN = {"TORCHELASTIC_RUN_ID": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-SRUN = {"SLURM_NTASKS": "2", "SLURM_PROCID": "0", "SLURM_JOB_NAME": "gpt"}
+TORCHRUN = {
+    "TORCHELASTIC_RUN_ID": "1",
+    "RANK": "0",
+    "WORLD_SIZE": "2",
+    "LOCAL_RANK": "0",
+    "LOCAL_WORLD_SIZE": "2",
+}
+SRUN = slurm(2)[0]
 
 
 @pytest.mark.parametrize(
@@ -202,6 +220,21 @@ SRUN = {"SLURM_NTASKS": "2", "SLURM_PROCID": "0", "SLURM_JOB_NAME": "gpt"}
         (["trainer.strategy=dp"], {}, "trainer.strategy=dp must be one of"),
         (["trainer.devices=0"], {}, "trainer.devices=0 must be at least 1"),
         (["trainer.devices=5000"], {}, "trainer.devices=5000: this machine has"),
+        # A rank outside the run, for example of an earlier run. Each starter counts differently.
+        ([], {"RANK": "5", "WORLD_SIZE": "1"}, "RANK=5 must be below"),
+        ([], {"LOCAL_RANK": "3"}, "LOCAL_RANK=3 must be below"),
+        ([], {"SLURM_PROCID": "3"}, "SLURM_PROCID=3 must be below"),
+        ([], {"JSM_NAMESPACE_RANK": "1"}, "JSM_NAMESPACE_RANK=1 must be below"),
+        ([], {"NODE_RANK": "1"}, "NODE_RANK=1 must be below trainer.num_nodes=1"),
+        (["trainer.num_nodes=2"], {"NODE_RANK": "5"}, "NODE_RANK=5 must be below"),
+        ([], TORCHRUN | {"RANK": "2"}, "RANK=2 must be below the number of processes, which is 2"),
+        ([], TORCHRUN | {"WORLD_SIZE": "3"}, "WORLD_SIZE=3 must be a multiple of LOCAL_WORLD_SIZE"),
+        ([], SRUN | {"SLURM_PROCID": "2"}, "SLURM_PROCID=2 must be below"),
+        ([], SRUN | {"RANK": "2"}, "RANK=2 must be below"),
+        ([], SRUN | {"SLURM_NNODES": "0"}, "SLURM_NTASKS=2 must be a multiple of SLURM_NNODES=0"),
+        ([], SRUN | {"SLURM_NTASKS": "-1"}, "SLURM_NTASKS=-1 must be a whole number"),
+        ([], {"MASTER_PORT": "99999999"}, "MASTER_PORT=99999999 must be a port below 65536"),
+        *(([], {key: "abc"}, f"{key}=abc must be a ") for key in sorted(NUMBERS)),
     ],
 )
 def test_impossible_processes_are_refused(
@@ -212,9 +245,35 @@ def test_impossible_processes_are_refused(
     speeches: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("headscope.training.processes.REPORT_SECONDS", 0)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     said = script("train", *TINY, f"data.path={speeches}", *words, "trainer.accelerator=cpu")
     assert said.code == 1
     assert expected in said.err
-    assert not environment or not Path("outputs").exists()
+    if environment:
+        assert said.err.count("\n") == 1
+        assert not list(Path().iterdir())
+
+
+def test_variables_of_an_earlier_first_process_change_nothing(
+    tiny: list[str], script: Script
+) -> None:
+    stale = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "7", "GROUP_RANK": "3"}
+    words = [*command("lightning", 2), *tiny, *STEPS, "hydra.run.dir=outputs/run"]
+    ended = end(start(words, **stale))
+    assert ended.code == 0, ended.err
+    assert summary("outputs/run")["devices"] == 2
+
+
+def test_a_run_that_waits_for_another_machine_says_so(tiny: list[str], script: Script) -> None:
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": SRUN["MASTER_PORT"]}
+    both = TORCHRUN | address | {"LOCAL_WORLD_SIZE": "1"}
+    words = [sys.executable, SCRIPT, *tiny, *STEPS, "hydra.run.dir=outputs/run"]
+    first = start(words, **both)
+    assert first.stderr is not None
+    said = first.stderr.readline()
+    assert "waiting until all 2 processes of this run (1 on each of 2 machines) are" in said
+    ended = end(first, start(words, **both | {"RANK": "1", "GROUP_RANK": "1"}))
+    assert ended.code == 0, ended.err
+    assert summary("outputs/run")["devices"] == 2

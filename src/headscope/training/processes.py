@@ -10,6 +10,7 @@ The first process (rank 0) chooses the run folder, prints, and writes the files 
 import ctypes
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -26,6 +27,7 @@ from headscope.config.parse import short
 from headscope.config.training import TrainerConfig
 from headscope.data.machine import process_cores
 from headscope.errors import UserError, first_line
+from headscope.terminal import printable
 from headscope.training.run_folder import how_to_resume, is_run
 
 if TYPE_CHECKING:
@@ -47,16 +49,32 @@ a small machine."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
+WAIT_SECONDS = 5.0
+"""Time after which a process says that it waits for the others."""
+
+RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
+"""Environment variables from which Lightning takes the rank of this process."""
+
+TORCHRUN = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}
+SRUN = {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS"}
+"""Environment variables that `torchrun` and `srun` set for each process."""
+
+NUMBERS = {
+    *(*RANKS, *TORCHRUN, *SRUN, "SLURM_NNODES", "SLURM_JOB_ID", "NODE_RANK", "GROUP_RANK"),
+    *("MASTER_PORT", "STANDALONE_PORT"),
+}
+"""Environment variables that must be whole numbers, because Lightning or this module reads them."""
+
 CONNECTION_ERRORS = ("gloo", "Connection closed", "Connection reset", "NCCL", "TCPStore")
 """Parts of the messages with which torch.distributed reports that another process has ended."""
 
 
 def starter() -> str | None:
     """What started this process as one of several: `torchrun`, `srun`, `lightning`, or None."""
-    if "TORCHELASTIC_RUN_ID" in os.environ:
+    if {"TORCHELASTIC_RUN_ID", *TORCHRUN} <= os.environ.keys():
         return "torchrun"
     interactive = os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive")
-    if {"SLURM_NTASKS", "SLURM_PROCID"} <= os.environ.keys() and not interactive:
+    if os.environ.keys() >= SRUN and not interactive:
         return "srun"
     return "lightning" if FIRST_PROCESS in os.environ else None
 
@@ -66,9 +84,34 @@ def rank() -> int:
     process has the number 0. Works before the processes are connected."""
     names = {"torchrun": ("RANK",), "srun": ("SLURM_PROCID",)}
     return max(
-        int(os.environ.get(name, 0))
-        for name in names.get(starter() or "", ("LOCAL_RANK", "NODE_RANK"))
+        number(name) or 0 for name in names.get(starter() or "", ("LOCAL_RANK", "NODE_RANK"))
     )
+
+
+def number(key: str) -> int | None:
+    """The whole number in an environment variable. None if it is missing or something else."""
+    value = os.environ.get(key, "")
+    return int(value) if re.fullmatch("[0-9]{1,18}", value) else None
+
+
+def check_environment() -> None:
+    """Raises UserError if an environment variable about the processes of a run is no number, or
+    gives this process a rank outside the run."""
+    advice = "unset it, or start all processes with torchrun or srun"
+    for key in sorted(NUMBERS & os.environ.keys()):
+        value, port = number(key), key.endswith("PORT")
+        if value is None or (port and value > 65535):
+            kind = "a port below 65536" if port else "a whole number"
+            raise UserError(f"{key}={short(os.environ[key])} must be {kind}: {advice}")
+    program = starter()
+    per_node, nodes = started_processes() or (1, 1)
+    # In a job of SLURM, torchrun may start the processes of several runs.
+    for key in () if program == "lightning" else RANKS[: 2 if program == "torchrun" else None]:
+        if (number(key) or 0) >= per_node * nodes:
+            raise UserError(
+                f"{key}={number(key)} must be below the number of processes, which is "
+                f"{per_node * nodes}: {advice}"
+            )
 
 
 @dataclass(frozen=True)
@@ -126,12 +169,20 @@ def connect(settings: TrainerConfig, *, sweep: bool) -> Processes:
     devices, nodes = started_processes() or (settings.devices, settings.num_nodes)
     devices = 1 if devices == "auto" else devices
     count = nodes * number_of(devices)
+    node = number("NODE_RANK") or 0
+    if starter() is None and node >= nodes:
+        raise UserError(
+            f"NODE_RANK={node} must be below trainer.num_nodes={nodes}: unset it, or change "
+            "trainer.num_nodes"
+        )
     if count == 1:
         return Processes(devices=devices)
     silence_libraries()
     if starter() is None:
         check_can_start(settings, sweep=sweep)
         os.environ[FIRST_PROCESS] = str(os.getpid())
+        os.environ.setdefault("NODE_RANK", "0")  # by default, Lightning takes GROUP_RANK
+        os.environ.pop("LOCAL_RANK", None)  # with it, Lightning would start no processes
     try:
         fabric = Fabric(
             accelerator=settings.accelerator,
@@ -146,7 +197,8 @@ def connect(settings: TrainerConfig, *, sweep: bool) -> Processes:
             f"{first_line(error)}"
         ) from error
     try:
-        fabric.launch()
+        with says_that_it_waits(count, nodes):
+            fabric.launch()
     except torch.distributed.DistError as error:
         keys = ("MASTER_ADDR", "MASTER_PORT")
         address = ", ".join(f"{key}={os.environ.get(key)}" for key in keys)
@@ -165,6 +217,7 @@ def connect(settings: TrainerConfig, *, sweep: bool) -> Processes:
 
 def only_this(settings: TrainerConfig) -> Processes:
     """This process alone. Raises UserError if the settings ask for more than one device."""
+    check_environment()
     check_devices(settings)
     devices = 1 if settings.devices == "auto" else settings.devices
     if settings.num_nodes > 1 or number_of(devices) > 1:
@@ -176,26 +229,37 @@ def only_this(settings: TrainerConfig) -> Processes:
 
 
 def cluster_plugins() -> list[Any]:
-    """Plugins for Lightning's Trainer. Under SLURM, Lightning must not submit the job again by
-    itself, because headscope handles the signals."""
-    from lightning.pytorch.plugins.environments import SLURMEnvironment
+    """Plugins for Lightning's Trainer: what started the processes, so that Lightning does not guess
+    it from the environment. Under SLURM, Lightning must not submit the job again by itself, because
+    headscope handles the signals."""
+    from lightning.pytorch.plugins import environments
 
-    return [SLURMEnvironment(auto_requeue=False)] if starter() == "srun" else []
+    if starter() == "srun":
+        return [environments.SLURMEnvironment(auto_requeue=False)]
+    elastic = environments.TorchElasticEnvironment
+    return [elastic() if starter() == "torchrun" else environments.LightningEnvironment()]
 
 
 def started_processes() -> tuple[int, int] | None:
     """The number of processes per machine and the number of machines, if `torchrun` or `srun` has
     started the processes."""
     if starter() == "torchrun":
-        count, per_node = (int(os.environ[key]) for key in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-        return per_node, count // per_node
-    if starter() == "srun":
-        nodes = int(os.environ.get("SLURM_NNODES", 1))
-        per_node = max(1, int(os.environ["SLURM_NTASKS"]) // nodes)
-        # srun sets this variable only with --ntasks-per-node. Lightning needs it.
-        os.environ.setdefault("SLURM_NTASKS_PER_NODE", str(per_node))
-        return per_node, nodes
-    return None
+        total, part = "WORLD_SIZE", "LOCAL_WORLD_SIZE"
+    elif starter() == "srun":
+        total, part = "SLURM_NTASKS", "SLURM_NNODES"
+    else:
+        return None
+    count, size = number(total) or 0, number(part) if part in os.environ else 1
+    if not count or not size or count % size:
+        raise UserError(
+            f"{total}={count} must be a multiple of {part}={size}: start the "
+            "same number of processes on each machine"
+        )
+    if starter() == "torchrun":
+        return size, count // size
+    # srun sets this variable only with --ntasks-per-node. Lightning needs it.
+    os.environ["SLURM_NTASKS_PER_NODE"] = str(count // size)
+    return count // size, size
 
 
 def number_of(devices: int | list[int]) -> int:
@@ -252,6 +316,29 @@ def check_can_start(settings: TrainerConfig, *, sweep: bool) -> None:
             f"trainer.num_nodes={settings.num_nodes}: start the run with srun or torchrun, or on "
             f"every machine with the environment variables {', '.join(variables)}"
         )
+
+
+@contextmanager
+def says_that_it_waits(count: int, nodes: int) -> Iterator[None]:
+    """If the `with` block takes longer than `WAIT_SECONDS`, the first process of each machine says
+    that it waits for the `count` processes of the run."""
+
+    def say() -> None:
+        each = f" ({count // nodes} on each of {nodes} machines)" if nodes > 1 else ""
+        address = ":".join(os.environ.get(key, "?") for key in ("MASTER_ADDR", "MASTER_PORT"))
+        waiting = (
+            f"waiting until all {count} processes of this run{each} are connected to {address}"
+        )
+        print(printable(waiting), file=sys.stderr)
+
+    timer = threading.Timer(WAIT_SECONDS, say)
+    timer.daemon = True
+    if not number("LOCAL_RANK") and not number("SLURM_LOCALID"):
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def end_with_first_process() -> None:
