@@ -48,6 +48,13 @@ def build_model(config: ModelConfig, *, vocab_size: int, end_of_text: int | None
         raise UserError(
             f"a model of these sizes cannot be built: {reason}; choose smaller sizes"
         ) from error
+    except UserError as error:
+        # A layer names its argument, such as `scale=0`. Prefix it with the path of its key.
+        name = str(error).partition("=")[0]
+        groups = {key: value for key, value in vars(config).items() if hasattr(value, "_target_")}
+        paths = {"model": config} | {f"model.{key}": value for key, value in groups.items()}
+        path = next((path for path, values in paths.items() if name in vars(values)), None)
+        raise UserError(f"{path}.{error}") if path else error from None
 
 
 def build_model_for(config: ModelConfig, tokenizer: Tokenizer) -> GPT:
