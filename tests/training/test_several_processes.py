@@ -104,8 +104,9 @@ def outputs(
 ) -> Path:
     """The outputs of two runs in two processes: `whole`, and `killed` halfway."""
     words = [
-        *("trainer.max_steps=20", "trainer.val_every_steps=5", "optimizer=adamw"),
-        *("callbacks.save_every_minutes=0", "callbacks.keep_steps=[3]"),
+        *("trainer.max_steps=20", "trainer.val_every_steps=3", "optimizer=adamw"),
+        "callbacks.keep_steps=[3]",
+        "trainer.log_every_steps=20",  # the logged mean includes steps before the kill
         f"trainer.strategy={request.param}",
         f"model.dropout={0.1 if request.param == 'ddp' else 0}",
     ]
@@ -113,8 +114,9 @@ def outputs(
     with chdir(folder):
         whole = train("lightning", 2, *tiny, *words, "hydra.run.dir=outputs/whole")
         assert whole.code == 0, whole.err
-        killed = start([*command("lightning", 2), *tiny, *words, "hydra.run.dir=outputs/killed"])
-        children = wait_for_steps(killed, 7)
+        words += ["callbacks.save_every_minutes=0", "hydra.run.dir=outputs/killed"]
+        killed = start([*command("lightning", 2), *tiny, *words])
+        children = wait_for_steps(killed, 3)
         for child in children:  # a process that does not run ends, too
             child.suspend()
         killed.kill()
@@ -131,6 +133,10 @@ def test_a_killed_run_is_usable_and_continues_bit_by_bit(outputs: Path, script: 
     said = train("torchrun", 2, "resume=outputs/run")
     assert said.code == 0, said.err
     assert_same_weights(outputs / "whole", "outputs/run")
+    whole, run = (events(each).Scalars("train/loss") for each in (outputs / "whole", "outputs/run"))
+    logged = [[(event.step, event.value) for event in each] for each in (whole, run)]
+    assert logged[0] == logged[1]
+    assert [step for step, _ in logged[0]] == [1, 20]
 
 
 def test_a_killed_run_continues_in_another_number_of_processes(

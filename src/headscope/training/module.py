@@ -9,6 +9,7 @@ Shapes: B batch, T tokens, V vocab_size.
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from statistics import fmean
 from typing import Any, Literal
 
 import torch
@@ -114,16 +115,21 @@ class LanguageModel(LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.require_finite_weights()
         checkpoint["headscope"] = self.contents
-        # The sum is saved because the next logged `train/loss` is a mean that includes steps before
-        # this checkpoint.
-        self.running_loss = self.trainer.strategy.reduce(self.running_loss, reduce_op="mean")
-        checkpoint["running_loss"] = {"sum": float(self.running_loss), "count": self.running_count}
+        # The sums of all processes are saved, because the next logged `train/loss` is a mean that
+        # includes steps before this checkpoint.
+        sums = self.running_loss.new_zeros(self.trainer.world_size)
+        sums[self.global_rank] = self.running_loss
+        sums = self.trainer.strategy.reduce(sums, reduce_op="sum")
+        checkpoint["running_loss"] = {"sum": sums.tolist(), "count": self.running_count}
         checkpoint["threads"] = torch.get_num_threads()
         checkpoint["processes"] = self.trainer.world_size
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         running = checkpoint["running_loss"]
-        self.running_loss, self.running_count = torch.tensor(running["sum"]), running["count"]
+        sums = running["sum"] if isinstance(running["sum"], list) else [running["sum"]]  # older
+        same = len(sums) == self.trainer.world_size
+        self.running_loss = torch.tensor(sums[self.global_rank] if same else fmean(sums))
+        self.running_count = running["count"]
         # Lightning's counters follow from the step, which is one batch of the only epoch.
         loops, step = self.trainer.fit_loop.state_dict(), checkpoint["global_step"]
         for counter in ("total", "current"):
