@@ -22,6 +22,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -53,8 +54,9 @@ class Interrupted(SystemExit):
 class _Receiver:
     """Receives the signals of this process in a separate thread, and reacts to them."""
 
-    def __init__(self, quiet: bool) -> None:
+    def __init__(self, quiet: bool, first_process: int | None) -> None:
         self.quiet = quiet
+        self.first_process = first_process
         self.callbacks: list[Callable[[], str | None]] = []
         self.say: Callable[[str], None] | None = None  # set while signals are deferred
         self.requested: int | None = None
@@ -103,6 +105,11 @@ class _Receiver:
             text = "\n".join([*filter(None, lines), ""])
             if not self.quiet:
                 os.write(2, text.encode(errors="backslashreplace"))
+            # The first process ends this one. It may be inside `defer_stop`, where only the second
+            # signal ends it.
+            while self.first_process and self.first_process == os.getppid():
+                os.kill(self.first_process, number)
+                time.sleep(BLOCK_SECONDS)
         finally:
             os._exit(128 + number)
 
@@ -111,12 +118,17 @@ _receiver: _Receiver | None = None
 
 
 @contextmanager
-def stop_on_signal(*, quiet: bool = False, until_end: bool = False) -> Iterator[None]:
+def stop_on_signal(
+    *, quiet: bool = False, until_end: bool = False, first_process: int | None = None
+) -> Iterator[None]:
     """Inside the `with` block, a signal calls the functions registered by `on_stop` and ends the
     process with the exit code 128 + the signal's number. If `quiet` is true, prints nothing.
 
     If `until_end` is true, the process ends after the block. A Ctrl-C while Python shuts down then
     ends the process at once, without a traceback.
+
+    `first_process` is the process ID of the parent of this process if both train together. A signal
+    that ends this process then ends the parent, as if the parent had received it.
 
     Does nothing when nested, or outside the main thread, because only the main thread may set
     signal handlers.
@@ -125,7 +137,7 @@ def stop_on_signal(*, quiet: bool = False, until_end: bool = False) -> Iterator[
     if _receiver is not None or not _in_main_thread():
         yield
         return
-    receiver = _receiver = _Receiver(quiet)
+    receiver = _receiver = _Receiver(quiet, first_process)
     read, write = os.pipe()
     os.set_blocking(write, False)
     thread = threading.Thread(target=receiver.watch, args=(read,), daemon=True)

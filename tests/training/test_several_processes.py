@@ -5,10 +5,12 @@ import os
 import shutil
 import signal
 import sys
+import time
 from contextlib import chdir
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from checkpoint_files import assert_same_weights, opened
 from many_processes import (
@@ -130,6 +132,10 @@ def test_a_killed_run_is_usable_and_continues_bit_by_bit(outputs: Path, script: 
     shutil.copytree(outputs / "killed", "outputs/run")
     for name in ("last", "best", "step_000003"):
         assert script("sample", f"checkpoint=outputs/run/checkpoints/{name}.safetensors").code == 0
+    running = read(Path("outputs/run/checkpoints/last.safetensors")).data["training"][
+        "running_loss"
+    ]
+    assert len({*running["sum"]}) == 2  # of both processes
     said = train("torchrun", 2, "resume=outputs/run")
     assert said.code == 0, said.err
     assert_same_weights(outputs / "whole", "outputs/run")
@@ -182,6 +188,29 @@ def test_a_signal_to_any_process_saves_and_ends_all(
     wait_for_end(children)
     step = int(ended.out.split("Saved at step ")[1].split(".")[0].replace(",", ""))
     assert read(Path("outputs/run/checkpoints/last.safetensors")).step == step
+
+
+@pytest.mark.parametrize("receiver", ["first", "other"])
+@pytest.mark.parametrize("signals", [1, 2], ids=["in the first step", "twice in a later step"])
+@pytest.mark.parametrize("way", ["lightning", "torchrun"])
+def test_a_signal_that_ends_at_once_leaves_nothing(
+    way: str, signals: int, receiver: str, tiny: list[str], script: Script
+) -> None:
+    running = start([*command(way, 2), *tiny, *ENDLESS, "trainer.accumulate=1500"])
+    assert running.stdout is not None
+    while not running.stdout.readline().startswith("run  "):
+        pass
+    children = wait_for_steps(running, signals - 1)
+    first, *_, other = [psutil.Process(running.pid), *children]
+    first = children[0] if way == "torchrun" else first
+    for _ in range(signals):
+        time.sleep(0.5)
+        (first if receiver == "first" else other).send_signal(signal.SIGTERM)
+    ended = end(running)
+    assert ended.code == (1 if way == "torchrun" else 143), ended.err
+    assert way == "torchrun" or "ended unexpectedly" not in ended.err
+    wait_for_end(children)
+    assert not list(Path("outputs").rglob("*"))
 
 
 @pytest.mark.parametrize("way", ["lightning", "torchrun"])

@@ -28,7 +28,7 @@ from headscope.config.training import TrainerConfig
 from headscope.data.machine import process_cores
 from headscope.errors import UserError, first_line
 from headscope.terminal import printable
-from headscope.training.run_folder import how_to_resume, is_run
+from headscope.training.run_folder import how_to_resume, is_run, remove_leftovers
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -341,9 +341,12 @@ def says_that_it_waits(count: int, nodes: int) -> Iterator[None]:
         timer.cancel()
 
 
-def end_with_first_process() -> None:
-    """If Lightning has started this process, ends it as soon as the first process has ended. Under
-    Linux, the system does this, also if this process does not run because of SIGSTOP."""
+def end_with_first_process() -> int | None:
+    """If Lightning has started this process, ends it as soon as the first process has ended, and
+    returns the process ID of that. Under Linux, the system ends this process, also if it does not
+    run because of SIGSTOP."""
+    if starter() != "lightning":
+        return None
     first = int(os.environ[FIRST_PROCESS])
     prctl = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None
     if prctl is not None:
@@ -355,6 +358,7 @@ def end_with_first_process() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+    return first
 
 
 @contextmanager
@@ -379,6 +383,8 @@ def report_lost_process(folder: Path) -> Iterator[None]:
     except RuntimeError as error:
         if not any(part in str(error) for part in CONNECTION_ERRORS):
             raise
+        if rank() == 0:
+            remove_leftovers(folder)
         number = stop.requested()
         if number:
             raise stop.Interrupted(number) from error
