@@ -54,9 +54,9 @@ class Interrupted(SystemExit):
 class _Receiver:
     """Receives the signals of this process in a separate thread, and reacts to them."""
 
-    def __init__(self, quiet: bool, first_process: int | None) -> None:
+    def __init__(self, quiet: bool, with_parent: bool) -> None:
         self.quiet = quiet
-        self.first_process = first_process
+        self.parent = os.getppid() if with_parent else None
         self.callbacks: list[Callable[[], str | None]] = []
         self.say: Callable[[str], None] | None = None  # set while signals are deferred
         self.requested: int | None = None
@@ -105,10 +105,8 @@ class _Receiver:
             text = "\n".join([*filter(None, lines), ""])
             if not self.quiet:
                 os.write(2, text.encode(errors="backslashreplace"))
-            # The first process ends this one. It may be inside `defer_stop`, where only the second
-            # signal ends it.
-            while self.first_process and self.first_process == os.getppid():
-                os.kill(self.first_process, number)
+            while self.parent == os.getppid():  # inside `defer_stop`, it needs two signals
+                os.kill(self.parent, number)
                 time.sleep(BLOCK_SECONDS)
         finally:
             os._exit(128 + number)
@@ -119,7 +117,7 @@ _receiver: _Receiver | None = None
 
 @contextmanager
 def stop_on_signal(
-    *, quiet: bool = False, until_end: bool = False, first_process: int | None = None
+    *, quiet: bool = False, until_end: bool = False, with_parent: bool = False
 ) -> Iterator[None]:
     """Inside the `with` block, a signal calls the functions registered by `on_stop` and ends the
     process with the exit code 128 + the signal's number. If `quiet` is true, prints nothing.
@@ -127,8 +125,8 @@ def stop_on_signal(
     If `until_end` is true, the process ends after the block. A Ctrl-C while Python shuts down then
     ends the process at once, without a traceback.
 
-    `first_process` is the process ID of the parent of this process if both train together. A signal
-    that ends this process then ends the parent, as if the parent had received it.
+    If `with_parent` is true, a signal that ends this process is passed on until the parent has
+    ended, too.
 
     Does nothing when nested, or outside the main thread, because only the main thread may set
     signal handlers.
@@ -137,7 +135,7 @@ def stop_on_signal(
     if _receiver is not None or not _in_main_thread():
         yield
         return
-    receiver = _receiver = _Receiver(quiet, first_process)
+    receiver = _receiver = _Receiver(quiet, with_parent)
     read, write = os.pipe()
     os.set_blocking(write, False)
     thread = threading.Thread(target=receiver.watch, args=(read,), daemon=True)

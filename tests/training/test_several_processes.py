@@ -262,7 +262,7 @@ SRUN = slurm(2)[0]
         ([], {"JSM_NAMESPACE_RANK": "1"}, "JSM_NAMESPACE_RANK=1 must be below"),
         ([], {"NODE_RANK": "1"}, "NODE_RANK=1 must be below trainer.num_nodes=1"),
         (["trainer.num_nodes=2"], {"NODE_RANK": "5"}, "NODE_RANK=5 must be below"),
-        ([], TORCHRUN | {"RANK": "2"}, "RANK=2 must be below the number of processes, which is 2"),
+        ([], TORCHRUN | {"RANK": "2"}, "RANK=2 must be below 2, the number of processes"),
         ([], TORCHRUN | {"WORLD_SIZE": "3"}, "WORLD_SIZE=3 must be a multiple of LOCAL_WORLD_SIZE"),
         ([], SRUN | {"SLURM_PROCID": "2"}, "SLURM_PROCID=2 must be below"),
         ([], SRUN | {"RANK": "2"}, "RANK=2 must be below"),
@@ -308,7 +308,7 @@ def test_a_run_that_waits_for_another_machine_says_so(tiny: list[str], script: S
     first = start(words, **both)
     assert first.stderr is not None
     said = first.stderr.readline()
-    assert "waiting until all 2 processes of this run (1 on each of 2 machines) are" in said
+    assert "waiting for all 2 processes of this run (1 on each of 2 machines) at" in said
     ended = end(first, start(words, **both | {"RANK": "1", "GROUP_RANK": "1"}))
     assert ended.code == 0, ended.err
     assert summary("outputs/run")["devices"] == 2

@@ -86,13 +86,9 @@ class Hub(Corpus):
         from datasets import load_dataset, packaged_modules
         from datasets.exceptions import DatasetGenerationError, DatasetsError
 
-        # With the name of a file format, such as "text", the library would read the files in the
-        # current folder.
+        # For the name of a file format, the library would read the files in the current folder.
         if self.dataset in {module.name for module in iter_modules(packaged_modules.__path__)}:
-            raise UserError(
-                f"data.name={self.dataset} is a file format, not a dataset: for your own files, "
-                "use data.path=FILE_OR_FOLDER"
-            )
+            raise UserError(f"data.name={self.dataset} is a file format: for files, use data.path=")
         columns = self.template.columns
         try:
             how = {"split": split, "revision": self.revision, "streaming": self.streaming}

@@ -216,8 +216,7 @@ def json_lines(stream: BinaryIO, columns: list[str]) -> Iterator[Record]:
 
 
 def separated_values(stream: BinaryIO, columns: list[str], *, delimiter: str) -> Iterator[Record]:
-    """The rows below the header. A row with more or fewer fields than the header is an error,
-    because its text may be only a part of the text that was meant."""
+    """The rows below the header. If a row has other fields, a part of its text would be lost."""
     csv.field_size_limit(2**31 - 1)  # the largest that every system takes; 128 KiB by default
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
     reader = csv.reader(text, delimiter=delimiter, strict=True)
@@ -226,16 +225,13 @@ def separated_values(stream: BinaryIO, columns: list[str], *, delimiter: str) ->
     begin = 1  # the line where the row begins
     try:
         for row in reader:
-            if row and not header:
-                header = row
-                if twice := [name for name in header if header.count(name) > 1]:
-                    raise ValueError(
-                        f"line {begin}: two columns are named {twice[0][:80]!r}: rename one"
-                    )
-            elif row and len(row) != len(header):
-                counts = f"{len(row)} fields, but the header has {len(header)}"
+            header = header or row
+            if len({*header}) < len(header):
+                raise ValueError(f"line {begin}: two columns have the same name: rename one")
+            if row and len(row) != len(header):
+                counts = f"{len(row)} fields, the header {len(header)}"
                 raise ValueError(f"line {begin} has {counts}: {advice}")
-            elif row:
+            if row and row is not header:
                 yield dict(zip(header, row, strict=True))
             begin = reader.line_num + 1
     except csv.Error as error:

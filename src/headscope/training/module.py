@@ -9,7 +9,6 @@ Shapes: B batch, T tokens, V vocab_size.
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from statistics import fmean
 from typing import Any, Literal
 
 import torch
@@ -125,10 +124,9 @@ class LanguageModel(LightningModule):
         checkpoint["processes"] = self.trainer.world_size
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        running = checkpoint["running_loss"]
-        sums = running["sum"] if isinstance(running["sum"], list) else [running["sum"]]  # older
-        same = len(sums) == self.trainer.world_size
-        self.running_loss = torch.tensor(sums[self.global_rank] if same else fmean(sums))
+        running, processes = checkpoint["running_loss"], self.trainer.world_size
+        sums = torch.tensor(running["sum"], dtype=torch.float32).reshape(-1)  # older: one number
+        self.running_loss = sums[self.global_rank] if len(sums) == processes else sums.mean()
         self.running_count = running["count"]
         # Lightning's counters follow from the step, which is one batch of the only epoch.
         loops, step = self.trainer.fit_loop.state_dict(), checkpoint["global_step"]

@@ -9,6 +9,7 @@ The first process (rank 0) chooses the run folder, prints, and writes the files 
 
 import ctypes
 import logging
+import math
 import os
 import re
 import signal
@@ -27,7 +28,6 @@ from headscope.config.parse import short
 from headscope.config.training import TrainerConfig
 from headscope.data.machine import process_cores
 from headscope.errors import UserError, first_line
-from headscope.terminal import printable
 from headscope.training.run_folder import how_to_resume, is_run, remove_leftovers
 
 if TYPE_CHECKING:
@@ -49,21 +49,15 @@ a small machine."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
-WAIT_SECONDS = 5.0
-"""Time after which a process says that it waits for the others."""
-
 RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
 """Environment variables from which Lightning takes the rank of this process."""
 
 TORCHRUN = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}
-SRUN = {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS"}
+SRUN = {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NNODES"}
 """Environment variables that `torchrun` and `srun` set for each process."""
 
-NUMBERS = {
-    *(*RANKS, *TORCHRUN, *SRUN, "SLURM_NNODES", "SLURM_JOB_ID", "NODE_RANK", "GROUP_RANK"),
-    *("MASTER_PORT", "STANDALONE_PORT"),
-}
-"""Environment variables that must be whole numbers, because Lightning or this module reads them."""
+NUMBERS = {*RANKS, *TORCHRUN, *SRUN, "SLURM_JOB_ID", "NODE_RANK", "GROUP_RANK", "MASTER_PORT"}
+"""Environment variables that must be numbers, because Lightning or this module reads them."""
 
 CONNECTION_ERRORS = ("gloo", "Connection closed", "Connection reset", "NCCL", "TCPStore")
 """Parts of the messages with which torch.distributed reports that another process has ended."""
@@ -99,19 +93,17 @@ def check_environment() -> None:
     gives this process a rank outside the run."""
     advice = "unset it, or start all processes with torchrun or srun"
     for key in sorted(NUMBERS & os.environ.keys()):
-        value, port = number(key), key.endswith("PORT")
+        value, port = number(key), key == "MASTER_PORT"
         if value is None or (port and value > 65535):
             kind = "a port below 65536" if port else "a whole number"
             raise UserError(f"{key}={short(os.environ[key])} must be {kind}: {advice}")
     program = starter()
-    per_node, nodes = started_processes() or (1, 1)
+    count = math.prod(started_processes() or (1, 1))
     # In a job of SLURM, torchrun may start the processes of several runs.
     for key in () if program == "lightning" else RANKS[: 2 if program == "torchrun" else None]:
-        if (number(key) or 0) >= per_node * nodes:
-            raise UserError(
-                f"{key}={number(key)} must be below the number of processes, which is "
-                f"{per_node * nodes}: {advice}"
-            )
+        if (number(key) or 0) >= count:
+            below = f"must be below {count}, the number of processes"
+            raise UserError(f"{key}={number(key)} {below}: {advice}")
 
 
 @dataclass(frozen=True)
@@ -169,12 +161,9 @@ def connect(settings: TrainerConfig, *, sweep: bool) -> Processes:
     devices, nodes = started_processes() or (settings.devices, settings.num_nodes)
     devices = 1 if devices == "auto" else devices
     count = nodes * number_of(devices)
-    node = number("NODE_RANK") or 0
-    if starter() is None and node >= nodes:
-        raise UserError(
-            f"NODE_RANK={node} must be below trainer.num_nodes={nodes}: unset it, or change "
-            "trainer.num_nodes"
-        )
+    if starter() is None and (node := number("NODE_RANK") or 0) >= nodes:
+        number_of_nodes = f"trainer.num_nodes={nodes}"
+        raise UserError(f"NODE_RANK={node} must be below {number_of_nodes}: unset it, or change it")
     if count == 1:
         return Processes(devices=devices)
     silence_libraries()
@@ -196,15 +185,19 @@ def connect(settings: TrainerConfig, *, sweep: bool) -> Processes:
             f"trainer.accelerator={settings.accelerator}, trainer.devices={settings.devices}: "
             f"{first_line(error)}"
         ) from error
+    waiting = threading.Timer(5, say_that_it_waits, (count, nodes))
+    if not number("LOCAL_RANK") and not number("SLURM_LOCALID"):  # once on each machine
+        waiting.start()
     try:
-        with says_that_it_waits(count, nodes):
-            fabric.launch()
+        fabric.launch()
     except torch.distributed.DistError as error:
         keys = ("MASTER_ADDR", "MASTER_PORT")
         address = ", ".join(f"{key}={os.environ.get(key)}" for key in keys)
         raise UserError(
             f"the processes of this run cannot connect at {address}: {first_line(error)}"
         ) from error
+    finally:
+        waiting.cancel()
     return Processes(
         rank=fabric.global_rank,
         count=fabric.world_size,
@@ -229,37 +222,31 @@ def only_this(settings: TrainerConfig) -> Processes:
 
 
 def cluster_plugins() -> list[Any]:
-    """Plugins for Lightning's Trainer: what started the processes, so that Lightning does not guess
-    it from the environment. Under SLURM, Lightning must not submit the job again by itself, because
-    headscope handles the signals."""
-    from lightning.pytorch.plugins import environments
+    """Plugins for Lightning's Trainer: what has started the processes. Under SLURM, Lightning must
+    not submit the job again by itself, because headscope handles the signals."""
+    from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
 
     if starter() == "srun":
-        return [environments.SLURMEnvironment(auto_requeue=False)]
-    elastic = environments.TorchElasticEnvironment
-    return [elastic() if starter() == "torchrun" else environments.LightningEnvironment()]
+        return [SLURMEnvironment(auto_requeue=False)]
+    return [] if starter() == "torchrun" else [LightningEnvironment()]
 
 
 def started_processes() -> tuple[int, int] | None:
     """The number of processes per machine and the number of machines, if `torchrun` or `srun` has
     started the processes."""
-    if starter() == "torchrun":
-        total, part = "WORLD_SIZE", "LOCAL_WORLD_SIZE"
-    elif starter() == "srun":
-        total, part = "SLURM_NTASKS", "SLURM_NNODES"
-    else:
+    torchrun = starter() == "torchrun"
+    if not torchrun and starter() != "srun":
         return None
-    count, size = number(total) or 0, number(part) if part in os.environ else 1
-    if not count or not size or count % size:
-        raise UserError(
-            f"{total}={count} must be a multiple of {part}={size}: start the "
-            "same number of processes on each machine"
-        )
-    if starter() == "torchrun":
-        return size, count // size
+    keys = ("WORLD_SIZE", "LOCAL_WORLD_SIZE") if torchrun else ("SLURM_NTASKS", "SLURM_NNODES")
+    count, part = (number(key) or 0 for key in keys)
+    if not part or count % part:
+        multiple = f"{keys[0]}={count} must be a multiple of {keys[1]}={part}"
+        raise UserError(f"{multiple}: start the same number of processes on each machine")
+    if torchrun:
+        return part, count // part
     # srun sets this variable only with --ntasks-per-node. Lightning needs it.
-    os.environ["SLURM_NTASKS_PER_NODE"] = str(count // size)
-    return count // size, size
+    os.environ["SLURM_NTASKS_PER_NODE"] = str(count // part)
+    return count // part, part
 
 
 def number_of(devices: int | list[int]) -> int:
@@ -318,35 +305,16 @@ def check_can_start(settings: TrainerConfig, *, sweep: bool) -> None:
         )
 
 
-@contextmanager
-def says_that_it_waits(count: int, nodes: int) -> Iterator[None]:
-    """If the `with` block takes longer than `WAIT_SECONDS`, the first process of each machine says
-    that it waits for the `count` processes of the run."""
-
-    def say() -> None:
-        each = f" ({count // nodes} on each of {nodes} machines)" if nodes > 1 else ""
-        address = ":".join(os.environ.get(key, "?") for key in ("MASTER_ADDR", "MASTER_PORT"))
-        waiting = (
-            f"waiting until all {count} processes of this run{each} are connected to {address}"
-        )
-        print(printable(waiting), file=sys.stderr)
-
-    timer = threading.Timer(WAIT_SECONDS, say)
-    timer.daemon = True
-    if not number("LOCAL_RANK") and not number("SLURM_LOCALID"):
-        timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+def say_that_it_waits(count: int, nodes: int) -> None:
+    """Prints that this process waits for the `count` processes on `nodes` machines."""
+    each = f" ({count // nodes} on each of {nodes} machines)" if nodes > 1 else ""
+    address = ":".join(os.environ.get(key, "?") for key in ("MASTER_ADDR", "MASTER_PORT"))
+    print(f"waiting for all {count} processes of this run{each} at {address}", file=sys.stderr)
 
 
-def end_with_first_process() -> int | None:
-    """If Lightning has started this process, ends it as soon as the first process has ended, and
-    returns the process ID of that. Under Linux, the system ends this process, also if it does not
-    run because of SIGSTOP."""
-    if starter() != "lightning":
-        return None
+def end_with_first_process() -> None:
+    """If Lightning has started this process, ends it as soon as the first process has ended. Under
+    Linux, the system does this, also if this process does not run because of SIGSTOP."""
     first = int(os.environ[FIRST_PROCESS])
     prctl = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None
     if prctl is not None:
@@ -358,7 +326,6 @@ def end_with_first_process() -> int | None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-    return first
 
 
 @contextmanager

@@ -240,8 +240,7 @@ def check_structure(value: Any, template: Any, where: str) -> None:
 
     Additional keys are allowed. A whole number must not be negative, a number must be finite. Where
     the template is None, a number or None is allowed; where it is a list, one or more values like
-    its only entry. `where` is the key of `value` in the
-    checkpoint, for the error message.
+    its only entry. `where` is the key of `value` in the checkpoint, for the error message.
     """
     if isinstance(template, dict):
         for key, part in template.items():

@@ -1,6 +1,5 @@
 """Creates and locks the folder of a training run, and removes partial files."""
 
-import re
 import shlex
 import shutil
 import time
@@ -22,8 +21,6 @@ CONFIGURATION = ".hydra"
 LOCK = ".lock"
 EVENT_FILE_SUFFIX = ".headscope"
 """TensorBoard event files with this suffix were written by headscope."""
-
-EVENT_FILE = re.compile(r"(events\.out\.tfevents\.)([0-9]{10})(.*\.headscope)")
 
 
 def is_run(folder: Path) -> bool:
@@ -118,15 +115,13 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def sort_before_now(logs: Path) -> None:
-    """Renames the TensorBoard event files in the folder `logs` if a new file would not come after
-    them. TensorBoard reads event files in the order of their names, which begin with the second in
-    which they were created, and the clock may have been set back since then."""
-    names = filter(None, (EVENT_FILE.fullmatch(file.name) for file in logs.glob("*")))
-    created = sorted((int(name[2]), name[0], name) for name in names)
-    late = created[-1][0] + 1 - int(time.time()) if created else 0
-    if late > 0:
-        for second, _, name in created:
-            (logs / name[0]).rename(logs / f"{name[1]}{second - late:010}{name[3]}")
+    """Renames the TensorBoard event files in `logs` so that a new one comes after them. TensorBoard
+    orders them by the time in their names, and the clock may have been set back since then."""
+    pattern = f"events.out.tfevents.{'[0-9]' * 10}.*{EVENT_FILE_SUFFIX}"
+    names = sorted(file.name for file in logs.glob(pattern))
+    late = int(names[-1][20:30]) + 1 - int(time.time()) if names else 0
+    for name in names if late > 0 else ():
+        (logs / name).rename(logs / f"{name[:20]}{int(name[20:30]) - late:010}{name[30:]}")
 
 
 def remove_unused(folder: Path) -> None:
