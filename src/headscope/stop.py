@@ -120,13 +120,11 @@ def stop_on_signal(
     *, quiet: bool = False, until_end: bool = False, with_parent: bool = False
 ) -> Iterator[None]:
     """Inside the `with` block, a signal calls the functions registered by `on_stop` and ends the
-    process with the exit code 128 + the signal's number. If `quiet` is true, prints nothing.
+    process with the exit code 128 + the signal's number. If `quiet` is true, prints nothing. If
+    `with_parent` is true, the signal ends the parent process, too.
 
     If `until_end` is true, the process ends after the block. A Ctrl-C while Python shuts down then
     ends the process at once, without a traceback.
-
-    If `with_parent` is true, a signal that ends this process is passed on until the parent has
-    ended, too.
 
     Does nothing when nested, or outside the main thread, because only the main thread may set
     signal handlers.
@@ -146,6 +144,7 @@ def stop_on_signal(
         for number in SIGNALS
         if signal.getsignal(number) is not signal.SIG_IGN
     }
+    block_signals(False)
     if until_end and previous.get(signal.SIGINT) is signal.default_int_handler:
         previous[signal.SIGINT] = signal.SIG_DFL
     os.register_at_fork(after_in_child=lambda: _restore_in_child(receiver, previous))
@@ -211,6 +210,12 @@ def defer_stop(say: Callable[[str], None]) -> Iterator[None]:
             yield
         finally:
             receiver.say = None
+
+
+def block_signals(block: bool) -> None:
+    """Whether this thread blocks the signals, and so each new process until `stop_on_signal`."""
+    if sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_BLOCK if block else signal.SIG_UNBLOCK, SIGNALS)
 
 
 def requested() -> int | None:

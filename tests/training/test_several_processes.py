@@ -6,7 +6,7 @@ import shutil
 import signal
 import sys
 import time
-from contextlib import chdir
+from contextlib import chdir, suppress
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ from many_processes import (
     wait_for_end,
     wait_for_steps,
 )
-from running import Script, events, summary
+from running import Script, events, summary, until
 
 from headscope.checkpoint import read
 from headscope.training.processes import NUMBERS
@@ -213,6 +213,24 @@ def test_a_signal_that_ends_at_once_leaves_nothing(
     assert not list(Path("outputs").rglob("*"))
 
 
+def test_a_signal_to_a_process_that_is_just_starting_ends_the_run(
+    tiny: list[str], script: Script
+) -> None:
+    running = start([*command("lightning", 2), *tiny, *ENDLESS])
+
+    def other() -> list[psutil.Process]:
+        with suppress(psutil.Error):  # a process of a library that has ended by now
+            children = psutil.Process(running.pid).children()
+            return [child for child in children if "LOCAL_RANK" in child.environ()]
+        return []
+
+    until(other, "the start of the other process")[0].send_signal(signal.SIGTERM)
+    ended = end(running)
+    assert ended.code == 143, ended.err
+    assert "Stopped by SIGTERM." in ended.err
+    assert not list(Path("outputs").rglob("*"))
+
+
 @pytest.mark.parametrize("way", ["lightning", "torchrun"])
 def test_a_crash_of_one_process_ends_all(way: str, tiny: list[str], script: Script) -> None:
     running = start([*command(way, 2), *tiny, *ENDLESS])
@@ -260,6 +278,7 @@ SRUN = slurm(2)[0]
         ([], {"LOCAL_RANK": "3"}, "LOCAL_RANK=3 must be below"),
         ([], {"SLURM_PROCID": "3"}, "SLURM_PROCID=3 must be below"),
         ([], {"JSM_NAMESPACE_RANK": "1"}, "JSM_NAMESPACE_RANK=1 must be below"),
+        ([], {"GROUP_RANK": "3"}, "GROUP_RANK=3 must be below"),
         ([], {"NODE_RANK": "1"}, "NODE_RANK=1 must be below trainer.num_nodes=1"),
         (["trainer.num_nodes=2"], {"NODE_RANK": "5"}, "NODE_RANK=5 must be below"),
         ([], TORCHRUN | {"RANK": "2"}, "RANK=2 must be below 2, the number of processes"),
@@ -294,7 +313,7 @@ def test_impossible_processes_are_refused(
 def test_variables_of_an_earlier_first_process_change_nothing(
     tiny: list[str], script: Script
 ) -> None:
-    stale = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "7", "GROUP_RANK": "3"}
+    stale = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "7", "GROUP_RANK": "0"}
     words = [*command("lightning", 2), *tiny, *STEPS, "hydra.run.dir=outputs/run"]
     ended = end(start(words, **stale))
     assert ended.code == 0, ended.err

@@ -49,14 +49,14 @@ a small machine."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
-RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
+RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK", "GROUP_RANK")
 """Environment variables from which Lightning takes the rank of this process."""
 
 TORCHRUN = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}
 SRUN = {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NNODES"}
 """Environment variables that `torchrun` and `srun` set for each process."""
 
-NUMBERS = {*RANKS, *TORCHRUN, *SRUN, "SLURM_JOB_ID", "NODE_RANK", "GROUP_RANK", "MASTER_PORT"}
+NUMBERS = {*RANKS, *TORCHRUN, *SRUN, "SLURM_JOB_ID", "NODE_RANK", "MASTER_PORT"}
 """Environment variables that must be numbers, because Lightning or this module reads them."""
 
 CONNECTION_ERRORS = ("gloo", "Connection closed", "Connection reset", "NCCL", "TCPStore")
@@ -170,7 +170,6 @@ def connect(settings: TrainerConfig, *, sweep: bool) -> Processes:
     if starter() is None:
         check_can_start(settings, sweep=sweep)
         os.environ[FIRST_PROCESS] = str(os.getpid())
-        os.environ.setdefault("NODE_RANK", "0")  # by default, Lightning takes GROUP_RANK
         os.environ.pop("LOCAL_RANK", None)  # with it, Lightning would start no processes
     try:
         fabric = Fabric(
@@ -189,6 +188,7 @@ def connect(settings: TrainerConfig, *, sweep: bool) -> Processes:
     if not number("LOCAL_RANK") and not number("SLURM_LOCALID"):  # once on each machine
         waiting.start()
     try:
+        stop.block_signals(True)  # new processes receive them when they can
         fabric.launch()
     except torch.distributed.DistError as error:
         keys = ("MASTER_ADDR", "MASTER_PORT")
@@ -198,6 +198,7 @@ def connect(settings: TrainerConfig, *, sweep: bool) -> Processes:
         ) from error
     finally:
         waiting.cancel()
+        stop.block_signals(False)
     return Processes(
         rank=fabric.global_rank,
         count=fabric.world_size,
@@ -282,8 +283,7 @@ def check_sweep() -> None:
     """Raises UserError if `torchrun` or `srun` has started several processes of this sweep. If a
     run failed in only one of them, this process would go on to the next run, and the processes
     would train different runs together."""
-    per_node, nodes = started_processes() or (1, 1)
-    count = per_node * nodes
+    count = math.prod(started_processes() or (1, 1))
     if count > 1:
         raise UserError(
             f"-m: {starter()} has started {count} processes, but a sweep is one process, and its "
@@ -352,8 +352,7 @@ def report_lost_process(folder: Path) -> Iterator[None]:
             raise
         if rank() == 0:
             remove_leftovers(folder)
-        number = stop.requested()
-        if number:
+        if number := stop.requested():
             raise stop.Interrupted(number) from error
         more = f"; to continue: {how_to_resume(folder)}" if is_run(folder) else ""
         raise UserError(
