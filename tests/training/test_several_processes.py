@@ -279,7 +279,7 @@ SRUN = slurm(2)[0]
         ([], {"SLURM_PROCID": "3"}, "SLURM_PROCID=3 must be below"),
         ([], {"JSM_NAMESPACE_RANK": "1"}, "JSM_NAMESPACE_RANK=1 must be below"),
         ([], {"GROUP_RANK": "3"}, "GROUP_RANK=3 must be below"),
-        ([], {"NODE_RANK": "1"}, "NODE_RANK=1 must be below trainer.num_nodes=1"),
+        ([], {"NODE_RANK": "1"}, "NODE_RANK=1 must be below 1, the number of machines"),
         (["trainer.num_nodes=2"], {"NODE_RANK": "5"}, "NODE_RANK=5 must be below"),
         ([], TORCHRUN | {"RANK": "2"}, "RANK=2 must be below 2, the number of processes"),
         ([], TORCHRUN | {"WORLD_SIZE": "3"}, "WORLD_SIZE=3 must be a multiple of LOCAL_WORLD_SIZE"),

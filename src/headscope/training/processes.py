@@ -162,8 +162,8 @@ def connect(settings: TrainerConfig, *, sweep: bool) -> Processes:
     devices = 1 if devices == "auto" else devices
     count = nodes * number_of(devices)
     if starter() is None and (node := number("NODE_RANK") or 0) >= nodes:
-        number_of_nodes = f"trainer.num_nodes={nodes}"
-        raise UserError(f"NODE_RANK={node} must be below {number_of_nodes}: unset it, or change it")
+        advice = f"unset it, or increase trainer.num_nodes={nodes}"
+        raise UserError(f"NODE_RANK={node} must be below {nodes}, the number of machines: {advice}")
     if count == 1:
         return Processes(devices=devices)
     silence_libraries()
