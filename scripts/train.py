@@ -19,7 +19,8 @@ def report_sweep(runs: Sequence[SweepRun], folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    if processes.starter() == "lightning":
+    child, quiet = processes.starter() == "lightning", processes.rank() > 0
+    if child:
         processes.end_with_first_process()
-    with stop.stop_on_signal(quiet=processes.rank() > 0, until_end=True):
+    with stop.stop_on_signal(quiet=quiet, until_end=True, with_parent=child):
         command_line.run(train.train, "train", prepare=train.arguments, report_sweep=report_sweep)

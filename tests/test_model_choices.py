@@ -45,10 +45,13 @@ def test_an_attention_has_its_own_heads_unless_told_otherwise(line, heads, kv_he
 
 def test_heads_that_an_attention_cannot_have_are_refused_before_a_run():
     for line, named in [
-        *(("single_head model.heads=8", "heads=8"), ("multi_head model.kv_heads=2", "kv_heads=2")),
+        ("single_head model.heads=8", "^model.heads=8"),
+        ("multi_head model.kv_heads=2", "^model.kv_heads=2"),
         ("grouped_query model.kv_heads=3", "kv_heads=3"),
         ("grouped_query model.kv_heads=null", "kv_heads"),
-        ("multi_head model.attention.scale=0", "scale=0"),
+        ("multi_head model.attention.scale=0", "^model.attention.scale=0"),
+        ("multi_head model/position=rotary model.position.base=0", "^model.position.base=0"),
+        ("multi_head model.norm.eps=0", "^model.norm.eps=0"),
     ]:
         with pytest.raises(UserError, match=named):
             built(*f"model/attention={line}".split())

@@ -22,6 +22,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -53,8 +54,9 @@ class Interrupted(SystemExit):
 class _Receiver:
     """Receives the signals of this process in a separate thread, and reacts to them."""
 
-    def __init__(self, quiet: bool) -> None:
+    def __init__(self, quiet: bool, with_parent: bool) -> None:
         self.quiet = quiet
+        self.parent = os.getppid() if with_parent else None
         self.callbacks: list[Callable[[], str | None]] = []
         self.say: Callable[[str], None] | None = None  # set while signals are deferred
         self.requested: int | None = None
@@ -103,6 +105,9 @@ class _Receiver:
             text = "\n".join([*filter(None, lines), ""])
             if not self.quiet:
                 os.write(2, text.encode(errors="backslashreplace"))
+            while self.parent == os.getppid():  # inside `defer_stop`, it needs two signals
+                os.kill(self.parent, number)
+                time.sleep(BLOCK_SECONDS)
         finally:
             os._exit(128 + number)
 
@@ -111,9 +116,12 @@ _receiver: _Receiver | None = None
 
 
 @contextmanager
-def stop_on_signal(*, quiet: bool = False, until_end: bool = False) -> Iterator[None]:
+def stop_on_signal(
+    *, quiet: bool = False, until_end: bool = False, with_parent: bool = False
+) -> Iterator[None]:
     """Inside the `with` block, a signal calls the functions registered by `on_stop` and ends the
-    process with the exit code 128 + the signal's number. If `quiet` is true, prints nothing.
+    process with the exit code 128 + the signal's number. If `quiet` is true, prints nothing. If
+    `with_parent` is true, the signal ends the parent process, too.
 
     If `until_end` is true, the process ends after the block. A Ctrl-C while Python shuts down then
     ends the process at once, without a traceback.
@@ -125,7 +133,7 @@ def stop_on_signal(*, quiet: bool = False, until_end: bool = False) -> Iterator[
     if _receiver is not None or not _in_main_thread():
         yield
         return
-    receiver = _receiver = _Receiver(quiet)
+    receiver = _receiver = _Receiver(quiet, with_parent)
     read, write = os.pipe()
     os.set_blocking(write, False)
     thread = threading.Thread(target=receiver.watch, args=(read,), daemon=True)
@@ -136,6 +144,7 @@ def stop_on_signal(*, quiet: bool = False, until_end: bool = False) -> Iterator[
         for number in SIGNALS
         if signal.getsignal(number) is not signal.SIG_IGN
     }
+    block_signals(False)
     if until_end and previous.get(signal.SIGINT) is signal.default_int_handler:
         previous[signal.SIGINT] = signal.SIG_DFL
     os.register_at_fork(after_in_child=lambda: _restore_in_child(receiver, previous))
@@ -201,6 +210,12 @@ def defer_stop(say: Callable[[str], None]) -> Iterator[None]:
             yield
         finally:
             receiver.say = None
+
+
+def block_signals(block: bool) -> None:
+    """Whether this thread blocks the signals, and so each new process until `stop_on_signal`."""
+    if sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_BLOCK if block else signal.SIG_UNBLOCK, SIGNALS)
 
 
 def requested() -> int | None:

@@ -152,6 +152,15 @@ def test_a_dataset_says_what_it_has_not(dataset, options, message):
         texts(Hub(**({"name": dataset} | options)))
 
 
+@pytest.mark.parametrize("name", ["text", "csv", "json", "parquet", "arrow", "imagefolder"])
+def test_a_format_is_no_dataset_also_where_the_current_folder_has_such_files(
+    name, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(write(tmp_path, {f"{number}.txt": "text" for number in range(3)}))
+    with refused(f"data.name={name}", "data.path="):
+        texts(Hub(name=name))
+
+
 def test_the_fingerprint_of_a_dataset_is_of_all_that_names_it():
     keys = ["name", "subset", "column", "template", "train_split", "validation_split", "revision"]
     changes = [{}, *({key: "{a}"} for key in keys), {"max_tokens": 7}, {"deduplicate": True}]

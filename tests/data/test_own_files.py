@@ -74,6 +74,15 @@ DAMAGED = [
         ("b.jsonl", data, [])
         for data in (b'{"text": "one"}\n{"text', b"[1, 2]\n", b"\xff\xfe\n", b"{}")
     ),
+    (
+        "b.csv",
+        b"text\nfine\n\nHello, world, and more\n",
+        ["line 4 has 3 fields", "the header 1: put"],
+    ),
+    ("b.csv", b"id,text\n1,one\n2\n", ["line 3 has 1 fields", "the header 2: put"]),
+    ("b.csv", b'text\n"two\nlines"\n"no\nend\n', ["line 4: ", "double quotes"]),
+    ("b.tsv", b'id\ttext\n1\t"Yes" she said\n', ["line 2: ", "double quotes"]),
+    ("b.csv", b"text,id,text\none,1,two\n", ["line 1: ", "two columns have the same name"]),
 ]
 
 

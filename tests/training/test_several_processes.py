@@ -4,16 +4,30 @@ import json
 import os
 import shutil
 import signal
-from contextlib import chdir
+import sys
+import time
+from contextlib import chdir, suppress
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from checkpoint_files import assert_same_weights, opened
-from many_processes import TINY, command, end, start, train, wait_for_end, wait_for_steps
-from running import Script, events, summary
+from many_processes import (
+    SCRIPT,
+    TINY,
+    command,
+    end,
+    slurm,
+    start,
+    train,
+    wait_for_end,
+    wait_for_steps,
+)
+from running import Script, events, summary, until
 
 from headscope.checkpoint import read
+from headscope.training.processes import NUMBERS
 
 pytestmark = pytest.mark.slow
 
@@ -92,8 +106,9 @@ def outputs(
 ) -> Path:
     """The outputs of two runs in two processes: `whole`, and `killed` halfway."""
     words = [
-        *("trainer.max_steps=20", "trainer.val_every_steps=5", "optimizer=adamw"),
-        *("callbacks.save_every_minutes=0", "callbacks.keep_steps=[3]"),
+        *("trainer.max_steps=20", "trainer.val_every_steps=3", "optimizer=adamw"),
+        "callbacks.keep_steps=[3]",
+        "trainer.log_every_steps=20",  # the logged mean includes steps before the kill
         f"trainer.strategy={request.param}",
         f"model.dropout={0.1 if request.param == 'ddp' else 0}",
     ]
@@ -101,8 +116,9 @@ def outputs(
     with chdir(folder):
         whole = train("lightning", 2, *tiny, *words, "hydra.run.dir=outputs/whole")
         assert whole.code == 0, whole.err
-        killed = start([*command("lightning", 2), *tiny, *words, "hydra.run.dir=outputs/killed"])
-        children = wait_for_steps(killed, 7)
+        words += ["callbacks.save_every_minutes=0", "hydra.run.dir=outputs/killed"]
+        killed = start([*command("lightning", 2), *tiny, *words])
+        children = wait_for_steps(killed, 3)
         for child in children:  # a process that does not run ends, too
             child.suspend()
         killed.kill()
@@ -116,9 +132,17 @@ def test_a_killed_run_is_usable_and_continues_bit_by_bit(outputs: Path, script: 
     shutil.copytree(outputs / "killed", "outputs/run")
     for name in ("last", "best", "step_000003"):
         assert script("sample", f"checkpoint=outputs/run/checkpoints/{name}.safetensors").code == 0
+    running = read(Path("outputs/run/checkpoints/last.safetensors")).data["training"][
+        "running_loss"
+    ]
+    assert len({*running["sum"]}) == 2  # of both processes
     said = train("torchrun", 2, "resume=outputs/run")
     assert said.code == 0, said.err
     assert_same_weights(outputs / "whole", "outputs/run")
+    whole, run = (events(each).Scalars("train/loss") for each in (outputs / "whole", "outputs/run"))
+    logged = [[(event.step, event.value) for event in each] for each in (whole, run)]
+    assert logged[0] == logged[1]
+    assert [step for step, _ in logged[0]] == [1, 20]
 
 
 def test_a_killed_run_continues_in_another_number_of_processes(
@@ -166,6 +190,47 @@ def test_a_signal_to_any_process_saves_and_ends_all(
     assert read(Path("outputs/run/checkpoints/last.safetensors")).step == step
 
 
+@pytest.mark.parametrize("receiver", ["first", "other"])
+@pytest.mark.parametrize("signals", [1, 2], ids=["in the first step", "twice in a later step"])
+@pytest.mark.parametrize("way", ["lightning", "torchrun"])
+def test_a_signal_that_ends_at_once_leaves_nothing(
+    way: str, signals: int, receiver: str, tiny: list[str], script: Script
+) -> None:
+    running = start([*command(way, 2), *tiny, *ENDLESS, "trainer.accumulate=1500"])
+    assert running.stdout is not None
+    while not running.stdout.readline().startswith("run  "):
+        pass
+    children = wait_for_steps(running, signals - 1)
+    first, *_, other = [psutil.Process(running.pid), *children]
+    first = children[0] if way == "torchrun" else first
+    for _ in range(signals):
+        time.sleep(0.5)
+        (first if receiver == "first" else other).send_signal(signal.SIGTERM)
+    ended = end(running)
+    assert ended.code == (1 if way == "torchrun" else 143), ended.err
+    assert way == "torchrun" or "ended unexpectedly" not in ended.err
+    wait_for_end(children)
+    assert not list(Path("outputs").rglob("*"))
+
+
+def test_a_signal_to_a_process_that_is_just_starting_ends_the_run(
+    tiny: list[str], script: Script
+) -> None:
+    running = start([*command("lightning", 2), *tiny, *ENDLESS])
+
+    def other() -> list[psutil.Process]:
+        with suppress(psutil.Error):  # a process of a library that has ended by now
+            children = psutil.Process(running.pid).children()
+            return [child for child in children if "LOCAL_RANK" in child.environ()]
+        return []
+
+    until(other, "the start of the other process")[0].send_signal(signal.SIGTERM)
+    ended = end(running)
+    assert ended.code == 143, ended.err
+    assert "Stopped by SIGTERM." in ended.err
+    assert not list(Path("outputs").rglob("*"))
+
+
 @pytest.mark.parametrize("way", ["lightning", "torchrun"])
 def test_a_crash_of_one_process_ends_all(way: str, tiny: list[str], script: Script) -> None:
     running = start([*command(way, 2), *tiny, *ENDLESS])
@@ -188,8 +253,14 @@ def test_an_error_is_printed_once(way: str, tiny: list[str], script: Script) -> 
     assert not list(Path().glob("outputs/*"))
 
 
-TORCHRUN = {"TORCHELASTIC_RUN_ID": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-SRUN = {"SLURM_NTASKS": "2", "SLURM_PROCID": "0", "SLURM_JOB_NAME": "gpt"}
+TORCHRUN = {
+    "TORCHELASTIC_RUN_ID": "1",
+    "RANK": "0",
+    "WORLD_SIZE": "2",
+    "LOCAL_RANK": "0",
+    "LOCAL_WORLD_SIZE": "2",
+}
+SRUN = slurm(2)[0]
 
 
 @pytest.mark.parametrize(
@@ -202,6 +273,22 @@ SRUN = {"SLURM_NTASKS": "2", "SLURM_PROCID": "0", "SLURM_JOB_NAME": "gpt"}
         (["trainer.strategy=dp"], {}, "trainer.strategy=dp must be one of"),
         (["trainer.devices=0"], {}, "trainer.devices=0 must be at least 1"),
         (["trainer.devices=5000"], {}, "trainer.devices=5000: this machine has"),
+        # A rank outside the run, for example of an earlier run. Each starter counts differently.
+        ([], {"RANK": "5", "WORLD_SIZE": "1"}, "RANK=5 must be below"),
+        ([], {"LOCAL_RANK": "3"}, "LOCAL_RANK=3 must be below"),
+        ([], {"SLURM_PROCID": "3"}, "SLURM_PROCID=3 must be below"),
+        ([], {"JSM_NAMESPACE_RANK": "1"}, "JSM_NAMESPACE_RANK=1 must be below"),
+        ([], {"GROUP_RANK": "3"}, "GROUP_RANK=3 must be below"),
+        ([], {"NODE_RANK": "1"}, "NODE_RANK=1 must be below 1, the number of machines"),
+        (["trainer.num_nodes=2"], {"NODE_RANK": "5"}, "NODE_RANK=5 must be below"),
+        ([], TORCHRUN | {"RANK": "2"}, "RANK=2 must be below 2, the number of processes"),
+        ([], TORCHRUN | {"WORLD_SIZE": "3"}, "WORLD_SIZE=3 must be a multiple of LOCAL_WORLD_SIZE"),
+        ([], SRUN | {"SLURM_PROCID": "2"}, "SLURM_PROCID=2 must be below"),
+        ([], SRUN | {"RANK": "2"}, "RANK=2 must be below"),
+        ([], SRUN | {"SLURM_NNODES": "0"}, "SLURM_NTASKS=2 must be a multiple of SLURM_NNODES=0"),
+        ([], SRUN | {"SLURM_NTASKS": "-1"}, "SLURM_NTASKS=-1 must be a whole number"),
+        ([], {"MASTER_PORT": "99999999"}, "MASTER_PORT=99999999 must be a port below 65536"),
+        *(([], {key: "abc"}, f"{key}=abc must be a ") for key in sorted(NUMBERS)),
     ],
 )
 def test_impossible_processes_are_refused(
@@ -212,9 +299,35 @@ def test_impossible_processes_are_refused(
     speeches: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("headscope.training.processes.REPORT_SECONDS", 0)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     said = script("train", *TINY, f"data.path={speeches}", *words, "trainer.accelerator=cpu")
     assert said.code == 1
     assert expected in said.err
-    assert not environment or not Path("outputs").exists()
+    if environment:
+        assert said.err.count("\n") == 1
+        assert not list(Path().iterdir())
+
+
+def test_variables_of_an_earlier_first_process_change_nothing(
+    tiny: list[str], script: Script
+) -> None:
+    stale = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "7", "GROUP_RANK": "0"}
+    words = [*command("lightning", 2), *tiny, *STEPS, "hydra.run.dir=outputs/run"]
+    ended = end(start(words, **stale))
+    assert ended.code == 0, ended.err
+    assert summary("outputs/run")["devices"] == 2
+
+
+def test_a_run_that_waits_for_another_machine_says_so(tiny: list[str], script: Script) -> None:
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": SRUN["MASTER_PORT"]}
+    both = TORCHRUN | address | {"LOCAL_WORLD_SIZE": "1"}
+    words = [sys.executable, SCRIPT, *tiny, *STEPS, "hydra.run.dir=outputs/run"]
+    first = start(words, **both)
+    assert first.stderr is not None
+    said = first.stderr.readline()
+    assert "waiting for all 2 processes of this run (1 on each of 2 machines) at" in said
+    ended = end(first, start(words, **both | {"RANK": "1", "GROUP_RANK": "1"}))
+    assert ended.code == 0, ended.err
+    assert summary("outputs/run")["devices"] == 2

@@ -5,7 +5,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 import torch
 from checkpoint_files import assert_same_weights, opened
 from filelock import FileLock
-from kill_runs import differences, saved, slow_loader
+from kill_runs import differences, fast_loader, saved, slow_loader
 from running import DRAWN, ROOT, SMALL, Script, events, summary
 
 from headscope.errors import UserError
@@ -66,7 +65,6 @@ def test_a_stopped_run_equals_an_uninterrupted_one(
         assert opened("outputs/run/checkpoints/last.safetensors")["step"] == after
         assert not Path("outputs/run/summary.json").exists()
         given = ["resume=outputs/run"]
-        time.sleep(1)  # TensorBoard orders event files by their second
     said = script("train", *given)
     assert said.code == 0, said.err
     whole, stopped = Path("outputs/whole"), Path("outputs/run")
@@ -75,6 +73,32 @@ def test_a_stopped_run_equals_an_uninterrupted_one(
     assert [step for step, _ in shown["train/loss"]] == [1, 4, 8, 12]
     assert len(shown["custom_scalars__config__"]) == 1
     assert differences(shown, slow_loader(stopped)) == []
+
+
+@pytest.mark.slow
+def test_a_resumed_run_is_shown_whatever_the_clock_and_the_event_files_say(
+    script: Script, speeches: Path
+) -> None:
+    words = [*RUN, f"data.path={speeches}", "trainer.log_every_steps=1"]
+    assert script("train", *words, "trainer.max_steps=4", "hydra.run.dir=outputs/run").code == 0
+    logs = Path("outputs/run/tensorboard")
+    for steps in (6, 8):
+        for file in logs.glob("events.*"):  # as written by a clock that was an hour ahead
+            start, second, rest = re.fullmatch(r"(\D+)(\d+)(.*)", file.name).groups()
+            file.rename(logs / f"{start}{int(second) + 3600}{rest}")
+        assert script("train", "resume=outputs/run", f"trainer.max_steps={steps}").code == 0
+        for shown in (
+            slow_loader(Path("outputs/run")),
+            fast_loader(Path("outputs"))[str(logs)[8:]],
+        ):
+            assert [step for step, _ in shown["train/loss"]] == [*range(1, steps + 1)]
+            assert [step for step, _ in shown["val/loss"]] == [4, 6, 8][: steps // 2 - 1]
+    for file in logs.glob("events.*"):
+        file.write_bytes(b"")
+    assert script("train", "resume=outputs/run", "trainer.max_steps=10").code == 0
+    shown = slow_loader(Path("outputs/run"))
+    assert [step for step, _ in shown["train/loss"]] == [9, 10]
+    assert len(shown["custom_scalars__config__"]) == 1
 
 
 KILLED = f"""
@@ -112,8 +136,6 @@ def test_a_run_killed_four_times_equals_an_uninterrupted_one(
         words = ["resume=outputs/killed"]
     hydra = Path("outputs/killed/.hydra")
     before = {file.name: file.read_bytes() for file in hydra.iterdir()}
-    # TensorBoard orders event files by the second in which they were created.
-    time.sleep(1)
     said = script("train", "resume=outputs/killed")
     assert said.code == 0, said.err
     assert_same_weights("outputs/whole", "outputs/killed")

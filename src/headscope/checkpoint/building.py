@@ -44,10 +44,14 @@ def build_model(config: ModelConfig, *, vocab_size: int, end_of_text: int | None
     try:
         return gpt_from_keys(vocab_size=vocab_size, end_of_text=end_of_text, **keys)
     except RuntimeError as error:  # out of memory, or a size that overflows an integer
-        reason = str(error).splitlines()[0]
-        raise UserError(
-            f"a model of these sizes cannot be built: {reason}; choose smaller sizes"
-        ) from error
+        problem = f"a model of these sizes cannot be built: {str(error).splitlines()[0]}"
+        raise UserError(f"{problem}; choose smaller sizes") from error
+    except UserError as error:
+        # A layer names its argument, such as `scale=0`, without the path of its key.
+        groups = [("", config), *((f"{key}.", value) for key, value in vars(config).items())]
+        name = str(error).partition("=")[0]
+        path = [f"model.{key}" for key, value in groups if name in getattr(value, "__dict__", ())]
+        raise UserError(f"{''.join(path[:1])}{error}") from None
 
 
 def build_model_for(config: ModelConfig, tokenizer: Tokenizer) -> GPT:

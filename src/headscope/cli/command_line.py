@@ -98,6 +98,7 @@ def run(
             return sweeps.run_here(checked_task, config, full_error)
 
     with exit_on_error(full_error):
+        processes.check_environment()
         words = sys.argv[1:]
         sweep: Any = nullcontext()
         # If Lightning started this process, the first process has prepared the words.

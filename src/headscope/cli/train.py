@@ -202,7 +202,7 @@ def train(composed: DictConfig) -> float:
     folder = chosen_folder() if composed.resume is None else Path(composed.resume)
     again = "the same command" if sweep else run_folder.how_to_resume(folder)
     in_use = run_folder.in_use(folder, again=again)
-    with processes.report_lost_process(folder), nullcontext() if processes.rank() else in_use:
+    with nullcontext() if processes.rank() else in_use, processes.report_lost_process(folder):
         # These imports are slow, and --help and errors in the command line do not need them.
         from rich.console import Console
 

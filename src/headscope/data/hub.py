@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from functools import partial
 from itertools import takewhile
+from pkgutil import iter_modules
 from typing import Any
 
 from headscope.data.corpus import SPLITS, Corpus, Document, Split, Wanted, digest, hold_out, pieces
@@ -82,9 +83,12 @@ class Hub(Corpus):
                         break
 
     def _texts(self, split: str) -> Iterator[str]:
-        from datasets import load_dataset
+        from datasets import load_dataset, packaged_modules
         from datasets.exceptions import DatasetGenerationError, DatasetsError
 
+        # For the name of a file format, the library would read the files in the current folder.
+        if self.dataset in {module.name for module in iter_modules(packaged_modules.__path__)}:
+            raise UserError(f"data.name={self.dataset} is a file format: for files, use data.path=")
         columns = self.template.columns
         try:
             how = {"split": split, "revision": self.revision, "streaming": self.streaming}

@@ -211,7 +211,7 @@ def records(file: Path, columns: list[str]) -> Iterator[Record]:
     with opened(file) as stream:
         try:
             yield from read(stream, columns)
-        except (ValueError, csv.Error) as error:  # ValueError: also of json, pyarrow and UTF-8
+        except ValueError as error:  # also of json, pyarrow and UTF-8
             raise UserError(f"{file} cannot be read: {first_line(error)}") from error
 
 
@@ -230,9 +230,26 @@ def json_lines(stream: BinaryIO, columns: list[str]) -> Iterator[Record]:
 
 
 def separated_values(stream: BinaryIO, columns: list[str], *, delimiter: str) -> Iterator[Record]:
+    """The rows below the header. If a row has other fields, a part of its text would be lost."""
     csv.field_size_limit(2**31 - 1)  # the largest that every system takes; 128 KiB by default
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
-    yield from csv.DictReader(text, delimiter=delimiter)
+    reader = csv.reader(text, delimiter=delimiter, strict=True)
+    advice = 'put a text with commas, tabs, line ends or quotes in double quotes ("), with "" for "'
+    header: list[str] = []
+    begin = 1  # the line where the row begins
+    try:
+        for row in reader:
+            header = header or row
+            if len({*header}) < len(header):
+                raise ValueError(f"line {begin}: two columns have the same name: rename one")
+            if row and len(row) != len(header):
+                counts = f"{len(row)} fields, the header {len(header)}"
+                raise ValueError(f"line {begin} has {counts}: {advice}")
+            if row and row is not header:
+                yield dict(zip(header, row, strict=True))
+            begin = reader.line_num + 1
+    except csv.Error as error:
+        raise ValueError(f"line {begin}: {error}: {advice}") from None
 
 
 def parquet(stream: BinaryIO, columns: list[str]) -> Iterator[Record]:

@@ -114,16 +114,20 @@ class LanguageModel(LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.require_finite_weights()
         checkpoint["headscope"] = self.contents
-        # The sum is saved because the next logged `train/loss` is a mean that includes steps before
-        # this checkpoint.
-        self.running_loss = self.trainer.strategy.reduce(self.running_loss, reduce_op="mean")
-        checkpoint["running_loss"] = {"sum": float(self.running_loss), "count": self.running_count}
+        # The sums of all processes are saved, because the next logged `train/loss` is a mean that
+        # includes steps before this checkpoint.
+        sums = self.running_loss.new_zeros(self.trainer.world_size)
+        sums[self.global_rank] = self.running_loss
+        sums = self.trainer.strategy.reduce(sums, reduce_op="sum")
+        checkpoint["running_loss"] = {"sum": sums.tolist(), "count": self.running_count}
         checkpoint["threads"] = torch.get_num_threads()
         checkpoint["processes"] = self.trainer.world_size
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        running = checkpoint["running_loss"]
-        self.running_loss, self.running_count = torch.tensor(running["sum"]), running["count"]
+        running, processes = checkpoint["running_loss"], self.trainer.world_size
+        sums = torch.tensor(running["sum"], dtype=torch.float32).reshape(-1)  # older: one number
+        self.running_loss = sums[self.global_rank] if len(sums) == processes else sums.mean()
+        self.running_count = running["count"]
         # Lightning's counters follow from the step, which is one batch of the only epoch.
         loops, step = self.trainer.fit_loop.state_dict(), checkpoint["global_step"]
         for counter in ("total", "current"):

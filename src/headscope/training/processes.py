@@ -9,7 +9,9 @@ The first process (rank 0) chooses the run folder, prints, and writes the files 
 
 import ctypes
 import logging
+import math
 import os
+import re
 import signal
 import sys
 import threading
@@ -26,7 +28,7 @@ from headscope.config.parse import short
 from headscope.config.training import TrainerConfig
 from headscope.data.machine import process_cores
 from headscope.errors import UserError, first_line
-from headscope.training.run_folder import how_to_resume, is_run
+from headscope.training.run_folder import how_to_resume, is_run, remove_leftovers
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -47,16 +49,26 @@ a small machine."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
+RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK", "GROUP_RANK")
+"""Environment variables from which Lightning takes the rank of this process."""
+
+TORCHRUN = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}
+SRUN = {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NNODES"}
+"""Environment variables that `torchrun` and `srun` set for each process."""
+
+NUMBERS = {*RANKS, *TORCHRUN, *SRUN, "SLURM_JOB_ID", "NODE_RANK", "MASTER_PORT"}
+"""Environment variables that must be numbers, because Lightning or this module reads them."""
+
 CONNECTION_ERRORS = ("gloo", "Connection closed", "Connection reset", "NCCL", "TCPStore")
 """Parts of the messages with which torch.distributed reports that another process has ended."""
 
 
 def starter() -> str | None:
     """What started this process as one of several: `torchrun`, `srun`, `lightning`, or None."""
-    if "TORCHELASTIC_RUN_ID" in os.environ:
+    if {"TORCHELASTIC_RUN_ID", *TORCHRUN} <= os.environ.keys():
         return "torchrun"
     interactive = os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive")
-    if {"SLURM_NTASKS", "SLURM_PROCID"} <= os.environ.keys() and not interactive:
+    if os.environ.keys() >= SRUN and not interactive:
         return "srun"
     return "lightning" if FIRST_PROCESS in os.environ else None
 
@@ -66,9 +78,32 @@ def rank() -> int:
     process has the number 0. Works before the processes are connected."""
     names = {"torchrun": ("RANK",), "srun": ("SLURM_PROCID",)}
     return max(
-        int(os.environ.get(name, 0))
-        for name in names.get(starter() or "", ("LOCAL_RANK", "NODE_RANK"))
+        number(name) or 0 for name in names.get(starter() or "", ("LOCAL_RANK", "NODE_RANK"))
     )
+
+
+def number(key: str) -> int | None:
+    """The whole number in an environment variable. None if it is missing or something else."""
+    value = os.environ.get(key, "")
+    return int(value) if re.fullmatch("[0-9]{1,18}", value) else None
+
+
+def check_environment() -> None:
+    """Raises UserError if an environment variable about the processes of a run is no number, or
+    gives this process a rank outside the run."""
+    advice = "unset it, or start all processes with torchrun or srun"
+    for key in sorted(NUMBERS & os.environ.keys()):
+        value, port = number(key), key == "MASTER_PORT"
+        if value is None or (port and value > 65535):
+            kind = "a port below 65536" if port else "a whole number"
+            raise UserError(f"{key}={short(os.environ[key])} must be {kind}: {advice}")
+    program = starter()
+    count = math.prod(started_processes() or (1, 1))
+    # In a job of SLURM, torchrun may start the processes of several runs.
+    for key in () if program == "lightning" else RANKS[: 2 if program == "torchrun" else None]:
+        if (number(key) or 0) >= count:
+            below = f"must be below {count}, the number of processes"
+            raise UserError(f"{key}={number(key)} {below}: {advice}")
 
 
 @dataclass(frozen=True)
@@ -126,12 +161,16 @@ def connect(settings: TrainerConfig, *, sweep: bool) -> Processes:
     devices, nodes = started_processes() or (settings.devices, settings.num_nodes)
     devices = 1 if devices == "auto" else devices
     count = nodes * number_of(devices)
+    if starter() is None and (node := number("NODE_RANK") or 0) >= nodes:
+        advice = f"unset it, or increase trainer.num_nodes={nodes}"
+        raise UserError(f"NODE_RANK={node} must be below {nodes}, the number of machines: {advice}")
     if count == 1:
         return Processes(devices=devices)
     silence_libraries()
     if starter() is None:
         check_can_start(settings, sweep=sweep)
         os.environ[FIRST_PROCESS] = str(os.getpid())
+        os.environ.pop("LOCAL_RANK", None)  # with it, Lightning would start no processes
     try:
         fabric = Fabric(
             accelerator=settings.accelerator,
@@ -145,7 +184,11 @@ def connect(settings: TrainerConfig, *, sweep: bool) -> Processes:
             f"trainer.accelerator={settings.accelerator}, trainer.devices={settings.devices}: "
             f"{first_line(error)}"
         ) from error
+    waiting = threading.Timer(5, say_that_it_waits, (count, nodes))
+    if not number("LOCAL_RANK") and not number("SLURM_LOCALID"):  # once on each machine
+        waiting.start()
     try:
+        stop.block_signals(True)  # new processes receive them when they can
         fabric.launch()
     except torch.distributed.DistError as error:
         keys = ("MASTER_ADDR", "MASTER_PORT")
@@ -153,6 +196,9 @@ def connect(settings: TrainerConfig, *, sweep: bool) -> Processes:
         raise UserError(
             f"the processes of this run cannot connect at {address}: {first_line(error)}"
         ) from error
+    finally:
+        waiting.cancel()
+        stop.block_signals(False)
     return Processes(
         rank=fabric.global_rank,
         count=fabric.world_size,
@@ -165,6 +211,7 @@ def connect(settings: TrainerConfig, *, sweep: bool) -> Processes:
 
 def only_this(settings: TrainerConfig) -> Processes:
     """This process alone. Raises UserError if the settings ask for more than one device."""
+    check_environment()
     check_devices(settings)
     devices = 1 if settings.devices == "auto" else settings.devices
     if settings.num_nodes > 1 or number_of(devices) > 1:
@@ -176,26 +223,31 @@ def only_this(settings: TrainerConfig) -> Processes:
 
 
 def cluster_plugins() -> list[Any]:
-    """Plugins for Lightning's Trainer. Under SLURM, Lightning must not submit the job again by
-    itself, because headscope handles the signals."""
-    from lightning.pytorch.plugins.environments import SLURMEnvironment
+    """Plugins for Lightning's Trainer: what has started the processes. Under SLURM, Lightning must
+    not submit the job again by itself, because headscope handles the signals."""
+    from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
 
-    return [SLURMEnvironment(auto_requeue=False)] if starter() == "srun" else []
+    if starter() == "srun":
+        return [SLURMEnvironment(auto_requeue=False)]
+    return [] if starter() == "torchrun" else [LightningEnvironment()]
 
 
 def started_processes() -> tuple[int, int] | None:
     """The number of processes per machine and the number of machines, if `torchrun` or `srun` has
     started the processes."""
-    if starter() == "torchrun":
-        count, per_node = (int(os.environ[key]) for key in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-        return per_node, count // per_node
-    if starter() == "srun":
-        nodes = int(os.environ.get("SLURM_NNODES", 1))
-        per_node = max(1, int(os.environ["SLURM_NTASKS"]) // nodes)
-        # srun sets this variable only with --ntasks-per-node. Lightning needs it.
-        os.environ.setdefault("SLURM_NTASKS_PER_NODE", str(per_node))
-        return per_node, nodes
-    return None
+    torchrun = starter() == "torchrun"
+    if not torchrun and starter() != "srun":
+        return None
+    keys = ("WORLD_SIZE", "LOCAL_WORLD_SIZE") if torchrun else ("SLURM_NTASKS", "SLURM_NNODES")
+    count, part = (number(key) or 0 for key in keys)
+    if not part or count % part:
+        multiple = f"{keys[0]}={count} must be a multiple of {keys[1]}={part}"
+        raise UserError(f"{multiple}: start the same number of processes on each machine")
+    if torchrun:
+        return part, count // part
+    # srun sets this variable only with --ntasks-per-node. Lightning needs it.
+    os.environ["SLURM_NTASKS_PER_NODE"] = str(count // part)
+    return count // part, part
 
 
 def number_of(devices: int | list[int]) -> int:
@@ -231,8 +283,7 @@ def check_sweep() -> None:
     """Raises UserError if `torchrun` or `srun` has started several processes of this sweep. If a
     run failed in only one of them, this process would go on to the next run, and the processes
     would train different runs together."""
-    per_node, nodes = started_processes() or (1, 1)
-    count = per_node * nodes
+    count = math.prod(started_processes() or (1, 1))
     if count > 1:
         raise UserError(
             f"-m: {starter()} has started {count} processes, but a sweep is one process, and its "
@@ -252,6 +303,13 @@ def check_can_start(settings: TrainerConfig, *, sweep: bool) -> None:
             f"trainer.num_nodes={settings.num_nodes}: start the run with srun or torchrun, or on "
             f"every machine with the environment variables {', '.join(variables)}"
         )
+
+
+def say_that_it_waits(count: int, nodes: int) -> None:
+    """Prints that this process waits for the `count` processes on `nodes` machines."""
+    each = f" ({count // nodes} on each of {nodes} machines)" if nodes > 1 else ""
+    address = ":".join(os.environ.get(key, "?") for key in ("MASTER_ADDR", "MASTER_PORT"))
+    print(f"waiting for all {count} processes of this run{each} at {address}", file=sys.stderr)
 
 
 def end_with_first_process() -> None:
@@ -292,8 +350,9 @@ def report_lost_process(folder: Path) -> Iterator[None]:
     except RuntimeError as error:
         if not any(part in str(error) for part in CONNECTION_ERRORS):
             raise
-        number = stop.requested()
-        if number:
+        if rank() == 0:
+            remove_leftovers(folder)
+        if number := stop.requested():
             raise stop.Interrupted(number) from error
         more = f"; to continue: {how_to_resume(folder)}" if is_run(folder) else ""
         raise UserError(

@@ -217,7 +217,7 @@ def check_training_state(stored: Stored, trainer: Trainer, optimizer: CombinedOp
         template = {
             # A callback that this run has, but the run before did not have, starts from nothing.
             "callbacks": {key: each for key, each in callbacks.items() if key in saved},
-            "running_loss": {"sum": 0.0, "count": 0},
+            "running_loss": {"sum": [0.0], "count": 0},
             "threads": 1,
             "processes": 1,
         }
@@ -236,11 +236,11 @@ class Mismatch(Exception):
 
 
 def check_structure(value: Any, template: Any, where: str) -> None:
-    """Raises Mismatch unless `value` has the keys, lengths and types of `template`.
+    """Raises Mismatch unless `value` has the keys and types of `template`.
 
     Additional keys are allowed. A whole number must not be negative, a number must be finite. Where
-    the template is None, a number or None is allowed. `where` is the key of `value` in the
-    checkpoint, for the error message.
+    the template is None, a number or None is allowed; where it is a list, one or more values like
+    its only entry. `where` is the key of `value` in the checkpoint, for the error message.
     """
     if isinstance(template, dict):
         for key, part in template.items():
@@ -248,10 +248,8 @@ def check_structure(value: Any, template: Any, where: str) -> None:
                 raise Mismatch(f"{where}.{key}")
             check_structure(value[key], part, f"{where}.{key}")
     elif isinstance(template, list):
-        if not isinstance(value, list) or len(value) != len(template):
-            raise Mismatch(where)
-        for number, part in enumerate(template):
-            check_structure(value[number], part, f"{where}.{number}")
+        for number, part in enumerate(value if isinstance(value, list) and value else [value]):
+            check_structure(part, template[0], f"{where}.{number}")
     else:
         kinds = {float: (int, float), type(None): (int, float, type(None))}
         if type(value) not in kinds.get(type(template), (type(template),)):

@@ -17,7 +17,7 @@ from headscope.training.callbacks.head_watch import HeadWatch
 from headscope.training.callbacks.tensorboard_log import report_full_disk
 from headscope.training.console import print_final_validation
 from headscope.training.processes import prepare_process
-from headscope.training.run_folder import how_to_resume, is_run
+from headscope.training.run_folder import how_to_resume, is_run, sort_before_now
 from headscope.training.sharding import ShardedStrategy
 
 COMPARED = (
@@ -46,6 +46,7 @@ def fit(run: Run) -> dict[str, Any]:
     prepare_process(keep_freed=not sharded and not run.capacity.is_scarce(run.estimate))
     run.checkpoint_saver.folder.mkdir(parents=True, exist_ok=True)
     if run.processes.is_first:
+        sort_before_now(run.folder / "tensorboard")
         run.checkpoint_saver.on_first_save = partial(_write_latest, run.folder)
     try:
         with report_full_disk(run.folder), tf32(run.trainer.strategy.root_device):

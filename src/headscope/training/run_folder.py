@@ -2,6 +2,7 @@
 
 import shlex
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -111,6 +112,16 @@ def remove_leftovers(folder: Path) -> None:
     for parent in (logs, checkpoints):
         if parent.is_dir() and not any(parent.iterdir()):
             parent.rmdir()
+
+
+def sort_before_now(logs: Path) -> None:
+    """Renames the TensorBoard event files in `logs` so that a new one comes after them. TensorBoard
+    orders them by the time in their names, and the clock may have been set back since then."""
+    pattern = f"events.out.tfevents.{'[0-9]' * 10}.*{EVENT_FILE_SUFFIX}"
+    names = sorted(file.name for file in logs.glob(pattern))
+    late = int(names[-1][20:30]) + 1 - int(time.time()) if names else 0
+    for name in names if late > 0 else ():
+        (logs / name).rename(logs / f"{name[:20]}{int(name[20:30]) - late:010}{name[30:]}")
 
 
 def remove_unused(folder: Path) -> None:

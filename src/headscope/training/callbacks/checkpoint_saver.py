@@ -93,8 +93,7 @@ class CheckpointSaver(Callback):
     def on_validation_batch_end(self, trainer: Trainer, *args: Any) -> None:
         if trainer.state.fn != "fit":
             return
-        number = self._requested_stop()
-        if number:
+        if number := self._requested_stop():
             self.validation_due = True
             self._save(trainer)
             raise Interrupted(number)
@@ -132,8 +131,7 @@ class CheckpointSaver(Callback):
         return number
 
     def _stop_if_requested(self) -> None:
-        number = self._requested_stop()
-        if number:
+        if number := self._requested_stop():
             raise Interrupted(number)
 
     def _validates_now(self, trainer: Trainer) -> bool:

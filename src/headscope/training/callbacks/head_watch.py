@@ -137,7 +137,7 @@ class HeadWatch(StepCallback):
         self.announced: set[str] = set()  # heads with names, such as "L0H2 previous-token"
         self.logged_bytes = 0
         self.logged_steps = 0
-        self.layout_written = False
+        self.layout_written = False  # by this process: an earlier event file may be lost
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {
@@ -145,7 +145,6 @@ class HeadWatch(StepCallback):
             "announced": "\n".join(sorted(self.announced)),
             "logged_bytes": self.logged_bytes,
             "logged_steps": self.logged_steps,
-            "layout_written": self.layout_written,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -154,7 +153,6 @@ class HeadWatch(StepCallback):
         self.announced = set(state["announced"].splitlines())
         self.logged_bytes = state["logged_bytes"]
         self.logged_steps = state["logged_steps"]
-        self.layout_written = state["layout_written"]
 
     def due(self, step: int) -> bool:
         return self.steps.due(step)
