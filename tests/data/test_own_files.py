@@ -35,18 +35,22 @@ def test_a_folder_is_its_texts_at_any_depth_and_a_glob_is_what_it_finds(tmp_path
     write(tmp_path / "a" / "deep", {"2.txt.gz": gzip.compress(b"two"), "3.md": "markdown"})
     write(tmp_path / "a", {"1.py": "one", "empty.txt": "", "rows.jsonl": jsonl(["row"])})
     write(
-        tmp_path / "a", {"z.png": b"\x89PNG\0", "old.text": "caf\xe9".encode("latin-1"), ".x": "x"}
+        tmp_path / "a", {"z.png": b"\x89PNG\0", "latin.1": "caf\xe9".encode("latin-1"), ".x": "x"}
     )
     write(tmp_path / "a" / ".git", {"config": "hidden"})
+    write(tmp_path / "a" / "outputs", {"latest": "run"})
+    write(tmp_path / "a" / "run" / "analysis", {"heads.csv": "text"})
+    write(tmp_path / "a" / "run" / ".hydra", {"config.yaml": "text"})
+    write(tmp_path / "a" / "data" / "store", {"store.json": "text"})
     write(tmp_path / "b", {"3.txt": "three"})
     (tmp_path / "a" / "folder.txt").mkdir()
     assert read(tmp_path / "a") == (["one", "two", "markdown"], ["row"])
     notice = TextFiles(path=str(tmp_path / "a")).notice
-    assert f"data.path={tmp_path / 'a'}: 5 of 9 files are skipped" in notice
+    assert f"data.path={tmp_path / 'a'}: 9 of 13 files are skipped" in notice
     assert TextFiles(path=str(tmp_path / "b")).notice is None
     write(tmp_path / "long", {"1.md": "\u9053" * 8000})  # the part that is tested ends in a letter
     assert read(tmp_path / "long")[0]
-    assert read(f"{tmp_path}/**/*.txt*") == (["one", "two"], ["three"])
+    assert read(f"{tmp_path}/**/*.txt*") == (["two"], ["three"])
     assert read(f"{tmp_path}/*/deep/*") == (["two"], ["markdown"])
 
 

@@ -32,6 +32,10 @@ LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
 
 
+MARKS = (".hydra", "store.json", "outputs/latest")
+"""Files that headscope writes into run folders, token stores and the folder of all runs."""
+
+
 class Template:
     """How a record becomes a text: a `column`, or a `template` such as "{question}\\n{answer}", in
     which the values of the columns replace their names in braces, and a backslash with n or t is a
@@ -94,8 +98,8 @@ class TextFiles(Corpus):
 
     A text file in UTF-8 is one document. In a JSON Lines, CSV or Parquet file, each row is a
     document: see `Template` for `column` and `template`. Files may be compressed. From a folder and
-    its subfolders, all files are read, except hidden files and those that are not UTF-8 text.
-    `notice` tells how many these are.
+    its subfolders, all files are read, except hidden files, those that are not UTF-8 text, and what
+    runs have written. `notice` tells how many these are.
 
     Every tenth document, in the order of file names, is held out for validation. If there are fewer
     than ten, the last one is. If there is only one, the last tenth of its characters is held out.
@@ -125,11 +129,14 @@ class TextFiles(Corpus):
         target = Path(path)
         if target.is_dir():
             files = sorted(file for file in target.rglob("*") if file.is_file())
-            self.files = [file for file in files if is_text(file, target)]
+            own = {mark.parent for name in MARKS for mark in target.rglob(name)} - {target}
+            self.files = [
+                file for file in files if own.isdisjoint(file.parents) and is_text(file, target)
+            ]
             if skipped := sorted({*files} - {*self.files}):
                 self.notice = (
                     f"data.path={path}: {len(skipped):,} of {len(files):,} files are skipped, such "
-                    f"as {skipped[0]}: they are hidden, empty or not UTF-8 text"
+                    f"as {skipped[0]}: they are hidden, empty, not UTF-8 text or written by runs"
                 )
         else:
             names = [path] if target.is_file() else glob.glob(path, recursive=True)
