@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from headscope.analysis.head_types import head_types
-from headscope.analysis.metrics import colour_ends, head_metrics, uniform_metrics
+from headscope.analysis.metrics import colour_ends, head_metrics, uniform
 from headscope.viewer.history import history, read_header
 from headscope.viewer.snapshot import snapshot_parts
 
@@ -56,6 +56,13 @@ def snapshot(
     """The parts of a snapshot. `others` replace what is `measured`."""
     given = measured(weights) | others
     return snapshot_parts(weights.astype(np.float32), step=step, labels=labels, **given)
+
+
+def uniform_metrics(tokens: int, *, causal: bool = True) -> dict[str, float]:
+    """All metrics of uniform attention on a text of `tokens` tokens."""
+    ones = torch.ones(tokens, tokens)
+    found = head_metrics(uniform(ones, None if causal else ones.bool()), causal=causal)
+    return {name: float(value) for name, value in found.items()}
 
 
 def measured(weights: NDArray[np.float64]) -> dict[str, Any]:

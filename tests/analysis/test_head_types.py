@@ -3,6 +3,7 @@
 import pytest
 import torch
 from omegaconf import OmegaConf
+from viewer_data import uniform_metrics
 
 from headscope.analysis.head_types import (
     NARROW,
@@ -11,7 +12,7 @@ from headscope.analysis.head_types import (
     Thresholds,
     head_types,
 )
-from headscope.analysis.metrics import head_metrics, uniform, uniform_metrics
+from headscope.analysis.metrics import head_metrics, uniform
 from headscope.cli.words import CONF
 
 TOKENS = 24

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused
+from viewer_data import uniform_metrics
 
 from headscope.analysis import metrics
 from headscope.analysis.metrics import METRICS, NON_CAUSAL_METRICS, head_metrics, uniform
@@ -31,7 +32,7 @@ def some_weights(tokens, *, causal, seed=0):
 
 @pytest.mark.parametrize("tokens", [1, 2, 64])
 def test_colours_end_beyond_what_uniform_attention_gives(tokens):
-    for name, value in metrics.uniform_metrics(tokens).items():
+    for name, value in uniform_metrics(tokens).items():
         low, high = metrics.colour_ends(name, tokens)
         assert low < high, name
         assert low - 1e-6 <= value <= high + 1e-6, name

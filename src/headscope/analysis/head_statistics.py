@@ -107,14 +107,11 @@ def measure_heads(
         repeats = repeats or repeat_probe(model, kinds, TEXTS)
         metrics |= {name: metric.cpu() for name, metric in repeats.metrics(model).items()}
         even_metrics |= uniform_repeat_metrics(text_length(model))
+    judged = {name: metric for name, metric in metrics.items() if name not in too_few}
     return HeadStatistics(
         metrics=metrics,
         uniform=even_metrics,
-        types=head_types(
-            {name: metric for name, metric in metrics.items() if name not in too_few},
-            even_metrics,
-            thresholds=thresholds,
-        ),
+        types=head_types(judged, even_metrics, thresholds=thresholds),
         similarity=(similarity / len(windows)).clamp(0, 1),
         windows=len(windows),
         tokens=length,

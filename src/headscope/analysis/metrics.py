@@ -270,14 +270,6 @@ def head_metrics(
     return found | best_offset(offset_masses(weights, visible))
 
 
-def uniform_metrics(tokens: int, *, causal: bool = True) -> dict[str, float]:
-    """All metrics of uniform attention on a text of `tokens` tokens, by name. They are the baseline
-    for the metrics of a head."""
-    weights = torch.ones(tokens, tokens)
-    weights = uniform(weights, None if causal else weights.bool())
-    return {name: float(value) for name, value in head_metrics(weights, causal=causal).items()}
-
-
 def colour_ends(metric: str, tokens: int) -> tuple[float, float]:
     """The limits of the colour scale of the metric `metric`, which are the same in every picture.
 

@@ -143,14 +143,12 @@ def configuration(composed: DictConfig) -> "tuple[TrainConfig, ResumeCheckpoint 
     resume = newest_checkpoint(Path(composed.resume))
     config, changes = resumed_config(plain, resume, changed_keys(typed))
     if processes.rank() == 0:
-        for group in ("data", "tokenizer"):
-            for line in checkpoint.sources(getattr(config, group), group):
-                print(printable(line), file=sys.stderr)
+        lines = checkpoint.sources(config.data, "data")
+        lines += checkpoint.sources(config.tokenizer, "tokenizer")
         if not any(word.startswith("store_dir=") for word in typed):
-            print(
-                printable(f"Using store_dir={config.store_dir}, as the checkpoint says"),
-                file=sys.stderr,
-            )
+            lines.append(f"Using store_dir={config.store_dir}, as the checkpoint says")
+        for line in lines:
+            print(printable(line), file=sys.stderr)
     return config, resume, changes
 
 

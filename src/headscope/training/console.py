@@ -101,21 +101,14 @@ def notes(config: TrainConfig, store: TokenStore) -> list[str]:
     lines = []
     wished, found = getattr(config.tokenizer, "vocab_size", 0), store.tokenizer.vocab_size
     if found < wished:
-        lines.append(
-            f"tokenizer.vocab_size={wished}: this text supports {found:,} tokens, so the "
-            f"vocabulary has {found:,}"
-        )
+        lines.append(f"tokenizer.vocab_size={wished}: this text supports {found:,} tokens")
     if len(store.train) < MEMORIZED_TOKENS:
         lines.append(
-            f"{len(store.train):,} training tokens are so few that the model will memorize them: "
-            "it can repeat this text, but not write new text"
+            f"{len(store.train):,} training tokens are so few that the model will memorize them"
         )
-    late = [step for step in config.callbacks.keep_steps if step > config.trainer.max_steps]
-    if late:
-        lines.append(
-            f"callbacks.keep_steps: {late} come after trainer.max_steps="
-            f"{config.trainer.max_steps} and are skipped"
-        )
+    last = config.trainer.max_steps
+    if late := [step for step in config.callbacks.keep_steps if step > last]:
+        lines.append(f"callbacks.keep_steps: {late} come after trainer.max_steps={last}")
     return lines
 
 
