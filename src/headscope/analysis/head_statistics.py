@@ -69,10 +69,9 @@ def measure_heads(
     """Measure all metrics of all heads. Most metrics are averaged over `windows` (N, T) of tokens.
 
     The induction metrics are averaged over the repeated random texts of `repeats` instead, by
-    default over TEXTS texts. They are omitted if `can_measure_repeats` is false.
-    The metric `punctuation` is measured only if `kinds` is given, and `frequent` only if
-    `kinds.frequent` is given. `track` wraps the iterable of batches of windows, for example to show
-    progress.
+    default over TEXTS texts. They are omitted if `can_measure_repeats` is false. The metric
+    `punctuation` is measured only if `kinds` is given, and `frequent` only if `kinds.frequent` is
+    given. `track` wraps the iterable of batches of windows, for example to show progress.
     """
     length = windows.size(1)
     ones = torch.ones(length, length, device=model.device)
@@ -103,8 +102,7 @@ def measure_heads(
     metrics |= best_offset(metrics.pop(OFFSETS))
     baseline |= best_offset(baseline.pop(OFFSETS))
     even_metrics = {name: float(value) for name, value in baseline.items()}
-    if repeats or can_measure_repeats(model, special_tokens(kinds)):
-        repeats = repeats or repeat_probe(model, kinds, TEXTS)
+    if repeats := repeats or repeat_probe(model, kinds, TEXTS):
         metrics |= {name: metric.cpu() for name, metric in repeats.metrics(model).items()}
         even_metrics |= uniform_repeat_metrics(text_length(model))
     judged = {name: metric for name, metric in metrics.items() if name not in too_few}
@@ -125,11 +123,9 @@ def visible_in(model: GPT, tokens: Tensor) -> Tensor | None:
     return None if mask is None else mask.tril()
 
 
-def repeat_probe(model: GPT, kinds: TokenKinds | None, texts: int) -> RepeatProbe:
-    """Repeated random texts without special tokens. `texts` is the number of texts."""
-    return RepeatProbe(model, excluded=special_tokens(kinds), texts=texts)
-
-
-def special_tokens(kinds: TokenKinds | None) -> list[int]:
-    """The tokens that represent no text."""
-    return [] if kinds is None else kinds.special.nonzero()[:, 0].tolist()
+def repeat_probe(model: GPT, kinds: TokenKinds | None, texts: int) -> RepeatProbe | None:
+    """Repeated random texts without special tokens. `texts` is the number of texts. None if
+    `can_measure_repeats` is false."""
+    excluded = [] if kinds is None else kinds.special.nonzero()[:, 0].tolist()
+    measurable = can_measure_repeats(model, excluded)
+    return RepeatProbe(model, excluded=excluded, texts=texts) if measurable else None

@@ -36,13 +36,6 @@ if TYPE_CHECKING:
     from headscope.training.build import Run
 
 
-MEMORIZED_TOKENS = 10_000
-"""A model memorizes a text with fewer training tokens."""
-
-SAMPLE_LINES = 5
-"""A sample at the end of a run is cut after this number of lines."""
-
-
 def say(console: Console, line: str, style: str | None = None) -> None:
     """Prints `line` as it is, without markup, colours of numbers or line breaks. Control characters
     are escaped."""
@@ -102,7 +95,7 @@ def notes(config: TrainConfig, store: TokenStore) -> list[str]:
     wished, found = getattr(config.tokenizer, "vocab_size", 0), store.tokenizer.vocab_size
     if found < wished:
         lines.append(f"tokenizer.vocab_size={wished}: this text supports {found:,} tokens")
-    if len(store.train) < MEMORIZED_TOKENS:
+    if len(store.train) < 10_000:
         lines.append(
             f"{len(store.train):,} training tokens are so few that the model will memorize them"
         )
@@ -184,8 +177,8 @@ def print_final_validation(run: "Run", clock: Clock) -> None:
 
 
 def print_results(run: "Run", summary: dict[str, Any]) -> None:
-    """Prints the summary, one sample, and the next commands to try. Every process of the run must
-    call this."""
+    """Prints the summary, five lines of a sample, and the next commands to try. Every process of the
+    run must call this."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for name, value in summary.items():
         table.add_row(name, f"{value:,.4f}" if isinstance(value, float) else str(value))
@@ -202,7 +195,7 @@ def print_results(run: "Run", summary: dict[str, Any]) -> None:
             if model is not None:
                 text = printable(run.samples.sample(model, prompt), keep="\n\t")
                 rows = [row for line in text.splitlines() for row in wrap(line, 100) if row]
-                console.print(Text("\n".join(rows[:SAMPLE_LINES])), soft_wrap=True)
+                console.print(Text("\n".join(rows[:5])), soft_wrap=True)
                 console.print()
     best = shown(run.folder / "checkpoints" / "best.safetensors")
     run.say("Sample from the model:")

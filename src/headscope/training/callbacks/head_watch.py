@@ -14,14 +14,9 @@ from torch import Tensor
 
 from headscope.analysis.diversity import diversity
 from headscope.analysis.head_images import DESCRIPTION, head_image, image_tag
-from headscope.analysis.head_statistics import (
-    HeadStatistics,
-    measure_heads,
-    repeat_probe,
-    special_tokens,
-)
+from headscope.analysis.head_statistics import HeadStatistics, measure_heads, repeat_probe
 from headscope.analysis.head_types import GLOBAL, MIXED, NONE, Thresholds
-from headscope.analysis.repeats import RepeatProbe, can_measure_repeats
+from headscope.analysis.repeats import RepeatProbe
 from headscope.analysis.snapshots import snapshot_of
 from headscope.analysis.tokens import TokenKinds
 from headscope.nn import GPT
@@ -175,7 +170,7 @@ class HeadWatch(StepCallback):
 
     def measure(self, model: GPT, step: int, writers: "Sequence[SummaryWriter]") -> None:
         """Measures `model` after `step` steps, and logs the results to `writers`."""
-        if self.repeats is None and can_measure_repeats(model, special_tokens(self.kinds)):
+        if self.repeats is None:
             self.repeats = repeat_probe(model, self.kinds, REPEATED_TEXTS)
         statistics = measure_heads(
             model,
