@@ -110,7 +110,12 @@ def figures_of(block: Block, folder: Path, printed: str) -> str:
     names = re.findall(r"^# (.*)$", block["commands"], re.M)
     if "row" in options:
         names = [options["row"].format_map(row) for row in rows]
-    rows = [{**row, "side": name} for name, row in zip(names, rows, strict=True)]
+    # Further digits of a validation loss depend on the processor.
+    agreeing = [{key: round(row[key], 3) for key in row if key.startswith("val_")} for row in rows]
+    rows = [
+        {**row, **digits, "side": name}
+        for name, row, digits in zip(names, rows, agreeing, strict=True)
+    ]
     columns = options["columns"].split(",")
     if pivot := options.get("pivot"):
         wide: dict[str, dict[str, Any]] = {name: {"side": name} for name in names}

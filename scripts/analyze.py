@@ -122,6 +122,8 @@ def analyze(composed: DictConfig) -> None:
     shown = shown_tokens(report.reading, len({stored.step for stored in [loaded, *history]}))
     if shown < tokens:
         say(f"attention.html has the first {shown} of {tokens} tokens: a larger page would be slow")
+    if "induction" not in statistics.metrics:
+        say("Induction is not measurable with this vocabulary or block_size: see docs/glossary.md")
     say(f"Names and metrics rest on {statistics.windows} windows of {statistics.tokens} tokens")
     say(f"Written: {folder}/attention.html, heads.csv and pictures")
     if config.tensorboard:

@@ -177,8 +177,8 @@ def print_final_validation(run: "Run", clock: Clock) -> None:
 
 
 def print_results(run: "Run", summary: dict[str, Any]) -> None:
-    """Prints the summary, five lines of a sample, and the next commands to try. Every process of the
-    run must call this."""
+    """Prints the summary, up to five lines of a sample, and the next commands to try. Every process
+    of the run must call this."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for name, value in summary.items():
         table.add_row(name, f"{value:,.4f}" if isinstance(value, float) else str(value))
