@@ -179,7 +179,8 @@ def test_every_row_is_a_document(tmp_path, name):
     ("options", "message"),
     [
         ({"column": "number"}, "is int, not text"),
-        ({"column": "text"}, "has no column text; its columns: question, answer, number"),
+        ({"column": "text"}, "has no column text; its columns: question, answer, number; choose"),
+        ({"column": "text"}, r"with data.column=, or join several with data.template='{a}\n{b}'"),
         ({"template": "{words}"}, "has no column words"),
         ({"template": "no columns"}, "names no column"),
         ({"template": "{question"}, "data.template='{question': "),

@@ -96,3 +96,14 @@ def test_a_mistake_is_told_in_one_line(script, run, arguments, words):
     assert said.err.startswith("Error: ")
     assert all(word in said.err for word in words), said.err
     assert not (run / "analysis").exists()
+
+
+def test_a_text_that_is_the_name_of_a_file_is_analyzed_but_the_file_is_mentioned(
+    script, run, pictures_not_drawn
+):
+    Path("my notes.txt").write_text("other")
+    said = script("analyze", "text=my notes.txt")
+    assert said.code == 0, said.err
+    assert "to analyze this file: text=- < 'my notes.txt'" in said.err
+    assert "rest on 1 x 8 tokens" in said.err
+    assert "this file" not in script("analyze", "text=notes.txt").err
