@@ -189,6 +189,36 @@ conversion/classes.py
 - "attn_implementation": "eager",
 +
 > conversion/test_folder_settings.py::test_no_kernel_is_downloaded
+analysis/head_statistics.py
+# the baseline counts keys that the document mask hides
+- return None if mask is None else mask.tril()
++ return None
+> analysis/test_planted_heads.py::test_no_head_of_an_untrained_model_has_a_name
+analysis/head_types.py
+# an induction head has no name where its attention is nearly uniform
+- SOME_QUERIES = {"induction", "same_token"}
++ SOME_QUERIES = {"same_token"}
+> analysis/test_head_types.py::test_what_only_some_queries_do_is_named_although_attention_is_even
+analysis/metrics.py
+# an offset that a single query has counts as fixed
+- torch.where(4 * count >= queries, given
++ torch.where(count >= 1, given
+> analysis/test_metrics.py::test_they_are_those_of_a_plain_loop_on_any_axes_before_the_queries
+analysis/tokens.py
+# bytes of a punctuation mark are judged alone
+- found[row] = torch.tensor(are_punctuation(pieces), device=tokens.device)
++ found[row] = kinds.punctuation[tokens[row]]
+> analysis/test_tokens.py::test_the_bytes_of_a_punctuation_mark_are_punctuation_wherever_tokens_end
+data/batches.py
+# all processes train on the same windows of a short text
+- size=(self.world_size, self.batch_size))[self.rank]
++ size=(self.world_size, self.batch_size))[0]
+> data/test_batches.py::test_a_batch_is_a_function_of_seed_and_place_and_ranks_share_one_greater_batch
+data/own_files.py
+# what runs have written is read as text
+- if own.isdisjoint(file.parents) and is_text
++ if is_text
+> data/test_own_files.py::test_a_folder_is_its_texts_at_any_depth_and_a_glob_is_what_it_finds
 viewer/static/viewer.css
 # the opened head is below the timeline and the heads
 - main { display: grid; gap: 12px;
