@@ -124,7 +124,7 @@ def analyze(composed: DictConfig) -> None:
         say(f"attention.html has the first {shown} of {tokens} tokens: a larger page would be slow")
     if "induction" not in statistics.metrics:
         say("Induction is not measurable with this vocabulary or block_size: see docs/glossary.md")
-    say(f"Names and metrics rest on {statistics.windows} x {statistics.tokens} tokens")
+    say(f"Names and metrics are measured on {statistics.windows} x {statistics.tokens} tokens")
     say(f"Written: {folder}/attention.html, heads.csv and pictures")
     if config.tensorboard:
         say(f"See the tab Attention: tensorboard --logdir {folder}")

@@ -30,6 +30,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from headscope.terminal import open_closed_streams
+
 SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
@@ -133,6 +135,7 @@ def stop_on_signal(
     if _receiver is not None or not _in_main_thread():
         yield
         return
+    open_closed_streams()  # or the pipe would become standard output
     receiver = _receiver = _Receiver(quiet, with_parent)
     read, write = os.pipe()
     os.set_blocking(write, False)
@@ -213,7 +216,8 @@ def defer_stop(say: Callable[[str], None]) -> Iterator[None]:
 
 
 def block_signals(block: bool) -> None:
-    """Whether this thread blocks the signals, and so each new process until `stop_on_signal`."""
+    """Blocks or unblocks the stop signals in this thread. A process that is started meanwhile
+    inherits the block until its own `stop_on_signal`."""
     if sys.platform != "win32":
         signal.pthread_sigmask(signal.SIG_BLOCK if block else signal.SIG_UNBLOCK, SIGNALS)
 

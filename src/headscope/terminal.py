@@ -1,4 +1,15 @@
-"""Makes text from files and file names safe to print."""
+"""Makes text from files and file names safe to print, and printing safe without a terminal."""
+
+import os
+import sys
+
+
+def open_closed_streams() -> None:
+    """Opens the null device for each standard stream that the user has closed, as with `>&-`.
+    Otherwise, the next file would get its number, and output would be written into this file."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 def printable(text: str, *, keep: str = "") -> str:

@@ -85,15 +85,16 @@ def fixed(offset, tokens):
     return back(tokens) == offset
 
 
+def single(key, tokens):
+    return torch.arange(tokens.size(1)) == key
+
+
 PATTERNS = {
     "self": partial(fixed, 0),
     "previous-token": partial(fixed, 1),
     "first-token": lambda tokens: back(tokens) == torch.arange(tokens.size(1))[:, None],
-    "single-key": lambda tokens: torch.arange(tokens.size(1)) == 5,
-    "3 back": partial(fixed, 3),
-    "4 back": partial(fixed, 4),
-    "8 back": partial(fixed, 8),
-    "12 back": partial(fixed, 12),
+    **{f"single-key, {key}": partial(single, key) for key in (2, 5, 7)},
+    **{f"{offset} back": partial(fixed, offset) for offset in (3, 4, 5, 6, 8, 10, 11, 12)},
     "local": lambda tokens: back(tokens) <= 2,
     "local, at offset 2": partial(fixed, 2),
     "same-token": lambda tokens: (tokens[..., None] == tokens[:, None]) & (back(tokens) > 0),
@@ -103,7 +104,7 @@ PATTERNS = {
     "mixed": anywhere,
     "-": lambda tokens: torch.ones(1),
 }
-NARROW = [*list(PATTERNS)[:8], "same-token", "induction", "punctuation"]
+NARROW = [*list(PATTERNS)[:14], "same-token", "induction", "punctuation"]
 
 
 def patterns_of(text, tokenizer, kinds):
@@ -152,7 +153,8 @@ def labels_of(model, windows, kinds=None):
 
 @pytest.mark.parametrize(("language", "kind", "length"), [*product(TEXTS, MAKERS, (64, 32, 16))])
 def test_every_planted_head_gets_its_name(language, kind, length):
-    """19 kinds of heads that do one thing only, and 11 with a quarter of their weight elsewhere."""
+    """25 kinds of heads that do one thing only, and 17 with a quarter of their weight elsewhere."""
+    assert (len(PATTERNS) + 3, len(NARROW)) == (25, 17)
     text = TEXTS[language]
     tokenizer = MAKERS[kind]([text])
     tokens = tokenizer.encode(text)
@@ -198,8 +200,10 @@ def short_documents(vocab_size, length, longest):
 @pytest.mark.parametrize("longest", [4, 9, 40])
 def test_within_short_documents_only_what_a_head_does_gives_it_a_name(longest):
     windows = short_documents(50, 64, longest)
-    names = ["self", "previous-token", "first-token", "-"]
-    patterns = [PATTERNS["self"], PATTERNS["previous-token"], first_of_document, PATTERNS["-"]]
+    names = ["self", "previous-token", "same-token", "induction", "-", "first-token"]
+    patterns = [*(PATTERNS[name] for name in names[:-1]), first_of_document]
+    if longest == 40:
+        names, patterns = [*names, "8 back"], [*patterns, PATTERNS["8 back"]]
     model = planted(patterns, vocab_size=50, block_size=64, end_of_text=49)
     assert labels_of(model, windows) == names
 
@@ -241,3 +245,11 @@ def test_no_head_of_an_untrained_model_has_a_name_on_real_text(language, kind):
     model = fresh(vocab_size=tokenizer.vocab_size, block_size=32, embed_dim=64)
     kinds = classify_vocabulary(tokenizer, tokens)
     assert set(labels_of(model, spread_windows(tokens, windows=4, length=32), kinds)) == {"-"}
+
+
+def test_a_fixed_offset_counts_only_where_documents_are_long_enough(): """Two windows: one of
+    documents of 5 tokens, where one query in five sees 4 tokens back, and one of a single
+    document.""" short = torch.arange(64) % 5 short[::5] = 49 windows = torch.stack([short,
+    torch.arange(64) % 40]) model = planted([PATTERNS["4 back"]], vocab_size=50, block_size=64,
+    end_of_text=49) statistics = measure_heads(model, windows) assert statistics.types[0].label ==
+    "4 back" assert statistics.metrics["fixed_offset"].item() == pytest.approx(1)

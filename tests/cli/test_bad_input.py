@@ -45,7 +45,7 @@ MISTAKES = {
         ("data.path=missing.txt", "data.path=missing.txt"),
         ("data.path=short.txt tokenizer=byte", "training tokens|block_size"),
         ("data.path=short.txt", "training tokens|block_size"),
-        ("short.txt", "data.path=short.txt"),
+        ("short.txt", "short.txt has no key|data.path=short.txt"),
         ("data=short.txt", "data.path=short.txt"),
         ("data=missing.txt", "data.path=missing.txt"),
         ("resume=nowhere", "resume=nowhere|does not exist"),

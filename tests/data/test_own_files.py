@@ -41,13 +41,17 @@ def test_a_folder_is_its_texts_at_any_depth_and_a_glob_is_what_it_finds(tmp_path
     write(tmp_path / "a" / "outputs", {"latest": "run"})
     write(tmp_path / "a" / "run" / "analysis", {"heads.csv": "text"})
     write(tmp_path / "a" / "run" / ".hydra", {"config.yaml": "text"})
-    write(tmp_path / "a" / "data" / "store", {"store.json": "text"})
+    write(tmp_path / "a" / "data" / "store", {"store.json": "text", "verified.json": "text"})
+    write(tmp_path / "a", {"table.csv": "name,number\none,1\n"})  # without the column
     write(tmp_path / "b", {"3.txt": "three"})
     (tmp_path / "a" / "folder.txt").mkdir()
     assert read(tmp_path / "a") == (["one", "two", "markdown"], ["row"])
     notice = TextFiles(path=str(tmp_path / "a")).notice
-    assert f"data.path={tmp_path / 'a'}: 9 of 13 files are skipped" in notice
+    assert f"data.path={tmp_path / 'a'}: 11 of 15 files are skipped" in notice
     assert TextFiles(path=str(tmp_path / "b")).notice is None
+    write(tmp_path / "rows", {"table.csv": "name,number\none,1\n"})
+    with refused("has no column text; its columns: name, number"):
+        read(tmp_path / "rows")
     write(tmp_path / "long", {"1.md": "\u9053" * 8000})  # the part that is tested ends in a letter
     assert read(tmp_path / "long")[0]
     assert read(f"{tmp_path}/**/*.txt*") == (["two"], ["three"])
@@ -81,12 +85,12 @@ DAMAGED = [
     (
         "b.csv",
         b"text\nfine\n\nHello, world, and more\n",
-        ["line 4 has 3 fields", "the header 1: put"],
+        ["line 4 has 3 field(s)", "the header 1: put"],
     ),
-    ("b.csv", b"id,text\n1,one\n2\n", ["line 3 has 1 fields", "the header 2: put"]),
+    ("b.csv", b"id,text\n1,one\n2\n", ["line 3 has 1 field(s)", "the header 2: put"]),
     ("b.csv", b'text\n"two\nlines"\n"no\nend\n', ["line 4: ", "double quotes"]),
     ("b.tsv", b'id\ttext\n1\t"Yes" she said\n', ["line 2: ", "double quotes"]),
-    ("b.csv", b"text,id,text\none,1,two\n", ["line 1: ", "two columns have the same name"]),
+    ("b.csv", b"text,id,text\none,1,two\n", ["line 1: ", "two columns are named 'text': rename"]),
 ]
 
 

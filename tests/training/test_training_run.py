@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from string import ascii_lowercase
 
 import pytest
 from checkpoint_files import opened
@@ -158,6 +159,8 @@ SHORT = {
     "English": (ROOT / "docs/model.md").read_text(encoding="utf-8"),
     "Chinese": CHINESE * 20,
 }
+LETTERS = "".join(f"{first}{second}\n" for first in ascii_lowercase for second in ascii_lowercase)
+"""A word on each line, and no space."""
 
 
 @pytest.mark.parametrize("kind", SHORT)
@@ -174,7 +177,7 @@ def test_a_short_text_needs_no_other_key_and_its_sample_begins_with_its_words(
     found = open_store(store).tokenizer.vocab_size
     assert found < 8192
     assert f"tokenizer.vocab_size=8192: this text supports {found:,} tokens" in said.out
-    assert "[900] come after trainer.max_steps=2" in said.out
+    assert "[900] are skipped: trainer.max_steps=2" in said.out
     assert ("will memorize" in said.out) == (len(open_store(store).train) < 10_000)
     sample = said.out.split("devices")[1].split("Sample from the model")[0].strip("1 \n")
     start = first_words(open_store(store).tokenizer, open_store(store).validation)
@@ -186,13 +189,24 @@ def test_a_short_text_needs_no_other_key_and_its_sample_begins_with_its_words(
 
     resumed = script("train", "resume=run", "trainer.max_steps=3")
     assert resumed.code == 0, resumed.err
-    assert "Using store_dir=data, as the checkpoint says" in resumed.err
+    assert "Using store_dir=data: name another" in resumed.err
     again = script("train", *SMALL[4:], "init_from=run", "data.path=my.txt", "trainer.max_steps=1")
     assert again.code == 0, again.err
     for run in (Path("run"), *Path("outputs").glob("gpt*")):
         loaded = checkpoint.load(run / "checkpoints/last.safetensors")
         assert loaded.model.vocab_size == found
     assert len(list(Path("data").glob("*/"))) == 2  # the second has the tokenizer of the checkpoint
+
+
+def test_a_sample_begins_with_characters_that_the_text_has(script: Script) -> None:
+    Path("my.txt").write_text(LETTERS)
+    words = ["data.path=my.txt", "tokenizer=char", "trainer.max_steps=1"]
+    said = script("train", *SMALL[1:], *words)
+    assert said.code == 0, said.err
+    [store] = Path("data").glob("*/")
+    start = first_words(open_store(store).tokenizer, open_store(store).validation)
+    assert start in LETTERS
+    assert "\n".join(said.out.split("devices")[1].split()[1:]).startswith(start)
 
 
 def test_an_error_of_a_resumed_run_names_its_checkpoint(script: Script) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headscope.analysis.diversity import cosine_similarity
 from headscope.analysis.head_types import HeadType, Thresholds, head_types
-from headscope.analysis.metrics import METRICS, best_offset, offset_masses, uniform
+from headscope.analysis.metrics import METRICS, best_offset, offset_sums, uniform
 from headscope.analysis.repeats import (
     TEXTS,
     RepeatProbe,
@@ -26,7 +26,7 @@ from headscope.nn.capture import attention_weights
 MAX_WEIGHTS_PER_HEAD = 2**22
 """Maximum number of attention weights per head in a batch of windows. It limits the memory of a
 batch."""
-OFFSETS = "offset_masses"
+OFFSETS = "offset_sums"
 MIN_QUERIES = 8
 """A metric that depends on the tokens gives names only if this many queries see such a token. With
 fewer, a head would get the name by chance."""
@@ -86,7 +86,7 @@ def measure_heads(
         even = uniform(ones, visible).expand(1, len(batch), 1, -1, -1)
         targets = targets_in(batch, kinds)
         for totals, maps in ((sums, weights), (uniform_sums, even)):
-            for name, metric in {**METRICS, OFFSETS: offset_masses}.items():
+            for name, metric in {**METRICS, OFFSETS: offset_sums}.items():
                 totals[name] = totals.get(name, 0) + metric(maps, visible).sum(dim=1).cpu()
             for name, target in targets.items():
                 mass, count = mass_on(maps, target, visible)
@@ -99,8 +99,8 @@ def measure_heads(
         for totals in (sums, uniform_sums)
     )
     too_few = {name for name, count in counts.items() if count < MIN_QUERIES}
-    metrics |= best_offset(metrics.pop(OFFSETS))
-    baseline |= best_offset(baseline.pop(OFFSETS))
+    metrics |= best_offset(metrics.pop(OFFSETS), length)
+    baseline |= best_offset(baseline.pop(OFFSETS), length)
     even_metrics = {name: float(value) for name, value in baseline.items()}
     if repeats := repeats or repeat_probe(model, kinds, TEXTS):
         metrics |= {name: metric.cpu() for name, metric in repeats.metrics(model).items()}

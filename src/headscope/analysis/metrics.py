@@ -87,25 +87,28 @@ def first_keys(visible: Tensor) -> Tensor:
     return visible & (visible.cumsum(dim=-1) == 1)
 
 
-def offset_masses(weights: Tensor, visible: Tensor | None = None) -> Tensor:
-    """The weight on the key `offset` tokens before the query, (..., S), for each offset from 0 to
-    S - 1. It is 0 for offsets below FIXED_OFFSET, and for offsets that are too large for three
-    quarters of the queries."""
+def offset_sums(weights: Tensor, visible: Tensor | None = None) -> Tensor:
+    """For each offset from 0 to S - 1, the weight on the key `offset` tokens before the query,
+    summed over the queries that have it, and the number of these queries: (..., 2, S). Both are 0
+    for offsets below FIXED_OFFSET."""
     visible = visible_keys(weights, visible)
     queries, keys = weights.shape[-2:]
-    masses = [0 * weights[..., 0, 0]] * min(FIXED_OFFSET, keys)
+    nothing = 0 * weights[..., 0, 0]
+    sums = [torch.stack([nothing, nothing], dim=-1)] * min(FIXED_OFFSET, keys)
     for offset in range(FIXED_OFFSET, keys):
         diagonal = keys - queries - offset
         seen = visible.diagonal(diagonal, dim1=-2, dim2=-1)
         given = torch.where(seen, weights.diagonal(diagonal, dim1=-2, dim2=-1), 0.0).sum(dim=-1)
-        count = seen.sum(dim=-1)
-        masses.append(torch.where(4 * count >= queries, given / count.clamp(min=1), 0.0))
-    return torch.stack(masses, dim=-1)
+        sums.append(torch.stack([given, seen.sum(dim=-1) + nothing], dim=-1))
+    return torch.stack(sums, dim=-1)
 
 
-def best_offset(masses: Tensor) -> dict[str, Tensor]:
-    """The metric `fixed_offset`, the largest of the `offset_masses` (..., S), and its `offset`."""
-    mass, offset = masses.max(dim=-1)
+def best_offset(sums: Tensor, queries: int) -> dict[str, Tensor]:
+    """The metric `fixed_offset`, and its `offset`, from `offset_sums` of texts with this number of
+    queries. Offsets that fewer than a quarter of the queries have are left out."""
+    given, count = sums.unbind(dim=-2)
+    mass = torch.where(4 * count >= queries, given / count.clamp(min=1e-9), 0.0)
+    mass, offset = mass.max(dim=-1)
     return {"fixed_offset": mass, "offset": offset.to(mass)}
 
 
@@ -267,7 +270,7 @@ def head_metrics(
     if not causal and visible is None:
         visible = torch.ones_like(offsets(weights), dtype=torch.bool)
     found = {name: metric(weights, visible) for name, metric in metrics.items()}
-    return found | best_offset(offset_masses(weights, visible))
+    return found | best_offset(offset_sums(weights, visible), weights.size(-2))
 
 
 def colour_ends(metric: str, tokens: int) -> tuple[float, float]:

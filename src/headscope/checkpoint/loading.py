@@ -163,9 +163,8 @@ def stored_corpus(loaded: Checkpoint) -> Corpus:
     try:
         return build_part(loaded.config.data)
     except UserError as error:
-        raise UserError(
-            f"{loaded.path}: {error}; its paths begin in the folder where the run was started"
-        ) from error
+        began = "a relative path begins in the folder where the run was started"
+        raise UserError(f"{loaded.path}: {error}; {began}") from error
 
 
 def sources(config: CorpusConfig | TokenizerConfig, group: str) -> list[str]:

@@ -35,6 +35,7 @@ from headscope.cli.words import (
 )
 from headscope.config import SCHEMAS, every_choice, from_hydra
 from headscope.errors import UserError
+from headscope.terminal import open_closed_streams
 from headscope.training import processes
 from headscope.training.run_folder import make_new, remove_unused
 
@@ -74,10 +75,10 @@ def run(
     Ctrl-C ends the process with exit code 130.
     """
     # A process that Lightning started has inherited the value that the first process set below.
-    open_closed_streams()
     inherited = processes.starter() == "lightning"
     full_error = not inherited and os.environ.get("HYDRA_FULL_ERROR", "0") not in ("", "0")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise errors instead of printing them
+    open_closed_streams()
     register_resolvers()
     own_schema = SCHEMAS["script"].get(config_name)
     process = os.getpid()
@@ -105,7 +106,8 @@ def run(
         if processes.starter() != "lightning":
             typed = [plain_word(word) for word in flags_first(words)]
             check_encoding(typed)
-            check_flags(typed)
+            of_text = config_name in ("train", "compare", "estimate")
+            check_flags(typed, "data.path" if of_text else "checkpoint")
             check_groups(typed)
             quoted = literal_arguments(with_words(typed, implied_data(typed)), schema or own_schema)
             if HELP & set(typed):
@@ -122,14 +124,6 @@ def run(
             hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(
                 guarded
             )()
-
-
-def open_closed_streams() -> None:
-    """Opens the null device for each standard stream that the user has closed, as with `>&-`.
-    Otherwise, the next file would get its number, and output would be written into this file."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 def check(config: DictConfig, schema: type) -> None:

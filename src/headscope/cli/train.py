@@ -146,7 +146,9 @@ def configuration(composed: DictConfig) -> "tuple[TrainConfig, ResumeCheckpoint 
         lines = checkpoint.sources(config.data, "data")
         lines += checkpoint.sources(config.tokenizer, "tokenizer")
         if not any(word.startswith("store_dir=") for word in typed):
-            lines.append(f"Using store_dir={config.store_dir}, as the checkpoint says")
+            lines.append(
+                f"Using store_dir={config.store_dir}: name another folder of texts with store_dir="
+            )
         for line in lines:
             print(printable(line), file=sys.stderr)
     return config, resume, changes

@@ -182,15 +182,16 @@ def check_encoding(arguments: Sequence[str]) -> None:
         )
 
 
-def check_flags(typed: Sequence[str]) -> None:
+def check_flags(typed: Sequence[str], key: str = "data.path") -> None:
     """Raises UserError when an argument begins with -- and is not a flag of Hydra, as when a key is
-    written like an option of other programs: `--seed=1`. Also when it is a file without a key."""
+    written like an option of other programs: `--seed=1`. Also when it is a file without a key, such
+    as `key`."""
     for before, argument in pairwise(["", *typed]):
         flag, equals, value = argument.partition("=")
         no_key = not equals and not argument.startswith(("-", "~"))
         if no_key and not before.startswith("-") and looks_like_path(argument):
             raise UserError(
-                f"{argument[:200]} has no key: to read this text, write data.path={argument[:200]}"
+                f"{argument[:200]} has no key: write key=value, such as {key}={argument[:200]}"
             )
         if flag.startswith("--") and not any(name.startswith(flag) for name in FLAGS):
             word = f"{flag.lstrip('-')[:80]}={value[:80] if equals else 'VALUE'}"

@@ -32,7 +32,7 @@ LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
 
 
-MARKS = (".hydra", "store.json", "outputs/latest")
+MARKS = (".hydra", "verified.json", "outputs/latest")
 """Files that headscope writes into run folders, token stores and the folder of all runs."""
 
 
@@ -130,13 +130,15 @@ class TextFiles(Corpus):
         if target.is_dir():
             files = sorted(file for file in target.rglob("*") if file.is_file())
             own = {mark.parent for name in MARKS for mark in target.rglob(name)} - {target}
-            self.files = [
-                file for file in files if own.isdisjoint(file.parents) and is_text(file, target)
-            ]
+            files_of_user = [file for file in files if own.isdisjoint(file.parents)]
+            self.files = [file for file in files_of_user if self._is_read(file, target)]
+            # Without any text, a file with rows raises an error that names its columns.
+            self.files = self.files or [file for file in files_of_user if format_of(file)]
             if skipped := sorted({*files} - {*self.files}):
                 self.notice = (
                     f"data.path={path}: {len(skipped):,} of {len(files):,} files are skipped, such "
-                    f"as {skipped[0]}: they are hidden, empty, not UTF-8 text or written by runs"
+                    f"as {skipped[0]}: hidden, empty, written by runs, or neither UTF-8 text nor "
+                    f"rows with {self.template.key}"
                 )
         else:
             names = [path] if target.is_file() else glob.glob(path, recursive=True)
@@ -175,6 +177,20 @@ class TextFiles(Corpus):
         )
         return sum(file.stat().st_size for file in self.files) if plain else None
 
+    def _is_read(self, file: Path, folder: Path) -> bool:
+        """Whether a file below `folder` is read: not hidden, and with UTF-8 text, or rows that have
+        the columns. Only the beginning of the file is read to find out."""
+        if any(part.startswith(".") for part in file.relative_to(folder).parts):
+            return False
+        with suppress(UserError, UnicodeDecodeError), opened(file) as stream:
+            if format_of(file):
+                row = next(iter(records(file, self.template.columns)), {})
+                return {*self.template.columns} <= row.keys()
+            data = stream.read(SAMPLE_BYTES)
+            text = codecs.getincrementaldecoder("utf-8")().decode(data, len(data) < SAMPLE_BYTES)
+            return bool(text) and "\0" not in text
+        return False
+
     def _texts(self) -> Iterator[tuple[Callable[[], bytes], Iterable[str]]]:
         """For each document, a function that computes its digest, and its text in chunks."""
         for file in self.files:
@@ -187,20 +203,6 @@ class TextFiles(Corpus):
             for begin in chunks:  # a file without text is no document
                 yield partial(lambda file: digest(text_chunks(file)), file), chain([begin], chunks)
                 break
-
-
-def is_text(file: Path, folder: Path) -> bool:
-    """Whether a file below `folder` is read: not hidden, and with rows or UTF-8 text. Only the
-    beginning of the file is read to find out."""
-    if any(part.startswith(".") for part in file.relative_to(folder).parts):
-        return False
-    if format_of(file):
-        return True
-    with suppress(UserError, UnicodeDecodeError), opened(file) as stream:
-        data = stream.read(SAMPLE_BYTES)
-        text = codecs.getincrementaldecoder("utf-8")().decode(data, len(data) < SAMPLE_BYTES)
-        return bool(text) and "\0" not in text
-    return False
 
 
 def format_of(file: Path) -> str | None:
@@ -248,9 +250,10 @@ def separated_values(stream: BinaryIO, columns: list[str], *, delimiter: str) ->
         for row in reader:
             header = header or row
             if len({*header}) < len(header):
-                raise ValueError(f"line {begin}: two columns have the same name: rename one")
+                twice = next(name for name in header if header.count(name) > 1)
+                raise ValueError(f"line {begin}: two columns are named {twice!r}: rename one")
             if row and len(row) != len(header):
-                counts = f"{len(row)} fields, the header {len(header)}"
+                counts = f"{len(row)} field(s), the header {len(header)}"
                 raise ValueError(f"line {begin} has {counts}: {advice}")
             if row and row is not header:
                 yield dict(zip(header, row, strict=True))

@@ -93,7 +93,7 @@ def notes(config: TrainConfig, store: TokenStore) -> list[str]:
     """What the user should know about a text or a number of steps that is small for the run."""
     lines = []
     wished, found = getattr(config.tokenizer, "vocab_size", 0), store.tokenizer.vocab_size
-    if found < wished:
+    if found < wished and not config.init_from:
         lines.append(f"tokenizer.vocab_size={wished}: this text supports {found:,} tokens")
     if len(store.train) < 10_000:
         lines.append(
@@ -101,7 +101,7 @@ def notes(config: TrainConfig, store: TokenStore) -> list[str]:
         )
     last = config.trainer.max_steps
     if late := [step for step in config.callbacks.keep_steps if step > last]:
-        lines.append(f"callbacks.keep_steps: {late} come after trainer.max_steps={last}")
+        lines.append(f"callbacks.keep_steps: {late} are skipped: trainer.max_steps={last}")
     return lines
 
 

@@ -116,7 +116,7 @@ class LanguageModel(LightningModule):
         checkpoint["headscope"] = self.contents
         # The sums of all processes are saved, because the next logged `train/loss` is a mean that
         # includes steps before this checkpoint.
-        sums = self.running_loss.new_zeros(self.trainer.world_size)
+        sums = torch.zeros(self.trainer.world_size, device=self.device)
         sums[self.global_rank] = self.running_loss
         sums = self.trainer.strategy.reduce(sums, reduce_op="sum")
         checkpoint["running_loss"] = {"sum": sums.tolist(), "count": self.running_count}

@@ -136,7 +136,7 @@ class HeadWatch(StepCallback):
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {
-            "names": "\n".join(self.names),
+            "names": " ".join(self.names),
             "announced": "\n".join(sorted(self.announced)),
             "logged_bytes": self.logged_bytes,
             "logged_steps": self.logged_steps,
@@ -144,7 +144,7 @@ class HeadWatch(StepCallback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self.names = state["names"].splitlines()
+        self.names = state["names"].split()
         self.announced = set(state["announced"].splitlines())
         self.logged_bytes = state["logged_bytes"]
         self.logged_steps = state["logged_steps"]
@@ -180,7 +180,7 @@ class HeadWatch(StepCallback):
             repeats=self.repeats,
         )
         self._announce(statistics, step)
-        names = [head_type.label for head_type in statistics.types]
+        names = [head_type.name for head_type in statistics.types]
         renamed, self.names = names != self.names, names
         parts: list[bytes] = []
         images: dict[str, Image.Image] = {}

@@ -1,5 +1,7 @@
 """Logs sampled text to TensorBoard after every validation."""
 
+import re
+
 import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
 
@@ -68,9 +70,11 @@ def first_words(tokenizer: Tokenizer, tokens: np.ndarray) -> str:
     """The first words of a text, or where words are not separated by spaces, its first characters.
     They begin a sample that one can read."""
     text = tokenizer.decode(first_passage(tokens, 32)).rstrip("\N{REPLACEMENT CHARACTER}")[:32]
-    words = text.split()
+    words = [word.span() for word in re.finditer(r"\S+", text)]
     words = words[text[:1].islower() and len(words) > 3 :]  # half a word: one text was split in two
-    return " ".join(words[:-1]) if len(words) > 2 else "".join(words[:1])[:12]
+    if len(words) < 3:
+        return text[slice(*words[0])][:12] if words else ""
+    return text[words[0][0] : words[-2][1]]
 
 
 def as_markdown(text: str) -> str:

@@ -75,7 +75,7 @@ function choicesOf({ layers, heads, steps }, runs, state) {
   const shapeOf = ({ texts, shapes }) => shapes[Math.max(0, texts.indexOf(state.text))];
   const mine = shapeOf(runs.find(({ name }) => name === state.run));
   const others = (same) => runs
-    .filter((run) => run.name !== state.run && (shapeOf(run) === mine) === same)
+    .filter((run) => run.name !== state.run && (mine != null && shapeOf(run) === mine) === same)
     .map(({ name }) => [`run:${name}`, name || "."]);
   return {
     "": [["", "nothing"]],

@@ -11,8 +11,8 @@ export function createLines(parent, actions) {
   const section = card(parent, "lines-card", "Attention lines");
   const about = make(section, "p", { class: "quiet" });
   const ends = make(section, "div", { class: "ends quiet" });
-  make(ends, "span", {}, "query: looks");
-  make(ends, "span", {}, "key: is looked at");
+  make(ends, "span", {}, "query (left)");
+  make(ends, "span", {}, "key (right)");
   const scroller = make(section, "div", { class: "lines" });
   const canvas = make(scroller, "canvas", { "aria-hidden": "true" });
   const spacer = make(scroller, "div");
