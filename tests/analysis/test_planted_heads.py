@@ -247,9 +247,13 @@ def test_no_head_of_an_untrained_model_has_a_name_on_real_text(language, kind):
     assert set(labels_of(model, spread_windows(tokens, windows=4, length=32), kinds)) == {"-"}
 
 
-def test_a_fixed_offset_counts_only_where_documents_are_long_enough(): """Two windows: one of
-    documents of 5 tokens, where one query in five sees 4 tokens back, and one of a single
-    document.""" short = torch.arange(64) % 5 short[::5] = 49 windows = torch.stack([short,
-    torch.arange(64) % 40]) model = planted([PATTERNS["4 back"]], vocab_size=50, block_size=64,
-    end_of_text=49) statistics = measure_heads(model, windows) assert statistics.types[0].label ==
-    "4 back" assert statistics.metrics["fixed_offset"].item() == pytest.approx(1)
+def test_a_fixed_offset_counts_only_where_documents_are_long_enough():
+    """Two windows: one of documents of 5 tokens, where one query in five sees 4 tokens back, and
+    one of a single document."""
+    short = torch.arange(64) % 5
+    short[::5] = 49
+    windows = torch.stack([short, torch.arange(64) % 40])
+    model = planted([PATTERNS["4 back"]], vocab_size=50, block_size=64, end_of_text=49)
+    statistics = measure_heads(model, windows)
+    assert statistics.types[0].label == "4 back"
+    assert statistics.metrics["fixed_offset"].item() == pytest.approx(1)

@@ -206,7 +206,8 @@ def test_a_sample_begins_with_characters_that_the_text_has(script: Script) -> No
     [store] = Path("data").glob("*/")
     start = first_words(open_store(store).tokenizer, open_store(store).validation)
     assert start in LETTERS
-    assert "\n".join(said.out.split("devices")[1].split()[1:]).startswith(start)
+    assert start.replace("\n", "") in LETTERS.replace("\n", "")
+    assert said.out.split("devices")[1].split()[1:6] == start.split()[:5]
 
 
 def test_an_error_of_a_resumed_run_names_its_checkpoint(script: Script) -> None:

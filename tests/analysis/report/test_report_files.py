@@ -105,5 +105,5 @@ def test_a_text_that_is_the_name_of_a_file_is_analyzed_but_the_file_is_mentioned
     said = script("analyze", "text=my notes.txt")
     assert said.code == 0, said.err
     assert "to analyze this file: text=- < 'my notes.txt'" in said.err
-    assert "rest on 1 x 8 tokens" in said.err
+    assert "measured on 1 x 8 tokens" in said.err
     assert "this file" not in script("analyze", "text=notes.txt").err
