@@ -19,7 +19,7 @@ from headscope.viewer.history import read_header
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 SIZE = 1400, 1040
-"""The size of the window, of which the page gets about 1400 x 900."""
+"""The size of the browser window. Without the browser's own bars, the page is about 1400 x 900."""
 
 
 def default(run: Path) -> None:

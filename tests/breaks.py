@@ -215,7 +215,7 @@ data/batches.py
 + size=(self.world_size, self.batch_size))[0]
 > data/test_batches.py::test_a_batch_is_a_function_of_seed_and_place_and_ranks_share_one_greater_batch
 data/own_files.py
-# what runs have written is read as text
+# files that runs have written are read as text
 - [file for file in files if own.isdisjoint(file.parents)]
 + files
 > data/test_own_files.py::test_a_folder_is_its_texts_at_any_depth_and_a_glob_is_what_it_finds

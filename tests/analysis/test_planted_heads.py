@@ -163,7 +163,7 @@ def test_every_planted_head_gets_its_name(language, kind, length):
     patterns = PATTERNS | patterns_of(text, tokenizer, kinds)
     patterns |= {f"{name}, in part": partial(with_even, 0.75, patterns[name]) for name in NARROW}
     if length == 16:
-        patterns.pop("short-range")  # four keys, of which three are local
+        patterns.pop("short-range")  # of its 4 keys, 3 are local
     model = planted(list(patterns.values()), vocab_size=tokenizer.vocab_size, block_size=length)
     expected = [name.partition(",")[0] for name in patterns]
     found = labels_of(model, windows, kinds)

@@ -117,8 +117,12 @@ def test_the_map_labels_the_row_and_the_column_that_are_pointed_at(page):
         assert row.get_attribute("textContent") == SHOWN[query]
         assert column.get_attribute("textContent") == SHOWN[key]
         assert row.rect["y"] < canvas.rect["y"] + (query + 1) * cell < row.rect["y"] + 2 * cell
+        others = page.all(".axis.down > span:not(.here)")
+        under = [each for each in others if abs(each.rect["y"] - row.rect["y"]) < 12]
+        assert not any(each.is_displayed() for each in under)
     page.leave()
     assert page.all(".axis .here") == []
+    assert all(each.is_displayed() for each in page.all(".axis > span"))
 
 
 def test_shift_and_a_click_compare_two_heads(page):

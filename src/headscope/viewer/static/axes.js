@@ -38,8 +38,14 @@ export function labelAxis(axis, labels, size) {
   for (let token = 0; token < labels.length; token += every) write(axis, labels, token);
 }
 
-/** Labels the token that is pointed at, over the other labels, or none if it is undefined. */
+/** Labels the token that is pointed at instead of the labels that it would cover, or none if it is undefined. */
 export function labelPointed(axis, labels, token) {
   axis.querySelector(".here")?.remove();
+  const side = axis.classList.contains("down") ? "top" : "left";
+  const pixels = axis[side === "top" ? "clientHeight" : "clientWidth"];
+  for (const { style } of axis.children) {
+    const apart = Math.abs(parseFloat(style[side]) / 100 - (token + 0.5) / labels.length) * pixels;
+    style.visibility = apart < 13 ? "hidden" : ""; // NaN, if no token is pointed at, is not below 13
+  }
   if (token !== undefined) write(axis, labels, token, "here");
 }
