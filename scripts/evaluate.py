@@ -1,42 +1,6 @@
 """Evaluates a checkpoint on the whole validation split: python scripts/evaluate.py."""
 
-from typing import Any
-
-from omegaconf import DictConfig
-
-from headscope.cli import command_line
-from headscope.files import json_text
-
-
-def evaluate(composed: DictConfig) -> None:
-    """Prints the losses to standard output as a JSON object. With `block_size=`, prints a list with
-    one object for each block size."""
-    from headscope import checkpoint, evaluation
-    from headscope.config import build_part, from_hydra
-    from headscope.config.scripts import EvaluateConfig
-
-    config = from_hydra(EvaluateConfig, composed)
-    loaded = checkpoint.load(
-        checkpoint.find(config.checkpoint), device=checkpoint.pick_device(config.device)
-    )
-    precision = evaluation.choose_precision(config.precision, loaded)
-    corpus = checkpoint.stored_corpus(loaded) if config.data is None else build_part(config.data)
-    text = evaluation.validation_text(corpus, loaded.tokenizer)
-    metrics: dict[str, Any] | list[dict[str, Any]]
-    if config.block_size is None:
-        metrics = evaluation.evaluate(
-            loaded.model, text, batch_size=config.batch_size, precision=precision
-        )
-    else:
-        metrics = evaluation.evaluate_lengths(
-            loaded,
-            text,
-            batch_size=config.batch_size,
-            block_sizes=config.block_size,
-            precision=precision,
-        )
-    print(json_text(metrics, indent=2))
-
+from headscope.cli.evaluate import main
 
 if __name__ == "__main__":
-    command_line.run(evaluate, "evaluate")
+    main()

@@ -6,7 +6,7 @@ from pathlib import Path
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
-from headscope.cli.command_line import register_resolvers
+from headscope.cli.command_line import prepare_hydra
 from headscope.cli.words import CONF
 from headscope.config import from_hydra
 from headscope.config.training import TrainConfig
@@ -20,7 +20,7 @@ def training_config(*overrides: str) -> TrainConfig:
 @cache
 def composed(*overrides: str, root: str = "train", conf: Path = CONF) -> DictConfig:
     """What scripts/<root>.py runs with, given these words; shared, so copied to be changed."""
-    register_resolvers()
+    prepare_hydra()
     # A comparison is named after Hydra's choice, which is only known where Hydra runs.
     named = ["name=ours"] if root == "compare" else []
     with initialize_config_dir(str(conf), version_base="1.3"):

@@ -60,7 +60,7 @@ def script(
     monkeypatch.chdir(tmp_path)
 
     def run(name: str, *arguments: str) -> Said:
-        monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
+        monkeypatch.setattr(sys, "argv", [f"scripts/{name}.py", *arguments])
         monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
         capfdbinary.readouterr()
         code = 0

@@ -1,24 +1,94 @@
 """headscope: train a small GPT and see what its attention heads do."""
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from headscope.cli.python import TrainResult, train
+    from headscope.config.own_parts import register
     from headscope.conversion.loaded import Loaded
+    from headscope.errors import UserError
+    from headscope.nn import (
+        GPT,
+        AdditiveAttention,
+        Alibi,
+        Digits,
+        HeadBias,
+        Index,
+        Learned,
+        MultiHeadAttention,
+        NoPosition,
+        Normalized,
+        Relative,
+        Rotary,
+        Sinusoidal,
+        StackedHeads,
+        scaled_dot_product,
+    )
 
 __version__ = "0.1.0"
 
+__all__ = [
+    "GPT",
+    "AdditiveAttention",
+    "Alibi",
+    "Digits",
+    "HeadBias",
+    "Index",
+    "Learned",
+    "MultiHeadAttention",
+    "NoPosition",
+    "Normalized",
+    "Relative",
+    "Rotary",
+    "Sinusoidal",
+    "StackedHeads",
+    "TrainResult",
+    "UserError",
+    "load",
+    "register",
+    "scaled_dot_product",
+    "train",
+]
 
-def load(path: "str | Path | None" = None, *, device: str = "cpu") -> "Loaded":
+ELSEWHERE = {
+    "TrainResult": "headscope.cli.python",
+    "UserError": "headscope.errors",
+    "register": "headscope.config.own_parts",
+    "train": "headscope.cli.python",
+}
+"""The modules of the names that are not in `headscope.nn`. A module is imported when one of its
+names is used, because importing torch and Hydra takes seconds."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(ELSEWHERE.get(name, "headscope.nn")), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
+
+
+def load(
+    path: "str | Path | None" = None, *, device: str = "cpu", parts: "str | Path | None" = None
+) -> "Loaded":
     """Loads a model with its tokenizer.
 
     `path` is a checkpoint file, a run folder, or the folder of a Hugging Face model, which the
     package transformers opens. From a run folder, best.safetensors is loaded. If `path` is None,
-    the newest run in outputs/ is loaded. Raises UserError if no checkpoint is found, if the file is
-    not a headscope checkpoint, if transformers is missing or cannot open the folder, or if
-    headscope does not compute the same logits as the Hugging Face model.
+    the newest run in outputs/ is loaded. `parts` is the Python file that registers the model's own
+    parts, if it has any; a file that a checkpoint names is never executed.
+
+    Raises UserError if no checkpoint is found, if the file is not a headscope checkpoint, if parts,
+    transformers or the device are missing, or if headscope does not compute the same logits as the
+    Hugging Face model.
     """
+    from headscope.config.own_parts import load_parts
     from headscope.conversion.loaded import load
 
+    load_parts(None if parts is None else str(parts))
     return load(path, device=device)

@@ -13,6 +13,10 @@ class UserError(ValueError):
     scripts print its traceback and say where to report it.
     """
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows instead of a traceback."""
+        return [f"Error: {self}"]
+
 
 def ran_out_of_memory(error: BaseException) -> bool:
     """Whether the error means that memory ran out, in Python or in torch, on a CPU or a GPU."""

@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -56,8 +56,11 @@ class Interrupted(SystemExit):
 class _Receiver:
     """Receives the signals of this process in a separate thread, and reacts to them."""
 
-    def __init__(self, quiet: bool, with_parent: bool) -> None:
+    def __init__(
+        self, quiet: bool, with_parent: bool, signals: Sequence[signal.Signals] = SIGNALS
+    ) -> None:
         self.quiet = quiet
+        self.signals = signals
         self.parent = os.getppid() if with_parent else None
         self.callbacks: list[Callable[[], str | None]] = []
         self.say: Callable[[str], None] | None = None  # set while signals are deferred
@@ -165,6 +168,32 @@ def stop_on_signal(
 
 
 @contextmanager
+def interruptible() -> Iterator[None]:
+    """Like `stop_on_signal`, for Python code that continues after Ctrl-C, such as a notebook: no
+    signal ends the process. Outside `defer_stop`, Ctrl-C raises KeyboardInterrupt. Inside, the
+    first one is recorded, and the second one raises it. Other signals keep their handlers."""
+    global _receiver
+    if _receiver is not None or not _in_main_thread():
+        yield
+        return
+    receiver = _receiver = _Receiver(quiet=True, with_parent=False, signals=(signal.SIGINT,))
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        if receiver.say is None or receiver.requested is not None:
+            raise KeyboardInterrupt
+        receiver.requested = number
+        receiver.say("Interrupted: finishing the current step, then saving")
+
+    receiver.handler = handler  # type: ignore[method-assign]
+    previous = signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+        _receiver = None
+
+
+@contextmanager
 def on_stop(callback: Callable[[], Any]) -> Iterator[None]:
     """Inside the `with` block, a signal that ends the process first calls `callback`. If several
     callbacks are registered, they are called in reverse order. If a callback returns text, the text
@@ -205,7 +234,7 @@ def defer_stop(say: Callable[[str], None]) -> Iterator[None]:
             yield
             return
         # Replace Lightning's SIGTERM handler, which exits with code 0 and saves nothing.
-        for number in SIGNALS:
+        for number in receiver.signals:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, receiver.handler)
         receiver.say = say

@@ -1,7 +1,9 @@
-"""Makes text from files and file names safe to print, and printing safe without a terminal."""
+"""What commands print: text from files made safe, printing without a terminal, other commands."""
 
 import os
+import shlex
 import sys
+from pathlib import Path
 
 
 def open_closed_streams() -> None:
@@ -10,6 +12,15 @@ def open_closed_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+
+
+def command(name: str, *words: str) -> str:
+    """The command line of another command, as the user started this process: with a script of a
+    checkout, or with `headscope`."""
+    script = Path(sys.argv[0])
+    if script.suffix == ".py" and script.parent.name == "scripts":
+        return shlex.join(["python", str(script.with_name(f"{name}.py")), *words])
+    return shlex.join(["headscope", name, *words])
 
 
 def printable(text: str, *, keep: str = "") -> str:

@@ -116,8 +116,8 @@ def test_find_takes_a_file_a_run_or_the_newest_run(tmp_path):
     # A model of another tool must be converted.
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "ckpt.pt").touch()
-    assert_refused(".", "scripts/convert.py")
-    with refused("scripts/convert.py"):
+    assert_refused(".", "headscope convert")
+    with refused("headscope convert"):
         checkpoint.read(tmp_path / "ckpt.pt")
 
 

@@ -22,16 +22,15 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from headscope.config import parse
+from headscope.config.parse import short
 from headscope.config.training import PRECISIONS, TrainConfig
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError, first_line
 from headscope.files import replacing
+from headscope.terminal import command
 
 FORMAT = 5
 SUFFIX = ".safetensors"
-
-CONVERT = "python scripts/convert.py source=... output=outputs/..."
-"""For messages: the command that converts a model of another tool."""
 
 METADATA = "headscope"
 """The only key of the metadata: safetensors stores several keys in a random order."""
@@ -143,7 +142,13 @@ class Stored:
         try:
             return parse(TrainConfig, self.data["config"])
         except UserError as error:
-            raise UserError(f"{self.path} does not match this version: {error}") from error
+            problem = f"{self.path} does not match this version: {error}"
+            if isinstance(parts := self.data["config"].get("parts"), str):
+                problem = (
+                    f"{self.path} was trained with parts={short(parts)}: name this file with "
+                    f"parts=, if you trust its code ({error})"
+                )
+            raise UserError(problem) from error
 
     def weights(self) -> dict[str, Tensor]:
         """The state dict of the model. Raises UserError if a weight is damaged, NaN or infinite."""
@@ -193,7 +198,7 @@ def read(path: Path) -> Stored:
     if path.suffix != SUFFIX:
         raise UserError(
             f"{path} is not a checkpoint of this version of headscope, which has the suffix "
-            f"{SUFFIX}: train again, or convert the model of another tool with {CONVERT}"
+            f"{SUFFIX}: train again, or convert the model of another tool with {how_to_convert()}"
         )
     try:
         file = safe_open(path, framework="pt")
@@ -210,7 +215,8 @@ def plain_data(text: str | None) -> dict[str, Any]:
     that every checkpoint needs is missing or has the wrong type."""
     if text is None:
         raise ValueError(
-            f"it was not written by headscope; convert the model of another tool with {CONVERT}"
+            "it was not written by headscope; convert the model of another tool with "
+            f"{how_to_convert()}"
         )
     if f"{zlib.crc32(text[8:].encode()):08x}" != text[:8]:
         raise ValueError("its metadata has a wrong checksum")
@@ -227,6 +233,11 @@ def plain_data(text: str | None) -> dict[str, Any]:
     if data["precision"] not in PRECISIONS:
         raise ValueError(f"its precision={str(data['precision'])[:80]} is unknown")
     return data
+
+
+def how_to_convert() -> str:
+    """The command that converts the model of another tool."""
+    return f"{command('convert')} source=... output=outputs/..."
 
 
 def damaged(path: Path, error: Exception) -> UserError:

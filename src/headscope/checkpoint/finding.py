@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
-from headscope.checkpoint.file import CONVERT, SUFFIX, read
+from headscope.checkpoint.file import SUFFIX, how_to_convert, read
 from headscope.errors import UserError
-from headscope.terminal import printable
+from headscope.terminal import command, printable
 
 
 def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("outputs")) -> Path:
@@ -26,7 +26,7 @@ def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("ou
         latest = outputs / "latest"
         if not latest.is_file():
             raise UserError(
-                f"there is no run in {outputs}/ yet: train one with python scripts/train.py, or "
+                f"there is no run in {outputs}/ yet: train one with {command('train')}, or "
                 "give checkpoint="
             )
         name = latest.read_text(encoding="utf-8", errors="replace").strip()
@@ -52,7 +52,7 @@ def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("ou
     if (path / "config.json").is_file():
         raise UserError(
             f"{key}={path} is not a run, but a folder with a config.json: convert a Hugging "
-            f"Face model first: {CONVERT}"
+            f"Face model first: {how_to_convert()}"
         )
     raise UserError(f"{key}={path} {without_checkpoint(path)}; name another run or a file")
 

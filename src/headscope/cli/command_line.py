@@ -12,10 +12,12 @@ from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
+from headscope import __version__
 from headscope.cli import sweeps
 from headscope.cli.error_messages import exit_on_error
 from headscope.cli.help import help_text
@@ -23,6 +25,7 @@ from headscope.cli.words import (
     CONF,
     HELP,
     MULTIRUN,
+    OwnChoices,
     check_encoding,
     check_flags,
     check_groups,
@@ -31,9 +34,10 @@ from headscope.cli.words import (
     implied_data,
     literal_arguments,
     plain_word,
+    value_of,
     with_words,
 )
-from headscope.config import SCHEMAS, every_choice, from_hydra
+from headscope.config import SCHEMAS, every_choice, from_hydra, load_parts
 from headscope.errors import UserError
 from headscope.terminal import open_closed_streams
 from headscope.training import processes
@@ -79,7 +83,7 @@ def run(
     full_error = not inherited and os.environ.get("HYDRA_FULL_ERROR", "0") not in ("", "0")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise errors instead of printing them
     open_closed_streams()
-    register_resolvers()
+    prepare_hydra()
     own_schema = SCHEMAS["script"].get(config_name)
     process = os.getpid()
 
@@ -105,13 +109,12 @@ def run(
         # If Lightning started this process, the first process has prepared the words.
         if processes.starter() != "lightning":
             typed = [plain_word(word) for word in flags_first(words)]
-            check_encoding(typed)
-            of_text = config_name in ("train", "compare", "estimate")
-            check_flags(typed, "data.path" if of_text else "checkpoint")
-            check_groups(typed)
-            quoted = literal_arguments(with_words(typed, implied_data(typed)), schema or own_schema)
+            if "--version" in typed:
+                print(f"headscope {__version__}")
+                return
+            quoted = quoted_words(typed, config_name, schema or own_schema)
             if HELP & set(typed):
-                print(help_text(config_name, [word for word in quoted if not word.startswith("-")]))
+                print(help_text(config_name, [word for word in quoted if is_override(word)]))
                 return
             words = prepare(typed, quoted)
             if MULTIRUN & set(typed):
@@ -126,10 +129,26 @@ def run(
             )()
 
 
+def quoted_words(typed: list[str], config_name: str, schema: type | None) -> list[str]:
+    """The words of a command as Hydra takes them. Raises UserError if one of them is wrong."""
+    check_encoding(typed)
+    of_text = config_name in ("train", "compare", "estimate")
+    check_flags(typed, "data.path" if of_text else "checkpoint")
+    check_groups(typed)
+    load_parts(value_of(typed, "parts"))  # its corpora may have keys that are texts
+    return literal_arguments(with_words(typed, implied_data(typed)), schema)
+
+
+def is_override(word: str) -> bool:
+    """Whether an argument is neither a flag nor the value of a flag."""
+    return word.startswith("~") or ("=" in word and not word.startswith("-"))
+
+
 def check(config: DictConfig, schema: type) -> None:
     """Raises an error if a value has the wrong type, before the task imports torch. Removes the run
     folder that Hydra has just made."""
     try:
+        load_parts(config.parts)  # also those that a file in conf/ names
         from_hydra(schema, config)
     except Exception:
         remove_unused(run_folder())
@@ -161,8 +180,9 @@ class NewFolder(Callback):
                 config.hydra.run.dir = make_new(config.hydra.run.dir)
 
 
-def register_resolvers() -> None:
-    """Registers the resolvers that conf/ uses."""
+def prepare_hydra() -> None:
+    """Registers the resolvers that conf/ uses, and the folders with the user's own choices."""
+    Plugins.instance().register(OwnChoices)
     OmegaConf.register_new_resolver("every", every_choice, replace=True)
     OmegaConf.register_new_resolver("command_line_id", _command_line_id, replace=True)
 

@@ -18,6 +18,7 @@ from omegaconf.errors import (
 )
 from yaml import YAMLError
 
+from headscope.config.own_parts import own_code
 from headscope.config.parse import HYDRA_KEYS, suggestion
 from headscope.errors import UserError, first_line, ran_out_of_memory
 from headscope.terminal import printable
@@ -69,7 +70,8 @@ def exit_on_error(full_error: bool) -> Iterator[None]:
             print(f"Error: out of memory: {sizes} ({first_line(error)})", file=sys.stderr)
             sys.exit(1)
         traceback.print_exc()
-        print(BUG, file=sys.stderr)
+        own = own_code(error)
+        print(f"\nThe error comes from {own}." if own else BUG, file=sys.stderr)
         sys.exit(1)
 
 

@@ -17,9 +17,10 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from headscope.cli.words import CONF, choices_of
+from headscope.cli.words import CONF, choices_of, conf_files, conf_folders, is_group
 from headscope.config import SCHEMAS
 from headscope.config.parse import HYDRA_KEYS
+from headscope.terminal import command
 
 MAX_WIDTH = 100
 """The maximum width of a line, in characters."""
@@ -59,12 +60,18 @@ class Section:
 
 
 def help_text(root: str, words: Sequence[str]) -> str:
-    """The text that scripts/<root>.py prints for --help. The command line also has the overrides
+    """The text that the command `root` prints for --help. The command line also has the overrides
     `words`."""
     usage, sections = sections_of(root, words)
+    usage = re.sub(r"python scripts/(\w+)\.py( .*?)?(?=  |$)", as_started, usage, flags=re.M)
     width = min(shutil.get_terminal_size((MAX_WIDTH, 24)).columns, MAX_WIDTH)
     lines = [line for section in sections for line in section_lines(section, width)]
     return "\n".join([usage, INTRODUCTION, *lines])
+
+
+def as_started(example: re.Match[str]) -> str:
+    """An example of a command as the user started this process, with at least the same width."""
+    return f"{command(example[1])}{example[2] or ''}".ljust(len(example[0]))
 
 
 def sections_of(root: str, words: Sequence[str]) -> tuple[str, list[Section]]:
@@ -79,12 +86,12 @@ def sections_of(root: str, words: Sequence[str]) -> tuple[str, list[Section]]:
     # The script's own groups come before the groups that it includes from train.yaml.
     own = {str(file.config_path).split("/")[0] for file in files if file.parent == root}
     named = {group for group in {*chosen, *map(str, composed)} if not group.startswith("hydra/")}
-    groups = in_order(group for group in named if (CONF / group).is_dir())
+    groups = in_order(group for group in named if is_group(group))
     groups.sort(key=lambda group: group.split("/")[0] not in own)
     # Comments in the script's own file take precedence over comments in other files.
     comments: dict[str, str] = {}
     for file in sorted(files, key=lambda file: file.config_path != root):
-        path = CONF / f"{file.config_path}.yaml"
+        [path] = conf_files(str(file.config_path))[:1] or [Path()]
         prefix = ""
         if file.config_path == SHARED:
             comments[str(file.package)] = heading(path)
@@ -116,7 +123,7 @@ def section_lines(section: Section, width: int) -> Iterator[str]:
         line = f"{group}={choice or 'null'}" + (f", or {', '.join(others)}" if others else "")
         yield from textwrap.wrap(line, width, subsequent_indent="    ", break_on_hyphens=False)
         if choice:
-            yield from textwrap.wrap(heading(CONF / group / f"{choice}.yaml"), width)
+            yield from textwrap.wrap(heading(conf_files(f"{group}/{choice}")[0]), width)
     settings = [f"{key.name}.*" if key.value == {} else f"{key.name}={key.shown}" for key in keys]
     fitting = [len(setting) for setting in settings if len(setting) <= MAX_SETTING_WIDTH]
     column = max(fitting, default=MAX_SETTING_WIDTH) + 4
@@ -183,7 +190,8 @@ def keys_in(file: Path) -> Iterator[Key]:
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     root.value = [pair for pair in root.value if pair[0].value not in ("defaults", "hydra")]
     package = re.match(r"# @package (\S+)", text)
-    group = file.parent.relative_to(CONF).as_posix().replace("/", ".")
+    folder = next(folder for folder in conf_folders() if file.is_relative_to(folder))
+    group = file.parent.relative_to(folder).as_posix().replace("/", ".")
     name = package[1] if package else group
     prefix = "" if name in (".", "_global_") else f"{name}."
     yield from _below(root, prefix, text.splitlines())

@@ -1,4 +1,4 @@
-"""What scripts/train.py does: the arguments for Hydra, the configuration of the run, and the run.
+"""The command train: the arguments for Hydra, the configuration of the run, and the run.
 
 Hydra composes a resumed run from the user's arguments and the names of the run's choices, such as
 `optimizer=muon`. Nothing else from the checkpoint goes through Hydra, because a checkpoint may come
@@ -18,7 +18,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from headscope import stop
-from headscope.cli.command_line import run_folder as chosen_folder
+from headscope.cli import command_line
+from headscope.cli.sweeps import SweepRun
 from headscope.cli.words import MULTIRUN, quote, value_of
 from headscope.errors import UserError
 from headscope.terminal import printable
@@ -41,6 +42,23 @@ keys of the choice can change, such as `optimizer.lr`."""
 CHOICES_FROM_RUN = ("optimizer", "schedule")
 """Groups for which Hydra gets the choice of the resumed run, because each choice has different
 keys."""
+
+
+def main() -> None:
+    child, quiet = processes.starter() == "lightning", processes.rank() > 0
+    if child:
+        processes.end_with_first_process()
+    with stop.stop_on_signal(quiet=quiet, until_end=True, with_parent=child):
+        command_line.run(train, "train", prepare=arguments, report_sweep=report_sweep)
+
+
+def report_sweep(runs: Sequence[SweepRun], folder: Path) -> None:
+    """Prints a table of the runs, and writes it and a picture to the folder of the sweep."""
+    from rich.console import Console
+
+    from headscope.comparison.sweep import report
+
+    report(runs, folder, Console())
 
 
 # --- before Hydra composes the configuration ---
@@ -197,25 +215,34 @@ def with_trained_model(config: "TrainConfig", typed: Sequence[str]) -> "TrainCon
 
 def train(composed: DictConfig) -> float:
     """Trains a model as the configuration `composed` says. Returns the final validation loss."""
+    sweep = HydraConfig.get().mode == RunMode.MULTIRUN
+    return run(composed, sweep=sweep)[1]["val_loss"]
+
+
+def run(
+    composed: DictConfig, *, sweep: bool = False, in_python: bool = False
+) -> tuple[Path, dict[str, Any]]:
+    """Trains a model as the configuration `composed` says. Returns the run folder and the content
+    of its summary.json. The runs of a `sweep` continue automatically. They, and a run `in_python`,
+    use one device each."""
     hydra = HydraConfig.get()
-    sweep = hydra.mode == RunMode.MULTIRUN
-    folder = chosen_folder() if composed.resume is None else Path(composed.resume)
-    again = "the same command" if sweep else run_folder.how_to_resume(folder)
+    folder = command_line.run_folder() if composed.resume is None else Path(composed.resume)
+    again = "the same command" if sweep else run_folder.how_to_resume(folder, composed.parts)
+    if in_python:
+        again = f'headscope.train(["resume={run_folder.shown(folder)}"])'
     in_use = run_folder.in_use(folder, again=again)
     with nullcontext() if processes.rank() else in_use, processes.report_lost_process(folder):
         # These imports are slow, and --help and errors in the command line do not need them.
-        from rich.console import Console
-
         from headscope.files import read_summary
         from headscope.training import console as output
         from headscope.training.build import build
         from headscope.training.resume import check_same_config, newest_checkpoint
         from headscope.training.run import fit
 
-        console = Console(quiet=processes.rank() > 0)
+        console = output.new_console(quiet=processes.rank() > 0)
         say = partial(console.print, soft_wrap=True, markup=False, highlight=False)
         config, resume, changes = configuration(composed)
-        connected = processes.connect(config.trainer, sweep=sweep)
+        connected = processes.connect(config.trainer, alone=sweep or in_python)
         folder = connected.from_first(folder)
         if resume is None and run_folder.is_run(folder):
             resume = newest_checkpoint(folder)
@@ -224,7 +251,7 @@ def train(composed: DictConfig) -> float:
             check_same_config(resume, config)
             if summary := read_summary(folder):
                 say(f"{run_folder.shown(folder)} is already finished")
-                return summary["val_loss"]
+                return folder, summary
         try:
             run = build(config, folder=folder, console=console, resume=resume, processes=connected)
         except UserError as error:
@@ -244,4 +271,4 @@ def train(composed: DictConfig) -> float:
                 sys.exit(0)  # the exit code of the run is that of the first process
             raise
         output.print_results(run, summary)
-        return summary["val_loss"]
+        return folder, summary

@@ -9,6 +9,7 @@ import ast
 import json
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -16,14 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from hydra import initialize_config_dir
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 
+import headscope
 from headscope.config.parse import texts_in
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 
-CONF = Path(__file__).parents[3] / "conf"
+INSTALLED = Path(headscope.__file__).with_name("conf")
+CONF = INSTALLED if INSTALLED.is_dir() else INSTALLED.parents[2] / "conf"
+"""conf/ in the wheel, or in the checkout of an editable installation."""
 
 HYDRA_TEXTS = {"hydra.run.dir": False, "hydra.sweep.dir": False}
 """Texts among Hydra's own keys. Their values may contain Hydra's interpolations, ${...}."""
@@ -201,10 +207,37 @@ def check_flags(typed: Sequence[str], key: str = "data.path") -> None:
             )
 
 
+def conf_folders() -> list[Path]:
+    """Where Hydra looks for choices: in headscope's own conf/, in conf/ in the current folder if
+    there is one, and in the folders that this process was given with --config-dir."""
+    own = Path("conf").absolute()
+    given = [
+        Path(value)
+        for flag, value in pairwise(word for each in sys.argv for word in each.split("=", 1))
+        if flag in ("-cd", "--config-dir")
+    ]
+    return [CONF, *(folder for folder in [own, *given] if folder.resolve() != CONF.resolve())]
+
+
 def choices_of(group: str) -> list[str]:
     """The choices in a configuration group, such as model/attention: the names of the files in its
-    folder."""
-    return sorted(file.stem for file in (CONF / group).glob("*.yaml"))
+    folders."""
+    files = [file for folder in conf_folders() for file in (folder / group).glob("*.yaml")]
+    return sorted({file.stem for file in files})
+
+
+def conf_files(name: str) -> list[Path]:
+    """The files of a choice, such as model/attention/multi_head. More than one is a mistake."""
+    files = [folder / f"{name}.yaml" for folder in conf_folders()]
+    return [file for file in files if file.is_file()]
+
+
+class OwnChoices(SearchPathPlugin):
+    """Lets Hydra find the choices in `conf_folders`."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        for folder in conf_folders()[1:]:
+            search_path.append("headscope", f"file://{folder.absolute()}")
 
 
 def check_groups(typed: Sequence[str]) -> None:
@@ -224,6 +257,10 @@ def check_groups(typed: Sequence[str]) -> None:
             continue
         options = choices_of(group)
         for option in value.split(",") if sweep else [value]:
+            if len(found := conf_files(f"{group}/{option}")) > 1:
+                raise UserError(
+                    f"{argument[:200]}: headscope has a choice of this name: rename {found[1]}"
+                )
             if option not in options:
                 none = f", or ~{group} for none" if group == "logger" else ""
                 if group == "data" and looks_like_path(option):
@@ -259,7 +296,8 @@ def forced(arguments: Sequence[str]) -> list[str]:
 
 def is_group(argument: str) -> bool:
     """Whether an argument chooses from a configuration group, such as `model/attention=`."""
-    return (CONF / argument.partition("=")[0].lstrip("+~")).is_dir()
+    group = argument.partition("=")[0].lstrip("+~")
+    return any((folder / group).is_dir() for folder in conf_folders())
 
 
 def flags_first(arguments: Sequence[str]) -> list[str]:

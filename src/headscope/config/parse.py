@@ -131,10 +131,10 @@ def _select_schema(schema: type[Schema], data: Mapping[str, Any], key: str) -> t
         return schema
     target = data.get("_target_")
     if not isinstance(target, str) or target not in targets:
-        raise UserError(
-            f"{key}._target_={short(target)} is not allowed there: choose one of "
-            f"{', '.join(sorted(map(str, targets)))}"
-        )
+        own = isinstance(target, str) and not target.startswith("headscope.")
+        names = ", ".join(sorted(map(str, targets)))
+        advice = "no file of parts= registers it" if own else f"choose one of {names}"
+        raise UserError(f"{key}._target_={short(target)} is not allowed there: {advice}")
     return targets[target]
 
 

@@ -40,6 +40,7 @@ class CompareConfig(TrainConfig):
 
 @dataclass(kw_only=True)
 class SampleConfig:
+    parts: str | None
     checkpoint: str | None
     prompt: str
     max_new_tokens: Count
@@ -56,6 +57,7 @@ class SampleConfig:
 
 @dataclass(kw_only=True)
 class EvaluateConfig:
+    parts: str | None
     checkpoint: str | None
     data: CorpusConfig | None = None
     batch_size: Positive
@@ -66,6 +68,7 @@ class EvaluateConfig:
 
 @dataclass(kw_only=True)
 class ConvertConfig:
+    parts: str | None
     source: str | None
     text: str | None
     block_size: int | None
@@ -85,6 +88,7 @@ class PatchConfig:
 
 @dataclass(kw_only=True)
 class AnalyzeConfig:
+    parts: str | None
     checkpoint: str | None
     text: str | None
     output_dir: str | None

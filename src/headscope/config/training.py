@@ -156,6 +156,7 @@ class TrainConfig:
     resume: str | None
     init_from: str | None
     store_dir: str
+    parts: str | None = None
     model: ModelConfig
     tokenizer: TokenizerConfig
     data: CorpusConfig

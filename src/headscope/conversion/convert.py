@@ -1,4 +1,4 @@
-"""What scripts/convert.py does: one conversion in or out."""
+"""What the command convert does: one conversion in or out."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +10,7 @@ from headscope.conversion.gguf import export_gguf
 from headscope.conversion.imported import write_checkpoint, write_weights
 from headscope.conversion.nanogpt import export_nanogpt, is_nanogpt, read_nanogpt
 from headscope.errors import UserError
+from headscope.terminal import command
 
 
 def export_safetensors(loaded: Checkpoint, output: Path) -> list[str]:
@@ -49,10 +50,10 @@ def import_model(
         f"{model.attentions[0].heads} heads, {model.block_size} tokens of context, "
         f"{model.vocab_size:,} tokens in the vocabulary",
         f"Written: {output}/checkpoints/best.safetensors. To use it:",
-        f"  python scripts/sample.py checkpoint={output} prompt=...",
-        f"  python scripts/analyze.py checkpoint={output} text=...",
-        f"  python scripts/evaluate.py checkpoint={output} data.path=...",
-        f"  python scripts/train.py init_from={output} experiment=finetune data.path=...",
+        f"  {command('sample')} checkpoint={output} prompt=...",
+        f"  {command('analyze')} checkpoint={output} text=...",
+        f"  {command('evaluate')} checkpoint={output} data.path=...",
+        f"  {command('train')} init_from={output} experiment=finetune data.path=...",
     ]
 
 

@@ -60,7 +60,7 @@ that trains small GPTs and shows what their attention heads do. These are the we
 {table(results) or "The run folder has no summary of the results."}
 
 ## Attention heads
-`python scripts/analyze.py` of headscope names the types of the heads. L0H1 is head 1 of layer 0,
+`headscope analyze` names the types of the heads. L0H1 is head 1 of layer 0,
 and - is a head without a type.
 
 {table(types) or "There was no report on the attention heads when the model was exported."}
@@ -83,7 +83,7 @@ def without_folders(options: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def heads_by_type(report: Any) -> dict[str, str]:
-    """The names of the heads of each type in a report of scripts/analyze.py."""
+    """The names of the heads of each type in a report of `headscope analyze`."""
     names: dict[str, list[str]] = {}
     rows = report.get("heads") if isinstance(report, Mapping) else None
     for row in rows if isinstance(rows, list) else []:

@@ -92,8 +92,7 @@ def unknown_text() -> NoReturn:
     """Stands for the corpus of an imported model. Raises UserError."""
     raise UserError(
         "the text that this model was trained on is unknown, because the model was imported: name "
-        "a text, with data.path= in scripts/evaluate.py and scripts/train.py, or with text= in "
-        "scripts/analyze.py"
+        "a text, with data.path= for evaluate and train, or with text= for analyze"
     )
 
 

@@ -23,7 +23,7 @@ from headscope.config.training import TrainConfig
 from headscope.data.encode import TextBatch
 from headscope.data.module import FORWARD_SHARE
 from headscope.data.store import TokenStore
-from headscope.terminal import printable
+from headscope.terminal import command, printable
 from headscope.training.callbacks.clock import Clock
 from headscope.training.callbacks.samples import first_words
 from headscope.training.fit import readable
@@ -34,6 +34,11 @@ from headscope.training.run_folder import shown
 
 if TYPE_CHECKING:
     from headscope.training.build import Run
+
+
+def new_console(*, quiet: bool = False) -> Console:
+    """The console of a run. In a notebook, it prints plain text like everywhere else."""
+    return Console(quiet=quiet, force_jupyter=False)
 
 
 def say(console: Console, line: str, style: str | None = None) -> None:
@@ -199,10 +204,11 @@ def print_results(run: "Run", summary: dict[str, Any]) -> None:
                 console.print()
     best = shown(run.folder / "checkpoints" / "best.safetensors")
     run.say("Sample from the model:")
-    words = [f"checkpoint={best}", f"prompt={prompt}"]
-    run.say(f"  python scripts/sample.py {shlex.join(words)}")
+    parts = [f"parts={run.config.parts}"] if run.config.parts else []
+    words = [f"checkpoint={best}", *parts]
+    run.say(f"  {command('sample', *words, f'prompt={prompt}')}")
     run.say("See what each head does:")
-    run.say(f"  python scripts/analyze.py {shlex.join(words[:1])}")
+    run.say(f"  {command('analyze', *words)}")
     if run.config.logger:
         run.say("See the losses, the samples, and the attention over the steps (tab Attention):")
         run.say(f"  {tensorboard_command(run.folder)}")

@@ -147,9 +147,9 @@ class Processes:
         return tuple(tensor.tolist())
 
 
-def connect(settings: TrainerConfig, *, sweep: bool) -> Processes:
+def connect(settings: TrainerConfig, *, alone: bool) -> Processes:
     """Starts the other processes, unless `torchrun` or `srun` has started them, and connects all
-    processes. `sweep` is whether this run belongs to a sweep.
+    processes. A run of a sweep or in Python must be `alone`.
 
     Raises UserError if the processes cannot be started with these settings, or cannot connect.
     """
@@ -168,7 +168,7 @@ def connect(settings: TrainerConfig, *, sweep: bool) -> Processes:
         return Processes(devices=devices)
     silence_libraries()
     if starter() is None:
-        check_can_start(settings, sweep=sweep)
+        check_can_start(settings, alone=alone)
         os.environ[FIRST_PROCESS] = str(os.getpid())
         os.environ.pop("LOCAL_RANK", None)  # with it, Lightning would start no processes
     try:
@@ -217,7 +217,7 @@ def only_this(settings: TrainerConfig) -> Processes:
     if settings.num_nodes > 1 or number_of(devices) > 1:
         raise UserError(
             f"trainer.devices={settings.devices} trainer.num_nodes={settings.num_nodes}: only "
-            "scripts/train.py trains on several devices"
+            "the command train uses several devices"
         )
     return Processes(devices=devices)
 
@@ -291,11 +291,12 @@ def check_sweep() -> None:
         )
 
 
-def check_can_start(settings: TrainerConfig, *, sweep: bool) -> None:
+def check_can_start(settings: TrainerConfig, *, alone: bool) -> None:
     """Raises UserError if this process cannot start the other processes of the run."""
-    if sweep:
+    if alone:
         raise UserError(
-            f"trainer.devices={settings.devices}: the runs of a sweep train on one device each"
+            f"trainer.devices={settings.devices}: the runs of a sweep, and of headscope.train in "
+            "Python, train on one device each"
         )
     variables = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
     if settings.num_nodes > 1 and not os.environ.keys() >= {*variables}:

@@ -5,7 +5,6 @@ The content of a checkpoint is plain data from a file, so all of it is checked b
 """
 
 import math
-import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from headscope.config.training import TrainConfig
 from headscope.data.store import TokenStore
 from headscope.errors import UserError
 from headscope.files import read_summary
+from headscope.terminal import command
 from headscope.training.callbacks.clock import callbacks_of
 from headscope.training.optimizer import CombinedOptimizer
 from headscope.training.run_folder import CHECKPOINTS
@@ -87,8 +87,8 @@ def how_to_continue(folder: Path, rates: dict[str, float]) -> str:
         return "there is no checkpoint to continue from; start again, for example with " + " ".join(
             words
         )
-    command = shlex.join(["python", "scripts/train.py", f"resume={folder}", *words])
-    return f"to continue from the newest checkpoint, at step {newest.step:,}: {command}"
+    continued = command("train", f"resume={folder}", *words)
+    return f"to continue from the newest checkpoint, at step {newest.step:,}: {continued}"
 
 
 def _resumable(path: Path) -> Stored:
@@ -164,7 +164,7 @@ def check_same_config(resume: ResumeCheckpoint, config: TrainConfig) -> None:
     if changed:
         raise UserError(
             f"{resume.folder} holds a run with other settings of {', '.join(changed)}: move that "
-            "folder away, or use another (train.py -m: hydra.sweep.dir=, compare.py: name=)"
+            "folder away, or use another (train -m: hydra.sweep.dir=, compare: name=)"
         )
 
 

@@ -1,6 +1,5 @@
 """Creates and locks the folder of a training run, and removes partial files."""
 
-import shlex
 import shutil
 import time
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from headscope import stop
 from headscope.errors import UserError
+from headscope.terminal import command
 
 CHECKPOINTS = ("last.safetensors", "best.safetensors")
 OLD_CHECKPOINTS = ("last.ckpt", "best.ckpt")
@@ -169,9 +169,9 @@ def save_configuration(folder: Path, composed: DictConfig, words: list[str]) -> 
     OmegaConf.save(OmegaConf.create(words), folder / CONFIGURATION / "overrides.yaml")
 
 
-def how_to_resume(folder: Path) -> str:
-    """The command that resumes the run in `folder`."""
-    return f"python scripts/train.py {shlex.quote(f'resume={shown(folder)}')}"
+def how_to_resume(folder: Path, parts: str | None = None) -> str:
+    """The command that resumes the run in `folder`, whose model needs `parts`."""
+    return command("train", f"resume={shown(folder)}", *([f"parts={parts}"] if parts else []))
 
 
 def shown(path: Path) -> Path:

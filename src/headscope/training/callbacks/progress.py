@@ -1,5 +1,5 @@
-"""Shows the progress of training: as a progress bar if the output is a terminal, otherwise as plain
-lines."""
+"""Shows the progress of training: as a progress bar if the output is a terminal, as one line that
+changes in a notebook, otherwise as plain lines."""
 
 import time
 from typing import Any
@@ -23,6 +23,7 @@ class ProgressReport(Callback):
         self.console = console
         self.tokens_per_step = tokens_per_step
         self.bar: Progress | None = None
+        self.cell: Any = None
         self.val_loss: float | None = None
         self.refreshed = 0.0
 
@@ -49,10 +50,14 @@ class ProgressReport(Callback):
                 "training", total=trainer.max_steps, completed=self.first_step, metrics=""
             )
             self.bar.start()
+        elif Console().is_jupyter:
+            from IPython.display import display
+
+            self.cell = display({"text/plain": ""}, raw=True, display_id=True)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
         step = trainer.global_step
-        if self.bar:
+        if self.bar or self.cell:
             now = time.perf_counter()
             if now - self.refreshed > REFRESH_SECONDS:
                 self.refreshed = now
@@ -65,7 +70,7 @@ class ProgressReport(Callback):
             return
         self.val_loss = float(trainer.callback_metrics["val/loss"])
         bits = float(trainer.callback_metrics["val/bits_per_byte"])
-        if trainer.is_global_zero:
+        if trainer.is_global_zero and not self.cell:
             self.console.print(
                 f"step {trainer.global_step:,}  validation loss {self.val_loss:.4f}"
                 f"  {bits:.4f} bits per byte",
@@ -73,6 +78,8 @@ class ProgressReport(Callback):
             )
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.cell and trainer.global_step > self.first_step:
+            self._draw(trainer, pl_module)
         self._stop()
 
     def on_exception(
@@ -86,14 +93,15 @@ class ProgressReport(Callback):
             self.bar = None
 
     def _draw(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        assert self.bar is not None
-        self.bar.update(
-            self.task,
-            completed=trainer.global_step,
-            description=f"step {trainer.global_step:,} of {trainer.max_steps:,}",
-            metrics=self._metrics(trainer, pl_module),
-        )
-        self.bar.refresh()
+        step = f"step {trainer.global_step:,} of {trainer.max_steps:,}"
+        metrics = self._metrics(trainer, pl_module)
+        if self.cell:
+            self.cell.update({"text/plain": f"{step}  {metrics}"}, raw=True)
+        if self.bar:
+            self.bar.update(
+                self.task, completed=trainer.global_step, description=step, metrics=metrics
+            )
+            self.bar.refresh()
 
     def _print(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.is_global_zero:

@@ -19,7 +19,7 @@ import { createTooltip, explain } from "./tooltip.js";
 const SHADES = 33;
 const REST = 100; // ms without an action until the neighbours of the cursor are loaded
 const SCORE = "The value of the metric that decides the name. For a mixed head, this is `unevenness`.";
-const NO_RUNS = "No run has attention data. Train one with scripts/train.py and its TensorBoard logger; "
+const NO_RUNS = "No run has attention data. Train one with headscope and its TensorBoard logger; "
   + "callbacks.attention.steps sets how many steps are logged.";
 
 /** Builds the viewer in `root`. `store` gets the data, and `address` keeps the state. Returns

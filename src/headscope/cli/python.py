@@ -1,0 +1,72 @@
+"""headscope.train: the command train, called from Python."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+
+from headscope.cli.command_line import check, prepare_hydra, quoted_words
+from headscope.cli.error_messages import USER_ERRORS, one_line
+from headscope.cli.train import arguments, run
+from headscope.cli.words import CONF, plain_word
+from headscope.config.training import TrainConfig
+from headscope.errors import UserError
+from headscope.stop import Interrupted, interruptible
+from headscope.training.processes import check_environment
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """A finished run: its `folder`, and its `summary`, the content of summary.json, such as
+    `val_loss` in nats per token and `train_seconds`."""
+
+    folder: Path
+    summary: dict[str, Any]
+
+
+def train(words: Sequence[str] = ()) -> TrainResult:
+    """Trains a GPT, as `headscope train` does with the same words, such as `model.heads=8`.
+
+    In a notebook, the progress is one line that changes. An interrupt (Ctrl-C, or the stop button)
+    saves a checkpoint, prints how to continue, and raises KeyboardInterrupt. Afterwards, the
+    signal handlers are as before.
+
+    Raises UserError if a word, a value or a file is wrong, or if memory or disk space runs out.
+    """
+    results: list[Any] = []
+
+    def task(composed: Any) -> None:
+        try:
+            check(composed, TrainConfig)
+            results.append(TrainResult(*run(composed, in_python=True)))
+        except USER_ERRORS as error:  # Hydra would print a line about it
+            results.append(error)
+
+    with interruptible():
+        try:
+            quoted = words_of_run([plain_word(word) for word in words])
+            prepare_hydra()
+            with initialize_config_dir(str(CONF), version_base="1.3"):
+                hydra: Any = GlobalHydra.instance().hydra
+                hydra.run("train", task, quoted, with_log_configuration=False)
+            if isinstance(results[0], Exception):
+                raise results[0]
+        except (Interrupted, SystemExit):  # Lightning turns KeyboardInterrupt into SystemExit
+            raise KeyboardInterrupt from None
+        except UserError:
+            raise
+        except USER_ERRORS as error:
+            raise UserError(one_line(error)) from error
+    return results[0]
+
+
+def words_of_run(typed: list[str]) -> list[str]:
+    """The words `typed` as Hydra takes them. Raises UserError if one of them is wrong."""
+    check_environment()
+    for word in typed:
+        if word.startswith("-") or ("=" not in word and not word.startswith("~")):
+            raise UserError(f"{word!r} is not key=value, such as model.heads=8")
+    return arguments(typed, quoted_words(typed, "train", TrainConfig))
