@@ -29,6 +29,7 @@ from headscope.conversion.own_class.source import source_files
 from headscope.conversion.proof import NotEqual
 from headscope.conversion.settings import quiet_transformers
 from headscope.conversion.tokenizer_files import CONFIG, tokenizer_files
+from headscope.errors import UserError
 from headscope.files import json_text, replacing, write_atomically
 from headscope.stop import on_stop
 
@@ -96,7 +97,13 @@ def write_model(loaded: Checkpoint, folder: Path, theirs: HuggingFaceClass | Non
 
 
 def own_config(model: ModelConfig, *, vocab_size: int, end_of_text: int | None) -> dict[str, Any]:
-    """The content of config.json for our own class."""
+    """The content of config.json for our own class. Raises UserError if a part of the model is not
+    in headscope, but in a file of the user."""
+    for key, value in vars(model).items():
+        if not (target := getattr(value, "_target_", "headscope.")).startswith("headscope."):
+            raise UserError(
+                f"to=huggingface: model.{key} is {target}, and other tools do not have its code"
+            )
     module = "modeling_headscope"
     return {
         "architectures": [OWN_CLASS],
