@@ -1,5 +1,6 @@
 """headscope.train: the command train, called from Python."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,7 @@ def train(words: Sequence[str] = ()) -> TrainResult:
         except USER_ERRORS as error:  # Hydra would print a line about it
             results.append(error)
 
+    warnings.filterwarnings("ignore", "IProgress not found")  # of tqdm, which is not used here
     with interruptible():
         try:
             quoted = words_of_run([plain_word(word) for word in words])

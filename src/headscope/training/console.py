@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 
 
 def new_console(*, quiet: bool = False) -> Console:
-    """The console of a run. In a notebook, it prints plain text like everywhere else."""
-    return Console(quiet=quiet, force_jupyter=False)
+    """The console of a run. In a notebook, which claims to be a terminal, it prints plain lines."""
+    terminal = False if Console().is_jupyter else None
+    return Console(quiet=quiet, force_jupyter=False, force_terminal=terminal)
 
 
 def say(console: Console, line: str, style: str | None = None) -> None:

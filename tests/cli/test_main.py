@@ -1,0 +1,147 @@
+"""The laws of the command `headscope` and of headscope.train."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from many_processes import TINY
+from refusals import refused
+from running import Script, summary
+
+import headscope
+from headscope.cli.main import COMMANDS
+from headscope.files import read_summary
+
+TRAIN = [*TINY, "data=repeats", "data.characters=3000", "trainer.max_steps=2", "~logger"]
+
+
+def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "headscope", *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, env=os.environ | environment
+    )
+
+
+def test_the_commands_are_listed_without_a_slow_import() -> None:
+    for words in ([], ["-h"], ["--help"]):
+        said = run(*words)
+        assert said.returncode == 0
+        for name in COMMANDS:
+            assert f"\n  headscope {name} " in said.stdout
+    libraries = ("torch", "hydra", "omegaconf", "numpy", "lightning", "rich")
+    code = f"import sys, headscope.cli.main; print([n for n in {libraries} if n in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
+
+
+def test_the_version_and_a_wrong_command(script: Script) -> None:
+    version = f"headscope {headscope.__version__}\n"
+    assert run("--version").stdout == script("train", "--version").out == version
+    for words, advice in (
+        (["trian"], "did you mean headscope train?"),
+        (["model.heads=8"], "headscope train model.heads=8"),
+        (["xyz"], "choose one of train, sample, analyze"),
+    ):
+        said = run(*words)
+        assert said.returncode == 1
+        assert advice in said.stderr
+        assert said.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_bash_completes_commands_keys_and_choices(tmp_path: Path) -> None:
+    own = tmp_path / "conf" / "experiment"
+    own.mkdir(parents=True)
+    (own / "mine.yaml").write_text("# @package _global_\n{}\n")
+    path = f'PATH="{Path(sys.executable).parent}:$PATH"'
+    for line, expected in (
+        ("headscope ev", ["evaluate"]),
+        ("headscope train model.hea", ["model.head_dim=", "model.heads="]),
+        ("headscope train model/position=al", ["model/position=alibi"]),
+        ("headscope train experiment=m", ["experiment=mine"]),
+        ("headscope sample temp", ["temperature="]),
+    ):
+        variables = f'COMP_LINE="{line}" COMP_POINT={len(line)} COMP_CWORD={line.count(" ")}'
+        reply = 'hydra_bash_completion; echo "${COMPREPLY[@]}"'
+        code = f'{path}; eval "$(headscope -sc install=bash)"; {variables}; {reply}'
+        said = subprocess.check_output(["bash", "-c", code], text=True, cwd=tmp_path)
+        assert said.split() == expected, line
+
+
+def test_train_from_python_is_the_command(script: Script) -> None:
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    result = headscope.train(TRAIN)
+    assert result.summary == read_summary(result.folder)
+    assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    assert (result.folder / ".hydra" / "overrides.yaml").read_text().count("\n") == len(TRAIN)
+    assert script("train", *TRAIN, "hydra.run.dir=outputs/typed").code == 0
+    assert summary("outputs/typed")["val_loss"] == result.summary["val_loss"]
+    again = headscope.train([f"resume={result.folder}", "trainer.max_steps=3"])
+    assert (again.folder, again.summary["steps"]) == (result.folder, 3)
+    before = sorted(Path("outputs").iterdir())
+    for word, advice in (
+        ("model.headz=8", "did you mean heads?"),
+        ("-m", "is not key=value"),
+        ("trainer.devices=2", "one device each"),
+        ("data.path=absent.txt", "absent.txt"),
+        ("experiment=absent", "there is no experiment/absent"),
+    ):
+        with refused(advice):
+            headscope.train([*TRAIN, word])
+    assert sorted(Path("outputs").iterdir()) == before
+
+
+TRAIN_LONG = f"headscope.train({[*TRAIN, 'trainer.max_steps=100000']})"
+
+
+@pytest.mark.slow
+def test_an_interrupted_cell_saves_and_the_kernel_goes_on(tmp_path: Path) -> None:
+    jupyter = pytest.importorskip("jupyter_client", reason="needs jupyter_client, of the dev extra")
+    manager = jupyter.KernelManager()
+    manager.start_kernel(cwd=str(tmp_path))
+    client = manager.blocking_client()
+    client.start_channels()
+    client.wait_for_ready(timeout=60)
+
+    def cell(code: str, interrupt_at: str | None = None) -> tuple[str, list[str], str]:
+        """What the cell printed, the texts of its live lines, and its error."""
+        request = client.execute(code)
+        printed, live, error = "", [], ""
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            message = client.get_iopub_msg(timeout=60)
+            kind, content = message["msg_type"], message["content"]
+            if message["parent_header"].get("msg_id") != request:
+                continue
+            printed += content.get("text", "")
+            if kind in ("display_data", "update_display_data"):
+                live.append(content["data"]["text/plain"])
+            if interrupt_at and interrupt_at in "".join(live):
+                manager.interrupt_kernel()
+                interrupt_at = None
+            if kind == "error":
+                error = content["ename"]
+            if kind == "status" and content["execution_state"] == "idle":
+                return printed, live, error
+        raise AssertionError(f"{code} did not end: {printed}")
+
+    try:
+        cell("import headscope, signal; before = signal.getsignal(signal.SIGINT)")
+        printed, live, error = cell(TRAIN_LONG, interrupt_at="step 2")
+        assert error == "KeyboardInterrupt"
+        assert "Saved at step" in printed
+        assert 'To continue: headscope.train(["resume=outputs/' in printed
+        assert not any(line.startswith("step") for line in printed.splitlines())
+        assert live[-1].startswith("step ")
+        printed, _, error = cell("print(signal.getsignal(signal.SIGINT) is before)")
+        assert (printed, error) == ("True\n", "")
+        [run] = tmp_path.glob("outputs/gpt_*")
+        assert (run / "checkpoints" / "last.safetensors").is_file()
+        printed, _, error = cell("headscope.train(['model.headz=1'])")
+        assert error == "UserError"
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
