@@ -14,8 +14,8 @@ of the checkout. The figures are what the commands print, or a table of `columns
 given: the rows of a CSV or JSON file, or with `from=-` the JSON objects that are printed. `row`
 gives the name of a row, such as `L{layer}H{head}`; without it, the names are the comments in the
 commands. `pivot=KEY` makes one row of all rows with the same name, with a column for each value of
-KEY. COPY=FILE copies a picture or a page to docs/COPY. Below the figures stand the commit, the date and the
-machine.
+KEY. COPY=FILE copies a picture or a page to docs/COPY. Below the figures stand the commit, the date
+and the machine.
 
 Without a name, the figures of all pages are made, in about three hours on two cores. If commands
 fail, the others continue. Install the packages with pip install -e '.[dev]', which includes

@@ -22,7 +22,7 @@ class Loaded(Checkpoint):
     """A checkpoint, or the model in a Hugging Face folder, as `headscope.load` returns it.
 
     `model` is a `GPT` in evaluation mode. `tokenizer` and `config` are those of its run. `step` is
-    the training step at which the file `path` was saved, and `precision` that of the training.
+    the training step at which the file `path` was saved, and `precision` the precision of training.
     """
 
     @torch.no_grad()

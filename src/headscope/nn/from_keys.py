@@ -50,8 +50,7 @@ def gpt_from_keys(
 
 
 def single_head(*, heads: int, **options: Any) -> MultiHeadAttention:
-    """Attention with a single head, by default as wide as `embed_dim`. `options` are those of
-    `MultiHeadAttention`. Raises UserError unless `heads` is 1."""
+    """Attention with a single head, by default as wide as `embed_dim`."""
     if heads != 1:
         raise UserError(
             f"heads={heads}: single_head has one head; set model.heads=1, or "
@@ -61,22 +60,19 @@ def single_head(*, heads: int, **options: Any) -> MultiHeadAttention:
 
 
 def multi_head(*, heads: int, kv_heads: int | None = None, **options: Any) -> MultiHeadAttention:
-    """Attention with one key head per query head. `options` are those of `MultiHeadAttention`.
-    Raises UserError if `kv_heads` is given and is not `heads`."""
+    """Attention with one key head per query head."""
     check_kv_heads("multi_head", kv_heads=kv_heads, heads=heads, only=heads)
     return MultiHeadAttention(heads=heads, **options)
 
 
 def multi_query(*, heads: int, kv_heads: int | None = None, **options: Any) -> MultiHeadAttention:
-    """Attention with one key head for all query heads. `options` are those of
-    `MultiHeadAttention`. Raises UserError if `kv_heads` is given and is not 1."""
+    """Attention with one key head for all query heads."""
     check_kv_heads("multi_query", kv_heads=kv_heads, heads=heads, only=1)
     return MultiHeadAttention(heads=heads, kv_heads=1, **options)
 
 
 def grouped_query(*, kv_heads: int | None = None, **options: Any) -> MultiHeadAttention:
-    """Attention with `kv_heads` key/value heads, each shared by a group of query heads. `options`
-    are those of `MultiHeadAttention`. Raises UserError unless `kv_heads` divides `heads`."""
+    """Attention with `kv_heads` key/value heads, each shared by a group of query heads."""
     if kv_heads is None:
         raise UserError("grouped_query needs kv_heads: give a number that divides heads")
     return MultiHeadAttention(kv_heads=kv_heads, **options)
