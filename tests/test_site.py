@@ -27,7 +27,7 @@ def test_the_demo_has_the_current_viewer_and_is_small() -> None:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("mkdocs", reason="needs mkdocs, of the dev extra")
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(folder)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return folder
@@ -47,7 +47,7 @@ def test_the_reference_has_every_part_with_its_signature(site: Path) -> None:
     public = ["load", *(f"nn.{name}" for name in headscope.nn.__all__)]
     public += [f"conversion.loaded.Loaded.{name}" for name in ("attention", "generate", "logits")]
     assert [name for name in public if f'id="headscope.{name}"' not in page] == []
-    for argument in ("kv_heads", "max_new_tokens", "vocab_size", "device"):
+    for argument in ("qk_norm", "tied_head", "max_new_tokens", "device"):
         assert f'<span class="n">{argument}</span>' in page
 
 
