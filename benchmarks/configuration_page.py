@@ -74,10 +74,13 @@ def comment_elsewhere(name: str) -> str:
 
 def table(head: list[str], rows: list[list[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
-    cells = [
-        [html.escape(cell, quote=False).replace("|", r"\|") for cell in line] for line in lines
-    ]
+    cells = [[escaped(cell) for cell in line] for line in lines]
     return "\n".join(f"| {' | '.join(line)} |" for line in cells) if len(lines) > 2 else ""
+
+
+def escaped(cell: str) -> str:
+    """The text of a cell in Markdown. In `<name>_<date>`, `_` would begin italics."""
+    return html.escape(cell, quote=False).replace("|", r"\|").replace("_&lt;", r"\_&lt;")
 
 
 if __name__ == "__main__":

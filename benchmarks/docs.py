@@ -4,7 +4,7 @@
 
 In README.md and docs/*.md, figures stand between two comments, below their commands:
 
-    <!-- figures: NAME [from=FILE row=TEXT columns=KEY,KEY] [PICTURE=FILE] -->
+    <!-- figures: NAME [from=FILE row=TEXT columns=KEY,KEY] [COPY=FILE] -->
     (a code block with the commands)
     (the figures)
     <!-- end -->
@@ -14,8 +14,8 @@ of the checkout. The figures are what the commands print, or a table of `columns
 given: the rows of a CSV or JSON file, or with `from=-` the JSON objects that are printed. `row`
 gives the name of a row, such as `L{layer}H{head}`; without it, the names are the comments in the
 commands. `pivot=KEY` makes one row of all rows with the same name, with a column for each value of
-KEY. PICTURE=FILE copies a picture to docs/. Below the figures stand the commit, the date and the
-machine.
+KEY. COPY=FILE copies a picture or a page to docs/COPY. Below the figures stand the commit, the date
+and the machine.
 
 Without a name, the figures of all pages are made, in about three hours on two cores. If commands
 fail, the others continue. Install the packages with pip install -e '.[dev]', which includes
@@ -87,7 +87,7 @@ def make(block: Block, root: Path) -> None:
     done = subprocess.run(command, cwd=folder, env=env, stdout=subprocess.PIPE, check=True)
     figures = f"{figures_of(block, folder, done.stdout.decode())}\n\n{provenance(root)}"
     for name, source in options_of(block).items():
-        if name.endswith(".png"):
+        if name.endswith((".png", ".html")):
             [file] = folder.glob(source)
             shutil.copy(file, root / "docs" / name)
     for page in pages_in(root):

@@ -11,7 +11,7 @@ from running import ROOT, SMALL, Script
 
 pytestmark = pytest.mark.slow
 
-NOTEBOOK = ROOT / "docs" / "heads.ipynb"
+NOTEBOOK = ROOT / "docs" / "heads_notebook.ipynb"
 
 
 def test_it_runs_from_top_to_bottom_and_shows_its_pictures(
@@ -22,7 +22,7 @@ def test_it_runs_from_top_to_bottom_and_shows_its_pictures(
     Path("docs").mkdir()
     shutil.copy(NOTEBOOK, "docs")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src")]))
-    notebook = nbformat.read("docs/heads.ipynb", as_version=4)
+    notebook = nbformat.read("docs/heads_notebook.ipynb", as_version=4)
     NotebookClient(notebook, timeout=120, resources={"metadata": {"path": "docs"}}).execute()
 
     shown = [output for cell in notebook.cells for output in cell.get("outputs", [])]

@@ -58,8 +58,8 @@ def test_every_figure_and_picture_in_the_docs_is_made_by_one_block():
     starts, ends = text.count("<!-- figures:"), text.count("<!-- end -->")
     assert starts == ends == len(docs.BLOCK.findall(text))
     options = [docs.options_of(block) for block in blocks.values()]
-    copied = [key for each in options for key in each if key.endswith(".png")]
-    files = [*(ROOT / "docs").glob("*.png"), *(ROOT / "docs").glob("*.gif")]
+    copied = [key for each in options for key in each if key.endswith((".png", ".html"))]
+    files = [file for kind in ("png", "gif", "html") for file in (ROOT / "docs").glob(f"*.{kind}")]
     screenshots = re.findall(r'"(\w+\.(?:png|gif))"', Path(pictures.__file__).read_text())
     assert sorted([*copied, *screenshots]) == sorted(file.name for file in files)
     for file in files:

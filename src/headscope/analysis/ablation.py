@@ -37,8 +37,9 @@ def ablate_heads(
     max_batch: int = MAX_BATCH,
     track: Callable[[Iterable[Tensor]], Iterable[Tensor]] = iter,
 ) -> dict[str, Tensor]:
-    """Measure how much the loss on inputs (N, T) changes when one head is removed. To remove a
-    head, its output is replaced by zero, or by its mean over all tokens of the inputs.
+    """Measure how much the loss on inputs (N, T) changes when one head is removed. `targets` (N, T)
+    are the tokens to predict. To remove a head, its output is replaced by zero, or by its mean over
+    all tokens of the inputs.
 
     Returns a dictionary:
 

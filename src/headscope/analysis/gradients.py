@@ -29,8 +29,9 @@ def gradient_importance(
     max_batch: int | None = None,
     track: Callable[[Iterable[Tensor]], Iterable[Tensor]] = iter,
 ) -> dict[str, Tensor]:
-    """Estimate how much the loss on inputs (N, T) depends on each head. This takes one forward and
-    one backward pass, while `ablate_heads` needs a forward pass per head.
+    """Estimate how much the loss on inputs (N, T) depends on each head. `targets` (N, T) are the
+    tokens to predict. This takes one forward and one backward pass, while `ablate_heads` needs a
+    forward pass per head.
 
     Returns a dictionary:
 

@@ -19,7 +19,11 @@ from headscope.generation import generate_text, generate_tokens
 
 
 class Loaded(Checkpoint):
-    """A checkpoint, or the model in a Hugging Face folder, as `headscope.load` returns it."""
+    """A checkpoint, or the model in a Hugging Face folder, as `headscope.load` returns it.
+
+    `model` is a `GPT` in evaluation mode. `tokenizer` and `config` are those of its run. `step` is
+    the training step at which the file `path` was saved, and `precision` the precision of training.
+    """
 
     @torch.no_grad()
     def logits(self, text: str | Sequence[int]) -> Tensor:

@@ -40,11 +40,12 @@ def scaled_dot_product(
     True where a query may look at a key. If a query may look at no key, its outputs and weights are
     zero. `scale` defaults to 1 / sqrt(D).
 
-    >>> q = k = v = torch.eye(2)
-    >>> outputs, weights = scaled_dot_product(q, k, v, mask=torch.ones(2, 2).tril().bool(), scale=1)
-    >>> weights
-    tensor([[1.0000, 0.0000],
-            [0.2689, 0.7311]])
+        >>> q = k = v = torch.eye(2)
+        >>> causal = torch.ones(2, 2).tril().bool()
+        >>> outputs, weights = scaled_dot_product(q, k, v, mask=causal, scale=1)
+        >>> weights
+        tensor([[1.0000, 0.0000],
+                [0.2689, 0.7311]])
 
     Raises UserError when shapes or dtypes do not fit.
     """

@@ -15,14 +15,15 @@ from headscope.errors import UserError
 
 def mask_from_padding(real: Tensor) -> Tensor:
     """The mask (B, 1, 1, S) that hides padding. `real` (B, S) is True or 1 for real tokens, and
-    False or 0 for padding."""
+    False or 0 for padding. Raises UserError if it has other axes, or is a tensor of floats."""
     if real.dim() != 2:
         raise UserError(f"padding has shape {tuple(real.shape)}: it must be (batch, keys)")
     return to_boolean(real)[:, None, None, :]
 
 
 def mask_per_sequence(mask: Tensor) -> Tensor:
-    """The mask (B, 1, T, S) that gives each sequence its own `mask` (B, T, S)."""
+    """The mask (B, 1, T, S) that gives each sequence its own `mask` (B, T, S). Raises UserError if
+    `mask` has other axes, or is a tensor of floats."""
     if mask.dim() != 3:
         raise UserError(
             f"the mask has shape {tuple(mask.shape)}: it must be (batch, queries, keys)"

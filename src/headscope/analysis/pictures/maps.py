@@ -36,8 +36,8 @@ class Map(NamedTuple):
 
 
 def attention_maps(weights: Tensor, labels: Labels, *, title: str, causal: bool = True) -> Figure:
-    """Draw the attention maps of all heads of one layer, from weights (H, T, T). If `causal`, the
-    future (above the diagonal) is white."""
+    """Draw the attention maps of all heads of one layer, from weights (H, T, T). `labels` are
+    the texts of the T tokens. If `causal`, the future (above the diagonal) is white."""
     return draw_maps(of_heads(array(weights)), labels, title, causal=causal).finish()
 
 

@@ -139,11 +139,11 @@ def add_position_over_length(embeddings: Tensor, lengths: Tensor | None = None) 
     for the last, and 0 if it is the only one. `lengths` (B,) are the numbers of tokens of the texts
     without padding, by default T. Padding after a text gets values above 1.
 
-    >>> zeros = torch.zeros(1, 3, 1)
-    >>> add_position_over_length(zeros[:, :2]).flatten()
-    tensor([0., 1.])
-    >>> add_position_over_length(zeros).flatten()
-    tensor([0.0000, 0.5000, 1.0000])
+        >>> zeros = torch.zeros(1, 3, 1)
+        >>> add_position_over_length(zeros[:, :2]).flatten()
+        tensor([0., 1.])
+        >>> add_position_over_length(zeros).flatten()
+        tensor([0.0000, 0.5000, 1.0000])
 
     An appended token changes the encoding of all earlier tokens. So this is only a function and not
     a choice of model/position:

@@ -1,0 +1,60 @@
+"""The site that mkdocs.yml builds from docs/, and its demo of the viewer."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from running import ROOT
+
+import headscope.nn
+from benchmarks.demo import DEMO, data_of
+from headscope.viewer.page import attention_page
+
+
+def test_the_demo_has_the_current_viewer_and_is_small() -> None:
+    """To update it: python -m benchmarks.demo"""
+    page = DEMO.read_text("utf-8")
+    data = data_of(page)
+    assert page == attention_page(**data)
+    assert len(data["runs"][0]["history"]["steps"]) >= 10
+    assert len(page) < 1.5 * 2**20
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("mkdocs", reason="needs mkdocs, of the dev extra")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.slow
+def test_the_navigation_reaches_every_page(site: Path) -> None:
+    links = set(re.findall(r'href="(\w+\.html)"', (site / "analysis.html").read_text("utf-8")))
+    pages = [page for page in (ROOT / "docs").iterdir() if page.suffix in (".md", ".ipynb")]
+    assert links >= {DEMO.name} | {f"{page.stem}.html" for page in pages}
+    assert (site / DEMO.name).read_bytes() == DEMO.read_bytes()
+
+
+@pytest.mark.slow
+def test_the_reference_has_every_part_with_its_signature(site: Path) -> None:
+    page = (site / "api.html").read_text("utf-8")
+    public = ["load", *(f"nn.{name}" for name in headscope.nn.__all__)]
+    public += [f"conversion.loaded.Loaded.{name}" for name in ("attention", "generate", "logits")]
+    assert [name for name in public if f'id="headscope.{name}"' not in page] == []
+    assert {"qk_norm", "tied_head", "max_new_tokens"} <= {*re.findall(r'"n">(\w+)</span>', page)}
+
+
+@pytest.mark.slow
+def test_no_page_loads_from_another_host(site: Path) -> None:
+    host = r"[\"']?(?:https?:)?//"
+    for file in [*site.rglob("*.html"), *site.rglob("*.css")]:
+        text = file.read_text("utf-8")
+        found = re.findall(rf"<(?:script|link|img|iframe|source)\b[^>]*={host}[^>]*>", text)
+        found += re.findall(rf"(?:url\(|@import)\s*{host}.*", text)
+        assert [each for each in found if 'rel="canonical"' not in each] == []
+        assert 'data-md-component="source"' not in text  # would ask GitHub for the number of stars
