@@ -87,6 +87,7 @@ def test_a_data_path_implies_the_choice_of_data(words: str, implied: list[str]) 
 
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES.remove(ROOT / "docs" / "own_parts.md")  # see tests/test_own_parts.py
 OURS = ("scripts/", "tests/", ".ci/", "-m")
 """How our commands begin, after `python` or `bash`; some pages quote those of other projects."""
 ENDS = {"|", "&&", "<", ">"}
@@ -97,15 +98,17 @@ def commands_of(page: Path) -> Iterator[list[str]]:
     """The words of every command on a page that starts a file or a module of ours."""
     text = page.read_text().replace("outputs/<run>", "outputs/run").replace("\\\n", " ")
     blocks = re.findall(r"^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    inline = re.findall(r"`((?:python|bash) [^`\n]+)`", text)
+    inline = re.findall(r"`((?:python|bash|headscope) [^`\n]+)`", text)
     for line in "\n".join([*blocks, *inline]).splitlines():
-        if re.search(r"\b(python|bash) ", line):
+        if re.search(r"\b(python|bash|headscope) ", line):
             lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
             for is_end, words in itertools.groupby(lexer, ENDS.__contains__):
                 command = [word for word in words if word != "time"]
                 ours = not is_end and command[0] in ("python", "bash")
                 if ours and command[1].startswith(OURS):
                     yield command[1:]
+                if not is_end and command[0] == "headscope" and command[1][0] not in "-C(":
+                    yield [f"scripts/{command[1]}.py", *command[2:]]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

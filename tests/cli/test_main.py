@@ -86,7 +86,7 @@ def test_train_from_python_is_the_command(script: Script) -> None:
         ("model.headz=8", "did you mean heads?"),
         ("-m", "is not key=value"),
         ("trainer.devices=2", "one device each"),
-        ("data.path=absent.txt", "absent.txt"),
+        ("init_from=absent", "init_from=absent does not exist"),
         ("experiment=absent", "there is no experiment/absent"),
     ):
         with refused(advice):
