@@ -43,7 +43,13 @@ def test_the_navigation_reaches_every_page(site: Path) -> None:
 @pytest.mark.slow
 def test_the_reference_has_every_part_with_its_signature(site: Path) -> None:
     page = (site / "api.html").read_text("utf-8")
-    public = ["load", "train", "TrainResult", "register", *(f"nn.{name}" for name in headscope.nn.__all__)]
+    public = [
+        "load",
+        "train",
+        "TrainResult",
+        "register",
+        *(f"nn.{name}" for name in headscope.nn.__all__),
+    ]
     public += [f"conversion.loaded.Loaded.{name}" for name in ("attention", "generate", "logits")]
     assert [name for name in public if f'id="headscope.{name}"' not in page] == []
     assert {"qk_norm", "tied_head", "max_new_tokens"} <= {*re.findall(r'"n">(\w+)</span>', page)}
