@@ -124,4 +124,4 @@ def test_a_missing_extra_is_one_line(choice: str, tmp_path: Path) -> None:
     ended = sweep("seed=1,2", choice, PYTHONPATH=paths)
     assert ended.code == 1
     key = choice.replace("=slurm", "=submitit_slurm")
-    assert ended.err == f"Error: {key} is not installed: pip install -e '.[sweeps]'\n"
+    assert ended.err == f"Error: {key} is not installed: pip install 'headscope[sweeps]'\n"

@@ -182,7 +182,7 @@ def test_what_is_missing_is_said_in_one_line(tmp_path, monkeypatch):
     loaded = saved(tmp_path, OWN)
     for package, to in (("gguf", "gguf"), ("transformers", "huggingface")):
         monkeypatch.setitem(sys.modules, package, None)
-        with refused(f"pip install -e '.[{to}]'"):
+        with refused(f"pip install 'headscope[{to}]'"):
             export_model(loaded, to, tmp_path / "out")
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     with refused("source=", "needs the package transformers"):

@@ -87,7 +87,7 @@ def one_line(error: BaseException) -> str:
         return f"{error.override}: Hydra cannot read this as key=value: put the value in quotes"
     if isinstance(error, MissingConfigException) and error.missing_cfg_file in FROM_SWEEPS_EXTRA:
         group, _, choice = str(error.missing_cfg_file).rpartition("/")
-        return f"{group}={choice} is not installed: pip install -e '.[sweeps]'"
+        return f"{group}={choice} is not installed: pip install 'headscope[sweeps]'"
     if isinstance(error, MissingMandatoryValue):
         return f"{error.full_key}= must be given"
     if isinstance(error, ConfigKeyError | ConfigAttributeError) and error.full_key:

@@ -35,7 +35,7 @@ def export_gguf(loaded: Checkpoint, output: Path) -> list[str]:
     its tokenizer. Raises NotEqual if the file, read again, has other weights.
     """
     if find_spec("gguf") is None:
-        raise UserError("to=gguf needs the package gguf: pip install -e '.[gguf]'")
+        raise UserError("to=gguf needs the package gguf: pip install 'headscope[gguf]'")
     with quiet_transformers("to=gguf"):
         architecture, tensors = fitting(loaded)
     if loaded.tokenizer.name not in ("bpe", "gpt2"):

@@ -57,7 +57,7 @@ class Settings:
 def require_transformers(key: str) -> None:
     """Raises UserError if transformers, which `key` needs, is not installed."""
     if find_spec("transformers") is None:
-        raise UserError(f"{key} needs the package transformers: pip install -e '.[huggingface]'")
+        raise UserError(f"{key} needs the package transformers: pip install 'headscope[huggingface]'")
 
 
 @contextmanager

@@ -1,0 +1,63 @@
+"""Measures how long commands take to start: python -m benchmarks.start
+
+`python -m benchmarks.start sizes` prints the sizes of the wheel and of the source distribution."""
+
+import json
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+ROUNDS = 7
+RUN = "outputs/start"
+STEP = ["trainer.max_steps=1", "trainer.final_validation=part", f"hydra.run.dir={RUN}"]
+ATTENTION = f"import headscope; headscope.load({RUN!r}).attention('My fellow citizens')"
+PROGRAMS = {
+    "python -c 'import torch'": ["-c", "import torch"],
+    "python -c 'import lightning.pytorch'": ["-c", "import lightning.pytorch"],
+    "headscope --help": ["-m", "headscope", "--help"],
+    "headscope train --help": ["-m", "headscope", "train", "--help"],
+    "headscope.load(run).attention(text)": ["-c", ATTENTION],
+    "headscope sample max_new_tokens=1": ["-m", "headscope", "sample", "max_new_tokens=1"],
+    "headscope train, one step": ["-m", "headscope", "train", *STEP],
+}
+
+
+def measure_times() -> None:
+    """Runs all programs in turn, several times, and prints the median, lowest and highest seconds
+    of each. The text was encoded, and the run trained, before."""
+    subprocess.run([sys.executable, *PROGRAMS["headscope train, one step"]], check=True, stdout=2)
+    seconds: dict[str, list[float]] = {name: [] for name in PROGRAMS}
+    for _ in range(ROUNDS):
+        for name, words in PROGRAMS.items():
+            words = [word.replace(f"dir={RUN}", f"dir={RUN}_{time.time_ns()}") for word in words]
+            began = time.perf_counter()
+            subprocess.run([sys.executable, *words], check=True, capture_output=True)
+            seconds[name].append(time.perf_counter() - began)
+    for name, times in seconds.items():
+        figures = {"seconds": statistics.median(times), "lowest": min(times), "highest": max(times)}
+        rounded = {key: round(value, 2) for key, value in figures.items()}
+        print(json.dumps({"program": name, **rounded}))
+
+
+def measure_sizes() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        build = [sys.executable, "-m", "hatchling", "build", "-d", folder]
+        subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+        for file in sorted(Path(folder).iterdir(), reverse=True):
+            if file.suffix == ".whl":
+                sizes = [each.file_size for each in zipfile.ZipFile(file).infolist()]
+            else:
+                with tarfile.open(file) as archive:
+                    sizes = [each.size for each in archive if each.isfile()]
+            kilobytes = {"kB": file.stat().st_size // 1000, "kB_unpacked": sum(sizes) // 1000}
+            print(json.dumps({"package": file.name, "files": len(sizes), **kilobytes}))
+
+
+if __name__ == "__main__":
+    measure_sizes() if sys.argv[1:] == ["sizes"] else measure_times()
