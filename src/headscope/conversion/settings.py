@@ -57,7 +57,8 @@ class Settings:
 def require_transformers(key: str) -> None:
     """Raises UserError if transformers, which `key` needs, is not installed."""
     if find_spec("transformers") is None:
-        raise UserError(f"{key} needs the package transformers: pip install 'headscope[huggingface]'")
+        advice = "pip install 'headscope[huggingface]'"
+        raise UserError(f"{key} needs the package transformers: {advice}")
 
 
 @contextmanager
