@@ -22,11 +22,11 @@ MAX_BYTES = 10 * 2**20
 """Maximum size of all snapshots in a page. Base64 adds a third to it."""
 
 
-def shown_tokens(reading: AttentionReading, steps: int) -> int:
-    """The number of tokens of the text that the page shows, if it shows `steps` steps. At least
-    1."""
+def shown_tokens(reading: AttentionReading, steps: int, max_bytes: int = MAX_BYTES) -> int:
+    """The number of tokens of the text that the page shows, if it shows `steps` steps with at most
+    `max_bytes` bytes. At least 1."""
     layers, heads, tokens, _ = reading.weights.shape
-    within = tokens_within(MAX_BYTES // max(steps, 1), layers=layers, heads=heads, tokens=tokens)
+    within = tokens_within(max_bytes // max(steps, 1), layers=layers, heads=heads, tokens=tokens)
     return max(within, 1)
 
 
