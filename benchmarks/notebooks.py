@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import nbformat
 from nbclient import NotebookClient
@@ -25,7 +26,8 @@ def execute(notebook: nbformat.NotebookNode, folder: Path) -> None:
     # tqdm warns if ipywidgets is missing, and the warning contains a path of this machine.
     env = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore:IProgress not found"}
     where = {"metadata": {"path": str(folder)}}
-    NotebookClient(notebook, timeout=1200, record_timing=False, resources=where).execute(env=env)
+    options: dict[str, Any] = {"timeout": 1200, "record_timing": False, "coalesce_streams": True}
+    NotebookClient(notebook, resources=where, **options).execute(env=env)
 
 
 def main(names: list[str]) -> None:
