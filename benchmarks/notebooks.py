@@ -1,6 +1,6 @@
 """Runs the notebooks in docs/, and stores in them what they show:
 
-    python -m benchmarks.notebooks quickstart   # trains two models in three minutes on two cores
+    python -m benchmarks.notebooks quickstart   # trains two models, in about four minutes
     python -m benchmarks.notebooks heads        # analyzes the newest run in outputs/
 
 Install the packages with pip install -e '.[dev]'.
