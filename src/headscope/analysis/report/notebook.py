@@ -10,13 +10,13 @@ import torch
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads, repeat_probe
 from headscope.analysis.repeats import BATCH_SIZE
 from headscope.analysis.report.inputs import classify_vocabulary
-from headscope.analysis.report.page import MAX_BYTES, loss_on, page_of, shown_tokens, snapshots_of
+from headscope.analysis.report.page import loss_on, page_of, shown_tokens, snapshots_of
 from headscope.checkpoint import AttentionReading, Checkpoint
 from headscope.errors import UserError
 from headscope.files import write_atomically
 
 NOTEBOOK_BYTES = 2 * 2**20
-"""Like `MAX_BYTES`, for a page in a notebook: the notebook's file contains every page that it
+"""Like `page.MAX_BYTES`, for a page in a notebook: the notebook's file contains every page that it
 shows."""
 
 FRAME = (
@@ -55,7 +55,7 @@ class ShownReading(AttentionReading):
         path = Path(path)
         if path.is_dir():
             raise UserError(f"{path} is a folder: give the name of a file, such as attention.html")
-        write_atomically(path, self._page(MAX_BYTES))
+        write_atomically(path, self._page())
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the viewer, or the reason why these weights cannot be shown."""
@@ -64,7 +64,7 @@ class ShownReading(AttentionReading):
         except UserError as error:
             return f"<pre>{escape(f'{self!r}: {error}')}</pre>"
 
-    def _page(self, max_bytes: int) -> str:
+    def _page(self, max_bytes: int | None = None) -> str:
         tokens = shown_tokens(self, 1, max_bytes)
         snapshots = snapshots_of(self, tokens, [(self.loaded, self.statistics)])
         loss = loss_on(self.loaded.model, torch.tensor([self.tokens[:tokens]]))
