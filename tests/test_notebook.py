@@ -1,31 +1,31 @@
-"""The example notebook, run as a reader runs it, on a run of their own."""
+"""The notebooks in docs/, run as a reader runs them, on small runs."""
 
-import os
-import shutil
+import re
 from pathlib import Path
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
 from running import ROOT, SMALL, Script
+
+from benchmarks.notebooks import execute
 
 pytestmark = pytest.mark.slow
 
-NOTEBOOK = ROOT / "docs" / "heads_notebook.ipynb"
+HEADS, QUICKSTART = (ROOT / "docs" / f"{name}.ipynb" for name in ("heads_notebook", "quickstart"))
 
 
-def test_it_runs_from_top_to_bottom_and_shows_its_pictures(
-    script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
+def outputs_of(notebook: nbformat.NotebookNode, folder: Path) -> list[nbformat.NotebookNode]:
+    execute(notebook, folder)
+    return [output for cell in notebook.cells for output in cell.get("outputs", [])]
+
+
+def test_heads_runs_from_top_to_bottom_and_shows_its_pictures(
+    script: Script, speeches: Path
 ) -> None:
     said = script("train", *SMALL, f"data.path={speeches}", "trainer.max_steps=3")
     assert said.code == 0, said.err
     Path("docs").mkdir()
-    shutil.copy(NOTEBOOK, "docs")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src")]))
-    notebook = nbformat.read("docs/heads_notebook.ipynb", as_version=4)
-    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": "docs"}}).execute()
-
-    shown = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    shown = outputs_of(nbformat.read(HEADS, as_version=4), Path("docs"))
     assert sum("image/png" in output.get("data", {}) for output in shown) == 3
     warned = "".join(output["text"] for output in shown if output.get("name") == "stderr")
     assert all(line.startswith("Reading data.path=") for line in warned.splitlines())
@@ -34,9 +34,21 @@ def test_it_runs_from_top_to_bottom_and_shows_its_pictures(
     assert "with an error of" in words
 
 
-def test_what_is_shown_in_the_docs_was_run_and_says_nothing_of_a_machine() -> None:
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
+def test_the_quickstart_trains_twice_and_shows_heads(tmp_path: Path, speeches: Path) -> None:
+    notebook = nbformat.read(QUICKSTART, as_version=4)
+    [parameters] = [cell for cell in notebook.cells if cell["id"] == "parameters"]
+    parameters.source = f"settings = {[*SMALL, f'data.path={speeches}']}\nsteps = 8"
+    shown = outputs_of(notebook, tmp_path)
+    frames = [output["data"].get("text/html", "") for output in shown if "data" in output]
+    assert [frame.startswith("<iframe") for frame in frames] == [True, True]
+    assert not [output["text"] for output in shown if output.get("name") == "stderr"]
+    assert "nats per token" in "".join(output.get("text", "") for output in shown)
+
+
+@pytest.mark.parametrize("file", [HEADS, QUICKSTART], ids=lambda file: file.stem)
+def test_what_is_shown_in_the_docs_was_run_and_says_nothing_of_a_machine(file: Path) -> None:
+    notebook = nbformat.read(file, as_version=4)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
-    assert "/home/" not in NOTEBOOK.read_text()
-    assert NOTEBOOK.stat().st_size < 700_000
+    assert not re.search("/home/|site-packages", file.read_text("utf-8"))
+    assert file.stat().st_size < 700_000

@@ -1,9 +1,12 @@
 """Made-up histories for tests of the attention viewer: heads that learn something over the steps.
+And what the page of the viewer contains.
 
 Shapes: L layers, H heads per layer, T tokens.
 """
 
+import json
 from collections.abc import Mapping, Sequence
+from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
@@ -106,3 +109,27 @@ def run(
     losses = [2.5 + 5.5 * 0.99**step for step in steps]
     curve = {"name": "train/loss", "steps": list(steps), "values": losses}
     return {"name": name, "text": text, "history": history(headers, keys, curve), "parts": parts}
+
+
+class Elements(HTMLParser):
+    """Start tags with their attributes, and comments; and the text of each script by its id."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, Any]] = [("", [])]
+        self.scripts: dict[str, str] = {}
+        self.feed(html)
+        self.close()
+        self.data = json.loads(self.scripts["data"])
+
+    def handle_starttag(self, tag: str, attributes: Any) -> None:
+        self.tags.append((tag, attributes))
+
+    def handle_comment(self, data: str) -> None:
+        self.tags.append(("comment", []))
+
+    def handle_data(self, data: str) -> None:
+        tag, attributes = self.tags[-1]
+        if tag == "script":
+            name = dict(attributes).get("id", "viewer")
+            self.scripts[name] = self.scripts.get(name, "") + data

@@ -1,43 +1,17 @@
 """The laws of attention.html, without a browser: what it holds and what cannot get out."""
 
 import base64
-import json
 import re
-from html.parser import HTMLParser
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from viewer_data import HOSTILE, run
+from viewer_data import HOSTILE, Elements, run
 
 from headscope.data.labels import visible
 from headscope.viewer.page import STATIC, attention_page
 
 LABELS = [f" word{number}" for number in range(5)]
-
-
-class Elements(HTMLParser):
-    """Start tags with their attributes, and comments; and the text of each script by its id."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, Any]] = [("", [])]
-        self.scripts: dict[str, str] = {}
-        self.feed(html)
-        self.close()
-        self.data = json.loads(self.scripts["data"])
-
-    def handle_starttag(self, tag: str, attributes: Any) -> None:
-        self.tags.append((tag, attributes))
-
-    def handle_comment(self, data: str) -> None:
-        self.tags.append(("comment", []))
-
-    def handle_data(self, data: str) -> None:
-        tag, attributes = self.tags[-1]
-        if tag == "script":
-            name = dict(attributes).get("id", "viewer")
-            self.scripts[name] = self.scripts.get(name, "") + data
 
 
 def page(title: str = "A title", **others: Any) -> str:

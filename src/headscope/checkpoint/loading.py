@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 import torch
 
@@ -80,10 +81,15 @@ class AttentionReading:
     weights: torch.Tensor
     scores: torch.Tensor
 
-    def first(self, length: int) -> "AttentionReading":
+    def __repr__(self) -> str:
+        layers, heads, tokens, _ = self.weights.shape
+        return f"<{type(self).__name__}: {layers} layers, {heads} heads each, {tokens} tokens>"
+
+    def first(self, length: int) -> Self:
         """The attention among the first `length` tokens. Attention is causal, so the later tokens
         do not affect these weights."""
-        return AttentionReading(
+        return replace(
+            self,
             tokens=self.tokens[:length],
             labels=self.labels[:length],
             weights=self.weights[..., :length, :length],

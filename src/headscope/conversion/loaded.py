@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from headscope import checkpoint
+from headscope.analysis.report.notebook import ShownReading
 from headscope.checkpoint import Checkpoint
 from headscope.conversion.export import export_huggingface
 from headscope.conversion.folder import is_model_folder, load_folder
@@ -36,6 +37,16 @@ class Loaded(Checkpoint):
         if not tokens:
             raise UserError("the text is empty: give at least one token")
         return self.model(torch.tensor([tokens], device=self.model.device))[0].cpu()
+
+    def attention(self, text: str | Sequence[int]) -> ShownReading:
+        """The attention of the model on a text or on token ids. Only the first `block_size` tokens
+        are used. A notebook shows the result as the attention viewer; its `save_html` writes it to
+        a file.
+
+        Raises UserError if there are no tokens, if the vocabulary cannot encode the text, or if a
+        token id is not in the vocabulary.
+        """
+        return ShownReading(**vars(super().attention(text)), loaded=self)
 
     def generate(
         self,

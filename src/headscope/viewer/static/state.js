@@ -72,7 +72,11 @@ export function createAddress(owner, prefix = "") {
     const own = Object.entries(texts).map(([name, text]) => `${prefix}${name}=${encodeURIComponent(text)}`);
     const hash = [...entries().filter((entry) => !isOwn(entry)), ...own].join("&");
     written = JSON.stringify(texts);
-    owner.history.replaceState(owner.history.state, "", `#${hash}`);
+    try {
+      owner.history.replaceState(owner.history.state, "", `#${hash}`);
+    } catch {
+      // The page is in a frame of a notebook, whose URL cannot be changed.
+    }
   }
 
   return {
