@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoint_files import assert_same_weights, content, save
-from running import SMALL, Script, summary
+from running import ROOT, SMALL, Script, summary
 
 from headscope import checkpoint
 from headscope.errors import UserError
@@ -186,7 +186,11 @@ def test_diverged_training_prints_a_command_that_continues(
     loaded = checkpoint.load("outputs/later/checkpoints/last.safetensors")
     assert loaded.step == 4
     command = shlex.split(said.err.partition(", at step 4: ")[2])
-    words = ["python", str(ROOT / "scripts" / "train.py"), f"resume={Path('outputs/later').absolute()}"]
+    words = [
+        "python",
+        str(ROOT / "scripts" / "train.py"),
+        f"resume={Path('outputs/later').absolute()}",
+    ]
     rates = vars(loaded.config.optimizer)
     lower = [f"optimizer.{key}={rates[key] / 2:g}" for key in ("lr", "matrix_lr") if key in rates]
     assert command == [*words, *lower]
