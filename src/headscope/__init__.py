@@ -10,48 +10,18 @@ if TYPE_CHECKING:
     from headscope.config.own_parts import register
     from headscope.conversion.loaded import Loaded
     from headscope.errors import UserError
-    from headscope.nn import (
-        GPT,
-        AdditiveAttention,
-        Alibi,
-        Digits,
-        HeadBias,
-        Index,
-        Learned,
-        MultiHeadAttention,
-        NoPosition,
-        Normalized,
-        Relative,
-        Rotary,
-        Sinusoidal,
-        StackedHeads,
-        scaled_dot_product,
-    )
+    from headscope.nn import *  # noqa: F403
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "GPT",
-    "AdditiveAttention",
-    "Alibi",
-    "Digits",
-    "HeadBias",
-    "Index",
-    "Learned",
-    "MultiHeadAttention",
-    "NoPosition",
-    "Normalized",
-    "Relative",
-    "Rotary",
-    "Sinusoidal",
-    "StackedHeads",
-    "TrainResult",
-    "UserError",
-    "load",
-    "register",
-    "scaled_dot_product",
-    "train",
-]
+PARTS = (
+    *("GPT", "MultiHeadAttention", "StackedHeads", "AdditiveAttention", "scaled_dot_product"),
+    *("NoPosition", "Learned", "Sinusoidal", "Rotary", "Alibi", "Relative", "HeadBias"),
+    *("Index", "Normalized", "Digits"),
+)
+"""The names that are also in `headscope.nn`: the model, its attention layers and positions."""
+
+__all__ = ["TrainResult", "UserError", "load", "register", "train", *PARTS]
 
 ELSEWHERE = {
     "TrainResult": "headscope.cli.python",
@@ -59,8 +29,8 @@ ELSEWHERE = {
     "register": "headscope.config.own_parts",
     "train": "headscope.cli.python",
 }
-"""The modules of the names that are not in `headscope.nn`. A module is imported when one of its
-names is used, because importing torch and Hydra takes seconds."""
+"""The modules of the other names. A module is imported when one of its names is used, because
+importing torch and Hydra takes seconds."""
 
 
 def __getattr__(name: str) -> Any:

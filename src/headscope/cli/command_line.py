@@ -37,7 +37,8 @@ from headscope.cli.words import (
     value_of,
     with_words,
 )
-from headscope.config import SCHEMAS, every_choice, from_hydra, load_parts
+from headscope.config import SCHEMAS, every_choice, from_hydra
+from headscope.config.own_parts import load_parts
 from headscope.errors import UserError
 from headscope.terminal import open_closed_streams
 from headscope.training import processes

@@ -8,19 +8,10 @@ calls this target with the values of the instance.
 """
 
 from headscope.config import model, scripts, text, training
-from headscope.config.own_parts import load_parts, register
 from headscope.config.parse import from_hydra, parse
 from headscope.config.parts import build_part
 
-__all__ = [
-    "SCHEMAS",
-    "build_part",
-    "every_choice",
-    "from_hydra",
-    "load_parts",
-    "parse",
-    "register",
-]
+__all__ = ["SCHEMAS", "build_part", "every_choice", "from_hydra", "parse"]
 
 SCHEMAS: dict[str, dict[str, type]] = {
     **model.SCHEMAS,

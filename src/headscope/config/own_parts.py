@@ -54,12 +54,12 @@ def load_parts(path: str | None) -> None:
     if path is None:
         return
     file, name = Path(path).resolve(), Path(path).stem
-    if not file.is_file() or file.suffix != ".py":
-        raise UserError(f"parts={path} is not a Python file that exists: name a file such as x.py")
+    if not file.is_file() or file.suffix != ".py" or not name.isidentifier():
+        raise UserError(f"parts={path} is not the path of a Python module, such as my_parts.py")
     changed = file.stat().st_mtime_ns
     if EXECUTED.get(str(file)) == changed:
         return
-    found = find_spec(name) if name.isidentifier() else None
+    found = find_spec(name)
     spec = spec_from_file_location(name, file)
     if found and found.origin != str(file):
         raise UserError(f"parts={path}: there is already a module named {name}: rename the file")
