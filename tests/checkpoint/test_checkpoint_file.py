@@ -4,7 +4,10 @@ line that names it."""
 import json
 import os
 import pickle
+import subprocess
+import sys
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,9 @@ from safetensors.torch import load_file, save_file
 
 from headscope import checkpoint
 from headscope.checkpoint.file import checksum, read
+from headscope.checkpoint.loading import has_sizes_of
+from headscope.config import parse
+from headscope.config.training import TrainConfig
 
 HEAD, EMBEDDING = "model.head.weight", "model.embedding.weight"
 
@@ -188,8 +194,9 @@ def test_weights_that_do_not_fit_the_configuration_are_refused(file, whole):
         assert_refused(file)
 
 
+WIDTHS = ("ff_dim", "head_dim", "kv_heads")
 SIZES = [
-    *({key: 10**9} for key in ("layers", "embed_dim", "heads", "block_size", "ngrams")),
+    *({key: 10**9} for key in ("layers", "embed_dim", "heads", "block_size", "ngrams", *WIDTHS)),
     *({"layers": layers} for layers in ("x", None, -1, 1, 3)),
     {"attention": {"_target_": "headscope.nn.StackedHeads"}},  # its other keys are missing
 ]
@@ -204,6 +211,21 @@ def test_sizes_and_tokenizers_that_are_not_those_of_the_weights_are_refused(file
     for alphabet in ("abc", "aa"):
         save(content()[0] | {"tokenizer": {"kind": "char", "alphabet": alphabet}}, file)
         assert_refused(file)
+
+
+def test_only_a_model_as_large_as_its_weights_is_built_without_a_check(file):
+    stored, model = content()
+    config, weights = parse(TrainConfig, stored["config"]).model, model.state_dict()
+    assert has_sizes_of(config, weights)
+    for key in ("layers", "embed_dim", "heads", "ff_dim", "head_dim"):
+        assert not has_sizes_of(replace(config, **{key: 10**5}), weights)
+    assert not has_sizes_of(replace(config, ngrams=2, ngram_buckets=10**5), weights)
+    save(stored, file)
+    code = (
+        "import sys, headscope; headscope.load(sys.argv[1]); print('torch._dynamo' in sys.modules)"
+    )
+    said = subprocess.check_output([sys.executable, "-c", code, str(file)], text=True)
+    assert said == "False\n"
 
 
 def test_what_is_no_regular_file_is_refused_and_not_waited_for(file):
