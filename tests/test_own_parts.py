@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from many_processes import TINY, train
+from many_processes import TINY, end, start
 from refusals import refused
 from running import ROOT, Script, summary
 
@@ -59,12 +59,29 @@ def test_own_choices_are_found_in_the_current_folder_and_where_the_user_says(scr
     assert "model.embed_dim=256 " in script("train", "--help", "experiment=mine").out
     shutil.move("conf", "other")
     assert "there is no experiment/mine" in script("train", "experiment=mine").err
-    for words in (["--config-dir", "other"], ["--config-dir=other"], ["-cd", "other"]):
-        assert "  heads: 8" in script("train", *words, "--cfg", "job", "experiment=mine").out
+    searched = f"hydra.searchpath=[file://{Path('other').absolute()}]"
+    flags = (["--config-dir", "other"], ["--config-dir=other"], ["--config-d", "other"])
+    for words in (*flags, ["-cd", "other"], [searched]):
+        assert "  heads: 8" in script("train", "--cfg", "job", *words, "experiment=mine").out
     shutil.copytree("other", "conf")
     Path("conf/experiment/mine.yaml").rename("conf/experiment/induction.yaml")
     said = script("train", "experiment=induction")
-    assert "headscope has a choice of this name: rename" in said.err
+    assert "experiment=induction: rename " in said.err
+
+    # A conf/ from a stranger changes nothing unless one of its choices is named.
+    Path("conf/train.yaml").write_text("seed: 7\n")
+    assert "\nseed: 1\n" in script("train", "--cfg", "job").out
+    Path("conf/hydra/launcher").mkdir(parents=True)
+    Path("conf/hydra/launcher/basic.yaml").write_text(
+        "defaults: [/evil@_global_, _self_]\n"
+        "_target_: hydra._internal.core_plugins.basic_launcher.BasicLauncher\n"
+    )
+    target = "headscope.config.own_parts.load_parts"
+    Path("conf/evil.yaml").write_text(
+        f"hydra: {{callbacks: {{evil: {{_target_: {target}, path: my_parts.py}}}}}}\n"
+    )
+    assert script("evaluate", "checkpoint=nothing").code == 1
+    assert "my_parts" not in sys.modules
 
 
 def test_an_own_attention_is_used_everywhere_and_never_imported_from_a_checkpoint(script: Script):
@@ -113,6 +130,29 @@ def test_an_own_attention_is_used_everywhere_and_never_imported_from_a_checkpoin
     assert not Path("out").exists()
 
 
+POSITION = """
+import headscope, torch
+
+class Recency(headscope.Position):
+    def bias(self, queries, keys):
+        distance = torch.arange(queries)[:, None] + keys - queries - torch.arange(keys)
+        return -distance.abs().float().expand(self.heads, -1, -1)
+
+headscope.register("position", "recency", Recency)
+"""
+
+
+@pytest.mark.usefixtures("pictures_not_drawn")
+def test_an_own_position_is_analyzed(script: Script):
+    Path("my_text.py").write_text(POSITION)
+    Path("conf/model/position").mkdir()
+    Path("conf/model/position/recency.yaml").write_text("_target_: my_text.Recency\n")
+    own = ["parts=my_text.py", "model/position=recency"]
+    assert script("train", *TRAIN, *own, "hydra.run.dir=outputs/run").code == 0
+    said = script("analyze", "parts=my_text.py", "checkpoint=outputs/run", "text=1 22 333 4444")
+    assert said.code == 0, said.err
+
+
 def test_an_own_text_and_parts_of_an_own_experiment(script: Script):
     Path("conf/experiment/sums.yaml").write_text(
         "# @package _global_\nparts: my_text.py\ndefaults: [{override /data: sums}]\n"
@@ -127,8 +167,8 @@ def test_an_own_text_and_parts_of_an_own_experiment(script: Script):
 
 
 BROKEN = {
-    "x = 1\n(": ["line 2", "SyntaxError"],
-    "def f():\n    1 / 0\n\n\nf()\n": ["line 2", "ZeroDivisionError"],
+    "x = 1\n(": ["broken.py, line 2", "SyntaxError"],
+    "def f():\n    1 / 0\n\n\nf()\n": ["broken.py, line 2", "ZeroDivisionError"],
     "import headscope\nheadscope.register('norm', 'x', print)": ["line 2", "'norm'", "attention"],
 }
 
@@ -138,7 +178,7 @@ def test_a_mistake_in_a_file_of_parts_is_told_with_its_line(source: str, script:
     Path("broken.py").write_text(source)
     said = script("train", *TRAIN, "parts=broken.py")
     assert said.code == 1
-    assert said.err.startswith("Error: parts=broken.py, ")
+    assert said.err.startswith("Error: parts=broken.py: ")
     assert said.err.count("\n") == 1
     for word in BROKEN[source]:
         assert word in said.err
@@ -146,9 +186,9 @@ def test_a_mistake_in_a_file_of_parts_is_told_with_its_line(source: str, script:
 
 
 def test_a_file_of_parts_has_a_name_of_its_own_and_is_read_again_after_a_change():
-    for name in ("absent.py", "conf", "torch.py"):
-        if name == "torch.py":
-            Path(name).write_text("raise SystemExit")
+    for name in ("torch.py", "__main__.py", "torch.nn.py", "my-parts.py"):
+        Path(name).write_text("raise SystemExit")
+    for name in ("absent.py", "conf", "torch.py", "__main__.py", "torch.nn.py", "my-parts.py"):
         with refused(f"parts={name}"):
             own_parts.load_parts(name)
     file = Path("broken.py")
@@ -159,6 +199,23 @@ def test_a_file_of_parts_has_a_name_of_its_own_and_is_read_again_after_a_change(
         os.utime(file, ns=(int(value), int(value)))
         own_parts.load_parts("broken.py")
     assert vars(builtins).pop("seen") == [1, 2]
+    module = sys.modules["broken"]
+    file.write_text("import sys\nsys.exit(3)")
+    with refused("parts=broken.py", "SystemExit"):
+        own_parts.load_parts("broken.py")
+    assert sys.modules["broken"] is module
+
+
+def test_a_file_of_parts_imports_its_neighbours_and_may_not_replace_a_choice():
+    Path("lib").mkdir()
+    Path("lib/neighbour.py").write_text("value = 3\n")
+    Path("lib/broken.py").write_text("from neighbour import value\n")
+    before = [*sys.path]
+    own_parts.load_parts("lib/broken.py")
+    assert sys.path == before
+    assert sys.modules.pop("neighbour").value == 3
+    with refused("multi_head", "headscope has a choice of this name"):
+        headscope.register("attention", "multi_head", headscope.MultiHeadAttention)
 
 
 def test_an_error_in_own_code_is_no_bug_of_headscope(script: Script):
@@ -173,7 +230,8 @@ def test_an_error_in_own_code_is_no_bug_of_headscope(script: Script):
 @pytest.mark.slow
 def test_own_parts_in_a_parallel_sweep_and_with_several_processes(script: Script):
     words = [word for word in TRAIN if "hydra" not in word]
-    said = train("lightning", 2, *words, *WINDOW, "hydra.run.dir=outputs/two")
+    command = [sys.executable, "-m", "headscope", "train", "trainer.devices=2", *words, *WINDOW]
+    said = end(start([*command, "trainer.accelerator=cpu", "hydra.run.dir=outputs/two"]))
     assert said.code == 0, said.err
     assert summary("outputs/two")["devices"] == 2
     sweep = ["-m", "hydra/launcher=joblib", "model.attention.window=2,3"]

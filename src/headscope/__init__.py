@@ -16,8 +16,8 @@ __version__ = "0.1.0"
 
 PARTS = (
     *("GPT", "MultiHeadAttention", "StackedHeads", "AdditiveAttention", "scaled_dot_product"),
-    *("NoPosition", "Learned", "Sinusoidal", "Rotary", "Alibi", "Relative", "HeadBias"),
-    *("Index", "Normalized", "Digits"),
+    *("Position", "NoPosition", "Learned", "Sinusoidal", "Rotary", "Alibi", "Relative"),
+    *("HeadBias", "Index", "Normalized", "Digits"),
 )
 """The names that are also in `headscope.nn`: the model, its attention layers and positions."""
 
@@ -34,6 +34,8 @@ importing torch and Hydra takes seconds."""
 
 
 def __getattr__(name: str) -> Any:
+    if name == "nn":
+        return import_module("headscope.nn")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(ELSEWHERE.get(name, "headscope.nn")), name)

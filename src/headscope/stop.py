@@ -2,6 +2,7 @@
 
 - Inside `stop_on_signal`, a signal calls the clean-up functions registered by `on_stop`. Then it
   ends the process with the exit code 128 + the signal's number.
+- `interruptible` does this in a program that continues afterwards, such as a notebook.
 - Inside `defer_stop`, which is active while training steps run, the first signal is only recorded.
   After every step, training calls `requested()`. If a signal was recorded, training saves a
   checkpoint and raises `Interrupted`. A second signal ends the process immediately.
@@ -11,8 +12,8 @@ thread can be inside a C call for minutes. Therefore a separate thread receives 
 `signal.set_wakeup_fd`. The handler itself only blocks the main thread while the other thread cleans
 up.
 
-Signals belong to the whole process, so their state is kept in a module-level variable. headscope
-has no other module-level variable that changes. A signal that was ignored before `stop_on_signal`
+Signals belong to the whole process, so their state is kept in a module-level variable. Only the
+registry of parts is another one that changes. A signal that was ignored before `stop_on_signal`
 (as with `nohup`) stays ignored.
 """
 
@@ -23,7 +24,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -56,11 +57,8 @@ class Interrupted(SystemExit):
 class _Receiver:
     """Receives the signals of this process in a separate thread, and reacts to them."""
 
-    def __init__(
-        self, quiet: bool, with_parent: bool, signals: Sequence[signal.Signals] = SIGNALS
-    ) -> None:
+    def __init__(self, quiet: bool, with_parent: bool) -> None:
         self.quiet = quiet
-        self.signals = signals
         self.parent = os.getppid() if with_parent else None
         self.callbacks: list[Callable[[], str | None]] = []
         self.say: Callable[[str], None] | None = None  # set while signals are deferred
@@ -169,27 +167,32 @@ def stop_on_signal(
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Like `stop_on_signal`, for Python code that continues after Ctrl-C, such as a notebook: no
-    signal ends the process. Outside `defer_stop`, Ctrl-C raises KeyboardInterrupt. Inside, the
-    first one is recorded, and the second one raises it. Other signals keep their handlers."""
+    """Like `stop_on_signal`, for Python code that continues after Ctrl-C, such as a notebook.
+    Outside `defer_stop`, Ctrl-C raises KeyboardInterrupt, and other signals keep their handlers.
+    Inside, the first signal is recorded, and a second one raises KeyboardInterrupt or
+    `Interrupted`. Does nothing if Ctrl-C is ignored."""
     global _receiver
-    if _receiver is not None or not _in_main_thread():
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if _receiver is not None or not _in_main_thread() or ignored:
         yield
         return
-    receiver = _receiver = _Receiver(quiet=True, with_parent=False, signals=(signal.SIGINT,))
+    receiver = _receiver = _Receiver(quiet=True, with_parent=False)
 
     def handler(number: int, frame: FrameType | None) -> None:
         if receiver.say is None or receiver.requested is not None:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt if number == signal.SIGINT else Interrupted(number)
         receiver.requested = number
-        receiver.say("Interrupted: finishing the current step, then saving")
+        with suppress(OSError, RuntimeError):  # such as another print that is not finished
+            receiver.say("Interrupted: finishing the current step, then saving")
 
     receiver.handler = handler  # type: ignore[method-assign]
-    previous = signal.signal(signal.SIGINT, handler)
+    previous = {number: signal.getsignal(number) for number in SIGNALS}
+    signal.signal(signal.SIGINT, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number, each in previous.items():
+            signal.signal(number, each)
         _receiver = None
 
 
@@ -234,7 +237,7 @@ def defer_stop(say: Callable[[str], None]) -> Iterator[None]:
             yield
             return
         # Replace Lightning's SIGTERM handler, which exits with code 0 and saves nothing.
-        for number in receiver.signals:
+        for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, receiver.handler)
         receiver.say = say

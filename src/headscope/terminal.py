@@ -1,4 +1,4 @@
-"""What commands print: text from files made safe, printing without a terminal, other commands."""
+"""Makes printed text safe, prints without a terminal, and names other commands in messages."""
 
 import os
 import shlex
@@ -17,9 +17,9 @@ def open_closed_streams() -> None:
 def command(name: str, *words: str) -> str:
     """The command line of another command, as the user started this process: with a script of a
     checkout, or with `headscope`."""
-    script = Path(sys.argv[0])
-    if script.suffix == ".py" and script.parent.name == "scripts":
-        return shlex.join(["python", str(script.with_name(f"{name}.py")), *words])
+    script = Path(sys.argv[0]).with_name(f"{name}.py")
+    if script.parent.name == "scripts" and script.is_file():
+        return shlex.join(["python", str(script), *words])
     return shlex.join(["headscope", name, *words])
 
 

@@ -8,9 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
+from hydra import initialize
+from hydra.core.global_hydra import GlobalHydra
 from many_processes import TINY
 from refusals import refused
-from running import Script, summary
+from running import Script, summary, until
 
 import headscope
 from headscope.cli.main import COMMANDS
@@ -81,6 +83,9 @@ def test_train_from_python_is_the_command(script: Script) -> None:
     assert summary("outputs/typed")["val_loss"] == result.summary["val_loss"]
     again = headscope.train([f"resume={result.folder}", "trainer.max_steps=3"])
     assert (again.folder, again.summary["steps"]) == (result.folder, 3)
+    with initialize(version_base=None):  # as in a program that uses Hydra
+        assert headscope.train(TRAIN).summary["val_loss"] == result.summary["val_loss"]
+        assert GlobalHydra.instance().is_initialized()
     before = sorted(Path("outputs").iterdir())
     for word, advice in (
         ("model.headz=8", "did you mean heads?"),
@@ -92,6 +97,20 @@ def test_train_from_python_is_the_command(script: Script) -> None:
         with refused(advice):
             headscope.train([*TRAIN, word])
     assert sorted(Path("outputs").iterdir()) == before
+
+
+@pytest.mark.slow
+def test_a_program_that_trains_is_told_to_stop(tmp_path: Path) -> None:
+    code = f"import headscope\n{TRAIN_LONG}\nprint('went on')"
+    running = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )
+    until(lambda: [*tmp_path.glob("outputs/*/checkpoints/last.safetensors")], "a checkpoint")
+    running.terminate()
+    printed, _ = running.communicate(timeout=60)
+    assert running.returncode == 128 + signal.SIGTERM
+    assert "Saved at step" in printed
+    assert "went on" not in printed
 
 
 TRAIN_LONG = f"headscope.train({[*TRAIN, 'trainer.max_steps=100000']})"
@@ -123,7 +142,7 @@ def test_an_interrupted_cell_saves_and_the_kernel_goes_on(tmp_path: Path) -> Non
                 manager.interrupt_kernel()
                 interrupt_at = None
             if kind == "error":
-                error = content["ename"]
+                error = content["ename"].replace("UserError", "\n".join(content["traceback"]))
             if kind == "status" and content["execution_state"] == "idle":
                 return printed, live, error
         raise AssertionError(f"{code} did not end: {printed}")
@@ -133,15 +152,16 @@ def test_an_interrupted_cell_saves_and_the_kernel_goes_on(tmp_path: Path) -> Non
         printed, live, error = cell(TRAIN_LONG, interrupt_at="step 2")
         assert error == "KeyboardInterrupt"
         assert "Saved at step" in printed
-        assert 'To continue: headscope.train(["resume=outputs/' in printed
+        assert "To continue: headscope.train(['resume=outputs/" in printed
+        _, _, error = cell(TRAIN_LONG, interrupt_at="step 2")
+        assert error == "KeyboardInterrupt"
         assert not any(line.startswith("step") for line in printed.splitlines())
         assert live[-1].startswith("step ")
         printed, _, error = cell("print(signal.getsignal(signal.SIGINT) is before)")
         assert (printed, error) == ("True\n", "")
-        [run] = tmp_path.glob("outputs/gpt_*")
-        assert (run / "checkpoints" / "last.safetensors").is_file()
-        printed, _, error = cell("headscope.train(['model.headz=1'])")
-        assert error == "UserError"
+        assert len([*tmp_path.glob("outputs/gpt_*/checkpoints/last.safetensors")]) == 2
+        _, _, error = cell("headscope.train(['model.headz=1'])")
+        assert error == "Error: model.headz: there is no such key; did you mean heads?"
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)

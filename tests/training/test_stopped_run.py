@@ -59,7 +59,7 @@ def test_a_stopped_run_equals_an_uninterrupted_one(
             said = script("train", *given)
         assert said.code == 128 + number, said.err
         assert f"{signal.Signals(number).name}: finishing the current step" in said.out
-        assert "To continue: python scripts/train.py resume=outputs/run" in said.out
+        assert f"To continue: python {ROOT}/scripts/train.py resume=outputs/run" in said.out
         assert "Traceback" not in said.err
         after = step + (method == "training_step")
         assert opened("outputs/run/checkpoints/last.safetensors")["step"] == after

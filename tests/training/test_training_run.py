@@ -48,7 +48,10 @@ def test_train_evaluate_sample_and_start_from_its_weights(script: Script, speech
     assert found["wall_seconds"] > found["train_seconds"] > 0
     assert f"{run}/checkpoints/best.safetensors" in said.out
     assert "tensorboard --logdir outputs" in said.out
-    assert f"python scripts/analyze.py checkpoint={run}/checkpoints/best.safetensors" in said.out
+    assert (
+        f"python {ROOT}/scripts/analyze.py checkpoint={run}/checkpoints/best.safetensors"
+        in said.out
+    )
 
     # All expected entries are in TensorBoard.
     log = events(str(run))

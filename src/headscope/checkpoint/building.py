@@ -1,8 +1,8 @@
 """Builds models from their configuration.
 
 A configuration may contain a typo or come from an untrusted file. So sizes that are too large raise
-an error before memory is allocated. To find the size of a model, it is built on PyTorch's meta
-device, where tensors need no memory.
+an error before memory is allocated. To find the shapes of its weights, a
+model is built on PyTorch's meta device, where tensors need no memory.
 """
 
 from collections.abc import Callable, Mapping
@@ -68,7 +68,7 @@ def build_model_for(config: ModelConfig, tokenizer: Tokenizer) -> GPT:
 
 def check_weights(config: ModelConfig, tokenizer: Tokenizer, weights: Mapping[str, Tensor]) -> None:
     """Raises UserError unless the model of `config` has exactly these weights. Allocates no memory
-    for a model, however large its sizes are."""
+    for the weights of a model, however large its sizes are."""
     layers = len({name.split(".")[1] for name in weights if name.startswith("blocks.")})
     if config.layers != layers:
         raise UserError(f"model.layers={config.layers}, but there are weights of {layers} layers")
@@ -78,7 +78,7 @@ def check_weights(config: ModelConfig, tokenizer: Tokenizer, weights: Mapping[st
 def check_shapes(build: Callable[[], GPT], weights: Mapping[str, Tensor]) -> None:
     """Raises UserError unless the model that `build` builds has weights with the names, shapes and
     ties of `weights`."""
-    with torch.device("meta"):
+    with WithoutWeights(), WithoutInitialization():
         model = build()
     expected = model.state_dict()
     for name in sorted(expected.keys() ^ weights.keys()):
@@ -137,6 +137,19 @@ class WithoutInitialization(TorchFunctionMode):
     ) -> Any:
         if function in self.RANDOM:
             return args[0] if args else kwargs["tensor"]
+        return function(*args, **(kwargs or {}))
+
+
+class WithoutWeights(TorchFunctionMode):
+    """Inside the `with` block, `torch.empty`, and so each weight of a new model, needs no memory.
+    Masks and tables do. On the meta device, they would import torch._dynamo, which takes a
+    second."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function is torch.empty:
+            return function(*args, **{**(kwargs or {}), "device": "meta"})
         return function(*args, **(kwargs or {}))
 
 

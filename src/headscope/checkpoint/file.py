@@ -143,7 +143,8 @@ class Stored:
             return parse(TrainConfig, self.data["config"])
         except UserError as error:
             problem = f"{self.path} does not match this version: {error}"
-            if isinstance(parts := self.data["config"].get("parts"), str):
+            parts = self.data["config"].get("parts")
+            if isinstance(parts, str) and "no file of parts=" in str(error):
                 problem = (
                     f"{self.path} was trained with parts={short(parts)}: name this file with "
                     f"parts=, if you trust its code ({error})"

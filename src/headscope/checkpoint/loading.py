@@ -139,27 +139,11 @@ def build_from_weights(
     config: ModelConfig, tokenizer: Tokenizer, weights: Mapping[str, Tensor]
 ) -> GPT:
     """The model with these weights. Raises UserError for the same reasons as `check_weights`."""
-    if not has_sizes_of(config, weights):
-        check_weights(config, tokenizer, weights)
+    check_weights(config, tokenizer, weights)
     with WithoutInitialization():
         model = build_model_for(config, tokenizer)
-    check_shapes(lambda: model, weights)
     model.load_state_dict(weights)
     return model
-
-
-def has_sizes_of(config: ModelConfig, weights: Mapping[str, Tensor]) -> bool:
-    """Whether the model of `config` cannot be much larger than `weights`. Then it can be built
-    without `check_weights`, which takes a second: the meta device imports torch._dynamo."""
-    embedding = weights.get("embedding.weight", torch.empty(0))
-    layers = {name.split(".")[1] for name in weights if name.startswith("blocks.")}
-    width, heads = config.embed_dim, config.heads * (config.head_dim or 1)
-    widest = max(heads, config.ff_dim or 0, (config.ngrams - 1) * config.ngram_buckets)
-    return (
-        embedding.shape[1:] == (width,)
-        and config.layers == len(layers)
-        and widest * width <= sum(weight.numel() for weight in weights.values())
-    )
 
 
 def load_weights(model: GPT, stored: Stored, *, name: str) -> None:

@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from headscope.cli import command_line, words
 from headscope.config import from_hydra, parse
+from headscope.config.own_parts import load_parts
 from headscope.config.scripts import CompareConfig
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
@@ -120,7 +121,9 @@ def _planned_runs(
     composed: Any = OmegaConf.to_container(
         compose("compare", [*shared, *choice_words]), resolve=True
     )
-    train_config = {key: composed[key] for key in TrainConfig.__dataclass_fields__}
+    load_parts(composed["parts"])  # also those of an experiment that the choice names
+    names = TrainConfig.__dataclass_fields__.keys()
+    train_config = {key: composed[key] for key in composed.keys() & names}
     for seed in seeds:
         yield PlannedRun(choice, seed, parse(TrainConfig, train_config | {"seed": seed}), folder)
 

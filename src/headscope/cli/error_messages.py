@@ -36,8 +36,8 @@ FROM_SWEEPS_EXTRA = (
 """Choices that Hydra finds only if the extra `sweeps` is installed."""
 
 BUG = """
-This is a bug in headscope, not your mistake. Please report it with the traceback above. See
-CONTRIBUTING.md, section "Report a bug"."""
+This is a bug in headscope, not your mistake. Please report it with the traceback above, the
+command, and the output of `pip list`: https://github.com/headscope/headscope/issues"""
 
 
 @contextmanager

@@ -91,7 +91,7 @@ def sections_of(root: str, words: Sequence[str]) -> tuple[str, list[Section]]:
     # Comments in the script's own file take precedence over comments in other files.
     comments: dict[str, str] = {}
     for file in sorted(files, key=lambda file: file.config_path != root):
-        [path] = conf_files(str(file.config_path))[:1] or [Path()]
+        path = next(iter(conf_files(str(file.config_path))), Path())
         prefix = ""
         if file.config_path == SHARED:
             comments[str(file.package)] = heading(path)

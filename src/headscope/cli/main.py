@@ -39,7 +39,7 @@ def main() -> None:
     if name in ("-sc", "--shell-completion"):
         name, words = completed_command(words), [name, *words]
         if not name:
-            print(*COMMANDS)
+            print(*COMMANDS, sep="\n")
             return
     elif name not in COMMANDS:
         from headscope.training import processes
@@ -55,7 +55,7 @@ def unknown(name: str) -> str:
     """Why `name` is no command, and what the user may have meant."""
     if "=" in name:
         return f"{name[:80]} has no command before it: headscope train {name[:80]}"
-    [close] = difflib.get_close_matches(name, COMMANDS, n=1) or [""]
+    [close] = difflib.get_close_matches(name.lower(), COMMANDS, n=1) or [""]
     advice = f"did you mean headscope {close}?" if close else f"choose one of {', '.join(COMMANDS)}"
     return f"{name[:80]!r} is not a command: {advice}"
 

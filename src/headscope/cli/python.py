@@ -1,5 +1,6 @@
 """headscope.train: the command train, called from Python."""
 
+import signal
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,14 +37,19 @@ def train(words: Sequence[str] = ()) -> TrainResult:
     signal handlers are as before.
 
     Raises UserError if a word, a value or a file is wrong, or if memory or disk space runs out.
+    Other signals that end a process, such as SIGTERM, save too and end it.
     """
+    if isinstance(words, str):
+        raise UserError(f"give a list of words, such as [{words!r}]")
     results: list[Any] = []
+    outer = GlobalHydra.instance().hydra  # if the program itself uses Hydra
+    GlobalHydra.instance().clear()
 
     def task(composed: Any) -> None:
         try:
             check(composed, TrainConfig)
             results.append(TrainResult(*run(composed, in_python=True)))
-        except USER_ERRORS as error:  # Hydra would print a line about it
+        except Exception as error:  # Hydra would print a line about it
             results.append(error)
 
     warnings.filterwarnings("ignore", "IProgress not found")  # of tqdm, which is not used here
@@ -56,12 +62,14 @@ def train(words: Sequence[str] = ()) -> TrainResult:
                 hydra.run("train", task, quoted, with_log_configuration=False)
             if isinstance(results[0], Exception):
                 raise results[0]
-        except (Interrupted, SystemExit):  # Lightning turns KeyboardInterrupt into SystemExit
+        except SystemExit as stopped:  # Lightning turns KeyboardInterrupt into SystemExit
+            if isinstance(stopped, Interrupted) and stopped.number != signal.SIGINT:
+                raise
             raise KeyboardInterrupt from None
-        except UserError:
-            raise
         except USER_ERRORS as error:
             raise UserError(one_line(error)) from error
+        finally:
+            GlobalHydra.instance().hydra = outer
     return results[0]
 
 

@@ -229,9 +229,9 @@ def run(
     folder = command_line.run_folder() if composed.resume is None else Path(composed.resume)
     again = "the same command" if sweep else run_folder.how_to_resume(folder, composed.parts)
     if in_python:
-        again = f'headscope.train(["resume={run_folder.shown(folder)}"])'
-    in_use = run_folder.in_use(folder, again=again)
-    with nullcontext() if processes.rank() else in_use, processes.report_lost_process(folder):
+        again = f"headscope.train({run_folder.resume_words(folder, composed.parts)})"
+    in_use = nullcontext() if processes.rank() else run_folder.in_use(folder, again=again)
+    with in_use, processes.report_lost_process(folder, again):
         # These imports are slow, and --help and errors in the command line do not need them.
         from headscope.files import read_summary
         from headscope.training import console as output

@@ -208,15 +208,18 @@ def check_flags(typed: Sequence[str], key: str = "data.path") -> None:
 
 
 def conf_folders() -> list[Path]:
-    """Where Hydra looks for choices: in headscope's own conf/, in conf/ in the current folder if
-    there is one, and in the folders that this process was given with --config-dir."""
-    own = Path("conf").absolute()
-    given = [
-        Path(value)
-        for flag, value in pairwise(word for each in sys.argv for word in each.split("=", 1))
-        if flag in ("-cd", "--config-dir")
-    ]
-    return [CONF, *(folder for folder in [own, *given] if folder.resolve() != CONF.resolve())]
+    """Where Hydra looks for choices: in headscope's own conf/, in conf/ of the current folder, and
+    in the folder that this process was given with --config-dir. conf/ is not used if it has
+    settings of Hydra, as in another checkout: the current folder may come from a stranger, and
+    these settings can run code."""
+    folders = [CONF, *([] if Path("conf/hydra").exists() else [Path("conf").absolute()])]
+    for word, following in pairwise([*sys.argv, ""]):
+        flag, equals, value = word.partition("=")
+        if flag == "-cd" or (flag.startswith("--config-d") and "--config-dir".startswith(flag)):
+            folders.append(Path(value if equals else following).absolute())
+            if not folders[-1].is_dir():
+                raise UserError(f"--config-dir={value if equals else following} is not a folder")
+    return list({folder.resolve(): folder for folder in folders}.values())
 
 
 def choices_of(group: str) -> list[str]:
@@ -237,13 +240,14 @@ class OwnChoices(SearchPathPlugin):
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         for folder in conf_folders()[1:]:
-            search_path.append("headscope", f"file://{folder.absolute()}")
+            search_path.append("headscope", f"file://{folder}")
 
 
 def check_groups(typed: Sequence[str]) -> None:
     """Raises UserError when a configuration group, such as `model/attention=`, is set to a choice
     that does not exist."""
     sweep = any(flag in typed for flag in MULTIRUN)
+    searched = any(word.startswith("hydra.searchpath=") for word in typed)  # then Hydra tells it
     for argument in typed:
         key, equals, value = argument.partition("=")
         group = key.lstrip("+~")
@@ -258,10 +262,8 @@ def check_groups(typed: Sequence[str]) -> None:
         options = choices_of(group)
         for option in value.split(",") if sweep else [value]:
             if len(found := conf_files(f"{group}/{option}")) > 1:
-                raise UserError(
-                    f"{argument[:200]}: headscope has a choice of this name: rename {found[1]}"
-                )
-            if option not in options:
+                raise UserError(f"{argument[:200]}: rename {found[1]}: {found[0]} has its name")
+            if option not in options and not searched:
                 none = f", or ~{group} for none" if group == "logger" else ""
                 if group == "data" and looks_like_path(option):
                     none = f"; to read your own text, write data.path={option[:200]}"

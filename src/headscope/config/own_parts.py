@@ -36,11 +36,13 @@ def register(group: str, name: str, target: Callable[..., Any], **keys: Any) -> 
     the keys `scale`, `qk_norm` and `out_proj`. `target` is called with the values of the keys, and
     with the sizes of the model.
 
-    Raises UserError if there is no such group.
+    Raises UserError if there is no such group, or if headscope has a choice of this name.
     """
     if group not in GROUPS:
         raise UserError(f"register({group!r}, ...): choose one of {', '.join(GROUPS)}")
     base, registry = GROUPS[group]
+    if name in registry and vars(registry[name])["_target_"].startswith("headscope."):
+        raise UserError(f"register({group!r}, {name!r}, ...): headscope has a choice of this name")
     registry[name] = part(base, f"{target.__module__}.{target.__qualname__}", **keys)
 
 
@@ -54,38 +56,35 @@ def load_parts(path: str | None) -> None:
     if path is None:
         return
     file, name = Path(path).resolve(), Path(path).stem
-    if not file.is_file() or file.suffix != ".py" or not name.isidentifier():
+    if not (file.is_file() and file.suffix == ".py" and name.isidentifier()):
         raise UserError(f"parts={path} is not the path of a Python module, such as my_parts.py")
-    changed = file.stat().st_mtime_ns
+    changed, before = file.stat().st_mtime_ns, sys.modules.get(name)
     if EXECUTED.get(str(file)) == changed:
         return
-    found = find_spec(name)
-    spec = spec_from_file_location(name, file)
-    if found and found.origin != str(file):
+    found = None if name == "__main__" else find_spec(name)
+    if name == "__main__" or (found and Path(found.origin or "").resolve() != file):
         raise UserError(f"parts={path}: there is already a module named {name}: rename the file")
-    assert spec is not None
-    assert spec.loader is not None
+    spec: Any = spec_from_file_location(name, file)
     sys.modules[name] = module = module_from_spec(spec)
+    EXECUTED[str(file)] = changed
+    sys.path.append(str(file.parent))  # the file may import files next to it
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
-        lines = [
-            frame.lineno
-            for frame in traceback.extract_tb(error.__traceback__)
-            if frame.filename == str(file)
-        ]
-        line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
-        raise UserError(
-            f"parts={path}, line {line}: {type(error).__name__}: {first_line(error)}"
-        ) from error
-    EXECUTED[str(file)] = changed
+    except (Exception, SystemExit) as error:
+        problem = f"parts={path}: {type(error).__name__}: {first_line(error)}"
+        if place := own_code(error):
+            problem += f" ({place})"
+        del EXECUTED[str(file)], sys.modules[name]
+        if before:
+            sys.modules[name] = before
+        raise UserError(problem) from error
+    finally:
+        sys.path.remove(str(file.parent))
 
 
 def own_code(error: BaseException) -> str | None:
     """The line of a file of `parts=` in which `error` was raised, or which led to it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    places = [
-        f"{each.filename}, line {each.lineno}" for each in frames if each.filename in EXECUTED
-    ]
-    return places[-1] if places else None
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename in EXECUTED:
+            return f"{frame.filename}, line {frame.lineno}"
+    return None

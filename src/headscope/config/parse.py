@@ -131,9 +131,12 @@ def _select_schema(schema: type[Schema], data: Mapping[str, Any], key: str) -> t
         return schema
     target = data.get("_target_")
     if not isinstance(target, str) or target not in targets:
-        own = isinstance(target, str) and not target.startswith("headscope.")
-        names = ", ".join(sorted(map(str, targets)))
-        advice = "no file of parts= registers it" if own else f"choose one of {names}"
+        names = sorted(map(str, targets))
+        advice = f"choose one of {', '.join(names)}"
+        if isinstance(target, str) and not target.startswith("headscope."):
+            others = [each for each in names if not each.startswith("headscope.")]
+            advice = f"no file of parts= registers it{', but ' if others else ''}"
+            advice += ", ".join(others)
         raise UserError(f"{key}._target_={short(target)} is not allowed there: {advice}")
     return targets[target]
 

@@ -244,7 +244,9 @@ def build_module(
         loss_chunk_tokens=settings.loss_chunk_tokens,
         warn=warn,
         build_model=partial(checkpoint.build_model_for, config.model, tokenizer),
-        how_to_continue=partial(how_to_continue, folder, learning_rates(config.optimizer)),
+        how_to_continue=partial(
+            how_to_continue, folder, config.parts, learning_rates(config.optimizer)
+        ),
         contents=checkpoint.contents(
             config=config, tokenizer=tokenizer, store=store.name, precision=precision_of(settings)
         ),

@@ -207,7 +207,8 @@ def print_results(run: "Run", summary: dict[str, Any]) -> None:
     run.say("Sample from the model:")
     parts = [f"parts={run.config.parts}"] if run.config.parts else []
     words = [f"checkpoint={best}", *parts]
-    run.say(f"  {command('sample', *words, f'prompt={prompt}')}")
+    line = prompt.strip().partition("\n")[0]  # several lines would need $'...'
+    run.say(f"  {command('sample', *words, f'prompt={line}')}")
     run.say("See what each head does:")
     run.say(f"  {command('analyze', *words)}")
     if run.config.logger:

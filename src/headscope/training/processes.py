@@ -28,7 +28,7 @@ from headscope.config.parse import short
 from headscope.config.training import TrainerConfig
 from headscope.data.machine import process_cores
 from headscope.errors import UserError, first_line
-from headscope.training.run_folder import how_to_resume, is_run, remove_leftovers
+from headscope.training.run_folder import is_run, remove_leftovers
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -295,8 +295,8 @@ def check_can_start(settings: TrainerConfig, *, alone: bool) -> None:
     """Raises UserError if this process cannot start the other processes of the run."""
     if alone:
         raise UserError(
-            f"trainer.devices={settings.devices}: the runs of a sweep, and of headscope.train in "
-            "Python, train on one device each"
+            f"trainer.devices={settings.devices}: the runs of a sweep train on one device each, "
+            "and so does headscope.train in Python"
         )
     variables = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
     if settings.num_nodes > 1 and not os.environ.keys() >= {*variables}:
@@ -342,10 +342,11 @@ def first_reports() -> Iterator[None]:
 
 
 @contextmanager
-def report_lost_process(folder: Path) -> Iterator[None]:
+def report_lost_process(folder: Path, again: str) -> Iterator[None]:
     """Inside the `with` block, an error of torch.distributed because another process of the run in
-    `folder` has ended becomes a UserError, or `Interrupted` if this process has received a stop
-    signal, which probably ended the other process."""
+    `folder` has ended becomes a UserError, which says with `again` how to continue. It becomes
+    `Interrupted` if this process has received a stop signal, which probably ended the other
+    process."""
     try:
         yield
     except RuntimeError as error:
@@ -355,7 +356,7 @@ def report_lost_process(folder: Path) -> Iterator[None]:
             remove_leftovers(folder)
         if number := stop.requested():
             raise stop.Interrupted(number) from error
-        more = f"; to continue: {how_to_resume(folder)}" if is_run(folder) else ""
+        more = f"; to continue: {again}" if is_run(folder) else ""
         raise UserError(
             f"another process of this run has ended unexpectedly, so the run ends{more}"
         ) from error

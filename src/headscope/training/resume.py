@@ -24,7 +24,7 @@ from headscope.files import read_summary
 from headscope.terminal import command
 from headscope.training.callbacks.clock import callbacks_of
 from headscope.training.optimizer import CombinedOptimizer
-from headscope.training.run_folder import CHECKPOINTS
+from headscope.training.run_folder import CHECKPOINTS, resume_words
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def newest_checkpoint(folder: Path) -> ResumeCheckpoint:
     return ResumeCheckpoint(stored, notice)
 
 
-def how_to_continue(folder: Path, rates: dict[str, float]) -> str:
+def how_to_continue(folder: Path, parts: str | None, rates: dict[str, float]) -> str:
     """Advice for the user after training has diverged: a command that continues with half the
     learning rates. `rates` maps the key of each learning rate to its current value.
 
@@ -87,7 +87,7 @@ def how_to_continue(folder: Path, rates: dict[str, float]) -> str:
         return "there is no checkpoint to continue from; start again, for example with " + " ".join(
             words
         )
-    continued = command("train", f"resume={folder}", *words)
+    continued = command("train", *resume_words(folder, parts), *words)
     return f"to continue from the newest checkpoint, at step {newest.step:,}: {continued}"
 
 
@@ -123,8 +123,8 @@ def resumed_config(
         set_at(config, key, after)
         if before != after:
             changes.append(f"{key} from {before} to {after}")
-    # For security, a checkpoint must not decide where files are written.
-    config["store_dir"] = composed["store_dir"]
+    # For security, a checkpoint must not decide where files are written, or which code is advised.
+    config["store_dir"], config["parts"] = composed["store_dir"], composed["parts"]
     resumed = parse(TrainConfig, config)
     check_unfinished(resume, resumed)
     return resumed, changes

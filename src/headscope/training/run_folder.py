@@ -169,9 +169,13 @@ def save_configuration(folder: Path, composed: DictConfig, words: list[str]) -> 
     OmegaConf.save(OmegaConf.create(words), folder / CONFIGURATION / "overrides.yaml")
 
 
-def how_to_resume(folder: Path, parts: str | None = None) -> str:
-    """The command that resumes the run in `folder`, whose model needs `parts`."""
-    return command("train", f"resume={shown(folder)}", *([f"parts={parts}"] if parts else []))
+def how_to_resume(folder: Path, parts: str | None) -> str:
+    """The command that resumes the run in `folder`, whose model may need `parts`."""
+    return command("train", *resume_words(folder, parts))
+
+
+def resume_words(folder: Path, parts: str | None) -> list[str]:
+    return [f"resume={shown(folder)}", *([f"parts={parts}"] if parts else [])]
 
 
 def shown(path: Path) -> Path:

@@ -20,14 +20,16 @@ from headscope.errors import UserError
 
 @singledispatch
 def position_picture(position: nn.Position) -> Figure | None:
-    """Draw a picture of the position encoding. Returns None for `NoPosition`, and raises TypeError
-    for a type of encoding that has no picture.
+    """Draw a picture of the position encoding. Returns None for `NoPosition` and for types of
+    encodings that are not headscope's.
 
     The picture of a table also shows the cosine similarity of each pair of positions. Biases are
     drawn by distance, or as a map if they depend on more than the distance (`HeadBias`). For
     `Rotary`, the picture shows the cosines of the rotation angles and a score by distance.
     """
-    raise TypeError(f"{type(position).__name__} has no picture: register one for position_picture")
+    own = type(position).__module__.startswith("headscope.")
+    assert not own, f"register a picture of {type(position).__name__} for position_picture"
+    return None
 
 
 position_picture.register(nn.NoPosition, lambda position: None)
