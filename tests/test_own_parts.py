@@ -17,15 +17,16 @@ from running import ROOT, Script, summary
 
 import headscope
 from headscope.config import own_parts
-from headscope.config.model import ATTENTIONS
+from headscope.config.model import ATTENTIONS, POSITIONS
 from headscope.config.text import CORPORA
 
 PAGE = (ROOT / "docs" / "own_parts.md").read_text("utf-8")
 PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 YAML = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+FILES = ["my_parts", "my_position", "my_text"]
 WINDOW = ["parts=my_parts.py", "model/attention=window", "model.attention.window=3"]
 TRAIN = [*TINY, "data=repeats", "data.characters=2000", "trainer.max_steps=2", "~logger"]
-REGISTRIES = [own_parts.EXECUTED, ATTENTIONS, CORPORA]
+REGISTRIES = [own_parts.EXECUTED, ATTENTIONS, POSITIONS, CORPORA]
 BEFORE = [dict(registry) for registry in REGISTRIES]
 
 
@@ -34,7 +35,7 @@ def forget() -> None:
     for registry, entries in zip(REGISTRIES, BEFORE, strict=True):
         registry.clear()
         registry.update(entries)
-    for name in ("my_parts", "my_text", "broken"):
+    for name in (*FILES, "broken"):
         sys.modules.pop(name, None)
     gc.collect()  # a schema is known as long as it exists
 
@@ -43,9 +44,10 @@ def forget() -> None:
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The current folder has the files of the page."""
     monkeypatch.chdir(tmp_path)
-    Path("my_parts.py").write_text(PYTHON[0])
-    Path("my_text.py").write_text(PYTHON[1])
-    names = ["experiment/mine", "model/attention/window", "data/sums"]
+    for file, source in zip(FILES, PYTHON, strict=True):
+        Path(f"{file}.py").write_text(source)
+    names = ["experiment/mine", "model/mine", "model/attention/window", "model/position/recency"]
+    names.append("data/sums")
     for text, name in zip(YAML, names, strict=True):
         file = Path("conf", f"{name}.yaml")
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -57,6 +59,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_own_choices_are_found_in_the_current_folder_and_where_the_user_says(script: Script):
     assert "  heads: 8" in script("train", "--cfg", "job", "experiment=mine").out
     assert "model.embed_dim=256 " in script("train", "--help", "experiment=mine").out
+    assert "  layers: 2\n" in script("train", "--cfg", "job", "model=mine").out
     shutil.move("conf", "other")
     assert "there is no experiment/mine" in script("train", "experiment=mine").err
     searched = f"hydra.searchpath=[file://{Path('other').absolute()}]"
@@ -130,26 +133,11 @@ def test_an_own_attention_is_used_everywhere_and_never_imported_from_a_checkpoin
     assert not Path("out").exists()
 
 
-POSITION = """
-import headscope, torch
-
-class Recency(headscope.Position):
-    def bias(self, queries, keys):
-        distance = torch.arange(queries)[:, None] + keys - queries - torch.arange(keys)
-        return -distance.abs().float().expand(self.heads, -1, -1)
-
-headscope.register("position", "recency", Recency)
-"""
-
-
 @pytest.mark.usefixtures("pictures_not_drawn")
 def test_an_own_position_is_analyzed(script: Script):
-    Path("my_text.py").write_text(POSITION)
-    Path("conf/model/position").mkdir()
-    Path("conf/model/position/recency.yaml").write_text("_target_: my_text.Recency\n")
-    own = ["parts=my_text.py", "model/position=recency"]
+    own = ["parts=my_position.py", "model/position=recency"]
     assert script("train", *TRAIN, *own, "hydra.run.dir=outputs/run").code == 0
-    said = script("analyze", "parts=my_text.py", "checkpoint=outputs/run", "text=1 22 333 4444")
+    said = script("analyze", own[0], "checkpoint=outputs/run", "text=1 22 333 4444")
     assert said.code == 0, said.err
 
 

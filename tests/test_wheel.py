@@ -143,7 +143,7 @@ def test_all_that_a_user_does_works_with_the_wheel_in_an_empty_folder(
     assert summary(tmp_path / "outputs" / "run")["steps"] == 3
 
     examples = (ROOT / "docs" / "own_parts.md").read_text("utf-8")
-    [experiment, window, _] = re.findall(r"```yaml\n(.*?)```", examples, re.DOTALL)
+    experiment, _, window, *_ = re.findall(r"```yaml\n(.*?)```", examples, re.DOTALL)
     for name, content_of in (("experiment/mine", experiment), ("model/attention/window", window)):
         file = Path("conf", f"{name}.yaml")
         file.parent.mkdir(parents=True)

@@ -212,7 +212,8 @@ def conf_folders() -> list[Path]:
     in the folder that this process was given with --config-dir. conf/ is not used if it has
     settings of Hydra, as in another checkout: the current folder may come from a stranger, and
     these settings can run code."""
-    folders = [CONF, *([] if Path("conf/hydra").exists() else [Path("conf").absolute()])]
+    used = Path("conf").is_dir() and not Path("conf/hydra").exists()
+    folders = [CONF, *([Path("conf").absolute()] if used else [])]
     for word, following in pairwise([*sys.argv, ""]):
         flag, equals, value = word.partition("=")
         if flag == "-cd" or (flag.startswith("--config-d") and "--config-dir".startswith(flag)):
