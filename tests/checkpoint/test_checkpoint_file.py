@@ -216,7 +216,8 @@ try:
     headscope.load(sys.argv[1])
 except UserError as error:
     print(str(error)[-40:])
-print("torch._dynamo" in sys.modules, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print("torch._dynamo" in sys.modules, peak >> (20 if sys.platform == "darwin" else 10))
 """
 
 
