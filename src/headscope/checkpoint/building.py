@@ -7,12 +7,11 @@ model is built on PyTorch's meta device, where tensors need no memory.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch import Tensor
 
+from headscope.checkpoint.empty import WithoutInitialization, WithoutWeights
 from headscope.config import build_part
 from headscope.config.model import ModelConfig
 from headscope.data.machine import machine_memory
@@ -115,42 +114,6 @@ def check_limits(settings: ModelConfig) -> None:
             f"tables. The limit is {in_gib(allowed)}, 1/{TABLE_SHARE} of this machine's memory: "
             "lower model.block_size"
         )
-
-
-class WithoutInitialization(TorchFunctionMode):
-    """Inside the `with` block, no random initial weights are drawn: the weights of a new model are
-    arbitrary, and all must then be read from a file. This saves most of the time to load a
-    model."""
-
-    RANDOM = frozenset(
-        {
-            torch.Tensor.normal_,
-            torch.Tensor.uniform_,
-            nn.init.normal_,
-            nn.init.uniform_,
-            nn.init.kaiming_uniform_,
-        }
-    )
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        if function in self.RANDOM:
-            return args[0] if args else kwargs["tensor"]
-        return function(*args, **(kwargs or {}))
-
-
-class WithoutWeights(TorchFunctionMode):
-    """Inside the `with` block, `torch.empty`, and so each weight of a new model, needs no memory.
-    Masks and tables do. On the meta device, they would import torch._dynamo, which takes a
-    second."""
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        if function is torch.empty:
-            return function(*args, **{**(kwargs or {}), "device": "meta"})
-        return function(*args, **(kwargs or {}))
 
 
 def in_gib(size: float) -> str:

@@ -13,12 +13,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from headscope.checkpoint.building import (
-    WithoutInitialization,
-    build_model_for,
-    check_shapes,
-    check_weights,
-)
+from headscope.checkpoint.building import build_model_for, check_shapes, check_weights
+from headscope.checkpoint.empty import WithoutInitialization
 from headscope.checkpoint.file import Stored, read
 from headscope.checkpoint.finding import pick_device
 from headscope.config import build_part

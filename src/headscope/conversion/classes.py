@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from headscope.checkpoint.building import WithoutInitialization
+from headscope.checkpoint.empty import WithoutInitialization
 from headscope.config import parse
 from headscope.config.model import ModelConfig
 from headscope.config.parse import short

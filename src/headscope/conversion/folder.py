@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from headscope.checkpoint import Checkpoint
-from headscope.checkpoint.building import WithoutInitialization, build_model
+from headscope.checkpoint.building import build_model
+from headscope.checkpoint.empty import WithoutInitialization
 from headscope.checkpoint.file import is_finite
 from headscope.config.model import LearnedConfig, ModelConfig
 from headscope.config.parse import short

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from headscope.checkpoint import Checkpoint, build_model
-from headscope.checkpoint.building import WithoutInitialization, check_shapes
+from headscope.checkpoint.building import check_shapes
+from headscope.checkpoint.empty import WithoutInitialization
 from headscope.checkpoint.file import is_finite
 from headscope.config import parse
 from headscope.config.model import ModelConfig

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headscope.checkpoint.building import WithoutInitialization, build_model
+from headscope.checkpoint.building import build_model
+from headscope.checkpoint.empty import WithoutInitialization
 from headscope.config.model import SCHEMAS, ModelConfig
 from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit
 from headscope.conversion.standard_form import standard_form
