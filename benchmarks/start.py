@@ -29,8 +29,8 @@ PROGRAMS = {
 
 
 def measure_times() -> None:
-    """Runs all programs in turn, several times, and prints the median, lowest and highest seconds
-    of each. The text was encoded, and the run trained, before."""
+    """Runs each program several times, alternating with the others. Prints the median, the lowest
+    and the highest number of seconds. A first run, which is not measured, encodes the text."""
     subprocess.run([sys.executable, *PROGRAMS["headscope train, one step"]], check=True, stdout=2)
     seconds: dict[str, list[float]] = {name: [] for name in PROGRAMS}
     for _ in range(ROUNDS):

@@ -115,6 +115,17 @@ class _Receiver:
             os._exit(128 + number)
 
 
+class _InterruptReceiver(_Receiver):
+    """Reacts to the signals in their handler, for `interruptible`."""
+
+    def handler(self, number: int, frame: FrameType | None) -> None:
+        if self.say is None or self.requested is not None:
+            raise KeyboardInterrupt if number == signal.SIGINT else Interrupted(number)
+        self.requested = number
+        with suppress(OSError, RuntimeError):  # such as another print that is not finished
+            self.say("Interrupted: finishing the current step, then saving")
+
+
 _receiver: _Receiver | None = None
 
 
@@ -176,18 +187,9 @@ def interruptible() -> Iterator[None]:
     if _receiver is not None or not _in_main_thread() or ignored:
         yield
         return
-    receiver = _receiver = _Receiver(quiet=True, with_parent=False)
-
-    def handler(number: int, frame: FrameType | None) -> None:
-        if receiver.say is None or receiver.requested is not None:
-            raise KeyboardInterrupt if number == signal.SIGINT else Interrupted(number)
-        receiver.requested = number
-        with suppress(OSError, RuntimeError):  # such as another print that is not finished
-            receiver.say("Interrupted: finishing the current step, then saving")
-
-    receiver.handler = handler  # type: ignore[method-assign]
+    _receiver = _InterruptReceiver(quiet=True, with_parent=False)
     previous = {number: signal.getsignal(number) for number in SIGNALS}
-    signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGINT, _receiver.handler)
     try:
         yield
     finally:

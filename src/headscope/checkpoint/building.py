@@ -1,8 +1,8 @@
 """Builds models from their configuration.
 
 A configuration may contain a typo or come from an untrusted file. So sizes that are too large raise
-an error before memory is allocated. To find the shapes of its weights, a
-model is built on PyTorch's meta device, where tensors need no memory.
+an error before memory is allocated. To find the shapes of the weights, a model is built with its
+weights on PyTorch's meta device, where they need no memory.
 """
 
 from collections.abc import Callable, Mapping

@@ -32,6 +32,7 @@ from headscope.cli.words import (
     flags_first,
     forced,
     implied_data,
+    is_override,
     literal_arguments,
     plain_word,
     value_of,
@@ -138,11 +139,6 @@ def quoted_words(typed: list[str], config_name: str, schema: type | None) -> lis
     check_groups(typed)
     load_parts(value_of(typed, "parts"))  # its corpora may have keys that are texts
     return literal_arguments(with_words(typed, implied_data(typed)), schema)
-
-
-def is_override(word: str) -> bool:
-    """Whether an argument is neither a flag nor the value of a flag."""
-    return word.startswith("~") or ("=" in word and not word.startswith("-"))
 
 
 def check(config: DictConfig, schema: type) -> None:

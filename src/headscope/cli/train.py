@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from headscope import stop
 from headscope.cli import command_line
 from headscope.cli.sweeps import SweepRun
-from headscope.cli.words import MULTIRUN, quote, value_of
+from headscope.cli.words import MULTIRUN, quote, value_of, with_words
 from headscope.errors import UserError
 from headscope.terminal import printable
 from headscope.training import processes, run_folder
@@ -105,15 +105,9 @@ def resume_arguments(folder: str, quoted: list[str]) -> list[str]:
                 f"{argument}: {fixed[0]} cannot change in a resumed run; to change it, start a new "
                 f"run from these weights with init_from={folder}"
             )
-    is_override = ["=" in word or word[:1] == "~" for word in given]
-    first = is_override.index(True) if True in is_override else len(given)
-    return [
-        *given[:first],  # flags
-        *choices_from_run(config, {key_of(argument) for argument in given}),
-        f"resume={quote(folder)}",
-        *given[first:],
-        f"hydra.run.dir={quote(folder)}",
-    ]
+    choices = choices_from_run(config, {key_of(argument) for argument in given})
+    words = with_words(given, [*choices, f"resume={quote(folder)}"])
+    return [*words, f"hydra.run.dir={quote(folder)}"]
 
 
 def choices_from_run(config: "TrainConfig", changed: set[str]) -> list[str]:

@@ -159,15 +159,14 @@ def with_words(arguments: Sequence[str], words: Sequence[str]) -> list[str]:
     Hydra does not accept a `key=value` between flags, or after a flag that follows another
     `key=value`.
     """
-    first = next(
-        (
-            index
-            for index, argument in enumerate(arguments)
-            if "=" in argument and not argument.startswith("-")
-        ),
-        len(arguments),
-    )
+    found = (index for index, argument in enumerate(arguments) if is_override(argument))
+    first = next(found, len(arguments))
     return [*arguments[:first], *words, *arguments[first:]]
+
+
+def is_override(word: str) -> bool:
+    """Whether an argument is neither a flag nor the value of a flag."""
+    return word.startswith("~") or ("=" in word and not word.startswith("-"))
 
 
 def check_encoding(arguments: Sequence[str]) -> None:
