@@ -21,6 +21,8 @@ CHOICES = [
     "model/norm=layer model.bias=true model.norm.eps=1e-3",
     "model/activation=gelu_tanh model.qkv_bias=true model.tied_head=false",
     "model/feed_forward=swiglu model.ff_dim=24 model.bias=true",
+    "model/feed_forward=none model/norm=none model/position=rotary",
+    "model/feed_forward=none model.bias=true model/position=learned",
     "model.ngrams=3 model.ngram_buckets=31",
     "model.document_mask=true",
     "model.document_mask=true model.ngrams=2 model.ngram_buckets=31 model/position=learned",

@@ -40,6 +40,7 @@ OWN = [
     "model/attention=additive model/position=learned model.logit_cap=15",
     "model/attention=stacked_heads model/position=head_bias model.attention.qk_norm=true",
     "model.ngrams=3 model.ngram_buckets=31 model.head_dim=6 model.bias=true",
+    "model/feed_forward=none model/norm=none",
 ]
 """Models that are exported with our own class."""
 

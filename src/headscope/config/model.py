@@ -52,6 +52,7 @@ POSITIONS = {
 
 NORMS = {
     "layer": part(NormConfig, "headscope.nn.layer_norm", eps=(float, 1e-5)),
+    "none": part(NormConfig, "headscope.nn.no_norm"),
     "rms": part(NormConfig, "headscope.nn.rms_norm", eps=(float, 2.0**-23), gain=bool),
 }
 
@@ -63,6 +64,7 @@ ACTIVATIONS = {
 
 FEED_FORWARDS = {
     "mlp": part(FeedForwardConfig, "headscope.nn.FeedForward"),
+    "none": part(FeedForwardConfig, "headscope.nn.no_feed_forward"),
     "swiglu": part(FeedForwardConfig, "headscope.nn.SwiGLU"),
 }
 

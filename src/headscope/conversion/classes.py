@@ -109,7 +109,7 @@ class HuggingFaceClass:
             "feed_forward": name_of(config.feed_forward) == self.feed_forward,
             "activation": names or self.feed_forward == "SwiGLU",
             "kv_heads": layer.kv_heads == layer.heads or "kv_heads" in self.keys,
-            "norm.eps": not self.qk_norm or gpt.norm.eps == HEAD_NORM_EPS,
+            "norm.eps": not self.qk_norm or getattr(gpt.norm, "eps", 0) == HEAD_NORM_EPS,
             **{key: getattr(config, key) == PLAIN[key] for key in EXTRAS},
         }
         if not all(fits.values()):

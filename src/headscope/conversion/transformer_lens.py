@@ -72,9 +72,10 @@ class HeadscopeAdapter(ArchitectureAdapter):
         position = type(gpt.position).__name__
         cfg.default_prepend_bos = False
         cfg.d_head = layer.head_dim
-        cfg.d_mlp = network.up_proj.out_features
+        cfg.attn_only = network is None
+        cfg.d_mlp = 0 if network is None else network.up_proj.out_features
         cfg.gated_mlp = hasattr(network, "gate_proj")
-        cfg.eps = gpt.norm.eps
+        cfg.eps = getattr(gpt.norm, "eps", 0.0)
         cfg.uses_rms_norm = cfg.final_rms = not isinstance(gpt.norm, torch.nn.LayerNorm)
         cfg.normalization_type = "RMS" if cfg.uses_rms_norm else "LN"
         cfg.positional_embedding_type = POSITION_TYPES.get(position, "standard")

@@ -4,7 +4,14 @@ from headscope.nn.attention import MultiHeadAttention
 from headscope.nn.attention_variants import AdditiveAttention, StackedHeads, scaled_dot_product
 from headscope.nn.cache import Cache, Past
 from headscope.nn.dot_product import HeadOutputs
-from headscope.nn.feed_forward import FeedForward, SwiGLU, gelu, gelu_tanh, relu_squared
+from headscope.nn.feed_forward import (
+    FeedForward,
+    SwiGLU,
+    gelu,
+    gelu_tanh,
+    no_feed_forward,
+    relu_squared,
+)
 from headscope.nn.from_keys import (
     gpt_from_keys,
     grouped_query,
@@ -14,7 +21,7 @@ from headscope.nn.from_keys import (
 )
 from headscope.nn.gpt import GPT, cache_bytes_per_token, make_cache
 from headscope.nn.masks import mask_from_documents, mask_from_padding, mask_per_sequence
-from headscope.nn.norm import layer_norm, rms_norm
+from headscope.nn.norm import layer_norm, no_norm, rms_norm
 from headscope.nn.position.absolute import (
     Digits,
     Index,
@@ -61,6 +68,8 @@ __all__ = [
     "mask_per_sequence",
     "multi_head",
     "multi_query",
+    "no_feed_forward",
+    "no_norm",
     "relu_squared",
     "rms_norm",
     "scaled_dot_product",

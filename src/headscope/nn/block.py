@@ -1,4 +1,4 @@
-"""A transformer block: attention and a feed-forward network, each on a residual branch.
+"""A transformer block: attention and usually a feed-forward network, each on a residual branch.
 
 Shapes: B batch, T tokens, C embed_dim.
 """
@@ -15,22 +15,24 @@ from headscope.nn.position import Position
 class Block(nn.Module):
     """Pre-norm block (Xiong 2020): x + attention(norm(x)), then x + feed_forward(norm(x)).
 
-    Maps (B, T, C) to (B, T, C). `norm` is called twice, to create both normalizations. `dropout`
-    applies to the output of each branch. `position`, `past` and `mask` go to the attention.
+    Maps (B, T, C) to (B, T, C). If `feed_forward` is None, there is only the first branch (Elhage
+    2021: attention-only models). `norm` is called once per branch, to create its normalization.
+    `dropout` applies to the output of each branch. `position`, `past` and `mask` go to the
+    attention.
     """
 
     def __init__(
         self,
         *,
         attention: MultiHeadAttention,
-        feed_forward: nn.Module,
+        feed_forward: nn.Module | None,
         norm: Callable[[], nn.Module],
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.attention_norm = norm()
         self.attention = attention
-        self.feed_forward_norm = norm()
+        self.feed_forward_norm = nn.Identity() if feed_forward is None else norm()
         self.feed_forward = feed_forward
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
 
@@ -43,4 +45,6 @@ class Block(nn.Module):
     ) -> Tensor:
         attended = self.attention(self.attention_norm(x), position=position, past=past, mask=mask)
         x = x + self.dropout(attended)
+        if self.feed_forward is None:
+            return x
         return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))

@@ -74,6 +74,17 @@ class FeedForward(nn.Module):
         return self.down_proj(self.activation(self.up_proj(x)))
 
 
+def no_feed_forward(
+    *,
+    embed_dim: int,
+    ff_dim: int | None = None,
+    activation: Callable[[Tensor], Tensor] | None = None,
+    bias: bool = False,
+) -> None:
+    """No feed-forward network: blocks consist of attention only (Elhage 2021). No argument has an
+    effect."""
+
+
 class SwiGLU(nn.Module):
     """The gated feed-forward network down_proj(silu(gate_proj(x)) * up_proj(x)) (Shazeer 2020) of
     each token, with F hidden units and silu(x) = x sigmoid(x). `activation` is not used.

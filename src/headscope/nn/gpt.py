@@ -58,7 +58,7 @@ class GPT(nn.Module):
         attention: Callable[..., MultiHeadAttention],
         position: Callable[..., Position] = Rotary,
         norm: Callable[..., nn.Module] = layer_norm,
-        feed_forward: Callable[..., nn.Module] = FeedForward,
+        feed_forward: Callable[..., nn.Module | None] = FeedForward,
         dropout: float = 0.0,
         tied_head: bool = True,
         scale_embedding: bool = False,

@@ -25,6 +25,12 @@ def rms_norm(
     return nn.RMSNorm(embed_dim, eps=eps, elementwise_affine=gain)
 
 
+def no_norm(*, embed_dim: int, bias: bool = False) -> nn.Module:
+    """No normalization: the output is the input. For models whose parts are all linear except for
+    the attention weights (Elhage 2021). `bias` has no effect."""
+    return nn.Identity()
+
+
 class HeadNorm(nn.RMSNorm):
     """RMSNorm of queries or keys, with a learned gain for each of the D dimensions of a head. It is
     computed in the dtype of the gains. The result has the dtype of the input."""
