@@ -11,13 +11,13 @@ from small_gpt import fresh
 from headscope.analysis.metrics import uniform
 from headscope.analysis.repeats import (
     RepeatedTexts,
+    RepeatProbe,
     duplicate_contrast,
     induction_contrast,
     periods_in,
     repeat_metrics,
     repeated_texts,
     score,
-    uniform_repeat_metrics,
 )
 
 
@@ -68,7 +68,7 @@ def test_by_hand():
 def test_a_fresh_model_looks_at_all_alike():
     model = fresh(vocab_size=50, block_size=32, embed_dim=64, heads=4)
     metrics = repeat_metrics(model)
-    for name, even in uniform_repeat_metrics(32).items():
+    for name, even in RepeatProbe(model).uniform().items():
         torch.testing.assert_close(metrics[name], torch.full((2, 4), even), rtol=0, atol=0.01)
 
 

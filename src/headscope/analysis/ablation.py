@@ -4,7 +4,8 @@ model needs the head (Michel 2019). The induction of the other heads shows wheth
 Shapes: L layers, H heads, D head_dim, N texts, T tokens, C embed_dim.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Literal
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from headscope.analysis.head_outputs import (
     MAX_BATCH,
+    Head,
     head_outputs,
     measure_replacements,
     replaced_heads,
@@ -25,6 +27,21 @@ Replacement = Literal["zero", "mean"]
 TEXTS = 16
 """Number of repeated random texts. It is smaller than in a report, because these texts are measured
 once per head."""
+
+
+@contextmanager
+def ablated_heads(
+    model: GPT, heads: Iterable[Head], means: Sequence[Tensor] | None = None
+) -> Iterator[None]:
+    """Inside this `with` block, the outputs of `heads` are zero or, if `means` has the mean outputs
+    (H, D) of each layer, their mean. All functions that call the model see this, except a step of
+    sampling that was compiled before."""
+    with ExitStack() as stack:
+        for layer, head in heads:
+            new = torch.zeros(1) if means is None else means[layer][head]
+            every = torch.tensor([head], device=model.device)
+            stack.enter_context(replaced_heads(model.attentions[layer], every, new))
+        yield
 
 
 @torch.no_grad()
@@ -112,11 +129,9 @@ def other_induction(
     probe = RepeatProbe(model, excluded=excluded, texts=texts)
     layers, heads = len(model.attentions), model.attentions[0].heads
     largest = torch.full((layers, heads), torch.nan)
-    for layer, attention in enumerate(model.attentions):
+    for layer in range(layers):
         for head in range(heads):
-            removed = torch.tensor([head], device=model.device)  # the same head in all texts
-            new = torch.zeros(1) if means is None else means[layer][head]
-            with replaced_heads(attention, removed, new):
+            with ablated_heads(model, [(layer, head)], means):
                 induction = probe.metrics(model)["induction"]
             others = torch.arange(layers * heads) != layer * heads + head
             if others.any():

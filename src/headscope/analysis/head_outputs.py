@@ -6,14 +6,18 @@ The output of a head is the slice of the input of `out_proj` that this head comp
 token.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor, nn
 
+from headscope.errors import UserError
 from headscope.nn import GPT, MultiHeadAttention
 
+Head = tuple[int, int]
+"""Layer and head."""
 MAX_BATCH = 64
 MAX_LOGITS = 2**27
 """Maximum number of logits of a batch. In float32, they take 512 MiB."""
@@ -21,6 +25,19 @@ MAX_LOGITS = 2**27
 NewOutputs = Callable[[int, Tensor], Tensor]
 """Maps a layer and the numbers of K of its heads to the new outputs of these heads: a tensor of
 shape (K, N, T, D), or of a shape that can be broadcast to it."""
+
+
+def parse_head(name: str, model: GPT, *, key: str = "") -> Head:
+    """Parse a name such as L0H1 into layer and head. Raises UserError if the model has no such
+    head. `key` begins the message."""
+    layers, heads = len(model.attentions), model.attentions[0].heads
+    match = re.fullmatch(r"L(\d{1,5})H(\d{1,5})", str(name), re.ASCII)
+    if not match or int(match[1]) >= layers or int(match[2]) >= heads:
+        raise UserError(
+            f"{key}{name}: this model has no such head; name one of L0H0 to "
+            f"L{layers - 1}H{heads - 1}"
+        )
+    return int(match[1]), int(match[2])
 
 
 def largest_batch(model: GPT, length: int) -> int:
@@ -71,6 +88,15 @@ def replaced_heads(
 
 def head_outputs(model: GPT, tokens: Tensor) -> list[Tensor]:
     """For each layer, the outputs of all heads (N, T, H, D) on tokens (N, T)."""
+    with kept_outputs(model) as outputs:
+        model.hidden(tokens)
+    return outputs
+
+
+@contextmanager
+def kept_outputs(model: GPT) -> Iterator[list[Tensor]]:
+    """Inside this `with` block, every call of an attention layer appends the outputs of its heads
+    (N, T, H, D) to the yielded list."""
     outputs: list[Tensor] = []
 
     def keep(computed: Tensor) -> Tensor:
@@ -80,8 +106,7 @@ def head_outputs(model: GPT, tokens: Tensor) -> list[Tensor]:
     with ExitStack() as stack:
         for attention in model.attentions:
             stack.enter_context(changed_outputs(attention, keep))
-        model.hidden(tokens)
-    return outputs
+        yield outputs
 
 
 def measure_replacements(

@@ -9,19 +9,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from headscope.analysis.circuits import weight_metrics
+from headscope.analysis.direct_effects import direct_effects
 from headscope.analysis.diversity import cosine_similarity
+from headscope.analysis.head_outputs import kept_outputs
 from headscope.analysis.head_types import HeadType, Thresholds, head_types
 from headscope.analysis.metrics import METRICS, best_offset, offset_sums, uniform
 from headscope.analysis.repeats import (
     TEXTS,
     RepeatProbe,
     can_measure_repeats,
-    text_length,
-    uniform_repeat_metrics,
 )
 from headscope.analysis.tokens import TokenKinds, mass_on, targets_in
 from headscope.nn import GPT
-from headscope.nn.capture import attention_weights
+from headscope.nn.capture import hidden_and_weights
 
 MAX_WEIGHTS_PER_HEAD = 2**22
 """Maximum number of attention weights per head in a batch of windows. It limits the memory of a
@@ -37,7 +38,7 @@ class HeadStatistics:
     """Statistics of all heads of a model.
 
     - `metrics`: the metrics by name, each a tensor (L, H).
-    - `uniform`: the value of each metric for uniform attention.
+    - `uniform`: the value of each metric of attention weights for uniform attention.
     - `types`: the name of each head, such as `previous-token`, with its score, layer by layer.
     - `similarity` (L H, L H): the cosine similarity of each pair of heads.
     - `windows`, `tokens`: the number N and the length T of the windows.
@@ -64,6 +65,7 @@ def measure_heads(
     kinds: TokenKinds | None = None,
     thresholds: Thresholds | None = None,
     repeats: RepeatProbe | None = None,
+    uniform_metrics: dict[str, float] | None = None,
     track: Callable[[Iterable[Tensor]], Iterable[Tensor]] = iter,
 ) -> HeadStatistics:
     """Measure all metrics of all heads. Most metrics are averaged over `windows` (N, T) of tokens.
@@ -71,21 +73,28 @@ def measure_heads(
     The induction metrics are averaged over the repeated random texts of `repeats` instead, by
     default over TEXTS texts. They are omitted if `can_measure_repeats` is false. The metric
     `punctuation` is measured only if `kinds` is given, and `frequent` only if `kinds.frequent` is
-    given. `track` wraps the iterable of batches of windows, for example to show progress.
+    given. `uniform_metrics` are the values for uniform attention, if an earlier measurement on the
+    same texts has them. `track` wraps the iterable of batches of windows, for example to show
+    progress.
     """
     length = windows.size(1)
     ones = torch.ones(length, length, device=model.device)
     sums: dict[str, Tensor] = {}
     uniform_sums: dict[str, Tensor] = {}
     counts: dict[str, int] = {}  # of queries, for the metrics that depend on the tokens
-    similarity = torch.zeros(())
+    similarity, effects = torch.zeros(()), torch.zeros(())
     batch_size = max(1, MAX_WEIGHTS_PER_HEAD // length**2)
     for batch in track(windows.to(model.device).split(batch_size)):
-        weights = attention_weights(model, batch)  # (L, N, H, T, T)
+        with kept_outputs(model) as outputs:
+            final, weights = hidden_and_weights(model, batch)  # (L, N, H, T, T)
+        effects = effects + len(batch) * direct_effects(model, batch, final, outputs).cpu()
         visible = visible_in(model, batch)
-        even = uniform(ones, visible).expand(1, len(batch), 1, -1, -1)
         targets = targets_in(batch, kinds)
-        for totals, maps in ((sums, weights), (uniform_sums, even)):
+        sides = [(sums, weights)]
+        if uniform_metrics is None:
+            even = uniform(ones, visible).expand(1, len(batch), 1, -1, -1)
+            sides.append((uniform_sums, even))
+        for totals, maps in sides:
             for name, metric in {**METRICS, OFFSETS: offset_sums}.items():
                 totals[name] = totals.get(name, 0) + metric(maps, visible).sum(dim=1).cpu()
             for name, target in targets.items():
@@ -94,22 +103,28 @@ def measure_heads(
                 counts[name] = counts.get(name, 0) + int(count) * (totals is sums)
         heads = weights.transpose(0, 1).flatten(1, 2)  # (N, L H, T, T)
         similarity = similarity + cosine_similarity(heads, visible).sum(dim=0).cpu()
-    metrics, baseline = (
-        {name: total / max(1, counts.get(name, len(windows))) for name, total in totals.items()}
-        for totals in (sums, uniform_sums)
-    )
-    too_few = {name for name, count in counts.items() if count < MIN_QUERIES}
-    metrics |= best_offset(metrics.pop(OFFSETS), length)
-    baseline |= best_offset(baseline.pop(OFFSETS), length)
-    even_metrics = {name: float(value) for name, value in baseline.items()}
-    if repeats := repeats or repeat_probe(model, kinds, TEXTS):
+    repeats = repeats or repeat_probe(model, kinds, TEXTS)
+
+    def means(totals: dict[str, Tensor]) -> dict[str, Tensor]:
+        found = {
+            name: total / max(1, counts.get(name, len(windows))) for name, total in totals.items()
+        }
+        return found | best_offset(found.pop(OFFSETS), length)
+
+    metrics = means(sums)
+    if uniform_metrics is None:
+        uniform_metrics = {name: float(value) for name, value in means(uniform_sums).items()}
+        uniform_metrics |= repeats.uniform() if repeats else {}
+    if repeats:
         metrics |= {name: metric.cpu() for name, metric in repeats.metrics(model).items()}
-        even_metrics |= uniform_repeat_metrics(text_length(model))
+    metrics["direct_effect"] = effects / len(windows)
+    metrics |= {name: metric.cpu() for name, metric in weight_metrics(model).items()}
+    too_few = {name for name, count in counts.items() if count < MIN_QUERIES}
     judged = {name: metric for name, metric in metrics.items() if name not in too_few}
     return HeadStatistics(
         metrics=metrics,
-        uniform=even_metrics,
-        types=head_types(judged, even_metrics, thresholds=thresholds),
+        uniform=uniform_metrics,
+        types=head_types(judged, uniform_metrics, thresholds=thresholds),
         similarity=(similarity / len(windows)).clamp(0, 1),
         windows=len(windows),
         tokens=length,

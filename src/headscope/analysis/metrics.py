@@ -16,7 +16,7 @@ All metrics are differentiable. Their values and gradients are always finite.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -280,7 +280,7 @@ def colour_ends(metric: str, tokens: int) -> tuple[float, float]:
     the smallest possible value. For texts of `tokens` tokens, the scale of `distance` ends at the
     value of a head that attends only to the first token, and that of `offset` at `tokens`. The
     scale of `entropy` ends at its maximum, and that of `effective_keys` at the value of uniform
-    attention.
+    attention. The scale of `copying` begins at -1.
     """
     last = {
         "distance": tokens / 2,
@@ -288,4 +288,10 @@ def colour_ends(metric: str, tokens: int) -> tuple[float, float]:
         "entropy": math.log(max(tokens, 2)),
         "effective_keys": max((tokens + 2) / 2, 2),
     }
-    return (1.0 if metric == "effective_keys" else 0.0), last.get(metric, 1.0)
+    first = {"effective_keys": 1.0, "copying": -1.0}
+    return first.get(metric, 0.0), last.get(metric, 1.0)
+
+
+def colour_scales(metrics: Iterable[str], tokens: int) -> dict[str, tuple[float, float]]:
+    """The limits `colour_ends` of these metrics. `direct_effect` has no fixed limits."""
+    return {name: colour_ends(name, tokens) for name in metrics if name != "direct_effect"}

@@ -30,7 +30,7 @@ TEXTS, BATCH_SIZE = 64, 8
 """Number of texts in a report, and number of texts in a batch."""
 MAX_PERIODS = 8
 """Largest number of different periods."""
-REPEAT_METRICS = ("induction", "duplicate", "repeat_previous")
+REPEAT_METRICS = ("induction", "duplicate", "repeat_previous", "prefix_matching")
 MIN_LENGTH, MAX_LENGTH, MIN_VOCABULARY = 8, 128, 5
 """Minimum and maximum number of tokens in a text, and the minimum number of different tokens. With
 8 tokens, there are two periods that differ by more than 1: 2 and 4. Shorter texts have only one
@@ -104,14 +104,20 @@ def contrast(texts: RepeatedTexts, *, skip: int) -> Tensor:
     periods, the factors sum to -1 / P.
     """
     count, length = texts.tokens.shape
+    target = target_factors(texts, skip=skip)
+    others = (texts.periods[:, None] != texts.periods).float()  # (B, B)
+    others = others / others.sum(dim=0).clamp(min=1)
+    return target - (others @ target.flatten(1)).view(count, length, length)
+
+
+def target_factors(texts: RepeatedTexts, *, skip: int) -> Tensor:
+    """Factors (B, T, T) like those of `contrast`, but only for the targets."""
+    length = texts.tokens.size(1)
     query = torch.arange(length)[:, None]
     key = torch.arange(length)
     period, start = texts.periods[:, None, None], texts.starts[:, None, None]
     second = (query >= start) & (query < start + period)
-    target = (second & (key == query - period + skip)) / period  # (B, T, T)
-    others = (texts.periods[:, None] != texts.periods).float()  # (B, B)
-    others = others / others.sum(dim=0).clamp(min=1)
-    return target - (others @ target.flatten(1)).view(count, length, length)
+    return (second & (key == query - period + skip)) / period
 
 
 def induction_contrast(texts: RepeatedTexts) -> Tensor:
@@ -173,6 +179,7 @@ class RepeatProbe:
         )
         self.induction = induction_contrast(self.texts)
         self.duplicate = duplicate_contrast(self.texts)
+        self.prefix = target_factors(self.texts, skip=1)
 
     @torch.no_grad()
     def metrics(self, model: GPT) -> dict[str, Tensor]:
@@ -184,28 +191,37 @@ class RepeatProbe:
           weight to the targets, and no weight to the same positions in other texts. Attention that
           depends only on positions, such as uniform attention, has the value 0.
         - `repeat_previous`, from 0 to 1: the weight on the token just before the query.
+        - `prefix_matching`, from 0 to 1: the mean weight on the targets of `induction`, without the
+          baseline, as in Olsson 2022.
         """
         sums: dict[str, Tensor] = {}
         texts = len(self.texts.tokens)
         for batch in torch.arange(texts).split(BATCH_SIZE):
             weights = attention_weights(model, self.texts.tokens[batch].to(model.device))
-            batch_sums = {
-                "induction": score(weights, self.induction[batch]),
-                "duplicate": score(weights, self.duplicate[batch]),
-                "repeat_previous": previous_mass(weights).sum(dim=1),
-            }
-            for name, batch_sum in batch_sums.items():
+            for name, batch_sum in self._sums(weights, batch).items():
                 sums[name] = sums.get(name, 0) + batch_sum
         return {name: total / texts for name, total in sums.items()}
+
+    def uniform(self) -> dict[str, float]:
+        """The metrics of uniform attention."""
+        length, every = self.texts.tokens.size(1), torch.arange(len(self.texts.tokens))
+        even = uniform(torch.ones(length, length)).expand(1, len(every), 1, -1, -1)
+        sums = self._sums(even, every)
+        return {
+            name: 0.0 if name in ("induction", "duplicate") else float(total) / len(every)
+            for name, total in sums.items()
+        }
+
+    def _sums(self, weights: Tensor, batch: Tensor) -> dict[str, Tensor]:
+        """The metrics (L, H), summed over the texts `batch`, from their weights."""
+        return {
+            "induction": score(weights, self.induction[batch]),
+            "duplicate": score(weights, self.duplicate[batch]),
+            "repeat_previous": previous_mass(weights).sum(dim=1),
+            "prefix_matching": score(weights, self.prefix[batch]),
+        }
 
 
 def repeat_metrics(model: GPT, **options: Any) -> dict[str, Tensor]:
     """The metrics of `RepeatProbe.metrics`. `options` are the arguments of `RepeatProbe`."""
     return RepeatProbe(model, **options).metrics(model)
-
-
-def uniform_repeat_metrics(length: int) -> dict[str, float]:
-    """The values that `repeat_metrics` would return for uniform attention on texts of `length`
-    tokens."""
-    previous = previous_mass(uniform(torch.ones(length, length)))
-    return {"induction": 0.0, "duplicate": 0.0, "repeat_previous": float(previous)}

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from headscope.analysis.head_statistics import HeadStatistics
-from headscope.analysis.metrics import colour_ends
+from headscope.analysis.metrics import colour_scales
 from headscope.viewer.snapshot import snapshot_parts
 
 
@@ -32,5 +32,5 @@ def snapshot_of(
         ratios=[head_type.ratio for head_type in statistics.types],
         metrics={name: each.flatten().tolist() for name, each in metrics.items()},
         uniform=statistics.uniform,
-        ends={name: colour_ends(name, statistics.tokens) for name in statistics.metrics},
+        ends=colour_scales(statistics.metrics, statistics.tokens),
     )

@@ -144,25 +144,14 @@ class HookedAttention(bridges.AttentionBridge):
         z = weights @ one_per_query_head(v, layer.heads).to(weights.dtype)
         return self.hook_out(self.o(z.to(v.dtype).transpose(1, 2).flatten(2)))
 
-    def projections(self, kind: str) -> tuple[Tensor, ...]:
-        """The weights (H, D, C) or biases (H, D) of the queries, keys and values. `kind` is
-        "weight" or "bias". Raises AttributeError if there are no biases."""
-        layer = self.original_component
-        if kind == "bias" and not layer.qkv_bias:
-            raise AttributeError("the projections of this model have no biases")
-        stack, names = getattr(layer, "stack", ()), ("query", "key", "value")
-        parts = [head.get_parameter(f"{name}.{kind}") for name in names for head in stack]
-        joint = torch.cat(parts) if parts else getattr(layer.qkv, kind)
-        heads = (layer.heads, layer.kv_heads, layer.kv_heads)
-        return joint.unflatten(0, (-1, layer.head_dim)).split(heads)
-
-    # The names of TransformerLens: weights (H, C, D) and biases (H, D), or K instead of H.
-    W_Q = property(lambda self: self.projections("weight")[0].mT)
-    W_K = property(lambda self: self.projections("weight")[1].mT)
-    W_V = property(lambda self: self.projections("weight")[2].mT)
-    b_Q = property(lambda self: self.projections("bias")[0])  # noqa: N815
-    b_K = property(lambda self: self.projections("bias")[1])  # noqa: N815
-    b_V = property(lambda self: self.projections("bias")[2])  # noqa: N815
+    # The names of TransformerLens: weights (H, C, D) and biases (H, D), or K instead of H. Without
+    # biases, b_Q, b_K and b_V raise AttributeError.
+    W_Q = property(lambda self: self.original_component.projections()[0].mT)
+    W_K = property(lambda self: self.original_component.projections()[1].mT)
+    W_V = property(lambda self: self.original_component.projections()[2].mT)
+    b_Q = property(lambda self: self.original_component.projections("bias")[0])  # noqa: N815
+    b_K = property(lambda self: self.original_component.projections("bias")[1])  # noqa: N815
+    b_V = property(lambda self: self.original_component.projections("bias")[2])  # noqa: N815
 
 
 def per_head(hook: HookPoint, x: Tensor) -> Tensor:

@@ -155,6 +155,12 @@ class MultiHeadAttention(nn.Module):
             q, k, v = map(self.split, map(F.linear, (query, key, value), matrices, biases))
         return self.q_norm(q), self.k_norm(k), v
 
+    def projections(self, kind: str = "weight") -> tuple[Tensor, ...]:
+        """The weights of the queries (H, D, C), the keys and the values (K, D, C), or with "bias"
+        their biases (H, D) and (K, D)."""
+        rows = self.qkv.get_parameter(kind).unflatten(0, (-1, self.head_dim))
+        return rows.split((self.heads, self.kv_heads, self.kv_heads))
+
     def split(self, x: Tensor) -> Tensor:
         """Splits concatenated heads (B, T, H D) into (B, H, T, D)."""
         return x.view(x.size(0), x.size(1), -1, self.head_dim).transpose(1, 2)

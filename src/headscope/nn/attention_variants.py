@@ -80,6 +80,10 @@ class StackedHeads(MultiHeadAttention):
         q, k, v = (torch.stack(parts, dim=1) for parts in zip(*projected, strict=True))
         return q, k, v
 
+    def projections(self, kind: str = "weight") -> tuple[Tensor, ...]:
+        names = (f"{part}.{kind}" for part in ("query", "key", "value"))
+        return tuple(torch.stack([h.get_parameter(name) for h in self.stack]) for name in names)
+
     def attend(
         self,
         q: Tensor,

@@ -48,11 +48,16 @@ def captured_attention(model: nn.Module) -> Iterator[list[Tensor]]:
         yield captured
 
 
-@torch.no_grad()
 def attention_weights(model: GPT, tokens: Tensor) -> Tensor:
-    """The attention weights (L, B, H, T, T) of `model` on `tokens` (B, T), without dropout. Hooks
-    ask every layer for its weights, so it uses only the explicit path. This is faster than
-    `captured_attention`, which computes both paths."""
+    """The attention weights (L, B, H, T, T) of `model` on `tokens` (B, T), without dropout."""
+    return hidden_and_weights(model, tokens)[1]
+
+
+@torch.no_grad()
+def hidden_and_weights(model: GPT, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """The output of the last block (B, T, C), and the attention weights (L, B, H, T, T), without
+    dropout. Hooks ask every layer for its weights, so it uses only the explicit path. This is
+    faster than `captured_attention`, which computes both paths."""
     captured: list[Tensor] = []
 
     def ask(layer: MultiHeadAttention, args: Any, options: dict[str, Any]) -> Any:
@@ -70,11 +75,11 @@ def attention_weights(model: GPT, tokens: Tensor) -> Tensor:
     try:
         with evaluating(model):
             # Do not call `model(tokens)`: if the forward pass is compiled, it does not call hooks.
-            model.hidden(tokens)
+            hidden = model.hidden(tokens)
     finally:
         for handle in handles:
             handle.remove()
-    return torch.stack(captured)
+    return hidden, torch.stack(captured)
 
 
 @torch.no_grad()

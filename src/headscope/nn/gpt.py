@@ -6,6 +6,7 @@ Shapes: B batch, T tokens, C embed_dim, V vocab_size.
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -82,7 +83,7 @@ class GPT(nn.Module):
         self.ngram_embedding = NGramEmbedding(ngrams, ngram_buckets, embed_dim)
         self.position = position(**sizes, heads=heads, head_dim=head_dim)
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
-        self.blocks = nn.ModuleList(
+        self.blocks: Any = nn.ModuleList(  # of Block
             Block(
                 attention=layer,
                 feed_forward=feed_forward(embed_dim=embed_dim),

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headscope.analysis import pictures
 from headscope.analysis.head_statistics import HeadStatistics
-from headscope.analysis.metrics import colour_ends
+from headscope.analysis.metrics import colour_scales
 from headscope.analysis.patch_texts import PatchTexts
 from headscope.analysis.patching import PatchingResult
 from headscope.analysis.report.inputs import AblationResult
@@ -98,7 +98,7 @@ def label_of(loaded: Checkpoint) -> str:
 
 def metrics(statistics: HeadStatistics) -> Pictures:
     """Heatmaps of all metrics, and the cosine similarity of each pair of heads."""
-    ends = {name: colour_ends(name, statistics.tokens) for name in statistics.metrics}
+    ends = colour_scales(statistics.metrics, statistics.tokens)
     yield (
         "metrics",
         pictures.heatmaps_of(

@@ -1,14 +1,11 @@
 """Finds the heads and checkpoints that the keys `difference`, `other` and `checkpoints` select."""
 
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from headscope.analysis.head_outputs import Head, parse_head
 from headscope.checkpoint import Checkpoint
 from headscope.errors import UserError
-
-Head = tuple[int, int]
-"""Layer and head."""
 
 FIXED_KEYS = ("model", "data", "seed", "init_from")
 """Parts of the configuration that are the same in all checkpoints of a run."""
@@ -19,20 +16,8 @@ def parse_head_pair(names: Sequence[str], loaded: Checkpoint) -> tuple[Head, Hea
     model."""
     if len(set(map(str, names))) != 2 or len(names) != 2:
         raise UserError(f"difference={names} must name two heads, such as [L3H2,L0H1]")
-    return parse_head(str(names[0]), loaded), parse_head(str(names[1]), loaded)
-
-
-def parse_head(name: str, loaded: Checkpoint) -> Head:
-    """Parse a name such as L0H1 into layer and head. Raises UserError if the model has no such
-    head."""
-    layers, heads = len(loaded.model.attentions), loaded.model.attentions[0].heads
-    match = re.fullmatch(r"L(\d+)H(\d+)", name)
-    if not match or int(match[1]) >= layers or int(match[2]) >= heads:
-        raise UserError(
-            f"difference={name}: this model has no such head; name one of L0H0 to "
-            f"L{layers - 1}H{heads - 1}"
-        )
-    return int(match[1]), int(match[2])
+    first, second = (parse_head(name, loaded.model, key="difference=") for name in names)
+    return first, second
 
 
 def check_other(loaded: Checkpoint, other: Checkpoint) -> None:

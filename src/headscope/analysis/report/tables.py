@@ -45,9 +45,9 @@ def head_rows(
 def with_uniform(
     rows: Sequence[Mapping[str, Any]], statistics: HeadStatistics
 ) -> list[dict[str, Any]]:
-    """The rows with an additional column `uniform_<name>` for each metric: its value for uniform
-    attention."""
-    uniform = {f"{UNIFORM}{name}": statistics.uniform[name] for name in statistics.metrics}
+    """The rows with an additional column `uniform_<name>` for each metric of attention weights: its
+    value for uniform attention."""
+    uniform = {f"{UNIFORM}{name}": value for name, value in statistics.uniform.items()}
     return [{**row, **uniform} for row in rows]
 
 

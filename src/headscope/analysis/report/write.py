@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headscope.analysis.circuits import WEIGHT_METRICS
 from headscope.analysis.diversity import jensen_shannon
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads, visible_in
 from headscope.analysis.head_types import Thresholds
@@ -180,6 +181,7 @@ def measured_on(
     texts |= {
         name: "repeated random texts" for name in REPEAT_METRICS if name in statistics.metrics
     }
+    texts |= dict.fromkeys(WEIGHT_METRICS, "the weights of the model")
     for name in ablation_result.metrics if ablation_result else ():
         texts[name] = "repeated random texts" if "induction" in name else "validation windows"
     return texts

@@ -128,6 +128,7 @@ class HeadWatch(StepCallback):
         self.max_bytes = max_bytes
         self.say = say
         self.repeats: RepeatProbe | None = None
+        self.uniform: dict[str, float] | None = None  # the texts are the same at all steps
         self.names: list[str] = []  # at the last measurement
         self.announced: set[str] = set()  # heads with names, such as "L0H2 previous-token"
         self.logged_bytes = 0
@@ -178,7 +179,9 @@ class HeadWatch(StepCallback):
             kinds=self.kinds,
             thresholds=self.thresholds,
             repeats=self.repeats,
+            uniform_metrics=self.uniform,
         )
+        self.uniform = statistics.uniform
         self._announce(statistics, step)
         names = [head_type.name for head_type in statistics.types]
         renamed, self.names = names != self.names, names

@@ -1,0 +1,129 @@
+"""What heads do by their weights alone, without a text (Elhage 2021): whether a head copies tokens,
+and how strongly it reads what earlier heads write.
+
+Shapes: L layers, H heads, D head_dim, C embed_dim, V vocab_size.
+
+The gains of norms are folded into the matrices that read from the residual stream, and so is the
+subtraction of the mean in LayerNorm. Biases, the scales of norms, and the rotation of queries and
+keys are left out.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from headscope.analysis.direct_effects import fold_norm
+from headscope.analysis.trace import output_matrices
+from headscope.nn import GPT, AdditiveAttention
+from headscope.nn.block import Block
+from headscope.nn.dot_product import one_per_query_head
+
+KINDS = ("q", "k", "v")
+"""The three ways in which a head reads: with its queries, its keys and its values."""
+WEIGHT_METRICS = ("copying", "composition")
+
+
+@dataclass(frozen=True)
+class HeadMatrices:
+    """The matrices of the heads of a layer: `query`, `key` and `value` (H, D, C) read from the
+    residual stream, and `output` (H, C, D) writes to it. `bilinear` is false in additive attention,
+    whose scores are not products of queries and keys."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    output: Tensor
+    bilinear: bool
+
+
+def head_matrices(block: Block) -> HeadMatrices:
+    """The matrices of a block, with the gains of the norms before the layer and of `qk_norm`. Keys
+    and values that several heads share are repeated."""
+    layer = block.attention
+    query, key, value = (
+        one_per_query_head(fold_norm(block.attention_norm, each)[None], layer.heads)[0]
+        for each in layer.projections()
+    )
+    if layer.qk_norm:
+        query, key = (fold_qk_norm(layer, name, each) for name, each in (("q", query), ("k", key)))
+    bilinear = not isinstance(layer, AdditiveAttention)
+    return HeadMatrices(query, key, value, output_matrices(layer), bilinear)
+
+
+def fold_qk_norm(layer: nn.Module, name: str, matrix: Tensor) -> Tensor:
+    """The matrix (H, D, C) with the gains of the norms of queries ("q") or keys ("k")."""
+    parts = getattr(layer, "stack", [layer])  # separate heads have separate norms
+    gains = torch.stack([part.get_parameter(f"{name}_norm.weight") for part in parts])
+    return matrix * gains[..., None]
+
+
+@torch.no_grad()
+def copying_scores(model: GPT) -> Tensor:
+    """The copying score (L, H), from -1 to 1: the sum of the eigenvalues of W_U W_O W_V W_E divided
+    by the sum of their absolute values (Elhage 2021, "copying"). W_E embeds tokens, and W_U is the
+    output head. Near 1, a head raises the logits of the tokens that it attends to; near -1, it
+    lowers them.
+
+    The matrix (V, V) has the same eigenvalues, except zeros, as W_V W_E W_U W_O (D, D).
+    """
+    unembed = fold_norm(model.norm, model.head.weight)
+    through_vocabulary = model.embedding.weight.T @ unembed  # (C, C)
+    scores = []
+    for block in model.blocks:
+        found = head_matrices(block)
+        small = found.value @ through_vocabulary @ found.output  # (H, D, D)
+        values = torch.linalg.eigvals(small.float())
+        scores.append(values.real.sum(-1) / values.abs().sum(-1).clamp(min=1e-30))
+    return torch.stack(scores)
+
+
+@torch.no_grad()
+def compositions(model: GPT) -> dict[str, Tensor]:
+    """Q-, K- and V-composition of every pair of heads (Elhage 2021, "composition"), from 0 to 1:
+    `found["k"][l2, h2, l1, h1]` tells how strongly the keys of head h2 in layer l2 read what head
+    h1 in the earlier layer l1 writes. It is zero unless l1 is below l2.
+
+    The value is |A B| / (|A| |B|) with Frobenius norms. B = W_O W_V is the matrix of the earlier
+    head. A is W_K^T W_Q for queries, W_Q^T W_K for keys and W_O W_V for values. In additive
+    attention, A is W_Q or W_K alone. `random_composition` gives the value for random matrices.
+    """
+    layers = [head_matrices(block) for block in model.blocks]
+    shape = (len(layers), layers[0].query.size(0)) * 2
+    found = {kind: torch.zeros(shape, device=model.device) for kind in KINDS}
+    for late, later in enumerate(layers):
+        ways = {"q": (later.key, later.query), "k": (later.query, later.key)}
+        if not later.bilinear:
+            alone = torch.eye(later.query.size(1)).to(later.query).expand(len(later.query), -1, -1)
+            ways = {"q": (alone, later.query), "k": (alone, later.key)}
+        ways["v"] = (later.output.mT, later.value)
+        for early, earlier in enumerate(layers[:late]):
+            for kind, (outer, inner) in ways.items():
+                found[kind][late, :, early] = norm_ratio(outer, inner, earlier)
+    return found
+
+
+def norm_ratio(outer: Tensor, inner: Tensor, earlier: HeadMatrices) -> Tensor:
+    """|A B| / (|A| |B|) of every pair of heads (H, H), for A = outer^T inner with outer (H, D, E)
+    and inner (H, D, C), and B = W_O W_V of the earlier heads. It is computed from matrices (D, D),
+    because |X^T M Y|^2 is the sum of (X X^T M Y Y^T) * M."""
+    outside, before = outer @ outer.mT, earlier.value @ earlier.value.mT  # (H, D, D)
+    middle = inner[:, None] @ earlier.output  # (H, H, D, D)
+    product = (outside[:, None] @ middle @ before * middle).sum((-2, -1))
+    first = (outside @ (inner @ inner.mT)).diagonal(dim1=-2, dim2=-1).sum(-1)
+    second = (before @ (earlier.output.mT @ earlier.output)).diagonal(dim1=-2, dim2=-1).sum(-1)
+    return (product / (first[:, None] * second).clamp(min=1e-30)).clamp(min=0).sqrt()
+
+
+def random_composition(model: GPT) -> float:
+    """The composition of heads whose matrix W_O is random: 1 / sqrt(C). With independent entries of
+    mean 0 and variance s, the mean of |A W_O W_V|^2 is s |A|^2 |W_V|^2, and that of |W_O W_V|^2 is
+    s C |W_V|^2, for all A and W_V."""
+    return model.attentions[0].embed_dim ** -0.5
+
+
+def weight_metrics(model: GPT) -> dict[str, Tensor]:
+    """The metrics (L, H) of `copying_scores`, and of the strongest composition with any earlier
+    head: the largest value of the three kinds. In the first layer, it is 0."""
+    strongest = torch.stack([each.flatten(2).amax(-1) for each in compositions(model).values()])
+    return {"copying": copying_scores(model), "composition": strongest.amax(0)}

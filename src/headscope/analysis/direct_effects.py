@@ -1,0 +1,112 @@
+"""What the residual stream, and each part of it, says about the next token.
+
+Shapes: B batch, L layers, H heads, T tokens, C embed_dim, V vocab_size.
+
+The logit lens (nostalgebraist 2020) applies the final norm and the output head to the residual
+stream after every layer. Direct logit attribution (Elhage 2021) divides a logit among the parts that
+were added to the stream. For this, the scale of the final norm is kept fixed, which makes the way
+from the stream to the logits linear.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from headscope.analysis.trace import Trace, output_matrices
+from headscope.nn import GPT, Position
+
+
+def lens(model: GPT, trace: Trace) -> Tensor:
+    """The logits (L + 1, T, V) from the input of each block and from the output of the last block.
+    The last ones are the logits of the model."""
+    return model.unembed(trace.residual)
+
+
+def norm_scale(norm: nn.Module, x: Tensor) -> Tensor:
+    """The number (..., 1) by which `norm` multiplies x (..., C)."""
+    if isinstance(norm, nn.LayerNorm):
+        return (x.var(dim=-1, correction=0, keepdim=True) + norm.eps).rsqrt()
+    if isinstance(norm, nn.RMSNorm):
+        assert norm.eps is not None  # see nn/norm.py
+        return (x.square().mean(dim=-1, keepdim=True) + norm.eps).rsqrt()
+    assert isinstance(norm, nn.Identity)
+    return torch.ones_like(x[..., :1])
+
+
+def fold_norm(norm: nn.Module, matrix: Tensor) -> Tensor:
+    """The matrix (..., C) that maps x to what `matrix` maps the normalized x to, except for the
+    scale and the bias of the norm. It contains the gain, and LayerNorm's subtraction of the mean.
+    """
+    gain = getattr(norm, "weight", None)
+    matrix = matrix if gain is None else matrix * gain
+    if isinstance(norm, nn.LayerNorm):
+        matrix = matrix - matrix.mean(dim=-1, keepdim=True)
+    return matrix
+
+
+def attribution(model: GPT, trace: Trace, position: int, token: int) -> dict[str, Tensor]:
+    """The share of each part in the logit of `token` after the token at `position`, before a soft
+    cap. The shares add up to this logit.
+
+    The parts are `embedding`, `n-grams` and `positions` if they are added to it, the heads L0H0,
+    L0H1, ..., `L0 attention bias` if the output projections have biases, `L0 feed-forward` if there
+    are feed-forward networks, and `final norm bias` if it has one.
+    """
+    tokens = trace.tokens[None]
+    parts = {"embedding": model.embedding(tokens)[0] * model.embedding_scale}
+    x = parts["embedding"]
+    if model.ngrams > 1:
+        parts["n-grams"] = model.ngram_embedding(x[None], tokens, model.documents(tokens))[0] - x
+        x = x + parts["n-grams"]
+    if type(model.position).forward is not Position.forward:
+        parts["positions"] = model.position(x[None])[0] - x
+    for layer, block in enumerate(model.blocks):
+        for head, output in enumerate(trace.heads[layer]):
+            parts[f"L{layer}H{head}"] = output
+        if block.attention.out_bias and block.attention.has_out_proj:
+            parts[f"L{layer} attention bias"] = trace.rest[layer]
+        if block.feed_forward is not None:
+            parts[f"L{layer} feed-forward"] = trace.feed_forward[layer]
+    weight = model.head.weight[token]
+    direction = fold_norm(model.norm, weight) * norm_scale(model.norm, trace.residual[-1, position])
+    shares = {name: part[position] @ direction for name, part in parts.items()}
+    bias = getattr(model.norm, "bias", None)
+    if bias is not None:
+        shares["final norm bias"] = bias @ weight
+    return shares
+
+
+def push_directions(model: GPT, tokens: Tensor | None = None) -> Tensor:
+    """The vectors (..., C) whose product with a part of the residual stream is the *push* of this
+    part on each of `tokens` (...), by default on the whole vocabulary (V, C). The push is how much
+    a part changes a logit, minus its mean change of all logits, because a number that is added to
+    all logits changes no probability. It must still be multiplied by `norm_scale`."""
+    weight = model.head.weight
+    chosen = weight if tokens is None else weight[tokens]
+    return fold_norm(model.norm, chosen - weight.mean(dim=0))
+
+
+@torch.no_grad()
+def direct_effects(model: GPT, tokens: Tensor, final: Tensor, outputs: Sequence[Tensor]) -> Tensor:
+    """The mean push (L, H) of each head on the token that follows in tokens (N, T). `final`
+    (N, T, C) is the output of the last block, and `outputs` (N, T, H, D) of each layer are those of
+    the heads before the output projection. Zero if T is 1."""
+    scale = norm_scale(model.norm, final[:, :-1])
+    direction = push_directions(model, tokens[:, 1:]) * scale  # (N, T - 1, C)
+    effects = []
+    for attention, of_heads in zip(model.attentions, outputs, strict=True):
+        per_head = torch.einsum("ntc,hcd->nthd", direction, output_matrices(attention))
+        effects.append((per_head * of_heads[:, :-1]).sum(dim=(0, 1, 3)))
+    return torch.stack(effects) / max(1, tokens[:, 1:].numel())
+
+
+@dataclass(frozen=True)
+class HeadWrites:
+    """What a head writes at one token: the tokens whose logits it raises and lowers most directly,
+    with its pushes, and its copying score (see `copying_scores`)."""
+
+    raised: list[tuple[str, float]]
+    lowered: list[tuple[str, float]]
+    copying_score: float

@@ -1,0 +1,116 @@
+"""Path patching (Wang 2022, section 3.1): what changes when one head reads something else from one
+earlier head, while everything else that it reads stays the same.
+
+Shapes: N texts, L layers, H heads, D head_dim, T tokens, C embed_dim.
+
+The path leads from the output of a sender to the queries, keys or values of a receiver in a later
+layer: directly through the residual stream, and through the feed-forward networks in between. The
+other heads in between keep their outputs. After the receiver, everything is computed again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headscope.analysis.circuits import KINDS, compositions, random_composition
+from headscope.analysis.head_outputs import Head, replaced_heads
+from headscope.analysis.trace import Trace, trace
+from headscope.nn import GPT
+from headscope.nn.capture import evaluating
+
+Measure = Callable[[Tensor, Tensor], float]
+"""Maps the weights of the receiver (N, T, T), and the output of the last block (N, T, C), to a
+number."""
+
+WAYS = (*KINDS, "all")
+"""What the receiver reads through the path: its queries, keys, values, or all three."""
+
+
+@dataclass(frozen=True)
+class PathPatching:
+    """The effects of all paths to a receiver. `before` is the measured number without a change.
+    `after` maps the name of a way to the numbers (L', H) with a change, for the L' layers before
+    the receiver."""
+
+    before: float
+    after: dict[str, Tensor]
+
+
+@torch.no_grad()
+def patch_paths(
+    model: GPT, tokens: Tensor, receiver: Head, measure: Measure, new: Tensor | None = None
+) -> PathPatching:
+    """Measure the texts, tokens (N, T), once for each earlier head and each of WAYS, with this path
+    changed. `new` (N, L, H, T, C) are the outputs that senders get on the path, by default zeros,
+    for example `Trace.heads` on other texts."""
+    layer, head = receiver
+    with evaluating(model):
+        clean = trace(model, tokens)
+        mask = model.document_mask(tokens)
+        block = model.blocks[layer]
+        normal = block.attention_norm(clean.residual[:, layer])
+
+        def measured(query: Tensor, key: Tensor, value: Tensor) -> float:
+            found = block.attention.compute_heads(
+                query, key, value, position=model.position, mask=mask
+            )
+            outputs = found.outputs.unflatten(-1, (block.attention.heads, -1))[..., head, :]
+            assert found.weights is not None  # the explicit path returns them
+            which = torch.tensor([head], device=tokens.device)
+            with replaced_heads(block.attention, which, outputs):
+                x = block(clean.residual[:, layer], model.position, mask=mask)
+            for later in model.blocks[layer + 1 :]:
+                x = later(x, model.position, mask=mask)
+            return measure(found.weights[:, head], x)
+
+        after = {way: torch.zeros(layer, block.attention.heads) for way in WAYS}
+        for early in range(layer):
+            for sender in range(block.attention.heads):
+                change = -clean.heads[:, early, sender]
+                if new is not None:
+                    change = change + new[:, early, sender]
+                x = receiver_input(model, clean, early, layer, change)
+                read = block.attention_norm(x)
+                for way in WAYS:
+                    inputs = (read if way in (kind, "all") else normal for kind in KINDS)
+                    after[way][early, sender] = measured(*inputs)
+        return PathPatching(measured(normal, normal, normal), after)
+
+
+def receiver_input(model: GPT, clean: Trace, early: int, late: int, change: Tensor) -> Tensor:
+    """The input (N, T, C) of layer `late` when `change` is added to the output of the attention of
+    layer `early`, and all attention in between keeps its outputs."""
+    x = clean.residual[:, early]
+    for layer in range(early, late):
+        x = x + clean.heads[:, layer].sum(dim=1) + clean.rest[:, layer]
+        if layer == early:
+            x = x + change
+        block = model.blocks[layer]
+        if block.feed_forward is not None:
+            x = x + block.feed_forward(block.feed_forward_norm(x))
+    return x
+
+
+def needs(
+    model: GPT, tokens: Tensor, receiver: Head, measure: Measure, new: Tensor | None = None
+) -> list[dict[str, str | float]]:
+    """A row for each earlier head: its name `head`, the compositions `q_composition`,
+    `k_composition` and `v_composition` of `receiver` with it, their value `random_composition` for
+    random matrices, and the changes `q_path`, `k_path`, `v_path` and `all_paths` of the measured
+    number in `patch_paths`. The largest absolute change of `all_paths` comes first."""
+    found, composed = patch_paths(model, tokens, receiver, measure, new), compositions(model)
+    rows: list[dict[str, str | float]] = []
+    for early, sender in torch.cartesian_prod(
+        *map(torch.arange, found.after["all"].shape)
+    ).tolist():
+        row: dict[str, str | float] = {"head": f"L{early}H{sender}"}
+        for kind in KINDS:
+            row[f"{kind}_composition"] = float(composed[kind][*receiver, early, sender])
+        row["random_composition"] = random_composition(model)
+        for way, after in found.after.items():
+            name = "all_paths" if way == "all" else f"{way}_path"
+            row[name] = float(after[early, sender]) - found.before
+        rows.append(row)
+    return sorted(rows, key=lambda row: -abs(float(row["all_paths"])))

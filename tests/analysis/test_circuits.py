@@ -1,0 +1,242 @@
+"""What heads do by their weights, and what they need from earlier heads: equal to products of whole
+matrices, and to forward passes with hooks. Circuits built by hand are found."""
+
+from contextlib import ExitStack
+
+import pytest
+import torch
+from conversion.models import CHOICES, saved
+from induction_circuit import VOCAB, induction_circuit
+from refusals import refused
+from small_gpt import fresh
+
+import headscope
+from headscope.analysis.circuits import compositions, copying_scores, random_composition
+from headscope.analysis.head_outputs import changed_outputs, head_outputs
+from headscope.analysis.in_context import in_context_score
+from headscope.analysis.path_patching import WAYS, patch_paths
+from headscope.analysis.repeats import RepeatProbe
+from headscope.analysis.trace import trace
+from headscope.nn import AdditiveAttention, StackedHeads
+from headscope.nn.loss import next_token_loss
+
+THREE_LAYERS = [f"{words} model.layers=3" for words in CHOICES if "=relative" not in words]
+
+
+@pytest.fixture(params=THREE_LAYERS, ids=lambda words: words.replace("model", ""))
+def loaded(request, tmp_path):
+    saved(tmp_path, request.param)
+    return headscope.load(tmp_path / "best.safetensors")
+
+
+def folded(norm, width):
+    """The linear part of a norm, (C, C)."""
+    mean = torch.full((width, width), 1 / width) * isinstance(norm, torch.nn.LayerNorm)
+    gain = getattr(norm, "weight", None)
+    return (torch.ones(width) if gain is None else gain)[:, None] * (torch.eye(width) - mean)
+
+
+def matrices(block, head):
+    """W_Q, W_K, W_V and W_O of a head, with gains."""
+    layer, width = block.attention, block.attention.head_dim
+    if isinstance(layer, StackedHeads):
+        own = layer.stack[head]
+        q, k, v = own.query.weight, own.key.weight, own.value.weight
+        norms = (own.q_norm, own.k_norm)
+    else:
+        shared = head // (layer.heads // layer.kv_heads)
+        starts = (head, layer.heads + shared, layer.heads + layer.kv_heads + shared)
+        q, k, v = (layer.qkv.weight[n * width : (n + 1) * width] for n in starts)
+        norms = (layer.q_norm, layer.k_norm)
+    if layer.qk_norm:
+        q, k = (norm.weight[:, None] * each for norm, each in zip(norms, (q, k), strict=True))
+    reads = folded(block.attention_norm, layer.embed_dim)
+    columns = slice(head * width, (head + 1) * width)
+    everything = layer.out_proj.weight if layer.has_out_proj else torch.eye(layer.embed_dim)
+    return q @ reads, k @ reads, v @ reads, everything[:, columns]
+
+
+@torch.no_grad()
+def test_a_copying_score_is_that_of_the_whole_matrix(loaded):
+    model, scores = loaded.model, copying_scores(loaded.model)
+    unembed = model.head.weight @ folded(model.norm, 8)
+    for layer, head in ((0, 0), (2, scores.size(1) - 1)):
+        _, _, v, o = matrices(model.blocks[layer], head)
+        whole = unembed @ o @ v @ model.embedding.weight.T  # (V, V)
+        values = torch.linalg.eigvals(whole.double())
+        expected = float(values.real.sum() / values.abs().sum())
+        assert float(scores[layer, head]) == pytest.approx(expected, abs=1e-4)
+
+
+@torch.no_grad()
+def test_compositions_are_those_of_whole_matrices(loaded):
+    model, found = loaded.model, compositions(loaded.model)
+    heads, norm = model.attentions[0].heads, torch.linalg.norm
+    for late, head, early, other in ((1, 0, 0, heads - 1), (2, heads - 1, 0, 0), (2, 0, 1, 0)):
+        q, k, v, o = matrices(model.blocks[late], head)
+        _, _, before_v, before_o = matrices(model.blocks[early], other)
+        written = before_o @ before_v
+        additive = isinstance(model.attentions[0], AdditiveAttention)
+        read = {"q": q, "k": k} if additive else {"q": k.T @ q, "k": q.T @ k}
+        for kind, matrix in (read | {"v": o @ v}).items():
+            expected = norm(matrix @ written) / (norm(matrix) * norm(written))
+            assert float(found[kind][late, head, early, other]) == pytest.approx(
+                float(expected), abs=1e-4
+            )
+    assert all(each[1, :, 1:].abs().max() == 0 for each in found.values())
+
+
+def test_the_composition_of_random_heads():
+    values = []
+    for seed in range(30):
+        torch.manual_seed(seed)
+        model = fresh(embed_dim=32, heads=4, layers=2)
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter)
+        values += [each[1, :, 0].square().mean() for each in compositions(model).values()]
+    expected = random_composition(model)
+    assert expected == pytest.approx(32**-0.5)
+    assert float(torch.stack(values).mean().sqrt()) == pytest.approx(expected, rel=0.03)
+
+
+@torch.no_grad()
+def test_a_circuit_built_by_hand_is_found():
+    """The keys of the second head read the token before, which the first head writes. It also
+    copies the token that it attends to, when its values are written to the logits."""
+    model = induction_circuit()
+    _, _, value = model.blocks[1].attention.qkv.weight.chunk(3)
+    value[:VOCAB, :VOCAB] = torch.eye(VOCAB)
+    model.blocks[1].attention.out_proj.weight[:VOCAB, :VOCAB] = torch.eye(VOCAB)
+    found = compositions(model)
+    # All its keys read all that the first head writes: the largest value for matrices of rank VOCAB.
+    assert found["k"][1, 0, 0, 0] == pytest.approx(VOCAB**-0.5)
+    assert found["q"][1, 0, 0, 0] == found["v"][1, 0, 0, 0] == 0
+    model.norm = torch.nn.Identity()
+    assert copying_scores(model)[1, 0] == pytest.approx(1, abs=1e-4)
+    assert copying_scores(model)[0, 0] == 0  # it writes beside the token
+    model.blocks[1].attention.out_proj.weight.neg_()
+    assert copying_scores(model)[1, 0] == pytest.approx(-1, abs=1e-4)
+    model.blocks[1].attention.out_proj.weight.neg_()
+    probe = RepeatProbe(model, texts=8)
+    tokens = probe.texts.tokens
+    result = patch_paths(
+        model, tokens, (1, 0), lambda weights, x: float((weights * probe.induction).sum() / 8)
+    )
+    assert result.before > 0.9
+    assert result.after["k"] < 0.1  # its keys need the first head
+    assert result.after["q"] == result.after["v"] == pytest.approx(result.before, abs=1e-3)
+
+
+def plainly_patched(model, tokens, receiver, sender, way, new):
+    """The weights and the last block's output, from three passes of the whole model with hooks."""
+    (late, head), (early, other) = receiver, sender
+    clean, inputs = head_outputs(model, tokens), {}
+
+    def frozen(layer):
+        def change(outputs):
+            outputs = clean[layer].clone()
+            if layer == early:
+                outputs[:, :, other] = new
+            return outputs
+
+        return change
+
+    def keep(name):
+        def hook(norm, read, normal):
+            inputs[name] = normal
+
+        return model.blocks[late].attention_norm.register_forward_hook(hook)
+
+    for name, changed in (("clean", ()), ("patched", range(early, late))):
+        with ExitStack() as stack:
+            handle = keep(name)
+            for layer in changed:
+                stack.enter_context(changed_outputs(model.attentions[layer], frozen(layer)))
+            model.hidden(tokens)
+            handle.remove()
+    layer = model.attentions[late]
+    read = {kind: inputs["patched" if way in (kind, "all") else "clean"] for kind in "qkv"}
+    q, k, v = (layer.project(x, x, x)[n] for n, x in enumerate(read.values()))
+    q, k = model.position.rotate(q, k)
+    bias = model.position.bias(q.size(2), k.size(2))
+    mask = model.document_mask(tokens)
+    found = layer.attend(q, k, v, mask=mask, bias=bias, dropout=0.0, explicit=True)
+
+    def receive(outputs):
+        outputs = outputs.clone()
+        outputs[:, :, head] = found.outputs[:, head]
+        return outputs
+
+    with changed_outputs(layer, receive):
+        return found.weights[:, head], model.hidden(tokens)
+
+
+@torch.no_grad()
+def test_path_patching_equals_three_passes_with_hooks(loaded):
+    model = loaded.model
+    tokens = torch.randint(97, 123, (2, 7), generator=torch.Generator().manual_seed(2))
+    other = trace(model, tokens.flip(0)).heads
+    heads = model.attentions[0].heads
+    seen = []
+
+    def measure(weights, x):
+        seen.append((weights, x))
+        return 0.0
+
+    for new in (None, other):
+        for early, sender, way in ((0, 0, "all"), (0, heads - 1, "k"), (1, 0, "q"), (1, 0, "v")):
+            seen.clear()
+            patch_paths(model, tokens, (2, heads - 1), measure, new)
+            outputs = torch.zeros(()) if new is None else head_outputs(model, tokens.flip(0))[early]
+            expected = plainly_patched(
+                model,
+                tokens,
+                (2, heads - 1),
+                (early, sender),
+                way,
+                outputs if new is None else outputs[:, :, sender],
+            )
+            index = (early * heads + sender) * len(WAYS) + WAYS.index(way)
+            for ours, theirs in zip(seen[index], expected, strict=True):
+                torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_needs_are_changes_of_the_loss_or_of_a_metric(tmp_path):
+    saved(tmp_path, "model=gpt2 model.layers=3")
+    loaded = headscope.load(tmp_path / "best.safetensors")
+    rows = loaded.needs("L2H1", "We the p", by="mean")
+    assert len(rows) == 8
+    changes = [abs(row["all_paths"]) for row in rows]
+    assert changes == sorted(changes, reverse=True)
+    assert max(changes) > 1e-3
+    first = loaded.needs("L2H1", "We the p", metric="first")
+    assert all(abs(row["v_path"]) < 1e-6 for row in first)  # values do not change weights
+    assert max(abs(row["k_path"]) for row in first) > 1e-3
+    same = loaded.needs("L2H1", "We the p", corrupted="We the p")
+    assert all(abs(row["all_paths"]) < 1e-5 for row in same)
+    assert loaded.needs("L0H1", "We the p") == []
+    for message, arguments in [
+        ("metric='x'", {"text": "ab", "metric": "x"}),
+        ("metric='induction'", {"text": "ab", "metric": "induction"}),
+        ("corrupted has 3 tokens, and the text 2", {"text": "ab", "corrupted": "abc"}),
+        ("by='max'", {"text": "ab", "by": "max"}),
+    ]:
+        with refused(message):
+            loaded.needs("L2H1", **arguments)
+
+
+@torch.no_grad()
+def test_the_in_context_learning_score(tmp_path):
+    model = fresh(block_size=40)
+    windows = torch.randint(11, (20, 32), generator=torch.Generator().manual_seed(3))
+    late, early = [], []
+    for window in windows:
+        for t in range(31):
+            loss = next_token_loss(model(window[None, : t + 1])[:, -1:], window[None, t + 1, None])
+            if t >= 28:
+                late.append(float(loss))
+            if 3 <= t < 6:
+                early.append(float(loss))
+    expected = sum(late) / len(late) - sum(early) / len(early)
+    assert in_context_score(model, windows) == pytest.approx(expected, abs=1e-5)
+    assert in_context_score(model, windows[:, :10]) != in_context_score(model, windows[:, :10])
