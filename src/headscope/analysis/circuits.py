@@ -73,8 +73,9 @@ def copying_scores(model: GPT) -> Tensor:
     for block in model.blocks:
         found = head_matrices(block)
         small = found.value @ through_vocabulary @ found.output  # (H, D, D)
-        values = torch.linalg.eigvals(small.float())
-        scores.append(values.real.sum(-1) / values.abs().sum(-1).clamp(min=1e-30))
+        values = torch.linalg.eigvals(small.float().nan_to_num())  # it refuses NaN
+        score = values.real.sum(-1) / values.abs().sum(-1).clamp(min=1e-30)
+        scores.append(score.where(small.isfinite().all(-1).all(-1), torch.nan))
     return torch.stack(scores)
 
 

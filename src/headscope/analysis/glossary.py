@@ -127,6 +127,33 @@ REPEATS: Mapping[str, str] = {
         "The metric `previous`, measured on these random texts. A high value means that the "
         "head looks one token back, whatever the tokens are."
     ),
+    "prefix_matching": (
+        "Weight that queries in the second copy of the passage give to the token that followed "
+        "the same token in the first copy, from 0 to 1. A high value means that the head does "
+        "induction, or always looks back by such a number of tokens: unlike `induction`, the "
+        "metric is not compared with other texts (Olsson 2022)."
+    ),
+}
+
+WRITING: Mapping[str, str] = {
+    "direct_effect": (
+        "What the head adds directly to the logit of the token that follows, minus what it adds to "
+        "the logit of the average token, averaged over all tokens. A high value means that the "
+        "head itself raises the right tokens (direct logit attribution, Elhage 2021). A head that "
+        "acts only through later layers has a value near 0."
+    ),
+    "copying": (
+        "Copying score, from -1 to 1: the sum of the eigenvalues of W_U W_O W_V W_E divided by the "
+        "sum of their absolute values. A high value means that the head raises the tokens that it "
+        "attends to, whatever they are (Elhage 2021)."
+    ),
+    "composition": (
+        "Strongest composition with a head of an earlier layer, from 0 to 1: the largest "
+        "|A B| / (|A| |B|), with Frobenius norms, where B = W_O W_V of the earlier head, and A is "
+        "W_K^T W_Q, W_Q^T W_K or W_O W_V of this head (Q-, K- and V-composition). A high value "
+        "means that the head reads what an earlier head writes. For random matrices it is about "
+        "1 / sqrt(embed_dim), and 0 in the first layer (Elhage 2021)."
+    ),
 }
 
 BETWEEN_HEADS: Mapping[str, str] = {
@@ -201,6 +228,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Metrics of one head without a causal mask": NON_CAUSAL_METRICS,
     "Metrics that depend on the tokens": TOKENS,
     "Metrics on repeated random texts": REPEATS,
+    "Metrics of what heads write and read": WRITING,
     "Metrics that compare heads": BETWEEN_HEADS,
     "Metrics of ablation": ABLATION,
     "Estimates of ablation from gradients": GRADIENTS,

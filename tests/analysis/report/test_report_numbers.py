@@ -13,7 +13,7 @@ from tab_runs import in_process
 import headscope
 from headscope.analysis.ablation import ablate_heads, mean_outputs, other_induction
 from headscope.analysis.diversity import cosine_similarity, jensen_shannon
-from headscope.analysis.glossary import METRICS
+from headscope.analysis.glossary import METRICS, WRITING
 from headscope.analysis.gradients import gradient_importance
 from headscope.analysis.metrics import NON_CAUSAL_METRICS, head_metrics
 from headscope.analysis.patch_texts import patch_texts
@@ -162,15 +162,16 @@ def test_every_metric_has_its_uniform_value_and_the_text_that_it_was_measured_on
     others = ("layer", "head", "type", "uniform_")
     assert list(columns) == [name for name in heads[0] if not name.startswith(others)]
     ablated = ("loss_change", "bits_per_byte")
-    repeats = ("induction", "duplicate", "repeat_previous", "other_induction")
+    repeats = ("induction", "duplicate", "repeat_previous", "prefix_matching", "other_induction")
     for name, row in columns.items():
         text = "repeated random texts" if name in repeats else "the given text"
         text = "validation windows" if name.startswith(ablated) else text
+        text = "the weights of the model" if name in ("copying", "composition") else text
         assert row["measured_on"] == text
         if row["uniform"]:
             assert {one[f"uniform_{name}"] for one in heads} == {row["uniform"]}
         else:
-            assert name.startswith((*ablated, "other_induction", "uniqueness"))
+            assert name.startswith((*ablated, "other_induction", "uniqueness", *WRITING))
     even = head_metrics(torch.ones(8, 8).tril() / torch.arange(1, 9)[:, None])
     for name, value in even.items():
         assert float(columns[name]["uniform"]) == pytest.approx(value.item(), abs=1e-6)

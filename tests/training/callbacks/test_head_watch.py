@@ -19,6 +19,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from headscope import checkpoint
 from headscope.analysis.diversity import diversity
+from headscope.analysis.glossary import WRITING
 from headscope.analysis.head_images import head_image, image_tag
 from headscope.analysis.head_statistics import measure_heads, repeat_probe
 from headscope.analysis.head_types import Thresholds
@@ -50,6 +51,7 @@ METRICS = {
     "punctuation",
     "frequent",
     *REPEAT_METRICS,
+    *WRITING,
 }
 
 
