@@ -108,7 +108,7 @@ def test_a_circuit_built_by_hand_is_found():
     value[:VOCAB, :VOCAB] = torch.eye(VOCAB)
     model.blocks[1].attention.out_proj.weight[:VOCAB, :VOCAB] = torch.eye(VOCAB)
     found = compositions(model)
-    # All its keys read all that the first head writes: the largest value for matrices of rank VOCAB.
+    # Its keys read all that the first head writes: the largest value for matrices of rank VOCAB.
     assert found["k"][1, 0, 0, 0] == pytest.approx(VOCAB**-0.5)
     assert found["q"][1, 0, 0, 0] == found["v"][1, 0, 0, 0] == 0
     model.norm = torch.nn.Identity()

@@ -3,9 +3,9 @@
 Shapes: B batch, L layers, H heads, T tokens, C embed_dim, V vocab_size.
 
 The logit lens (nostalgebraist 2020) applies the final norm and the output head to the residual
-stream after every layer. Direct logit attribution (Elhage 2021) divides a logit among the parts that
-were added to the stream. For this, the scale of the final norm is kept fixed, which makes the way
-from the stream to the logits linear.
+stream after every layer. Direct logit attribution (Elhage 2021) divides a logit among the parts of
+the stream. For this, the scale of the final norm is kept fixed, which makes the logits a linear
+function of the stream.
 """
 
 from collections.abc import Sequence
