@@ -58,6 +58,30 @@ def projected(bridge: TransformerBridge, ours: dict) -> float:
     return difference(cache["blocks.0.attn.hook_v"], values)
 
 
+def written(bridge, ours: dict, loaded) -> dict:
+    """The largest differences from what the heads write in headscope, from our logit lens and from
+    our direct logit attribution of token 5 after the last token."""
+    _, cache = bridge.run_with_cache(ours["tokens"])
+    trace = loaded.trace(ours["text"])
+    heads = cache.stack_head_results(layer=-1)  # (L H, B, T, C)
+    stream = cache.accumulated_resid(layer=-1, incl_mid=False)
+    lens, cap = bridge.unembed(bridge.ln_final(stream))[:, 0], loaded.model.logit_cap
+    found = {
+        "heads": difference(heads[:, 0], trace.heads.flatten(0, 1)),
+        "lens": difference(
+            lens if cap is None else cap * (lens / cap).tanh(), loaded.lens(ours["text"])
+        ),
+    }
+    if loaded.model.blocks[0].feed_forward is not None:  # without norms it finds no scale
+        shares = loaded.attribution(ours["text"], token=5)
+        of_heads = torch.tensor([share for name, share in shares.items() if "H" in name])
+        # Its logit_attrs does the same without the gain, which it expects in other weights.
+        gain, scaled = loaded.model.norm.weight, cache.apply_ln_to_stack(heads, layer=-1)[:, 0, -1]
+        direction = bridge.W_U[:, 5] if gain is None else bridge.W_U[:, 5] * gain
+        found["attribution"] = difference(scaled @ direction, of_heads)
+    return found
+
+
 def difference(a: torch.Tensor, b: torch.Tensor) -> float:
     assert a.shape == b.shape, (a.shape, b.shape)
     return (a - b).abs().max().item()
@@ -72,6 +96,7 @@ def opened(folder: Path) -> dict:
             str(folder / "model"), device="cpu", trust_remote_code=ours["own"]
         )
         results["folder"] = compared(bridge, ours)
+        results["written"] = written(bridge, ours, headscope.load(folder / "run.safetensors"))
         if ours["own"]:
             results["edited"] = edited(bridge, ours)
             results["values"] = projected(bridge, ours)

@@ -117,6 +117,13 @@ def test_its_hooks_see_and_change_our_own_class_and_checkpoints(results, words):
     assert found["values"] < 1e-5
 
 
+@pytest.mark.parametrize("words", [*THEIRS.values(), *OWN])
+def test_what_heads_write_is_the_same_there(results, words):
+    found = results[words]["written"]
+    assert {"heads", "lens"} <= found.keys()
+    assert all(value < 1e-4 for value in found.values()), found
+
+
 def check(found):
     assert found["weights"] < 1e-5
     assert found["logits"] < 1e-4

@@ -19,6 +19,7 @@ from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_AR
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.architecture_adapter import ArchitectureAdapter
+from transformer_lens.model_bridge.generalized_components.base import GeneralizedComponent
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import AutoTokenizer
 
@@ -83,17 +84,21 @@ class HeadscopeAdapter(ArchitectureAdapter):
             cfg.n_key_value_heads = layer.kv_heads
 
         def norm(name: str) -> Any:
+            if isinstance(gpt.norm, torch.nn.Identity):
+                return GeneralizedComponent(name, cfg)
             if gpt.norm.weight is None:
                 return bridges.RMSNormPreBridge(name, cfg)
             return bridges.NormalizationBridge(name, cfg, use_native_layernorm_autograd=True)
 
-        mlp = self._gated_mlp if cfg.gated_mlp else self._ungated_mlp
         block = {
             "ln1": norm("attention_norm"),
             "attn": HookedAttention("attention", cfg, {"o": bridges.LinearBridge("out_proj")}),
-            "ln2": norm("feed_forward_norm"),
-            "mlp": mlp("feed_forward"),
         }
+        if network is None:  # this norm computes nothing, but TransformerLens refers to its hook
+            block["ln2"] = GeneralizedComponent("feed_forward_norm", cfg)
+        else:
+            mlp = self._gated_mlp if cfg.gated_mlp else self._ungated_mlp
+            block |= {"ln2": norm("feed_forward_norm"), "mlp": mlp("feed_forward")}
         self.component_mapping = {
             "embed": bridges.EmbeddingBridge("model.embedding"),
             "blocks": bridges.BlockBridge("model.blocks", cfg, block),
