@@ -94,17 +94,27 @@ class HeadscopeAdapter(ArchitectureAdapter):
             "ln1": norm("attention_norm"),
             "attn": HookedAttention("attention", cfg, {"o": bridges.LinearBridge("out_proj")}),
         }
-        if network is None:  # this norm computes nothing, but TransformerLens refers to its hook
-            block["ln2"] = GeneralizedComponent("feed_forward_norm", cfg)
-        else:
+        if network is not None:
             mlp = self._gated_mlp if cfg.gated_mlp else self._ungated_mlp
             block |= {"ln2": norm("feed_forward_norm"), "mlp": mlp("feed_forward")}
         self.component_mapping = {
             "embed": bridges.EmbeddingBridge("model.embedding"),
-            "blocks": bridges.BlockBridge("model.blocks", cfg, block),
+            "blocks": (AttentionOnly if network is None else bridges.BlockBridge)(
+                "model.blocks", cfg, block
+            ),
             "ln_final": norm("model.norm"),
             "unembed": bridges.UnembeddingBridge("model.head"),
         }
+
+
+class AttentionOnly(bridges.BlockBridge):
+    """A block without a feed-forward network, and without the hooks of one."""
+
+    hook_aliases = {  # noqa: RUF012
+        name: hook
+        for name, hook in bridges.BlockBridge.hook_aliases.items()
+        if not str(hook).startswith(("ln2.", "mlp."))
+    }
 
 
 class HookedAttention(bridges.AttentionBridge):
