@@ -6,6 +6,7 @@ from torch import Tensor
 
 from headscope.analysis.head_statistics import HeadStatistics
 from headscope.analysis.metrics import colour_scales
+from headscope.viewer.predictions import Predictions
 from headscope.viewer.snapshot import snapshot_parts
 
 
@@ -17,9 +18,11 @@ def snapshot_of(
     labels: Sequence[str],
     text_tokens: int,
     more_metrics: Mapping[str, Tensor] | None = None,
+    predictions: Predictions | None = None,
 ) -> list[bytes]:
-    """The snapshot of attention weights (L, H, T, T) after `step` steps. `labels` and `text_tokens`
-    are explained in `snapshot_parts`. `more_metrics` (L, H) are metrics that `statistics` lacks."""
+    """The snapshot of attention weights (L, H, T, T) after `step` steps. `labels`, `text_tokens`
+    and `predictions` are explained in `snapshot_parts`. `more_metrics` (L, H) are metrics that
+    `statistics` lacks."""
     metrics = {**(more_metrics or {}), **statistics.metrics}
     return snapshot_parts(
         weights.detach().float().cpu().numpy(),
@@ -33,4 +36,5 @@ def snapshot_of(
         metrics={name: each.flatten().tolist() for name, each in metrics.items()},
         uniform=statistics.uniform,
         ends=colour_scales(statistics.metrics, statistics.tokens),
+        predictions=predictions,
     )

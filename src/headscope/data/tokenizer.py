@@ -87,6 +87,10 @@ class Tokenizer(ABC):
         """One readable label for each token of a text."""
         return token_labels(map(self.token_bytes, tokens))
 
+    def vocabulary_labels(self) -> list[str]:
+        """A readable label for each token of the vocabulary, by its id."""
+        return [self.labels([token])[0] for token in range(self.vocab_size)]
+
     def first_token(self) -> int:
         """The token with which an empty text begins. Raises UserError if there is no end-of-text
         token."""

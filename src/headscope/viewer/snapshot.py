@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from headscope.data.labels import visible
 from headscope.errors import UserError
+from headscope.viewer.predictions import Predictions
 
 FORMAT = 1
 THUMBNAIL = 24
@@ -48,6 +49,7 @@ def snapshot_parts(
     metrics: Mapping[str, Sequence[float]],
     uniform: Mapping[str, float],
     ends: Mapping[str, tuple[float, float]],
+    predictions: Predictions | None = None,
 ) -> list[bytes]:
     """The parts of a snapshot of causal attention weights (L, H, T, T), whose rows sum to one.
 

@@ -157,7 +157,7 @@ NEVER = WatchSteps(every=1, snapshots=frozenset([0, 900]), images=frozenset(), l
 def watch(say=print, max_bytes: int = 10**9) -> HeadWatch:
     labels = [f"t{index}" for index in range(TOKENS)]
     return HeadWatch(
-        text=ProbeText(list(range(TOKENS)), labels, TOKENS + 3),
+        text=ProbeText(list(range(TOKENS)), labels, TOKENS + 3, [*labels, "t10"]),
         windows=some_tokens(TOKENS),
         kinds=classify_tokens([b"a"] * 11),
         thresholds=Thresholds(),

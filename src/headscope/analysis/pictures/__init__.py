@@ -12,6 +12,7 @@ from headscope.analysis.pictures.maps import (
     attention_maps,
     difference_map,
     mean_map,
+    predictions_of_text,
     single_and_multi_head,
 )
 from headscope.analysis.pictures.position import bias_map, position_picture
@@ -26,6 +27,7 @@ __all__ = [
     "mean_map",
     "patching_of_heads",
     "position_picture",
+    "predictions_of_text",
     "similarity_histogram",
     "similarity_matrix",
     "single_and_multi_head",

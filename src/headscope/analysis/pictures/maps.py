@@ -90,6 +90,35 @@ def single_and_multi_head(
     return draw_maps(maps, labels, title, columns=columns).finish()
 
 
+def predictions_of_text(
+    probabilities: Tensor, pushes: Tensor, labels: Labels, *, title: str
+) -> Figure:
+    """Draw how a model comes to its predictions. `labels` are those of T + 1 tokens.
+
+    The first panel shows the probabilities (L + 1, T) of the token that follows, from the residual
+    stream before each layer and after the last one. The second panel shows the pushes (L, H, T) of
+    each head on this token."""
+    layers, heads, tokens = pushes.shape
+    rows = [f"before layer {layer}" for layer in range(layers)] + ["after the last layer"]
+    names = [f"L{layer}H{head}" for layer in range(layers) for head in range(heads)]
+    panels = {
+        "probability of the next token": (array(probabilities), rows, PowerNorm(0.5, 0, 1)),
+        "what each head adds to its logit": (array(pushes).reshape(-1, tokens), names, None),
+    }
+    cell = max(9, min(40, 1000 // tokens))
+    sheet = Sheet(2, 1, max(320, cell * tokens), max(160, min(600, 13 * len(names))), title)
+    for panel, (name, (values, of_rows, norm)) in zip(sheet.panels, panels.items(), strict=True):
+        step = math.ceil(len(of_rows) / 48)
+        panel.set_yticks(range(0, len(of_rows), step), of_rows[::step])
+        name_tokens(panel, labels[:-1], cell, down=False)
+        panel.set_xlabel("token after which the model predicts")
+        image = sheet.heatmap(
+            panel, name, values, norm or Normalize(*limits(values, diverging=True))
+        )
+        sheet.bar(image, "probability" if norm else "logit, minus the mean over the vocabulary")
+    return sheet.finish()
+
+
 def of_heads(values: Iterable[np.ndarray], unit: str = WEIGHT) -> list[Map]:
     return [Map(f"head {head}", each, unit) for head, each in enumerate(values)]
 

@@ -17,6 +17,7 @@ from headscope.analysis.patching import PatchingResult
 from headscope.analysis.report.inputs import AblationResult
 from headscope.analysis.report.selection import Head
 from headscope.checkpoint import AttentionReading, Checkpoint
+from headscope.viewer.predictions import Predictions
 
 Pictures = Iterator[tuple[str, Figure]]
 """Pairs of a file name without extension and a picture."""
@@ -165,6 +166,18 @@ def history(statistics: Sequence[tuple[int, HeadStatistics]]) -> Pictures:
         for name in statistics[0][1].metrics
     }
     yield "history", pictures.history(steps, values, title="Metrics of all heads during training")
+
+
+def predictions(found: Predictions, labels: Sequence[str]) -> Pictures:
+    """How the model comes to its predictions on the text of attention.html, if it has two tokens or
+    more."""
+    if len(labels) > 1:
+        probabilities, pushes = map(torch.tensor, (found.next_probabilities, found.next_pushes))
+        title = "What the model predicts after each token, and what each head adds"
+        yield (
+            "predictions",
+            pictures.predictions_of_text(probabilities, pushes, labels, title=title),
+        )
 
 
 def position(loaded: Checkpoint) -> Pictures:

@@ -10,12 +10,15 @@ import torch
 from torch import Tensor
 
 from headscope.analysis.head_statistics import HeadStatistics
+from headscope.analysis.predictions import predictions
 from headscope.analysis.snapshots import snapshot_of
+from headscope.analysis.trace import trace
 from headscope.checkpoint import AttentionReading, Checkpoint
 from headscope.nn import GPT
 from headscope.nn.loss import next_token_loss
 from headscope.viewer.history import history, read_header
 from headscope.viewer.page import attention_page
+from headscope.viewer.predictions import Predictions
 from headscope.viewer.snapshot import tokens_within
 
 MAX_BYTES = 10 * 2**20
@@ -48,9 +51,17 @@ def snapshots_of(
             labels=reading.labels[:shown],
             text_tokens=len(reading.tokens),
             more_metrics=(ablated or {}).get(checkpoint.step),
+            predictions=predictions_on(checkpoint, reading.tokens[:shown]),
         )
         for checkpoint, statistics in measured
     }
+
+
+@torch.no_grad()
+def predictions_on(loaded: Checkpoint, tokens: Sequence[int]) -> Predictions:
+    """What the model of a checkpoint predicts after each of these tokens."""
+    found = trace(loaded.model, torch.tensor(tokens, device=loaded.model.device))
+    return predictions(loaded.model, found, loaded.tokenizer.vocabulary_labels())
 
 
 def page_of(

@@ -6,17 +6,21 @@ Shapes: L layers, H heads per layer, N = L H, T tokens.
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.analysis.circuits import KINDS, compositions, random_composition
 from headscope.analysis.diversity import diversity, pairs_by_similarity, uniqueness
 from headscope.analysis.head_statistics import HeadStatistics
 from headscope.analysis.metrics import counted_queries, visible_keys
 from headscope.analysis.patching import PatchingResult
 from headscope.checkpoint import AttentionReading
+from headscope.nn import GPT
+from headscope.viewer.predictions import Predictions
 
 PAIRS = 5
 """Number of pairs in the list of the most similar pairs, and in the list of the least similar
@@ -126,6 +130,54 @@ def patching_rows(result: PatchingResult) -> list[dict[str, Any]]:
             **{key: float(each[layer, head]) for key, each in metrics.items()},
         }
         for layer, head in np.ndindex(*result.denoised.shape)
+    ]
+
+
+def lens_rows(found: Predictions, labels: Sequence[str]) -> list[dict[str, Any]]:
+    """One row per token and layer: the most likely next token by the residual stream before this
+    layer or, in the last row of a token, after the last layer. Also the token that follows in the
+    text, and both probabilities."""
+    rows = []
+    for token, layer in product(range(len(labels)), range(len(found.lens_tokens))):
+        row: dict[str, Any] = {"position": token, "token": labels[token], "layer": layer}
+        row["most_likely"] = found.labels[found.lens_tokens[layer, token, 0]]
+        row["probability"] = float(found.lens_probabilities[layer, token, 0])
+        if token + 1 < len(labels):
+            row["next_token"] = labels[token + 1]
+            row["next_probability"] = float(found.next_probabilities[layer, token])
+        rows.append({"next_token": "", "next_probability": ""} | row)
+    return rows
+
+
+def push_rows(found: Predictions, labels: Sequence[str]) -> list[dict[str, Any]]:
+    """One row per token and head: what the head adds to the logit of the next token, and the token
+    that it raises most."""
+    rows = []
+    layers, heads, tokens = found.next_pushes.shape
+    for token, layer, head in product(range(tokens), range(layers), range(heads)):
+        row = {"position": token, "token": labels[token], "next_token": labels[token + 1]}
+        row |= {"layer": layer, "head": head, "push": float(found.next_pushes[layer, head, token])}
+        if found.push_tokens is not None and found.push_values is not None:
+            row["raised_most"] = found.labels[found.push_tokens[layer, head, token, 0]]
+            row["its_push"] = float(found.push_values[layer, head, token, 0])
+        rows.append(row)
+    return rows
+
+
+def composition_rows(model: GPT) -> list[dict[str, Any]]:
+    """One row per pair of a head and an earlier head: Q-, K- and V-composition, and their value for
+    random matrices."""
+    found, random = compositions(model), random_composition(model)
+    layers, heads = found["q"].shape[:2]
+    return [
+        {
+            "head": f"L{late}H{head}",
+            "earlier": f"L{early}H{other}",
+            **{kind: float(found[kind][late, head, early, other]) for kind in KINDS},
+            "random": random,
+        }
+        for late, head, early, other in product(*map(range, (layers, heads) * 2))
+        if early < late
     ]
 
 

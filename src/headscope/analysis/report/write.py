@@ -18,22 +18,32 @@ from headscope.analysis.circuits import WEIGHT_METRICS
 from headscope.analysis.diversity import jensen_shannon
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads, visible_in
 from headscope.analysis.head_types import Thresholds
+from headscope.analysis.in_context import in_context_score
 from headscope.analysis.patch_texts import PatchTexts
 from headscope.analysis.patching import PatchingResult
 from headscope.analysis.repeats import REPEAT_METRICS
 from headscope.analysis.report import drawing
 from headscope.analysis.report.inputs import Ablation, AblationResult, ReportInput, Track
-from headscope.analysis.report.page import loss_on, page_of, shown_tokens, snapshots_of
+from headscope.analysis.report.page import (
+    loss_on,
+    page_of,
+    predictions_on,
+    shown_tokens,
+    snapshots_of,
+)
 from headscope.analysis.report.selection import Head
 from headscope.analysis.report.tables import (
     between_heads,
     column_rows,
+    composition_rows,
     csv_text,
     head_rows,
     history_rows,
     largest_weight_rows,
+    lens_rows,
     matrix_rows,
     patching_rows,
+    push_rows,
     with_uniform,
 )
 from headscope.checkpoint import AttentionReading, Checkpoint
@@ -44,10 +54,11 @@ EVENTS = "events.out.tfevents.{seconds}.headscope"
 """The name of the event file. TensorBoard sorts event files by the seconds in their names."""
 
 REPORT_FILE = re.compile(
-    r"(heads|columns|similarity|jensen_shannon|largest_weights|history|patching)\.(csv|json)"
+    r"(heads|columns|similarity|jensen_shannon|largest_weights|lens|pushes|composition|history"
+    r"|patching)\.(csv|json)"
     r"|attention\.html"
     r"|(attention|single_and_multi|difference|metrics|figures|similarity|jensen_shannon|ablation"
-    r"|position|gradient_importance|patching|history)(_\w+)?\.(png|svg)"
+    r"|position|gradient_importance|patching|predictions|history)(_\w+)?\.(png|svg)"
     r"|events\.out\.tfevents\.\d{1,20}\.headscope"
 )
 """The names of all files that a report can contain."""
@@ -95,6 +106,7 @@ def write_report(
     )
     statistics = measure(loaded.model, track=track)
     ablation_result = ablation.run(loaded, track) if ablation else None
+    measure = partial(measure, uniform_metrics=statistics.uniform)
     measured = [(stored, measure(stored.model)) for stored in track(history)]
     statistics_over_steps = sorted(
         ((stored.step, measurement) for stored, measurement in measured), key=lambda each: each[0]
@@ -116,6 +128,12 @@ def write_report(
             largest_weight_rows(report.reading, visible_keys_of(loaded, report.reading))
         ),
     }
+    predicted = predictions_on(loaded, shown.tokens)
+    texts["lens.csv"] = csv_text(lens_rows(predicted, shown.labels))
+    if len(shown.tokens) > 1:
+        texts["pushes.csv"] = csv_text(push_rows(predicted, shown.labels))
+    if len(loaded.model.blocks) > 1:
+        texts["composition.csv"] = csv_text(composition_rows(loaded.model))
     snapshots = snapshots_of(report.reading, len(shown.tokens), measured, {loaded.step: ablated})
     losses = [loss_on(stored.model, torch.tensor([shown.tokens])) for stored, _ in measured]
     texts["attention.html"] = page_of(loaded, snapshots, losses)
@@ -128,6 +146,7 @@ def write_report(
         contents[EVENTS.format(seconds=int(time.time()))] = event_file(snapshots)
     pictures = [
         drawing.maps(report.reading),
+        drawing.predictions(predicted, shown.labels),
         drawing.metrics(statistics),
         drawing.distances(distances, statistics.heads),
         drawing.ablation(ablation_result) if ablation_result else (),
@@ -196,10 +215,13 @@ def summary(
         "step": report.loaded.step,
         "windows": len(report.windows),
         "tokens": report.windows.size(1),
+        "in_context_score": in_context_score(report.loaded.model, report.windows),
         "text": report.loaded.tokenizer.decode(report.reading.tokens),
         "measured_on": {
             "similarity.csv": report.source,
             "jensen_shannon.csv": "the text of attention.html",
+            "lens.csv": "the text of attention.html",
+            "pushes.csv": "the text of attention.html",
             "attention.html": "the beginning of `text`",
         },
         **between_heads(statistics),

@@ -1,6 +1,7 @@
 """Creates the optional callbacks of a training run from its configuration."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from lightning.pytorch import Callback
@@ -86,7 +87,8 @@ def probe_text(store: TokenStore, text: str | None, length: int) -> ProbeText:
         raise UserError(
             "callbacks.attention.text= is empty: give a text, or null for a text of the corpus"
         )
-    return ProbeText(tokens, store.tokenizer.labels(tokens), whole)
+    tokenizer = store.tokenizer
+    return ProbeText(tokens, tokenizer.labels(tokens), whole, tokenizer.vocabulary_labels())
 
 
 def shortened(text: ProbeText, limit: int, *, layers: int, heads: int) -> ProbeText:
@@ -98,4 +100,4 @@ def shortened(text: ProbeText, limit: int, *, layers: int, heads: int) -> ProbeT
             f"for one token of {layers} x {heads} heads in a step: raise them, or set "
             "callbacks.attention.steps=0"
         )
-    return ProbeText(text.tokens[:kept], text.labels[:kept], text.whole)
+    return replace(text, tokens=text.tokens[:kept], labels=text.labels[:kept])

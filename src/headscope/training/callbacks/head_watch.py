@@ -16,11 +16,12 @@ from headscope.analysis.diversity import diversity
 from headscope.analysis.head_images import DESCRIPTION, head_image, image_tag
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads, repeat_probe
 from headscope.analysis.head_types import GLOBAL, MIXED, NONE, Thresholds
+from headscope.analysis.predictions import predictions
 from headscope.analysis.repeats import RepeatProbe
 from headscope.analysis.snapshots import snapshot_of
 from headscope.analysis.tokens import TokenKinds
+from headscope.analysis.trace import trace
 from headscope.nn import GPT
-from headscope.nn.capture import attention_weights
 from headscope.training.callbacks.step_callback import StepCallback
 from headscope.training.callbacks.tensorboard_log import (
     add_image,
@@ -30,6 +31,7 @@ from headscope.training.callbacks.tensorboard_log import (
 )
 from headscope.training.module import LanguageModel
 from headscope.viewer import SNAPSHOTS
+from headscope.viewer.predictions import Predictions
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -46,12 +48,13 @@ SCALARS = "watch"
 
 @dataclass(frozen=True)
 class ProbeText:
-    """The text on which attention is shown: its tokens, a label for each, and the number of tokens
-    before it was shortened."""
+    """The text on which attention is shown: its tokens, a label for each, the number of tokens
+    before it was shortened, and a label for each token of the vocabulary."""
 
     tokens: list[int]
     labels: list[str]
     whole: int
+    vocabulary: list[str]
 
 
 @dataclass(frozen=True)
@@ -189,11 +192,13 @@ class HeadWatch(StepCallback):
         images: dict[str, Image.Image] = {}
         with_snapshot = step in self.steps.snapshots or (self.steps.snapshots and renamed)
         if with_snapshot or step in self.steps.images:
-            tokens = torch.tensor([self.text.tokens], device=model.device)
-            weights = attention_weights(model, tokens)[:, 0].float().cpu()  # (L, H, T, T)
+            with torch.no_grad():
+                found = trace(model, torch.tensor(self.text.tokens, device=model.device))
             if with_snapshot:
-                parts = self._snapshot(weights, statistics, step)
+                predicted = predictions(model, found, self.text.vocabulary)
+                parts = self._snapshot(found.attention, statistics, step, predicted)
             if step in self.steps.images:
+                weights = found.attention.float().cpu()  # (L, H, T, T)
                 heads = weights.size(1)
                 images = {image_tag(i, heads): head_image(maps) for i, maps in enumerate(weights)}
         for writer in writers:
@@ -206,11 +211,18 @@ class HeadWatch(StepCallback):
                 add_image(writer, tag, image, step, description=DESCRIPTION)
         self.layout_written = True
 
-    def _snapshot(self, weights: Tensor, statistics: HeadStatistics, step: int) -> list[bytes]:
+    def _snapshot(
+        self, weights: Tensor, statistics: HeadStatistics, step: int, predicted: Predictions
+    ) -> list[bytes]:
         """The parts of a snapshot. Empty if this is an additional step for which there is no
         room."""
         parts = snapshot_of(
-            weights, statistics, step=step, labels=self.text.labels, text_tokens=self.text.whole
+            weights,
+            statistics,
+            step=step,
+            labels=self.text.labels,
+            text_tokens=self.text.whole,
+            predictions=predicted,
         )
         size = sum(map(len, parts))
         planned = sum(later > step for later in self.steps.snapshots)
