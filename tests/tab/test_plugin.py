@@ -40,7 +40,7 @@ HOSTILE = [
     with_header(scores=[10**400] * 4),
     with_header(metrics={"previous": [[]] * 4}),
     with_header(step=float("nan")),
-    with_header(format=2),
+    with_header(format=3),
     made_up_parts(0)[:2],
 ]
 """Parts of snapshots that cannot be shown."""

@@ -13,9 +13,10 @@ from headscope.viewer.history import MAX_TOKENS, HeaderError, history, read_head
 WEIGHTS = causal(np.ones((1, 2, 2, 2)))  # of a layer with two heads, for two tokens
 GOOD = json.loads(snapshot(WEIGHTS, ["a", "<b>"], step=5)[0])
 GOOD |= {"scores": [0.5, None], "ratios": [1, 0.0]}
+PREDICTIONS = {"labels": 3, "label_bytes": 20, "top": 2, "pushes": True, "next": [0.5]}
 MANY = {str(number): [0, 0] for number in range(200)}
 BAD = {
-    "format": (2, None),
+    "format": (0, 3, None),
     "step": (-1, 1.5, True, 2**60),
     "layers": (0, 5000),
     "labels": ([], "ab", ["a", 1], ["a" * 1000, "b"], ["a"] * (MAX_TOKENS + 1)),
@@ -27,6 +28,13 @@ BAD = {
     "metrics": ([], {"self": [1]}, {"self": {"0": 1}}, {"x" * 300: [0, 0]}, MANY),
     "uniform": ({"self": [1]},),
     "ends": ({"self": [0]},),
+    "predictions": (
+        [],
+        {},
+        *(PREDICTIONS | {"labels": 0}, PREDICTIONS | {"labels": 2**30}),
+        *(PREDICTIONS | {"label_bytes": "9"}, PREDICTIONS | {"top": 1000}),
+        *(PREDICTIONS | {"pushes": 1}, PREDICTIONS | {"next": []}, PREDICTIONS | {"next": ["x"]}),
+    ),
 }
 
 
@@ -43,7 +51,7 @@ def test_a_good_header_is_read_and_unknown_entries_are_dropped():
 
 def test_a_bad_header_is_refused():
     changed = [GOOD | {key: value} for key, values in BAD.items() for value in values]
-    needed = GOOD.keys() - {"measured_tokens"}
+    needed = GOOD.keys() - {"measured_tokens", "predictions"}
     missing = [{k: v for k, v in GOOD.items() if k != name} for name in needed]
     headers = [*changed, *missing, GOOD | {"layers": 100, "heads": 100}]
     not_json = [b"", b"\xff", b"[]", b"null", b"{", b"[" * 100_000, b"9" * 5000]

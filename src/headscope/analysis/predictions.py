@@ -13,9 +13,8 @@ from torch import Tensor
 from headscope.analysis.direct_effects import norm_scale, push_directions
 from headscope.analysis.trace import Trace
 from headscope.nn import GPT
-from headscope.viewer.predictions import Predictions
+from headscope.viewer.predictions import LISTED, Predictions
 
-LISTED = 5
 ROWS = 128
 """Number of rows whose logits are computed at once. They stay in the processor's cache."""
 MAX_PRODUCTS = 2**39

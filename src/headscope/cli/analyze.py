@@ -123,7 +123,9 @@ def analyze(composed: DictConfig) -> None:
     if patching:
         print_patching(*patching)
     tokens = len(report.reading.tokens)
-    shown = shown_tokens(report.reading, len({stored.step for stored in [loaded, *history]}))
+    shown = shown_tokens(
+        report.reading, loaded, len({stored.step for stored in [loaded, *history]})
+    )
     if shown < tokens:
         say(f"attention.html has the first {shown} of {tokens} tokens: a larger page would be slow")
     if "induction" not in statistics.metrics:

@@ -17,7 +17,7 @@ from headscope.errors import first_line
 from headscope.terminal import printable
 from headscope.viewer import MAX_STEPS, PLUGIN
 
-MAX_PARTS = 256
+MAX_PARTS = 512
 """Maximum number of parts of a snapshot. A damaged event file may claim any number, and TensorBoard
 would create a key for each of them."""
 READ_TOGETHER = 32

@@ -13,6 +13,7 @@ from headscope.viewer.snapshot import FORMAT
 MAX_HEADER_BYTES = 8 * 2**20
 MAX_HEADS, MAX_TOKENS = 4096, 4096
 MAX_METRICS, MAX_TEXT = 100, 200
+MAX_LABELS, MAX_LISTED = 2**20, 20
 
 
 class HeaderError(ValueError):
@@ -29,9 +30,9 @@ def read_header(data: bytes) -> dict[str, Any]:
         raise HeaderError("the header is not JSON") from None
     if not isinstance(header, dict):
         raise HeaderError("the header is not a JSON object")
-    if header.get("format") != FORMAT:
+    if header.get("format") not in (1, FORMAT):
         raise HeaderError(
-            f"the format is {str(header.get('format'))[:20]}, and this version reads {FORMAT}"
+            f"the format is {str(header.get('format'))[:20]}, and this version reads 1 and {FORMAT}"
         )
     layers, heads = (_count(header, name, MAX_HEADS) for name in ("layers", "heads"))
     count = layers * heads
@@ -61,13 +62,29 @@ def read_header(data: bytes) -> dict[str, Any]:
             for name, value in _mapping(header, "uniform").items()
         },
         "ends": {name: _numbers(pair, name, 2) for name, pair in _mapping(header, "ends").items()},
+        "predictions": _predictions(header.get("predictions"), len(labels)),
+    }
+
+
+def _predictions(entry: Any, tokens: int) -> dict[str, Any] | None:
+    """The entry `predictions` of a header, None if there is none, as in older runs."""
+    if entry is None:
+        return None
+    if not isinstance(entry, dict) or type(entry.get("pushes")) is not bool:
+        raise HeaderError("`predictions` must be an object with the entry `pushes`")
+    return {
+        "labels": _count(entry, "labels", MAX_LABELS),
+        "label_bytes": _count(entry, "label_bytes", MAX_HEADER_BYTES),
+        "top": _count(entry, "top", MAX_LISTED),
+        "pushes": entry["pushes"],
+        "next": _numbers(entry.get("next"), "next", tokens - 1),
     }
 
 
 SHAPE = ("layers", "heads", "labels")
 """The fields that are equal in two snapshots that can be compared."""
 
-PER_STEP = ("step", "names", "scores", "ratios", "metrics")
+PER_STEP = ("step", "names", "scores", "ratios", "metrics", "predictions")
 """The fields of a header that may change from step to step. All others belong to the run."""
 
 
@@ -79,18 +96,25 @@ def history(
     """Combine the headers of one run and one text, in the order of their steps, for the viewer.
 
     `parts` contains the keys with which the viewer asks for the parts of each step: the thumbnails,
-    then one key per layer. `loss` has a `name`, and the `steps` and `values` of a curve. A snapshot
-    of another model or text than the last one is left out, and so is one without all its parts. If
-    a step occurs twice, as in a resumed run, the last one counts.
+    one key per layer, and those of the predictions. `loss` has a `name`, and the `steps` and
+    `values` of a curve. A snapshot of another model or text than the last one is left out, and so
+    is one without all its parts. If a step occurs twice, as in a resumed run, the last one counts.
     """
     last = headers[-1]
     shared = {name: value for name, value in last.items() if name not in PER_STEP}
     steps = {}
     for header, keys in zip(headers, parts, strict=True):
         same = all(header[name] == shared[name] for name in SHAPE)
-        if same and len(keys) == 1 + shared["layers"]:
+        if same and len(keys) == parts_of(header):
             steps[header["step"]] = {name: header[name] for name in PER_STEP} | {"parts": [*keys]}
     return shared | {"steps": [steps[step] for step in sorted(steps)], "loss": dict(loss)}
+
+
+def parts_of(header: Mapping[str, Any]) -> int:
+    """The number of parts of a snapshot besides the header."""
+    layers, predictions = header["layers"], header["predictions"]
+    more = 0 if predictions is None else 2 + layers * predictions["pushes"]
+    return 1 + layers + more
 
 
 def _count(header: Mapping[str, Any], name: str, largest: int, smallest: int = 1) -> int:

@@ -1,17 +1,115 @@
-"""What the model predicts after each token (placeholder)."""
+"""The part of a snapshot that shows what the model predicts after each token.
 
-from collections.abc import Sequence
+Shapes: L layers, H heads per layer, T tokens, P listed tokens.
+
+- `labels`: a JSON list with the labels of all tokens that occur below. Indices refer to this list.
+  They are uint16 if it has at most 65,536 entries, otherwise uint32.
+- `lens`: indices (L + 1, T, P), then float16: their probabilities (L + 1, T, P), the probabilities
+  of the token that follows (L + 1, T - 1), and the pushes of all heads on it (L, H, T - 1).
+- `pushes`, one for each layer, if they were computed: indices (H, T, P), then float16: their pushes
+  (H, T, P).
+
+All are compressed by zlib. Numbers are little-endian.
+"""
+
+import json
+import zlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
+from headscope.data.labels import visible
+
+LABEL_CHARACTERS = 40
+"""A longer label is cut."""
+LISTED = 5
+"""How many tokens are listed after each token, P, in models with more tokens."""
 
 
 @dataclass(frozen=True)
 class Predictions:
-    lens_tokens: np.ndarray
-    lens_probabilities: np.ndarray
-    next_probabilities: np.ndarray
-    next_pushes: np.ndarray
-    push_tokens: np.ndarray | None
-    push_values: np.ndarray | None
+    """What a model predicts after each of T tokens.
+
+    - `lens_tokens`, `lens_probabilities` (L + 1, T, P): the most likely next tokens by the input of
+      each block and by the output of the last one, the most likely first.
+    - `next_probabilities` (L + 1, T - 1): the probabilities of the token that follows in the text.
+    - `next_pushes` (L, H, T - 1): what each head adds to the logit of the token that follows, minus
+      the mean over the vocabulary.
+    - `push_tokens`, `push_values` (L, H, T, P): the tokens that each head raises most, and by how
+      much, in the same unit. None if they were not computed.
+    - `labels`: the label of each token of the vocabulary.
+    """
+
+    lens_tokens: NDArray[np.int64]
+    lens_probabilities: NDArray[np.float32]
+    next_probabilities: NDArray[np.float32]
+    next_pushes: NDArray[np.float32]
+    push_tokens: NDArray[np.int64] | None
+    push_values: NDArray[np.float32] | None
     labels: Sequence[str]
+
+
+def prediction_parts(found: Predictions) -> tuple[dict[str, Any], list[bytes]]:
+    """The entry in the header of a snapshot, and the parts `labels`, `lens` and `pushes`. The entry
+    also has the probabilities of the following tokens after the last layer, for a chart over the
+    steps."""
+    every = (
+        [found.lens_tokens] if found.push_tokens is None else [found.lens_tokens, found.push_tokens]
+    )
+    used = np.unique(np.concatenate([tokens.ravel() for tokens in every]))
+    labels = compact_json([shown_label(found.labels[token]) for token in used]).encode()
+
+    def indices(tokens: NDArray[np.int64]) -> bytes:
+        return np.searchsorted(used, tokens).astype(index_type(len(used))).tobytes()
+
+    def halves(values: NDArray[np.float32]) -> bytes:
+        return values.astype("<f2").tobytes()
+
+    lens = indices(found.lens_tokens) + halves(found.lens_probabilities)
+    parts = [labels, lens + halves(found.next_probabilities) + halves(found.next_pushes)]
+    if found.push_tokens is not None and found.push_values is not None:
+        layers = zip(found.push_tokens, found.push_values, strict=True)
+        parts += [indices(tokens) + halves(values) for tokens, values in layers]
+    entry = {
+        "labels": len(used),
+        "label_bytes": len(labels),
+        "top": found.lens_tokens.shape[-1],
+        "pushes": found.push_tokens is not None,
+        "next": json_numbers(found.next_probabilities[-1]),
+    }
+    return entry, [zlib.compress(part, level=1) for part in parts]
+
+
+def max_prediction_bytes(*, layers: int, heads: int, tokens: int, vocab_size: int) -> int:
+    """An upper limit for the size in bytes of the parts without `labels` and of the entry in the
+    header, before zlib."""
+    places = tokens * (layers + 1 + layers * heads)  # at each, P tokens and one number
+    listed = LISTED * (index_type(vocab_size).itemsize + 2)
+    return places * (listed + 2) + tokens * 12 + 200
+
+
+def label_bytes(labels: Sequence[str]) -> int:
+    """An upper limit for the size of the part `labels` in bytes."""
+    return sum(len(compact_json(shown_label(text)).encode()) + 1 for text in labels) + 1
+
+
+def index_type(labels: int) -> np.dtype:
+    return np.dtype("<u2" if labels <= 2**16 else "<u4")
+
+
+def shown_label(text: str) -> str:
+    shown = visible(text)
+    return shown if len(shown) <= LABEL_CHARACTERS else shown[: LABEL_CHARACTERS - 1] + "…"
+
+
+def compact_json(data: Any) -> str:
+    return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def json_numbers(values: Iterable[float]) -> list[float | None]:
+    """The values with 5 significant digits. A value that is not finite becomes None, since JSON
+    has no such numbers."""
+    return [float(f"{value:.5g}") if np.isfinite(value) else None for value in values]

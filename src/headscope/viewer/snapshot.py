@@ -8,6 +8,7 @@ A snapshot is a list of parts:
 - Part 1 contains thumbnails, uint8 (2, L, H, S, S), compressed by zlib. The first half shows the
   weights, and the second half shows the shares (see below). 255 is the weight 1.
 - Part 2 + n contains the weights of layer n, compressed by zlib. See `layer_part`.
+- If there are predictions, their parts follow. See `headscope.viewer.predictions`.
 
 In many heads, the first token gets nearly all weight. The viewer can take the first token out and
 show the `share` of each other key: its weight divided by the sum of the weights on all keys but the
@@ -16,22 +17,27 @@ weight is stored relative to the largest weight in its row, without the first ke
 most 1/510 for a weight, and at most 1/510 for a share.
 """
 
-import json
 import zlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headscope.data.labels import visible
 from headscope.errors import UserError
-from headscope.viewer.predictions import Predictions
+from headscope.viewer.predictions import (
+    LABEL_CHARACTERS,
+    Predictions,
+    compact_json,
+    json_numbers,
+    label_bytes,
+    max_prediction_bytes,
+    prediction_parts,
+    shown_label,
+)
 
-FORMAT = 1
+FORMAT = 2
 THUMBNAIL = 24
 """Maximum number of cells on one side of a thumbnail."""
-LABEL_CHARACTERS = 40
-"""A longer label is cut."""
 
 Floats = NDArray[np.float32]
 
@@ -61,32 +67,35 @@ def snapshot_parts(
     - `metrics`: the value of each metric for each head, layer by layer.
     - `uniform`, `ends`: the value of each metric for uniform attention, and the two ends of its
       axis.
+    - `predictions`: what the model predicts after each token.
 
     Raises UserError if the sizes do not match or if `weights` are not causal attention weights.
     """
     weights = _checked(weights, labels)
+    entry, more_parts = prediction_parts(predictions) if predictions else (None, [])
     layers, heads, _, _ = weights.shape
     header = {
         "format": FORMAT,
         "step": step,
         "layers": layers,
         "heads": heads,
-        "labels": [_label(text) for text in labels],
+        "labels": [shown_label(text) for text in labels],
         "text_tokens": text_tokens,
         "measured_tokens": measured_tokens,
         "names": list(names),
-        "scores": _numbers(scores),
-        "ratios": _numbers(ratios),
-        "metrics": {name: _numbers(values) for name, values in metrics.items()},
-        "uniform": {name: _numbers([value])[0] for name, value in uniform.items()},
-        "ends": {name: _numbers(pair) for name, pair in ends.items()},
+        "scores": json_numbers(scores),
+        "ratios": json_numbers(ratios),
+        "metrics": {name: json_numbers(values) for name, values in metrics.items()},
+        "uniform": {name: json_numbers([value])[0] for name, value in uniform.items()},
+        "ends": {name: json_numbers(pair) for name, pair in ends.items()},
+        "predictions": entry,
     }
-    text = json.dumps(header, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     small = np.stack([thumbnails(weights), thumbnails(shares(weights))])
     return [
-        text.encode(),
+        compact_json(header).encode(),
         zlib.compress(np.rint(small * 255).astype(np.uint8).tobytes(), level=1),
         *(layer_part(layer) for layer in weights),
+        *more_parts,
     ]
 
 
@@ -128,19 +137,32 @@ def thumbnails(weights: Floats) -> Floats:
     return np.maximum.reduceat(np.maximum.reduceat(weights, edges, axis=-1), edges, axis=-2)
 
 
-def max_bytes(*, layers: int, heads: int, tokens: int) -> int:
-    """An upper limit for the size of a snapshot in bytes. zlib adds at most 1/1000 and 64 bytes to
-    data that it cannot compress."""
+def max_bytes(
+    *, layers: int, heads: int, tokens: int, vocab_size: int = 0, label_size: int = 0
+) -> int:
+    """An upper limit for the size of a snapshot in bytes. If the snapshot has predictions,
+    `vocab_size` is the number of tokens in the vocabulary, and `label_size` the size of their
+    labels, `label_bytes`. zlib adds at most 1/1000 and 64 bytes to data that it cannot compress."""
+    more = label_size
+    if vocab_size:
+        sizes = {"layers": layers, "heads": heads, "tokens": tokens}
+        more += max_prediction_bytes(**sizes, vocab_size=vocab_size)
     cells = min(tokens, THUMBNAIL) ** 2
     maps = layers * heads * (2 * cells + 8 * tokens + tokens * (tokens - 1) // 2)
     header = 4096 + tokens * (4 * LABEL_CHARACTERS + 3) + layers * heads * 512
-    return header + maps + maps // 1000 + 64 * (layers + 1)
+    data = maps + more
+    return header + data + data // 1000 + 64 * (2 * layers + 3)
 
 
-def tokens_within(limit: int, *, layers: int, heads: int, tokens: int) -> int:
+def tokens_within(
+    limit: int, *, layers: int, heads: int, tokens: int, vocabulary: Sequence[str] = ()
+) -> int:
     """The largest number of tokens, at most `tokens`, of a snapshot with at most `limit` bytes. 0
-    if not even one token fits."""
-    while tokens and max_bytes(layers=layers, heads=heads, tokens=tokens) > limit:
+    if not even one token fits. `vocabulary` contains the labels of all tokens, if the snapshot has
+    predictions."""
+    sizes = {"layers": layers, "heads": heads, "vocab_size": len(vocabulary)}
+    sizes["label_size"] = label_bytes(vocabulary) if vocabulary else 0
+    while tokens and max_bytes(**sizes, tokens=tokens) > limit:
         tokens -= 1
     return tokens
 
@@ -169,14 +191,3 @@ def _checked(weights: Floats, labels: Sequence[str]) -> Floats:
             "with callbacks=plain"
         )
     return weights / sums
-
-
-def _label(text: str) -> str:
-    shown = visible(text)
-    return shown if len(shown) <= LABEL_CHARACTERS else shown[: LABEL_CHARACTERS - 1] + "…"
-
-
-def _numbers(values: Sequence[float]) -> list[float | None]:
-    """The values with 5 significant digits. A value that is not finite becomes None, since JSON
-    has no such numbers."""
-    return [float(f"{value:.5g}") if np.isfinite(value) else None for value in values]

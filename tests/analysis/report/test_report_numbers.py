@@ -21,6 +21,7 @@ from headscope.checkpoint import stored_corpus
 from headscope.data.tokenizer import bpe
 from headscope.evaluation import validation_text
 from headscope.nn.capture import attention_weights
+from headscope.viewer.predictions import label_bytes
 from headscope.viewer.snapshot import max_bytes
 
 pytestmark = pytest.mark.usefixtures("pictures_not_drawn")
@@ -196,7 +197,8 @@ def test_every_moment_of_a_run_is_what_its_own_report_says(analyze, run):
 
 
 def test_a_page_holds_as_many_tokens_as_a_browser_can(analyze, run, monkeypatch):
-    size = max_bytes(layers=2, heads=4, tokens=5)
+    labels = label_bytes(headscope.load(run).tokenizer.vocabulary_labels())
+    size = max_bytes(layers=2, heads=4, tokens=5, vocab_size=257, label_size=labels)
     monkeypatch.setattr("headscope.analysis.report.page.MAX_BYTES", size)
     said = analyze("text=abcdefgh")
     assert "attention.html has the first 5 of 8 tokens" in said.err

@@ -40,6 +40,7 @@ from headscope.training.callbacks.head_watch import (
     WatchSteps,
 )
 from headscope.training.callbacks.step_callback import evenly_chosen, snapshot_steps, spread_steps
+from headscope.viewer.predictions import label_bytes
 from headscope.viewer.snapshot import max_bytes
 
 RUN = "outputs/run"
@@ -227,7 +228,7 @@ def test_a_snapshot_is_added_when_a_name_changes(tmp_path) -> None:
 def test_added_snapshots_leave_room_for_planned_ones(tmp_path) -> None:
     flat, sharp = flat_and_sharp()
     models = {0: flat} | {20 * n: [flat, sharp][n % 2] for n in range(1, 10)} | {900: flat}
-    size = max_bytes(layers=2, heads=4, tokens=TOKENS)
+    size = max_bytes(layers=2, heads=4, tokens=TOKENS, vocab_size=11, label_size=80)
     watcher = watch(max_bytes=size)  # real snapshots are smaller than this upper limit
     steps = measured(tmp_path, watcher, models)
     assert watcher.logged_bytes <= size
@@ -238,12 +239,14 @@ def test_added_snapshots_leave_room_for_planned_ones(tmp_path) -> None:
 
 def test_a_text_is_shortened_to_the_size_of_a_step(script: Script, speeches: Path) -> None:
     words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=2", f"hydra.run.dir={RUN}"]
-    assert script("train", *words, "callbacks.attention.step_megabytes=0.011").code == 0
+    assert script("train", *words, "callbacks.attention.step_megabytes=0.018").code == 0
     shown = len(snapshot_headers(RUN)[0]["labels"])
     assert 0 < shown < 32
-    limit = 11_000
-    assert max_bytes(layers=2, heads=4, tokens=shown) <= limit
-    assert max_bytes(layers=2, heads=4, tokens=shown + 1) > limit
+    limit = 18_000
+    labels = checkpoint.load(f"{RUN}/checkpoints/last.safetensors").tokenizer.vocabulary_labels()
+    sizes = {"layers": 2, "heads": 4, "vocab_size": 320, "label_size": label_bytes(labels)}
+    assert max_bytes(**sizes, tokens=shown) <= limit
+    assert max_bytes(**sizes, tokens=shown + 1) > limit
     for event in events(RUN).Tensors("attention"):
         assert sum(map(len, event.tensor_proto.string_val)) <= limit
 

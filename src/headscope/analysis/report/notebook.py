@@ -65,7 +65,7 @@ class ShownReading(AttentionReading):
             return f"<pre>{escape(f'{self!r}: {error}')}</pre>"
 
     def _page(self, max_bytes: int | None = None) -> str:
-        tokens = shown_tokens(self, 1, max_bytes)
+        tokens = shown_tokens(self, self.loaded, 1, max_bytes)
         snapshots = snapshots_of(self, tokens, [(self.loaded, self.statistics)])
         loss = loss_on(self.loaded.model, torch.tensor([self.tokens[:tokens]]))
         return page_of(self.loaded, snapshots, [loss])

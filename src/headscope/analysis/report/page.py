@@ -25,12 +25,15 @@ MAX_BYTES = 10 * 2**20
 """Maximum size of all snapshots in a page. Base64 adds a third to it."""
 
 
-def shown_tokens(reading: AttentionReading, steps: int, max_bytes: int | None = None) -> int:
-    """The number of tokens of the text that the page shows, if it shows `steps` steps with at most
-    `max_bytes` bytes, by default MAX_BYTES. At least 1."""
+def shown_tokens(
+    reading: AttentionReading, loaded: Checkpoint, steps: int, max_bytes: int | None = None
+) -> int:
+    """The number of tokens of the text that the page shows, if it shows `steps` steps of the run of
+    `loaded` with at most `max_bytes` bytes, by default MAX_BYTES. At least 1."""
     layers, heads, tokens, _ = reading.weights.shape
     limit = (max_bytes or MAX_BYTES) // max(steps, 1)
-    within = tokens_within(limit, layers=layers, heads=heads, tokens=tokens)
+    vocabulary = loaded.tokenizer.vocabulary_labels()
+    within = tokens_within(limit, layers=layers, heads=heads, tokens=tokens, vocabulary=vocabulary)
     return max(within, 1)
 
 

@@ -139,13 +139,17 @@ def lens_rows(found: Predictions, labels: Sequence[str]) -> list[dict[str, Any]]
     text, and both probabilities."""
     rows = []
     for token, layer in product(range(len(labels)), range(len(found.lens_tokens))):
-        row: dict[str, Any] = {"position": token, "token": labels[token], "layer": layer}
-        row["most_likely"] = found.labels[found.lens_tokens[layer, token, 0]]
-        row["probability"] = float(found.lens_probabilities[layer, token, 0])
-        if token + 1 < len(labels):
-            row["next_token"] = labels[token + 1]
-            row["next_probability"] = float(found.next_probabilities[layer, token])
-        rows.append({"next_token": "", "next_probability": ""} | row)
+        known = token + 1 < len(labels)
+        row = {
+            "position": token,
+            "token": labels[token],
+            "layer": layer,
+            "most_likely": found.labels[found.lens_tokens[layer, token, 0]],
+            "probability": float(found.lens_probabilities[layer, token, 0]),
+            "next_token": labels[token + 1] if known else "",
+            "next_probability": float(found.next_probabilities[layer, token]) if known else "",
+        }
+        rows.append(row)
     return rows
 
 

@@ -114,7 +114,7 @@ def write_report(
     if all(stored.step != loaded.step for stored in history):
         measured.append((loaded, statistics))
     measured.sort(key=lambda each: each[0].step)
-    shown = report.reading.first(shown_tokens(report.reading, len(measured)))
+    shown = report.reading.first(shown_tokens(report.reading, loaded, len(measured)))
     distances = jensen_shannon(shown.weights.flatten(0, 1), visible_keys_of(loaded, shown))
     ablated = ablation_result.metrics if ablation_result else {}
     rows = head_rows(statistics, ablated)

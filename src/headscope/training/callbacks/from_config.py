@@ -93,7 +93,9 @@ def probe_text(store: TokenStore, text: str | None, length: int) -> ProbeText:
 
 def shortened(text: ProbeText, limit: int, *, layers: int, heads: int) -> ProbeText:
     """The beginning of `text`, so that a snapshot of it has at most `limit` bytes."""
-    kept = tokens_within(limit, layers=layers, heads=heads, tokens=len(text.tokens))
+    kept = tokens_within(
+        limit, layers=layers, heads=heads, tokens=len(text.tokens), vocabulary=text.vocabulary
+    )
     if not kept:
         raise UserError(
             "callbacks.attention.step_megabytes and callbacks.attention.run_megabytes have no room "

@@ -51,7 +51,7 @@ function heightOf({ history, metric }, area) {
 }
 
 /** Draws a line per point that is not null, and breaks it where a point is null. */
-function curve(context, values, x, y, colour, width, dash) {
+export function curve(context, values, x, y, colour, width, dash) {
   context.strokeStyle = colour;
   context.lineWidth = width;
   context.lineCap = "round";

@@ -31,21 +31,22 @@ export async function modelOf(store, runs, state) {
 
 /** Adds the weights to a model: `values` are those to show, in the colour scale `scale`. */
 export async function withWeights(store, model) {
-  const { history, index, comparison, tokens, view } = model;
+  const { history, index, opened, kept, comparison, tokens, view } = model;
   const weights = async (from) => triangle(
     await store.layer(from.history, from.index, Math.floor(from.opened / history.heads)),
     from.opened % history.heads, tokens, view);
   const thumbnailsDiffer = comparison && comparison.kind !== "head";
-  const [thumbnails, otherThumbnails, mine, other] = await Promise.all([
+  const [thumbnails, otherThumbnails, mine, other, predictions] = await Promise.all([
     store.thumbnails(history, index),
     thumbnailsDiffer ? store.thumbnails(comparison.history, comparison.index) : null,
     weights(model),
     comparison ? weights(comparison) : null,
+    kept === null ? null : store.predictions(history, index, Math.floor(opened / history.heads)),
   ]);
   const values = other ? difference(mine, other) : mine;
   const reach = other ? reachOf(values) : 1;
   const scale = other ? differences(reach) : WEIGHTS;
-  return { ...model, thumbnails, otherThumbnails, own: mine, other, values, reach, scale };
+  return { ...model, thumbnails, otherThumbnails, own: mine, other, values, reach, scale, predictions };
 }
 
 async function choose(store, runs, state) {

@@ -5,6 +5,7 @@ export class DataError extends Error {}
 
 const CACHE_BYTES = 256 * 2 ** 20;
 const MAX_PART_BYTES = 256 * 2 ** 20;
+const MAX_LABEL = 200;
 const THUMBNAIL = 24; // maximum side of a thumbnail, as in snapshot.py
 
 /** `source` gets the data itself: runs(), history(run, text) and part(key), all asynchronous. A part is a
@@ -78,12 +79,70 @@ export function createStore(source) {
         const peak = new Float32Array(bytes.buffer, 4 * rows, rows);
         const valid = (value) => value >= 0 && value <= 1.001;
         if (!rest.every(valid) || !peak.every(valid)) {
-          throw new DataError("The data of this step is damaged: weights are not from 0 to 1.");
+          throw damaged("weights are not from 0 to 1");
         }
         return { rest, peak, codes: bytes.subarray(8 * rows) };
       });
     },
+
+    /** What the model predicts at a step, and what the heads of a layer raise: {top, layers, names,
+        lens, pushes}. See predictions.py. Null if the data has no predictions. */
+    async predictions({ layers, heads, labels, steps }, index, layer) {
+      const { predictions: entry, parts: keys } = steps[index];
+      if (!entry) return null;
+      const tokens = labels.length;
+      const { top } = entry;
+      const Index = entry.labels <= 65536 ? Uint16Array : Uint32Array;
+      const numbers = (bytes, listed, more) => {
+        const indices = new Index(bytes.buffer, 0, listed);
+        if (!indices.every((each) => each < entry.labels)) throw damaged("it names unknown tokens");
+        const halves = Float32Array.from(new Uint16Array(bytes.buffer, indices.byteLength), half);
+        return { indices, values: halves.subarray(0, listed), more: halves.subarray(listed) };
+      };
+      const sizeOf = (listed, more) => listed * (Index.BYTES_PER_ELEMENT + 2) + 2 * more;
+      const rows = (layers + 1) * tokens * top;
+      const more = (layers + 1 + layers * heads) * (tokens - 1);
+      const listed = heads * tokens * top;
+      const [names, lens, pushes] = await Promise.all([
+        part(keys[1 + layers], entry.label_bytes, (bytes) => namesOf(bytes, entry.labels)),
+        part(keys[2 + layers], sizeOf(rows, more), (bytes) => numbers(bytes, rows)),
+        entry.pushes ? part(keys[3 + layers + layer], sizeOf(listed, 0), (bytes) => numbers(bytes, listed)) : null,
+      ]);
+      const ofNext = (layers + 1) * (tokens - 1);
+      return {
+        top, layers, names, pushes,
+        lens: {
+          indices: lens.indices, probabilities: lens.values,
+          next: lens.more.subarray(0, ofNext), pushes: lens.more.subarray(ofNext),
+        },
+      };
+    },
   };
+}
+
+const damaged = (why) => new DataError(`The data of this step is damaged: ${why}.`);
+
+/** The labels of tokens, from their JSON list. */
+function namesOf(bytes, count) {
+  let names;
+  try {
+    names = JSON.parse(new TextDecoder().decode(bytes));
+  } catch {
+    throw damaged("its labels are not JSON");
+  }
+  const valid = (name) => typeof name === "string" && name.length <= MAX_LABEL;
+  if (!Array.isArray(names) || names.length !== count || !names.every(valid)) {
+    throw damaged("its labels are not texts");
+  }
+  return names;
+}
+
+/** A number of 16 bits (IEEE 754): not every browser has Float16Array. */
+function half(bits) {
+  const [exponent, fraction] = [(bits >> 10) & 31, bits & 1023];
+  const size = exponent === 31 ? (fraction ? NaN : Infinity)
+    : exponent ? (1 + fraction / 1024) * 2 ** (exponent - 15) : fraction * 2 ** -24;
+  return bits >> 15 ? -size : size;
 }
 
 /** A history that was fetched again. What did not change stays the same object, so that the viewer
@@ -97,7 +156,6 @@ function merged(old, fresh) {
 
 /** Decompresses a stream of zlib data, and stops when more than `size` bytes come out. */
 async function inflate(data, size) {
-  const damaged = (why) => new DataError(`The data of this step is damaged: ${why}.`);
   const reader = data.pipeThrough(new DecompressionStream("deflate")).getReader();
   const chunks = [];
   let length = 0;

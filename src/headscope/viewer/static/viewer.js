@@ -6,6 +6,7 @@ import { createMetrics } from "./metrics.js";
 import { createGrid } from "./grid.js";
 import { createLines } from "./lines.js";
 import { createMap } from "./map.js";
+import { createNext } from "./next.js";
 import { modelOf, withWeights } from "./model.js";
 import { definitionOf, nameText, scoreText } from "./names.js";
 import { EMPTY, headName } from "./state.js";
@@ -55,6 +56,7 @@ export function createViewer(root, { store, address, title }) {
   const says = make(headline, "p", { class: "says", role: "status" });
   const panels = make(opened, "div", { class: "panels" });
   const text = createText(panels, actions);
+  const predicted = createNext(panels, actions);
   const map = createMap(panels, actions);
   const lines = createLines(panels, actions);
   const metrics = createMetrics(panels);
@@ -159,7 +161,7 @@ export function createViewer(root, { store, address, title }) {
     complete = weights;
     main.classList.toggle("without-weights", !weights);
     if (!weights) return;
-    for (const panel of [grid, map, lines]) panel.paint(complete);
+    for (const panel of [grid, predicted, map, lines]) panel.paint(complete);
     showPointed();
     setTimeout(() => { if (mine === turn) prefetch(weights); }, REST);
   }
@@ -185,7 +187,7 @@ export function createViewer(root, { store, address, title }) {
     moment.replaceChildren(next.at);
     make(moment, "span", { class: "loss" }, [next.loss, next.without].map((each) => each && ` · ${each}`).join(""));
     if (comparison && !two) moment.append(` minus ${comparison.what}`);
-    for (const panel of [timeline, grid, text, metrics]) panel.show(next);
+    for (const panel of [timeline, grid, text, predicted, metrics]) panel.show(next);
     bar.show(next);
     address.write(state);
     model = next;
@@ -223,7 +225,7 @@ export function createViewer(root, { store, address, title }) {
   });
   address.onChange((changed) => change(changed));
   new ResizeObserver(oncePerFrame(() => {
-    for (const panel of [timeline, grid, map, lines]) panel.resize();
+    for (const panel of [timeline, grid, predicted, map, lines]) panel.resize();
   })).observe(root);
   return { refresh };
 }

@@ -1,0 +1,116 @@
+"""Trains experiment=attention_only with three seeds, and prints what the heads do at its kept
+steps as JSON rows, for docs/attention_only.md: python -m benchmarks.attention_only [key=value ...]
+
+With key=value words, such as model.layers=1, only the last step is measured. Without them, the
+picture attention_only.png is drawn too.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from matplotlib.figure import Figure
+
+import headscope
+from headscope import checkpoint
+from headscope.analysis.circuits import compositions, random_composition
+from headscope.analysis.head_statistics import measure_heads
+from headscope.analysis.in_context import in_context_score
+from headscope.data.batches import spread_windows
+from headscope.evaluation import validation_text
+from headscope.nn.loss import next_token_loss
+from headscope.stop import temporary_folder
+
+TRAIN = Path(__file__).resolve().parents[1] / "scripts" / "train.py"
+SEEDS = (1, 2, 3)
+WINDOWS = 64
+DRAWN = {
+    "loss": "validation loss (nats per token)",
+    "in_context_score": "in-context-learning score (nats per token)",
+    "induction": "largest induction of a head",
+    "previous": "largest weight on the previous token",
+    "k_composition": "K-composition of the two heads",
+    "copying": "copying score of the induction head",
+    "direct_effect": "direct effect of the induction head (logits)",
+}
+
+
+def measured(run: Path) -> list[dict[str, float]]:
+    """A row for each kept step of a run. The induction head has the largest induction of the last
+    layer at the last step, and the other head attends most to the previous token then."""
+    steps = [headscope.load(path) for path in sorted(run.glob("checkpoints/step_*.safetensors"))]
+    text = validation_text(checkpoint.stored_corpus(steps[-1]), steps[-1].tokenizer)
+    windows = spread_windows(text.tokens, windows=WINDOWS, length=steps[-1].model.block_size)
+    every = [measure_heads(loaded.model, windows).metrics for loaded in steps]
+    copier = int(every[-1]["induction"][-1].argmax())
+    finder = int(every[-1]["previous"][0].argmax())
+    rows = []
+    for loaded, metrics in zip(steps, every, strict=True):
+        with torch.no_grad():
+            loss = next_token_loss(loaded.model(windows[:, :-1]), windows[:, 1:])
+        row = {
+            "step": loaded.step,
+            "loss": float(loss),
+            "in_context_score": in_context_score(loaded.model, windows),
+            "induction": float(metrics["induction"].max()),
+            "previous": float(metrics["previous"][0].max()),
+            "copying": float(metrics["copying"][-1, copier]),
+            "direct_effect": float(metrics["direct_effect"][-1, copier]),
+        }
+        if len(loaded.model.blocks) > 1:
+            row["k_composition"] = float(compositions(loaded.model)["k"][-1, copier, 0, finder])
+        rows.append(row | {"random": random_composition(loaded.model)})
+    return rows
+
+
+def picture(runs: list[list[dict[str, float]]]) -> Figure:
+    """Each quantity in DRAWN over the steps, one line per seed."""
+    figure = Figure(figsize=(12, 6), dpi=110, layout="constrained")
+    panels = figure.subplots(2, 4).flat
+    for panel, (name, title) in zip(panels, DRAWN.items(), strict=False):
+        for seed, rows in zip(SEEDS, runs, strict=True):
+            steps, values = zip(*((row["step"], row[name]) for row in rows), strict=True)
+            panel.plot(steps, values, "o-", markersize=3, label=f"seed {seed}")
+        if name == "k_composition":
+            panel.axhline(runs[0][0]["random"], color="grey", linestyle="--", label="random")
+            panel.legend(fontsize=8)
+        panel.set_title(title, fontsize=9)
+        panel.set_xlabel("training step", fontsize=8)
+        panel.axvspan(150, 225, color="grey", alpha=0.12)
+        panel.spines[["top", "right"]].set_visible(False)
+    figure.axes[-1].remove()
+    return figure
+
+
+def main(words: list[str]) -> None:
+    with temporary_folder() as folder:
+        for seed in SEEDS:
+            command = [
+                sys.executable,
+                str(TRAIN),
+                "experiment=attention_only",
+                f"seed={seed}",
+                *words,
+            ]
+            run = f"hydra.run.dir={folder / str(seed)}"
+            subprocess.run([*command, run], stdout=subprocess.DEVNULL, check=True)
+        runs = [measured(folder / str(seed)) for seed in SEEDS]
+    if not words:
+        picture(runs).savefig("attention_only.png")
+    for same_step in zip(*(rows[-1:] if words else rows for rows in runs), strict=True):
+        joined = {
+            key: ", ".join(f"{row[key]:.2f}" for row in same_step)
+            for key in same_step[0]
+            if key != "step"
+        }
+        print(
+            json.dumps(
+                {"step": same_step[0]["step"], **joined, "random": f"{same_step[0]['random']:.3f}"}
+            )
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
