@@ -5,7 +5,7 @@ Shapes: L layers, H heads per layer, T tokens.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html.parser import HTMLParser
 from typing import Any
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from headscope.analysis.head_types import head_types
 from headscope.analysis.metrics import colour_ends, head_metrics, uniform
 from headscope.viewer.history import history, read_header
+from headscope.viewer.predictions import Predictions
 from headscope.viewer.snapshot import snapshot_parts
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -94,14 +95,17 @@ def run(
     steps: Sequence[int] = (0, 10, 100, 1000),
     weights: NDArray[np.float64] | None = None,
     text: str = "attention/text",
+    predicted: Callable[[int], Predictions | None] = lambda step: None,
     **others: Any,
 ) -> Mapping[str, Any]:
     """A run for `attention_page`: name, text, history and parts. `weights` (L, H, T, T) are those
-    of the last step. `others` are arguments of `snapshot`."""
+    of the last step. `predicted` returns the predictions at a step. `others` are arguments of
+    `snapshot`."""
     last_weights = learned(layers, heads, len(labels)) if weights is None else weights
     headers, keys = [], []
     parts: dict[str, bytes] = {}
     for step in steps:
+        others["predictions"] = predicted(step)
         made = snapshot(weights_at(step, steps[-1], last_weights), labels, step, **others)
         headers.append(read_header(made[0]))
         keys.append([f"{name}/{step}/{number}" for number in range(1, len(made))])
@@ -109,6 +113,31 @@ def run(
     losses = [2.5 + 5.5 * 0.99**step for step in steps]
     curve = {"name": "train/loss", "steps": list(steps), "values": losses}
     return {"name": name, "text": text, "history": history(headers, keys, curve), "parts": parts}
+
+
+def predictions(
+    layers: int, heads: int, tokens: int, labels: Sequence[str], *, listed: int = 5, seed: int = 0
+) -> Predictions:
+    """Random predictions, with a vocabulary of these `labels`."""
+    random = np.random.default_rng(seed)
+
+    def tokens_of(*shape: int) -> NDArray[np.int64]:
+        places = np.ndindex(*shape)
+        rows = [random.permutation(len(labels))[:listed] for _ in places]
+        return np.array(rows).reshape(*shape, listed)
+
+    def falling(*shape: int) -> NDArray[np.float32]:
+        return -np.sort(-random.random((*shape, listed))).astype(np.float32) / listed
+
+    return Predictions(
+        lens_tokens=tokens_of(layers + 1, tokens),
+        lens_probabilities=falling(layers + 1, tokens),
+        next_probabilities=random.random((layers + 1, tokens - 1)).astype(np.float32),
+        next_pushes=random.normal(size=(layers, heads, tokens - 1)).astype(np.float32),
+        push_tokens=tokens_of(layers, heads, tokens),
+        push_values=4 * falling(layers, heads, tokens),
+        labels=labels,
+    )
 
 
 class Elements(HTMLParser):

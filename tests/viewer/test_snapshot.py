@@ -2,11 +2,15 @@
 
 import json
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from viewer_data import causal, measured, snapshot
+from viewer_data import causal, measured, predictions, snapshot
 
+from headscope.viewer.history import parts_of as number_of_parts
+from headscope.viewer.history import read_header
+from headscope.viewer.predictions import label_bytes
 from headscope.viewer.snapshot import (
     LABEL_CHARACTERS,
     THUMBNAIL,
@@ -136,3 +140,66 @@ def test_what_is_no_causal_attention_is_refused():
             snapshot_parts(changed, step=0, labels=["a"] * 5, **measured(weights))
     with pytest.raises(ValueError, match="3 labels do not match weights of 5 tokens"):
         parts_of(weights, labels=["a"] * 3)
+
+
+@pytest.mark.parametrize(("vocabulary", "pushes"), [(7, True), (70_000, True), (7, False)])
+def test_predictions_are_read_back_as_their_format_says(vocabulary, pushes):
+    labels = ["a" * 60, *(f"t{number}" for number in range(vocabulary - 1))]
+    given = predictions(2, 3, 9, labels)
+    if not pushes:
+        given = replace(given, push_tokens=None, push_values=None)
+    header, *parts = parts_of(weights_of("soft", 9), predictions=given)
+    read = read_header(header)
+    entry = read["predictions"]
+    assert len(parts) == number_of_parts(read) == 1 + 2 + 2 + 2 * pushes
+    names, lens, *layers = (zlib.decompress(part) for part in parts[3:])
+    assert len(names) == entry["label_bytes"]
+    names = json.loads(names)
+    assert len(names) == entry["labels"]
+    assert all(len(name) <= LABEL_CHARACTERS for name in names)
+    shown = np.array(
+        [label[: LABEL_CHARACTERS - 1] + "…" if len(label) > 40 else label for label in labels]
+    )
+
+    def read_back(raw, tokens, *others):
+        count = tokens.size
+        indices = np.frombuffer(raw, "<u2", count=count).reshape(tokens.shape)
+        assert (np.array(names)[indices] == shown[tokens]).all()
+        numbers = np.frombuffer(raw, "<f2", offset=2 * count)
+        expected = np.concatenate([each.ravel() for each in others])
+        np.testing.assert_array_equal(numbers, expected.astype(np.float16))
+
+    read_back(
+        lens,
+        given.lens_tokens,
+        *(given.lens_probabilities, given.next_probabilities, given.next_pushes),
+    )
+    for layer, raw in enumerate(layers):
+        read_back(raw, given.push_tokens[layer], given.push_values[layer])
+    assert entry["next"] == pytest.approx(given.next_probabilities[-1].tolist(), rel=1e-4)
+
+
+def test_more_labels_than_16_bits_can_count_have_indices_of_32_bits():
+    layers, heads, tokens = 1, 200, 70
+    given = predictions(layers, heads, tokens, ["x"] * 20)
+    first = np.arange(2 * tokens * 5).reshape(2, tokens, 5)
+    second = first.max() + 1 + np.arange(heads * tokens * 5).reshape(1, heads, tokens, 5)
+    labels = [f"{number:x}" for number in range(second.max() + 1)]
+    given = replace(given, lens_tokens=first, push_tokens=second, labels=labels)
+    weights = np.broadcast_to(weights_of("soft", tokens)[:1, :1], (1, heads, tokens, tokens))
+    _, *parts = parts_of(weights, predictions=given)
+    names, lens, pushes = (zlib.decompress(part) for part in parts[-3:])
+    assert json.loads(names) == labels
+    for raw, tokens_of in ((lens, first), (pushes, second)):
+        np.testing.assert_array_equal(
+            np.frombuffer(raw, "<u4", count=tokens_of.size), tokens_of.ravel()
+        )
+
+
+def test_a_snapshot_with_predictions_is_not_larger_than_its_limit():
+    for tokens, vocabulary in ((1, 3), (40, 300), (70, 70_000)):
+        labels = [f"{number:x}é" for number in range(vocabulary)]
+        given = predictions(2, 3, tokens, labels, listed=min(5, vocabulary))
+        parts = parts_of(weights_of("incompressible", tokens), predictions=given)
+        sizes = {"layers": 2, "heads": 3, "tokens": tokens, "vocab_size": vocabulary}
+        assert sum(map(len, parts)) <= max_bytes(**sizes, label_size=label_bytes(labels))

@@ -41,7 +41,8 @@ export async function withWeights(store, model) {
     thumbnailsDiffer ? store.thumbnails(comparison.history, comparison.index) : null,
     weights(model),
     comparison ? weights(comparison) : null,
-    kept === null ? null : store.predictions(history, index, Math.floor(opened / history.heads)),
+    kept === null ? null : store.predictions(history, index, Math.floor(opened / history.heads))
+      .catch(({ message }) => ({ problem: message })), // the weights may be fine
   ]);
   const values = other ? difference(mine, other) : mine;
   const reach = other ? reachOf(values) : 1;

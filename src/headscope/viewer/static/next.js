@@ -201,8 +201,8 @@ export function createNext(parent, actions) {
         say("”.");
       }
       if (comparison) say(` The values are those of ${at}, not a difference.`);
-      lens.more.textContent = next === undefined ? " most likely token"
-        : ` most likely token, probability of “${next}”`;
+      lens.more.textContent = next === undefined ? " top token"
+        : ` top token, probability of “${next}”`;
       heads.part.hidden = next === undefined;
       heads.heading.textContent = next === undefined ? "" : `What heads add to “${next}”`;
       raised.heading.textContent = `What ${model.name} raises most`;
@@ -212,6 +212,11 @@ export function createNext(parent, actions) {
     /** Shows the predictions at the step of the cursor. */
     paint(model) {
       if (section.hidden || !model.predictions) return;
+      if (model.predictions.problem) {
+        hint.textContent = model.predictions.problem;
+        blocks.hidden = true;
+        return;
+      }
       showLikely(model);
       showLens(model);
       if (following(model) !== undefined) showHeads(model);
