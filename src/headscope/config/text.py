@@ -65,6 +65,10 @@ CORPORA = {
         characters=int,
         seed=int,
     ),
+    "modular": part(
+        CorpusConfig, "headscope.data.tasks.Modular", prime=int, share=float, seed=int
+    ),
+    "names": part(CorpusConfig, "headscope.data.tasks.Names", names=int, seed=int),
 }
 
 ByteConfig, Gpt2Config = TOKENIZERS["byte"], TOKENIZERS["gpt2"]
