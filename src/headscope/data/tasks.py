@@ -38,8 +38,9 @@ class Tasks(Corpus):
 class Modular(Tasks):
     """Addition modulo a prime p (Power 2022): `ab=c` with c = (a + b) mod p, for all p^2 pairs.
 
-    A random `share` of the pairs is for training, and the others for validation. A model that has
-    only memorized its pairs fails in validation. Raises UserError if a value is out of range.
+    A random `share` of the pairs is for training, and the others for validation; ab and ba are in
+    the same split. A model that has only memorized its pairs fails in validation. Raises UserError
+    if a value is out of range.
     """
 
     name = "modular"
@@ -53,12 +54,18 @@ class Modular(Tasks):
         self.prime, self.share, self.seed = prime, share, seed
 
     def examples(self) -> Iterator[tuple[Split, str]]:
-        pairs = [(a, b) for a in range(self.prime) for b in range(self.prime)]
-        Random(mixed_seed(self.seed, 0)).shuffle(pairs)
+        random = Random(mixed_seed(self.seed, 0))
+        pairs = [(a, b) for a in range(self.prime) for b in range(a + 1)]
+        random.shuffle(pairs)
         train = max(1, min(len(pairs) - 1, round(self.share * len(pairs))))
+        found: list[tuple[Split, str]] = []
         for number, (a, b) in enumerate(pairs):
-            numbers = SYMBOLS[a], SYMBOLS[b], "=", SYMBOLS[(a + b) % self.prime]
-            yield "train" if number < train else "validation", "".join(numbers)
+            split: Split = "train" if number < train else "validation"
+            answer = f"={SYMBOLS[(a + b) % self.prime]}"
+            orders = {SYMBOLS[a] + SYMBOLS[b]: 0, SYMBOLS[b] + SYMBOLS[a]: 0}
+            found += [(split, order + answer) for order in orders]
+        random.shuffle(found)
+        yield from found
 
 
 class Names(Tasks):
