@@ -35,7 +35,8 @@ def default(run: Path) -> None:
 
 def induction(run: Path) -> None:
     """Two views that answer which head looks at the previous token since when, a GIF of the steps,
-    and the step where the name previous-token first occurs."""
+    the step where the name previous-token first occurs, and the step where the model first
+    predicts a token, with the head that adds most to it."""
     events = EventAccumulator(str(run / "tensorboard"), {"tensors": 0}).Reload().Tensors(SNAPSHOTS)
     headers = [read_header(event.tensor_proto.string_val[0]) for event in events]
     first = next(header for header in headers if "previous-token" in header["names"])
@@ -51,6 +52,12 @@ def induction(run: Path) -> None:
             frames.append(browser.get_screenshot_as_png())
         open_tab(browser, address, metric="previous", step=first["step"], head=f"L{layer}H{head}")
         browser.save_screenshot(str(DOCS / "question_2.png"))
+        last = headers[-1]["predictions"]["next"]
+        token = max(range(len(last)), key=lambda each: last[each])
+        learned = next(each for each in headers if each["predictions"]["next"][token] >= 0.5)
+        open_tab(browser, address, token=token, step=learned["step"])
+        painted(browser, 'document.querySelector(".heads .row").click()')
+        browser.save_screenshot(str(DOCS / "next_token.png"))
     write_gif(frames, DOCS / "tab_steps.gif")
 
 

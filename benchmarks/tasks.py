@@ -55,7 +55,7 @@ def of_names(loaded: Loaded) -> Row:
 
 def powers(loaded: Loaded) -> Tensor:
     """The share of each frequency 1 to (p - 1) / 2 in the embedding of the numbers 0 to p - 1."""
-    prime = loaded.config.data.prime
+    prime = vars(loaded.config.data)["prime"]
     rows = loaded.tokenizer.encode(SYMBOLS[:prime]).astype(int)
     transformed = torch.fft.rfft(loaded.model.embedding.weight.detach()[rows], dim=0)[1:]
     power = transformed.abs().square().sum(dim=1)

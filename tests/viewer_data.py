@@ -130,6 +130,7 @@ def predictions(
         return -np.sort(-random.random((*shape, listed))).astype(np.float32) / listed
 
     return Predictions(
+        tokens=random.integers(len(labels), size=tokens),
         lens_tokens=tokens_of(layers + 1, tokens),
         lens_probabilities=falling(layers + 1, tokens),
         next_probabilities=random.random((layers + 1, tokens - 1)).astype(np.float32),

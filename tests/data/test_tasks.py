@@ -21,7 +21,9 @@ def splits(corpus):
 def test_sums_are_right_and_every_pair_occurs_once():
     train, validation = splits(Modular(prime=59, share=0.4, seed=1))
     assert len({frozenset(text[:2]) for text in train}) == round(0.4 * 59 * 60 / 2)
-    assert not {frozenset(text[:2]) for text in train} & {frozenset(text[:2]) for text in validation}
+    assert not {frozenset(text[:2]) for text in train} & {
+        frozenset(text[:2]) for text in validation
+    }
     pairs = set()
     for text in train + validation:
         a, b, c = (SYMBOLS.index(text[place]) for place in (0, 1, 3))

@@ -163,15 +163,15 @@ def test_predictions_are_read_back_as_their_format_says(vocabulary, pushes):
 
     def read_back(raw, tokens, *others):
         count = tokens.size
-        indices = np.frombuffer(raw, "<u2", count=count).reshape(tokens.shape)
-        assert (np.array(names)[indices] == shown[tokens]).all()
+        indices = np.frombuffer(raw, "<u2", count=count)
+        assert (np.array(names)[indices] == shown[tokens.ravel()]).all()
         numbers = np.frombuffer(raw, "<f2", offset=2 * count)
         expected = np.concatenate([each.ravel() for each in others])
         np.testing.assert_array_equal(numbers, expected.astype(np.float16))
 
     read_back(
         lens,
-        given.lens_tokens,
+        np.concatenate([given.lens_tokens.ravel(), given.tokens[1:]]),
         *(given.lens_probabilities, given.next_probabilities, given.next_pushes),
     )
     for layer, raw in enumerate(layers):

@@ -13,6 +13,7 @@ from torch import Tensor
 from headscope.analysis.direct_effects import norm_scale, push_directions
 from headscope.analysis.trace import Trace
 from headscope.nn import GPT
+from headscope.nn.precision import upcast_to_float32
 from headscope.viewer.predictions import LISTED, Predictions
 
 ROWS = 128
@@ -56,10 +57,11 @@ def predictions(model: GPT, trace: Trace, labels: Sequence[str]) -> Predictions:
         found = in_chunks(pushed, matrix, next_tokens, raised)
         most = [each.unflatten(0, (layers, heads, length)).cpu().numpy() for each in found]
     return Predictions(
+        tokens=trace.tokens.cpu().numpy(),
         lens_tokens=tokens.cpu().numpy(),
         lens_probabilities=probabilities.cpu().numpy(),
         next_probabilities=of_next[:, :-1, 0].cpu().numpy(),
-        next_pushes=next_pushes.cpu().numpy(),
+        next_pushes=next_pushes.float().cpu().numpy(),
         push_tokens=most[0],
         push_values=most[1],
         labels=labels,
@@ -76,7 +78,8 @@ def in_chunks(
     next token of each row. Returns the concatenated results. The memory of the logits is used again
     for the next rows, because new memory would take as long as the product."""
     rows, following = x.flatten(0, -2), next_tokens.expand(x.shape[:-1]).flatten()
-    memory = x.new_empty(ROWS, len(matrix))
+    rows, matrix = upcast_to_float32(rows), upcast_to_float32(matrix)
+    memory = rows.new_empty(ROWS, len(matrix))
     taken = [
         take(torch.mm(chunk, matrix.mT, out=memory[: len(chunk)]), tokens[:, None])
         for chunk, tokens in zip(rows.split(ROWS), following.split(ROWS), strict=True)

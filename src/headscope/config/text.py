@@ -65,9 +65,7 @@ CORPORA = {
         characters=int,
         seed=int,
     ),
-    "modular": part(
-        CorpusConfig, "headscope.data.tasks.Modular", prime=int, share=float, seed=int
-    ),
+    "modular": part(CorpusConfig, "headscope.data.tasks.Modular", prime=int, share=float, seed=int),
     "names": part(CorpusConfig, "headscope.data.tasks.Names", names=int, seed=int),
 }
 

@@ -4,8 +4,9 @@ Shapes: L layers, H heads per layer, T tokens, P listed tokens.
 
 - `labels`: a JSON list with the labels of all tokens that occur below. Indices refer to this list.
   They are uint16 if it has at most 65,536 entries, otherwise uint32.
-- `lens`: indices (L + 1, T, P), then float16: their probabilities (L + 1, T, P), the probabilities
-  of the token that follows (L + 1, T - 1), and the pushes of all heads on it (L, H, T - 1).
+- `lens`: indices (L + 1, T, P) of the most likely tokens and (T - 1) of those that follow in the
+  text, then float16: the probabilities of the former (L + 1, T, P) and of the latter
+  (L + 1, T - 1), and the pushes of all heads on the latter (L, H, T - 1).
 - `pushes`, one for each layer, if they were computed: indices (H, T, P), then float16: their pushes
   (H, T, P).
 
@@ -31,7 +32,7 @@ LISTED = 5
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a model predicts after each of T tokens.
+    """What a model predicts after each of T tokens, whose ids are `tokens`.
 
     - `lens_tokens`, `lens_probabilities` (L + 1, T, P): the most likely next tokens by the input of
       each block and by the output of the last one, the most likely first.
@@ -43,6 +44,7 @@ class Predictions:
     - `labels`: the label of each token of the vocabulary.
     """
 
+    tokens: NDArray[np.int64]
     lens_tokens: NDArray[np.int64]
     lens_probabilities: NDArray[np.float32]
     next_probabilities: NDArray[np.float32]
@@ -56,9 +58,8 @@ def prediction_parts(found: Predictions) -> tuple[dict[str, Any], list[bytes]]:
     """The entry in the header of a snapshot, and the parts `labels`, `lens` and `pushes`. The entry
     also has the probabilities of the following tokens after the last layer, for a chart over the
     steps."""
-    every = (
-        [found.lens_tokens] if found.push_tokens is None else [found.lens_tokens, found.push_tokens]
-    )
+    every = [found.tokens[1:], found.lens_tokens]
+    every += [] if found.push_tokens is None else [found.push_tokens]
     used = np.unique(np.concatenate([tokens.ravel() for tokens in every]))
     labels = compact_json([shown_label(found.labels[token]) for token in used]).encode()
 
@@ -68,7 +69,7 @@ def prediction_parts(found: Predictions) -> tuple[dict[str, Any], list[bytes]]:
     def halves(values: NDArray[np.float32]) -> bytes:
         return values.astype("<f2").tobytes()
 
-    lens = indices(found.lens_tokens) + halves(found.lens_probabilities)
+    lens = indices(found.lens_tokens) + indices(found.tokens[1:]) + halves(found.lens_probabilities)
     parts = [labels, lens + halves(found.next_probabilities) + halves(found.next_pushes)]
     if found.push_tokens is not None and found.push_values is not None:
         layers = zip(found.push_tokens, found.push_values, strict=True)
@@ -88,7 +89,7 @@ def max_prediction_bytes(*, layers: int, heads: int, tokens: int, vocab_size: in
     header, before zlib."""
     places = tokens * (layers + 1 + layers * heads)  # at each, P tokens and one number
     listed = LISTED * (index_type(vocab_size).itemsize + 2)
-    return places * (listed + 2) + tokens * 12 + 200
+    return places * (listed + 2) + tokens * 16 + 200
 
 
 def label_bytes(labels: Sequence[str]) -> int:

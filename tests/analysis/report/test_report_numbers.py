@@ -1,6 +1,7 @@
 """The numbers in a report are those of the model and of the text."""
 
 import base64
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,13 @@ from tab_runs import in_process
 
 import headscope
 from headscope.analysis.ablation import ablate_heads, mean_outputs, other_induction
+from headscope.analysis.circuits import compositions
 from headscope.analysis.diversity import cosine_similarity, jensen_shannon
 from headscope.analysis.glossary import METRICS, WRITING
 from headscope.analysis.gradients import gradient_importance
 from headscope.analysis.metrics import NON_CAUSAL_METRICS, head_metrics
 from headscope.analysis.patch_texts import patch_texts
+from headscope.analysis.predictions import predictions
 from headscope.checkpoint import stored_corpus
 from headscope.data.tokenizer import bpe
 from headscope.evaluation import validation_text
@@ -194,6 +197,34 @@ def test_every_moment_of_a_run_is_what_its_own_report_says(analyze, run):
         analyze(f"checkpoint={moment}", "windows=3", "output_dir=alone")
         alone += [{"step": str(step), **row} for row in rows_of(Path("alone/heads.csv"))]
     assert history == alone
+
+
+@torch.no_grad()
+def test_tables_of_predictions_and_compositions(analyze, run):
+    analyze("text=the people")
+    loaded, report = headscope.load(run), run / "analysis"
+    text = loaded.tokens("the peop")
+    likely, trace = loaded.lens(text).softmax(-1), loaded.trace(text)
+    rows = rows_of(report / "lens.csv")
+    assert len(rows) == 3 * 8
+    for row in rows:
+        layer, place = int(row["layer"]), int(row["position"])
+        assert float(row["probability"]) == pytest.approx(
+            likely[layer, place].max().item(), rel=1e-4
+        )
+        if place < 7:
+            expected = likely[layer, place, text[place + 1]].item()
+            assert float(row["next_probability"]) == pytest.approx(expected, rel=1e-4)
+    pushes = predictions(loaded.model, trace, loaded.tokenizer.vocabulary_labels()).next_pushes
+    rows = rows_of(report / "pushes.csv")
+    assert [row["token"] + row["next_token"] for row in rows[::8]] == [
+        before + after for before, after in pairwise(loaded.tokenizer.labels(text))
+    ]
+    found = torch.tensor([float(row["push"]) for row in rows]).view(7, 2, 4)
+    torch.testing.assert_close(found.permute(1, 2, 0), torch.tensor(pushes), rtol=1e-3, atol=1e-5)
+    row = rows_of(report / "composition.csv")[5]
+    assert (row["head"], row["earlier"]) == ("L1H1", "L0H1")
+    assert float(row["k"]) == pytest.approx(float(compositions(loaded.model)["k"][1, 1, 0, 1]))
 
 
 def test_a_page_holds_as_many_tokens_as_a_browser_can(analyze, run, monkeypatch):

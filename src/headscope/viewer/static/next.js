@@ -23,8 +23,10 @@ const ABOUT = {
   steps: "The probability of the token that follows, after the last layer, over the steps.",
 };
 
-const percentText = (share) =>
-  (share > 0 && share < 0.001 ? "<0.1 %" : `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`);
+function percentText(share) {
+  if (Number.isNaN(share)) return "not a number";
+  return share > 0 && share < 0.001 ? "<0.1 %" : `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`;
+}
 
 export function createNext(parent, actions) {
   const section = card(parent, "next-card", "What the model predicts");
@@ -48,6 +50,8 @@ export function createNext(parent, actions) {
 
   /** Shows rows {before, text, note, share, sign, marked, click}: `share` is the length of the bar. */
   function list({ rows }, shown) {
+    const focused = [...rows.children].indexOf(document.activeElement);
+    const name = focused < 0 ? null : rows.children[focused].querySelector("bdi").textContent;
     rows.replaceChildren();
     for (const { before = "", text, note, share, sign = "", marked, click } of shown) {
       const row = make(rows, click ? "button" : "div", { class: `row ${marked ? "marked" : ""}` });
@@ -61,35 +65,36 @@ export function createNext(parent, actions) {
       const bar = make(row, "i", { class: `share ${sign}`, "aria-hidden": "true" });
       bar.style.setProperty("--value", `${100 * Math.min(1, share || 0)}%`);
       make(row, "span", { class: "note" }, note);
+      if (text === name) row.focus();
     }
   }
 
   const following = ({ labels, kept }) => labels[kept + 1];
 
-  function showLikely({ kept, tokens, labels, predictions: { top, names, lens: found, layers } }) {
+  function showLikely({ kept, tokens, predictions: { top, names, lens: found, layers } }) {
     const start = (layers * tokens + kept) * top;
-    const next = labels[kept + 1];
+    const next = found.following[kept];
     const rows = Array.from({ length: top }, (_, i) => {
-      const text = names[found.indices[start + i]];
+      const token = found.indices[start + i];
       const share = found.probabilities[start + i];
-      return { text, note: percentText(share), share, marked: text === next };
+      return { text: names[token], note: percentText(share), share, marked: token === next };
     });
     if (next !== undefined && !rows.some(({ marked }) => marked)) {
       const share = found.next[layers * (tokens - 1) + kept];
-      rows.push({ text: next, note: percentText(share), share, marked: true });
+      rows.push({ text: names[next], note: percentText(share), share, marked: true });
     }
     list(likely, rows.map((row) => ({ ...row, before: row.marked ? "✓" : "" })));
   }
 
-  function showLens({ kept, tokens, labels, predictions: { top, names, lens: found, layers } }) {
+  function showLens({ kept, tokens, predictions: { top, names, lens: found, layers } }) {
     list(lens, Array.from({ length: layers + 1 }, (_, layer) => {
       const start = (layer * tokens + kept) * top;
       const known = kept + 1 < tokens;
       const share = known ? found.next[layer * (tokens - 1) + kept] : found.probabilities[start];
-      const text = names[found.indices[start]];
+      const token = found.indices[start];
       return {
-        before: layer < layers ? `before L${layer}` : "at the end",
-        text, note: percentText(share), share, marked: known && text === labels[kept + 1],
+        before: layer < layers ? `before L${layer}` : "at the end", text: names[token],
+        note: percentText(share), share, marked: known && token === found.following[kept],
       };
     }));
   }
@@ -109,16 +114,16 @@ export function createNext(parent, actions) {
     })));
   }
 
-  function showRaised({ kept, tokens, labels, history, opened, predictions: { top, names, pushes } }) {
+  function showRaised({ kept, tokens, history, opened, predictions: { top, names, lens: found, pushes } }) {
     raised.part.hidden = !pushes;
     if (!pushes) return;
     const start = ((opened % history.heads) * tokens + kept) * top;
     const most = Math.abs(pushes.values[start]) || 1;
     list(raised, Array.from({ length: top }, (_, i) => {
-      const text = names[pushes.indices[start + i]];
+      const token = pushes.indices[start + i];
       const value = pushes.values[start + i];
-      const marked = text === labels[kept + 1];
-      return { before: marked ? "✓" : "", text, note: differenceText(value), marked,
+      const marked = token === found.following[kept];
+      return { before: marked ? "✓" : "", text: names[token], note: differenceText(value), marked,
                share: Math.abs(value) / most, sign: value < 0 ? "less" : "more" };
     }));
   }

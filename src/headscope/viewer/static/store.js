@@ -93,26 +93,27 @@ export function createStore(source) {
       const tokens = labels.length;
       const { top } = entry;
       const Index = entry.labels <= 65536 ? Uint16Array : Uint32Array;
-      const numbers = (bytes, listed, more) => {
-        const indices = new Index(bytes.buffer, 0, listed);
+      const numbers = (bytes, listed, following) => {
+        const indices = new Index(bytes.buffer, 0, listed + following);
         if (!indices.every((each) => each < entry.labels)) throw damaged("it names unknown tokens");
         const halves = Float32Array.from(new Uint16Array(bytes.buffer, indices.byteLength), half);
         return { indices, values: halves.subarray(0, listed), more: halves.subarray(listed) };
       };
-      const sizeOf = (listed, more) => listed * (Index.BYTES_PER_ELEMENT + 2) + 2 * more;
+      const sizeOf = (listed) => listed * (Index.BYTES_PER_ELEMENT + 2);
       const rows = (layers + 1) * tokens * top;
       const more = (layers + 1 + layers * heads) * (tokens - 1);
       const listed = heads * tokens * top;
       const [names, lens, pushes] = await Promise.all([
         part(keys[1 + layers], entry.label_bytes, (bytes) => namesOf(bytes, entry.labels)),
-        part(keys[2 + layers], sizeOf(rows, more), (bytes) => numbers(bytes, rows)),
-        entry.pushes ? part(keys[3 + layers + layer], sizeOf(listed, 0), (bytes) => numbers(bytes, listed)) : null,
+        part(keys[2 + layers], sizeOf(rows) + (tokens - 1) * Index.BYTES_PER_ELEMENT + 2 * more,
+          (bytes) => numbers(bytes, rows, tokens - 1)),
+        entry.pushes ? part(keys[3 + layers + layer], sizeOf(listed), (bytes) => numbers(bytes, listed, 0)) : null,
       ]);
       const ofNext = (layers + 1) * (tokens - 1);
       return {
         top, layers, names, pushes,
         lens: {
-          indices: lens.indices, probabilities: lens.values,
+          indices: lens.indices, following: lens.indices.subarray(rows), probabilities: lens.values,
           next: lens.more.subarray(0, ofNext), pushes: lens.more.subarray(ofNext),
         },
       };
