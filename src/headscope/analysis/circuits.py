@@ -8,6 +8,7 @@ subtraction of the mean in LayerNorm. Biases, the scales of norms, and the rotat
 keys are left out.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -59,19 +60,19 @@ def fold_qk_norm(layer: nn.Module, name: str, matrix: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def copying_scores(model: GPT) -> Tensor:
+def copying_scores(model: GPT, layers: Sequence[HeadMatrices] = ()) -> Tensor:
     """The copying score (L, H), from -1 to 1: the sum of the eigenvalues of W_U W_O W_V W_E divided
     by the sum of their absolute values (Elhage 2021, "copying"). W_E embeds tokens, and W_U is the
     output head. Near 1, a head raises the logits of the tokens that it attends to; near -1, it
     lowers them.
 
-    The matrix (V, V) has the same eigenvalues, except zeros, as W_V W_E W_U W_O (D, D).
+    The matrix (V, V) has the same eigenvalues, except zeros, as W_V W_E W_U W_O (D, D). `layers`
+    are the `head_matrices` of all blocks, if they are known.
     """
     unembed = fold_norm(model.norm, model.head.weight)
     through_vocabulary = model.embedding.weight.T @ unembed  # (C, C)
     scores = []
-    for block in model.blocks:
-        found = head_matrices(block)
+    for found in layers or map(head_matrices, model.blocks):
         small = found.value @ through_vocabulary @ found.output  # (H, D, D)
         values = torch.linalg.eigvals(small.float().nan_to_num())  # it refuses NaN
         score = values.real.sum(-1) / values.abs().sum(-1).clamp(min=1e-30)
@@ -80,7 +81,7 @@ def copying_scores(model: GPT) -> Tensor:
 
 
 @torch.no_grad()
-def compositions(model: GPT) -> dict[str, Tensor]:
+def compositions(model: GPT, layers: Sequence[HeadMatrices] = ()) -> dict[str, Tensor]:
     """Q-, K- and V-composition of every pair of heads (Elhage 2021, "composition"), from 0 to 1:
     `found["k"][l2, h2, l1, h1]` tells how strongly the keys of head h2 in layer l2 read what head
     h1 in the earlier layer l1 writes. It is zero unless l1 is below l2.
@@ -89,7 +90,7 @@ def compositions(model: GPT) -> dict[str, Tensor]:
     head. A is W_K^T W_Q for queries, W_Q^T W_K for keys and W_O W_V for values. In additive
     attention, A is W_Q or W_K alone. `random_composition` gives the value for random matrices.
     """
-    layers = [head_matrices(block) for block in model.blocks]
+    layers = layers or [head_matrices(block) for block in model.blocks]
     shape = (len(layers), layers[0].query.size(0)) * 2
     found = {kind: torch.zeros(shape, device=model.device) for kind in KINDS}
     for late, later in enumerate(layers):
@@ -123,8 +124,11 @@ def random_composition(model: GPT) -> float:
     return model.attentions[0].embed_dim ** -0.5
 
 
+@torch.no_grad()
 def weight_metrics(model: GPT) -> dict[str, Tensor]:
     """The metrics (L, H) of `copying_scores`, and of the strongest composition with any earlier
     head: the largest value of the three kinds. In the first layer, it is 0."""
-    strongest = torch.stack([each.flatten(2).amax(-1) for each in compositions(model).values()])
-    return {"copying": copying_scores(model), "composition": strongest.amax(0)}
+    layers = [head_matrices(block) for block in model.blocks]
+    every = compositions(model, layers).values()
+    strongest = torch.stack([each.flatten(2).amax(-1) for each in every]).amax(0)
+    return {"copying": copying_scores(model, layers), "composition": strongest}

@@ -22,8 +22,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headscope.data.labels import visible
-
 LABEL_CHARACTERS = 40
 """A longer label is cut."""
 LISTED = 5
@@ -41,7 +39,7 @@ class Predictions:
       the mean over the vocabulary.
     - `push_tokens`, `push_values` (L, H, T, P): the tokens that each head raises most, and by how
       much, in the same unit. None if they were not computed.
-    - `labels`: the label of each token of the vocabulary.
+    - `labels`: the printable label of each token of the vocabulary.
     """
 
     tokens: NDArray[np.int64]
@@ -61,7 +59,7 @@ def prediction_parts(found: Predictions) -> tuple[dict[str, Any], list[bytes]]:
     every = [found.tokens[1:], found.lens_tokens]
     every += [] if found.push_tokens is None else [found.push_tokens]
     used = np.unique(np.concatenate([tokens.ravel() for tokens in every]))
-    labels = compact_json([shown_label(found.labels[token]) for token in used]).encode()
+    labels = compact_json([shortened(found.labels[token]) for token in used.tolist()]).encode()
 
     def indices(tokens: NDArray[np.int64]) -> bytes:
         return np.searchsorted(used, tokens).astype(index_type(len(used))).tobytes()
@@ -94,16 +92,15 @@ def max_prediction_bytes(*, layers: int, heads: int, tokens: int, vocab_size: in
 
 def label_bytes(labels: Sequence[str]) -> int:
     """An upper limit for the size of the part `labels` in bytes."""
-    return sum(len(compact_json(shown_label(text)).encode()) + 1 for text in labels) + 1
+    return len(compact_json([shortened(text) for text in labels]).encode())
 
 
 def index_type(labels: int) -> np.dtype:
     return np.dtype("<u2" if labels <= 2**16 else "<u4")
 
 
-def shown_label(text: str) -> str:
-    shown = visible(text)
-    return shown if len(shown) <= LABEL_CHARACTERS else shown[: LABEL_CHARACTERS - 1] + "…"
+def shortened(text: str) -> str:
+    return text if len(text) <= LABEL_CHARACTERS else text[: LABEL_CHARACTERS - 1] + "…"
 
 
 def compact_json(data: Any) -> str:

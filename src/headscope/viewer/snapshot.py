@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from headscope.data.labels import visible
 from headscope.errors import UserError
 from headscope.viewer.predictions import (
     LABEL_CHARACTERS,
@@ -32,7 +33,7 @@ from headscope.viewer.predictions import (
     label_bytes,
     max_prediction_bytes,
     prediction_parts,
-    shown_label,
+    shortened,
 )
 
 FORMAT = 2
@@ -79,7 +80,7 @@ def snapshot_parts(
         "step": step,
         "layers": layers,
         "heads": heads,
-        "labels": [shown_label(text) for text in labels],
+        "labels": [shortened(visible(text)) for text in labels],
         "text_tokens": text_tokens,
         "measured_tokens": measured_tokens,
         "names": list(names),
