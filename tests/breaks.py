@@ -229,6 +229,37 @@ analysis/head_statistics.py
 - return None if mask is None else mask.tril()
 + return None
 > analysis/test_planted_heads.py::test_no_head_of_an_untrained_model_has_a_name
+analysis/trace.py
+# what a head adds includes the bias of the output projection
+- return outputs[-1].sum(dim=1) + output_bias(attention)
++ outputs[-1] = outputs[-1] + output_bias(attention)
++         return outputs[-1].sum(dim=1)
+> analysis/test_what_heads_write.py::test_a_trace_has_what_every_part_adds
+analysis/direct_effects.py
+# LayerNorm's subtraction of the mean is forgotten
+- matrix = matrix - matrix.mean(dim=-1, keepdim=True)
++ pass
+> analysis/test_what_heads_write.py::test_the_shares_of_a_logit_add_up_to_it
+analysis/circuits.py
+# Q-composition reads with the keys
+- ways = {"q": (later.key, later.query), "k": (later.query, later.key)}
++ ways = {"q": (later.query, later.key), "k": (later.key, later.query)}
+> analysis/test_circuits.py::test_compositions_are_those_of_whole_matrices
+# a copying score counts eigenvalues instead of adding them
+- values.real.sum(-1) / values
++ values.real.sign().sum(-1) / values
+> analysis/test_circuits.py::test_a_copying_score_is_that_of_the_whole_matrix
+analysis/path_patching.py
+# heads between sender and receiver read the changed stream
+- x = x + clean.heads[:, layer].sum(dim=1) + clean.rest[:, layer]
++ block = model.blocks[layer]
++         x = x + block.attention(block.attention_norm(x), position=model.position)
+> analysis/test_circuits.py::test_path_patching_equals_three_passes_with_hooks
+viewer/static/next.js
+# the lens shows the probabilities of the layer after
+- layer * (tokens - 1) + kept] : found
++ (layer + 1) * (tokens - 1) + kept] : found
+> viewer/test_page_predictions.py::test_the_numbers_are_those_of_the_data
 analysis/head_types.py
 # an induction head has no name where its attention is nearly uniform
 - SOME_QUERIES = {"induction", "same_token"}
