@@ -69,8 +69,7 @@ def copying_scores(model: GPT, layers: Sequence[HeadMatrices] = ()) -> Tensor:
     The matrix (V, V) has the same eigenvalues, except zeros, as W_V W_E W_U W_O (D, D). `layers`
     are the `head_matrices` of all blocks, if they are known.
     """
-    unembed = fold_norm(model.norm, model.head.weight)
-    through_vocabulary = model.embedding.weight.T @ unembed  # (C, C)
+    through_vocabulary = fold_norm(model.norm, model.embedding.weight.T @ model.head.weight)
     scores = []
     for found in layers or map(head_matrices, model.blocks):
         small = found.value @ through_vocabulary @ found.output  # (H, D, D)
@@ -93,27 +92,32 @@ def compositions(model: GPT, layers: Sequence[HeadMatrices] = ()) -> dict[str, T
     layers = layers or [head_matrices(block) for block in model.blocks]
     shape = (len(layers), layers[0].query.size(0)) * 2
     found = {kind: torch.zeros(shape, device=model.device) for kind in KINDS}
-    for late, later in enumerate(layers):
+    for late, later in enumerate(layers[1:], start=1):
+        values, outputs = (
+            torch.cat([getattr(layer, name) for layer in layers[:late]])
+            for name in ("value", "output")
+        )
         ways = {"q": (later.key, later.query), "k": (later.query, later.key)}
         if not later.bilinear:
             alone = torch.eye(later.query.size(1)).to(later.query).expand(len(later.query), -1, -1)
             ways = {"q": (alone, later.query), "k": (alone, later.key)}
         ways["v"] = (later.output.mT, later.value)
-        for early, earlier in enumerate(layers[:late]):
-            for kind, (outer, inner) in ways.items():
-                found[kind][late, :, early] = norm_ratio(outer, inner, earlier)
+        for kind, (outer, inner) in ways.items():
+            ratios = norm_ratio(outer, inner, values, outputs)  # (H, l1 H)
+            found[kind][late, :, :late] = ratios.unflatten(1, (late, -1))
     return found
 
 
-def norm_ratio(outer: Tensor, inner: Tensor, earlier: HeadMatrices) -> Tensor:
-    """|A B| / (|A| |B|) of every pair of heads (H, H), for A = outer^T inner with outer (H, D, E)
-    and inner (H, D, C), and B = W_O W_V of the earlier heads. It is computed from matrices (D, D),
-    because |X^T M Y|^2 is the sum of (X X^T M Y Y^T) * M."""
-    outside, before = outer @ outer.mT, earlier.value @ earlier.value.mT  # (H, D, D)
-    middle = inner[:, None] @ earlier.output  # (H, H, D, D)
+def norm_ratio(outer: Tensor, inner: Tensor, values: Tensor, outputs: Tensor) -> Tensor:
+    """|A B| / (|A| |B|) of every pair of a head and an earlier head, (H, N), for A = outer^T inner
+    with outer (H, D, E) and inner (H, D, C), and B = W_O W_V of the earlier heads, with W_V
+    (N, D, C) and W_O (N, C, D). It is computed from matrices (D, D), because |X^T M Y|^2 is the sum
+    of (X X^T M Y Y^T) * M."""
+    outside, before = outer @ outer.mT, values @ values.mT
+    middle = inner[:, None] @ outputs  # (H, N, D, D)
     product = (outside[:, None] @ middle @ before * middle).sum((-2, -1))
     first = (outside @ (inner @ inner.mT)).diagonal(dim1=-2, dim2=-1).sum(-1)
-    second = (before @ (earlier.output.mT @ earlier.output)).diagonal(dim1=-2, dim2=-1).sum(-1)
+    second = (before @ (outputs.mT @ outputs)).diagonal(dim1=-2, dim2=-1).sum(-1)
     return (product / (first[:, None] * second).clamp(min=1e-30)).clamp(min=0).sqrt()
 
 

@@ -142,7 +142,9 @@ class Loaded(Checkpoint):
         found = self.trace(text)
         position = self._position(position, found)
         scale = direct_effects.norm_scale(self.model.norm, found.residual[-1, position])
-        pushes = push_directions(self.model) @ (found.heads[layer, number, position] * scale)
+        every = torch.arange(self.model.vocab_size, device=self.model.device)
+        directions = push_directions(self.model, every)
+        pushes = directions @ (found.heads[layer, number, position] * scale)
 
         def listed(values: Tensor, sign: int) -> list[tuple[str, float]]:
             most, tokens = values.topk(min(count, len(values)))

@@ -99,9 +99,11 @@ def attention_weights_and_scores(model: GPT, tokens: Tensor) -> tuple[Tensor, Te
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Inside this `with` block, the model is in evaluation mode."""
-    training = model.training
+    if not model.training:  # setting the mode visits every module
+        yield
+        return
     model.eval()
     try:
         yield
     finally:
-        model.train(training)
+        model.train()

@@ -22,6 +22,7 @@ from headscope.analysis.snapshots import snapshot_of
 from headscope.analysis.tokens import TokenKinds
 from headscope.analysis.trace import trace
 from headscope.nn import GPT
+from headscope.nn.capture import evaluating
 from headscope.training.callbacks.step_callback import StepCallback
 from headscope.training.callbacks.tensorboard_log import (
     add_image,
@@ -174,6 +175,10 @@ class HeadWatch(StepCallback):
 
     def measure(self, model: GPT, step: int, writers: "Sequence[SummaryWriter]") -> None:
         """Measures `model` after `step` steps, and logs the results to `writers`."""
+        with evaluating(model):
+            self._measure(model, step, writers)
+
+    def _measure(self, model: GPT, step: int, writers: "Sequence[SummaryWriter]") -> None:
         if self.repeats is None:
             self.repeats = repeat_probe(model, self.kinds, REPEATED_TEXTS)
         statistics = measure_heads(
