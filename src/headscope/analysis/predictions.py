@@ -16,7 +16,7 @@ from headscope.nn import GPT
 from headscope.nn.precision import multiplies_bf16_fast, upcast_to_float32
 from headscope.viewer.predictions import LISTED, Predictions
 
-ROWS = 128
+ROWS = 256
 """Number of rows whose logits are computed at once. They stay in the processor's cache."""
 MAX_PRODUCTS = 2**39
 """For all heads on all tokens, at most this many multiplications: about 10 seconds on two cores."""

@@ -63,7 +63,7 @@ trainer:
    compile: auto, checkpoint_activations: false, loss_chunk_tokens: auto}
 logger: {_target_: lightning.pytorch.loggers.TensorBoardLogger}
 callbacks:
-  attention: {text: null, steps: 60, images: 8, step_megabytes: 4.0, run_megabytes: 200.0}
+  attention: {text: null, steps: 40, images: 8, step_megabytes: 4.0, run_megabytes: 200.0}
   heads: {every_steps: 100, windows: 4}
   samples: {prompt: "", max_new_tokens: 100, temperature: 0.8, top_k: null}
   save_every_minutes: 5.0
