@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -179,7 +180,8 @@ class Loaded(Checkpoint):
         """
         receiver, factors = parse_head(head, self.model), None
         if text is None:
-            probe = RepeatProbe(self.model, texts=BATCH_SIZE)
+            special = np.flatnonzero(self.tokenizer.byte_lengths() == 0).tolist()
+            probe = RepeatProbe(self.model, texts=BATCH_SIZE, excluded=special)
             tokens, factors = probe.texts.tokens.to(self.model.device), probe.induction
         else:
             tokens = self._batch(text)

@@ -21,7 +21,14 @@ def test_every_picture_has_its_two_files_and_is_not_blank(analyze):
     assert names == {file.stem for file in Path("a report").glob("*.svg")}
     assert names == {
         *(f"attention_{kind}_{layer}" for kind in ("layer", "mean") for layer in (0, 1)),
-        *("metrics", "similarity", "similarity_histogram", "jensen_shannon", "position"),
+        *(
+            "metrics",
+            "similarity",
+            "similarity_histogram",
+            "jensen_shannon",
+            "position",
+            "predictions",
+        ),
     }
     for file in Path("a report").glob("*.png"):
         pixels = np.asarray(Image.open(file).convert("RGB")).reshape(-1, 3)
