@@ -13,11 +13,12 @@ from small_gpt import fresh
 import headscope
 from headscope.analysis.circuits import compositions, copying_scores, random_composition
 from headscope.analysis.head_outputs import changed_outputs, head_outputs
+from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.in_context import in_context_score
 from headscope.analysis.path_patching import WAYS, patch_paths
 from headscope.analysis.repeats import RepeatProbe
 from headscope.analysis.trace import trace
-from headscope.nn import AdditiveAttention, StackedHeads
+from headscope.nn import AdditiveAttention, MultiHeadAttention, StackedHeads
 from headscope.nn.loss import next_token_loss
 
 THREE_LAYERS = [f"{words} model.layers=3" for words in CHOICES if "=relative" not in words]
@@ -240,3 +241,22 @@ def test_the_in_context_learning_score(tmp_path):
     expected = sum(late) / len(late) - sum(early) / len(early)
     assert in_context_score(model, windows) == pytest.approx(expected, abs=1e-5)
     assert in_context_score(model, windows[:, :10]) != in_context_score(model, windows[:, :10])
+
+
+class Squared(MultiHeadAttention):
+    """An attention of a user, whose queries are not linear in its input."""
+
+    def make_projections(self):
+        self.own = torch.nn.Linear(self.embed_dim, self.embed_dim)
+
+    def project(self, query, key, value):
+        return tuple(self.split(self.own(x).square()) for x in (query, key, value))
+
+
+def test_an_own_attention_without_matrices_is_measured_by_what_it_does():
+    model = fresh(attention=Squared)
+    found = measure_heads(model, torch.randint(11, (2, 10))).metrics
+    assert {"direct_effect", "previous"} <= found.keys()
+    assert not {"copying", "composition"} & found.keys()
+    with refused("Squared"):
+        copying_scores(model)

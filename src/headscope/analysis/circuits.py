@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from headscope.analysis.direct_effects import fold_norm
 from headscope.analysis.trace import output_matrices
-from headscope.nn import GPT, AdditiveAttention
+from headscope.errors import UserError
+from headscope.nn import GPT, AdditiveAttention, MultiHeadAttention, StackedHeads
 from headscope.nn.block import Block
 from headscope.nn.dot_product import one_per_query_head
 
@@ -38,10 +39,21 @@ class HeadMatrices:
     bilinear: bool
 
 
+def has_matrices(layer: MultiHeadAttention) -> bool:
+    """Whether the queries, keys and values of a layer are linear in its input. In an attention of
+    the user, they may be anything."""
+    return type(layer).project in (MultiHeadAttention.project, StackedHeads.project)
+
+
 def head_matrices(block: Block) -> HeadMatrices:
     """The matrices of a block, with the gains of the norms before the layer and of `qk_norm`. Keys
-    and values that several heads share are repeated."""
+    and values that several heads share are repeated. Raises UserError if there are none."""
     layer = block.attention
+    if not has_matrices(layer):
+        raise UserError(
+            f"{type(layer).__name__} computes its queries, keys and values in its own way, so it "
+            "has no matrices to compare"
+        )
     query, key, value = (
         one_per_query_head(fold_norm(block.attention_norm, each)[None], layer.heads)[0]
         for each in layer.projections()
@@ -131,7 +143,10 @@ def random_composition(model: GPT) -> float:
 @torch.no_grad()
 def weight_metrics(model: GPT) -> dict[str, Tensor]:
     """The metrics (L, H) of `copying_scores`, and of the strongest composition with any earlier
-    head: the largest value of the three kinds. In the first layer, it is 0."""
+    head: the largest value of the three kinds. In the first layer, it is 0. Empty if heads have no
+    matrices."""
+    if not all(map(has_matrices, model.attentions)):
+        return {}
     layers = [head_matrices(block) for block in model.blocks]
     every = compositions(model, layers).values()
     strongest = torch.stack([each.flatten(2).amax(-1) for each in every]).amax(0)

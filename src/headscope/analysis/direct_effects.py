@@ -115,7 +115,8 @@ def direct_effects(model: GPT, tokens: Tensor, final: Tensor, outputs: Sequence[
 @dataclass(frozen=True)
 class HeadWrites:
     """What a head writes at one token: the tokens whose logits it raises and lowers most directly,
-    with its pushes, and its copying score (see `copying_scores`)."""
+    with its pushes, and its copying score (see `copying_scores`). The score is NaN for an attention
+    of the user without matrices."""
 
     raised: list[tuple[str, float]]
     lowered: list[tuple[str, float]]

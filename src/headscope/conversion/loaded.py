@@ -4,6 +4,7 @@ Shapes: L layers, H heads, T tokens, C embed_dim, V vocab_size. For several text
 number of tokens, tensors have a first axis B.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from torch import Tensor
 from headscope import checkpoint
 from headscope.analysis import direct_effects
 from headscope.analysis.ablation import ablated_heads, mean_outputs
-from headscope.analysis.circuits import copying_scores
+from headscope.analysis.circuits import copying_scores, has_matrices
 from headscope.analysis.direct_effects import HeadWrites, push_directions
 from headscope.analysis.head_outputs import MAX_BATCH, parse_head
 from headscope.analysis.metrics import METRICS
@@ -153,7 +154,8 @@ class Loaded(Checkpoint):
             return [(self.tokenizer.labels([token])[0], sign * value) for token, value in pairs]
 
         known = pushes[: self.tokenizer.vocab_size]
-        copying = float(copying_scores(self.model)[layer, number])
+        has_score = all(map(has_matrices, self.model.attentions))
+        copying = float(copying_scores(self.model)[layer, number]) if has_score else math.nan
         return HeadWrites(listed(known, 1), listed(-known, -1), copying)
 
     @torch.no_grad()

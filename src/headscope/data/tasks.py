@@ -6,6 +6,7 @@ numbers and names are single characters, for `tokenizer=char`.
 
 import hashlib
 import json
+from abc import abstractmethod
 from collections.abc import Iterator
 from random import Random
 
@@ -31,8 +32,9 @@ class Tasks(Corpus):
         for split, example in self.examples():
             yield Document(split, [example])
 
+    @abstractmethod
     def examples(self) -> Iterator[tuple[Split, str]]:
-        raise NotImplementedError
+        """All examples, each with its split."""
 
 
 class Modular(Tasks):

@@ -132,7 +132,7 @@ def write_report(
     texts["lens.csv"] = csv_text(lens_rows(predicted, shown.labels))
     if len(shown.tokens) > 1:
         texts["pushes.csv"] = csv_text(push_rows(predicted, shown.labels))
-    if len(loaded.model.blocks) > 1:
+    if len(loaded.model.blocks) > 1 and "composition" in statistics.metrics:
         texts["composition.csv"] = csv_text(composition_rows(loaded.model))
     snapshots = snapshots_of(report.reading, len(shown.tokens), measured, {loaded.step: ablated})
     losses = [loss_on(stored.model, torch.tensor([shown.tokens])) for stored, _ in measured]
@@ -200,7 +200,8 @@ def measured_on(
     texts |= {
         name: "repeated random texts" for name in REPEAT_METRICS if name in statistics.metrics
     }
-    texts |= dict.fromkeys(WEIGHT_METRICS, "the weights of the model")
+    of_weights = [name for name in WEIGHT_METRICS if name in statistics.metrics]
+    texts |= dict.fromkeys(of_weights, "the weights of the model")
     for name in ablation_result.metrics if ablation_result else ():
         texts[name] = "repeated random texts" if "induction" in name else "validation windows"
     return texts
