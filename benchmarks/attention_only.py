@@ -5,26 +5,21 @@ With key=value words, such as model.layers=1, only the last step is measured. Wi
 picture attention_only.png is drawn too.
 """
 
-import json
-import subprocess
 import sys
-from pathlib import Path
 
 import torch
 from matplotlib.figure import Figure
 
-import headscope
+from benchmarks.three_seeds import SEEDS, Row, measured_runs, print_rows
 from headscope import checkpoint
 from headscope.analysis.circuits import compositions, random_composition
 from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.in_context import in_context_score
+from headscope.conversion.loaded import Loaded
 from headscope.data.batches import spread_windows
 from headscope.evaluation import validation_text
 from headscope.nn.loss import next_token_loss
-from headscope.stop import temporary_folder
 
-TRAIN = Path(__file__).resolve().parents[1] / "scripts" / "train.py"
-SEEDS = (1, 2, 3)
 WINDOWS = 64
 DRAWN = {
     "loss": "validation loss (nats per token)",
@@ -37,10 +32,9 @@ DRAWN = {
 }
 
 
-def measured(run: Path) -> list[dict[str, float]]:
+def measured(steps: list[Loaded]) -> list[Row]:
     """A row for each kept step of a run. The induction head has the largest induction of the last
     layer at the last step, and the other head attends most to the previous token then."""
-    steps = [headscope.load(path) for path in sorted(run.glob("checkpoints/step_*.safetensors"))]
     text = validation_text(checkpoint.stored_corpus(steps[-1]), steps[-1].tokenizer)
     windows = spread_windows(text.tokens, windows=WINDOWS, length=steps[-1].model.block_size)
     every = [measure_heads(loaded.model, windows).metrics for loaded in steps]
@@ -50,7 +44,7 @@ def measured(run: Path) -> list[dict[str, float]]:
     for loaded, metrics in zip(steps, every, strict=True):
         with torch.no_grad():
             loss = next_token_loss(loaded.model(windows[:, :-1]), windows[:, 1:])
-        row = {
+        row: Row = {
             "step": loaded.step,
             "loss": float(loss),
             "in_context_score": in_context_score(loaded.model, windows),
@@ -65,7 +59,7 @@ def measured(run: Path) -> list[dict[str, float]]:
     return rows
 
 
-def picture(runs: list[list[dict[str, float]]]) -> Figure:
+def picture(runs: list[list[Row]]) -> Figure:
     """Each quantity in DRAWN over the steps, one line per seed."""
     figure = Figure(figsize=(12, 6), dpi=110, layout="constrained")
     panels = figure.subplots(2, 4).flat
@@ -85,31 +79,10 @@ def picture(runs: list[list[dict[str, float]]]) -> Figure:
 
 
 def main(words: list[str]) -> None:
-    with temporary_folder() as folder:
-        for seed in SEEDS:
-            command = [
-                sys.executable,
-                str(TRAIN),
-                "experiment=attention_only",
-                f"seed={seed}",
-                *words,
-            ]
-            run = f"hydra.run.dir={folder / str(seed)}"
-            subprocess.run([*command, run], stdout=subprocess.DEVNULL, check=True)
-        runs = [measured(folder / str(seed)) for seed in SEEDS]
+    runs = measured_runs("attention_only", words, measured)
     if not words:
         picture(runs).savefig("attention_only.png")
-    for same_step in zip(*(rows[-1:] if words else rows for rows in runs), strict=True):
-        joined = {
-            key: ", ".join(f"{row[key]:.2f}" for row in same_step)
-            for key in same_step[0]
-            if key != "step"
-        }
-        print(
-            json.dumps(
-                {"step": same_step[0]["step"], **joined, "random": f"{same_step[0]['random']:.3f}"}
-            )
-        )
+    print_rows(runs, only_last=bool(words))
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ other heads in between keep their outputs. After the receiver, everything is com
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,23 +28,14 @@ WAYS = (*KINDS, "all")
 """What the receiver reads through the path: its queries, keys, values, or all three."""
 
 
-@dataclass(frozen=True)
-class PathPatching:
-    """The effects of all paths to a receiver. `before` is the measured number without a change.
-    `after` maps the name of a way to the numbers (L', H) with a change, for the L' layers before
-    the receiver."""
-
-    before: float
-    after: dict[str, Tensor]
-
-
 @torch.no_grad()
 def patch_paths(
     model: GPT, tokens: Tensor, receiver: Head, measure: Measure, new: Tensor | None = None
-) -> PathPatching:
+) -> tuple[float, dict[str, Tensor]]:
     """Measure the texts, tokens (N, T), once for each earlier head and each of WAYS, with this path
     changed. `new` (N, L, H, T, C) are the outputs that senders get on the path, by default zeros,
-    for example `Trace.heads` on other texts."""
+    for example `Trace.heads` on other texts. Returns the number without a change and, for each way,
+    the numbers (L', H) with a change, for the L' layers before the receiver."""
     layer, head = receiver
     with evaluating(model):
         clean = trace(model, tokens)
@@ -76,7 +67,7 @@ def patch_paths(
                 for way in WAYS:
                     inputs = (read if way in (kind, "all") else normal for kind in KINDS)
                     after[way][early, sender] = measured(*inputs)
-        return PathPatching(measured(normal, normal, normal), after)
+        return measured(normal, normal, normal), after
 
 
 def receiver_input(model: GPT, clean: Trace, early: int, late: int, change: Tensor) -> Tensor:
@@ -87,9 +78,7 @@ def receiver_input(model: GPT, clean: Trace, early: int, late: int, change: Tens
         x = x + clean.heads[:, layer].sum(dim=1) + clean.rest[:, layer]
         if layer == early:
             x = x + change
-        block = model.blocks[layer]
-        if block.feed_forward is not None:
-            x = x + block.feed_forward(block.feed_forward_norm(x))
+        x = model.blocks[layer].feed(x)
     return x
 
 
@@ -100,17 +89,16 @@ def needs(
     `k_composition` and `v_composition` of `receiver` with it, their value `random_composition` for
     random matrices, and the changes `q_path`, `k_path`, `v_path` and `all_paths` of the measured
     number in `patch_paths`. The largest absolute change of `all_paths` comes first."""
-    found, composed = patch_paths(model, tokens, receiver, measure, new), compositions(model)
+    before, found = patch_paths(model, tokens, receiver, measure, new)
+    composed = compositions(model)
     rows: list[dict[str, str | float]] = []
-    for early, sender in torch.cartesian_prod(
-        *map(torch.arange, found.after["all"].shape)
-    ).tolist():
+    for early, sender in np.ndindex(*found["all"].shape):
         row: dict[str, str | float] = {"head": f"L{early}H{sender}"}
         for kind in KINDS:
             row[f"{kind}_composition"] = float(composed[kind][*receiver, early, sender])
         row["random_composition"] = random_composition(model)
-        for way, after in found.after.items():
+        for way, after in found.items():
             name = "all_paths" if way == "all" else f"{way}_path"
-            row[name] = float(after[early, sender]) - found.before
+            row[name] = float(after[early, sender]) - before
         rows.append(row)
     return sorted(rows, key=lambda row: -abs(float(row["all_paths"])))

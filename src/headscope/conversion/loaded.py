@@ -165,17 +165,16 @@ class Loaded(Checkpoint):
         text: Text | None = None,
         *,
         metric: str | None = None,
-        by: Literal["zero", "mean"] = "zero",
         corrupted: Text | None = None,
     ) -> list[dict[str, str | float]]:
         """What a head, such as "L1H2", needs from each earlier head: a list of rows, the strongest
         first (see `headscope.analysis.path_patching.needs`).
 
-        Path patching (Wang 2022) replaces what an earlier head writes, only where `head` reads it:
-        by zero, by its mean over the tokens, or by what it writes on the text `corrupted`. A row
-        has the change of the loss in nats per token or, if given, of the metric of `head`, such as
-        "previous". Without a text, both are measured on random texts that contain a passage twice,
-        and the metric may be "induction".
+        Path patching (Wang 2022) replaces what an earlier head writes, only where `head` reads it,
+        by zero or by what it writes on the text `corrupted`. A row has the change of the loss in
+        nats per token or, if given, of the metric of `head`, such as "previous". Without a text,
+        both are measured on random texts that contain a passage twice, and the metric may be
+        "induction".
 
         Raises UserError as `logits` does, if there is no such head or metric, or if `corrupted` has
         another number of tokens.
@@ -210,11 +209,6 @@ class Loaded(Checkpoint):
                     "one of them until both have the same number"
                 )
             new = trace(self.model, other).heads
-        elif by not in ("zero", "mean"):
-            raise UserError(f"by={by!r}: choose zero or mean")
-        elif by == "mean":
-            heads = trace(self.model, tokens).heads
-            new = heads.mean(dim=(0, 3), keepdim=True).expand_as(heads)
         return needs(self.model, tokens, receiver, measure, new)
 
     @contextmanager

@@ -44,7 +44,10 @@ class Block(nn.Module):
         mask: Tensor | None = None,
     ) -> Tensor:
         attended = self.attention(self.attention_norm(x), position=position, past=past, mask=mask)
-        x = x + self.dropout(attended)
+        return self.feed(x + self.dropout(attended))
+
+    def feed(self, x: Tensor) -> Tensor:
+        """The second branch: x plus the output of the feed-forward network, if there is one."""
         if self.feed_forward is None:
             return x
         return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))

@@ -56,30 +56,17 @@ def attention_weights(model: GPT, tokens: Tensor) -> Tensor:
 @torch.no_grad()
 def hidden_and_weights(model: GPT, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """The output of the last block (B, T, C), and the attention weights (L, B, H, T, T), without
-    dropout. Hooks ask every layer for its weights, so it uses only the explicit path. This is
-    faster than `captured_attention`, which computes both paths."""
-    captured: list[Tensor] = []
-
-    def ask(layer: MultiHeadAttention, args: Any, options: dict[str, Any]) -> Any:
-        return args, options | {"weights": True}
-
-    def take(layer: MultiHeadAttention, args: Any, output: tuple[Tensor, Tensor]) -> Tensor:
-        out, weights = output
-        captured.append(weights)
-        return out
-
-    handles = []
-    for layer in model.attentions:
-        handles.append(layer.register_forward_pre_hook(ask, with_kwargs=True))
-        handles.append(layer.register_forward_hook(take))
-    try:
-        with evaluating(model):
-            # Do not call `model(tokens)`: if the forward pass is compiled, it does not call hooks.
-            hidden = model.hidden(tokens)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return hidden, torch.stack(captured)
+    dropout. This is faster than `captured_attention`, which computes both paths."""
+    captured = []
+    with evaluating(model):
+        x, mask = model.embed(tokens), model.document_mask(tokens)
+        for block in model.blocks:
+            attended, weights = block.attention(
+                block.attention_norm(x), position=model.position, mask=mask, weights=True
+            )
+            captured.append(weights)
+            x = block.feed(x + attended)
+    return x, torch.stack(captured)
 
 
 @torch.no_grad()

@@ -1,0 +1,74 @@
+"""Trains experiment=grokking with three seeds, and prints its accuracies and the Fourier components
+of its embedding at the kept steps as JSON rows, for docs/grokking.md:
+python -m benchmarks.grokking [key=value ...]
+
+With key=value words, only the last step is measured. Without them, grokking.png is drawn too.
+"""
+
+import sys
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from benchmarks.three_seeds import SEEDS, Row, accuracy, measured_runs, print_rows
+from headscope.conversion.loaded import Loaded
+from headscope.data.tasks import SYMBOLS
+
+LARGEST = 5
+spectra: list[Tensor] = []  # of the last model of each seed
+
+
+def fourier_power(loaded: Loaded) -> Tensor:
+    """The power of each frequency 1, ..., (p - 1) / 2 in the embedding of the numbers 0 to p - 1,
+    as a share of their sum (Nanda 2023, section 4.1)."""
+    numbers = loaded.tokenizer.encode(SYMBOLS[: loaded.config.data.prime]).tolist()
+    embedding = loaded.model.embedding.weight.detach()[numbers]  # (p, C)
+    power = torch.fft.rfft(embedding, dim=0)[1:].abs().square().sum(dim=1)
+    return power / power.sum()
+
+
+def measured(steps: list[Loaded]) -> list[Row]:
+    rows = []
+    for loaded in steps:
+        row: Row = {"step": loaded.step}
+        row |= {f"{split}_accuracy": accuracy(loaded, split) for split in ("train", "validation")}
+        power = fourier_power(loaded)
+        row["largest_frequencies"] = float(power.topk(LARGEST).values.sum())
+        row["weights"] = float(sum(p.square().sum() for p in loaded.model.parameters()).sqrt())
+        rows.append(row)
+    spectra.append(power)
+    return rows
+
+
+def picture(runs: list[list[Row]]) -> Figure:
+    """The accuracies over the steps, and the final spectra, one colour per seed."""
+    figure = Figure(figsize=(12, 3.6), dpi=110, layout="constrained")
+    accuracies, shares, spectrum = figure.subplots(1, 3)
+    for number, (seed, rows, power) in enumerate(zip(SEEDS, runs, spectra, strict=True)):
+        look = {"color": f"C{number}"}
+        steps = [row["step"] for row in rows]
+        for split, style in (("train", "--"), ("validation", "-")):
+            values = [row[f"{split}_accuracy"] for row in rows]
+            accuracies.plot(steps, values, style, label=f"{split}, seed {seed}", **look)
+        shares.plot(steps, [row["largest_frequencies"] for row in rows], **look)
+        frequencies = torch.arange(1, len(power) + 1) + 0.27 * (number - 1)
+        spectrum.bar(frequencies, power, width=0.27, **look)
+    accuracies.set(title="share of right answers", xlabel="training step")
+    shares.set(title=f"power of the {LARGEST} largest frequencies (share)", xlabel="training step")
+    spectrum.set(title="power in the embedding at the end (share)", xlabel="frequency")
+    accuracies.legend(fontsize=7)
+    for panel in figure.axes:
+        panel.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def main(words: list[str]) -> None:
+    runs = measured_runs("grokking", ["data.seed={seed}", *words], measured)
+    if not words:
+        picture(runs).savefig("grokking.png")
+    print_rows(runs, only_last=bool(words))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,64 @@
+"""Trains an experiment with three seeds, and prints what is measured at its kept steps."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+import headscope
+from headscope.config import build_part
+from headscope.conversion.loaded import Loaded
+from headscope.stop import temporary_folder
+
+TRAIN = Path(__file__).resolve().parents[1] / "scripts" / "train.py"
+SEEDS = (1, 2, 3)
+
+Row = dict[str, float]
+
+
+def measured_runs(
+    experiment: str, words: Sequence[str], measure: Callable[[list[Loaded]], list[Row]]
+) -> list[list[Row]]:
+    """Trains `experiment` once for each seed, with the overrides `words`. `measure` maps the kept
+    checkpoints of a run to a row each. The last row also gets the seconds of training."""
+    runs = []
+    with temporary_folder() as folder:
+        for seed in SEEDS:
+            run = folder / str(seed)
+            own = [f"experiment={experiment}", f"seed={seed}", f"hydra.run.dir={run}"]
+            command = [
+                sys.executable,
+                str(TRAIN),
+                *own,
+                *(word.format(seed=seed) for word in words),
+            ]
+            subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+            kept = sorted(run.glob("checkpoints/step_*.safetensors"))
+            rows = measure([headscope.load(path) for path in kept])
+            summary = json.loads((run / "summary.json").read_text())
+            rows[-1]["training_seconds"] = round(summary["train_seconds"])
+            runs.append(rows)
+    return runs
+
+
+def print_rows(runs: list[list[Row]], *, only_last: bool) -> None:
+    """Prints a JSON row for each kept step, or only for the last one, with the values of all
+    seeds."""
+    for same_step in zip(*(rows[-1:] if only_last else rows for rows in runs), strict=True):
+        joined = {key: ", ".join(f"{row[key]:.3g}" for row in same_step) for key in same_step[0]}
+        print(json.dumps(joined | {"step": same_step[0]["step"]}))
+
+
+@torch.no_grad()
+def accuracy(loaded: Loaded, split: str) -> float:
+    """The share of the texts of a split whose last token is the most likely one."""
+    tokenizer = loaded.tokenizer
+    texts = [text for each, text in build_part(loaded.config.data).examples() if each == split]
+    tokens = torch.tensor(
+        [[tokenizer.end_of_text, *tokenizer.encode(text).tolist()] for text in texts]
+    )
+    best = loaded.model(tokens[:, :-1])[:, -1].argmax(dim=-1)
+    return float((best == tokens[:, -1]).float().mean())
