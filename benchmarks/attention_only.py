@@ -82,7 +82,7 @@ def main(words: list[str]) -> None:
     runs = measured_runs("attention_only", words, measured)
     if not words:
         picture(runs).savefig("attention_only.png")
-    print_rows(runs, only_last=bool(words))
+    print_rows(runs, only_last=bool(words), digits=2)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ With key=value words, only the last step is measured. Without them, grokking.png
 """
 
 import sys
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -22,7 +23,8 @@ spectra: list[Tensor] = []  # of the last model of each seed
 def fourier_power(loaded: Loaded) -> Tensor:
     """The power of each frequency 1, ..., (p - 1) / 2 in the embedding of the numbers 0 to p - 1,
     as a share of their sum (Nanda 2023, section 4.1)."""
-    numbers = loaded.tokenizer.encode(SYMBOLS[: loaded.config.data.prime]).tolist()
+    data: Any = loaded.config.data
+    numbers = loaded.tokenizer.encode(SYMBOLS[: data.prime]).tolist()
     embedding = loaded.model.embedding.weight.detach()[numbers]  # (p, C)
     power = torch.fft.rfft(embedding, dim=0)[1:].abs().square().sum(dim=1)
     return power / power.sum()
@@ -35,7 +37,6 @@ def measured(steps: list[Loaded]) -> list[Row]:
         row |= {f"{split}_accuracy": accuracy(loaded, split) for split in ("train", "validation")}
         power = fourier_power(loaded)
         row["largest_frequencies"] = float(power.topk(LARGEST).values.sum())
-        row["weights"] = float(sum(p.square().sum() for p in loaded.model.parameters()).sqrt())
         rows.append(row)
     spectra.append(power)
     return rows

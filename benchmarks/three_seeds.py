@@ -15,6 +15,9 @@ from headscope.stop import temporary_folder
 
 TRAIN = Path(__file__).resolve().parents[1] / "scripts" / "train.py"
 SEEDS = (1, 2, 3)
+SAME = {"step", "random"}
+WHOLE = {"training_seconds"}
+"""Quantities that are printed without digits after the point."""
 
 Row = dict[str, float]
 
@@ -44,12 +47,16 @@ def measured_runs(
     return runs
 
 
-def print_rows(runs: list[list[Row]], *, only_last: bool) -> None:
+def print_rows(runs: list[list[Row]], *, only_last: bool, digits: int = 3) -> None:
     """Prints a JSON row for each kept step, or only for the last one, with the values of all
-    seeds."""
+    seeds. The values in SAME do not depend on the seed."""
     for same_step in zip(*(rows[-1:] if only_last else rows for rows in runs), strict=True):
-        joined = {key: ", ".join(f"{row[key]:.3g}" for row in same_step) for key in same_step[0]}
-        print(json.dumps(joined | {"step": same_step[0]["step"]}))
+        first = same_step[0]
+        joined = {
+            key: ", ".join(f"{row[key]:.{0 if key in WHOLE else digits}f}" for row in same_step)
+            for key in first
+        }
+        print(json.dumps(joined | {key: round(first[key], 3) for key in SAME & first.keys()}))
 
 
 @torch.no_grad()
