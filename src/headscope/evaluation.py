@@ -12,11 +12,11 @@ from headscope import checkpoint
 from headscope.checkpoint import Checkpoint
 from headscope.data.batches import ValidationWindows
 from headscope.data.corpus import Corpus
-from headscope.data.encode import encode_validation, text_per_token_byte
+from headscope.data.encode import answer_token, encode_validation, text_per_token_byte
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
 from headscope.nn import GPT
-from headscope.nn.loss import bits_per_byte, next_token_loss
+from headscope.nn.loss import bits_per_byte, next_token_loss, only_answers
 from headscope.nn.precision import in_precision, supports_bf16, tf32
 
 
@@ -28,12 +28,21 @@ class ValidationText:
     - `probe`: the text on which the corpus shows attention, if it has chosen one.
     - `text_per_token_byte`: the bytes of the split's text per byte of its tokens. It is 1, unless
       the tokenizer loses text.
+    - `answer_after`: if it is not None, only the tokens that follow this token count.
     """
 
     tokens: np.ndarray
     byte_lengths: np.ndarray
     probe: str | None = None
     text_per_token_byte: float = 1.0
+    answer_after: int | None = None
+
+    def targets(self) -> np.ndarray:
+        """The tokens that count."""
+        targets = self.tokens[1:]
+        return (
+            targets if self.answer_after is None else targets[self.tokens[:-1] == self.answer_after]
+        )
 
 
 def validation_text(corpus: Corpus, tokenizer: Tokenizer) -> ValidationText:
@@ -41,7 +50,8 @@ def validation_text(corpus: Corpus, tokenizer: Tokenizer) -> ValidationText:
     tokens, text_bytes = encode_validation(corpus, tokenizer)
     byte_lengths = tokenizer.byte_lengths()
     ratio = text_per_token_byte(text_bytes, tokens, byte_lengths)
-    return ValidationText(tokens, byte_lengths, corpus.probe_text, ratio)
+    after = answer_token(corpus, tokenizer)
+    return ValidationText(tokens, byte_lengths, corpus.probe_text, ratio, after)
 
 
 OF_RUN = {"32-true": "fp32", "bf16-mixed": "bf16-mixed", "bf16-true": "bf16"}
@@ -85,9 +95,10 @@ def evaluate(
     with tf32(device), torch.autocast(device.type, torch.bfloat16, enabled=mixed):
         for batch in ValidationWindows(text.tokens, block_size=size, batch_size=batch_size):
             inputs, targets = (part.to(device) for part in batch)
+            targets = only_answers(inputs, targets, text.answer_after)
             nats += float(next_token_loss(model(inputs), targets, reduction="sum"))
-    predicted = len(text.tokens) - 1
-    token_bytes = int(text.byte_lengths[text.tokens[1:]].sum())
+    predicted = len(text.targets())
+    token_bytes = int(text.byte_lengths[text.targets()].sum())
     text_bytes = round(token_bytes * text.text_per_token_byte)
     return {
         "precision": precision,

@@ -14,6 +14,7 @@ import numpy as np
 from headscope.data.corpus import HOLD_OUT, SPLITS, Corpus, Split
 from headscope.data.machine import process_cores
 from headscope.data.tokenizer import Tokenizer
+from headscope.errors import UserError
 
 BATCH = 2**20
 """Number of bytes of text that a thread encodes at a time."""
@@ -167,6 +168,19 @@ def encode_batch(own: OwnTokenizer, batch: TextBatch) -> np.ndarray:
 
 def token_dtype(vocab_size: int) -> type[np.unsignedinteger]:
     return np.uint16 if vocab_size <= 2**16 else np.uint32
+
+
+def answer_token(corpus: Corpus, tokenizer: Tokenizer) -> int | None:
+    """The token of `corpus.answer_after`. Raises UserError if it is not one token."""
+    if corpus.answer_after is None:
+        return None
+    tokens = tokenizer.encode(corpus.answer_after).tolist()
+    if len(tokens) != 1:
+        raise UserError(
+            f"data={corpus.name} needs a tokenizer in which {corpus.answer_after!r} is one token: "
+            "choose tokenizer=char"
+        )
+    return tokens[0]
 
 
 def text_per_token_byte(text_bytes: int, tokens: np.ndarray, byte_lengths: np.ndarray) -> float:

@@ -46,6 +46,7 @@ class Modular(Tasks):
     """
 
     name = "modular"
+    answer_after = "="  # the numbers of a sum cannot be predicted
 
     def __init__(self, *, prime: int, share: float, seed: int) -> None:
         if not 3 <= prime <= len(SYMBOLS) or any(prime % n == 0 for n in range(2, prime)):

@@ -19,6 +19,16 @@ def next_token_loss(logits: Tensor, targets: Tensor, *, reduction: str = "mean")
     )
 
 
+IGNORED = -100
+"""The target of a token that the loss does not count."""
+
+
+def only_answers(inputs: Tensor, targets: Tensor, after: int | None) -> Tensor:
+    """The targets (B, T) where the input (B, T) is the token `after`, and IGNORED elsewhere. All
+    targets if `after` is None."""
+    return targets if after is None else targets.where(inputs == after, IGNORED)
+
+
 def chunked_loss_sum(
     x: Tensor, targets: Tensor, unembed_loss_sum: Callable[[Tensor, Tensor], Tensor], *, rows: int
 ) -> Tensor:

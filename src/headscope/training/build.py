@@ -16,6 +16,7 @@ from rich.console import Console
 from headscope import checkpoint
 from headscope.config import build_part
 from headscope.config.training import OptimizerConfig, Precision, TrainConfig, TrainerConfig
+from headscope.data.encode import answer_token
 from headscope.data.machine import available_memory
 from headscope.data.module import TokenDataModule, validation_stride
 from headscope.data.store import TokenStore, prepare_store
@@ -124,7 +125,8 @@ def build(
         check_same_text(resume, store)
         checkpoint.check_weights(config.model, store.tokenizer, resume.stored.weights())
     config, capacity, needed = fitting(config, processes, store, warn, fixed_batch=bool(resume))
-    module = build_module(config, store, weights, folder, warn)
+    answer_after = answer_token(corpus, store.tokenizer)
+    module = build_module(config, store, weights, folder, answer_after, warn)
     data = build_data(config, store, processes)
     samples = Samples(tokenizer=store.tokenizer, seed=config.seed, **vars(config.callbacks.samples))
     saver = CheckpointSaver(
@@ -213,6 +215,7 @@ def build_module(
     store: TokenStore,
     weights: checkpoint.Stored | None,
     folder: Path,
+    answer_after: int | None,
     warn: Callable[[str], None],
 ) -> LanguageModel:
     """The model, with initial weights or `weights`, and what one optimizer step does."""
@@ -242,6 +245,7 @@ def build_module(
         log_every_steps=settings.log_every_steps,
         compile_model=on_gpu(settings.accelerator) if compile_model == "auto" else compile_model,
         loss_chunk_tokens=settings.loss_chunk_tokens,
+        answer_after=answer_after,
         warn=warn,
         build_model=partial(checkpoint.build_model_for, config.model, tokenizer),
         how_to_continue=partial(

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from headscope.checkpoint.file import is_finite
 from headscope.errors import UserError
 from headscope.nn import GPT
-from headscope.nn.loss import bits_per_byte
+from headscope.nn.loss import IGNORED, bits_per_byte, only_answers
 from headscope.nn.precision import no_autocast
 from headscope.seeds import mixed_seed
 from headscope.training.callbacks.clock import timer_paused
@@ -43,6 +43,8 @@ class LanguageModel(LightningModule):
     - `compile_model`: whether to compile the model for training. If compilation fails, `warn` is
       called with the reason, and training continues without compilation.
     - `loss_chunk_tokens`: the argument `chunk_tokens` of `Objective`.
+    - `answer_after`: if it is not None, the losses count only the tokens after this token (see
+      `Corpus.answer_after`).
     - `how_to_continue`: a function that returns advice for the user. The error message shows the
       advice when the loss or a weight is NaN or infinite.
     - `build_model`: a function that returns a new model of the same sizes.
@@ -64,6 +66,7 @@ class LanguageModel(LightningModule):
         log_every_steps: int,
         compile_model: bool,
         loss_chunk_tokens: int | Literal["auto"] | None,
+        answer_after: int | None,
         warn: Callable[[str], None],
         how_to_continue: Callable[[], str],
         build_model: Callable[[], GPT],
@@ -81,6 +84,7 @@ class LanguageModel(LightningModule):
         self.gradient_clip = gradient_clip
         self.log_every_steps = log_every_steps
         self.compile_model = compile_model
+        self.answer_after = answer_after
         self.warn = warn
         self.how_to_continue = how_to_continue
         self.build_model = build_model
@@ -153,6 +157,7 @@ class LanguageModel(LightningModule):
         optimizer: Any = self.optimizers()
         precision = self.trainer.precision_plugin
         seed(self.device, mixed_seed(self.seed, self.global_step, self.global_rank))
+        batches = [(inputs, self.counted(inputs, targets)) for inputs, targets in batches]
         for group, settings in zip(self._param_groups(), self.groups, strict=True):
             group["lr"] = settings["lr"] * self.schedule(self.global_step)
         # Lightning turns autocast on for all of this method, but only the forward pass needs it.
@@ -173,6 +178,16 @@ class LanguageModel(LightningModule):
         if self.global_step % self.log_every_steps == 0 or self.global_step == 1:
             self.log_step(grad_norm)
         return loss.detach()
+
+    def counted(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The targets that the training loss counts. Raises UserError if there are none."""
+        targets = only_answers(inputs, targets, self.answer_after)
+        if self.answer_after is not None and not (targets != IGNORED).any():
+            raise UserError(
+                f"the batch of step {self.global_step + 1} has no answer to learn from: raise "
+                "model.block_size or trainer.batch_size"
+            )
+        return targets
 
     def compile_objective(self, batch: tuple[Tensor, Tensor]) -> None:
         self.compile_model = False
@@ -227,9 +242,11 @@ class LanguageModel(LightningModule):
                 one = inputs.new_zeros(1, inputs.size(1))
                 self.objective.loss_sum(one, one)
             return
+        targets = only_answers(inputs, targets, self.answer_after)
         self.totals[0] += self.objective.loss_sum(inputs, targets)
-        self.totals[1] += targets.numel()
-        self.totals[2] += self.byte_lengths[targets].sum()
+        counted = targets[targets != IGNORED]
+        self.totals[1] += counted.numel()
+        self.totals[2] += self.byte_lengths[counted].sum()
 
     def on_validation_epoch_end(self) -> None:
         nats, tokens, size = self.trainer.strategy.reduce(self.totals, reduce_op="sum").tolist()

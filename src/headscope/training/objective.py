@@ -12,7 +12,7 @@ from torch._dynamo.exc import TorchDynamoException
 
 from headscope.errors import ran_out_of_memory
 from headscope.nn import GPT
-from headscope.nn.loss import chunked_loss_sum, next_token_loss
+from headscope.nn.loss import IGNORED, chunked_loss_sum, next_token_loss
 
 LOGIT_BYTES = 64 << 20
 """The largest size in bytes of a chunk's float32 logits on a CPU, for `chunk_tokens="auto"`. A
@@ -54,7 +54,7 @@ class Objective:
         if rows is None:
             return next_token_loss(self.model(inputs), targets)
         total = chunked_loss_sum(self.hidden(inputs), targets, self.unembed_loss_sum, rows=rows)
-        return total / targets.numel()
+        return total / (targets != IGNORED).sum()
 
     def loss_sum(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """The summed loss for validation, in nats. This loss is computed without `torch.compile`,
