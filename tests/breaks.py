@@ -19,6 +19,21 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "headscope"
 
 BREAKS = """
+training/objective.py
+# the mean loss in chunks also counts tokens without a loss
+- return total / (targets != IGNORED).sum()
++ return total / targets.numel()
+> data/test_tasks.py::test_the_losses_of_sums_count_only_answers
+training/module.py
+# validation counts tokens without a loss
+- counted = targets[targets != IGNORED]
++ counted = batch[1]
+> data/test_tasks.py::test_the_losses_of_sums_count_only_answers
+evaluation.py
+# evaluation counts all tokens
+- targets = only_answers(inputs, targets, text.answer_after)
++ targets = only_answers(inputs, targets, None)
+> data/test_tasks.py::test_the_losses_of_sums_count_only_answers
 checkpoint/file.py
 # a checkpoint executes the file that it names
 -             return parse(TrainConfig, self.data["config"])
