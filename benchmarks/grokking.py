@@ -16,7 +16,7 @@ from benchmarks.three_seeds import SEEDS, Row, accuracy, measured_runs, print_ro
 from headscope.conversion.loaded import Loaded
 from headscope.data.tasks import SYMBOLS
 
-LARGEST = 5
+POWER = 0.9
 spectra: list[Tensor] = []  # of the last model of each seed
 
 
@@ -36,7 +36,8 @@ def measured(steps: list[Loaded]) -> list[Row]:
         row: Row = {"step": loaded.step}
         row |= {f"{split}_accuracy": accuracy(loaded, split) for split in ("train", "validation")}
         power = fourier_power(loaded)
-        row["largest_frequencies"] = float(power.topk(LARGEST).values.sum())
+        sums = power.sort(descending=True).values.cumsum(0)
+        row["frequencies"] = int((sums < POWER).sum()) + 1
         rows.append(row)
     spectra.append(power)
     return rows
@@ -45,18 +46,18 @@ def measured(steps: list[Loaded]) -> list[Row]:
 def picture(runs: list[list[Row]]) -> Figure:
     """The accuracies over the steps, and the final spectra, one colour per seed."""
     figure = Figure(figsize=(12, 3.6), dpi=110, layout="constrained")
-    accuracies, shares, spectrum = figure.subplots(1, 3)
+    accuracies, counts, spectrum = figure.subplots(1, 3)
     for number, (seed, rows, power) in enumerate(zip(SEEDS, runs, spectra, strict=True)):
         look = {"color": f"C{number}"}
         steps = [row["step"] for row in rows]
         for split, style in (("train", "--"), ("validation", "-")):
             values = [row[f"{split}_accuracy"] for row in rows]
             accuracies.plot(steps, values, style, label=f"{split}, seed {seed}", **look)
-        shares.plot(steps, [row["largest_frequencies"] for row in rows], **look)
+        counts.plot(steps, [row["frequencies"] for row in rows], **look)
         frequencies = torch.arange(1, len(power) + 1) + 0.27 * (number - 1)
         spectrum.bar(frequencies, power, width=0.27, **look)
     accuracies.set(title="share of right answers", xlabel="training step")
-    shares.set(title=f"power of the {LARGEST} largest frequencies (share)", xlabel="training step")
+    counts.set(title=f"frequencies with {POWER:.0%} of the power", xlabel="training step")
     spectrum.set(title="power in the embedding at the end (share)", xlabel="frequency")
     accuracies.legend(fontsize=7)
     for panel in figure.axes:

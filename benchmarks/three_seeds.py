@@ -16,7 +16,7 @@ from headscope.stop import temporary_folder
 TRAIN = Path(__file__).resolve().parents[1] / "scripts" / "train.py"
 SEEDS = (1, 2, 3)
 SAME = {"step", "random"}
-WHOLE = {"training_seconds"}
+WHOLE = {"training_seconds", "frequencies"}
 """Quantities that are printed without digits after the point."""
 
 Row = dict[str, float]
