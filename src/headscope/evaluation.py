@@ -39,10 +39,9 @@ class ValidationText:
 
     def targets(self) -> np.ndarray:
         """The tokens that count."""
-        targets = self.tokens[1:]
-        return (
-            targets if self.answer_after is None else targets[self.tokens[:-1] == self.answer_after]
-        )
+        if self.answer_after is None:
+            return self.tokens[1:]
+        return self.tokens[1:][self.tokens[:-1] == self.answer_after]
 
 
 def validation_text(corpus: Corpus, tokenizer: Tokenizer) -> ValidationText:

@@ -217,6 +217,7 @@ def test_needs_are_changes_of_the_loss_or_of_a_metric(tmp_path):
     assert all(abs(row["all_paths"]) < 1e-5 for row in same)
     assert loaded.needs("L0H1", "We the p") == []
     for message, arguments in [
+        ("the text has one token", {"text": "a"}),
         ("metric='x'", {"text": "ab", "metric": "x"}),
         ("metric='induction'", {"text": "ab", "metric": "induction"}),
         ("corrupted has 3 tokens, and the text 2", {"text": "ab", "corrupted": "abc"}),

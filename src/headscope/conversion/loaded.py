@@ -186,6 +186,8 @@ class Loaded(Checkpoint):
             tokens, factors = probe.texts.tokens.to(self.model.device), probe.induction
         else:
             tokens = self._batch(text)
+        if metric is None and tokens.size(1) < 2:
+            raise UserError("the text has one token: give two or more, for a loss")
         if metric not in (None, *METRICS, *(["induction"] if factors is not None else [])):
             raise UserError(
                 f"metric={metric!r}: choose one of {', '.join(METRICS)}, or induction if no "
