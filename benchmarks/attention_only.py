@@ -5,12 +5,10 @@ With key=value words, such as model.layers=1, only the last step is measured. Wi
 picture attention_only.png is drawn too.
 """
 
-import sys
-
 import torch
 from matplotlib.figure import Figure
 
-from benchmarks.three_seeds import SEEDS, Row, measured_runs, print_rows
+from benchmarks.three_seeds import SEEDS, Row, main
 from headscope import checkpoint
 from headscope.analysis.circuits import compositions, random_composition
 from headscope.analysis.head_statistics import measure_heads
@@ -78,12 +76,5 @@ def picture(runs: list[list[Row]]) -> Figure:
     return figure
 
 
-def main(words: list[str]) -> None:
-    runs = measured_runs("attention_only", words, measured)
-    if not words:
-        picture(runs).savefig("attention_only.png")
-    print_rows(runs, only_last=bool(words), digits=2)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main("attention_only", measured, picture, digits=2)

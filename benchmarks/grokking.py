@@ -5,14 +5,13 @@ python -m benchmarks.grokking [key=value ...]
 With key=value words, only the last step is measured. Without them, grokking.png is drawn too.
 """
 
-import sys
 from typing import Any
 
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from benchmarks.three_seeds import SEEDS, Row, accuracy, measured_runs, print_rows
+from benchmarks.three_seeds import SEEDS, Row, accuracy, main
 from headscope.conversion.loaded import Loaded
 from headscope.data.tasks import SYMBOLS
 
@@ -65,12 +64,5 @@ def picture(runs: list[list[Row]]) -> Figure:
     return figure
 
 
-def main(words: list[str]) -> None:
-    runs = measured_runs("grokking", ["data.seed={seed}", *words], measured)
-    if not words:
-        picture(runs).savefig("grokking.png")
-    print_rows(runs, only_last=bool(words))
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main("grokking", measured, picture, own_words=["data.seed={seed}"])

@@ -4,11 +4,9 @@ JSON rows, for docs/names.md: python -m benchmarks.names [key=value ...]
 With key=value words, only the last step is measured. Without them, names.png is drawn too.
 """
 
-import sys
-
 from matplotlib.figure import Figure
 
-from benchmarks.three_seeds import SEEDS, Row, accuracy, measured_runs, print_rows
+from benchmarks.three_seeds import SEEDS, Row, accuracy, main
 from headscope.analysis.circuits import copying_scores
 from headscope.conversion.loaded import Loaded
 
@@ -56,12 +54,5 @@ def picture(runs: list[list[Row]]) -> Figure:
     return figure
 
 
-def main(words: list[str]) -> None:
-    runs = measured_runs("names", ["data.seed={seed}", *words], measured)
-    if not words:
-        picture(runs).savefig("names.png")
-    print_rows(runs, only_last=bool(words))
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main("names", measured, picture, own_words=["data.seed={seed}"])

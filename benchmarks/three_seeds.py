@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+from matplotlib.figure import Figure
 
 import headscope
 from headscope.config import build_part
@@ -20,6 +21,24 @@ WHOLE = {"training_seconds", "frequencies"}
 """Quantities that are printed without digits after the point."""
 
 Row = dict[str, float]
+
+
+def main(
+    experiment: str,
+    measure: Callable[[list[Loaded]], list[Row]],
+    picture: Callable[[list[list[Row]]], Figure],
+    *,
+    own_words: Sequence[str] = (),
+    digits: int = 3,
+) -> None:
+    """Trains `experiment` with all seeds and the words key=value of the command line, and prints a
+    JSON row for each kept step. With such words, only the last step is printed. Without them,
+    `picture` is saved too. In `own_words`, {seed} is replaced by the seed."""
+    words = sys.argv[1:]
+    runs = measured_runs(experiment, [*own_words, *words], measure)
+    if not words:
+        picture(runs).savefig(f"{experiment}.png")
+    print_rows(runs, only_last=bool(words), digits=digits)
 
 
 def measured_runs(
@@ -47,7 +66,7 @@ def measured_runs(
     return runs
 
 
-def print_rows(runs: list[list[Row]], *, only_last: bool, digits: int = 3) -> None:
+def print_rows(runs: list[list[Row]], *, only_last: bool, digits: int) -> None:
     """Prints a JSON row for each kept step, or only for the last one, with the values of all
     seeds. The values in SAME do not depend on the seed."""
     for same_step in zip(*(rows[-1:] if only_last else rows for rows in runs), strict=True):
