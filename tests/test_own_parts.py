@@ -173,7 +173,8 @@ def test_a_mistake_in_a_file_of_parts_is_told_with_its_line(source: str, script:
     assert not Path("outputs").exists()
 
 
-def test_a_file_of_parts_has_a_name_of_its_own_and_is_read_again_after_a_change():
+def test_a_file_of_parts_has_a_name_of_its_own_and_is_read_again_after_a_change(monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     for name in ("torch.py", "__main__.py", "torch.nn.py", "my-parts.py"):
         Path(name).write_text("raise SystemExit")
     for name in ("absent.py", "conf", "torch.py", "__main__.py", "torch.nn.py", "my-parts.py"):

@@ -69,7 +69,8 @@ def load_parts(path: str | None) -> None:
     EXECUTED[str(file)] = changed
     sys.path.append(str(file.parent))  # the file may import files next to it
     try:
-        spec.loader.exec_module(module)
+        # Without the byte code of an earlier content, which Python compares by the second.
+        exec(compile(file.read_bytes(), str(file), "exec"), vars(module))
     except (Exception, SystemExit) as error:
         problem = f"parts={path}: {type(error).__name__}: {first_line(error)}"
         if place := own_code(error):
