@@ -14,6 +14,7 @@ from torch import Tensor
 from headscope.analysis.head_outputs import (
     MAX_BATCH,
     Head,
+    changed_outputs,
     head_outputs,
     measure_replacements,
     replaced_heads,
@@ -41,6 +42,18 @@ def ablated_heads(
             new = torch.zeros(1) if means is None else means[layer][head]
             every = torch.tensor([head], device=model.device)
             stack.enter_context(replaced_heads(model.attentions[layer], every, new))
+        yield
+
+
+@contextmanager
+def halved_heads(model: GPT, heads: Iterable[Head]) -> Iterator[None]:
+    """Inside this `with` block, the outputs of `heads` are half of what they are."""
+    with ExitStack() as stack:
+        for layer, head in heads:
+            attention = model.attentions[layer]
+            factors = model.embedding.weight.new_ones(attention.heads, 1)
+            factors[head] = 0.5
+            stack.enter_context(changed_outputs(attention, factors.mul))
         yield
 
 

@@ -10,6 +10,7 @@ import headscope
 COMMANDS = {
     "train": "train a GPT, and log losses, samples and attention for TensorBoard",
     "sample": "sample text from a checkpoint",
+    "explore": "type a text on a page, and watch the model and its heads",
     "analyze": "write a report on what every attention head does",
     "evaluate": "print the losses of a checkpoint on the validation split",
     "compare": "train several choices with the same settings and compare them",

@@ -106,6 +106,17 @@ class AnalyzeConfig:
     device: Choice
 
 
+@dataclass(kw_only=True)
+class ExploreConfig:
+    parts: str | None
+    checkpoint: str | None
+    other: str | None
+    host: str
+    port: Count
+    open_browser: bool
+    device: Choice
+
+
 SCHEMAS: dict[str, dict[str, type]] = {
     "script": {
         "train": TrainConfig,
@@ -115,6 +126,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "analyze": AnalyzeConfig,
         "convert": ConvertConfig,
         "compare": CompareConfig,
+        "explore": ExploreConfig,
     },
     "compare": {
         "attention": ChoicesConfig,

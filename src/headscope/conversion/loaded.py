@@ -16,7 +16,7 @@ from torch import Tensor
 
 from headscope import checkpoint
 from headscope.analysis import direct_effects
-from headscope.analysis.ablation import ablated_heads, mean_outputs
+from headscope.analysis.ablation import ablated_heads, halved_heads, mean_outputs
 from headscope.analysis.circuits import copying_scores, has_matrices
 from headscope.analysis.direct_effects import HeadWrites, push_directions
 from headscope.analysis.head_outputs import MAX_BATCH, parse_head
@@ -218,20 +218,26 @@ class Loaded(Checkpoint):
         self,
         heads: Sequence[str],
         *,
-        by: Literal["zero", "mean"] = "zero",
+        by: Literal["zero", "mean", "half"] = "zero",
         text: Text | None = None,
     ) -> Iterator[None]:
         """Inside this `with` block, the outputs of the heads, such as ["L0H3"], are replaced by
-        zero, or by their mean over the tokens of `text`. Everything else works: `logits`,
-        `generate`, `attention`, `trace` and so on.
+        zero, by their mean over the tokens of `text`, or by half of them. Everything else works:
+        `logits`, `generate`, `attention`, `trace` and so on.
 
         Raises UserError if there is no such head, or if `text` is missing for the mean.
         """
         if isinstance(heads, str):
             raise UserError(f"heads={heads!r}: give a list, such as [{heads!r}]")
-        if by not in ("zero", "mean") or (by == "mean") != (text is not None):
-            raise UserError(f'by={by!r}: give by="zero", or by="mean" and a text for the mean')
+        if by not in ("zero", "mean", "half") or (by == "mean") != (text is not None):
+            raise UserError(
+                f'by={by!r}: give by="zero", by="half", or by="mean" and a text for the mean'
+            )
         found = [parse_head(head, self.model) for head in heads]
+        if by == "half":
+            with halved_heads(self.model, found):
+                yield
+            return
         means = None if text is None else mean_outputs(self.model, self._batch(text), MAX_BATCH)
         with ablated_heads(self.model, found, means):
             yield

@@ -56,6 +56,16 @@ def choose_tokens(
     # Without top_k and top_p, the tokens need not be sorted.
     if top_k is None and top_p is None:
         return inverse_cdf(uniform, probabilities_of(logits, temperature))[:, 0]
+    tokens, probabilities = candidates(logits, temperature, top_k, top_p)
+    return tokens.gather(1, inverse_cdf(uniform, probabilities))[:, 0]
+
+
+def candidates(
+    logits: Tensor, temperature: float, top_k: int | None, top_p: float | None
+) -> tuple[Tensor, Tensor]:
+    """The tokens (B, V), the most likely first, and the weights (B, K) with which `choose_tokens`
+    samples the first K of them. The weights are those of softmax(logits / temperature) among these
+    K tokens, or 0 for the tokens that `top_p` removes."""
     logits, tokens = logits.sort(dim=-1, descending=True, stable=True)
     if top_k is not None:
         logits = logits[:, :top_k]
@@ -63,7 +73,23 @@ def choose_tokens(
     if top_p is not None:
         sum_before = probabilities.cumsum(dim=-1) - probabilities
         probabilities = probabilities.masked_fill(sum_before >= top_p, 0.0)
-    return tokens.gather(1, inverse_cdf(uniform, probabilities))[:, 0]
+    return tokens, probabilities
+
+
+def distribution(
+    logits: Tensor,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+) -> Tensor:
+    """The probabilities (B, V) with which `choose_tokens` chooses each token, in its dtype."""
+    logits = logits.to(most_precise_dtype(logits.device))
+    if temperature == 0:
+        temperature, top_k, top_p = 1.0, 1, None
+    tokens, weights = candidates(logits, temperature, top_k, top_p)
+    shares = weights / weights.sum(dim=-1, keepdim=True)
+    return torch.zeros_like(logits).scatter(1, tokens[:, : weights.size(1)], shares)
 
 
 def probabilities_of(logits: Tensor, temperature: float) -> Tensor:

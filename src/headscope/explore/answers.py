@@ -1,0 +1,324 @@
+"""Answers to the requests of the page: what a model reads, writes, and does with patched heads.
+
+Shapes: L layers, H heads, T tokens, C embed_dim, V vocab_size.
+"""
+
+from base64 import b64encode
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headscope.analysis.ablation import ablated_heads, halved_heads, mean_outputs
+from headscope.analysis.direct_effects import attribution, norm_scale, push_directions
+from headscope.analysis.head_outputs import head_outputs, parse_head, replaced_heads
+from headscope.analysis.patching import LogitDifference, patch_heads
+from headscope.analysis.trace import Trace
+from headscope.conversion.loaded import Loaded
+from headscope.data.tokenizer import CharTokenizer
+from headscope.errors import UserError
+from headscope.explore.models import Models, OpenModel
+from headscope.explore.protocol import VERSION, Open, Patch, Read, Reading, Sampling, Write
+from headscope.generation import check_sampling
+from headscope.generation.choose_token import choose_tokens, distribution, uniform_numbers
+from headscope.generation.texts import Text
+from headscope.generation.tokens import Context
+from headscope.nn import GPT
+from headscope.nn.checks import token_ids
+from headscope.nn.loss import next_token_loss
+from headscope.viewer.snapshot import shares, thumbnails
+
+TOP = 10
+"""The number of tokens that are listed after a position."""
+RAISED = 5
+KEPT_BYTES = 256 * 2**20
+"""Maximum size of the forward passes that are kept."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The tokens that a model reads: the last `block_size` tokens of a text. `cut` is the number of
+    tokens before them. `unknown` are the characters that the vocabulary lacks, with their places in
+    the text. They are left out."""
+
+    tokens: list[int]
+    cut: int
+    unknown: list[tuple[int, str]]
+
+
+def encode(loaded: Loaded, text: str | None, tokens: Sequence[int] | None) -> Encoded:
+    """The tokens of a text, or token ids. An empty text is a new document. Raises UserError if both
+    or neither are given, or if a token is not in the vocabulary."""
+    if (text is None) == (tokens is None):
+        raise UserError("give either a text or tokens")
+    tokenizer, unknown = loaded.tokenizer, []
+    if isinstance(tokenizer, CharTokenizer) and text is not None:
+        known = set(tokenizer.alphabet)
+        unknown = [(at, each) for at, each in enumerate(text) if each not in known]
+        text = "".join(each for each in text if each in known)
+    if text is not None:
+        tokens = tokenizer.encode_prompt(text)
+    found = token_ids(tokens or [tokenizer.first_token()], tokenizer.vocab_size)
+    cut = max(0, len(found) - loaded.model.block_size)
+    return Encoded(found[cut:], cut, unknown)
+
+
+class Switches:
+    """The heads that a request switches off, to their mean output on the text, or to half."""
+
+    def __init__(self, model: GPT, request: Reading, tokens: list[int]) -> None:
+        """Raises UserError if there is no such head, or if a head is named twice."""
+        names = [*request.zero, *request.mean, *request.half]
+        if len(set(names)) < len(names):
+            raise UserError("a head is switched twice: name it once, in zero, mean or half")
+        self.model = model
+        self.zero, self.mean, self.half = (
+            [parse_head(name, model) for name in heads]
+            for heads in (request.zero, request.mean, request.half)
+        )
+        text = torch.tensor([tokens], device=model.device)
+        self.means = mean_outputs(model, text, 1) if self.mean else None
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Inside this `with` block, the heads are switched."""
+        with ExitStack() as stack:
+            stack.enter_context(ablated_heads(self.model, self.zero))
+            stack.enter_context(ablated_heads(self.model, self.mean, self.means))
+            stack.enter_context(halved_heads(self.model, self.half))
+            yield
+
+
+class Explorer:
+    """Answers requests with the models that the page offers. The last forward passes are kept, so
+    that a click on another head or token needs no new one."""
+
+    def __init__(self, models: Models) -> None:
+        self.models = models
+        self.kept: OrderedDict[Any, tuple[Trace, list[float], int]] = OrderedDict()
+
+    def open(self, request: Open) -> dict[str, Any]:
+        """The models that the page offers, and the description of one of them."""
+        chosen = self.models.get(request.model)
+        return {"protocol": VERSION, "models": self.models.listed(), **chosen.describe()}
+
+    @torch.no_grad()
+    def read(self, request: Read) -> dict[str, Any]:
+        """What a model makes of a text, as docs/explore.md explains. Raises UserError if the
+        request does not fit the model."""
+        check(request)
+        chosen = self.models.get(request.model)
+        loaded, model = chosen.loaded, chosen.loaded.model
+        text = encode(loaded, request.text, request.tokens)
+        found, losses = self.forward(chosen, request, text.tokens)
+        length = len(text.tokens)
+        if not -length <= request.position < length:
+            raise UserError(f"position={request.position}: the text has {length} tokens")
+        position = request.position % length
+        logits = model.unembed(found.residual[:, position]).double()  # (L + 1, V)
+        following = (*text.tokens, None)[position + 1]
+        target = request.target
+        if target is None:
+            target = int(logits[-1].argmax()) if following is None else following
+        token_ids([target, *request.also], model.vocab_size)
+        scaled = found.heads[:, :, position] * norm_scale(model.norm, found.residual[-1, position])
+        pushes = scaled @ push_directions(model, torch.tensor(target, device=model.device))
+        written = loaded.tokenizer.decode(text.tokens)
+        answer: dict[str, Any] = {
+            "text": written,
+            "same": encode(loaded, written, None).tokens == text.tokens,
+            "cut": text.cut,
+            "unknown": [{"at": at, "character": each} for at, each in text.unknown],
+            "tokens": [
+                {"id": token, "label": label, "loss": loss}
+                for token, label, loss in zip(
+                    text.tokens, loaded.tokenizer.labels(text.tokens), [None, *losses], strict=True
+                )
+            ],
+            "loss": sum(losses) / len(losses) if losses else None,
+            "position": position,
+            "target": {"id": target, "label": chosen.labels[target]},
+            "next": likely(chosen, logits[-1], request, request.also),
+            "lens": [
+                {
+                    "id": int(row.argmax()),
+                    "label": chosen.labels[int(row.argmax())],
+                    "probability": float(row.max()),
+                    "target": float(row[target]),
+                }
+                for row in logits.softmax(dim=-1)
+            ],
+            "attribution": {
+                name: float(share)
+                for name, share in attribution(model, found, position, target).items()
+            },
+            "pushes": pushes.flatten().tolist(),
+        }
+        if request.head is not None:
+            layer, head = parse_head(request.head, model)
+            every = push_directions(model, torch.arange(model.vocab_size, device=model.device))
+            values, tokens = (every @ scaled[layer, head]).topk(min(RAISED, model.vocab_size))
+            answer["raised"] = [
+                {"id": token, "label": chosen.labels[token], "push": value}
+                for token, value in zip(tokens.tolist(), values.tolist(), strict=True)
+            ]
+        layers = range(len(model.blocks))
+        if not set(request.attention) <= set(layers):
+            raise UserError(f"attention={request.attention}: the layers are 0 to {layers[-1]}")
+        answer["attention"] = {
+            layer: packed(found.attention[layer].float().cpu().numpy())
+            for layer in {*request.attention}
+        }
+        if request.thumbnails:
+            weights = found.attention.float().cpu().numpy()
+            small = np.stack([thumbnails(weights), thumbnails(shares(weights))])
+            answer["thumbnails"] = packed(small)
+        return answer
+
+    def forward(
+        self, chosen: OpenModel, request: Reading, tokens: list[int]
+    ) -> tuple[Trace, list[float]]:
+        """The forward pass with the switched heads, and the loss of each token after the first one.
+        Its logits are left out, because they are large."""
+        heads = [sorted(each) for each in (request.zero, request.mean, request.half)]
+        key = str((chosen.name, tokens, heads))
+        if key in self.kept:
+            self.kept.move_to_end(key)
+            return self.kept[key][:2]
+        with Switches(chosen.loaded.model, request, tokens).on():
+            found = chosen.loaded.trace(tokens)
+        losses = next_token_loss(found.logits[:-1], found.tokens[1:], reduction="none").tolist()
+        found = replace(found, logits=found.logits[:0].clone(), of_layers={})
+        tensors = (found.attention, found.residual, found.heads, found.feed_forward, found.rest)
+        self.kept[key] = found, losses, sum(tensor.nbytes for tensor in tensors)
+        while len(self.kept) > 1 and sum(size for *_, size in self.kept.values()) > KEPT_BYTES:
+            self.kept.popitem(last=False)
+        return found, losses
+
+    def write(self, request: Write) -> Iterator[dict[str, Any]]:
+        """Yields one entry for each token that the model adds to a text. It chooses the same tokens
+        as `generate`. The text ends with the end-of-text token. Raises UserError if the request
+        does not fit the model."""
+        check(request)
+        chosen = self.models.get(request.model)
+        loaded, model = chosen.loaded, chosen.loaded.model
+        tokens = encode(loaded, request.text, request.tokens).tokens
+        switches = Switches(model, request, tokens)
+        context = Context(model, torch.tensor([tokens], device=model.device))
+        options, writer = sampling_of(request), Text(loaded.tokenizer, stop=())
+        stream = uniform_numbers([request.seed], model.device)
+        for _ in range(request.max_new_tokens):
+            # The heads are switched during each step only: between two steps, the model answers
+            # other requests.
+            with torch.no_grad(), switches.on():
+                logits = context.next_logits()
+            new = choose_tokens(logits, uniform=next(stream), **options)
+            context.append(new)
+            token = int(new)
+            yield {
+                "id": token,
+                "label": chosen.labels[token],
+                "text": writer.take(token),
+                "probability": float(logits[0].double().softmax(dim=-1)[token]),
+            }
+            if token == loaded.tokenizer.end_of_text:
+                return
+
+    @torch.no_grad()
+    def patch(self, request: Patch) -> dict[str, Any]:
+        """What the model predicts after a text, after the other text, and after the text with the
+        outputs of some heads copied from the other text. Raises UserError if the texts differ in
+        their number of tokens, or if the request does not fit the model."""
+        chosen = self.models.get(request.model)
+        loaded, model = chosen.loaded, chosen.loaded.model
+        texts = [
+            encode(loaded, request.text, request.tokens).tokens,
+            encode(loaded, request.other, request.other_tokens).tokens,
+        ]
+        lengths = [len(tokens) for tokens in texts]
+        if lengths[0] != lengths[1]:
+            raise UserError(
+                f"the texts have {lengths[0]} and {lengths[1]} tokens: change one of them until "
+                "both have the same number"
+            )
+        both = torch.tensor(texts, device=model.device)
+        with Switches(model, request, texts[0]).on():
+            before, other = model.next_logits(both).double()
+            outputs = head_outputs(model, both[1:])
+            with ExitStack() as stack:
+                for copy in request.copies:
+                    layer, head = parse_head(copy.head, model)
+                    at = slice(None)
+                    if copy.position is not None:
+                        if copy.position >= lengths[0]:
+                            raise UserError(
+                                f"position={copy.position}: the texts have {lengths[0]} tokens"
+                            )
+                        at = slice(copy.position, copy.position + 1)
+                    new = outputs[layer][:, :, head]
+                    every = torch.tensor([head], device=model.device)
+                    stack.enter_context(replaced_heads(model.attentions[layer], every, new, at))
+                after = model.next_logits(both[:1])[0].double()
+            right, wrong = request.right, request.wrong
+            right = int(other.argmax()) if right is None else right
+            wrong = int(before.argmax()) if wrong is None else wrong
+            metric = LogitDifference(right, wrong)
+            effects = None
+            if request.every_head:
+                position = request.copies[-1].position if request.copies else None
+                found = patch_heads(model, both[1], both[0], metric, position=position)
+                effects = found.denoised.flatten().tolist()
+        named = {"before": before, "other": other, "after": after}
+        also = sorted(
+            {int(t) for each in named.values() for t in each.topk(TOP).indices} | {right, wrong}
+        )
+        return {
+            "tokens": [loaded.tokenizer.labels(tokens) for tokens in texts],
+            "right": {"id": right, "label": chosen.labels[right]},
+            "wrong": {"id": wrong, "label": chosen.labels[wrong]},
+            "next": [
+                {"id": token, "label": chosen.labels[token]}
+                | {name: float(each.softmax(-1)[token]) for name, each in named.items()}
+                for token in also
+            ],
+            "difference": {name: float(each[right] - each[wrong]) for name, each in named.items()},
+            "every_head": effects,
+        }
+
+
+def likely(
+    chosen: OpenModel, logits: Tensor, sampling: Sampling, also: Sequence[int]
+) -> list[dict[str, Any]]:
+    """The TOP most likely tokens by logits (V,), and the tokens `also`: with their probabilities,
+    and with those after temperature, top_k and top_p. 0 means that a token is never sampled."""
+    tokens = logits.topk(min(TOP, len(logits))).indices.tolist()
+    tokens += [token for token in dict.fromkeys(also) if token not in tokens]
+    sampled = distribution(logits[None], **sampling_of(sampling))[0]
+    probabilities = logits.softmax(dim=-1)
+    return [
+        {
+            "id": token,
+            "label": chosen.labels[token],
+            "probability": float(probabilities[token]),
+            "sampled": float(sampled[token]),
+        }
+        for token in tokens
+    ]
+
+
+def sampling_of(request: Sampling) -> dict[str, Any]:
+    return {"temperature": request.temperature, "top_k": request.top_k, "top_p": request.top_p}
+
+
+def check(request: Sampling) -> None:
+    check_sampling(max_new_tokens=0, **sampling_of(request))
+
+
+def packed(values: np.ndarray) -> str:
+    """The bytes of float32 numbers, little-endian, in base64."""
+    return b64encode(values.astype("<f4").tobytes()).decode()

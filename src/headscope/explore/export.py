@@ -1,0 +1,153 @@
+"""What the page shows, as a file to keep: a page, a table, or the Python code that computes it."""
+
+import csv
+import io
+from dataclasses import replace
+
+import torch
+
+from headscope.analysis.predictions import predictions
+from headscope.analysis.snapshots import snapshot_of
+from headscope.explore.answers import TOP, Explorer, encode, likely, sampling_of
+from headscope.explore.protocol import Export, Reading
+from headscope.viewer.history import history, read_header
+from headscope.viewer.page import attention_page
+
+LISTED = 5
+"""The number of tokens after each token in a table."""
+
+Exported = tuple[str, str, str]
+"""The name of a file, its content type, and its text."""
+
+
+def export(explorer: Explorer, request: Export) -> Exported:
+    """The file that a request asks for. Raises UserError if the request does not fit the model."""
+    return {"html": page, "csv": table, "python": code}[request.format](explorer, request)
+
+
+def described(request: Reading) -> str:
+    """The model and the switched heads in one line."""
+    switched = [
+        f"{' '.join(heads)}: {name}"
+        for name, heads in (("off", request.zero), ("mean", request.mean), ("half", request.half))
+        if heads
+    ]
+    return ", ".join([request.model, *switched])
+
+
+@torch.no_grad()
+def page(explorer: Explorer, request: Export) -> Exported:
+    """The attention viewer with this text, and with the other model or heads if there are any."""
+    runs = []
+    for reading in filter(None, (request, request.against)):
+        reading = replace(reading, text=request.text, tokens=request.tokens)
+        chosen = explorer.models.get(reading.model)
+        text = encode(chosen.loaded, reading.text, reading.tokens)
+        found, losses = explorer.forward(chosen, reading, text.tokens)
+        header, *parts = snapshot_of(
+            found.attention,
+            chosen.statistics,
+            step=chosen.loaded.step,
+            labels=chosen.loaded.tokenizer.labels(text.tokens),
+            text_tokens=len(text.tokens) + text.cut,
+            predictions=predictions(chosen.loaded.model, found, chosen.labels),
+        )
+        keys = [str(number) for number in range(len(parts))]
+        loss = {
+            "name": "loss on this text",
+            "steps": [chosen.loaded.step] * bool(losses),
+            "values": [sum(losses) / len(losses)] * bool(losses) if losses else [],
+        }
+        runs.append(
+            {
+                "name": described(reading),
+                "text": "text",
+                "history": history([read_header(header)], [keys], loss),
+                "parts": dict(zip(keys, parts, strict=True)),
+            }
+        )
+    title = explorer.models.get(request.model).title
+    return "explore.html", "text/html", attention_page(title=title, runs=runs)
+
+
+@torch.no_grad()
+def table(explorer: Explorer, request: Export) -> Exported:
+    """A row for each token of the text, with its loss and the most likely tokens after it."""
+    chosen = explorer.models.get(request.model)
+    text = encode(chosen.loaded, request.text, request.tokens)
+    found, losses = explorer.forward(chosen, request, text.tokens)
+    labels = chosen.loaded.tokenizer.labels(text.tokens)
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    listed = [f"{name}_{n}" for n in range(1, LISTED + 1) for name in ("next", "probability")]
+    writer.writerow(["position", "id", "token", "loss", *listed])
+    for position, (token, label, loss) in enumerate(
+        zip(text.tokens, labels, [None, *losses], strict=True)
+    ):
+        logits = chosen.loaded.model.unembed(found.residual[-1, position : position + 1])[0]
+        rows = likely(chosen, logits.double(), request, ())[:LISTED]
+        after = [cell for row in rows for cell in (row["label"], f"{row['probability']:.7g}")]
+        shown = "" if loss is None else f"{loss:.7g}"
+        writer.writerow([position, token, label, shown, *after])
+    return "explore.csv", "text/csv", file.getvalue()
+
+
+def code(explorer: Explorer, request: Export) -> Exported:
+    """A Python program that computes what the page shows."""
+    chosen = explorer.models.get(request.model)
+    tokens = encode(chosen.loaded, request.text, request.tokens).tokens
+    heads = [
+        f"loaded.ablate({names!r}{more})"
+        for names, more in (
+            (request.mean, ', by="mean", text=tokens'),  # first: the mean is that of all heads on
+            (request.zero, ""),
+            (request.half, ', by="half"'),
+        )
+        if names
+    ]
+    target = "" if request.target is None else f", token={request.target}"
+    options = "".join(f", {name}={value!r}" for name, value in sampling_of(request).items())
+    length = f"max_new_tokens={request.max_new_tokens}, seed={request.seed}"
+    shown = PROGRAM.format(
+        path=str(chosen.path.resolve()),
+        parts=f", parts={explorer.models.parts!r}" if explorer.models.parts else "",
+        text=ascii(chosen.loaded.tokenizer.decode(tokens)),
+        tokens=tokens,
+        heads=", ".join(heads) or "nullcontext()",
+        position=request.position,
+        target=target,
+        top=TOP,
+        sampling=f"do_sample=True, {length}{options}"
+        if request.temperature
+        else length.split(",")[0],
+    )
+    return "explore.py", "text/x-python", shown
+
+
+PROGRAM = '''"""What headscope's page showed."""
+
+from contextlib import nullcontext
+
+import torch
+import torch.nn.functional as F
+
+import headscope
+
+loaded = headscope.load({path!r}{parts})
+# {text}
+tokens = {tokens}
+with {heads}:
+    logits = loaded.logits(tokens)
+    attention = loaded.attention(tokens).weights  # layers, heads, queries, keys
+    shares = loaded.attribution(tokens, position={position}{target})
+    lens = loaded.lens(tokens)[:, {position}].softmax(-1)
+    written = loaded.generate(tokens, {sampling})
+
+losses = F.cross_entropy(logits[:-1], torch.tensor(tokens[1:], dtype=torch.long), reduction="none")
+print("loss", losses.mean().item())
+for probability, token in zip(*logits[{position}].softmax(-1).topk({top})):
+    print(f"{{probability:.6f}}", *loaded.tokenizer.labels([token]))
+for part, share in shares.items():
+    print(f"{{share:+.5f}}", part)
+print(loaded.tokenizer.decode(written))
+'''

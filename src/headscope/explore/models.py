@@ -1,0 +1,145 @@
+"""The models that the page offers: the one that was asked for, another one, and the kept steps of
+their runs."""
+
+import re
+from collections import OrderedDict
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headscope import checkpoint
+from headscope.analysis.head_statistics import HeadStatistics, measure_heads, repeat_probe
+from headscope.analysis.metrics import colour_scales
+from headscope.analysis.repeats import BATCH_SIZE
+from headscope.analysis.tokens import classify_tokens
+from headscope.conversion.folder import is_model_folder
+from headscope.conversion.loaded import Loaded, load
+from headscope.errors import UserError
+from headscope.generation import generate_tokens
+from headscope.viewer.predictions import json_numbers
+
+KEPT = re.compile(r"step_(\d+)\.safetensors")
+MAX_OPEN = 4
+"""Maximum number of models in memory."""
+TEXTS, TOKENS = 8, 64
+"""The metrics and names of heads are measured on this many texts, with at most this many tokens."""
+
+
+@dataclass
+class OpenModel:
+    """A model that has been loaded, and what the page shows of it whatever the text."""
+
+    name: str
+    title: str
+    path: Path
+    loaded: Loaded
+
+    @cached_property
+    def own_texts(self) -> torch.Tensor:
+        """Texts that the model has written (N, T). They stand for its training text, which may not
+        be on this machine."""
+        model, tokenizer = self.loaded.model, self.loaded.tokenizer
+        steps = generate_tokens(
+            model,
+            [[tokenizer.first_token()]] * TEXTS,
+            max_new_tokens=min(TOKENS, model.block_size),
+            seeds=range(TEXTS),
+            temperature=0.8,
+        )
+        return torch.tensor(list(steps)).T
+
+    @cached_property
+    def statistics(self) -> HeadStatistics:
+        """The metrics and names of all heads, on `own_texts` and, for induction, on repeated random
+        texts."""
+        model, tokenizer = self.loaded.model, self.loaded.tokenizer
+        kinds = classify_tokens([tokenizer.token_bytes(n) for n in range(tokenizer.vocab_size)])
+        repeats = repeat_probe(model, kinds, BATCH_SIZE)
+        return measure_heads(model, self.own_texts, kinds=kinds, repeats=repeats)
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """The label of each token of the vocabulary."""
+        return self.loaded.tokenizer.vocabulary_labels()
+
+    def describe(self) -> dict[str, Any]:
+        """What the page must know before it sends a text."""
+        model, statistics = self.loaded.model, self.statistics
+        return {
+            "name": self.name,
+            "title": self.title,
+            "path": str(self.path),
+            "step": self.loaded.step,
+            "parameters": model.parameter_count(),
+            "layers": len(model.attentions),
+            "heads": model.attentions[0].heads,
+            "block_size": model.block_size,
+            "vocab_size": self.loaded.tokenizer.vocab_size,
+            "end_of_text": self.loaded.tokenizer.end_of_text,
+            "example": self.loaded.tokenizer.decode(self.own_texts[0, : TOKENS // 2].tolist()),
+            "measured_tokens": statistics.windows * statistics.tokens,
+            "names": [head_type.label for head_type in statistics.types],
+            "scores": json_numbers([head_type.score for head_type in statistics.types]),
+            "ratios": json_numbers([head_type.ratio for head_type in statistics.types]),
+            "metrics": {
+                name: json_numbers(values.flatten().tolist())
+                for name, values in statistics.metrics.items()
+            },
+            "uniform": {
+                name: json_numbers([value])[0] for name, value in statistics.uniform.items()
+            },
+            "ends": {
+                name: json_numbers(ends)
+                for name, ends in colour_scales(statistics.metrics, statistics.tokens).items()
+            },
+        }
+
+
+class Models:
+    """The models by name: `this`, `other` if there is one, and the kept steps of their runs, such
+    as `this@100`. A model is loaded when it is first asked for, and at most MAX_OPEN stay in
+    memory."""
+
+    def __init__(
+        self, given: str | None, other: str | None, device: str, parts: str | None = None
+    ) -> None:
+        """Loads the models that `given` and, if it is not None, `other` select, for the keys
+        `checkpoint` and `other`. `parts` is the file of the user's own parts, if there is one.
+        Raises UserError if a model cannot be loaded."""
+        self.device, self.parts = device, parts
+        self.paths: dict[str, tuple[str, Path]] = {}
+        self.opened: OrderedDict[str, OpenModel] = OrderedDict()
+        self._add("this", given, "checkpoint")
+        if other is not None:
+            self._add("other", other, "other")
+
+    def _add(self, name: str, given: str | None, key: str) -> None:
+        is_folder = given is not None and is_model_folder(Path(given))
+        path = Path(str(given)) if is_folder else checkpoint.find(given, key=key)
+        in_run = path.parent.name == "checkpoints"
+        title = (path.resolve().parent.parent if in_run else path.resolve()).name
+        self.paths[name] = title, path
+        for file in sorted(path.parent.iterdir()) if in_run else []:
+            if kept := KEPT.fullmatch(file.name):
+                self.paths[f"{name}@{int(kept[1])}"] = title, file
+        self.get(name)
+
+    def get(self, name: str) -> OpenModel:
+        """The model with this name. Raises UserError if it does not exist or cannot be
+        loaded."""
+        if name not in self.paths:
+            raise UserError(f"model={name[:80]}: choose one of {', '.join(self.paths)}")
+        if name not in self.opened:
+            title, path = self.paths[name]
+            self.opened[name] = OpenModel(name, title, path, load(path, device=self.device))
+            if len(self.opened) > MAX_OPEN:
+                self.opened.popitem(last=False)
+        self.opened.move_to_end(name)
+        return self.opened[name]
+
+    def listed(self) -> list[dict[str, str]]:
+        """The names of all models, with their titles."""
+        return [{"name": name, "title": title} for name, (title, _) in self.paths.items()]

@@ -1,0 +1,107 @@
+"""The requests that the page, a notebook or a test sends, as schemas. docs/explore.md explains
+them."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from headscope.config.parse import Count, NonNegative, Positive, parse
+from headscope.errors import UserError
+
+VERSION = 1
+MAX_TEXT = 100_000
+"""Maximum number of characters of a text."""
+MAX_NEW_TOKENS = 10_000
+MAX_LISTED = 500
+"""Maximum number of copies, and of other tokens whose probabilities are asked for."""
+
+
+@dataclass(kw_only=True)
+class Open:
+    model: str = "this"
+
+
+@dataclass(kw_only=True)
+class Reading:
+    """A text, or token ids, for one of the models, of which some heads are switched."""
+
+    model: str = "this"
+    text: str | None = None
+    tokens: list[Count] | None = None
+    zero: list[str] = field(default_factory=list)
+    mean: list[str] = field(default_factory=list)
+    half: list[str] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class Sampling:
+    temperature: NonNegative = 1.0
+    top_k: Positive | None = None
+    top_p: float | None = None
+
+
+@dataclass(kw_only=True)
+class Read(Reading, Sampling):
+    position: int = -1
+    target: Count | None = None
+    head: str | None = None
+    also: list[Count] = field(default_factory=list)
+    attention: list[Count] = field(default_factory=list)
+    thumbnails: bool = False
+
+
+@dataclass(kw_only=True)
+class Write(Reading, Sampling):
+    max_new_tokens: Count = 60
+    seed: Count = 0
+
+
+@dataclass(kw_only=True)
+class Copy:
+    """The output of a head at one position of the other text, or at all positions."""
+
+    head: str
+    position: Count | None = None
+
+
+@dataclass(kw_only=True)
+class Patch(Reading):
+    other: str | None = None
+    other_tokens: list[Count] | None = None
+    copies: list[Copy] = field(default_factory=list)
+    right: Count | None = None
+    wrong: Count | None = None
+    every_head: bool = False
+
+
+@dataclass(kw_only=True)
+class Export(Read, Write):
+    """A file with what `read` shows. A page also has the model and the heads of `against`."""
+
+    format: Literal["html", "csv", "python"]
+    against: Reading | None = None
+
+
+REQUESTS: dict[str, type] = {
+    "open": Open,
+    "read": Read,
+    "write": Write,
+    "patch": Patch,
+    "export": Export,
+}
+
+
+def parse_request(name: str, data: Any) -> Any:
+    """The request `name` from JSON data. Raises UserError if it is not valid."""
+    if not isinstance(data, dict):
+        raise UserError("the request must be a JSON object")
+    request: Any = parse(REQUESTS[name], data)
+    for key in ("text", "other"):
+        if len(getattr(request, key, None) or "") > MAX_TEXT:
+            raise UserError(f"{key} has more than {MAX_TEXT:,} characters: shorten it")
+    for key in ("also", "copies"):
+        if len(getattr(request, key, ())) > MAX_LISTED:
+            raise UserError(f"{key} has more than {MAX_LISTED} entries")
+    for key, most in (("max_new_tokens", MAX_NEW_TOKENS), ("seed", 2**63 - 1)):
+        if getattr(request, key, 0) > most:
+            raise UserError(f"{key}={getattr(request, key)} must be at most {most:,}")
+    return request

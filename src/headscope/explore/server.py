@@ -1,0 +1,250 @@
+"""The server of the page: static files, and the protocol as JSON over HTTP.
+
+It listens on the loopback address unless the user says otherwise. Requests of other pages and of
+other hosts are refused. One thread computes: the models are not made for several at once.
+"""
+
+import asyncio
+import json
+import secrets
+import socket
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+import headscope.viewer
+from headscope.errors import UserError, ran_out_of_memory
+from headscope.explore.answers import Explorer
+from headscope.explore.export import export
+from headscope.explore.protocol import parse_request
+
+STATIC = [
+    Path(__file__).with_name("static"),
+    Path(headscope.viewer.__file__).with_name("static"),
+]
+CONTENT_TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+EVERY_ADDRESS = ("0.0.0.0", "::")
+MAX_BODY = 2**20
+MAX_WAITING = 64
+"""Maximum number of requests that wait for the model."""
+PORTS = 20
+"""The number of ports that are tried."""
+LEFT_SECONDS = 0.2
+"""How often a waiting request looks whether the browser has left."""
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+
+Result = TypeVar("Result")
+
+
+class Refused(Exception):
+    """A request that is not answered. The status is that of HTTP."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class Worker:
+    """The thread that computes, and the requests that wait for it."""
+
+    def __init__(self) -> None:
+        self.thread = ThreadPoolExecutor(1, "model")
+        self.waiting = 0
+
+    async def run(self, request: Request, work: Callable[[], Result]) -> Result:
+        """The result of `work`. Work that has not begun is dropped when the browser has left."""
+        if self.waiting >= MAX_WAITING:
+            raise Refused(503, "too many requests are waiting: try again")
+        self.waiting += 1
+        future = asyncio.wrap_future(self.thread.submit(work))
+        try:
+            while not future.done():
+                await asyncio.wait([future], timeout=LEFT_SECONDS)
+                if not future.done() and await request.is_disconnected():
+                    raise ClientDisconnect
+            return future.result()
+        except Exception as error:
+            if ran_out_of_memory(error):
+                raise Refused(507, "there is not enough memory: shorten the text") from None
+            raise
+        finally:
+            future.cancel()
+            self.waiting -= 1
+
+
+def application(explorer: Explorer, hosts: tuple[str, ...], token: str | None = None) -> ASGIApp:
+    """The server for requests to one of `hosts`, such as `127.0.0.1:8765`, or to any if there are
+    none. With a `token`, requests to the protocol need it in the header Authorization."""
+    worker = Worker()
+    answers: dict[str, Callable[[Any], dict[str, Any]]]
+    answers = {"open": explorer.open, "read": explorer.read, "patch": explorer.patch}
+
+    async def answer(request: Request) -> Response:
+        name, asked = await parsed(request)
+        return JSONResponse(await worker.run(request, lambda: answers[name](asked)))
+
+    async def exported(request: Request) -> Response:
+        _, asked = await parsed(request)
+        name, content_type, text = await worker.run(request, lambda: export(explorer, asked))
+        disposition = {"Content-Disposition": f'attachment; filename="{name}"'}
+        return Response(text, media_type=content_type, headers=disposition)
+
+    async def write(request: Request) -> Response:
+        _, asked = await parsed(request)
+        steps = explorer.write(asked)
+        first = await worker.run(request, lambda: next(steps, None))  # an error has a status
+
+        async def events() -> AsyncIterator[str]:
+            step = first
+            try:
+                while step is not None:
+                    yield f"data: {json.dumps(step)}\n\n"
+                    step = await worker.run(request, lambda: next(steps, None))
+                yield "event: end\ndata: {}\n\n"
+            except Refused as refused:
+                yield f"event: error\ndata: {json.dumps({'error': str(refused)})}\n\n"
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+    async def parsed(request: Request) -> tuple[str, Any]:
+        if token and not secrets.compare_digest(
+            request.headers.get("authorization", "").encode(), f"Bearer {token}".encode()
+        ):
+            raise Refused(401, "the token is missing or wrong: open the address that was printed")
+        if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+            raise Refused(415, "the request must be application/json")
+        body = b""
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_BODY:
+                raise Refused(413, f"the request has more than {MAX_BODY:,} bytes")
+        name = request.url.path.rpartition("/")[2]
+        try:
+            data = json.loads(body)
+        except (ValueError, RecursionError):
+            raise Refused(400, "the request is not JSON") from None
+        return name, parse_request(name, data)
+
+    async def static(request: Request) -> Response:
+        name = request.path_params.get("name") or "explore.html"
+        if name not in files:
+            raise Refused(404, "there is no such file")
+        content, content_type = files[name]
+        return Response(content, media_type=content_type)
+
+    def failed(request: Request, error: Exception) -> Response:
+        status = {UserError: 422, ClientDisconnect: 499}.get(type(error), 500)
+        status = getattr(error, "status", status)
+        bug = "this is a bug in headscope: its output has a traceback"
+        return JSONResponse({"error": bug if status == 500 else str(error)}, status)
+
+    files = {
+        file.name: (file.read_bytes(), CONTENT_TYPES[file.suffix])
+        for folder in reversed(STATIC)
+        for file in folder.iterdir()
+        if file.suffix in CONTENT_TYPES
+    }
+    routes = [
+        *(Route(f"/v1/{name}", answer, methods=["POST"]) for name in answers),
+        Route("/v1/write", write, methods=["POST"]),
+        Route("/v1/export", exported, methods=["POST"]),
+        Route("/", static),
+        Route("/{name:str}", static),
+    ]
+    errors = (Refused, UserError, ClientDisconnect, Exception)
+    app = Starlette(routes=routes, exception_handlers=dict.fromkeys(errors, failed))
+    return Guard(app, hosts)
+
+
+class Guard:
+    """Refuses requests to other hosts (DNS rebinding) and from other pages, and adds the headers of
+    the page's policy."""
+
+    def __init__(self, app: ASGIApp, hosts: tuple[str, ...]) -> None:
+        self.app = app
+        self.hosts = {host.encode() for host in hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return  # there are no websockets, and nothing to do when the server starts or ends
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                added = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+                message["headers"] = [*message["headers"], *added]
+            await send(message)
+
+        given = dict(scope["headers"])
+        host, origin = given.get(b"host", b""), given.get(b"origin")
+        if (self.hosts and host not in self.hosts) or origin not in (None, b"http://" + host):
+            refusal = {"error": "this address is not the one that was printed"}
+            await JSONResponse(refusal, 403)(scope, receive, with_headers)
+        else:
+            await self.app(scope, receive, with_headers)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket at the first free port from `port` on. Raises UserError if none is free, or if the
+    host is not an address of this machine."""
+    try:
+        [(family, *_, address), *_] = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise UserError(f"host={host}: {error.strerror}; give an address of this machine") from None
+    for number in range(port, min(port + PORTS, 2**16)):
+        found = socket.socket(family, socket.SOCK_STREAM)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            found.bind((address[0], number))
+            found.listen(128)
+        except OSError as error:
+            problem = error
+            found.close()
+        else:
+            if number != port:
+                print(f"Port {port} is in use; using {number}", file=sys.stderr)
+            return found
+    raise UserError(f"host={host}, port={port}: {problem.strerror}; give another one")
+
+
+def serve(explorer: Explorer, *, host: str, port: int) -> tuple[threading.Thread, str]:
+    """Starts the server in a thread. Returns the thread and the address of the page."""
+    listening = listen(host, port)
+    port = listening.getsockname()[1]
+    token = None if host in LOOPBACK else secrets.token_urlsafe()
+    shown = socket.gethostname() if host in EVERY_ADDRESS else host
+    names = dict.fromkeys((shown, *LOOPBACK) if token is None else (shown,))
+    hosts = tuple(f"[{name}]:{port}" if ":" in name else f"{name}:{port}" for name in names)
+    config = uvicorn.Config(
+        application(explorer, () if host in EVERY_ADDRESS else hosts, token),
+        log_level="error",
+        lifespan="off",
+        server_header=False,
+        timeout_keep_alive=30,
+        limit_concurrency=1000,
+    )
+    server = uvicorn.Server(config)
+    # Outside the main thread, uvicorn leaves the signals to `headscope.stop`.
+    thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+    thread.start()
+    return thread, f"http://{hosts[0]}/" + (f"?token={token}" if token else "")
