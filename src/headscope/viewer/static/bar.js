@@ -3,21 +3,22 @@
 import { make } from "./dom.js";
 import { stepText } from "./scales.js";
 import { headName } from "./state.js";
+import { texts } from "./texts.js";
 
-const VIEWS = { weights: "weights", shares: "without the first token" };
+const TEXTS = texts.bar;
 
 export function createBar(parent, actions) {
-  const bar = make(parent, "div", { class: "bar", role: "group", "aria-label": "What is shown" });
+  const bar = make(parent, "div", { class: "bar", role: "group", "aria-label": TEXTS.group });
   const field = (text) => {
     const label = make(bar, "label", {}, `${text} `);
     return { label, select: make(label, "select", { "aria-label": text }) };
   };
-  const run = field("run");
-  const text = field("text");
+  const run = field(TEXTS.run);
+  const text = field(TEXTS.text);
 
   const views = make(bar, "fieldset", { class: "views" });
-  make(views, "legend", { class: "hidden" }, "view");
-  const radios = Object.entries(VIEWS).map(([view, name]) => {
+  make(views, "legend", { class: "hidden" }, TEXTS.view);
+  const radios = Object.entries(TEXTS.views).map(([view, name]) => {
     const label = make(views, "label");
     const radio = make(label, "input", { type: "radio", name: "view", value: view });
     label.append(name);
@@ -25,7 +26,7 @@ export function createBar(parent, actions) {
     return radio;
   });
 
-  const other = field("compare with");
+  const other = field(TEXTS.compare);
 
   run.select.addEventListener("change", () => actions.changeRun(run.select.value));
   text.select.addEventListener("change", () => actions.change({ text: text.select.value }));
@@ -78,12 +79,12 @@ function choicesOf({ layers, heads, steps }, runs, state) {
     .filter((run) => run.name !== state.run && (mine != null && shapeOf(run) === mine) === same)
     .map(({ name }) => [`run:${name}`, name || "."]);
   return {
-    "": [["", "nothing"]],
-    "another run": others(true),
-    "another head": Array.from({ length: layers * heads }, (_, n) => headName(n, heads))
+    "": [["", TEXTS.nothing]],
+    [TEXTS.anotherRun]: others(true),
+    [TEXTS.anotherHead]: Array.from({ length: layers * heads }, (_, n) => headName(n, heads))
       .filter((name) => name !== state.head).map((name) => [`head:${name}`, name]),
-    "another step": steps.length < 2 ? []
-      : steps.map(({ step }) => [`step:${step}`, `step ${stepText(step)}`]),
-    "a run with another text or model": others(false),
+    [TEXTS.anotherStep]: steps.length < 2 ? []
+      : steps.map(({ step }) => [`step:${step}`, texts.step(stepText(step))]),
+    [TEXTS.otherShape]: others(false),
   };
 }

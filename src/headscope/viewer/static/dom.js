@@ -52,9 +52,6 @@ export function shortened(context, text, width) {
 /** The entry of an object by a name from the data, which may be that of a method, such as toString. */
 export const own = (object, name) => (Object.hasOwn(object, name) ? object[name] : undefined);
 
-export const count = (number, what) =>
-  `${number.toLocaleString("en")} ${what}${number === 1 ? "" : "s"}`;
-
 /** Calls `work` before the next frame, once, however often it was asked for. */
 export function oncePerFrame(work) {
   let asked = false;

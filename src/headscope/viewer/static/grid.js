@@ -5,11 +5,14 @@ import { NO_NAME, background, scoreText, shortName, titleOf } from "./names.js";
 import { paint } from "./picture.js";
 import { WEIGHTS, differenceText, differences, reachOf } from "./scales.js";
 import { headName } from "./state.js";
+import { texts } from "./texts.js";
+
+const TEXTS = texts.heads;
 
 export function createGrid(parent, actions) {
-  const section = card(parent, "grid-card", "All heads");
+  const section = card(parent, "grid-card", TEXTS.title);
   const about = make(section, "p", { class: "quiet" });
-  const grid = make(section, "div", { class: "grid", role: "group", "aria-label": "All heads" });
+  const grid = make(section, "div", { class: "grid", role: "group", "aria-label": TEXTS.title });
   // One canvas for all thumbnails: browsers are slow with hundreds of canvases.
   const canvas = make(grid, "canvas", { "aria-hidden": "true" });
   const atlas = document.createElement("canvas"); // all thumbnails, one pixel per cell
@@ -84,7 +87,8 @@ export function createGrid(parent, actions) {
       const text = narrow ? shortName(written) : written === NO_NAME ? "" : written;
       if (text && text !== written) shortened.add(`${text} = ${written}`);
       const without = typeof changes?.[number] === "number" ? differenceText(changes[number]) : "";
-      const title = titleOf(step, number, heads) + (without && `, loss without it ${without}`);
+      const plain = titleOf(step, number, heads);
+      const title = without ? TEXTS.withoutIt(plain, without) : plain;
       button.classList.toggle("other", comparison?.kind === "head" && comparison.opened === number);
       write(change, without);
       write(name, text);
@@ -96,9 +100,8 @@ export function createGrid(parent, actions) {
     });
     write(about, [
       comparison && comparison.kind !== "head"
-        ? `Difference from ${comparison.what}: red is more weight, blue is less.`
-        : "Click a head to open it; Shift and click another to compare them.",
-      changes ? "The signed number is the change of the loss without the head, in nats per token." : "",
+        ? TEXTS.difference(comparison.what) : TEXTS.click,
+      changes ? TEXTS.signed : "",
       shortened.size > 0 ? `${[...shortened].sort().join(", ")}.` : "",
     ].filter(Boolean).join(" "));
     press(head);

@@ -2,17 +2,18 @@
 
 import { card, fit, make, shortened, write } from "./dom.js";
 import { shadesOf } from "./shades.js";
+import { texts } from "./texts.js";
 import { at } from "./weights.js";
 
 const MIN_WEIGHT = { all: 0.05, token: 0.005 };
 const MAX_HEIGHT = 594;
 
 export function createLines(parent, actions) {
-  const section = card(parent, "lines-card", "Attention lines");
+  const section = card(parent, "lines-card", texts.lines.title);
   const about = make(section, "p", { class: "quiet" });
   const ends = make(section, "div", { class: "ends quiet" });
-  make(ends, "span", {}, "query (left)");
-  make(ends, "span", {}, "key (right)");
+  make(ends, "span", {}, texts.lines.query);
+  make(ends, "span", {}, texts.lines.key);
   const scroller = make(section, "div", { class: "lines" });
   const canvas = make(scroller, "canvas", { "aria-hidden": "true" });
   const spacer = make(scroller, "div");
@@ -116,9 +117,7 @@ export function createLines(parent, actions) {
   return {
     paint(model) {
       current = model;
-      const what = model.scale.diverging ? "difference" : "weight";
-      write(about, `A stronger line is a larger ${what}. While no token is selected, lines below `
-        + (model.scale.diverging ? "5 % of the largest difference are hidden." : "0.05 are hidden."));
+      write(about, model.scale.diverging ? texts.lines.differences : texts.lines.weights);
       layOut();
     },
     point(model, what) {

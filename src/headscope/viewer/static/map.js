@@ -5,10 +5,13 @@ import { labelAxis, labelPointed } from "./axes.js";
 import { card, make, write } from "./dom.js";
 import { picture } from "./picture.js";
 import { WEIGHTS } from "./scales.js";
+import { texts } from "./texts.js";
+
+const TEXTS = texts.map;
 
 export function createMap(parent, actions) {
-  const section = card(parent, "map-card", "Attention map");
-  make(section, "p", { class: "quiet" }, "One row per query, one column per key.");
+  const section = card(parent, "map-card", TEXTS.title);
+  make(section, "p", { class: "quiet" }, TEXTS.about);
   const layout = make(section, "div", { class: "map" });
   const down = make(layout, "div", { class: "axis down", "aria-hidden": "true" });
   const main = createCanvas(layout, "large");
@@ -120,17 +123,17 @@ export function createMap(parent, actions) {
     paint(model) {
       current = model;
       const { other, scale, view, comparison } = model;
-      const weights = view === "shares" ? "share of the weight without the first token" : "attention weight";
+      const weights = view === "shares" ? TEXTS.share : TEXTS.weight;
       sides.hidden = !other;
       if (other) {
-        mainScale(scale, `difference: ${model.what} minus ${comparison.what}`);
-        sideScale(WEIGHTS, `${weights}, square-root scale`);
+        mainScale(scale, TEXTS.difference(model.what, comparison.what));
+        sideScale(WEIGHTS, TEXTS.scale(weights));
         write(pair[0].caption, model.what);
         write(pair[1].caption, comparison.what);
         pair.forEach(({ canvas, caption }) =>
-          canvas.setAttribute("aria-label", `attention map of ${caption.textContent}`));
-      } else mainScale(scale, `${weights}, square-root scale`);
-      main.setAttribute("aria-label", `attention map of ${model.title}`);
+          canvas.setAttribute("aria-label", TEXTS.mapOf(caption.textContent)));
+      } else mainScale(scale, TEXTS.scale(weights));
+      main.setAttribute("aria-label", TEXTS.mapOf(model.title));
       drawAll();
     },
     point(model, what) {

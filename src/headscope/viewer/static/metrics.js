@@ -3,10 +3,13 @@
 import { card, make, own, write } from "./dom.js";
 import { METRICS } from "./glossary.js";
 import { metricText } from "./scales.js";
+import { texts } from "./texts.js";
 import { explain } from "./tooltip.js";
 
+const TEXTS = texts.metrics;
+
 export function createMetrics(parent) {
-  const section = card(parent, "metrics-card", "Metrics of this head");
+  const section = card(parent, "metrics-card", TEXTS.title);
   const table = make(section, "table");
   let built = []; // the history and the names of the metrics that the rows were built for
   let rows = [];
@@ -16,9 +19,8 @@ export function createMetrics(parent) {
     table.replaceChildren();
     const head = make(make(table, "thead"), "tr");
     heads = ["", "", "compared", ""].map((name) => make(head, "th", { scope: "col", class: name }));
-    heads[3].textContent = "uniform";
-    explain(heads[3], "The value of the metric for attention that gives every visible "
-      + "token the same weight, as in an untrained model.");
+    heads[3].textContent = TEXTS.uniform;
+    explain(heads[3], TEXTS.aboutUniform);
     const body = make(table, "tbody");
     rows = metrics.map((metric) => {
       const row = make(body, "tr");
@@ -48,7 +50,7 @@ export function createMetrics(parent) {
         build(history, metrics);
       }
       table.classList.toggle("comparing", comparison !== null);
-      ["metric", what ?? "value", comparison?.what ?? ""].forEach((text, i) => write(heads[i], text));
+      [TEXTS.metric, what ?? TEXTS.value, comparison?.what ?? ""].forEach((text, i) => write(heads[i], text));
       for (const { metric, text, bar, compared, place } of rows) {
         const value = step.metrics[metric][opened];
         write(text, metricText(value));

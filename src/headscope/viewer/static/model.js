@@ -4,6 +4,7 @@ import { own } from "./dom.js";
 import { metricOf, titleOf } from "./names.js";
 import { WEIGHTS, differenceText, differences, reachOf, stepText } from "./scales.js";
 import { headName, headNumber } from "./state.js";
+import { texts } from "./texts.js";
 import { difference, triangle } from "./weights.js";
 
 /** The model without weights. Chooses what `state` leaves open, and keeps it in `model.state`. */
@@ -14,18 +15,18 @@ export async function modelOf(store, runs, state) {
   if (!problem) chosen.state.compare = comparison ? `${comparison.kind}:${comparison.choice}` : "";
   const step = history.steps[index];
   const name = headName(opened, history.heads);
-  const at = `step ${stepText(step.step)}`;
+  const at = texts.step(stepText(step.step));
   const loss = lossText(step.step, history.loss);
   const change = own(step.metrics, "loss_change")?.[opened];
   return {
     ...chosen, runs, comparison, problem, step, name,
-    what: { step: at, head: name, run: `${chosen.state.run} at ${at}` }[comparison?.kind],
+    what: { step: at, head: name, run: texts.compare.runAtStep(chosen.state.run, stepText(step.step)) }[comparison?.kind],
     labels: history.labels,
     tokens: history.labels.length,
     view: chosen.state.view,
     title: titleOf(step, opened, history.heads),
     at, loss, moment: loss ? `${at} · ${loss}` : at,
-    without: typeof change === "number" ? `loss ${differenceText(change, 3)} without this head` : "",
+    without: typeof change === "number" ? texts.heads.lossWithout(differenceText(change, 3)) : "",
   };
 }
 
@@ -41,7 +42,7 @@ export async function withWeights(store, model) {
     thumbnailsDiffer ? store.thumbnails(comparison.history, comparison.index) : null,
     weights(model),
     comparison ? weights(comparison) : null,
-    kept === null ? null : store.predictions(history, index, Math.floor(opened / history.heads))
+    kept === null ? null : store.predictions(history, index, opened, kept)
       .catch(({ message }) => ({ problem: message })), // the weights may be fine
   ]);
   const values = other ? difference(mine, other) : mine;
@@ -77,26 +78,26 @@ async function chooseComparison(store, runs, { state, history, index, opened }) 
   if (kind === "step") {
     found.index = nearest(history.steps, Number(value) || 0);
     found.choice = String(history.steps[found.index].step);
-    found.what = `step ${stepText(history.steps[found.index].step)}`;
+    found.what = texts.step(stepText(history.steps[found.index].step));
   } else if (kind === "head") {
     found.opened = headNumber(value, history);
-    if (found.opened === null) return refuse(`There is no head ${value} to compare with.`);
+    if (found.opened === null) return refuse(texts.compare.noHead(value));
     if (found.opened === opened) return { comparison: null };
     found.what = headName(found.opened, history.heads);
   } else {
     const run = runs.find(({ name }) => name === value);
-    if (!run) return refuse(`There is no run ${value} to compare with.`);
+    if (!run) return refuse(texts.compare.noRun(value));
     const tag = run.texts.includes(state.text) ? state.text : run.texts[0];
     found.history = await store.history(run.name, tag);
     const { labels, layers, heads, steps } = found.history;
     if (layers !== history.layers || heads !== history.heads) {
-      return refuse(`Run ${value} cannot be compared: it has another number of heads.`);
+      return refuse(texts.compare.otherHeads(value));
     }
     if (JSON.stringify(labels) !== JSON.stringify(history.labels)) {
-      return refuse(`Run ${value} cannot be compared: its text has other tokens.`);
+      return refuse(texts.compare.otherTokens(value));
     }
     found.index = nearest(steps, history.steps[index].step);
-    found.what = `${value} at step ${stepText(steps[found.index].step)}`;
+    found.what = texts.compare.runAtStep(value, stepText(steps[found.index].step));
   }
   found.step = found.history.steps[found.index];
   return { comparison: found };

@@ -4,6 +4,7 @@
 import { own } from "./dom.js";
 import { HEAD_NAMES } from "./glossary.js";
 import { headName } from "./state.js";
+import { texts } from "./texts.js";
 
 const STYLES = {
   "previous-token": ["blue", false, "prev"],
@@ -34,7 +35,7 @@ const styleOf = (name) => own(STYLES, kindOf(name)) ?? ["ink", true];
 export const definitionOf = (name) => own(HEAD_NAMES, kindOf(name));
 
 /** The words for a name. */
-export const nameText = (name) => (name === NO_NAME ? "without a name" : name);
+export const nameText = (name) => (name === NO_NAME ? texts.heads.noName : name);
 
 /** The abbreviation of a name, where there is little room. */
 export const shortName = (name) => own(STYLES, name)?.[2] ?? name;

@@ -5,127 +5,80 @@ import { curve } from "./chart.js";
 import { card, fit, make } from "./dom.js";
 import { differenceText, stepText, timeAxis } from "./scales.js";
 import { headName } from "./state.js";
+import { texts } from "./texts.js";
 import { explain } from "./tooltip.js";
 
+const TEXTS = texts.next;
 const HEADS = 8; // heads that are listed
 const HEIGHT = 76; // of the chart, in pixels
 const LEFT = 42;
 const LIKELY = 0.5;
-const ABOUT = {
-  likely: "The tokens with the largest probabilities after the selected token. ✓ marks the one that "
-    + "follows in the text.",
-  lens: "The logit lens: what the final norm and the output head make of the residual stream before "
-    + "each layer and after the last one. A row has the most likely token and, as a bar, the "
-    + "probability of the token that follows.",
-  heads: "Direct effect: what each head adds to the logit of the token that follows, minus what it "
-    + "adds on average to all tokens. What a head does through later layers is not included.",
-  raised: "The tokens whose logits the opened head raises most at this token, by the same measure.",
-  steps: "The probability of the token that follows, after the last layer, over the steps.",
-};
 
-function percentText(share) {
-  if (Number.isNaN(share)) return "not a number";
+export function percentText(share) {
+  if (Number.isNaN(share)) return TEXTS.notANumber;
   return share > 0 && share < 0.001 ? "<0.1 %" : `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`;
 }
 
+/** Shows rows {before, text, note, share, sign, marked, click} in `rows`: `share` is the length of the
+    bar. The focus stays on the row with the same text. */
+export function list(rows, shown) {
+  const focused = [...rows.children].indexOf(document.activeElement);
+  const name = focused < 0 ? null : rows.children[focused].querySelector("bdi").textContent;
+  rows.replaceChildren();
+  for (const { before = "", text, note, share, sign = "", marked, click } of shown) {
+    const row = make(rows, click ? "button" : "div", { class: `row ${marked ? "marked" : ""}` });
+    if (click) {
+      row.type = "button";
+      row.setAttribute("aria-pressed", marked);
+      row.addEventListener("click", click);
+    }
+    make(row, "span", { class: "before" }, before);
+    make(row, "bdi", { class: "token-name" }, text);
+    const bar = make(row, "i", { class: `share ${sign}`, "aria-hidden": "true" });
+    bar.style.setProperty("--value", `${100 * Math.min(1, share || 0)}%`);
+    make(row, "span", { class: "note" }, note);
+    if (text === name) row.focus();
+  }
+}
+
 export function createNext(parent, actions) {
-  const section = card(parent, "next-card", "What the model predicts");
+  const section = card(parent, "next-card", TEXTS.title);
   const hint = make(section, "p", { class: "quiet" });
   const blocks = make(section, "div", { class: "blocks" });
-  const block = (name, title) => {
+  const block = (name, title = "") => {
     const part = make(blocks, "div", { class: name });
     const line = make(part, "h4");
     const heading = make(line, "span", {}, title);
     const more = make(line, "span", { class: "quiet" });
-    explain(heading, ABOUT[name]);
+    explain(heading, TEXTS.about[name]);
     return { part, heading, more, rows: make(part, "div", { class: "rows" }) };
   };
-  const steps = block("steps", "Over the steps");
-  const likely = block("likely", "Most likely next tokens");
-  const lens = block("lens", "Layer by layer");
-  const heads = block("heads", "What heads add");
-  const raised = block("raised", "What the opened head raises");
+  const steps = block("steps", TEXTS.steps);
+  const likely = block("likely", TEXTS.likely);
+  const lens = block("lens", TEXTS.lens);
+  const heads = block("heads");
+  const raised = block("raised");
   const canvas = make(steps.rows, "canvas", { role: "img" });
   let current = null;
 
-  /** Shows rows {before, text, note, share, sign, marked, click}: `share` is the length of the bar. */
-  function list({ rows }, shown) {
-    const focused = [...rows.children].indexOf(document.activeElement);
-    const name = focused < 0 ? null : rows.children[focused].querySelector("bdi").textContent;
-    rows.replaceChildren();
-    for (const { before = "", text, note, share, sign = "", marked, click } of shown) {
-      const row = make(rows, click ? "button" : "div", { class: `row ${marked ? "marked" : ""}` });
-      if (click) {
-        row.type = "button";
-        row.setAttribute("aria-pressed", marked);
-        row.addEventListener("click", click);
-      }
-      make(row, "span", { class: "before" }, before);
-      make(row, "bdi", { class: "token-name" }, text);
-      const bar = make(row, "i", { class: `share ${sign}`, "aria-hidden": "true" });
-      bar.style.setProperty("--value", `${100 * Math.min(1, share || 0)}%`);
-      make(row, "span", { class: "note" }, note);
-      if (text === name) row.focus();
-    }
-  }
-
   const following = ({ labels, kept }) => labels[kept + 1];
+  const bold = (text) => {
+    const part = document.createElement("bdi");
+    part.className = "token-name";
+    part.textContent = text;
+    return part;
+  };
+  const signed = (value, most) =>
+    ({ note: differenceText(value), share: Math.abs(value) / most, sign: value < 0 ? "less" : "more" });
 
-  function showLikely({ kept, tokens, predictions: { top, names, lens: found, layers } }) {
-    const start = (layers * tokens + kept) * top;
-    const next = found.following[kept];
-    const rows = Array.from({ length: top }, (_, i) => {
-      const token = found.indices[start + i];
-      const share = found.probabilities[start + i];
-      return { text: names[token], note: percentText(share), share, marked: token === next };
-    });
-    if (next !== undefined && !rows.some(({ marked }) => marked)) {
-      const share = found.next[layers * (tokens - 1) + kept];
-      rows.push({ text: names[next], note: percentText(share), share, marked: true });
-    }
-    list(likely, rows.map((row) => ({ ...row, before: row.marked ? "✓" : "" })));
-  }
-
-  function showLens({ kept, tokens, predictions: { top, names, lens: found, layers } }) {
-    list(lens, Array.from({ length: layers + 1 }, (_, layer) => {
-      const start = (layer * tokens + kept) * top;
-      const known = kept + 1 < tokens;
-      const share = known ? found.next[layer * (tokens - 1) + kept] : found.probabilities[start];
-      const token = found.indices[start];
-      return {
-        before: layer < layers ? `before L${layer}` : "at the end", text: names[token],
-        note: percentText(share), share, marked: known && token === found.following[kept],
-      };
-    }));
-  }
-
-  function showHeads({ kept, tokens, history, opened, predictions: { lens: found } }) {
-    const count = history.layers * history.heads;
-    const push = (head) => found.pushes[head * (tokens - 1) + kept];
-    const order = Array.from({ length: count }, (_, head) => head)
-      .sort((a, b) => Math.abs(push(b)) - Math.abs(push(a)));
-    const most = Math.abs(push(order[0]));
+  function showHeads({ history, opened, predictions: { pushes } }) {
+    const order = pushes.map((_, head) => head).sort((a, b) => Math.abs(pushes[b]) - Math.abs(pushes[a]));
     const shown = order.slice(0, HEADS);
     if (!shown.includes(opened)) shown.push(opened);
-    list(heads, shown.map((head) => ({
-      text: headName(head, history.heads), note: differenceText(push(head)),
-      share: most ? Math.abs(push(head)) / most : 0, sign: push(head) < 0 ? "less" : "more",
+    list(heads.rows, shown.map((head) => ({
+      text: headName(head, history.heads), ...signed(pushes[head], Math.abs(pushes[order[0]]) || 1),
       marked: head === opened, click: () => actions.open(head),
     })));
-  }
-
-  function showRaised({ kept, tokens, history, opened, predictions: { top, names, lens: found, pushes } }) {
-    raised.part.hidden = !pushes;
-    if (!pushes) return;
-    const start = ((opened % history.heads) * tokens + kept) * top;
-    const most = Math.abs(pushes.values[start]) || 1;
-    list(raised, Array.from({ length: top }, (_, i) => {
-      const token = pushes.indices[start + i];
-      const value = pushes.values[start + i];
-      const marked = token === found.following[kept];
-      return { before: marked ? "✓" : "", text: names[token], note: differenceText(value), marked,
-               share: Math.abs(value) / most, sign: value < 0 ? "less" : "more" };
-    }));
   }
 
   // ---- The chart over the steps ------------------------------------------------------------------
@@ -160,9 +113,9 @@ export function createNext(parent, actions) {
     context.fillStyle = theme.accent;
     context.fillRect(x(index) - 1, 4, 2, HEIGHT - 10);
     const learned = values.findIndex((share) => share >= LIKELY);
-    steps.more.textContent = learned < 0 ? ` below ${100 * LIKELY} % at all steps`
-      : ` first at least ${100 * LIKELY} % at step ${stepText(history.steps[learned].step)}`;
-    canvas.setAttribute("aria-label", `Probability over the steps:${steps.more.textContent}`);
+    steps.more.textContent = learned < 0 ? TEXTS.below(LIKELY)
+      : TEXTS.first(LIKELY, stepText(history.steps[learned].step));
+    canvas.setAttribute("aria-label", TEXTS.chart(steps.more.textContent));
   }
 
   function moveTo(event) {
@@ -184,48 +137,50 @@ export function createNext(parent, actions) {
     /** Shows what needs no further data. */
     show(model) {
       current = model;
-      const { kept, step, labels, comparison, at } = model;
+      const { kept, step, labels, comparison, at, name } = model;
       section.hidden = !step.predictions;
       blocks.hidden = kept === null;
       if (section.hidden) return;
-      const next = kept === null ? undefined : following(model);
-      hint.replaceChildren();
-      const say = (text) => hint.append(text);
-      const name = (text) => make(hint, "bdi", { class: "token-name" }, text);
-      if (kept === null) {
-        say("Click a token in the text: what the model expects after it, layer by layer, which head "
-          + "adds what, and since when.");
-        return;
-      }
-      say("After “");
-      name(labels[kept]);
-      if (next === undefined) say("”. The text ends here, so the token that follows is unknown.");
+      if (kept === null) hint.textContent = TEXTS.click;
       else {
-        say("”, the text continues with “");
-        name(next);
-        say("”.");
+        const next = following(model);
+        hint.replaceChildren(...(next === undefined ? TEXTS.ends(bold(labels[kept]))
+          : TEXTS.follows(bold(labels[kept]), bold(next))));
+        if (comparison) hint.append(TEXTS.notDifference(at));
       }
-      if (comparison) say(` The values are those of ${at}, not a difference.`);
-      lens.more.textContent = next === undefined ? " top token"
-        : ` top token, probability of “${next}”`;
-      heads.part.hidden = next === undefined;
-      heads.heading.textContent = next === undefined ? "" : `What heads add to “${next}”`;
-      raised.heading.textContent = `What ${model.name} raises most`;
+      raised.heading.textContent = TEXTS.raises(name);
       showSteps(model);
     },
 
     /** Shows the predictions at the step of the cursor. */
     paint(model) {
       if (section.hidden || !model.predictions) return;
-      if (model.predictions.problem) {
-        hint.textContent = model.predictions.problem;
+      const { problem, next, likely: tokens, lens: layers, pushes, raised: most } = model.predictions;
+      if (problem) {
+        hint.textContent = problem;
         blocks.hidden = true;
         return;
       }
-      showLikely(model);
-      showLens(model);
-      if (following(model) !== undefined) showHeads(model);
-      showRaised(model);
+      if (next !== undefined && next !== following(model)) {
+        hint.replaceChildren(...TEXTS.predicts(bold(model.labels[model.kept]), bold(next)));
+      }
+      lens.more.textContent = next === undefined ? TEXTS.topToken : TEXTS.topTokenAnd(next);
+      list(likely.rows, tokens.map(({ text, value, marked }) =>
+        ({ before: marked ? "✓" : "", text, note: percentText(value), share: value, marked })));
+      list(lens.rows, layers.map(({ text, value, marked, next: ofNext }, layer) => {
+        const share = ofNext ?? value;
+        const before = layer + 1 < layers.length ? TEXTS.before(layer) : TEXTS.atEnd;
+        return { before, text, note: percentText(share), share, marked };
+      }));
+      heads.part.hidden = !pushes;
+      if (pushes) {
+        heads.heading.textContent = TEXTS.adds(next);
+        showHeads(model);
+      }
+      raised.part.hidden = !most;
+      list(raised.rows, (most ?? []).map(({ text, value, marked }) => ({
+        before: marked ? "✓" : "", text, marked, ...signed(value, Math.abs(most[0].value) || 1),
+      })));
     },
 
     resize() {

@@ -2,6 +2,7 @@
 
 import { createAddress } from "./state.js";
 import { createStore } from "./store.js";
+import { texts } from "./texts.js";
 import { createViewer } from "./viewer.js";
 
 const data = JSON.parse(document.getElementById("data").textContent);
@@ -22,5 +23,5 @@ const store = createStore({
 createViewer(document.body, {
   store,
   address: createAddress(window),
-  title: data.title || "Attention heads",
+  title: data.title || texts.pageTitle,
 }).refresh();

@@ -1,5 +1,7 @@
 // Colour scales of weights and differences, axes, and how numbers are written.
 
+import { LOCALE } from "./texts.js";
+
 const VIRIDIS = // matplotlib's viridis, as in all other pictures
   "44015444025645045745055946075a46085c460a5d460b5e470d60470e61471063471164471365481467" +
   "48166848176948186a481a6c481b6d481c6e481d6f481f70482071482173482374482475482576482677" +
@@ -127,5 +129,5 @@ export function metricText(value) {
   return Math.abs(value) < 0.01 && value !== 0 ? value.toPrecision(2) : value.toFixed(3);
 }
 
-const inThousands = new Intl.NumberFormat("en");
+const inThousands = new Intl.NumberFormat(LOCALE);
 export const stepText = (step) => inThousands.format(step);

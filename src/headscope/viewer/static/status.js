@@ -1,8 +1,10 @@
 // Says in words where a token looks and who looks at it.
 
 import { differenceText, weightText } from "./scales.js";
+import { texts } from "./texts.js";
 import { at, column, row, strongest } from "./weights.js";
 
+const TEXTS = texts.status;
 const TOP = 4; // tokens that are listed, or fewer where there is little room
 
 /** Writes into `says` what is pointed at. All texts of tokens are isolated, so that right-to-left
@@ -15,57 +17,40 @@ export function describe(says, model, pointed) {
 }
 
 function write(says, model, pointed, top) {
-  const parts = [];
-  const add = (name, text) => {
+  const { values, scale, tokens, labels, comparison } = model;
+  const marked = (name, text) => {
     const part = document.createElement(name === "token-name" ? "bdi" : "span");
     part.className = name;
     part.textContent = text;
-    parts.push(part);
+    return part;
   };
-  const token = (number) => {
-    parts.push("“");
-    add("token-name", model.labels[number]);
-    parts.push("”");
-    add("token-number", `${number}`);
-  };
+  const token = (number) =>
+    ["“", marked("token-name", labels[number]), "”", marked("token-number", `${number}`)];
   const list = (pairs, name) => {
     const best = strongest(pairs, top);
-    if (best.length === 0) parts.push("nothing");
-    best.forEach(([number, value], place) => {
-      parts.push(place ? ", " : "");
-      token(number);
-      parts.push(" ");
-      const signed = model.scale.diverging;
-      add(signed ? (value > 0 ? "more" : "less") : name, signed ? differenceText(value) : weightText(value));
-    });
+    if (best.length === 0) return TEXTS.nothing;
+    return best.map(([number, value], place) => [
+      place ? ", " : "", token(number), " ",
+      scale.diverging ? marked(value > 0 ? "more" : "less", differenceText(value))
+        : marked(name, weightText(value)),
+    ]);
   };
-  const { values, scale, tokens } = model;
-  if (pointed?.key > pointed?.query) {
-    token(pointed.query);
-    parts.push(" cannot see ");
-    token(pointed.key);
-    parts.push(", which comes later");
-    says.replaceChildren(...parts);
-  } else if (pointed?.key !== undefined) {
-    token(pointed.query);
-    parts.push(" looks at ");
-    token(pointed.key);
-    parts.push(": ");
-    const place = at(pointed.query, pointed.key);
-    if (scale.diverging) {
-      add("looks", model.own[place].toFixed(3));
-      parts.push(` here, ${model.other[place].toFixed(3)} in ${model.comparison.what}: `);
-      add(values[place] > 0 ? "more" : "less", differenceText(values[place], 3));
-    } else add("looks", values[place].toFixed(3));
-    says.replaceChildren(...parts);
+  const say = (parts) => says.replaceChildren(...parts.flat(Infinity));
+  const { query, key } = pointed ?? {};
+  if (key > query) say(TEXTS.cannotSee(token(query), token(key)));
+  else if (key !== undefined) {
+    const place = at(query, key);
+    const weight = marked("looks", (scale.diverging ? model.own : values)[place].toFixed(3));
+    if (!scale.diverging) say(TEXTS.cell(token(query), token(key), weight));
+    else {
+      const change = marked(values[place] > 0 ? "more" : "less", differenceText(values[place], 3));
+      const other = model.other[place].toFixed(3);
+      say(TEXTS.cellDifference(token(query), token(key), weight, other, comparison.what, change));
+    }
   } else if (pointed?.token !== undefined) {
-    token(pointed.token);
-    parts.push(scale.diverging ? ` compared with ${model.comparison.what}: looks at ` : " looks at ");
-    list(row(values, pointed.token), "looks");
-    parts.push("; looked at most by ");
-    list(column(values, pointed.token, tokens), "looked");
-    says.replaceChildren(...parts);
-  } else {
-    says.textContent = "Point at a token or at a cell of the map: where it looks, and who looks at it.";
-  }
+    const looks = list(row(values, pointed.token), "looks");
+    const looked = list(column(values, pointed.token, tokens), "looked");
+    say(scale.diverging ? TEXTS.tokenDifference(token(pointed.token), comparison.what, looks, looked)
+      : TEXTS.token(token(pointed.token), looks, looked));
+  } else says.textContent = TEXTS.point;
 }

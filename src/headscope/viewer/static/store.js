@@ -1,8 +1,11 @@
 // Gets and decodes the data: histories, thumbnails, and the weights of one layer at one step.
 // The data may come from a stranger, so every size is checked before and after decompression.
 
+import { LOCALE, texts } from "./texts.js";
+
 export class DataError extends Error {}
 
+const TEXTS = texts.data;
 const CACHE_BYTES = 256 * 2 ** 20;
 const MAX_PART_BYTES = 256 * 2 ** 20;
 const MAX_LABEL = 200;
@@ -33,8 +36,8 @@ export function createStore(source) {
     parts.delete(key);
     if (!entry) {
       if (size > MAX_PART_BYTES) {
-        const megabytes = Math.round(size / 2 ** 20).toLocaleString("en");
-        throw new DataError(`This snapshot is too large to show: ${megabytes} MiB per layer.`);
+        const megabytes = Math.round(size / 2 ** 20).toLocaleString(LOCALE);
+        throw new DataError(TEXTS.tooLarge(megabytes));
       }
       entry = { bytes: size, promise: source.part(key).then((data) => inflate(data, size)).then(decode) };
       held += size;
@@ -79,15 +82,19 @@ export function createStore(source) {
         const peak = new Float32Array(bytes.buffer, 4 * rows, rows);
         const valid = (value) => value >= 0 && value <= 1.001;
         if (!rest.every(valid) || !peak.every(valid)) {
-          throw damaged("weights are not from 0 to 1");
+          throw damaged(TEXTS.notWeights);
         }
         return { rest, peak, codes: bytes.subarray(8 * rows) };
       });
     },
 
-    /** What the model predicts at a step, and what the heads of a layer raise: {top, layers, names,
-        lens, pushes}. See predictions.py. Null if the data has no predictions. */
-    async predictions({ layers, heads, labels, steps }, index, layer) {
+    /** What the model predicts after a token at a step: {next, likely, lens, pushes, raised}. Lists of
+        tokens have entries {text, value, marked}: `value` is a probability, or for `raised` what the
+        head `opened` adds to a logit. `marked` is true for `next`, the token that follows. `lens` also
+        has `next`, its probability. `pushes` has what each head adds to its logit. Null if the data
+        has no predictions. See predictions.py. */
+    async predictions({ layers, heads, labels, steps }, index, opened, token) {
+      const layer = Math.floor(opened / heads);
       const { predictions: entry, parts: keys } = steps[index];
       if (!entry) return null;
       const tokens = labels.length;
@@ -95,7 +102,7 @@ export function createStore(source) {
       const Index = entry.labels <= 65536 ? Uint16Array : Uint32Array;
       const numbers = (bytes, listed, following) => {
         const indices = new Index(bytes.buffer, 0, listed + following);
-        if (!indices.every((each) => each < entry.labels)) throw damaged("it names unknown tokens");
+        if (!indices.every((each) => each < entry.labels)) throw damaged(TEXTS.unknownTokens);
         const halves = Float32Array.from(new Uint16Array(bytes.buffer, indices.byteLength), half);
         return { indices, values: halves.subarray(0, listed), more: halves.subarray(listed) };
       };
@@ -109,19 +116,30 @@ export function createStore(source) {
           (bytes) => numbers(bytes, rows, tokens - 1)),
         entry.pushes ? part(keys[3 + layers + layer], sizeOf(listed), (bytes) => numbers(bytes, listed, 0)) : null,
       ]);
-      const ofNext = (layers + 1) * (tokens - 1);
+      const next = lens.indices[rows + token]; // undefined after the last token
+      const known = token + 1 < tokens;
+      const list = (found, row, count = top) => Array.from({ length: count }, (_, i) => {
+        const each = found.indices[row * top + i];
+        return { text: names[each], value: found.values[row * top + i], marked: each === next };
+      });
+      const nextAt = (row) => (known ? lens.more[row * (tokens - 1) + token] : null);
+      const likely = list(lens, layers * tokens + token);
+      if (known && !likely.some(({ marked }) => marked)) {
+        likely.push({ text: names[next], value: nextAt(layers), marked: true });
+      }
       return {
-        top, layers, names, pushes,
-        lens: {
-          indices: lens.indices, following: lens.indices.subarray(rows), probabilities: lens.values,
-          next: lens.more.subarray(0, ofNext), pushes: lens.more.subarray(ofNext),
-        },
+        next: known ? labels[token + 1] : undefined,
+        likely,
+        lens: Array.from({ length: layers + 1 }, (_, row) =>
+          ({ ...list(lens, row * tokens + token, 1)[0], next: nextAt(row) })),
+        pushes: known ? Array.from({ length: layers * heads }, (_, head) => nextAt(layers + 1 + head)) : null,
+        raised: pushes && list(pushes, (opened % heads) * tokens + token),
       };
     },
   };
 }
 
-const damaged = (why) => new DataError(`The data of this step is damaged: ${why}.`);
+const damaged = (why) => new DataError(TEXTS.damaged(why));
 
 /** The labels of tokens, from their JSON list. */
 function namesOf(bytes, count) {
@@ -129,11 +147,11 @@ function namesOf(bytes, count) {
   try {
     names = JSON.parse(new TextDecoder().decode(bytes));
   } catch {
-    throw damaged("its labels are not JSON");
+    throw damaged(TEXTS.labelsNotJson);
   }
   const valid = (name) => typeof name === "string" && name.length <= MAX_LABEL;
   if (!Array.isArray(names) || names.length !== count || !names.every(valid)) {
-    throw damaged("its labels are not texts");
+    throw damaged(TEXTS.labelsNotTexts);
   }
   return names;
 }
@@ -170,9 +188,9 @@ async function inflate(data, size) {
       chunks.push(next.value);
     }
   } catch {
-    throw damaged("it cannot be decompressed");
+    throw damaged(TEXTS.notCompressed);
   }
-  if (length !== size) throw damaged("its size does not match its header");
+  if (length !== size) throw damaged(TEXTS.wrongSize);
   const bytes = new Uint8Array(size);
   let at = 0;
   for (const chunk of chunks) {

@@ -3,6 +3,7 @@
 import { createAddress } from "./state.js";
 import { DataError, createStore } from "./store.js";
 import { connect } from "./tensorboard.js";
+import { LOCALE, texts } from "./texts.js";
 import { createViewer } from "./viewer.js";
 
 const POLL = 30_000; // ms
@@ -19,11 +20,11 @@ async function get(address) {
   try {
     response = await fetch(address);
   } catch {
-    throw new DataError("TensorBoard does not answer. Is it still running?");
+    throw new DataError(texts.data.noAnswer);
   }
   if (response.ok) return response;
   const said = await response.json().catch(() => ({}));
-  throw new DataError(said.error ?? `TensorBoard answered with the error ${response.status}.`);
+  throw new DataError(said.error ?? texts.data.refused(response.status));
 }
 
 const json = async (route, parameters) => (await get(url(route, parameters))).json();
@@ -39,8 +40,8 @@ function visibleWindow() {
 
 /** TensorBoard calls this in an empty page. */
 export async function render() {
-  document.documentElement.lang = "en";
-  document.title = "Attention";
+  document.documentElement.lang = LOCALE;
+  document.title = texts.title;
   const style = document.createElement("link");
   style.rel = "stylesheet";
   style.href = url("viewer.css");
@@ -63,7 +64,7 @@ export async function render() {
       known = (await json("runs")).runs;
       const shown = known.filter(isShown);
       if (known.length > 0 && shown.length === 0) {
-        throw new DataError("None of the runs that TensorBoard selects has attention data.");
+        throw new DataError(texts.data.notSelected);
       }
       return shown;
     },
@@ -72,7 +73,7 @@ export async function render() {
   });
   // TensorBoard keeps entries p.<plugin>.<name> of the part of its URL after "#".
   const address = createAddress(visibleWindow(), "p.headscope.");
-  const viewer = createViewer(document.body, { store, address, title: "Attention" });
+  const viewer = createViewer(document.body, { store, address, title: texts.title });
   const ask = connect({
     "experimental.DataReloaded": () => viewer.refresh(),
     "experimental.RunsChanged": select,

@@ -2,11 +2,14 @@
 
 import { card, make } from "./dom.js";
 import { shadesOf } from "./shades.js";
+import { texts } from "./texts.js";
+
+const TEXTS = texts.text;
 
 export function createText(parent, actions) {
-  const section = card(parent, "text-card", "The text");
+  const section = card(parent, "text-card", TEXTS.title);
   const legend = make(section, "p", { class: "quiet legend" });
-  const box = make(section, "div", { class: "tokens", role: "group", "aria-label": "Tokens" });
+  const box = make(section, "div", { class: "tokens", role: "group", "aria-label": TEXTS.tokens });
   let labels = null;
   let tokens = [];
   let styles = [];
@@ -92,15 +95,15 @@ export function createText(parent, actions) {
       legend.append(text);
     };
     if (model.scale.diverging) {
-      swatch("more", ` more weight than ${model.comparison.what}  `);
-      swatch("less", " less weight  ");
+      swatch("more", TEXTS.more(model.comparison.what));
+      swatch("less", TEXTS.less);
     } else if (token !== undefined) {
-      swatch("looks", " where the token looks  ");
-      swatch("looked", " who looks at it  ");
+      swatch("looks", TEXTS.looks);
+      swatch("looked", TEXTS.looked);
     } else {
-      swatch("looked", " share of all attention that goes to the token  ");
+      swatch("looked", TEXTS.share);
     }
-    const hint = model.kept === null ? "Point at a token; click to keep it." : "Esc clears the selection.";
+    const hint = model.kept === null ? TEXTS.point : TEXTS.clear;
     make(legend, "span", { class: "hint" }, hint);
   }
 }

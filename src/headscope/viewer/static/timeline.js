@@ -8,24 +8,27 @@ import { nearest } from "./model.js";
 import { NO_NAME, background, definitionOf, titleOf } from "./names.js";
 import { metricText, stepText, timeAxis } from "./scales.js";
 import { drawStrips, markStrip, stripTop, stripsOf } from "./strips.js";
+import { texts } from "./texts.js";
 import { explain } from "./tooltip.js";
+
+const TEXTS = texts.timeline;
 
 const GAP = 16;
 const AXIS = 22;
 const PLAY = 250; // ms per step
 
 export function createTimeline(parent, actions) {
-  const section = make(parent, "section", { class: "card timeline-card", "aria-label": "Timeline" });
+  const section = make(parent, "section", { class: "card timeline-card", "aria-label": TEXTS.title });
   const controls = make(section, "div", { class: "controls" });
-  const fold = make(controls, "button", { type: "button", class: "fold", "aria-expanded": true }, "Timeline");
+  const fold = make(controls, "button", { type: "button", class: "fold", "aria-expanded": true }, TEXTS.title);
   const play = make(controls, "button", { type: "button", class: "play" });
-  const field = make(make(controls, "label", {}, "step "), "input", { inputmode: "numeric" });
-  const chooser = make(controls, "label", { class: "chooser" }, "metric ");
-  const select = make(chooser, "select", { "aria-label": "metric of the timeline" });
+  const field = make(make(controls, "label", {}, TEXTS.step), "input", { inputmode: "numeric" });
+  const chooser = make(controls, "label", { class: "chooser" }, TEXTS.metric);
+  const select = make(chooser, "select", { "aria-label": TEXTS.metricOf });
   const about = make(chooser, "span", { class: "info", role: "note" }, "?");
   const folded = make(section, "div");
   const chart = make(folded, "div", { class: "chart", role: "slider", tabindex: 0,
-                                       "aria-label": "training step" });
+                                       "aria-label": TEXTS.trainingStep });
   // What depends on the opened head has its own canvas, so that opening a head is fast.
   const [base, top] = ["base", "top"].map((name) =>
     make(chart, "canvas", { class: name, "aria-hidden": "true" }));
@@ -33,7 +36,7 @@ export function createTimeline(parent, actions) {
   const cursor = make(chart, "div", { class: "cursor" });
   const tip = make(chart, "div", { class: "hovered", "aria-hidden": "true", hidden: "" });
   const legend = make(folded, "p", { class: "legend names" });
-  make(folded, "p", { class: "quiet" }, "Labels give the values at the cursor (keys ← →). Click a line or a strip to open its head.");
+  make(folded, "p", { class: "quiet" }, TEXTS.about);
 
   let current = null;
   let drawn = {}; // what each canvas shows
@@ -135,7 +138,7 @@ export function createTimeline(parent, actions) {
     const step = steps()[stepAt(event)];
     const value = metricText(own(step.metrics, metric)?.[head]);
     tip.textContent = [titleOf(step, head, history.heads), `${metric.replaceAll("_", " ")} ${value}`,
-      `step ${stepText(step.step)}`].join(" · ");
+      texts.step(stepText(step.step))].join(" · ");
     const { left, top } = chart.getBoundingClientRect();
     tip.style.left = `${Math.max(0, Math.min(event.clientX - left + 12, chart.clientWidth - tip.offsetWidth))}px`;
     tip.style.top = `${event.clientY - top - tip.offsetHeight - 10}px`;
@@ -195,7 +198,7 @@ export function createTimeline(parent, actions) {
     showPlay();
   }
   function showPlay() {
-    play.textContent = playing ? "❚❚ Pause" : "▶ Play";
+    play.textContent = playing ? TEXTS.pause : TEXTS.play;
   }
   showPlay();
 
@@ -237,7 +240,7 @@ export function createTimeline(parent, actions) {
       if (section.hidden) return;
       if (listed !== model.history) list(model);
       select.value = model.metric;
-      explain(about, own(METRICS, model.metric) ?? `The metric ${model.metric} has no description.`);
+      explain(about, own(METRICS, model.metric) ?? TEXTS.undescribed(model.metric));
       say(model);
       draw();
     },

@@ -1,7 +1,7 @@
 // The viewer: its state, its panels, and the model that the panels show.
 
 import { createBar } from "./bar.js";
-import { count, make, oncePerFrame } from "./dom.js";
+import { make, oncePerFrame } from "./dom.js";
 import { createMetrics } from "./metrics.js";
 import { createGrid } from "./grid.js";
 import { createLines } from "./lines.js";
@@ -13,15 +13,14 @@ import { EMPTY, headName } from "./state.js";
 import { describe } from "./status.js";
 import { DataError } from "./store.js";
 import { createText } from "./text.js";
+import { texts } from "./texts.js";
 import { readTheme, tints, watchTheme } from "./theme.js";
 import { createTimeline } from "./timeline.js";
 import { createTooltip, explain } from "./tooltip.js";
 
 const SHADES = 33;
 const REST = 100; // ms without an action until the neighbours of the cursor are loaded
-const SCORE = "The value of the metric that decides the name. For a mixed head, this is `unevenness`.";
-const NO_RUNS = "No run has attention data. Train one with headscope and its TensorBoard logger; "
-  + "callbacks.attention.steps sets how many steps are logged.";
+const TEXTS = texts.viewer;
 
 /** Builds the viewer in `root`. `store` gets the data, and `address` keeps the state. Returns
     {refresh}, which fetches the list of runs and the histories again. */
@@ -51,7 +50,7 @@ export function createViewer(root, { store, address, title }) {
   const opened = make(main, "section", { class: "opened", "aria-labelledby": "opened-head" });
   const headline = make(opened, "div", { class: "headline" });
   const heading = make(headline, "h2", { id: "opened-head" });
-  const [openedHead, otherHead] = ["", "minus "].map((word) => createHead(heading, word));
+  const [openedHead, otherHead] = ["", `${texts.minus} `].map((word) => createHead(heading, word));
   const moment = make(headline, "p", { class: "quiet moment" });
   const says = make(headline, "p", { class: "says", role: "status" });
   const panels = make(opened, "div", { class: "panels" });
@@ -131,7 +130,7 @@ export function createViewer(root, { store, address, title }) {
     const mine = turn;
     delete document.documentElement.dataset.ready;
     try {
-      if (runs.length === 0) throw new DataError(NO_RUNS);
+      if (runs.length === 0) throw new DataError(TEXTS.noRuns);
       bar.showRuns(runs, state);
       await renderModel(mine);
     } catch (error) {
@@ -173,20 +172,17 @@ export function createViewer(root, { store, address, title }) {
     main.classList.toggle("one-step", history.steps.length < 2);
     main.style.setProperty("--heads", history.heads);
     const shortened = tokens < history.text_tokens
-      ? `Shows the first ${tokens.toLocaleString("en")} of ${count(history.text_tokens, "token")}, `
-        + "because the size of a snapshot is limited." : "";
+      ? TEXTS.shortened(tokens, history.text_tokens) : "";
     say(problem ?? shortened);
-    size.textContent = [count(history.layers, "layer"), `${count(history.heads, "head")} each`,
-      count(tokens, "token"), count(history.steps.length, "step"),
-      history.measured_tokens && `names and metrics from ${count(history.measured_tokens, "token")}`]
-      .filter(Boolean).join(" · ");
+    size.textContent = TEXTS.size({ ...history, tokens, steps: history.steps.length,
+                                    measured: history.measured_tokens });
     const { comparison } = next;
     const two = comparison?.kind === "head";
     openedHead(next.name, step, next.opened);
     otherHead(comparison?.what, two ? step : null, comparison?.opened);
     moment.replaceChildren(next.at);
     make(moment, "span", { class: "loss" }, [next.loss, next.without].map((each) => each && ` · ${each}`).join(""));
-    if (comparison && !two) moment.append(` minus ${comparison.what}`);
+    if (comparison && !two) moment.append(` ${texts.minus} ${comparison.what}`);
     for (const panel of [timeline, grid, text, predicted, metrics]) panel.show(next);
     bar.show(next);
     address.write(state);
@@ -245,6 +241,6 @@ function createHead(heading, word) {
     name.textContent = nameText(step.names[number]);
     explain(name, definitionOf(step.names[number]));
     score.textContent = scoreText(step, number);
-    explain(score, score.textContent ? SCORE : undefined);
+    explain(score, score.textContent ? TEXTS.score : undefined);
   };
 }
