@@ -42,12 +42,12 @@ KEPT_BYTES = 256 * 2**20
 
 @dataclass(frozen=True)
 class Encoded:
-    """The tokens that a model reads: the last `block_size` tokens of a text. `cut` is the number of
-    tokens before them. `unknown` are the characters that the vocabulary lacks, with their places in
-    the text. They are left out."""
+    """The tokens `every` of a text, and those that a model reads: the last `block_size` of them.
+    `unknown` are the characters that the vocabulary lacks, with their places in the text. They are
+    left out."""
 
+    every: list[int]
     tokens: list[int]
-    cut: int
     unknown: list[tuple[int, str]]
 
 
@@ -63,9 +63,8 @@ def encode(loaded: Loaded, text: str | None, tokens: Sequence[int] | None) -> En
         text = "".join(each for each in text if each in known)
     if text is not None:
         tokens = tokenizer.encode_prompt(text)
-    found = token_ids(tokens or [tokenizer.first_token()], tokenizer.vocab_size)
-    cut = max(0, len(found) - loaded.model.block_size)
-    return Encoded(found[cut:], cut, unknown)
+    every = token_ids(tokens or [tokenizer.first_token()], tokenizer.vocab_size)
+    return Encoded(every, every[-loaded.model.block_size :], unknown)
 
 
 class Switches:
@@ -128,11 +127,11 @@ class Explorer:
         token_ids([target, *request.also], model.vocab_size)
         scaled = found.heads[:, :, position] * norm_scale(model.norm, found.residual[-1, position])
         pushes = scaled @ push_directions(model, torch.tensor(target, device=model.device))
-        written = loaded.tokenizer.decode(text.tokens)
+        written = loaded.tokenizer.decode(text.every)
         answer: dict[str, Any] = {
             "text": written,
-            "same": encode(loaded, written, None).tokens == text.tokens,
-            "cut": text.cut,
+            "same": encode(loaded, written, None).every == text.every,
+            "ids": text.every,
             "unknown": [{"at": at, "character": each} for at, each in text.unknown],
             "tokens": [
                 {"id": token, "label": label, "loss": loss}
@@ -144,6 +143,7 @@ class Explorer:
             "position": position,
             "target": {"id": target, "label": chosen.labels[target]},
             "next": likely(chosen, logits[-1], request, request.also),
+            "removed": removed(logits[-1], request),
             "lens": [
                 {
                     "id": int(row.argmax()),
@@ -309,6 +309,14 @@ def likely(
         }
         for token in tokens
     ]
+
+
+def removed(logits: Tensor, sampling: Sampling) -> float:
+    """The share of the tokens that temperature, top_k and top_p never sample, in the probabilities
+    at this temperature (or at 1, if it is 0)."""
+    options = sampling_of(sampling)
+    kept = distribution(logits[None], **options)[0] > 0
+    return float((logits / (options["temperature"] or 1)).softmax(dim=-1)[~kept].sum())
 
 
 def sampling_of(request: Sampling) -> dict[str, Any]:

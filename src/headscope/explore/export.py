@@ -49,7 +49,7 @@ def page(explorer: Explorer, request: Export) -> Exported:
             chosen.statistics,
             step=chosen.loaded.step,
             labels=chosen.loaded.tokenizer.labels(text.tokens),
-            text_tokens=len(text.tokens) + text.cut,
+            text_tokens=len(text.tokens),
             predictions=predictions(chosen.loaded.model, found, chosen.labels),
         )
         keys = [str(number) for number in range(len(parts))]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import torch
 
@@ -78,6 +79,7 @@ class OpenModel:
             "heads": model.attentions[0].heads,
             "block_size": model.block_size,
             "vocab_size": self.loaded.tokenizer.vocab_size,
+            "vocabulary": crc32("\n".join(self.labels).encode()),
             "end_of_text": self.loaded.tokenizer.end_of_text,
             "example": self.loaded.tokenizer.decode(self.own_texts[0, : TOKENS // 2].tolist()),
             "measured_tokens": statistics.windows * statistics.tokens,
@@ -140,6 +142,16 @@ class Models:
         self.opened.move_to_end(name)
         return self.opened[name]
 
-    def listed(self) -> list[dict[str, str]]:
-        """The names of all models, with their titles."""
-        return [{"name": name, "title": title} for name, (title, _) in self.paths.items()]
+    def listed(self) -> list[dict[str, Any]]:
+        """The names of all models, with the titles of their runs, and with their steps if these are
+        known."""
+        return [
+            {"name": name, "title": title, "step": self._step(name)}
+            for name, (title, _) in self.paths.items()
+        ]
+
+    def _step(self, name: str) -> int | None:
+        if name in self.opened:
+            return self.opened[name].loaded.step
+        _, _, kept = name.partition("@")
+        return int(kept) if kept else None

@@ -89,6 +89,7 @@ export function createGrid(parent, actions) {
       const without = typeof changes?.[number] === "number" ? differenceText(changes[number]) : "";
       const plain = titleOf(step, number, heads);
       const title = without ? TEXTS.withoutIt(plain, without) : plain;
+      button.classList.toggle("off", Boolean(current.history.switched?.includes(number)));
       button.classList.toggle("other", comparison?.kind === "head" && comparison.opened === number);
       write(change, without);
       write(name, text);

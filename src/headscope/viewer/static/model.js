@@ -20,8 +20,9 @@ export async function modelOf(store, runs, state) {
   const change = own(step.metrics, "loss_change")?.[opened];
   return {
     ...chosen, runs, comparison, problem, step, name,
-    what: { step: at, head: name, run: texts.compare.runAtStep(chosen.state.run, stepText(step.step)) }[comparison?.kind],
+    what: { step: at, head: name, run: history.name ?? texts.compare.runAtStep(chosen.state.run, stepText(step.step)) }[comparison?.kind],
     labels: history.labels,
+    losses: history.losses, // of each token, if they are known
     tokens: history.labels.length,
     view: chosen.state.view,
     title: titleOf(step, opened, history.heads),
@@ -97,7 +98,7 @@ async function chooseComparison(store, runs, { state, history, index, opened }) 
       return refuse(texts.compare.otherTokens(value));
     }
     found.index = nearest(steps, history.steps[index].step);
-    found.what = texts.compare.runAtStep(value, stepText(steps[found.index].step));
+    found.what = found.history.name ?? texts.compare.runAtStep(value, stepText(steps[found.index].step));
   }
   found.step = found.history.steps[found.index];
   return { comparison: found };

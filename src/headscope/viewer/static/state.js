@@ -46,8 +46,8 @@ export function toTexts(state) {
 const DELAY = 300; // ms; browsers limit how often a page may change its URL
 
 /** Keeps states in the part of a window's URL after "#", as name=value&name=value. Each name starts
-    with `prefix`, and all entries without it are left unchanged. */
-export function createAddress(owner, prefix = "") {
+    with `prefix`, and all entries without it are left unchanged. `codec` makes texts of a state. */
+export function createAddress(owner, prefix = "", codec = { fromTexts, toTexts }) {
   let timer = 0;
   let written = null;
 
@@ -64,8 +64,8 @@ export function createAddress(owner, prefix = "") {
         continue; // not a URL that this page wrote
       }
     }
-    written = JSON.stringify(toTexts(fromTexts(texts)));
-    return fromTexts(texts);
+    written = JSON.stringify(codec.toTexts(codec.fromTexts(texts)));
+    return codec.fromTexts(texts);
   }
 
   function writeNow(texts) {
@@ -82,7 +82,7 @@ export function createAddress(owner, prefix = "") {
   return {
     read,
     write(state) {
-      const texts = toTexts(state);
+      const texts = codec.toTexts(state);
       clearTimeout(timer);
       if (JSON.stringify(texts) !== written) timer = setTimeout(() => writeNow(texts), DELAY);
     },

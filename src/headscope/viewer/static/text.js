@@ -21,6 +21,8 @@ export function createText(parent, actions) {
     tokens = labels.map((label, number) => {
       const attributes = { role: "button", dir: "auto", tabindex: -1, "data-token": number };
       const token = make(box, "span", attributes, label);
+      const loss = model.losses?.[number];
+      if (typeof loss === "number") make(token, "small", { "aria-label": TEXTS.loss(loss.toFixed(2)) }, loss.toFixed(1));
       if (label.endsWith("⏎")) make(box, "br");
       return token;
     });

@@ -22,9 +22,10 @@ const SHADES = 33;
 const REST = 100; // ms without an action until the neighbours of the cursor are loaded
 const TEXTS = texts.viewer;
 
-/** Builds the viewer in `root`. `store` gets the data, and `address` keeps the state. Returns
-    {refresh}, which fetches the list of runs and the histories again. */
-export function createViewer(root, { store, address, title }) {
+/** Builds the viewer in `root`. `store` gets the data, and `address` keeps the state. The text is shown
+    in `place` if it is given. Returns {refresh, change}: both change parts of the state, and `refresh`
+    also fetches the list of runs and the histories again. */
+export function createViewer(root, { store, address, title, place }) {
   let state = { ...EMPTY, ...address.read() };
   let runs = [];
   let model = null; // what the panels show, perhaps still without its weights
@@ -38,7 +39,7 @@ export function createViewer(root, { store, address, title }) {
   // ---- Elements ----------------------------------------------------------------------------------
 
   const header = make(root, "header");
-  make(header, "h1", { dir: "auto" }, title);
+  if (title) make(header, "h1", { dir: "auto" }, title);
   const size = make(header, "p", { class: "quiet" });
   const actions = { change, changeRun, move, open, point, keep };
   const bar = createBar(header, actions);
@@ -54,7 +55,7 @@ export function createViewer(root, { store, address, title }) {
   const moment = make(headline, "p", { class: "quiet moment" });
   const says = make(headline, "p", { class: "says", role: "status" });
   const panels = make(opened, "div", { class: "panels" });
-  const text = createText(panels, actions);
+  const text = createText(place ?? panels, actions);
   const predicted = createNext(panels, actions);
   const map = createMap(panels, actions);
   const lines = createLines(panels, actions);
@@ -107,7 +108,7 @@ export function createViewer(root, { store, address, title }) {
 
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.shiftKey || !model) return;
-    if (event.target.closest?.("select, input")) return;
+    if (event.target.closest?.("select, input, textarea")) return;
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (by && model.history.steps.length > 1) {
       event.preventDefault();
@@ -200,7 +201,8 @@ export function createViewer(root, { store, address, title }) {
     }
   }
 
-  async function refresh() {
+  async function refresh(part = {}) {
+    state = { ...state, ...part };
     try {
       runs = await store.runs();
       store.reload();
@@ -223,7 +225,7 @@ export function createViewer(root, { store, address, title }) {
   new ResizeObserver(oncePerFrame(() => {
     for (const panel of [timeline, grid, predicted, map, lines]) panel.resize();
   })).observe(root);
-  return { refresh };
+  return { refresh, change };
 }
 
 /** A place in the headline for a head, its name and its score. Returns a function that shows them. */

@@ -1,0 +1,56 @@
+// The protocol: requests to the server, and its answers. See docs/explore.md.
+
+import { DataError } from "./store.js";
+import { texts } from "./texts.js";
+
+const token = new URLSearchParams(location.search).get("token");
+
+/** Sends a request, and returns the response. An error becomes the line that the server says. */
+async function post(name, request, signal) {
+  const headers = { "Content-Type": "application/json" };
+  if (token) headers.Authorization = `Bearer ${token}`;
+  let response;
+  try {
+    response = await fetch(`v1/${name}`, { method: "POST", headers, body: JSON.stringify(request), signal });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new DataError(texts.explore.noAnswer);
+  }
+  if (response.ok) return response;
+  const said = await response.json().catch(() => ({}));
+  throw new DataError(said.error ?? texts.explore.refused(response.status));
+}
+
+const json = async (...request) => (await post(...request)).json();
+
+export const api = {
+  open: (model, signal) => json("open", { model }, signal),
+  read: (request, signal) => json("read", request, signal),
+  patch: (request, signal) => json("patch", request, signal),
+  export: (request) => post("export", request),
+
+  /** Yields one entry for each token that the model writes. */
+  async* write(request, signal) {
+    const response = await post("write", request, signal);
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    let text = "";
+    for (let next = await reader.read(); !next.done; next = await reader.read()) {
+      const events = (text + next.value).split("\n\n");
+      text = events.pop();
+      for (const event of events) {
+        const [, kind, data] = /^(?:event: (\w+)\n)?data: (.*)$/.exec(event);
+        if (kind === "end") return;
+        if (kind === "error") throw new DataError(JSON.parse(data).error);
+        yield JSON.parse(data);
+      }
+    }
+    throw new DataError(texts.explore.noAnswer);
+  },
+};
+
+/** Float32 numbers from base64. */
+export function floats(base64) {
+  const text = atob(base64);
+  const bytes = Uint8Array.from({ length: text.length }, (_, i) => text.charCodeAt(i));
+  return new Float32Array(bytes.buffer);
+}

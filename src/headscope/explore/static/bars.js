@@ -1,0 +1,65 @@
+// The most likely next tokens, as bars: what the model says, and what temperature, top-k and top-p
+// make of it. Two bars per token when heads are switched or another model is compared.
+
+import { card, make } from "./dom.js";
+import { numberField } from "./editor.js";
+import { percentText } from "./next.js";
+import { texts } from "./texts.js";
+import { explain } from "./tooltip.js";
+
+const TEXTS = texts.explore;
+
+export function createBars(parent, actions) {
+  const section = card(parent, "bars-card", TEXTS.next);
+  const heading = section.querySelector("h3");
+  const settings = make(section, "div", { class: "buttons" });
+  const setting = (name, options) => numberField(settings,
+    { label: TEXTS.sampling[name], ...options, change: (value) => actions.change({ [name]: value }) });
+  const showTemperature = setting("temperature", { min: 0, max: 100, step: "any" });
+  const showTopK = setting("top_k", { min: 1, max: 1e6, step: 1, optional: true });
+  const showTopP = setting("top_p", { min: 0.001, max: 1, step: "any", optional: true });
+  const rows = make(section, "div", { class: "bars", role: "group", "aria-label": TEXTS.next });
+  const removed = make(section, "p", { class: "quiet" });
+  make(section, "p", { class: "quiet" }, TEXTS.aboutBars);
+
+  function showRow({ id, label, probability, sampled, other }, compared, target) {
+    const row = make(rows, "div", { class: "bar-row" });
+    row.classList.toggle("cut", sampled === 0);
+    const pick = make(row, "button", { type: "button", class: "pick token-name", dir: "auto",
+                                       "aria-label": TEXTS.pick(label) }, label);
+    pick.addEventListener("click", () => actions.pick(id));
+    const bars = make(row, "span", { class: "pair", "aria-hidden": "true" });
+    const bar = (name, share) => make(bars, "i", { class: `share ${name}` })
+      .style.setProperty("--value", `${100 * (share ?? 0)}%`);
+    if (compared) bar("reference", other);
+    bar("probability", probability);
+    bar("sampled", sampled);
+    make(row, "span", { class: "note" }, percentText(probability));
+    make(row, "span", { class: "note quiet" }, compared
+      ? (other === undefined ? "" : TEXTS.before(percentText(other)))
+      : sampled === 0 ? TEXTS.cutAway : TEXTS.sampled(percentText(sampled)));
+    const ask = make(row, "button", { type: "button", class: "ask", "aria-pressed": id === target,
+                                      "aria-label": TEXTS.ask(label) }, "?");
+    explain(ask, TEXTS.aboutAsk);
+    ask.addEventListener("click", () => actions.target(id));
+  }
+
+  return {
+    show(state, main, reference) {
+      const { answer } = main;
+      const focused = rows.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : null;
+      heading.replaceChildren(...TEXTS.nextAfter(answer.tokens[answer.position].label));
+      showTemperature(state.temperature);
+      showTopK(state.top_k);
+      showTopP(state.top_p);
+      rows.replaceChildren();
+      const others = new Map((reference?.answer.next ?? []).map(({ label, probability }) => [label, probability]));
+      const all = answer.next.map((each) => ({ ...each, other: others.get(each.label) }));
+      const strongest = all.sort((a, b) => b.probability - a.probability);
+      for (const each of strongest) showRow(each, Boolean(reference), answer.target.id);
+      removed.textContent = TEXTS.removed(percentText(answer.removed))
+        + (reference ? ` ${TEXTS.grey(reference.name)}` : "");
+      if (focused) [...rows.querySelectorAll("button")].find((each) => each.getAttribute("aria-label") === focused)?.focus();
+    },
+  };
+}

@@ -1,0 +1,91 @@
+// The text: typed, or written by the model.
+
+import { card, make } from "./dom.js";
+import { texts } from "./texts.js";
+
+const TEXTS = texts.explore;
+
+/** A labelled field for a number. An empty field is null if `optional`. */
+export function numberField(parent, { label, min, max, step, optional, change }) {
+  const box = make(parent, "label", { class: "number" }, `${label} `);
+  const field = make(box, "input", { type: "number", min, max, step, ...(optional && { placeholder: TEXTS.off }) });
+  field.addEventListener("change", () => {
+    const empty = field.value === "";
+    if (field.checkValidity() && (optional || !empty)) change(empty ? null : Number(field.value));
+    else field.reportValidity();
+  });
+  return (value) => {
+    if (document.activeElement !== field) field.value = value ?? "";
+  };
+}
+
+export function button(parent, text, click, attributes = {}) {
+  const made = make(parent, "button", { type: "button", class: "action", ...attributes }, text);
+  made.addEventListener("click", click);
+  return made;
+}
+
+export function createEditor(parent, actions) {
+  const section = card(parent, "editor-card", TEXTS.text);
+  const field = make(section, "textarea", { rows: 4, "aria-label": TEXTS.text, spellcheck: false, dir: "auto" });
+  const notes = make(section, "p", { class: "notes", role: "status" });
+  const buttons = make(section, "div", { class: "buttons" });
+  let length = 0;
+  const write = button(buttons, TEXTS.write, () => actions.write(length));
+  const stop = button(buttons, TEXTS.stop, () => actions.stop(), { hidden: "" });
+  const one = button(buttons, TEXTS.one, () => actions.write(1));
+  const back = button(buttons, TEXTS.back, () => actions.back());
+  const undo = button(buttons, TEXTS.undo, () => actions.undo());
+  const showLength = numberField(buttons, { label: TEXTS.length, min: 1, max: 10000, step: 1,
+                                            change: (value) => actions.change({ length: value }) });
+  const showSeed = numberField(buttons, { label: TEXTS.seed, min: 0, max: 2 ** 53 - 1, step: 1,
+                                          change: (value) => actions.change({ seed: value }) });
+  let typed = false; // whether the last action was typing: it is undone as a whole
+  field.addEventListener("input", () => {
+    actions.stop();
+    actions.change({ text: field.value }, !typed);
+    typed = true;
+  });
+
+  /** Marks the characters that the vocabulary lacks where they stand in the text. */
+  function markUnknown(text, unknown) {
+    notes.append(TEXTS.unknown);
+    let end = 0;
+    for (const { at, character } of unknown) {
+      notes.append(text.slice(end, at));
+      make(notes, "mark", {}, character);
+      end = at + character.length;
+    }
+    notes.append(text.slice(end));
+  }
+
+  return {
+    show(state, { about, request, answer }, canUndo) {
+      length = state.length;
+      showLength(state.length);
+      showSeed(state.seed);
+      if (document.activeElement !== field || request.text === null) {
+        if (field.value !== answer.text && answer.unknown.length === 0) field.value = answer.text;
+        typed = typed && request.text !== null;
+      }
+      undo.disabled = !canUndo;
+      back.disabled = answer.ids.length < 2;
+      notes.replaceChildren();
+      notes.classList.remove("error");
+      const cut = answer.ids.length - answer.tokens.length;
+      if (cut > 0) notes.append(TEXTS.cut(cut, about.block_size, answer.text.slice(0, 40)));
+      if (answer.unknown.length > 0) markUnknown(request.text, answer.unknown);
+    },
+
+    showWriting(on) {
+      write.hidden = one.hidden = back.hidden = on;
+      stop.hidden = !on;
+    },
+
+    say(error) {
+      if (error.name === "AbortError") return;
+      notes.textContent = error.message;
+      notes.classList.add("error");
+    },
+  };
+}

@@ -1,0 +1,296 @@
+// The page to play with: type a text, let the model write, switch heads, patch, compare, keep.
+
+import { api } from "./api.js";
+import { createBars } from "./bars.js";
+import { make } from "./dom.js";
+import { createEditor } from "./editor.js";
+import { createModels } from "./models.js";
+import { createPatch } from "./patch.js";
+import { createSource } from "./source.js";
+import { createAddress } from "./state.js";
+import { createSwitches } from "./switches.js";
+import { texts } from "./texts.js";
+import { createViewer } from "./viewer.js";
+
+const TEXTS = texts.explore;
+const SLOW = 150; // ms: when a reading takes longer, writing does not wait for it
+const MAX_UNDO = 100;
+const OWN = ["zero", "mean", "half"]; // the lists of switched heads
+
+/** The state of the page, besides that of the viewer. `tokens` are set when the text has other tokens
+    than a typed text would have, for example one that the model wrote. */
+const EMPTY = {
+  text: null, tokens: null, model: "this", other: "", zero: [], mean: [], half: [],
+  temperature: 0.8, top_k: null, top_p: 0.95, seed: 0, length: 40, target: null, second: "", copies: [],
+};
+
+const NUMBERS = ["temperature", "top_k", "top_p", "seed", "length", "target"];
+const codec = {
+  fromTexts(found) {
+    const state = { ...EMPTY };
+    for (const [name, text] of Object.entries(found)) {
+      if (!Object.hasOwn(EMPTY, name)) continue;
+      if (NUMBERS.includes(name)) state[name] = text === "" ? null : Number(text);
+      else if (name === "tokens") state.tokens = text.split(",").map(Number);
+      else if (name === "copies") state.copies = text.split(",").map((each) => each.split("@"))
+        .map(([head, at]) => ({ head, position: at === "" ? null : Number(at) }));
+      else if (Array.isArray(EMPTY[name])) state[name] = text.split(",").filter(Boolean);
+      else state[name] = text;
+    }
+    return state;
+  },
+  toTexts(state) {
+    const written = (value, name) => (name === "copies"
+      ? value.map(({ head, position }) => `${head}@${position ?? ""}`).join(",") : String(value ?? ""));
+    return Object.fromEntries(Object.entries(state)
+      .filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(EMPTY[name]))
+      .map(([name, value]) => [name, written(value, name)]));
+  },
+};
+
+const address = createAddress(window, "x.", codec);
+const viewAddress = createAddress(window, "v.");
+const source = createSource();
+const abouts = new Map(); // promises of the descriptions of models
+let state = { ...EMPTY, ...address.read() };
+let view = viewAddress.read(); // the state of the viewer
+let follow = view.token === null; // whether the selected token is the last one
+let main = null; // the reading that is shown
+let reference = null; // what it is compared with: all heads on, or another model
+let reading = null; // ends the requests for the newest reading
+let writing = null; // ends what the model writes
+let undone = []; // states before each action
+
+// ---- The page ------------------------------------------------------------------------------------
+
+const actions = { change, write, stop, back, undo, pick, target, keep, rewrite };
+const top = document.createElement("div");
+top.className = "explore";
+const models = createModels(top, actions);
+const left = make(top, "div", { class: "left" });
+const editor = createEditor(left, actions);
+const right = make(top, "div", { class: "right" });
+const bars = createBars(right, actions);
+const switches = createSwitches(right, actions);
+const patch = createPatch(top, actions);
+document.documentElement.dataset.ready = "";
+const viewer = createViewer(document.body, {
+  store: source, title: TEXTS.title, place: left,
+  address: { read: () => view, write: viewChanged, onChange: (changed) => viewAddress.onChange(changed) },
+});
+document.querySelector("header").after(top);
+address.onChange((changed) => change(changed));
+
+// ---- Actions -------------------------------------------------------------------------------------
+
+/** Changes parts of the state. `step` is true for an action that can be undone. */
+function change(part, step = false) {
+  if (step) remember();
+  if ("text" in part || "tokens" in part) {
+    state = { ...state, text: null, tokens: null, target: null };
+    follow = true;
+  }
+  state = { ...state, ...part };
+  return update();
+}
+
+function remember() {
+  const { text, tokens, zero, mean, half } = state;
+  undone = [...undone.slice(1 - MAX_UNDO), { text, tokens, zero, mean, half }];
+}
+
+function undo() {
+  stop();
+  if (undone.length > 0) change(undone.pop());
+}
+
+/** Continues the text with another token after the selected one. */
+function pick(id) {
+  const before = main.answer.ids.length - main.answer.tokens.length + main.answer.position + 1;
+  return change({ tokens: [...main.answer.ids.slice(0, before), id] }, true);
+}
+
+/** Shows what the lens and the heads say about this token. */
+function target(id) {
+  change({ target: state.target === id ? null : id });
+}
+
+/** Removes the last token. */
+function back() {
+  stop();
+  change({ tokens: main.answer.ids.slice(0, -1) }, true);
+}
+
+function stop() {
+  writing?.abort();
+  writing = null;
+}
+
+/** Lets the model write `count` tokens. */
+async function write(count) {
+  stop();
+  const mine = new AbortController();
+  writing = mine;
+  remember();
+  const prompt = main.answer.ids;
+  const request = { ...main.request, ...sampling(), text: null, tokens: prompt };
+  const ids = [...prompt];
+  editor.showWriting(true);
+  let busy = null;
+  try {
+    for await (const { id } of api.write({ ...request, seed: state.seed, max_new_tokens: count }, mine.signal)) {
+      if (mine.signal.aborted) break;
+      ids.push(id);
+      if (busy) continue;
+      const shown = change({ tokens: [...ids] });
+      busy = shown.finally(() => { busy = null; });
+      await Promise.race([shown, new Promise((resolve) => setTimeout(resolve, SLOW))]);
+    }
+  } catch (error) {
+    editor.say(error);
+  }
+  if (ids.length > prompt.length && !mine.signal.aborted) await change({ tokens: ids });
+  if (writing === mine) writing = null;
+  if (!writing) editor.showWriting(false);
+}
+
+/** Lets both sides of a comparison write from the same text and seed. Yields [ids of main, ids of the
+    reference, labels]. */
+async function rewrite(signal, shown) {
+  const sides = [[], []];
+  const prompt = { text: main.answer.text, tokens: null };
+  await Promise.all([main, reference].map(async ({ request }, side) => {
+    const asked = { ...request, ...sampling(), ...(request.model === main.request.model
+      ? { text: null, tokens: main.answer.ids } : prompt), seed: state.seed, max_new_tokens: state.length };
+    for await (const each of api.write(asked, signal)) {
+      sides[side].push(each);
+      shown(sides);
+    }
+  }));
+}
+
+/** Saves what is shown as a file. */
+async function keep(format) {
+  try {
+    const { text, tokens } = main.request;
+    const { model, zero, mean, half } = reference?.request ?? {};
+    const response = await api.export({
+      ...main.request, text, tokens, format, seed: state.seed, max_new_tokens: state.length,
+      position: main.answer.position - main.answer.tokens.length, target: main.answer.target.id,
+      against: reference && { model, zero, mean, half },
+    });
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(await response.blob());
+    link.download = /filename="([\w.]+)"/.exec(response.headers.get("Content-Disposition"))[1];
+    link.click();
+    URL.revokeObjectURL(link.href);
+  } catch (error) {
+    editor.say(error);
+  }
+}
+
+// ---- Reading -------------------------------------------------------------------------------------
+
+const sampling = () => ({ temperature: state.temperature, top_k: state.top_k, top_p: state.top_p });
+
+function describe(model) {
+  if (!abouts.has(model)) {
+    const asked = api.open(model);
+    asked.catch(() => abouts.delete(model));
+    abouts.set(model, asked);
+  }
+  return abouts.get(model);
+}
+
+/** Reads the text with a model and switched heads. */
+async function read(model, switched, text, more) {
+  const about = await describe(model);
+  const request = { model, ...switched, ...text, ...sampling() };
+  const [, layer] = /^L(\d+)H/.exec(view.head ?? "") ?? [null, about.layers - 1];
+  const answer = await api.read({
+    ...request, position: follow ? -1 : view.token, target: state.target, thumbnails: true,
+    attention: [Math.min(Number(layer), about.layers - 1)], ...more,
+  }, reading.signal);
+  const heads = OWN.flatMap((name) => switched[name].map((head) => `${head} ${TEXTS.ways[name]}`));
+  return { about, request, answer, heads };
+}
+
+/** Reads the text, and shows the result unless a newer reading has begun. */
+async function update() {
+  reading?.abort();
+  const mine = new AbortController();
+  reading = mine;
+  delete document.documentElement.dataset.ready;
+  address.write(state);
+  try {
+    const about = await describe(state.model);
+    if (state.text === null && state.tokens === null) state = { ...state, text: about.example };
+    const text = { text: state.tokens ? null : state.text, tokens: state.tokens };
+    const switched = Object.fromEntries(OWN.map((name) => [name, state[name]]));
+    const on = { zero: [], mean: [], half: [] };
+    const isSwitched = OWN.some((name) => state[name].length > 0);
+    let newest = await read(state.model, switched, text);
+    let other = null;
+    if (mine.signal.aborted) return;
+    if (state.other || isSwitched) {
+      const model = state.other || state.model;
+      const same = (await describe(model)).vocabulary === about.vocabulary;
+      const ids = ({ answer }) => (same ? answer.next.map(({ id }) => id) : []);
+      const asked = same ? text : { text: newest.answer.text, tokens: null };
+      const target = same ? newest.answer.target.id : null;
+      other = await read(model, on, asked, { also: ids(newest), target });
+      newest = await read(state.model, switched, text, { also: ids(other), target: newest.answer.target.id });
+    }
+    if (mine.signal.aborted) return;
+    show(newest, other, mine.signal);
+  } catch (error) {
+    if (mine === reading) editor.say(error);
+    if (mine === reading) document.documentElement.dataset.ready = "1";
+  }
+}
+
+function show(newest, other, signal) {
+  nameReadings(newest, other);
+  const changed = other?.name !== reference?.name;
+  [main, reference] = [newest, other];
+  if (state.tokens && main.answer.same) state = { ...state, tokens: null, text: main.answer.text };
+  address.write(state);
+  source.set([main, reference].filter(Boolean), signal);
+  editor.show(state, main, undone.length > 0);
+  models.show(state, main);
+  bars.show(state, main, reference);
+  switches.show(state, main, reference, view.head);
+  patch.show(state, main, view);
+  const compared = view.compare.startsWith("run:");
+  const compare = changed && reference ? `run:${reference.name}` : !reference && compared ? "" : view.compare;
+  viewer.refresh({ run: main.name, token: main.answer.position, compare });
+}
+
+/** Names readings by what they differ in: the model, or the switched heads. */
+function nameReadings(first, second) {
+  const heads = first.heads.length ? TEXTS.list(first.heads) : "";
+  const model = TEXTS.model(first.about.title, first.about.step);
+  first.name = second?.about.name === first.about.name ? heads || TEXTS.thisModel : [model, heads].filter(Boolean).join(", ");
+  if (!second) return;
+  second.name = second.about.name === first.about.name ? TEXTS.allHeadsOn
+    : TEXTS.model(second.about.title, second.about.step);
+  if (second.name === first.name) second.name += ` (${TEXTS.compared})`;
+}
+
+/** The viewer has another state: the user may have selected another token or head. */
+function viewChanged(changed) {
+  const before = view;
+  view = changed;
+  viewAddress.write({ ...changed, run: null, text: null, step: null });
+  const last = main.answer.tokens.length - 1;
+  if (changed.head !== before.head) {
+    switches.show(state, main, reference, changed.head);
+    patch.show(state, main, view);
+  }
+  if (changed.token === null || changed.token === main.answer.position) return;
+  follow = changed.token === last;
+  state = { ...state, target: null };
+  update();
+}
+
+update();

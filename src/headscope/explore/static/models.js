@@ -1,0 +1,58 @@
+// Which model reads the text, at which kept step, and what it is compared with.
+
+import { make } from "./dom.js";
+import { button } from "./editor.js";
+import { stepText } from "./scales.js";
+import { texts } from "./texts.js";
+
+const TEXTS = texts.explore;
+
+export function createModels(parent, actions) {
+  const section = make(parent, "section", { class: "models", "aria-label": TEXTS.models });
+  const line = make(section, "div", { class: "buttons" });
+  const field = (label, tag, attributes) => {
+    const box = make(line, "label", {}, `${label} `);
+    return { box, field: make(box, tag, { "aria-label": label, ...attributes }) };
+  };
+  const model = field(TEXTS.shown, "select");
+  const slider = field(TEXTS.slider, "input", { type: "range", min: 0, step: 1 });
+  const other = field(TEXTS.compare, "select");
+  const kept = make(line, "span", { class: "buttons keep", role: "group" }, TEXTS.keep);
+  for (const [format, text] of Object.entries(TEXTS.formats)) button(kept, text, () => actions.keep(format));
+  const about = make(section, "p", { class: "quiet" });
+  let steps = []; // the names of the kept steps of the shown run, and of its checkpoint
+  let filled = "";
+
+  model.field.addEventListener("change", () => actions.change({ model: model.field.value }));
+  other.field.addEventListener("change", () => actions.change({ other: other.field.value }));
+  slider.field.addEventListener("input", () => actions.change({ model: steps[slider.field.value] }));
+
+  const nameOf = ({ title, step }) => (step === null ? title : TEXTS.model(title, step));
+
+  return {
+    show(state, main) {
+      const { models } = main.about;
+      if (JSON.stringify(models) !== filled) {
+        filled = JSON.stringify(models);
+        for (const { field: select } of [model, other]) select.replaceChildren();
+        make(other.field, "option", { value: "" }, TEXTS.nothing);
+        for (const each of models) {
+          make(model.field, "option", { value: each.name }, nameOf(each));
+          make(other.field, "option", { value: each.name }, nameOf(each));
+        }
+      }
+      model.field.value = main.about.name;
+      other.field.value = state.other;
+      model.box.hidden = other.box.hidden = models.length < 2;
+      const run = main.about.name.split("@")[0];
+      steps = models.filter(({ name }) => name.split("@")[0] === run)
+        .sort((a, b) => (a.step ?? Infinity) - (b.step ?? Infinity)).map(({ name }) => name);
+      slider.box.hidden = steps.length < 2;
+      slider.field.max = steps.length - 1;
+      slider.field.value = steps.indexOf(main.about.name);
+      slider.field.setAttribute("aria-valuetext", TEXTS.step(stepText(main.about.step)));
+      const { parameters, layers, heads, block_size: block, vocab_size: size, path } = main.about;
+      about.textContent = TEXTS.about({ parameters, layers, heads, block, size, path });
+    },
+  };
+}

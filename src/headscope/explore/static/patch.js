@@ -1,0 +1,115 @@
+// Copies the outputs of heads from another text into this one, and shows how the answer changes.
+
+import { make } from "./dom.js";
+import { api } from "./api.js";
+import { button } from "./editor.js";
+import { list, percentText } from "./next.js";
+import { differenceText } from "./scales.js";
+import { headName } from "./state.js";
+import { texts } from "./texts.js";
+
+const TEXTS = texts.explore;
+const SHOWN = 8; // heads in the list of effects
+
+export function createPatch(parent, actions) {
+  const section = make(parent, "details", { class: "card patch-card" });
+  make(section, "summary", {}, TEXTS.patch);
+  make(section, "p", { class: "quiet" }, TEXTS.aboutPatch);
+  const field = make(section, "textarea", { rows: 2, "aria-label": TEXTS.second, placeholder: TEXTS.second,
+                                            spellcheck: false, dir: "auto" });
+  const body = make(section, "div", { class: "patched" });
+  const pairs = make(body, "div", { class: "token-pairs", role: "group", "aria-label": TEXTS.positions });
+  const buttons = make(body, "div", { class: "buttons" });
+  const here = button(buttons, "", () => copy(position));
+  const everywhere = button(buttons, "", () => copy(null));
+  const every = button(buttons, TEXTS.everyHead, () => update(true));
+  const chips = make(body, "p", { class: "chips" });
+  const says = make(body, "p", { role: "status" });
+  const table = make(body, "table", { class: "answers" });
+  const effects = make(body, "div", { class: "rows effects" });
+  let [state, main, view] = [null, null, null];
+  let position = 0;
+  let asking = null;
+  let shownFor = "";
+
+  field.addEventListener("input", () => actions.change({ second: field.value, copies: [] }));
+
+  function copy(at) {
+    const head = view.head;
+    const others = state.copies.filter((each) => each.head !== head || each.position !== at);
+    actions.change({ copies: [...others, { head, position: at }] });
+  }
+
+  async function update(everyHead = false) {
+    asking?.abort();
+    asking = new AbortController();
+    const { model, zero, mean, half, text, tokens } = main.request;
+    try {
+      const answer = await api.patch({ model, zero, mean, half, text, tokens, other: state.second,
+                                       copies: state.copies, every_head: everyHead }, asking.signal);
+      draw(answer);
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      says.textContent = error.message;
+      for (const part of [pairs, chips, table, effects]) part.replaceChildren();
+    }
+  }
+
+  function draw({ tokens: [first, second], right, wrong, next, difference, every_head: all }) {
+    position = Math.min(position, first.length - 1);
+    pairs.replaceChildren();
+    first.forEach((label, at) => {
+      const pair = button(pairs, "", () => {
+        position = at;
+        draw({ tokens: [first, second], right, wrong, next, difference, every_head: all });
+      }, { class: label === second[at] ? "token-pair" : "token-pair differs", "aria-pressed": at === position });
+      make(pair, "bdi", {}, label);
+      make(pair, "bdi", {}, second[at]);
+    });
+    here.textContent = TEXTS.copyHere(view.head, first[position], position);
+    everywhere.textContent = TEXTS.copyAll(view.head);
+    chips.replaceChildren();
+    for (const each of state.copies) {
+      const where = each.position === null ? TEXTS.allPositions : TEXTS.at(first[each.position], each.position);
+      const others = state.copies.filter((other) => other !== each);
+      button(chips, `${each.head} ${where} ×`, () => actions.change({ copies: others }), { class: "chip" });
+    }
+    const signed = (value) => differenceText(value);
+    says.textContent = TEXTS.answer(right.label, wrong.label, signed(difference.before), signed(difference.other),
+                                    state.copies.length ? signed(difference.after) : null);
+    table.replaceChildren();
+    const head = make(make(table, "thead"), "tr");
+    for (const name of TEXTS.columns) make(head, "th", { scope: "col" }, name);
+    const rows = make(table, "tbody");
+    const strongest = (each) => Math.max(each.before, each.other, each.after);
+    for (const each of next.sort((a, b) => strongest(b) - strongest(a)).slice(0, 10)) {
+      const row = make(rows, "tr");
+      make(row, "th", { scope: "row", class: "token-name", dir: "auto" }, each.label);
+      for (const name of ["before", "other", "after"]) {
+        const cell = make(row, "td", {}, percentText(each[name]));
+        make(cell, "i", { class: "share", "aria-hidden": "true" }).style.setProperty("--value", `${100 * each[name]}%`);
+      }
+    }
+    if (all === null) return effects.replaceChildren();
+    const changes = all.map((value, number) => [headName(number, main.about.heads), value - difference.before]);
+    const most = Math.max(...changes.map(([, value]) => Math.abs(value))) || 1;
+    list(effects, changes.sort(([, a], [, b]) => Math.abs(b) - Math.abs(a)).slice(0, SHOWN).map(([name, value]) => ({
+      text: name, note: differenceText(value), share: Math.abs(value) / most, sign: value < 0 ? "less" : "more",
+    })));
+  }
+
+  return {
+    show(...shown) {
+      [state, main, view] = shown;
+      view = { ...view, head: view.head ?? "L0H0" };
+      if (document.activeElement !== field) field.value = state.second;
+      body.hidden = !state.second;
+      if (state.second && shownFor === "") section.open = true;
+      const { model, zero, mean, half, text, tokens } = main.request;
+      const key = JSON.stringify([model, zero, mean, half, text, tokens, state.second, state.copies, view.head]);
+      if (body.hidden || key === shownFor) return;
+      shownFor = key;
+      update();
+    },
+  };
+}

@@ -1,0 +1,106 @@
+// Switches heads off, to their mean output, or to half, and shows what that changes.
+
+import { card, make } from "./dom.js";
+import { button } from "./editor.js";
+import { differenceText } from "./scales.js";
+import { headName } from "./state.js";
+import { texts } from "./texts.js";
+
+const TEXTS = texts.explore;
+const WAYS = ["on", "half", "mean", "zero"];
+
+export function createSwitches(parent, actions) {
+  const section = card(parent, "switches-card", TEXTS.switches);
+  make(section, "p", { class: "quiet" }, TEXTS.aboutSwitches);
+  const ways = make(section, "fieldset", { class: "views" });
+  const legend = make(ways, "legend", { class: "hidden" });
+  const title = make(ways, "span", { class: "way-of" });
+  const radios = WAYS.map((way) => {
+    const label = make(ways, "label");
+    const radio = make(label, "input", { type: "radio", name: "way", value: way });
+    label.append(TEXTS.ways[way]);
+    radio.addEventListener("change", () => set([opened], way));
+    return radio;
+  });
+  const buttons = make(section, "div", { class: "buttons" });
+  const alone = button(buttons, TEXTS.alone, () => {
+    const others = every().filter((head) => head !== opened);
+    actions.change({ zero: others, mean: [], half: [] }, true);
+  });
+  const layer = button(buttons, "", () => set(inLayer(), inLayer().every((head) => wayOf(head) === "zero") ? "on" : "zero"));
+  const reset = button(buttons, TEXTS.allOn, () => actions.change({ zero: [], mean: [], half: [] }, true));
+  const chips = make(section, "p", { class: "chips" });
+  const loss = make(section, "p", { class: "loss-change", role: "status" });
+  const again = make(section, "div", { class: "again" });
+  const write = button(again, TEXTS.writeBoth, () => rewrite());
+  const written = make(again, "div", { class: "written" });
+  let [state, main, reference, opened] = [null, null, null, "L0H0"];
+  let rewriting = null;
+  let shownFor = ""; // what the written texts belong to
+
+  const every = () => Array.from({ length: main.about.layers * main.about.heads }, (_, n) => headName(n, main.about.heads));
+  const inLayer = () => every().filter((head) => head.split("H")[0] === opened.split("H")[0]);
+  const wayOf = (head) => ["zero", "mean", "half"].find((way) => state[way].includes(head)) ?? "on";
+
+  function set(heads, way) {
+    const part = {};
+    for (const name of ["zero", "mean", "half"]) {
+      const kept = state[name].filter((head) => !heads.includes(head));
+      part[name] = name === way ? [...kept, ...heads] : kept;
+    }
+    actions.change(part, true);
+  }
+
+  const key = () => JSON.stringify([main.name, reference?.name, main.answer.ids, state.seed, state.length,
+                                    state.temperature, state.top_k, state.top_p]);
+
+  /** Writes the text from the same seed with and without the switches. */
+  async function rewrite() {
+    rewriting?.abort();
+    rewriting = new AbortController();
+    shownFor = key();
+    const draw = (sides) => {
+      written.replaceChildren();
+      sides.forEach((_, place) => {
+        const number = 1 - place; // the text without the switches is the first one
+        const side = sides[number];
+        const column = make(written, "div");
+        make(column, "h4", { dir: "auto" }, number === 0 ? main.name : reference.name);
+        const text = make(column, "p", { dir: "auto" });
+        side.forEach((each, at) => make(text, sides[1 - number][at]?.id === each.id ? "span" : "b", {}, each.text));
+      });
+    };
+    try {
+      await actions.rewrite(rewriting.signal, draw);
+    } catch (error) {
+      if (error.name !== "AbortError") written.textContent = error.message;
+    }
+  }
+
+  return {
+    show(...shown) {
+      let head;
+      [state, main, reference, head] = shown;
+      opened = every().includes(head) ? head : opened;
+      legend.textContent = TEXTS.wayOf(opened);
+      title.textContent = opened;
+      radios.forEach((radio) => { radio.checked = radio.value === wayOf(opened); });
+      alone.textContent = TEXTS.alone(opened);
+      layer.textContent = TEXTS.layer(opened.split("H")[0]);
+      const switched = every().filter((each) => wayOf(each) !== "on");
+      reset.disabled = switched.length === 0;
+      chips.replaceChildren();
+      for (const each of switched.slice(0, 40)) {
+        const chip = button(chips, `${each} ${TEXTS.ways[wayOf(each)]} ×`, () => set([each], "on"), { class: "chip" });
+        chip.setAttribute("aria-label", TEXTS.switchOn(each));
+      }
+      if (switched.length > 40) chips.append(TEXTS.more(switched.length - 40));
+      const [after, before] = [main.answer.loss, reference?.answer.loss ?? null];
+      loss.textContent = after === null || before === null ? ""
+        : TEXTS.loss(before.toFixed(3), after.toFixed(3), differenceText(after - before, 3));
+      again.hidden = !reference;
+      if (again.hidden) written.replaceChildren();
+      else if (written.children.length > 0 && shownFor !== key()) rewrite();
+    },
+  };
+}
