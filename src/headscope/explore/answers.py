@@ -15,9 +15,15 @@ import torch
 from torch import Tensor
 
 from headscope.analysis.ablation import ablated_heads, halved_heads, mean_outputs
-from headscope.analysis.direct_effects import attribution, norm_scale, push_directions
-from headscope.analysis.head_outputs import head_outputs, parse_head, replaced_heads
-from headscope.analysis.patching import LogitDifference, patch_heads
+from headscope.analysis.direct_effects import attribution, fold_into, norm_scale
+from headscope.analysis.head_outputs import (
+    MAX_BATCH,
+    head_outputs,
+    measure_replacements,
+    parse_head,
+    replaced_heads,
+)
+from headscope.analysis.patching import LogitDifference
 from headscope.analysis.trace import Trace
 from headscope.conversion.loaded import Loaded
 from headscope.data.tokenizer import CharTokenizer
@@ -126,7 +132,10 @@ class Explorer:
             target = int(logits[-1].argmax()) if following is None else following
         token_ids([target, *request.also], model.vocab_size)
         scaled = found.heads[:, :, position] * norm_scale(model.norm, found.residual[-1, position])
-        pushes = scaled @ push_directions(model, torch.tensor(target, device=model.device))
+        weight = model.head.weight.float()
+        raised = fold_into(model.norm, scaled).float()  # (L, H, C)
+        mean = raised @ weight.mean(dim=0)  # of what each head adds to all logits
+        pushes = raised @ weight[target] - mean
         written = loaded.tokenizer.decode(text.every)
         answer: dict[str, Any] = {
             "text": written,
@@ -161,8 +170,8 @@ class Explorer:
         }
         if request.head is not None:
             layer, head = parse_head(request.head, model)
-            every = push_directions(model, torch.arange(model.vocab_size, device=model.device))
-            values, tokens = (every @ scaled[layer, head]).topk(min(RAISED, model.vocab_size))
+            added = weight @ raised[layer, head] - mean[layer, head]
+            values, tokens = added.topk(min(RAISED, model.vocab_size))
             answer["raised"] = [
                 {"id": token, "label": chosen.labels[token], "push": value}
                 for token, value in zip(tokens.tolist(), values.tolist(), strict=True)
@@ -171,13 +180,13 @@ class Explorer:
         if not set(request.attention) <= set(layers):
             raise UserError(f"attention={request.attention}: the layers are 0 to {layers[-1]}")
         answer["attention"] = {
-            layer: packed(found.attention[layer].float().cpu().numpy())
+            layer: packed(past(found.attention[layer].float().cpu().numpy()).astype("<f4"))
             for layer in {*request.attention}
         }
         if request.thumbnails:
             weights = found.attention.float().cpu().numpy()
             small = np.stack([thumbnails(weights), thumbnails(shares(weights))])
-            answer["thumbnails"] = packed(small)
+            answer["thumbnails"] = packed(np.rint(255 * small).astype(np.uint8))
         return answer
 
     def forward(
@@ -232,20 +241,23 @@ class Explorer:
     @torch.no_grad()
     def patch(self, request: Patch) -> dict[str, Any]:
         """What the model predicts after a text, after the other text, and after the text with the
-        outputs of some heads copied from the other text. Raises UserError if the texts differ in
-        their number of tokens, or if the request does not fit the model."""
+        outputs of some heads copied from the other text. If the texts differ in their number of
+        tokens, the answer is this `problem`. Raises UserError if the request does not fit the
+        model."""
         chosen = self.models.get(request.model)
         loaded, model = chosen.loaded, chosen.loaded.model
         texts = [
             encode(loaded, request.text, request.tokens).tokens,
             encode(loaded, request.other, request.other_tokens).tokens,
         ]
+        labels = [loaded.tokenizer.labels(tokens) for tokens in texts]
         lengths = [len(tokens) for tokens in texts]
         if lengths[0] != lengths[1]:
-            raise UserError(
+            problem = (
                 f"the texts have {lengths[0]} and {lengths[1]} tokens: change one of them until "
                 "both have the same number"
             )
+            return {"tokens": labels, "problem": problem}
         both = torch.tensor(texts, device=model.device)
         with Switches(model, request, texts[0]).on():
             before, other = model.next_logits(both).double()
@@ -264,21 +276,25 @@ class Explorer:
                     every = torch.tensor([head], device=model.device)
                     stack.enter_context(replaced_heads(model.attentions[layer], every, new, at))
                 after = model.next_logits(both[:1])[0].double()
-            right, wrong = request.right, request.wrong
-            right = int(other.argmax()) if right is None else right
-            wrong = int(before.argmax()) if wrong is None else wrong
-            metric = LogitDifference(right, wrong)
+            gain = other.softmax(dim=-1) - before.softmax(dim=-1)
+            right = int(gain.argmax()) if request.right is None else request.right
+            wrong = int(gain.argmin()) if request.wrong is None else request.wrong
             effects = None
             if request.every_head:
-                position = request.copies[-1].position if request.copies else None
-                found = patch_heads(model, both[1], both[0], metric, position=position)
-                effects = found.denoised.flatten().tolist()
+                _, changed = measure_replacements(
+                    model,
+                    both[:1],
+                    lambda x: LogitDifference(right, wrong)(model.unembed(x[:, -1:])),
+                    lambda layer, heads: outputs[layer][0, :, heads].transpose(0, 1)[:, None],
+                    max_batch=MAX_BATCH,
+                )
+                effects = changed.flatten().tolist()
         named = {"before": before, "other": other, "after": after}
         also = sorted(
             {int(t) for each in named.values() for t in each.topk(TOP).indices} | {right, wrong}
         )
         return {
-            "tokens": [loaded.tokenizer.labels(tokens) for tokens in texts],
+            "tokens": labels,
             "right": {"id": right, "label": chosen.labels[right]},
             "wrong": {"id": wrong, "label": chosen.labels[wrong]},
             "next": [
@@ -327,6 +343,11 @@ def check(request: Sampling) -> None:
     check_sampling(max_new_tokens=0, **sampling_of(request))
 
 
+def past(weights: np.ndarray) -> np.ndarray:
+    """The weights (H, T (T + 1) / 2) of each query on the tokens up to its own, row by row."""
+    queries, keys = np.tril_indices(weights.shape[-1])
+    return weights[:, queries, keys]
+
+
 def packed(values: np.ndarray) -> str:
-    """The bytes of float32 numbers, little-endian, in base64."""
-    return b64encode(values.astype("<f4").tobytes()).decode()
+    return b64encode(values.tobytes()).decode()

@@ -48,9 +48,9 @@ export const api = {
   },
 };
 
-/** Float32 numbers from base64. */
-export function floats(base64) {
+export function bytes(base64) {
   const text = atob(base64);
-  const bytes = Uint8Array.from({ length: text.length }, (_, i) => text.charCodeAt(i));
-  return new Float32Array(bytes.buffer);
+  const found = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) found[i] = text.charCodeAt(i);
+  return found;
 }

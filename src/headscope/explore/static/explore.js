@@ -63,7 +63,8 @@ let undone = []; // states before each action
 
 // ---- The page ------------------------------------------------------------------------------------
 
-const actions = { change, write, stop, back, undo, pick, target, keep, rewrite };
+const actions = { change, write, stop, back, undo, pick, target, keep, rewrite,
+                  open: (head) => viewer.change({ head }) };
 const top = document.createElement("div");
 top.className = "explore";
 const models = createModels(top, actions);

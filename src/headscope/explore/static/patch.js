@@ -24,15 +24,29 @@ export function createPatch(parent, actions) {
   const everywhere = button(buttons, "", () => copy(null));
   const every = button(buttons, TEXTS.everyHead, () => update(true));
   const chips = make(body, "p", { class: "chips" });
+  const answers = make(body, "div", { class: "buttons" });
+  const chosen = ["right", "wrong"].map((name) => {
+    const box = make(answers, "label", {}, `${TEXTS.answers[name]} `);
+    const select = make(box, "select", { "aria-label": TEXTS.answers[name] });
+    select.addEventListener("change", () => {
+      asked[name] = Number(select.value);
+      update();
+    });
+    return { name, select };
+  });
   const says = make(body, "p", { role: "status" });
   const table = make(body, "table", { class: "answers" });
   const effects = make(body, "div", { class: "rows effects" });
   let [state, main, view] = [null, null, null];
   let position = 0;
+  let asked = {}; // the tokens whose logits are compared, if the user chose them
   let asking = null;
   let shownFor = "";
 
-  field.addEventListener("input", () => actions.change({ second: field.value, copies: [] }));
+  field.addEventListener("input", () => {
+    asked = {};
+    actions.change({ second: field.value, copies: [] });
+  });
 
   function copy(at) {
     const head = view.head;
@@ -46,26 +60,34 @@ export function createPatch(parent, actions) {
     const { model, zero, mean, half, text, tokens } = main.request;
     try {
       const answer = await api.patch({ model, zero, mean, half, text, tokens, other: state.second,
-                                       copies: state.copies, every_head: everyHead }, asking.signal);
+                                       copies: state.copies, every_head: everyHead, ...asked }, asking.signal);
       draw(answer);
     } catch (error) {
       if (error.name === "AbortError") return;
-      says.textContent = error.message;
-      for (const part of [pairs, chips, table, effects]) part.replaceChildren();
+      fail(error.message);
     }
   }
 
-  function draw({ tokens: [first, second], right, wrong, next, difference, every_head: all }) {
+  function fail(problem) {
+    says.textContent = problem;
+    for (const part of [chips, table, effects]) part.replaceChildren();
+    buttons.hidden = answers.hidden = true;
+  }
+
+  function draw(answer) {
+    const { tokens: [first, second], problem, right, wrong, next, difference, every_head: all } = answer;
     position = Math.min(position, first.length - 1);
     pairs.replaceChildren();
-    first.forEach((label, at) => {
+    for (let at = 0; at < Math.max(first.length, second.length); at++) {
       const pair = button(pairs, "", () => {
         position = at;
-        draw({ tokens: [first, second], right, wrong, next, difference, every_head: all });
-      }, { class: label === second[at] ? "token-pair" : "token-pair differs", "aria-pressed": at === position });
-      make(pair, "bdi", {}, label);
-      make(pair, "bdi", {}, second[at]);
-    });
+        draw(answer);
+        pairs.children[at].focus();
+      }, { class: first[at] === second[at] ? "token-pair" : "token-pair differs", "aria-pressed": at === position });
+      for (const label of [first[at], second[at]]) make(pair, "bdi", {}, label ?? "–");
+    }
+    if (problem) return fail(problem);
+    buttons.hidden = answers.hidden = false;
     here.textContent = TEXTS.copyHere(view.head, first[position], position);
     everywhere.textContent = TEXTS.copyAll(view.head);
     chips.replaceChildren();
@@ -75,6 +97,11 @@ export function createPatch(parent, actions) {
       button(chips, `${each.head} ${where} ×`, () => actions.change({ copies: others }), { class: "chip" });
     }
     const signed = (value) => differenceText(value);
+    for (const { name, select } of chosen) {
+      select.replaceChildren();
+      for (const { id, label } of next) make(select, "option", { value: id }, label);
+      select.value = (name === "right" ? right : wrong).id;
+    }
     says.textContent = TEXTS.answer(right.label, wrong.label, signed(difference.before), signed(difference.other),
                                     state.copies.length ? signed(difference.after) : null);
     table.replaceChildren();
@@ -95,6 +122,7 @@ export function createPatch(parent, actions) {
     const most = Math.max(...changes.map(([, value]) => Math.abs(value))) || 1;
     list(effects, changes.sort(([, a], [, b]) => Math.abs(b) - Math.abs(a)).slice(0, SHOWN).map(([name, value]) => ({
       text: name, note: differenceText(value), share: Math.abs(value) / most, sign: value < 0 ? "less" : "more",
+      marked: name === view.head, click: () => actions.open(name),
     })));
   }
 

@@ -1,7 +1,7 @@
 // The store of the attention viewer, filled with what models read just now. Each reading is a run with
 // one step: {name, about, request, answer}. `about` describes the model, as the answer to "open".
 
-import { api, floats } from "./api.js";
+import { api, bytes } from "./api.js";
 import { headName } from "./state.js";
 
 const TEXT = "text";
@@ -46,9 +46,9 @@ export function createSource() {
 
     async thumbnails(history) {
       const { answer } = of(history);
-      const values = floats(answer.thumbnails);
+      const values = bytes(answer.thumbnails);
       const side = Math.round(Math.sqrt(values.length / (2 * history.layers * history.heads)));
-      return { side, bytes: values.map((value) => 255 * value) };
+      return { side, bytes: values };
     },
 
     async layer(history, index, layer) {
@@ -57,7 +57,7 @@ export function createSource() {
         const more = await api.read({ ...request, attention: [layer] }, signal);
         Object.assign(answer.attention, more.attention);
       }
-      return { exact: floats(answer.attention[layer]) };
+      return { exact: new Float32Array(bytes(answer.attention[layer]).buffer) };
     },
 
     async predictions(history, index, opened, position) {
@@ -71,7 +71,7 @@ export function createSource() {
         next: next.label, pushes,
         likely: likely.map((each) => shown(each, each.probability)),
         lens: lens.map((each) => ({ ...shown(each, each.probability), next: each.target })),
-        raised: raised.map((each) => shown(each, each.push)),
+        raised: raised.filter(({ push }) => push !== 0).map((each) => shown(each, each.push)),
       };
     },
   };

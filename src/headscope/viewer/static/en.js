@@ -236,6 +236,7 @@ export const texts = {
     everyHead: "Try every head",
     allPositions: "at all positions",
     at: (token, at) => `at “${token}” (${at})`,
+    answers: { right: "answer", wrong: "other answer" },
     answer: (right, wrong, first, second, patched) => `Logit of “${right}” minus “${wrong}”: ${first} after this text, `
       + `${second} after the other one${patched === null ? "" : `, ${patched} with the copy`}.`,
     columns: ["next token", "this text", "other text", "with the copy"],

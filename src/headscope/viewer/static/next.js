@@ -177,7 +177,7 @@ export function createNext(parent, actions) {
         heads.heading.textContent = TEXTS.adds(next);
         showHeads(model);
       }
-      raised.part.hidden = !most;
+      raised.part.hidden = !most?.length;
       list(raised.rows, (most ?? []).map(({ text, value, marked }) => ({
         before: marked ? "✓" : "", text, marked, ...signed(value, Math.abs(most[0].value) || 1),
       })));

@@ -22,7 +22,8 @@ export function createText(parent, actions) {
       const attributes = { role: "button", dir: "auto", tabindex: -1, "data-token": number };
       const token = make(box, "span", attributes, label);
       const loss = model.losses?.[number];
-      if (typeof loss === "number") make(token, "small", { "aria-label": TEXTS.loss(loss.toFixed(2)) }, loss.toFixed(1));
+      if (model.losses) make(token, "small", loss === null ? {} : { "aria-label": TEXTS.loss(loss.toFixed(2)) },
+                             loss?.toFixed(1) ?? "–");
       if (label.endsWith("⏎")) make(box, "br");
       return token;
     });

@@ -5,19 +5,20 @@ export const at = (query, key) => (query * (query + 1)) / 2 + key;
 
 /** Decodes one head of a layer from the store. `view` is "weights", or "shares": the weight on each
     key divided by the sum of the weights on all keys but the first. A layer has codes, or `exact`:
-    the weights (heads, tokens, tokens). */
+    the triangles of all heads. */
 export function triangle({ rest, peak, codes, exact }, head, tokens, view) {
-  const values = new Float32Array((tokens * (tokens + 1)) / 2);
+  const size = (tokens * (tokens + 1)) / 2;
   if (exact) {
-    for (let query = 0; query < tokens; query++) {
-      const start = (head * tokens + query) * tokens;
-      const line = exact.subarray(start, start + query + 1);
-      const others = line.subarray(1).reduce((sum, weight) => sum + weight, 0);
-      values.set(view === "weights" ? line : line.map((weight, key) => (key && others ? weight / others : 0)),
-                 at(query, 0));
-    }
-    return values;
+    const weights = exact.subarray(head * size, (head + 1) * size);
+    if (view === "weights") return weights;
+    const others = Float32Array.from({ length: tokens }, (_, query) =>
+      row(weights, query).reduce((sum, [key, weight]) => (key ? sum + weight : 0), 0));
+    return weights.map((weight, place) => {
+      const query = Math.floor((Math.sqrt(8 * place + 1) - 1) / 2);
+      return place > at(query, 0) && others[query] ? weight / others[query] : 0;
+    });
   }
+  const values = new Float32Array(size);
   let code = (head * tokens * (tokens - 1)) / 2;
   let place = 0;
   for (let query = 0; query < tokens; query++) {
