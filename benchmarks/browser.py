@@ -65,6 +65,19 @@ def tensorboard(logs: Path) -> Iterator[str]:
             process.terminate()
 
 
+@contextmanager
+def explore(*words: str) -> Iterator[tuple[str, int]]:
+    """The command explore, with these words. Yields the address of the page, and the process id."""
+    command = [sys.executable, "-m", "headscope", "explore", "open_browser=false", "port=0", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            addresses = (re.search(r"http://\S+/", line) for line in process.stdout)
+            yield next(found[0] for found in addresses if found), process.pid
+        finally:
+            process.terminate()
+
+
 def open_tab(browser: Any, address: str, **state: Any) -> float:
     """Open the tab Attention with a state, such as step=100 and head="L0H1". Returns the
     milliseconds until it is painted."""

@@ -42,8 +42,8 @@ from headscope.viewer.snapshot import shares, thumbnails
 TOP = 10
 """The number of tokens that are listed after a position."""
 RAISED = 5
-KEPT_BYTES = 256 * 2**20
-"""Maximum size of the forward passes that are kept."""
+KEPT, KEPT_BYTES = 16, 256 * 2**20
+"""Maximum number and size of the forward passes that are kept. The last one is always kept."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,9 @@ class Explorer:
         found = replace(found, logits=found.logits[:0].clone(), of_layers={})
         tensors = (found.attention, found.residual, found.heads, found.feed_forward, found.rest)
         self.kept[key] = found, losses, sum(tensor.nbytes for tensor in tensors)
-        while len(self.kept) > 1 and sum(size for *_, size in self.kept.values()) > KEPT_BYTES:
+        while len(self.kept) > 1 and (
+            len(self.kept) > KEPT or sum(size for *_, size in self.kept.values()) > KEPT_BYTES
+        ):
             self.kept.popitem(last=False)
         return found, losses
 

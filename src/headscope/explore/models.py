@@ -127,7 +127,7 @@ class Models:
         for file in sorted(path.parent.iterdir()) if in_run else []:
             if kept := KEPT.fullmatch(file.name):
                 self.paths[f"{name}@{int(kept[1])}"] = title, file
-        self.get(name)
+        self.get(name).describe()  # measure its heads now, so that the page opens at once
 
     def get(self, name: str) -> OpenModel:
         """The model with this name. Raises UserError if it does not exist or cannot be

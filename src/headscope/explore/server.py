@@ -157,7 +157,11 @@ def application(explorer: Explorer, hosts: tuple[str, ...], token: str | None = 
         status = {UserError: 422, ClientDisconnect: 499}.get(type(error), 500)
         status = getattr(error, "status", status)
         bug = "this is a bug in headscope: its output has a traceback"
-        return JSONResponse({"error": bug if status == 500 else str(error)}, status)
+        reason = bug if status == 500 else str(error)
+        valid = reason.encode(
+            errors="backslashreplace"
+        ).decode()  # it may quote half a surrogate pair
+        return JSONResponse({"error": valid}, status)
 
     files = {
         file.name: (file.read_bytes(), CONTENT_TYPES[file.suffix])
