@@ -158,9 +158,8 @@ def application(explorer: Explorer, hosts: tuple[str, ...], token: str | None = 
         status = getattr(error, "status", status)
         bug = "this is a bug in headscope: its output has a traceback"
         reason = bug if status == 500 else str(error)
-        valid = reason.encode(
-            errors="backslashreplace"
-        ).decode()  # it may quote half a surrogate pair
+        # A message may quote half of a surrogate pair, which UTF-8 cannot encode.
+        valid = reason.encode(errors="backslashreplace").decode()
         return JSONResponse({"error": valid}, status)
 
     files = {
@@ -215,6 +214,7 @@ def listen(host: str, port: int) -> socket.socket:
         [(family, *_, address), *_] = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
         raise UserError(f"host={host}: {error.strerror}; give an address of this machine") from None
+    problem: str | None = "there is no such port"
     for number in range(port, min(port + PORTS, 2**16)):
         found = socket.socket(family, socket.SOCK_STREAM)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -222,13 +222,13 @@ def listen(host: str, port: int) -> socket.socket:
             found.bind((address[0], number))
             found.listen(128)
         except OSError as error:
-            problem = error
+            problem = error.strerror
             found.close()
         else:
             if number != port:
                 print(f"Port {port} is in use; using {number}", file=sys.stderr)
             return found
-    raise UserError(f"host={host}, port={port}: {problem.strerror}; give another one")
+    raise UserError(f"host={host}, port={port}: {problem}; give another one")
 
 
 def serve(explorer: Explorer, *, host: str, port: int) -> tuple[threading.Thread, str]:
@@ -241,7 +241,7 @@ def serve(explorer: Explorer, *, host: str, port: int) -> tuple[threading.Thread
     hosts = tuple(f"[{name}]:{port}" if ":" in name else f"{name}:{port}" for name in names)
     config = uvicorn.Config(
         application(explorer, () if host in EVERY_ADDRESS else hosts, token),
-        log_level="error",
+        log_config=None,  # warnings and errors go to standard error
         lifespan="off",
         server_header=False,
         timeout_keep_alive=30,

@@ -1,0 +1,326 @@
+"""Every number that the page shows equals one that other functions compute from the model."""
+
+import base64
+import csv
+import io
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from conversion.models import CHOICES, saved
+from refusals import refused
+
+from headscope.analysis.patching import LogitDifference, patch_heads
+from headscope.data.tokenizer import char
+from headscope.explore.answers import Explorer
+from headscope.explore.export import export
+from headscope.explore.models import Models
+from headscope.explore.protocol import parse_request
+from headscope.generation.choose_token import choose_tokens, distribution
+
+TEXT, OTHER = "We the p", "We the q"  # as long as block_size
+SWITCHES = {"zero": ["L0H0"], "mean": ["L1H0"]}
+
+
+@pytest.fixture(scope="module")
+def explorers(tmp_path_factory):
+    """Opens the models of a page by their words, once."""
+    found = {}
+
+    def opened(words, tokenizer=None):
+        if words not in found:
+            folder = tmp_path_factory.mktemp("run") / "checkpoints"
+            folder.mkdir()
+            saved(folder, words, tokenizer)
+            found[words] = Explorer(Models(str(folder.parent), None, "cpu"))
+        return found[words]
+
+    return opened
+
+
+@pytest.fixture(params=CHOICES, ids=lambda words: words.replace("model", ""))
+def explorer(request, explorers):
+    return explorers(request.param)
+
+
+@pytest.fixture
+def default(explorers):
+    return explorers("model.tied_head=true")
+
+
+def ask(explorer, name, **request):
+    """The answer, as the page gets it: from JSON to JSON."""
+    found = getattr(explorer, name)(parse_request(name, json.loads(json.dumps(request))))
+    return json.loads(json.dumps(list(found) if name == "write" else found, allow_nan=False))
+
+
+def loaded_of(explorer):
+    return explorer.models.get("this").loaded
+
+
+def close(found, expected, tolerance=1e-5):
+    expected = torch.as_tensor(expected).double()
+    found = torch.as_tensor(found, dtype=torch.float64)
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+def assert_equal_to_direct(answer, loaded, position):
+    """The answer about TEXT equals what the functions of `loaded` say."""
+    tokens, logits = loaded.tokens(TEXT), loaded.logits(TEXT)
+    assert [each["id"] for each in answer["tokens"]] == answer["ids"] == tokens
+    assert [each["label"] for each in answer["tokens"]] == loaded.tokenizer.labels(tokens)
+    losses = F.cross_entropy(logits[:-1], torch.tensor(tokens[1:]), reduction="none")
+    assert answer["tokens"][0]["loss"] is None
+    close([each["loss"] for each in answer["tokens"][1:]], losses)
+    close(answer["loss"], losses.mean())
+    probabilities = logits[position].softmax(-1)
+    close([each["probability"] for each in answer["next"]], probabilities.topk(10).values)
+    for each in answer["next"]:
+        close(each["probability"], probabilities[each["id"]])
+    target = answer["target"]["id"]
+    lens = loaded.lens(TEXT)[:, position].softmax(-1)
+    close([each["probability"] for each in answer["lens"]], lens.max(-1).values)
+    close([each["target"] for each in answer["lens"]], lens[:, target])
+    shares = loaded.attribution(TEXT, position, target)
+    assert answer["attribution"].keys() == shares.keys()
+    close(list(answer["attribution"].values()), list(shares.values()))
+    every = [loaded.writes("L1H0", TEXT, position, count=loaded.model.vocab_size)]
+    raised = dict(every[0].raised)
+    heads = loaded.model.attentions[0].heads
+    for each in answer["raised"]:
+        close(each["push"], raised[each["label"]], 1e-4)
+    assert [each["push"] for each in answer["raised"]] == sorted(
+        (each["push"] for each in answer["raised"]), reverse=True
+    )
+    label = loaded.tokenizer.labels([target])[0]
+    if label != "∅" and sum(name == label for name, _ in every[0].raised) == 1:
+        close(answer["pushes"][heads], raised[label], 1e-4)
+    weights = loaded.attention(TEXT).weights.numpy()
+    rows, columns = np.tril_indices(len(tokens))
+    for layer, packed in answer["attention"].items():
+        found = np.frombuffer(base64.b64decode(packed), "<f4").reshape(heads, -1)
+        close(found.copy(), weights[int(layer)][:, rows, columns])
+
+
+def test_a_text_is_read_as_by_the_functions_of_a_loaded_model(explorer):
+    loaded = loaded_of(explorer)
+    for position in (2, -1):
+        answer = ask(explorer, "read", text=TEXT, position=position, head="L1H0", attention=[0, 1])
+        following = (
+            loaded.tokens(TEXT)[3] if position == 2 else int(loaded.logits(TEXT)[-1].argmax())
+        )
+        assert answer["target"]["id"] == following
+        assert_equal_to_direct(answer, loaded, position)
+
+
+def test_switched_heads_are_those_of_ablate(explorer):
+    loaded = loaded_of(explorer)
+    answer = ask(explorer, "read", text=TEXT, head="L1H0", attention=[1], **SWITCHES)
+    assert answer["loss"] != ask(explorer, "read", text=TEXT)["loss"]
+    with loaded.ablate(["L1H0"], by="mean", text=TEXT), loaded.ablate(["L0H0"]):
+        assert_equal_to_direct(answer, loaded, -1)
+    written = ask(explorer, "write", text="We", max_new_tokens=5, temperature=0, **SWITCHES)
+    with loaded.ablate(["L1H0"], by="mean", text="We"), loaded.ablate(["L0H0"]):
+        expected = loaded.generate(loaded.tokens("We"), max_new_tokens=5)[2:]
+    assert [each["id"] for each in written] == expected
+
+
+def test_half_is_half_of_the_output(default):
+    loaded = loaded_of(default)
+    attention = loaded.model.attentions[1]
+    weight = attention.out_proj.weight
+    answer = ask(default, "read", text=TEXT, half=["L1H2"])
+    with torch.no_grad():
+        columns = weight[:, 2 * attention.head_dim : 3 * attention.head_dim]
+        columns *= 0.5
+        halved = loaded.logits(TEXT)
+        columns *= 2
+    close([each["probability"] for each in answer["next"]], halved[-1].softmax(-1).topk(10).values)
+    with loaded.ablate(["L1H2"], by="half"):
+        close(loaded.logits(TEXT), halved)
+
+
+def test_what_is_written_is_what_generate_writes(default):
+    loaded = loaded_of(default)
+    options = {"temperature": 0.9, "top_k": 40, "top_p": 0.95, "seed": 3}
+    written = ask(default, "write", text="We the", max_new_tokens=20, **options)
+    tokens = loaded.tokens("We the")
+    assert tokens + [each["id"] for each in written] == loaded.generate(
+        tokens, max_new_tokens=20, do_sample=True, **options
+    )
+    text = loaded.generate("We the", max_new_tokens=20, do_sample=True, **options)
+    assert text.startswith("We the" + "".join(each["text"] for each in written))
+    first = loaded.logits("We the")[-1].softmax(-1)[written[0]["id"]]
+    close(written[0]["probability"], first)
+
+
+def test_another_request_between_two_steps_sees_no_switched_heads(default):
+    def asked():
+        return parse_request("write", {"text": "We", "zero": ["L0H0"], "max_new_tokens": 3})
+
+    alone = list(default.write(asked()))
+    plain = ask(default, "read", text=TEXT)["next"]
+    steps, between = default.write(asked()), []
+    for _ in range(3):
+        between.append(next(steps))
+        default.kept.clear()
+        assert ask(default, "read", text=TEXT)["next"] == plain
+    assert between == alone
+
+
+@pytest.mark.parametrize("options", [
+    {"temperature": 0.5}, {"temperature": 1.5, "top_k": 3}, {"top_p": 0.6}, {"temperature": 0},
+    {"temperature": 0.7, "top_k": 20, "top_p": 0.8},
+], ids=str)  # fmt: skip
+def test_what_is_sampled_has_the_shown_probability(default, options):
+    answer = ask(default, "read", text=TEXT, also=list(range(257)), **options)
+    logits = loaded_of(default).logits(TEXT)[-1:]
+    shown = torch.zeros(257, dtype=torch.float64)
+    for each in answer["next"]:
+        shown[each["id"]] = each["sampled"]
+    close(shown.sum(), 1.0)
+    points = torch.linspace(0, 1 - 1e-9, 4001, dtype=torch.float64)
+    chosen = choose_tokens(logits.expand(len(points), -1), uniform=points, **options)
+    drawn = torch.bincount(chosen, minlength=257) / len(points)
+    torch.testing.assert_close(drawn.double(), shown, atol=1e-3, rtol=0)
+    scaled = (logits[0].double() / (options.get("temperature") or 1)).softmax(-1)
+    close(answer["removed"], scaled[shown == 0].sum())
+    assert torch.equal(distribution(logits, **options)[0] > 0, shown > 0)
+
+
+def test_a_patched_head_is_that_of_activation_patching(explorer):
+    loaded = loaded_of(explorer)
+    texts = [torch.tensor(loaded.tokens(text)) for text in (OTHER, TEXT)]
+    right, wrong = 65, 97
+    for position in (None, 7):
+        found = patch_heads(loaded.model, *texts, LogitDifference(right, wrong), position=position)
+        copies = [{"head": "L0H0", "position": position}]
+        asked = {"text": TEXT, "other": OTHER, "right": right, "wrong": wrong}
+        answer = ask(explorer, "patch", copies=copies, every_head=position is None, **asked)
+        close(answer["difference"]["before"], found.corrupted, 1e-4)
+        close(answer["difference"]["other"], found.clean, 1e-4)
+        close(answer["difference"]["after"], found.denoised[0, 0], 1e-4)
+        if position is None:
+            close(answer["every_head"], found.denoised.flatten(), 1e-4)
+    for name, text in (("before", TEXT), ("other", OTHER)):
+        expected = loaded.logits(text)[-1].softmax(-1)
+        for each in answer["next"]:
+            close(each[name], expected[each["id"]])
+
+
+def test_texts_of_different_lengths_cannot_be_patched(default):
+    answer = ask(default, "patch", text="We", other="You")
+    assert answer["problem"].startswith("the texts have 2 and 3 tokens")
+    assert [len(tokens) for tokens in answer["tokens"]] == [2, 3]
+
+
+def test_long_texts_and_unknown_characters_are_shown_as_such(default, explorers):
+    answer = ask(default, "read", text="0123456789")
+    assert answer["ids"] == list(b"0123456789")
+    assert [each["id"] for each in answer["tokens"]] == list(b"23456789")
+    assert answer["text"] == "0123456789"
+    letters = explorers("model.layers=2", char(["We the people"]))
+    answer = ask(letters, "read", text="Wé☃e")
+    assert answer["unknown"] == [{"at": 1, "character": "é"}, {"at": 2, "character": "☃"}]
+    assert answer["text"] == "We"
+
+
+def test_tokens_that_a_text_would_not_give_are_marked(explorers):
+    letters = explorers("model.layers=2", char(["We the people"]))
+    tokenizer = loaded_of(letters).tokenizer
+    tokens = [*tokenizer.encode_prompt("We"), tokenizer.end_of_text, 0]
+    assert not ask(letters, "read", tokens=tokens)["same"]
+    assert ask(letters, "read", tokens=tokens[:2])["same"]
+    empty = ask(letters, "read", text="")
+    assert empty["ids"] == [tokenizer.end_of_text]
+    assert empty["loss"] is None
+
+
+def test_what_does_not_fit_the_model_is_refused_in_one_line(default):
+    for name, request, *words in [
+        ("read", {}, "text"),
+        ("read", {"text": "a", "tokens": [1]}, "text"),
+        ("read", {"tokens": [257]}, "257"),
+        ("read", {"text": "a", "position": 1}, "position=1"),
+        ("read", {"text": "a", "zero": ["L2H0"]}, "L2H0", "L1H3"),
+        ("read", {"text": "a", "zero": ["L1H0"], "mean": ["L1H0"]}, "twice"),
+        ("read", {"text": "a", "attention": [2]}, "attention=[2]"),
+        ("read", {"text": "a", "temperature": -1}, "temperature=-1"),
+        ("read", {"text": "a", "top_p": 0}, "top_p=0"),
+        ("read", {"text": "\ud800"}, "UTF-8"),
+        ("read", {"text": "a" * 100_001}, "100,000"),
+        ("read", {"text": "a", "model": "no"}, "model=no", "this"),
+        ("read", {"text": "a", "colour": 1}, "colour"),
+        ("write", {"text": "a", "max_new_tokens": 10_001}, "max_new_tokens=10001"),
+        ("patch", {"text": "a", "other": "b", "copies": [{"head": "L0H0", "position": 1}]}, "=1"),
+        ("read", [], "object"),
+    ]:  # fmt: skip
+        with refused(*words):
+            found = getattr(default, name)(parse_request(name, request))
+            list(found)
+
+
+def test_the_last_forward_passes_are_kept_and_no_more(default):
+    default.kept.clear()
+    for number in range(40):
+        ask(default, "read", tokens=[number])
+    assert len(default.kept) == 16
+    before = default.kept.copy()
+    ask(default, "read", tokens=[39], position=0, head="L0H1", attention=[0])
+    assert default.kept.keys() == before.keys()
+
+
+def test_kept_steps_and_another_model_are_offered(tmp_path, explorers):
+    for name in ("one", "two"):
+        (tmp_path / name / "checkpoints").mkdir(parents=True)
+        saved(tmp_path / name / "checkpoints", "model.layers=2")
+    kept = tmp_path / "one" / "checkpoints"
+    (kept / "step_000010.safetensors").write_bytes((kept / "best.safetensors").read_bytes())
+    explorer = Explorer(Models(str(tmp_path / "one"), str(tmp_path / "two"), "cpu"))
+    offered = ask(explorer, "open", model="this")["models"]
+    assert [each["name"] for each in offered] == ["this", "this@10", "other"]
+    assert [each["title"] for each in offered] == ["one", "one", "two"]
+    for each in offered:
+        assert ask(explorer, "read", text=TEXT, model=each["name"])["loss"] > 0
+
+
+# ---- Files to keep -------------------------------------------------------------------------------
+
+
+def exported(explorer, format, **request):
+    request = {"text": TEXT, "format": format, **SWITCHES, "half": ["L1H2"], **request}
+    return export(explorer, parse_request("export", request))
+
+
+def test_the_program_prints_what_the_page_shows(default, tmp_path):
+    name, _, text = exported(default, "python", target=65, position=-2, max_new_tokens=8, seed=4)
+    (tmp_path / name).write_text(text, "utf-8")
+    said = subprocess.run([sys.executable, tmp_path / name], stdout=subprocess.PIPE, check=True)
+    lines = said.stdout.decode().splitlines()
+    answer = ask(default, "read", text=TEXT, **SWITCHES, half=["L1H2"], position=-2, target=65)
+    close(float(lines[0].split()[1]), answer["loss"])
+    for line, each in zip(lines[1:11], answer["next"], strict=True):
+        close(float(line.split()[0]), each["probability"], 2e-6)
+    for line, (part, share) in zip(lines[11:], answer["attribution"].items(), strict=False):
+        assert line.split(" ", 1)[1] == part
+        close(float(line.split(" ", 1)[0]), share, 2e-5)
+    sampling = {"temperature": 1.0, "max_new_tokens": 8, "seed": 4}
+    written = ask(default, "write", text=TEXT, **SWITCHES, half=["L1H2"], **sampling)
+    ids = [*answer["ids"], *(each["id"] for each in written)]
+    expected = loaded_of(default).tokenizer.decode(ids)
+    assert said.stdout.decode().endswith(f"\n{expected}\n")
+
+
+def test_the_table_has_the_losses_and_the_likely_tokens(default):
+    _, _, text = exported(default, "csv")
+    rows = list(csv.DictReader(io.StringIO(text)))
+    answer = ask(default, "read", text=TEXT, **SWITCHES, half=["L1H2"])
+    assert [row["token"] for row in rows] == [each["label"] for each in answer["tokens"]]
+    close([float(row["loss"]) for row in rows[1:]], [each["loss"] for each in answer["tokens"][1:]])
+    for number, each in enumerate(answer["next"][:5], start=1):
+        assert rows[-1][f"next_{number}"] == each["label"]
+        close(float(rows[-1][f"probability_{number}"]), each["probability"])
