@@ -9,6 +9,7 @@ import torch
 from headscope.analysis.predictions import predictions
 from headscope.analysis.snapshots import snapshot_of
 from headscope.explore.answers import TOP, Explorer, encode, likely, sampling_of
+from headscope.explore.models import OpenModel
 from headscope.explore.protocol import Export, Reading
 from headscope.viewer.history import history, read_header
 from headscope.viewer.page import attention_page
@@ -25,14 +26,11 @@ def export(explorer: Explorer, request: Export) -> Exported:
     return {"html": page, "csv": table, "python": code}[request.format](explorer, request)
 
 
-def described(request: Reading) -> str:
+def described(chosen: OpenModel, request: Reading) -> str:
     """The model and the switched heads in one line."""
-    switched = [
-        f"{' '.join(heads)}: {name}"
-        for name, heads in (("off", request.zero), ("mean", request.mean), ("half", request.half))
-        if heads
-    ]
-    return ", ".join([request.model, *switched])
+    ways = (("off", request.zero), ("mean", request.mean), ("half", request.half))
+    switched = [f"{head} {way}" for way, heads in ways for head in heads] or ["all heads on"]
+    return ", ".join([f"{chosen.title} step {chosen.loaded.step:,}", *switched])[:200]
 
 
 @torch.no_grad()
@@ -60,7 +58,7 @@ def page(explorer: Explorer, request: Export) -> Exported:
         }
         runs.append(
             {
-                "name": described(reading),
+                "name": described(chosen, reading),
                 "text": "text",
                 "history": history([read_header(header)], [keys], loss),
                 "parts": dict(zip(keys, parts, strict=True)),

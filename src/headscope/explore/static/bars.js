@@ -53,8 +53,10 @@ export function createBars(parent, actions) {
       showTopK(state.top_k);
       showTopP(state.top_p);
       rows.replaceChildren();
-      const others = new Map((reference?.answer.next ?? []).map(({ label, probability }) => [label, probability]));
-      const all = answer.next.map((each) => ({ ...each, other: others.get(each.label) }));
+      // Another vocabulary has other ids.
+      const key = ({ id, label }) => (reference?.about.vocabulary === main.about.vocabulary ? id : label);
+      const others = new Map((reference?.answer.next ?? []).map((each) => [key(each), each.probability]));
+      const all = answer.next.map((each) => ({ ...each, other: others.get(key(each)) }));
       const strongest = all.sort((a, b) => b.probability - a.probability);
       for (const each of strongest) showRow(each, Boolean(reference), answer.target.id);
       removed.textContent = TEXTS.removed(percentText(answer.removed))

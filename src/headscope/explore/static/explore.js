@@ -74,7 +74,6 @@ const right = make(top, "div", { class: "right" });
 const bars = createBars(right, actions);
 const switches = createSwitches(right, actions);
 const patch = createPatch(top, actions);
-document.documentElement.dataset.ready = "";
 const viewer = createViewer(document.body, {
   store: source, title: TEXTS.title, place: left,
   address: { read: () => view, write: viewChanged, onChange: (changed) => viewAddress.onChange(changed) },
@@ -151,8 +150,10 @@ async function write(count) {
     editor.say(error);
   }
   if (ids.length > prompt.length && !mine.signal.aborted) await change({ tokens: ids });
-  if (writing === mine) writing = null;
-  if (!writing) editor.showWriting(false);
+  if (writing !== mine && writing) return;
+  writing = null;
+  editor.showWriting(false);
+  delete document.documentElement.dataset.busy;
 }
 
 /** Lets both sides of a comparison write from the same text and seed. Yields [ids of main, ids of the
@@ -221,7 +222,7 @@ async function update() {
   reading?.abort();
   const mine = new AbortController();
   reading = mine;
-  delete document.documentElement.dataset.ready;
+  document.documentElement.dataset.busy = "1";
   address.write(state);
   try {
     const about = await describe(state.model);
@@ -243,11 +244,11 @@ async function update() {
       newest = await read(state.model, switched, text, { also: ids(other), target: newest.answer.target.id });
     }
     if (mine.signal.aborted) return;
-    show(newest, other, mine.signal);
+    await show(newest, other, mine.signal);
   } catch (error) {
     if (mine === reading) editor.say(error);
-    if (mine === reading) document.documentElement.dataset.ready = "1";
   }
+  if (mine === reading && !writing) delete document.documentElement.dataset.busy;
 }
 
 function show(newest, other, signal) {
@@ -262,9 +263,11 @@ function show(newest, other, signal) {
   bars.show(state, main, reference);
   switches.show(state, main, reference, view.head);
   patch.show(state, main, view);
+  const shape = ({ about, answer }) => JSON.stringify([about.layers, about.heads, answer.tokens.map(({ label }) => label)]);
+  const comparable = reference && shape(reference) === shape(main);
   const compared = view.compare.startsWith("run:");
-  const compare = changed && reference ? `run:${reference.name}` : !reference && compared ? "" : view.compare;
-  viewer.refresh({ run: main.name, token: main.answer.position, compare });
+  const compare = changed && comparable ? `run:${reference.name}` : compared && !comparable ? "" : view.compare;
+  return viewer.refresh({ run: main.name, token: main.answer.position, compare });
 }
 
 /** Names readings by what they differ in: the model, or the switched heads. */

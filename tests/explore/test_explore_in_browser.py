@@ -1,0 +1,398 @@
+"""The page to play with, in a browser: each action, on a run and on a model of another tool."""
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import torch
+from conversion.models import saved
+
+import headscope
+from headscope.analysis.patching import LogitDifference, patch_heads
+from headscope.data.tokenizer import char
+from headscope.explore import server
+from headscope.explore.answers import Explorer
+from headscope.explore.models import Models
+
+pytest.importorskip("transformers", reason="needs transformers, of the dev extra")
+MINUS = "\N{MINUS SIGN}"
+TEXT, OTHER = "When Mary and John", "When John and Mary"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The models: a run with kept steps, another run, and the folder of a GPT-2."""
+    from foreign_models import foreign_model, write_folder
+
+    found = {}
+    for name in ("run", "other"):
+        found[name] = tmp_path_factory.mktemp(name)
+        kept = found[name] / "checkpoints"
+        seed = {"run": "model.qkv_bias=true", "other": "model.qkv_bias=false"}[name]
+        saved(kept, f"model.layers=2 model.block_size=32 {seed}")
+        for step in (10, 300):
+            (kept / f"step_{step:06}.safetensors").write_bytes(
+                (kept / "best.safetensors").read_bytes()
+            )
+    found["gpt2"] = write_folder(
+        tmp_path_factory.mktemp("gpt2"), foreign_model("GPT2LMHeadModel", n_positions=32)
+    )
+    letters = tmp_path_factory.mktemp("letters") / "checkpoints"
+    saved(letters, "model.layers=2 model.block_size=32", char(["When Mary and John"]))
+    found["letters"] = letters.parent
+    return found
+
+
+@pytest.fixture(scope="module")
+def addresses(folders: dict[str, Path]) -> dict[str, str]:
+    """The address of the page of each model."""
+    return {
+        name: server.serve(
+            Explorer(Models(str(folder), str(folders["other"]), "cpu")), host="127.0.0.1", port=0
+        )[1]
+        for name, folder in folders.items()
+    }
+
+
+class Page:
+    """The page that the browser shows."""
+
+    def __init__(self, browser: Any) -> None:
+        self.browser = browser
+
+    def open(self, address: str, **state: str) -> None:
+        entries = "&".join(
+            f"{name.replace('_', '.', 1)}={quote(text)}" for name, text in state.items()
+        )
+        self.browser.get("about:blank")
+        self.browser.get(f"{address}#{entries}")
+        self.ready()
+
+    def ready(self) -> None:
+        """Waits until the newest reading is shown."""
+        end = time.monotonic() + 30
+        quiet = 0
+        while quiet < 3:  # an action may need a moment to begin
+            assert time.monotonic() < end, "the page is not ready"
+            ready = self.browser.execute_script(
+                "const { ready, busy } = document.documentElement.dataset;"
+                "return ready === '1' && busy === undefined "
+                "&& document.querySelectorAll('.tokens [data-token]').length > 0"
+            )
+            quiet = quiet + 1 if ready else 0
+            time.sleep(0.05)
+
+    def one(self, selector: str) -> Any:
+        return self.browser.find_element("css selector", selector)
+
+    def all(self, selector: str) -> list[Any]:
+        return self.browser.find_elements("css selector", selector)
+
+    def text(self, selector: str) -> str:
+        return self.one(selector).text
+
+    def click(self, element: Any) -> None:
+        self.browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
+        element.click()
+        self.ready()
+
+    def press(self, words: str) -> None:
+        """Clicks the button that begins with these words."""
+        [found, *_] = [each for each in self.all("button") if each.text.startswith(words)]
+        self.click(found)
+
+    def type(self, text: str, selector: str = ".editor-card textarea") -> None:
+        field = self.one(selector)
+        field.clear()
+        field.send_keys(text)
+        self.ready()
+
+    def switch(self, head: int, way: str) -> None:
+        self.click(self.all(".grid button")[head])
+        self.click(
+            self.one(
+                f".switches-card input[value={way}] + *, .switches-card label:has([value={way}])"
+            )
+        )
+
+    @property
+    def tokens(self) -> list[str]:
+        return [each.text.split("\n")[0] for each in self.all(".tokens [data-token]")]
+
+    @property
+    def likely(self) -> list[tuple[str, str]]:
+        """The listed tokens and their probabilities."""
+        return [
+            (
+                row.find_element("css selector", ".pick").text,
+                row.find_element("css selector", ".note").text,
+            )
+            for row in self.all(".bar-row")
+        ]
+
+
+def percent(share: float) -> str:
+    if 0 < share < 0.001:
+        return "<0.1 %"
+    return f"{100 * share:.{1 if share < 0.0995 else 0}f} %"
+
+
+def expected(loaded: Any, text: str, count: int = 10) -> list[tuple[str, str]]:
+    """What the page must list after a text."""
+    values, tokens = loaded.logits(text)[-1].softmax(-1).topk(count)
+    labels = [loaded.tokenizer.labels([token])[0] for token in tokens.tolist()]
+    return list(zip(labels, map(percent, values.tolist()), strict=True))
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Page]:
+    """Afterwards the console may hold no error."""
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
+        "width": 1400, "height": 1000, "deviceScaleFactor": 1, "mobile": False,
+    })  # fmt: skip
+    yield Page(browser)
+    assert browser.get_log("browser") == []
+
+
+@pytest.fixture(params=["run", "gpt2"])
+def model(request: pytest.FixtureRequest, page: Page, addresses: Any, folders: Any) -> Any:
+    """The model of the page, which shows TEXT."""
+    page.open(addresses[request.param], x_text=TEXT)
+    return headscope.load(folders[request.param])
+
+
+def test_type_and_see_tokens_losses_probabilities_and_heads(page: Page, model: Any) -> None:
+    page.type("We the people")
+    labels = model.tokenizer.labels(model.tokens("We the people"))
+    assert page.tokens == [label.replace("·", "·") for label in labels]
+    assert page.likely == expected(model, "We the people")
+    found = [each.text for each in page.all(".tokens small")]
+    logits, tokens = model.logits("We the people"), model.tokens("We the people")
+    losses = torch.nn.functional.cross_entropy(
+        logits[:-1], torch.tensor(tokens[1:]), reduction="none"
+    )
+    assert found == ["–", *(f"{loss:.1f}" for loss in losses.tolist())]
+    assert (
+        len(page.all(".grid button"))
+        == len(model.model.attentions) * model.model.attentions[0].heads
+    )
+    assert len(page.all(".lens .row")) == len(model.model.blocks) + 1
+    assert page.all(".heads .row")
+    page.click(page.all(".tokens [data-token]")[3])
+    assert page.likely == expected(model, "We t")
+
+
+def test_temperature_top_k_and_top_p_show_what_they_cut_away(page: Page, model: Any) -> None:
+    field = page.one(".bars-card input[placeholder]")
+    field.clear()
+    field.send_keys("3\t")
+    page.ready()
+    assert len(page.all(".bar-row.cut")) == 7
+    probabilities = model.logits(TEXT)[-1].div(0.8).softmax(-1)
+    assert percent(1 - probabilities.topk(3).values.sum().item()) in page.text(
+        ".bars-card > .quiet"
+    )
+
+
+def test_it_writes_stops_goes_back_and_goes_on_from_another_token(page: Page, model: Any) -> None:
+    before = model.tokens(TEXT)
+    page.press("▶ Write")
+    wanted = model.generate(
+        before, max_new_tokens=40, do_sample=True, temperature=0.8, top_p=0.95, seed=0
+    )
+    end = time.monotonic() + 30
+    while page.one(".editor-card button:nth-child(2)").is_displayed():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    page.ready()
+    field = page.one(".editor-card textarea")
+    value = field.get_attribute("value")
+    assert value == model.tokenizer.decode(wanted).replace("\r\n", "\n").replace("\r", "\n")
+    page.press("One token back")
+    page.press("Undo")
+    page.press("Undo")
+    assert field.get_attribute("value") == TEXT
+    third = page.likely[2][0]
+    page.click(page.all(".pick")[2])
+    assert page.tokens[-1] == third
+    assert len(page.tokens) == len(before) + 1
+    page.press("One token back")
+    page.press("One token on")
+    assert len(page.tokens) == len(before) + 1
+
+
+def test_switched_heads_change_the_probabilities_and_the_loss(page: Page, model: Any) -> None:
+    plain = expected(model, TEXT)
+    page.switch(1, "zero")
+    with model.ablate(["L0H1"]):
+        wanted = expected(model, TEXT)
+        assert [each for each in page.likely if each in wanted] == wanted
+        after = headscope_loss(model)
+    assert f"to {after:.3f}" in page.text(".loss-change")
+    assert f"from {headscope_loss(model):.3f}" in page.text(".loss-change")
+    assert "minus all heads on" in page.text(".moment")
+    page.switch(1, "mean")
+    with model.ablate(["L0H1"], by="mean", text=TEXT):
+        assert f"to {headscope_loss(model):.3f}" in page.text(".loss-change")
+    page.press("Write both")
+    time.sleep(1)
+    written = [each.text for each in page.all(".written h4")]
+    assert written == ["all heads on", "L0H1 mean"]
+    page.press("L0H1 alone")
+    heads = len(page.all(".grid button"))
+    assert len(page.all(".grid .off")) == heads - 1
+    page.press("Undo")
+    page.press("All on")
+    page.press("Layer L0 off")
+    assert len(page.all(".chip")) == model.model.attentions[0].heads
+    page.press("All on")
+    assert page.likely == plain
+
+
+def headscope_loss(model: Any) -> float:
+    tokens = torch.tensor(model.tokens(TEXT))
+    return float(torch.nn.functional.cross_entropy(model.logits(TEXT)[:-1], tokens[1:]))
+
+
+def test_a_copied_output_changes_the_answer(page: Page, model: Any) -> None:
+    page.click(page.one("summary"))
+    page.type(OTHER, ".patch-card textarea")
+    assert len(page.all(".token-pair")) == len(TEXT)
+    page.click(page.all(".token-pair")[6])
+    page.click(page.all(".grid button")[2])
+    head = page.text("h2").split()[0]
+    page.press(f"Copy {head} at “")
+    texts = [torch.tensor(model.tokens(text)) for text in (OTHER, TEXT)]
+    chosen = [
+        int(page.one(f"select[aria-label='{name}']").get_attribute("value"))
+        for name in ("answer", "other answer")
+    ]
+    found = patch_heads(model.model, *texts, LogitDifference(*chosen), position=6)
+    values = [found.corrupted, found.clean, found.denoised.flatten()[2]]
+    shown = re.findall(rf"[+{MINUS}]\d+\.\d\d|±0", page.text(".patch-card [role=status]"))
+    assert [float(each.replace(MINUS, "-").strip("±")) for each in shown] == pytest.approx(
+        [float(value) for value in values], abs=0.006
+    )
+    page.press(f"Copy {head} at all")
+    assert len(page.all(".patch-card .chip")) == 2
+    page.press("Try every head")
+    time.sleep(0.5)
+    assert page.all(".effects .row")
+    page.type("short", ".patch-card textarea")
+    assert "tokens: change one" in page.text(".patch-card [role=status]")
+
+
+def test_two_models_and_two_steps_are_compared(page: Page, model: Any, folders: Any) -> None:
+    options = [
+        each.get_attribute("value")
+        for each in page.all("select[aria-label='compare with model'] option")
+    ]
+    assert "other@10" in options
+    page.click(page.one("select[aria-label='compare with model'] option[value='other']"))
+    if "this@10" in options:  # a run, whose vocabulary is that of the other one
+        other = dict(expected(headscope.load(folders["other"]), TEXT, 257))
+        for row in page.all(".bar-row"):
+            was = row.find_elements("css selector", ".note")[1].text
+            assert was == f"was {other[row.find_element('css selector', '.pick').text]}"
+        page.browser.execute_script(
+            "arguments[0].value = 1; arguments[0].dispatchEvent(new Event('input'))",
+            page.one("input[type=range]"),
+        )
+        page.ready()
+        assert page.one("select[aria-label='model']").get_attribute("value") == "this@10"
+        assert "minus" in page.text(".moment")
+
+
+@pytest.fixture
+def downloads(browser: Any, tmp_path: Path) -> Callable[[str], Path]:
+    browser.execute_cdp_cmd(
+        "Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)}
+    )
+
+    def downloaded(name: str) -> Path:
+        end = time.monotonic() + 20
+        while not (tmp_path / name).exists():
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        time.sleep(0.2)
+        return tmp_path / name
+
+    return downloaded
+
+
+def test_what_is_shown_is_kept_as_files(page: Page, model: Any, downloads: Any) -> None:
+    page.switch(1, "zero")
+    for words in ("page", "table", "Python"):
+        page.press(words)
+    assert "L0H1" in downloads("explore.py").read_text("utf-8")
+    assert downloads("explore.csv").read_text("utf-8").count("\n") == len(TEXT) + 1
+    kept = downloads("explore.html")
+    page.browser.get(f"{kept.as_uri()}#token={len(TEXT) - 1}")
+    page.ready()
+    runs = [each.text for each in page.all("select[aria-label=run] option")]
+    assert [each.partition(", ")[2] for each in runs] == ["L0H1 off", "all heads on"]
+    with model.ablate(["L0H1"]):
+        values = model.logits(TEXT)[-1].softmax(-1).topk(5).values.tolist()
+    shown = [each.text for each in page.all(".likely .note")]
+    assert [float(each.split()[0].strip("<")) for each in shown] == pytest.approx(
+        [100 * value for value in values], abs=0.6
+    )
+
+
+def test_the_url_carries_text_heads_and_settings(page: Page, model: Any) -> None:
+    page.switch(1, "half")
+    page.press("▶ Write")
+    time.sleep(3)
+    page.ready()
+    shown = page.tokens, page.likely, page.text(".loss-change")
+    address = page.browser.current_url
+    page.browser.get("about:blank")
+    page.browser.get(address)
+    page.ready()
+    assert (page.tokens, page.likely, page.text(".loss-change")) == shown
+
+
+def test_characters_outside_the_vocabulary_are_marked(page: Page, addresses: Any) -> None:
+    page.open(addresses["letters"], x_text="Mary é a☃")
+    assert [each.text for each in page.all("mark")] == ["é", "☃"]
+    assert page.text(".notes").endswith("Mary é a☃")
+    page.open(addresses["letters"], x_text="Mary and John " * 4)
+    assert "cut" in page.text(".notes")
+    assert len(page.tokens) == 32
+
+
+def test_hostile_text_is_text(page: Page, addresses: Any) -> None:
+    hostile = "<img src=x onerror=alert(1)>"
+    page.open(addresses["run"], x_text=hostile, x_second=hostile[::-1], x_zero="L0H1")
+    assert page.one(".editor-card textarea").get_attribute("value") == hostile
+    assert page.all("img") == []
+    page.open(addresses["run"], x_text="a", x_temperature="1e5", x_other="this@10", x_nothing="1")
+    assert page.tokens == ["a"]
+
+
+@pytest.mark.parametrize("width", [1400, 800, 360])
+def test_nothing_is_wider_than_the_window(page: Page, addresses: Any, width: int) -> None:
+    page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
+        "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500,
+    })  # fmt: skip
+    page.open(addresses["run"], x_text=TEXT, x_second=OTHER, x_zero="L0H1", x_other="other")
+    assert page.browser.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+def test_every_control_has_a_name(page: Page, addresses: Any) -> None:
+    page.open(addresses["run"], x_text=TEXT, x_second=OTHER, x_zero="L0H1")
+    page.browser.execute_cdp_cmd("Accessibility.enable", {})
+    nodes = page.browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    controls = [
+        each for each in nodes
+        if each.get("role", {}).get("value") in ("button", "combobox", "textbox", "slider", "radio",
+                                                 "spinbutton")
+    ]  # fmt: skip
+    assert len(controls) > 40
+    unnamed = [each for each in controls if not each.get("name", {}).get("value")]
+    assert unnamed == [], json.dumps(unnamed)[:500]
