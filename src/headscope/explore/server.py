@@ -216,7 +216,8 @@ def listen(host: str, port: int) -> socket.socket:
         raise UserError(f"host={host}: {error.strerror}; give an address of this machine") from None
     problem: str | None = "there is no such port"
     for number in range(port, min(port + PORTS, 2**16)):
-        found = socket.socket(family, socket.SOCK_STREAM)
+        # asyncio sends at once (TCP_NODELAY) only if the protocol is given.
+        found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             found.bind((address[0], number))

@@ -223,6 +223,7 @@ async function update() {
   const mine = new AbortController();
   reading = mine;
   document.documentElement.dataset.busy = "1";
+  delete document.documentElement.dataset.ready;
   address.write(state);
   try {
     const about = await describe(state.model);
