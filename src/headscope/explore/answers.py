@@ -125,7 +125,7 @@ class Explorer:
         if not -length <= request.position < length:
             raise UserError(f"position={request.position}: the text has {length} tokens")
         position = request.position % length
-        logits = model.unembed(found.residual[:, position]).double()  # (L + 1, V)
+        logits = model.unembed(found.residual[:, position]).cpu().double()  # (L + 1, V)
         following = (*text.tokens, None)[position + 1]
         target = request.target
         if target is None:
@@ -150,16 +150,12 @@ class Explorer:
             ],
             "loss": sum(losses) / len(losses) if losses else None,
             "position": position,
-            "target": {"id": target, "label": chosen.labels[target]},
-            "next": likely(chosen, logits[-1], request, request.also),
-            "removed": removed(logits[-1], request),
+            "target": chosen.named(target),
+            **likely(chosen, logits[-1], request, request.also),
             "lens": [
-                {
-                    "id": int(row.argmax()),
-                    "label": chosen.labels[int(row.argmax())],
-                    "probability": float(row.max()),
-                    "target": float(row[target]),
-                }
+                chosen.named(
+                    int(row.argmax()), probability=float(row.max()), target=float(row[target])
+                )
                 for row in logits.softmax(dim=-1)
             ],
             "attribution": {
@@ -172,10 +168,8 @@ class Explorer:
             layer, head = parse_head(request.head, model)
             added = weight @ raised[layer, head] - mean[layer, head]
             values, tokens = added.topk(min(RAISED, model.vocab_size))
-            answer["raised"] = [
-                {"id": token, "label": chosen.labels[token], "push": value}
-                for token, value in zip(tokens.tolist(), values.tolist(), strict=True)
-            ]
+            pairs = zip(tokens.tolist(), values.tolist(), strict=True)
+            answer["raised"] = [chosen.named(token, push=value) for token, value in pairs]
         layers = range(len(model.blocks))
         if not set(request.attention) <= set(layers):
             raise UserError(f"attention={request.attention}: the layers are 0 to {layers[-1]}")
@@ -230,13 +224,9 @@ class Explorer:
                 logits = context.next_logits()
             new = choose_tokens(logits, uniform=next(stream), **options)
             context.append(new)
-            token = int(new)
-            yield {
-                "id": token,
-                "label": chosen.labels[token],
-                "text": writer.take(token),
-                "probability": float(logits[0].double().softmax(dim=-1)[token]),
-            }
+            token, probabilities = int(new), logits[0].cpu().double().softmax(dim=-1)
+            text, probability = writer.take(token), float(probabilities[token])
+            yield chosen.named(token, text=text, probability=probability)
             if token == loaded.tokenizer.end_of_text:
                 return
 
@@ -262,7 +252,7 @@ class Explorer:
             return {"tokens": labels, "problem": problem}
         both = torch.tensor(texts, device=model.device)
         with Switches(model, request, texts[0]).on():
-            before, other = model.next_logits(both).double()
+            before, other = model.next_logits(both).cpu().double()
             outputs = head_outputs(model, both[1:])
             with ExitStack() as stack:
                 for copy in request.copies:
@@ -277,10 +267,11 @@ class Explorer:
                     new = outputs[layer][:, :, head]
                     every = torch.tensor([head], device=model.device)
                     stack.enter_context(replaced_heads(model.attentions[layer], every, new, at))
-                after = model.next_logits(both[:1])[0].double()
+                after = model.next_logits(both[:1])[0].cpu().double()
             gain = other.softmax(dim=-1) - before.softmax(dim=-1)
             right = int(gain.argmax()) if request.right is None else request.right
             wrong = int(gain.argmin()) if request.wrong is None else request.wrong
+            token_ids([right, wrong], model.vocab_size)
             effects = None
             if request.every_head:
                 _, changed = measure_replacements(
@@ -291,50 +282,45 @@ class Explorer:
                     max_batch=MAX_BATCH,
                 )
                 effects = changed.flatten().tolist()
-        named = {"before": before, "other": other, "after": after}
-        also = sorted(
-            {int(t) for each in named.values() for t in each.topk(TOP).indices} | {right, wrong}
-        )
+        cases = {"before": before, "other": other, "after": after}
+        listed = dict.fromkeys([right, wrong, *(n for each in cases.values() for n in top(each))])
+        shares = {name: each.softmax(dim=-1) for name, each in cases.items()}
         return {
             "tokens": labels,
-            "right": {"id": right, "label": chosen.labels[right]},
-            "wrong": {"id": wrong, "label": chosen.labels[wrong]},
+            "right": chosen.named(right),
+            "wrong": chosen.named(wrong),
             "next": [
-                {"id": token, "label": chosen.labels[token]}
-                | {name: float(each.softmax(-1)[token]) for name, each in named.items()}
-                for token in also
+                chosen.named(token, **{name: float(each[token]) for name, each in shares.items()})
+                for token in listed
             ],
-            "difference": {name: float(each[right] - each[wrong]) for name, each in named.items()},
+            "difference": {name: float(each[right] - each[wrong]) for name, each in cases.items()},
             "every_head": effects,
         }
 
 
+def top(logits: Tensor) -> list[int]:
+    """The TOP most likely tokens by logits (V,)."""
+    return logits.topk(min(TOP, len(logits))).indices.tolist()
+
+
 def likely(
     chosen: OpenModel, logits: Tensor, sampling: Sampling, also: Sequence[int]
-) -> list[dict[str, Any]]:
-    """The TOP most likely tokens by logits (V,), and the tokens `also`: with their probabilities,
-    and with those after temperature, top_k and top_p. 0 means that a token is never sampled."""
-    tokens = logits.topk(min(TOP, len(logits))).indices.tolist()
-    tokens += [token for token in dict.fromkeys(also) if token not in tokens]
+) -> dict[str, Any]:
+    """`next`: the most likely tokens by logits (V,) and the tokens `also`, with their probabilities
+    before and after temperature, top_k and top_p. `removed` is the probability of all tokens that
+    these remove, at this temperature, or at 1 if it is 0."""
     sampled = distribution(logits[None], **sampling_of(sampling))[0]
     probabilities = logits.softmax(dim=-1)
-    return [
-        {
-            "id": token,
-            "label": chosen.labels[token],
-            "probability": float(probabilities[token]),
-            "sampled": float(sampled[token]),
-        }
-        for token in tokens
-    ]
-
-
-def removed(logits: Tensor, sampling: Sampling) -> float:
-    """The share of the tokens that temperature, top_k and top_p never sample, in the probabilities
-    at this temperature (or at 1, if it is 0)."""
-    options = sampling_of(sampling)
-    kept = distribution(logits[None], **options)[0] > 0
-    return float((logits / (options["temperature"] or 1)).softmax(dim=-1)[~kept].sum())
+    scaled = (logits / (sampling.temperature or 1)).softmax(dim=-1)
+    return {
+        "next": [
+            chosen.named(
+                token, probability=float(probabilities[token]), sampled=float(sampled[token])
+            )
+            for token in dict.fromkeys([*top(logits), *also])
+        ],
+        "removed": float(scaled[sampled == 0].sum()),
+    }
 
 
 def sampling_of(request: Sampling) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def table(explorer: Explorer, request: Export) -> Exported:
         zip(text.tokens, labels, [None, *losses], strict=True)
     ):
         logits = chosen.loaded.model.unembed(found.residual[-1, position : position + 1])[0]
-        rows = likely(chosen, logits.double(), request, ())[:LISTED]
+        rows = likely(chosen, logits.cpu().double(), request, ())["next"][:LISTED]
         after = [cell for row in rows for cell in (row["label"], f"{row['probability']:.7g}")]
         shown = "" if loss is None else f"{loss:.7g}"
         writer.writerow([position, token, label, shown, *after])

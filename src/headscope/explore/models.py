@@ -66,6 +66,10 @@ class OpenModel:
         """The label of each token of the vocabulary."""
         return self.loaded.tokenizer.vocabulary_labels()
 
+    def named(self, token: int, **more: Any) -> dict[str, Any]:
+        """A token of the vocabulary in an answer, and what the answer says about it."""
+        return {"id": token, "label": self.labels[token], **more}
+
     def describe(self) -> dict[str, Any]:
         """What the page must know before it sends a text."""
         model, statistics = self.loaded.model, self.statistics

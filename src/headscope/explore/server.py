@@ -19,20 +19,17 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-import headscope.viewer
 from headscope.errors import UserError, ran_out_of_memory
 from headscope.explore.answers import Explorer
 from headscope.explore.export import export
 from headscope.explore.protocol import parse_request
+from headscope.viewer.page import STATIC as VIEWER
 
-STATIC = [
-    Path(__file__).with_name("static"),
-    Path(headscope.viewer.__file__).with_name("static"),
-]
-CONTENT_TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
+STATIC = Path(__file__).with_name("static")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 EVERY_ADDRESS = ("0.0.0.0", "::")
 MAX_BODY = 2**20
@@ -146,13 +143,6 @@ def application(explorer: Explorer, hosts: tuple[str, ...], token: str | None = 
             raise Refused(400, "the request is not JSON") from None
         return name, parse_request(name, data)
 
-    async def static(request: Request) -> Response:
-        name = request.path_params.get("name") or "explore.html"
-        if name not in files:
-            raise Refused(404, "there is no such file")
-        content, content_type = files[name]
-        return Response(content, media_type=content_type)
-
     def failed(request: Request, error: Exception) -> Response:
         status = {UserError: 422, ClientDisconnect: 499}.get(type(error), 500)
         status = getattr(error, "status", status)
@@ -162,18 +152,12 @@ def application(explorer: Explorer, hosts: tuple[str, ...], token: str | None = 
         valid = reason.encode(errors="backslashreplace").decode()
         return JSONResponse({"error": valid}, status)
 
-    files = {
-        file.name: (file.read_bytes(), CONTENT_TYPES[file.suffix])
-        for folder in reversed(STATIC)
-        for file in folder.iterdir()
-        if file.suffix in CONTENT_TYPES
-    }
     routes = [
         *(Route(f"/v1/{name}", answer, methods=["POST"]) for name in answers),
         Route("/v1/write", write, methods=["POST"]),
         Route("/v1/export", exported, methods=["POST"]),
-        Route("/", static),
-        Route("/{name:str}", static),
+        Mount("/viewer", StaticFiles(directory=VIEWER)),
+        Mount("/", StaticFiles(directory=STATIC, html=True)),
     ]
     errors = (Refused, UserError, ClientDisconnect, Exception)
     app = Starlette(routes=routes, exception_handlers=dict.fromkeys(errors, failed))

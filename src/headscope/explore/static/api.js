@@ -1,7 +1,7 @@
 // The protocol: requests to the server, and its answers. See docs/explore.md.
 
-import { DataError } from "./store.js";
-import { texts } from "./texts.js";
+import { DataError } from "./viewer/store.js";
+import { texts } from "./viewer/texts.js";
 
 const token = new URLSearchParams(location.search).get("token");
 

@@ -1,11 +1,11 @@
 // The most likely next tokens, as bars: what the model says, and what temperature, top-k and top-p
 // make of it. Two bars per token when heads are switched or another model is compared.
 
-import { card, make } from "./dom.js";
+import { card, make } from "./viewer/dom.js";
 import { numberField } from "./editor.js";
-import { percentText } from "./next.js";
-import { texts } from "./texts.js";
-import { explain } from "./tooltip.js";
+import { percentText } from "./viewer/next.js";
+import { texts } from "./viewer/texts.js";
+import { explain } from "./viewer/tooltip.js";
 
 const TEXTS = texts.explore;
 

@@ -1,7 +1,7 @@
 // The text: typed, or written by the model.
 
-import { card, make } from "./dom.js";
-import { texts } from "./texts.js";
+import { card, make } from "./viewer/dom.js";
+import { texts } from "./viewer/texts.js";
 
 const TEXTS = texts.explore;
 

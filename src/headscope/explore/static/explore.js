@@ -2,15 +2,15 @@
 
 import { api } from "./api.js";
 import { createBars } from "./bars.js";
-import { make } from "./dom.js";
+import { make } from "./viewer/dom.js";
 import { createEditor } from "./editor.js";
 import { createModels } from "./models.js";
 import { createPatch } from "./patch.js";
 import { createSource } from "./source.js";
-import { createAddress } from "./state.js";
+import { createAddress } from "./viewer/state.js";
 import { createSwitches } from "./switches.js";
-import { texts } from "./texts.js";
-import { createViewer } from "./viewer.js";
+import { texts } from "./viewer/texts.js";
+import { createViewer } from "./viewer/viewer.js";
 
 const TEXTS = texts.explore;
 const SLOW = 150; // ms: when a reading takes longer, writing does not wait for it

@@ -1,9 +1,9 @@
 // Which model reads the text, at which kept step, and what it is compared with.
 
-import { make } from "./dom.js";
+import { make } from "./viewer/dom.js";
 import { button } from "./editor.js";
-import { stepText } from "./scales.js";
-import { texts } from "./texts.js";
+import { stepText } from "./viewer/scales.js";
+import { texts } from "./viewer/texts.js";
 
 const TEXTS = texts.explore;
 

@@ -1,12 +1,12 @@
 // Copies the outputs of heads from another text into this one, and shows how the answer changes.
 
-import { make } from "./dom.js";
+import { make } from "./viewer/dom.js";
 import { api } from "./api.js";
 import { button } from "./editor.js";
-import { list, percentText } from "./next.js";
-import { differenceText } from "./scales.js";
-import { headName } from "./state.js";
-import { texts } from "./texts.js";
+import { list, percentText } from "./viewer/next.js";
+import { differenceText } from "./viewer/scales.js";
+import { headName } from "./viewer/state.js";
+import { texts } from "./viewer/texts.js";
 
 const TEXTS = texts.explore;
 const SHOWN = 8; // heads in the list of effects

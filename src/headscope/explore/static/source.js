@@ -2,7 +2,7 @@
 // one step: {name, about, request, answer}. `about` describes the model, as the answer to "open".
 
 import { api, bytes } from "./api.js";
-import { headName } from "./state.js";
+import { headName } from "./viewer/state.js";
 
 const TEXT = "text";
 

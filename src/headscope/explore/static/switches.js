@@ -1,10 +1,10 @@
 // Switches heads off, to their mean output, or to half, and shows what that changes.
 
-import { card, make } from "./dom.js";
+import { card, make } from "./viewer/dom.js";
 import { button } from "./editor.js";
-import { differenceText } from "./scales.js";
-import { headName } from "./state.js";
-import { texts } from "./texts.js";
+import { differenceText } from "./viewer/scales.js";
+import { headName } from "./viewer/state.js";
+import { texts } from "./viewer/texts.js";
 
 const TEXTS = texts.explore;
 const WAYS = ["on", "half", "mean", "zero"];
