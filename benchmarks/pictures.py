@@ -2,18 +2,20 @@
 
     python -m benchmarks.pictures default RUN      # a run of train.py
     python -m benchmarks.pictures induction RUN    # a run of train.py experiment=induction
+    python -m benchmarks.pictures explore RUN      # the page of explore.py, for a default run
 
 The pictures of a default run need its report: python scripts/analyze.py checkpoint=RUN.
 """
 
 import io
 import sys
+import time
 from pathlib import Path
 
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from benchmarks.browser import chromium, open_tab, painted, tensorboard
+from benchmarks.browser import chromium, explore, open_tab, painted, tensorboard
 from headscope.viewer import SNAPSHOTS
 from headscope.viewer.history import read_header
 
@@ -61,6 +63,37 @@ def induction(run: Path) -> None:
     write_gif(frames, DOCS / "tab_steps.gif")
 
 
+def explore_page(run: Path) -> None:
+    """A picture of the page of explore.py, and a GIF: type, write, and switch a head off."""
+    frames = []
+    field = "document.querySelector('.editor-card textarea')"
+    typed = f"{field}.value = arguments[0]; {field}.dispatchEvent(new Event('input'))"
+    press = "[...document.querySelectorAll('button')].find((b) => b.textContent === arguments[0])"
+    phrase = "Gentlemen of the Senate and of the House of"
+    with explore(f"checkpoint={run}") as (address, _), chromium(*SIZE) as browser:
+        browser.get(address)
+
+        def show(action: str, *arguments: str, seconds: float = 0.3) -> None:
+            painted(browser, action, *arguments)
+            time.sleep(seconds)
+            frames.append(browser.get_screenshot_as_png())
+
+        for end in range(9, len(phrase), 5):
+            show(typed, phrase[:end])
+        show(typed, phrase)
+        show("document.querySelectorAll('.grid button')[1].click()")
+        for _ in range(3):
+            frames.append(frames[-1])
+        show("document.querySelector('.switches-card input[value=zero]').click()", seconds=1)
+        browser.save_screenshot(str(DOCS / "explore.png"))
+        for _ in range(5):
+            frames.append(frames[-1])
+        show(f"{press}.click()", "All on")
+        for _ in range(14):
+            show(f"{press}.click()", "One token on")
+    write_gif(frames, DOCS / "explore.gif", width=800)
+
+
 def write_gif(frames: list[bytes], file: Path, width: int = 860, milliseconds: int = 350) -> None:
     """Write screenshots as an animated GIF with one palette."""
     images = [Image.open(io.BytesIO(frame)).convert("RGB") for frame in frames]
@@ -72,7 +105,7 @@ def write_gif(frames: list[bytes], file: Path, width: int = 860, milliseconds: i
 
 
 if __name__ == "__main__":
-    kinds = {"default": default, "induction": induction}
+    kinds = {"default": default, "induction": induction, "explore": explore_page}
     if len(sys.argv) != 3 or sys.argv[1] not in kinds:
-        sys.exit("usage: python -m benchmarks.pictures default|induction RUN")
+        sys.exit("usage: python -m benchmarks.pictures default|induction|explore RUN")
     kinds[sys.argv[1]](Path(sys.argv[2]))

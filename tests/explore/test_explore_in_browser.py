@@ -214,8 +214,10 @@ def test_it_writes_stops_goes_back_and_goes_on_from_another_token(page: Page, mo
     value = field.get_attribute("value")
     assert value == model.tokenizer.decode(wanted).replace("\r\n", "\n").replace("\r", "\n")
     page.press("One token back")
-    page.press("Undo")
-    page.press("Undo")
+    page.press("One token on")
+    assert field.get_attribute("value") == value
+    for _ in range(3):
+        page.press("Undo")
     assert field.get_attribute("value") == TEXT
     third = page.likely[2][0]
     page.click(page.all(".pick")[2])

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -207,16 +208,21 @@ class Explorer:
 
     def write(self, request: Write) -> Iterator[dict[str, Any]]:
         """Yields one entry for each token that the model adds to a text. It chooses the same tokens
-        as `generate`. The text ends with the end-of-text token. Raises UserError if the request
-        does not fit the model."""
+        as `generate`. With `skip`, it goes on where the model has already added this number of
+        tokens. The text ends with the end-of-text token. Raises UserError if the request does not
+        fit the model."""
         check(request)
         chosen = self.models.get(request.model)
         loaded, model = chosen.loaded, chosen.loaded.model
-        tokens = encode(loaded, request.text, request.tokens).tokens
-        switches = Switches(model, request, tokens)
+        every = encode(loaded, request.text, request.tokens).every
+        length = min(max(1, len(every) - request.skip), model.block_size)
+        for _ in range(min(request.skip, len(every) - length)):  # as `Context` does
+            length = 1 + (length if length <= model.block_size else max(1, model.block_size // 2))
+        tokens = every[-length:]
+        switches = Switches(model, request, tokens[-model.block_size :])
         context = Context(model, torch.tensor([tokens], device=model.device))
         options, writer = sampling_of(request), Text(loaded.tokenizer, stop=())
-        stream = uniform_numbers([request.seed], model.device)
+        stream = islice(uniform_numbers([request.seed], model.device), request.skip, None)
         for _ in range(request.max_new_tokens):
             # The heads are switched during each step only: between two steps, the model answers
             # other requests.

@@ -105,7 +105,9 @@ def code(explorer: Explorer, request: Export) -> Exported:
     ]
     target = "" if request.target is None else f", token={request.target}"
     options = "".join(f", {name}={value!r}" for name, value in sampling_of(request).items())
-    length = f"max_new_tokens={request.max_new_tokens}, seed={request.seed}"
+    options = f", do_sample=True{options}" if request.temperature else ""
+    start = max(1, len(tokens) - request.skip)  # of what the model has written
+    count = len(tokens) - start + request.max_new_tokens
     shown = PROGRAM.format(
         path=str(chosen.path.resolve()),
         parts=f", parts={explorer.models.parts!r}" if explorer.models.parts else "",
@@ -115,9 +117,8 @@ def code(explorer: Explorer, request: Export) -> Exported:
         position=request.position,
         target=target,
         top=TOP,
-        sampling=f"do_sample=True, {length}{options}"
-        if request.temperature
-        else length.split(",")[0],
+        start=start,
+        sampling=f"max_new_tokens={count}, seed={request.seed}{options}",
     )
     return "explore.py", "text/x-python", shown
 
@@ -139,7 +140,7 @@ with {heads}:
     attention = loaded.attention(tokens).weights  # layers, heads, queries, keys
     shares = loaded.attribution(tokens, position={position}{target})
     lens = loaded.lens(tokens)[:, {position}].softmax(-1)
-    written = loaded.generate(tokens, {sampling})
+    written = loaded.generate(tokens[:{start}], {sampling})
 
 losses = F.cross_entropy(logits[:-1], torch.tensor(tokens[1:], dtype=torch.long), reduction="none")
 print("loss", losses.mean().item())

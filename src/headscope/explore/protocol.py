@@ -53,6 +53,7 @@ class Read(Reading, Sampling):
 class Write(Reading, Sampling):
     max_new_tokens: Count = 60
     seed: Count = 0
+    skip: Count = 0
 
 
 @dataclass(kw_only=True)
@@ -101,7 +102,7 @@ def parse_request(name: str, data: Any) -> Any:
     for key in ("also", "copies"):
         if len(getattr(request, key, ())) > MAX_LISTED:
             raise UserError(f"{key} has more than {MAX_LISTED} entries")
-    for key, most in (("max_new_tokens", MAX_NEW_TOKENS), ("seed", 2**63 - 1)):
+    for key, most in (("max_new_tokens", MAX_NEW_TOKENS), ("skip", MAX_TEXT)):
         if getattr(request, key, 0) > most:
             raise UserError(f"{key}={getattr(request, key)} must be at most {most:,}")
     return request

@@ -18,13 +18,14 @@ const MAX_UNDO = 100;
 const OWN = ["zero", "mean", "half"]; // the lists of switched heads
 
 /** The state of the page, besides that of the viewer. `tokens` are set when the text has other tokens
-    than a typed text would have, for example one that the model wrote. */
+    than a typed text would have, for example one that the model wrote. `written` is the number of
+    tokens at the end that were not typed. */
 const EMPTY = {
   text: null, tokens: null, model: "this", other: "", zero: [], mean: [], half: [],
-  temperature: 0.8, top_k: null, top_p: 0.95, seed: 0, length: 40, target: null, second: "", copies: [],
+  temperature: 0.8, top_k: null, top_p: 0.95, seed: 0, length: 40, written: 0, target: null, second: "", copies: [],
 };
 
-const NUMBERS = ["temperature", "top_k", "top_p", "seed", "length", "target"];
+const NUMBERS = ["temperature", "top_k", "top_p", "seed", "length", "written", "target"];
 const codec = {
   fromTexts(found) {
     const state = { ...EMPTY };
@@ -72,13 +73,14 @@ const left = make(top, "div", { class: "left" });
 const editor = createEditor(left, actions);
 const right = make(top, "div", { class: "right" });
 const bars = createBars(right, actions);
-const switches = createSwitches(right, actions);
+const switches = createSwitches(left, actions);
 const patch = createPatch(top, actions);
 const viewer = createViewer(document.body, {
   store: source, title: TEXTS.title, place: left,
   address: { read: () => view, write: viewChanged, onChange: (changed) => viewAddress.onChange(changed) },
 });
 document.querySelector("header").after(top);
+left.append(left.querySelector(".switches-card")); // below the text
 address.onChange((changed) => change(changed));
 
 // ---- Actions -------------------------------------------------------------------------------------
@@ -87,7 +89,7 @@ address.onChange((changed) => change(changed));
 function change(part, step = false) {
   if (step) remember();
   if ("text" in part || "tokens" in part) {
-    state = { ...state, text: null, tokens: null, target: null };
+    state = { ...state, text: null, tokens: null, written: 0, target: null };
     follow = true;
   }
   state = { ...state, ...part };
@@ -95,8 +97,8 @@ function change(part, step = false) {
 }
 
 function remember() {
-  const { text, tokens, zero, mean, half } = state;
-  undone = [...undone.slice(1 - MAX_UNDO), { text, tokens, zero, mean, half }];
+  const { text, tokens, written, zero, mean, half } = state;
+  undone = [...undone.slice(1 - MAX_UNDO), { text, tokens, written, zero, mean, half }];
 }
 
 function undo() {
@@ -107,7 +109,8 @@ function undo() {
 /** Continues the text with another token after the selected one. */
 function pick(id) {
   const before = main.answer.ids.length - main.answer.tokens.length + main.answer.position + 1;
-  return change({ tokens: [...main.answer.ids.slice(0, before), id] }, true);
+  const written = Math.max(0, state.written - main.answer.ids.length + before) + 1;
+  return change({ tokens: [...main.answer.ids.slice(0, before), id], written }, true);
 }
 
 /** Shows what the lens and the heads say about this token. */
@@ -118,7 +121,7 @@ function target(id) {
 /** Removes the last token. */
 function back() {
   stop();
-  change({ tokens: main.answer.ids.slice(0, -1) }, true);
+  change({ tokens: main.answer.ids.slice(0, -1), written: Math.max(0, state.written - 1) }, true);
 }
 
 function stop() {
@@ -135,21 +138,23 @@ async function write(count) {
   const prompt = main.answer.ids;
   const request = { ...main.request, ...sampling(), text: null, tokens: prompt };
   const ids = [...prompt];
+  const before = state.written;
+  const grown = () => ({ tokens: [...ids], written: before + ids.length - prompt.length });
   editor.showWriting(true);
   let busy = null;
   try {
-    for await (const { id } of api.write({ ...request, seed: state.seed, max_new_tokens: count }, mine.signal)) {
+    for await (const { id } of api.write({ ...request, ...drawn(), max_new_tokens: count }, mine.signal)) {
       if (mine.signal.aborted) break;
       ids.push(id);
       if (busy) continue;
-      const shown = change({ tokens: [...ids] });
+      const shown = change(grown());
       busy = shown.finally(() => { busy = null; });
       await Promise.race([shown, new Promise((resolve) => setTimeout(resolve, SLOW))]);
     }
   } catch (error) {
     editor.say(error);
   }
-  if (ids.length > prompt.length && !mine.signal.aborted) await change({ tokens: ids });
+  if (ids.length > prompt.length && !mine.signal.aborted) await change(grown());
   if (writing !== mine && writing) return;
   writing = null;
   editor.showWriting(false);
@@ -163,7 +168,7 @@ async function rewrite(signal, shown) {
   const prompt = { text: main.answer.text, tokens: null };
   await Promise.all([main, reference].map(async ({ request }, side) => {
     const asked = { ...request, ...sampling(), ...(request.model === main.request.model
-      ? { text: null, tokens: main.answer.ids } : prompt), seed: state.seed, max_new_tokens: state.length };
+      ? { text: null, tokens: main.answer.ids } : prompt), ...drawn(), max_new_tokens: state.length };
     for await (const each of api.write(asked, signal)) {
       sides[side].push(each);
       shown(sides);
@@ -177,7 +182,7 @@ async function keep(format) {
     const { text, tokens } = main.request;
     const { model, zero, mean, half } = reference?.request ?? {};
     const response = await api.export({
-      ...main.request, text, tokens, format, seed: state.seed, max_new_tokens: state.length,
+      ...main.request, text, tokens, format, ...drawn(), max_new_tokens: state.length,
       position: main.answer.position - main.answer.tokens.length, target: main.answer.target.id,
       against: reference && { model, zero, mean, half },
     });
@@ -193,6 +198,8 @@ async function keep(format) {
 
 // ---- Reading -------------------------------------------------------------------------------------
 
+/** Which random numbers the next written token uses. */
+const drawn = () => ({ seed: state.seed, skip: state.written });
 const sampling = () => ({ temperature: state.temperature, top_k: state.top_k, top_p: state.top_p });
 
 function describe(model) {

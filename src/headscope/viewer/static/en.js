@@ -216,7 +216,7 @@ export const texts = {
       `reads ${count(block, "token")}`, `knows ${count(size, "token")}`, path].join(" · "),
 
     switches: "Switch heads",
-    aboutSwitches: "Click a head below to choose it. Off replaces its output by zero, mean by its mean over this text.",
+    aboutSwitches: "Click a head to choose it. Off replaces its output by zero, mean by its mean over this text.",
     wayOf: (head) => `Head ${head}`,
     ways: { on: "on", half: "half", mean: "mean", zero: "off" },
     alone: (head) => `${head} alone`,

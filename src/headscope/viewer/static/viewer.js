@@ -87,7 +87,7 @@ export function createViewer(root, { store, address, title, place }) {
   function open(head) {
     change({ head: headName(head, model.history.heads) });
     // In a narrow window, the opened head is below the heads.
-    if (opened.getBoundingClientRect().top > 0.5 * innerHeight) opened.scrollIntoView();
+    if (!place && opened.getBoundingClientRect().top > 0.5 * innerHeight) opened.scrollIntoView();
   }
 
   function keep(token) {
