@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from viewer_data import HOSTILE, Elements, run
 
 from headscope.data.labels import visible
+from headscope.explore.server import STATIC as EXPLORE
 from headscope.viewer.page import STATIC, attention_page
 
 LABELS = [f" word{number}" for number in range(5)]
@@ -73,3 +74,21 @@ def test_the_page_makes_no_request_and_builds_no_html_from_data():
         assert bool(re.search(r"\bfetch\(", text)) == (file.name == "tab.js")
         assert file.name == "en.js" or len(text.splitlines()) <= 250
     assert not re.search(r"https?://|url\(|@import", (STATIC / "viewer.css").read_text("utf-8"))
+
+
+def test_all_texts_of_the_interface_stand_in_one_file():
+    literal = re.compile(r'"((?:[^"\\\n]|\\.)*)"|`((?:[^`\\]|\\.)*)`')
+    modules = [*STATIC.glob("*.js"), *EXPLORE.glob("*.js")]
+    found, count = [], 0
+    for file in {*modules} - {STATIC / "en.js", STATIC / "glossary.js"}:
+        code = re.sub(r"/\*.*?\*/", "", file.read_text("utf-8"), flags=re.S)
+        for line in re.sub(r"(^|\s)//.*$", "", code, flags=re.M).splitlines():
+            for match in [] if "class: " in line else literal.finditer(line):
+                text = re.sub(r"\$\{[^}]*\}", "", match[1] or match[2] or "")
+                words = re.search(r"[A-Za-z]{2,} [A-Za-z]{2,}", text)
+                if words or re.fullmatch(r"[A-Z][a-z]{2,}", text):
+                    found.append((file.name, text))
+                count += 1
+    keys = {"Escape", "Enter"}
+    assert [each for each in found if each[1] not in keys and "gradient" not in each[1]] == []
+    assert count > 800

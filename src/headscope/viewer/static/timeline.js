@@ -197,9 +197,7 @@ export function createTimeline(parent, actions) {
     playing = 0;
     showPlay();
   }
-  function showPlay() {
-    play.textContent = playing ? TEXTS.pause : TEXTS.play;
-  }
+  const showPlay = () => { play.textContent = playing ? TEXTS.pause : TEXTS.play; };
   showPlay();
 
   // ---- What the model says -----------------------------------------------------------------------
