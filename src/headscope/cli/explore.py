@@ -28,7 +28,10 @@ def explore(composed: DictConfig) -> None:
     with stop_on_signal():
         models = Models(config.checkpoint, config.other, str(device), config.parts)
         for model in models.opened.values():
-            print(printable(f"Exploring {model.path}, step {model.loaded.step:,}"), file=sys.stderr)
+            print(
+                printable(f"Exploring {model.loaded.path}, step {model.loaded.step:,}"),
+                file=sys.stderr,
+            )
         thread, address = serve(Explorer(models), host=config.host, port=config.port)
         print(f"Open {address} (Ctrl-C ends the page)", flush=True)
         if config.open_browser:

@@ -100,6 +100,9 @@ class Switches:
             yield
 
 
+Forward = tuple[OpenModel, Encoded, Trace, list[float]]
+
+
 class Explorer:
     """Answers requests with the models that the page offers. The last forward passes are kept, so
     that a click on another head or token needs no new one."""
@@ -111,17 +114,15 @@ class Explorer:
     def open(self, request: Open) -> dict[str, Any]:
         """The models that the page offers, and the description of one of them."""
         chosen = self.models.get(request.model)
-        return {"protocol": VERSION, "models": self.models.listed(), **chosen.describe()}
+        return {"protocol": VERSION, "models": self.models.listed, **chosen.describe()}
 
     @torch.no_grad()
     def read(self, request: Read) -> dict[str, Any]:
         """What a model makes of a text, as docs/explore.md explains. Raises UserError if the
         request does not fit the model."""
         check(request)
-        chosen = self.models.get(request.model)
+        chosen, text, found, losses = self.forward(request)
         loaded, model = chosen.loaded, chosen.loaded.model
-        text = encode(loaded, request.text, request.tokens)
-        found, losses = self.forward(chosen, request, text.tokens)
         length = len(text.tokens)
         if not -length <= request.position < length:
             raise UserError(f"position={request.position}: the text has {length} tokens")
@@ -184,18 +185,19 @@ class Explorer:
             answer["thumbnails"] = packed(np.rint(255 * small).astype(np.uint8))
         return answer
 
-    def forward(
-        self, chosen: OpenModel, request: Reading, tokens: list[int]
-    ) -> tuple[Trace, list[float]]:
-        """The forward pass with the switched heads, and the loss of each token after the first one.
-        Its logits are left out, because they are large."""
+    def forward(self, request: Reading) -> Forward:
+        """The model and the text of a request, the forward pass with the switched heads, and the
+        loss of each token after the first one. Its logits are left out, because they are large."""
+        chosen = self.models.get(request.model)
+        text = encode(chosen.loaded, request.text, request.tokens)
         heads = [sorted(each) for each in (request.zero, request.mean, request.half)]
-        key = str((chosen.name, tokens, heads))
+        key = str((chosen.name, text.tokens, heads))
         if key in self.kept:
             self.kept.move_to_end(key)
-            return self.kept[key][:2]
-        with Switches(chosen.loaded.model, request, tokens).on():
-            found = chosen.loaded.trace(tokens)
+            found, losses, _ = self.kept[key]
+            return chosen, text, found, losses
+        with Switches(chosen.loaded.model, request, text.tokens).on():
+            found = chosen.loaded.trace(text.tokens)
         losses = next_token_loss(found.logits[:-1], found.tokens[1:], reduction="none").tolist()
         found = replace(found, logits=found.logits[:0].clone(), of_layers={})
         tensors = (found.attention, found.residual, found.heads, found.feed_forward, found.rest)
@@ -204,7 +206,7 @@ class Explorer:
             len(self.kept) > KEPT or sum(size for *_, size in self.kept.values()) > KEPT_BYTES
         ):
             self.kept.popitem(last=False)
-        return found, losses
+        return chosen, text, found, losses
 
     def write(self, request: Write) -> Iterator[dict[str, Any]]:
         """Yields one entry for each token that the model adds to a text. It chooses the same tokens

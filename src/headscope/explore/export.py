@@ -3,6 +3,7 @@
 import csv
 import io
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -36,12 +37,10 @@ def described(chosen: OpenModel, request: Reading) -> str:
 @torch.no_grad()
 def page(explorer: Explorer, request: Export) -> Exported:
     """The attention viewer with this text, and with the other model or heads if there are any."""
-    runs = []
+    runs: list[dict[str, Any]] = []
     for reading in filter(None, (request, request.against)):
         reading = replace(reading, text=request.text, tokens=request.tokens)
-        chosen = explorer.models.get(reading.model)
-        text = encode(chosen.loaded, reading.text, reading.tokens)
-        found, losses = explorer.forward(chosen, reading, text.tokens)
+        chosen, text, found, losses = explorer.forward(reading)
         header, *parts = snapshot_of(
             found.attention,
             chosen.statistics,
@@ -51,19 +50,15 @@ def page(explorer: Explorer, request: Export) -> Exported:
             predictions=predictions(chosen.loaded.model, found, chosen.labels),
         )
         keys = [str(number) for number in range(len(parts))]
+        means = [sum(losses) / len(losses)] if losses else []
         loss = {
             "name": "loss on this text",
-            "steps": [chosen.loaded.step] * bool(losses),
-            "values": [sum(losses) / len(losses)] * bool(losses) if losses else [],
+            "steps": [chosen.loaded.step][: len(means)],
+            "values": means,
         }
-        runs.append(
-            {
-                "name": described(chosen, reading),
-                "text": "text",
-                "history": history([read_header(header)], [keys], loss),
-                "parts": dict(zip(keys, parts, strict=True)),
-            }
-        )
+        run: dict[str, Any] = {"name": described(chosen, reading), "text": "text"}
+        run["history"] = history([read_header(header)], [keys], loss)
+        runs.append(run | {"parts": dict(zip(keys, parts, strict=True))})
     title = explorer.models.get(request.model).title
     return "explore.html", "text/html", attention_page(title=title, runs=runs)
 
@@ -71,9 +66,7 @@ def page(explorer: Explorer, request: Export) -> Exported:
 @torch.no_grad()
 def table(explorer: Explorer, request: Export) -> Exported:
     """A row for each token of the text, with its loss and the most likely tokens after it."""
-    chosen = explorer.models.get(request.model)
-    text = encode(chosen.loaded, request.text, request.tokens)
-    found, losses = explorer.forward(chosen, request, text.tokens)
+    chosen, text, found, losses = explorer.forward(request)
     labels = chosen.loaded.tokenizer.labels(text.tokens)
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
@@ -109,9 +102,9 @@ def code(explorer: Explorer, request: Export) -> Exported:
     start = max(1, len(tokens) - request.skip)  # of what the model has written
     count = len(tokens) - start + request.max_new_tokens
     shown = PROGRAM.format(
-        path=str(chosen.path.resolve()),
+        path=str(chosen.loaded.path.resolve()),
         parts=f", parts={explorer.models.parts!r}" if explorer.models.parts else "",
-        text=ascii(chosen.loaded.tokenizer.decode(tokens)),
+        text=ascii(chosen.loaded.tokenizer.decode(tokens)[:80]),
         tokens=tokens,
         heads=", ".join(heads) or "nullcontext()",
         position=request.position,

@@ -35,7 +35,6 @@ class OpenModel:
 
     name: str
     title: str
-    path: Path
     loaded: Loaded
 
     @cached_property
@@ -76,7 +75,7 @@ class OpenModel:
         return {
             "name": self.name,
             "title": self.title,
-            "path": str(self.path),
+            "path": str(self.loaded.path),
             "step": self.loaded.step,
             "parameters": model.parameter_count(),
             "layers": len(model.attentions),
@@ -116,7 +115,8 @@ class Models:
         `checkpoint` and `other`. `parts` is the file of the user's own parts, if there is one.
         Raises UserError if a model cannot be loaded."""
         self.device, self.parts = device, parts
-        self.paths: dict[str, tuple[str, Path]] = {}
+        self.paths: dict[str, Path] = {}
+        self.listed: list[dict[str, Any]] = []
         self.opened: OrderedDict[str, OpenModel] = OrderedDict()
         self._add("this", given, "checkpoint")
         if other is not None:
@@ -127,35 +127,26 @@ class Models:
         path = Path(str(given)) if is_folder else checkpoint.find(given, key=key)
         in_run = path.parent.name == "checkpoints"
         title = (path.resolve().parent.parent if in_run else path.resolve()).name
-        self.paths[name] = title, path
+        self.paths[name] = path
+        self.listed.append({"name": name, "title": title})
+        opened = self.get(name)
+        opened.describe()  # measures its heads now, so that the page opens at once
+        self.listed[-1]["step"] = opened.loaded.step
         for file in sorted(path.parent.iterdir()) if in_run else []:
             if kept := KEPT.fullmatch(file.name):
-                self.paths[f"{name}@{int(kept[1])}"] = title, file
-        self.get(name).describe()  # measure its heads now, so that the page opens at once
+                self.paths[f"{name}@{int(kept[1])}"] = file
+                more = {"name": f"{name}@{int(kept[1])}", "title": title, "step": int(kept[1])}
+                self.listed.append(more)
 
     def get(self, name: str) -> OpenModel:
-        """The model with this name. Raises UserError if it does not exist or cannot be
-        loaded."""
+        """The model with this name. Raises UserError if it does not exist or cannot be loaded."""
         if name not in self.paths:
             raise UserError(f"model={name[:80]}: choose one of {', '.join(self.paths)}")
         if name not in self.opened:
-            title, path = self.paths[name]
-            self.opened[name] = OpenModel(name, title, path, load(path, device=self.device))
+            [title] = [each["title"] for each in self.listed if each["name"] == name]
+            loaded = load(self.paths[name], device=self.device)
+            self.opened[name] = OpenModel(name, title, loaded)
             if len(self.opened) > MAX_OPEN:
                 self.opened.popitem(last=False)
         self.opened.move_to_end(name)
         return self.opened[name]
-
-    def listed(self) -> list[dict[str, Any]]:
-        """The names of all models, with the titles of their runs, and with their steps if these are
-        known."""
-        return [
-            {"name": name, "title": title, "step": self._step(name)}
-            for name, (title, _) in self.paths.items()
-        ]
-
-    def _step(self, name: str) -> int | None:
-        if name in self.opened:
-            return self.opened[name].loaded.step
-        _, _, kept = name.partition("@")
-        return int(kept) if kept else None
