@@ -170,8 +170,8 @@ def test_another_request_between_two_steps_sees_no_switched_heads(default):
     def asked():
         return parse_request("write", {"text": "We", "zero": ["L0H0"], "max_new_tokens": 3})
 
-    alone = list(default.write(asked()))
     plain = ask(default, "read", text=TEXT)["next"]
+    alone = list(default.write(asked()))
     steps, between = default.write(asked()), []
     for _ in range(3):
         between.append(next(steps))
