@@ -64,10 +64,9 @@ export function createEditor(parent, actions) {
       length = state.length;
       showLength(state.length);
       showSeed(state.seed);
-      if (document.activeElement !== field || request.text === null) {
-        if (field.value !== answer.text && answer.unknown.length === 0) field.value = answer.text;
-        typed = typed && request.text !== null;
-      }
+      const text = request.text ?? answer.text;
+      if (field.value !== text && (document.activeElement !== field || request.text === null)) field.value = text;
+      typed = typed && request.text !== null;
       undo.disabled = !canUndo;
       back.disabled = answer.ids.length < 2;
       notes.replaceChildren();

@@ -92,6 +92,7 @@ function change(part, step = false) {
     state = { ...state, text: null, tokens: null, written: 0, target: null };
     follow = true;
   }
+  if ("model" in part) follow = true; // another tokenizer may give other tokens
   state = { ...state, ...part };
   return update();
 }
@@ -217,7 +218,7 @@ async function read(model, switched, text, more) {
   const request = { model, ...switched, ...text, ...sampling() };
   const [, layer] = /^L(\d+)H/.exec(view.head ?? "") ?? [null, about.layers - 1];
   const answer = await api.read({
-    ...request, position: follow ? -1 : view.token, target: state.target, thumbnails: true,
+    ...request, position: follow ? -1 : view.token ?? -1, target: state.target, thumbnails: true,
     attention: [Math.min(Number(layer), about.layers - 1)], ...more,
   }, reading.signal);
   const heads = OWN.flatMap((name) => switched[name].map((head) => `${head} ${TEXTS.ways[name]}`));
@@ -248,7 +249,7 @@ async function update() {
       const ids = ({ answer }) => (same ? answer.next.map(({ id }) => id) : []);
       const asked = same ? text : { text: newest.answer.text, tokens: null };
       const target = same ? newest.answer.target.id : null;
-      other = await read(model, on, asked, { also: ids(newest), target });
+      other = await read(model, on, asked, { also: ids(newest), target, ...(same ? {} : { position: -1 }) });
       newest = await read(state.model, switched, text, { also: ids(other), target: newest.answer.target.id });
     }
     if (mine.signal.aborted) return;

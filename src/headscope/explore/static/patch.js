@@ -38,7 +38,7 @@ export function createPatch(parent, actions) {
   const table = make(body, "table", { class: "answers" });
   const effects = make(body, "div", { class: "rows effects" });
   let [state, main, view] = [null, null, null];
-  let position = 0;
+  let position = Infinity; // at first, the last one
   let asked = {}; // the tokens whose logits are compared, if the user chose them
   let asking = null;
   let shownFor = "";

@@ -175,8 +175,8 @@ export function createViewer(root, { store, address, title, place }) {
     const shortened = tokens < history.text_tokens
       ? TEXTS.shortened(tokens, history.text_tokens) : "";
     say(problem ?? shortened);
-    size.textContent = TEXTS.size({ ...history, tokens, steps: history.steps.length,
-                                    measured: history.measured_tokens });
+    size.textContent = TEXTS.size({ ...history, tokens, measured: history.measured_tokens,
+                                    steps: history.name ? 0 : history.steps.length });
     const { comparison } = next;
     const two = comparison?.kind === "head";
     openedHead(next.name, step, next.opened);
