@@ -11,6 +11,7 @@ from urllib.parse import quote
 import pytest
 import torch
 from conversion.models import saved
+from viewer_page import Page
 
 import headscope
 from headscope.analysis.patching import LogitDifference, patch_heads
@@ -59,11 +60,8 @@ def addresses(folders: dict[str, Path]) -> dict[str, str]:
     }
 
 
-class Page:
+class ExplorePage(Page):
     """The page that the browser shows."""
-
-    def __init__(self, browser: Any) -> None:
-        self.browser = browser
 
     def open(self, address: str, **state: str) -> None:
         entries = "&".join(
@@ -87,15 +85,6 @@ class Page:
             quiet = quiet + 1 if ready else 0
             time.sleep(0.05)
 
-    def one(self, selector: str) -> Any:
-        return self.browser.find_element("css selector", selector)
-
-    def all(self, selector: str) -> list[Any]:
-        return self.browser.find_elements("css selector", selector)
-
-    def text(self, selector: str) -> str:
-        return self.one(selector).text
-
     def click(self, element: Any) -> None:
         self.browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
         element.click()
@@ -114,26 +103,17 @@ class Page:
 
     def switch(self, head: int, way: str) -> None:
         self.click(self.all(".grid button")[head])
-        self.click(
-            self.one(
-                f".switches-card input[value={way}] + *, .switches-card label:has([value={way}])"
-            )
-        )
+        self.click(self.one(f".switches-card label:has([value={way}])"))
 
     @property
-    def tokens(self) -> list[str]:
-        return [each.text.split("\n")[0] for each in self.all(".tokens [data-token]")]
+    def labels(self) -> list[str]:
+        return [each.text.split("\n")[0] for each in self.tokens]
 
     @property
     def likely(self) -> list[tuple[str, str]]:
         """The listed tokens and their probabilities."""
-        return [
-            (
-                row.find_element("css selector", ".pick").text,
-                row.find_element("css selector", ".note").text,
-            )
-            for row in self.all(".bar-row")
-        ]
+        notes = [row.text.split("\n")[1] for row in self.all(".bar-row")]
+        return list(zip([each.text for each in self.all(".pick")], notes, strict=True))
 
 
 def percent(share: float) -> str:
@@ -150,26 +130,25 @@ def expected(loaded: Any, text: str, count: int = 10) -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def page(browser: Any) -> Iterator[Page]:
+def page(browser: Any) -> Iterator[ExplorePage]:
     """Afterwards the console may hold no error."""
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
-        "width": 1400, "height": 1000, "deviceScaleFactor": 1, "mobile": False,
-    })  # fmt: skip
-    yield Page(browser)
+    found = ExplorePage(browser)
+    found.resize(1400)
+    yield found
     assert browser.get_log("browser") == []
 
 
 @pytest.fixture(params=["run", "gpt2"])
-def model(request: pytest.FixtureRequest, page: Page, addresses: Any, folders: Any) -> Any:
+def model(request: pytest.FixtureRequest, page: ExplorePage, addresses: Any, folders: Any) -> Any:
     """The model of the page, which shows TEXT."""
     page.open(addresses[request.param], x_text=TEXT)
     return headscope.load(folders[request.param])
 
 
-def test_type_and_see_tokens_losses_probabilities_and_heads(page: Page, model: Any) -> None:
+def test_type_and_see_tokens_losses_probabilities_and_heads(page: ExplorePage, model: Any) -> None:
     page.type("We the people")
     labels = model.tokenizer.labels(model.tokens("We the people"))
-    assert page.tokens == [label.replace("·", "·") for label in labels]
+    assert page.labels == labels
     assert page.likely == expected(model, "We the people")
     found = [each.text for each in page.all(".tokens small")]
     logits, tokens = model.logits("We the people"), model.tokens("We the people")
@@ -183,11 +162,11 @@ def test_type_and_see_tokens_losses_probabilities_and_heads(page: Page, model: A
     )
     assert len(page.all(".lens .row")) == len(model.model.blocks) + 1
     assert page.all(".heads .row")
-    page.click(page.all(".tokens [data-token]")[3])
+    page.click(page.tokens[3])
     assert page.likely == expected(model, "We t")
 
 
-def test_temperature_top_k_and_top_p_show_what_they_cut_away(page: Page, model: Any) -> None:
+def test_temperature_top_k_and_top_p_show_what_they_cut_away(page: ExplorePage, model: Any) -> None:
     field = page.one(".bars-card input[placeholder]")
     field.clear()
     field.send_keys("3\t")
@@ -199,7 +178,9 @@ def test_temperature_top_k_and_top_p_show_what_they_cut_away(page: Page, model: 
     )
 
 
-def test_it_writes_stops_goes_back_and_goes_on_from_another_token(page: Page, model: Any) -> None:
+def test_it_writes_stops_goes_back_and_goes_on_from_another_token(
+    page: ExplorePage, model: Any
+) -> None:
     before = model.tokens(TEXT)
     page.press("▶ Write")
     wanted = model.generate(
@@ -221,14 +202,16 @@ def test_it_writes_stops_goes_back_and_goes_on_from_another_token(page: Page, mo
     assert field.get_attribute("value") == TEXT
     third = page.likely[2][0]
     page.click(page.all(".pick")[2])
-    assert page.tokens[-1] == third
-    assert len(page.tokens) == len(before) + 1
+    assert page.labels[-1] == third
+    assert len(page.labels) == len(before) + 1
     page.press("One token back")
     page.press("One token on")
-    assert len(page.tokens) == len(before) + 1
+    assert len(page.labels) == len(before) + 1
 
 
-def test_switched_heads_change_the_probabilities_and_the_loss(page: Page, model: Any) -> None:
+def test_switched_heads_change_the_probabilities_and_the_loss(
+    page: ExplorePage, model: Any
+) -> None:
     plain = expected(model, TEXT)
     page.switch(1, "zero")
     with model.ablate(["L0H1"]):
@@ -261,7 +244,7 @@ def headscope_loss(model: Any) -> float:
     return float(torch.nn.functional.cross_entropy(model.logits(TEXT)[:-1], tokens[1:]))
 
 
-def test_a_copied_output_changes_the_answer(page: Page, model: Any) -> None:
+def test_a_copied_output_changes_the_answer(page: ExplorePage, model: Any) -> None:
     page.click(page.one("summary"))
     page.type(OTHER, ".patch-card textarea")
     assert len(page.all(".token-pair")) == len(TEXT)
@@ -289,7 +272,7 @@ def test_a_copied_output_changes_the_answer(page: Page, model: Any) -> None:
     assert "tokens: change one" in page.text(".patch-card [role=status]")
 
 
-def test_two_models_and_two_steps_are_compared(page: Page, model: Any, folders: Any) -> None:
+def test_two_models_and_two_steps_are_compared(page: ExplorePage, model: Any, folders: Any) -> None:
     options = [
         each.get_attribute("value")
         for each in page.all("select[aria-label='compare with model'] option")
@@ -327,7 +310,7 @@ def downloads(browser: Any, tmp_path: Path) -> Callable[[str], Path]:
     return downloaded
 
 
-def test_what_is_shown_is_kept_as_files(page: Page, model: Any, downloads: Any) -> None:
+def test_what_is_shown_is_kept_as_files(page: ExplorePage, model: Any, downloads: Any) -> None:
     page.switch(1, "zero")
     for words in ("page", "table", "Python"):
         page.press(words)
@@ -346,47 +329,45 @@ def test_what_is_shown_is_kept_as_files(page: Page, model: Any, downloads: Any) 
     )
 
 
-def test_the_url_carries_text_heads_and_settings(page: Page, model: Any) -> None:
+def test_the_url_carries_text_heads_and_settings(page: ExplorePage, model: Any) -> None:
     page.switch(1, "half")
     page.press("▶ Write")
     time.sleep(3)
     page.ready()
-    shown = page.tokens, page.likely, page.text(".loss-change")
+    shown = page.labels, page.likely, page.text(".loss-change")
     address = page.browser.current_url
     page.browser.get("about:blank")
     page.browser.get(address)
     page.ready()
-    assert (page.tokens, page.likely, page.text(".loss-change")) == shown
+    assert (page.labels, page.likely, page.text(".loss-change")) == shown
 
 
-def test_characters_outside_the_vocabulary_are_marked(page: Page, addresses: Any) -> None:
+def test_characters_outside_the_vocabulary_are_marked(page: ExplorePage, addresses: Any) -> None:
     page.open(addresses["letters"], x_text="Mary é a☃")
     assert [each.text for each in page.all("mark")] == ["é", "☃"]
     assert page.text(".notes").endswith("Mary é a☃")
     page.open(addresses["letters"], x_text="Mary and John " * 4)
     assert "cut" in page.text(".notes")
-    assert len(page.tokens) == 32
+    assert len(page.labels) == 32
 
 
-def test_hostile_text_is_text(page: Page, addresses: Any) -> None:
+def test_hostile_text_is_text(page: ExplorePage, addresses: Any) -> None:
     hostile = "<img src=x onerror=alert(1)>"
     page.open(addresses["run"], x_text=hostile, x_second=hostile[::-1], x_zero="L0H1")
     assert page.one(".editor-card textarea").get_attribute("value") == hostile
     assert page.all("img") == []
     page.open(addresses["run"], x_text="a", x_temperature="1e5", x_other="this@10", x_nothing="1")
-    assert page.tokens == ["a"]
+    assert page.labels == ["a"]
 
 
 @pytest.mark.parametrize("width", [1400, 800, 360])
-def test_nothing_is_wider_than_the_window(page: Page, addresses: Any, width: int) -> None:
-    page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
-        "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500,
-    })  # fmt: skip
+def test_nothing_is_wider_than_the_window(page: ExplorePage, addresses: Any, width: int) -> None:
+    page.resize(width)
     page.open(addresses["run"], x_text=TEXT, x_second=OTHER, x_zero="L0H1", x_other="other")
     assert page.browser.execute_script("return document.documentElement.scrollWidth") <= width
 
 
-def test_every_control_has_a_name(page: Page, addresses: Any) -> None:
+def test_every_control_has_a_name(page: ExplorePage, addresses: Any) -> None:
     page.open(addresses["run"], x_text=TEXT, x_second=OTHER, x_zero="L0H1")
     page.browser.execute_cdp_cmd("Accessibility.enable", {})
     nodes = page.browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]

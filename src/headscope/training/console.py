@@ -209,6 +209,8 @@ def print_results(run: "Run", summary: dict[str, Any]) -> None:
     words = [f"checkpoint={best}", *parts]
     line = prompt.strip().partition("\n")[0]  # several lines would need $'...'
     run.say(f"  {command('sample', *words, f'prompt={line}')}")
+    run.say("Type, and watch the model and its heads:")
+    run.say(f"  {command('explore', *words)}")
     run.say("See what each head does:")
     run.say(f"  {command('analyze', *words)}")
     if run.config.logger:
