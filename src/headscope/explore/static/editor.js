@@ -47,6 +47,8 @@ export function createEditor(parent, actions) {
     typed = true;
   });
 
+  field.addEventListener("blur", () => { typed = false; });
+
   /** Marks the characters that the vocabulary lacks where they stand in the text. */
   function markUnknown(text, unknown) {
     notes.append(TEXTS.unknown);
@@ -66,7 +68,6 @@ export function createEditor(parent, actions) {
       showSeed(state.seed);
       const text = request.text ?? answer.text;
       if (field.value !== text && (document.activeElement !== field || request.text === null)) field.value = text;
-      typed = typed && request.text !== null;
       undo.disabled = !canUndo;
       back.disabled = answer.ids.length < 2;
       notes.replaceChildren();

@@ -85,8 +85,9 @@ address.onChange((changed) => change(changed));
 
 // ---- Actions -------------------------------------------------------------------------------------
 
-/** Changes parts of the state. `step` is true for an action that can be undone. */
+/** Changes parts of the state. `step` is true for an action that can be undone; it ends writing. */
 function change(part, step = false) {
+  if (step || "model" in part) stop();
   if (step) remember();
   if ("text" in part || "tokens" in part) {
     state = { ...state, text: null, tokens: null, written: 0, target: null };
@@ -121,8 +122,7 @@ function target(id) {
 
 /** Removes the last token. */
 function back() {
-  stop();
-  change({ tokens: main.answer.ids.slice(0, -1), written: Math.max(0, state.written - 1) }, true);
+  if (main) change({ tokens: main.answer.ids.slice(0, -1), written: Math.max(0, state.written - 1) }, true);
 }
 
 function stop() {
@@ -132,6 +132,7 @@ function stop() {
 
 /** Lets the model write `count` tokens. */
 async function write(count) {
+  if (!main) return; // nothing could be read yet
   stop();
   const mine = new AbortController();
   writing = mine;
@@ -162,14 +163,15 @@ async function write(count) {
   delete document.documentElement.dataset.busy;
 }
 
-/** Lets both sides of a comparison write from the same text and seed. Yields [ids of main, ids of the
-    reference, labels]. */
+/** Lets both sides of a comparison write from the same text and seed. Calls `shown` with the tokens of
+    both sides, after each token. */
 async function rewrite(signal, shown) {
   const sides = [[], []];
-  const prompt = { text: main.answer.text, tokens: null };
-  await Promise.all([main, reference].map(async ({ request }, side) => {
-    const asked = { ...request, ...sampling(), ...(request.model === main.request.model
-      ? { text: null, tokens: main.answer.ids } : prompt), ...drawn(), max_new_tokens: state.length };
+  const { ids, text } = main.answer;
+  await Promise.all([main, reference].map(async ({ about, request }, side) => {
+    const same = about.vocabulary === main.about.vocabulary;
+    const prompt = same ? { text: null, tokens: ids } : { text, tokens: null };
+    const asked = { ...request, ...sampling(), ...drawn(), ...prompt, max_new_tokens: state.length };
     for await (const each of api.write(asked, signal)) {
       sides[side].push(each);
       shown(sides);
@@ -179,11 +181,11 @@ async function rewrite(signal, shown) {
 
 /** Saves what is shown as a file. */
 async function keep(format) {
+  if (!main) return;
   try {
-    const { text, tokens } = main.request;
     const { model, zero, mean, half } = reference?.request ?? {};
     const response = await api.export({
-      ...main.request, text, tokens, format, ...drawn(), max_new_tokens: state.length,
+      ...main.request, format, ...drawn(), max_new_tokens: state.length,
       position: main.answer.position - main.answer.tokens.length, target: main.answer.target.id,
       against: reference && { model, zero, mean, half },
     });
@@ -249,7 +251,8 @@ async function update() {
       const ids = ({ answer }) => (same ? answer.next.map(({ id }) => id) : []);
       const asked = same ? text : { text: newest.answer.text, tokens: null };
       const target = same ? newest.answer.target.id : null;
-      other = await read(model, on, asked, { also: ids(newest), target, ...(same ? {} : { position: -1 }) });
+      const more = { also: ids(newest), target, ...(same ? {} : { position: -1 }) };
+      other = await read(model, on, asked, more);
       newest = await read(state.model, switched, text, { also: ids(other), target: newest.answer.target.id });
     }
     if (mine.signal.aborted) return;
@@ -272,21 +275,23 @@ function show(newest, other, signal) {
   bars.show(state, main, reference);
   switches.show(state, main, reference, view.head);
   patch.show(state, main, view);
-  const shape = ({ about, answer }) => JSON.stringify([about.layers, about.heads, answer.tokens.map(({ label }) => label)]);
+  const shape = ({ about: { layers, heads }, answer }) =>
+    JSON.stringify([layers, heads, answer.tokens.map(({ label }) => label)]);
   const comparable = reference && shape(reference) === shape(main);
   const compared = view.compare.startsWith("run:");
-  const compare = changed && comparable ? `run:${reference.name}` : compared && !comparable ? "" : view.compare;
+  let compare = compared && !comparable ? "" : view.compare;
+  if (changed && comparable) compare = `run:${reference.name}`;
   return viewer.refresh({ run: main.name, token: main.answer.position, compare });
 }
 
 /** Names readings by what they differ in: the model, or the switched heads. */
 function nameReadings(first, second) {
   const heads = first.heads.length ? TEXTS.list(first.heads) : "";
-  const model = TEXTS.model(first.about.title, first.about.step);
-  first.name = second?.about.name === first.about.name ? heads || TEXTS.thisModel : [model, heads].filter(Boolean).join(", ");
+  const same = second?.about.name === first.about.name;
+  const modelOf = ({ about: { title, step } }) => TEXTS.model(title, step);
+  first.name = same ? heads || TEXTS.thisModel : [modelOf(first), heads].filter(Boolean).join(", ");
   if (!second) return;
-  second.name = second.about.name === first.about.name ? TEXTS.allHeadsOn
-    : TEXTS.model(second.about.title, second.about.step);
+  second.name = same ? TEXTS.allHeadsOn : modelOf(second);
   if (second.name === first.name) second.name += ` (${TEXTS.compared})`;
 }
 
