@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 import torch
 from conversion.models import saved
-from viewer_page import Page
+from viewer_page import Keys, Page
 
 import headscope
 from headscope.analysis.patching import LogitDifference, patch_heads
@@ -209,6 +209,32 @@ def test_it_writes_stops_goes_back_and_goes_on_from_another_token(
     assert len(page.labels) == len(before) + 1
 
 
+def test_an_action_uses_what_was_just_typed(page: ExplorePage, model: Any) -> None:
+    page.browser.execute_script(
+        """const field = document.querySelector(".editor-card textarea");
+        field.value = "We the"; field.dispatchEvent(new Event("input"));
+        const buttons = [...document.querySelectorAll("button")];
+        const one = buttons.find((each) => each.textContent === arguments[0]);
+        one.click(); one.click();""",
+        "One token on",
+    )
+    page.ready()
+    sampled = {"do_sample": True, "temperature": 0.8, "top_p": 0.95, "seed": 0}
+    tokens = model.generate(model.tokens("We the"), max_new_tokens=2, **sampled)
+    assert page.labels == model.tokenizer.labels(tokens)
+    page.type("We")
+    page.press("Undo")
+    assert page.labels == model.tokenizer.labels(tokens)
+
+
+def test_a_selected_token_can_be_released(page: ExplorePage, model: Any) -> None:
+    page.click(page.tokens[2])
+    Page.press(page, Keys.ESCAPE)
+    page.switch(1, "zero")
+    assert page.text(".notes") == ""
+    assert page.text(".loss-change")
+
+
 def test_switched_heads_change_the_probabilities_and_the_loss(
     page: ExplorePage, model: Any
 ) -> None:
@@ -283,7 +309,7 @@ def test_two_models_and_two_steps_are_compared(page: ExplorePage, model: Any, fo
         other = dict(expected(headscope.load(folders["other"]), TEXT, 257))
         for row in page.all(".bar-row"):
             was = row.find_elements("css selector", ".note")[1].text
-            assert was == f"was {other[row.find_element('css selector', '.pick').text]}"
+            assert was == f"there {other[row.find_element('css selector', '.pick').text]}"
         page.browser.execute_script(
             "arguments[0].value = 1; arguments[0].dispatchEvent(new Event('input'))",
             page.one("input[type=range]"),
@@ -343,9 +369,11 @@ def test_the_url_carries_text_heads_and_settings(page: ExplorePage, model: Any) 
 
 
 def test_characters_outside_the_vocabulary_are_marked(page: ExplorePage, addresses: Any) -> None:
-    page.open(addresses["letters"], x_text="Mary é a☃")
-    assert [each.text for each in page.all("mark")] == ["é", "☃"]
-    assert page.text(".notes").endswith("Mary é a☃")
+    text = "Mary é😀 a☃n"
+    page.open(addresses["letters"], x_text=text)
+    assert [each.text for each in page.all("mark")] == ["é", "😀", "☃"]
+    assert page.text(".notes").endswith(text)
+    assert page.one(".editor-card textarea").get_attribute("value") == text
     page.open(addresses["letters"], x_text="Mary and John " * 4)
     assert "cut" in page.text(".notes")
     assert len(page.labels) == 32
@@ -356,8 +384,10 @@ def test_hostile_text_is_text(page: ExplorePage, addresses: Any) -> None:
     page.open(addresses["run"], x_text=hostile, x_second=hostile[::-1], x_zero="L0H1")
     assert page.one(".editor-card textarea").get_attribute("value") == hostile
     assert page.all("img") == []
-    page.open(addresses["run"], x_text="a", x_temperature="1e5", x_other="this@10", x_nothing="1")
+    wrong = {"x_temperature": "abc", "x_zero": "L9H9", "x_top_k": "0", "v_token": "50"}
+    page.open(addresses["letters"], x_text="a", **wrong)
     assert page.labels == ["a"]
+    page.browser.get_log("browser")  # the server has refused top_k=0
 
 
 @pytest.mark.parametrize("width", [1400, 800, 360])

@@ -32,7 +32,12 @@ from headscope.errors import UserError
 from headscope.explore.models import Models, OpenModel
 from headscope.explore.protocol import VERSION, Open, Patch, Read, Reading, Sampling, Write
 from headscope.generation import check_sampling
-from headscope.generation.choose_token import choose_tokens, distribution, uniform_numbers
+from headscope.generation.choose_token import (
+    choose_tokens,
+    distribution,
+    probabilities_of,
+    uniform_numbers,
+)
 from headscope.generation.texts import Text
 from headscope.generation.tokens import Context
 from headscope.nn import GPT
@@ -79,14 +84,14 @@ class Switches:
 
     def __init__(self, model: GPT, request: Reading, tokens: list[int]) -> None:
         """Raises UserError if there is no such head, or if a head is named twice."""
-        names = [*request.zero, *request.mean, *request.half]
-        if len(set(names)) < len(names):
-            raise UserError("a head is switched twice: name it once, in zero, mean or half")
         self.model = model
         self.zero, self.mean, self.half = (
-            [parse_head(name, model) for name in heads]
+            [parse_head(name[:80], model) for name in heads]
             for heads in (request.zero, request.mean, request.half)
         )
+        heads = [*self.zero, *self.mean, *self.half]
+        if len(set(heads)) < len(heads):
+            raise UserError("a head is switched twice: name it once, in zero, mean or half")
         text = torch.tensor([tokens], device=model.device)
         self.means = mean_outputs(model, text, 1) if self.mean else None
 
@@ -167,14 +172,14 @@ class Explorer:
             "pushes": pushes.flatten().tolist(),
         }
         if request.head is not None:
-            layer, head = parse_head(request.head, model)
+            layer, head = parse_head(request.head[:80], model)
             added = weight @ raised[layer, head] - mean[layer, head]
             values, tokens = added.topk(min(RAISED, model.vocab_size))
             pairs = zip(tokens.tolist(), values.tolist(), strict=True)
             answer["raised"] = [chosen.named(token, push=value) for token, value in pairs]
         layers = range(len(model.blocks))
         if not set(request.attention) <= set(layers):
-            raise UserError(f"attention={request.attention}: the layers are 0 to {layers[-1]}")
+            raise UserError(f"attention: there is no such layer; name 0 to {layers[-1]}")
         answer["attention"] = {
             layer: packed(past(found.attention[layer].float().cpu().numpy()).astype("<f4"))
             for layer in {*request.attention}
@@ -217,11 +222,11 @@ class Explorer:
         chosen = self.models.get(request.model)
         loaded, model = chosen.loaded, chosen.loaded.model
         every = encode(loaded, request.text, request.tokens).every
-        length = min(max(1, len(every) - request.skip), model.block_size)
-        for _ in range(min(request.skip, len(every) - length)):  # as `Context` does
+        start = length = max(1, len(every) - request.skip)
+        for _ in every[start:]:  # as `Context` does
             length = 1 + (length if length <= model.block_size else max(1, model.block_size // 2))
         tokens = every[-length:]
-        switches = Switches(model, request, tokens[-model.block_size :])
+        switches = Switches(model, request, every[:start][-model.block_size :])
         context = Context(model, torch.tensor([tokens], device=model.device))
         options, writer = sampling_of(request), Text(loaded.tokenizer, stop=())
         stream = islice(uniform_numbers([request.seed], model.device), request.skip, None)
@@ -264,7 +269,7 @@ class Explorer:
             outputs = head_outputs(model, both[1:])
             with ExitStack() as stack:
                 for copy in request.copies:
-                    layer, head = parse_head(copy.head, model)
+                    layer, head = parse_head(copy.head[:80], model)
                     at = slice(None)
                     if copy.position is not None:
                         if copy.position >= lengths[0]:
@@ -319,7 +324,7 @@ def likely(
     these remove, at this temperature, or at 1 if it is 0."""
     sampled = distribution(logits[None], **sampling_of(sampling))[0]
     probabilities = logits.softmax(dim=-1)
-    scaled = (logits / (sampling.temperature or 1)).softmax(dim=-1)
+    scaled = probabilities_of(logits, sampling.temperature or 1.0)
     return {
         "next": [
             chosen.named(

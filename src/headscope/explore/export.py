@@ -38,8 +38,12 @@ def described(chosen: OpenModel, request: Reading) -> str:
 def page(explorer: Explorer, request: Export) -> Exported:
     """The attention viewer with this text, and with the other model or heads if there are any."""
     runs: list[dict[str, Any]] = []
+    first = explorer.models.get(request.model)
     for reading in filter(None, (request, request.against)):
-        reading = replace(reading, text=request.text, tokens=request.tokens)
+        given: dict[str, Any] = {"text": request.text, "tokens": request.tokens}
+        if request.tokens is not None and explorer.models.get(reading.model).labels != first.labels:
+            given = {"text": first.loaded.tokenizer.decode(request.tokens), "tokens": None}
+        reading = replace(reading, **given)
         chosen, text, found, losses = explorer.forward(reading)
         header, *parts = snapshot_of(
             found.attention,
@@ -59,8 +63,7 @@ def page(explorer: Explorer, request: Export) -> Exported:
         run: dict[str, Any] = {"name": described(chosen, reading), "text": "text"}
         run["history"] = history([read_header(header)], [keys], loss)
         runs.append(run | {"parts": dict(zip(keys, parts, strict=True))})
-    title = explorer.models.get(request.model).title
-    return "explore.html", "text/html", attention_page(title=title, runs=runs)
+    return "explore.html", "text/html", attention_page(title=first.title, runs=runs)
 
 
 @torch.no_grad()
@@ -86,27 +89,29 @@ def table(explorer: Explorer, request: Export) -> Exported:
 def code(explorer: Explorer, request: Export) -> Exported:
     """A Python program that computes what the page shows."""
     chosen = explorer.models.get(request.model)
-    tokens = encode(chosen.loaded, request.text, request.tokens).tokens
-    heads = [
-        f"loaded.ablate({names!r}{more})"
-        for names, more in (
-            (request.mean, ', by="mean", text=tokens'),  # first: the mean is that of all heads on
+    ids = encode(chosen.loaded, request.text, request.tokens).every
+
+    def switched(mean_over: str) -> str:
+        ways = (
+            (request.mean, f', by="mean", text={mean_over}'),  # first: the mean with all heads on
             (request.zero, ""),
             (request.half, ', by="half"'),
         )
-        if names
-    ]
+        calls = [f"loaded.ablate({heads!r}{more})" for heads, more in ways if heads]
+        return ", ".join(calls) or "nullcontext()"
+
     target = "" if request.target is None else f", token={request.target}"
     options = "".join(f", {name}={value!r}" for name, value in sampling_of(request).items())
     options = f", do_sample=True{options}" if request.temperature else ""
-    start = max(1, len(tokens) - request.skip)  # of what the model has written
-    count = len(tokens) - start + request.max_new_tokens
+    start = max(1, len(ids) - request.skip)  # of what the model has written
+    count = len(ids) - start + request.max_new_tokens
     shown = PROGRAM.format(
         path=str(chosen.loaded.path.resolve()),
         parts=f", parts={explorer.models.parts!r}" if explorer.models.parts else "",
-        text=ascii(chosen.loaded.tokenizer.decode(tokens)[:80]),
-        tokens=tokens,
-        heads=", ".join(heads) or "nullcontext()",
+        text=ascii(chosen.loaded.tokenizer.decode(ids)[:80]),
+        ids=ids,
+        heads=switched("tokens"),
+        heads_of_prompt=switched("prompt[-block_size:]"),
         position=request.position,
         target=target,
         top=TOP,
@@ -126,17 +131,20 @@ import torch.nn.functional as F
 import headscope
 
 loaded = headscope.load({path!r}{parts})
+block_size = loaded.model.block_size
 # {text}
-tokens = {tokens}
+ids = {ids}
+tokens, prompt = ids[-block_size:], ids[:{start}]
 with {heads}:
     logits = loaded.logits(tokens)
     attention = loaded.attention(tokens).weights  # layers, heads, queries, keys
     shares = loaded.attribution(tokens, position={position}{target})
     lens = loaded.lens(tokens)[:, {position}].softmax(-1)
-    written = loaded.generate(tokens[:{start}], {sampling})
+with {heads_of_prompt}:
+    written = loaded.generate(prompt, {sampling})
 
 losses = F.cross_entropy(logits[:-1], torch.tensor(tokens[1:], dtype=torch.long), reduction="none")
-print("loss", losses.mean().item())
+print("loss", losses.mean().item() if len(losses) else None)
 for probability, token in zip(*logits[{position}].softmax(-1).topk({top})):
     print(f"{{probability:.6f}}", *loaded.tokenizer.labels([token]))
 for part, share in shares.items():

@@ -97,8 +97,11 @@ def parse_request(name: str, data: Any) -> Any:
         raise UserError("the request must be a JSON object")
     request: Any = parse(REQUESTS[name], data)
     for key in ("text", "other"):
-        if len(getattr(request, key, None) or "") > MAX_TEXT:
+        text = getattr(request, key, None) or ""
+        if len(text) > MAX_TEXT:
             raise UserError(f"{key} has more than {MAX_TEXT:,} characters: shorten it")
+        if any("\ud800" <= each <= "\udfff" for each in text):
+            raise UserError(f"{key} is not valid UTF-8: it contains half of a surrogate pair")
     for key in ("also", "copies"):
         if len(getattr(request, key, ())) > MAX_LISTED:
             raise UserError(f"{key} has more than {MAX_LISTED} entries")

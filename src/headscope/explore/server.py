@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
@@ -129,7 +130,7 @@ def application(explorer: Explorer, hosts: tuple[str, ...], token: str | None = 
             request.headers.get("authorization", "").encode(), f"Bearer {token}".encode()
         ):
             raise Refused(401, "the token is missing or wrong: open the address that was printed")
-        if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+        if request.headers.get("content-type", "").partition(";")[0].lower() != "application/json":
             raise Refused(415, "the request must be application/json")
         body = b""
         async for chunk in request.stream():
@@ -145,9 +146,9 @@ def application(explorer: Explorer, hosts: tuple[str, ...], token: str | None = 
 
     def failed(request: Request, error: Exception) -> Response:
         status = {UserError: 422, ClientDisconnect: 499}.get(type(error), 500)
-        status = getattr(error, "status", status)
+        status = getattr(error, "status", getattr(error, "status_code", status))
         bug = "this is a bug in headscope: its output has a traceback"
-        reason = bug if status == 500 else str(error)
+        reason = bug if status == 500 else str(getattr(error, "detail", error))
         # A message may quote half of a surrogate pair, which UTF-8 cannot encode.
         valid = reason.encode(errors="backslashreplace").decode()
         return JSONResponse({"error": valid}, status)
@@ -159,7 +160,7 @@ def application(explorer: Explorer, hosts: tuple[str, ...], token: str | None = 
         Mount("/viewer", StaticFiles(directory=VIEWER)),
         Mount("/", StaticFiles(directory=STATIC, html=True)),
     ]
-    errors = (Refused, UserError, ClientDisconnect, Exception)
+    errors = (Refused, UserError, ClientDisconnect, HTTPException, Exception)
     app = Starlette(routes=routes, exception_handlers=dict.fromkeys(errors, failed))
     return Guard(app, hosts)
 

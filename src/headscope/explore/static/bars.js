@@ -22,7 +22,7 @@ export function createBars(parent, actions) {
   const removed = make(section, "p", { class: "quiet" });
   make(section, "p", { class: "quiet" }, TEXTS.aboutBars);
 
-  function showRow({ id, label, probability, sampled, other }, compared, target) {
+  function showRow({ id, label, probability, sampled, other }, compared, otherModel, target) {
     const row = make(rows, "div", { class: "bar-row" });
     row.classList.toggle("cut", sampled === 0);
     const pick = make(row, "button", { type: "button", class: "pick token-name", dir: "auto",
@@ -36,7 +36,7 @@ export function createBars(parent, actions) {
     bar("sampled", sampled);
     make(row, "span", { class: "note" }, percentText(probability));
     make(row, "span", { class: "note quiet" }, compared
-      ? (other === undefined ? "" : TEXTS.before(percentText(other)))
+      ? (other === undefined ? "" : (otherModel ? TEXTS.elsewhere : TEXTS.before)(percentText(other)))
       : sampled === 0 ? TEXTS.cutAway : TEXTS.sampled(percentText(sampled)));
     const ask = make(row, "button", { type: "button", class: "ask", "aria-pressed": id === target,
                                       "aria-label": TEXTS.ask(label) }, "?");
@@ -58,7 +58,9 @@ export function createBars(parent, actions) {
       const others = new Map((reference?.answer.next ?? []).map((each) => [key(each), each.probability]));
       const all = answer.next.map((each) => ({ ...each, other: others.get(key(each)) }));
       const strongest = all.sort((a, b) => b.probability - a.probability);
-      for (const each of strongest) showRow(each, Boolean(reference), answer.target.id);
+      for (const each of strongest) {
+        showRow(each, Boolean(reference), reference?.about.name !== main.about.name, answer.target.id);
+      }
       removed.textContent = TEXTS.removed(percentText(answer.removed))
         + (reference ? ` ${TEXTS.grey(reference.name)}` : "");
       if (focused) [...rows.querySelectorAll("button")].find((each) => each.getAttribute("aria-label") === focused)?.focus();

@@ -52,13 +52,14 @@ export function createEditor(parent, actions) {
   /** Marks the characters that the vocabulary lacks where they stand in the text. */
   function markUnknown(text, unknown) {
     notes.append(TEXTS.unknown);
+    const characters = Array.from(text); // whole ones, as the server counts
     let end = 0;
     for (const { at, character } of unknown) {
-      notes.append(text.slice(end, at));
+      notes.append(characters.slice(end, at).join(""));
       make(notes, "mark", {}, character);
-      end = at + character.length;
+      end = at + 1;
     }
-    notes.append(text.slice(end));
+    notes.append(characters.slice(end).join(""));
   }
 
   return {
@@ -78,8 +79,11 @@ export function createEditor(parent, actions) {
     },
 
     showWriting(on) {
-      write.hidden = one.hidden = back.hidden = on;
-      stop.hidden = !on;
+      const [hidden, shown] = on ? [write, stop] : [stop, write];
+      shown.hidden = false;
+      if (document.activeElement === hidden) shown.focus();
+      hidden.hidden = true;
+      one.hidden = on;
     },
 
     say(error) {

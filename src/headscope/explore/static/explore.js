@@ -7,7 +7,7 @@ import { createEditor } from "./editor.js";
 import { createModels } from "./models.js";
 import { createPatch } from "./patch.js";
 import { createSource } from "./source.js";
-import { createAddress } from "./viewer/state.js";
+import { createAddress, headNumber } from "./viewer/state.js";
 import { createSwitches } from "./switches.js";
 import { texts } from "./viewer/texts.js";
 import { createViewer } from "./viewer/viewer.js";
@@ -31,6 +31,7 @@ const codec = {
     const state = { ...EMPTY };
     for (const [name, text] of Object.entries(found)) {
       if (!Object.hasOwn(EMPTY, name)) continue;
+      if (NUMBERS.includes(name) && !Number.isFinite(Number(text))) continue;
       if (NUMBERS.includes(name)) state[name] = text === "" ? null : Number(text);
       else if (name === "tokens") state.tokens = text.split(",").map(Number);
       else if (name === "copies") state.copies = text.split(",").map((each) => each.split("@"))
@@ -60,12 +61,16 @@ let main = null; // the reading that is shown
 let reference = null; // what it is compared with: all heads on, or another model
 let reading = null; // ends the requests for the newest reading
 let writing = null; // ends what the model writes
+let failed = false; // whether the first reading failed
 let undone = []; // states before each action
+let current = false; // whether `main` is a reading of the current state
+let pending = null; // the promise of the newest reading
+let queue = Promise.resolve(); // the actions on the text
 
 // ---- The page ------------------------------------------------------------------------------------
 
-const actions = { change, write, stop, back, undo, pick, target, keep, rewrite,
-                  open: (head) => viewer.change({ head }) };
+const actions = { change, stop, undo, target, keep, rewrite, write: onText(write, false), back: onText(back),
+                  pick: onText(pick), open: (head) => viewer.change({ head }) };
 const top = document.createElement("div");
 top.className = "explore";
 const models = createModels(top, actions);
@@ -85,9 +90,10 @@ address.onChange((changed) => change(changed));
 
 // ---- Actions -------------------------------------------------------------------------------------
 
-/** Changes parts of the state. `step` is true for an action that can be undone; it ends writing. */
+/** Changes parts of the state. `step` is true for an action that can be undone. Everything except a
+    longer text ends writing. */
 function change(part, step = false) {
-  if (step || "model" in part) stop();
+  if (!("written" in part)) stop();
   if (step) remember();
   if ("text" in part || "tokens" in part) {
     state = { ...state, text: null, tokens: null, written: 0, target: null };
@@ -99,8 +105,20 @@ function change(part, step = false) {
 }
 
 function remember() {
-  const { text, tokens, written, zero, mean, half } = state;
-  undone = [...undone.slice(1 - MAX_UNDO), { text, tokens, written, zero, mean, half }];
+  const { text, tokens, written, zero, mean, half, second, copies } = state;
+  undone = [...undone.slice(1 - MAX_UNDO), { text, tokens, written, zero, mean, half, second, copies }];
+}
+
+/** An action on the text: it waits until the text is read, and until earlier actions have ended. It may
+    end what the model writes. */
+function onText(action, ends = true) {
+  return (...words) => {
+    if (ends) stop();
+    queue = queue.then(async () => {
+      for (let seen = null; seen !== pending; await seen) seen = pending;
+      if (current) await action(...words);
+    });
+  };
 }
 
 function undo() {
@@ -122,7 +140,8 @@ function target(id) {
 
 /** Removes the last token. */
 function back() {
-  if (main) change({ tokens: main.answer.ids.slice(0, -1), written: Math.max(0, state.written - 1) }, true);
+  if (main.answer.ids.length < 2) return null;
+  return change({ tokens: main.answer.ids.slice(0, -1), written: Math.max(0, state.written - 1) }, true);
 }
 
 function stop() {
@@ -132,8 +151,6 @@ function stop() {
 
 /** Lets the model write `count` tokens. */
 async function write(count) {
-  if (!main) return; // nothing could be read yet
-  stop();
   const mine = new AbortController();
   writing = mine;
   remember();
@@ -142,7 +159,7 @@ async function write(count) {
   const ids = [...prompt];
   const before = state.written;
   const grown = () => ({ tokens: [...ids], written: before + ids.length - prompt.length });
-  editor.showWriting(true);
+  if (count > 1) editor.showWriting(true);
   let busy = null;
   try {
     for await (const { id } of api.write({ ...request, ...drawn(), max_new_tokens: count }, mine.signal)) {
@@ -157,8 +174,7 @@ async function write(count) {
     editor.say(error);
   }
   if (ids.length > prompt.length && !mine.signal.aborted) await change(grown());
-  if (writing !== mine && writing) return;
-  writing = null;
+  if (writing === mine) writing = null;
   editor.showWriting(false);
   delete document.documentElement.dataset.busy;
 }
@@ -181,7 +197,7 @@ async function rewrite(signal, shown) {
 
 /** Saves what is shown as a file. */
 async function keep(format) {
-  if (!main) return;
+  if (!current) return;
   try {
     const { model, zero, mean, half } = reference?.request ?? {};
     const response = await api.export({
@@ -228,8 +244,14 @@ async function read(model, switched, text, more) {
 }
 
 /** Reads the text, and shows the result unless a newer reading has begun. */
-async function update() {
+function update() {
+  pending = readAndShow();
+  return pending;
+}
+
+async function readAndShow() {
   reading?.abort();
+  current = false;
   const mine = new AbortController();
   reading = mine;
   document.documentElement.dataset.busy = "1";
@@ -237,7 +259,15 @@ async function update() {
   address.write(state);
   try {
     const about = await describe(state.model);
+    if (mine !== reading) return;
+    if (state.tokens && main && main.about.vocabulary !== about.vocabulary) {
+      state = { ...state, tokens: null, text: main.answer.text, written: 0 };
+    }
     if (state.text === null && state.tokens === null) state = { ...state, text: about.example };
+    for (const name of OWN) {
+      state = { ...state, [name]: state[name].filter((head) => headNumber(head, about) !== null) };
+    }
+    state = { ...state, copies: state.copies.filter(({ head }) => headNumber(head, about) !== null) };
     const text = { text: state.tokens ? null : state.text, tokens: state.tokens };
     const switched = Object.fromEntries(OWN.map((name) => [name, state[name]]));
     const on = { zero: [], mean: [], half: [] };
@@ -258,7 +288,14 @@ async function update() {
     if (mine.signal.aborted) return;
     await show(newest, other, mine.signal);
   } catch (error) {
-    if (mine === reading) editor.say(error);
+    if (mine !== reading) return;
+    if (!main && !failed) {
+      failed = true; // the address has a value that does not fit: show the text at least
+      state = { ...EMPTY, text: state.text };
+      follow = true;
+      await update();
+    }
+    if (mine === reading || failed) editor.say(error);
   }
   if (mine === reading && !writing) delete document.documentElement.dataset.busy;
 }
@@ -267,6 +304,7 @@ function show(newest, other, signal) {
   nameReadings(newest, other);
   const changed = other?.name !== reference?.name;
   [main, reference] = [newest, other];
+  current = true;
   if (state.tokens && main.answer.same) state = { ...state, tokens: null, text: main.answer.text };
   address.write(state);
   source.set([main, reference].filter(Boolean), signal);

@@ -27,7 +27,7 @@ export function createModels(parent, actions) {
   other.field.addEventListener("change", () => actions.change({ other: other.field.value }));
   slider.field.addEventListener("input", () => actions.change({ model: steps[slider.field.value] }));
 
-  const nameOf = ({ title, step }) => (step === null ? title : TEXTS.model(title, step));
+  const nameOf = ({ title, step }) => TEXTS.model(title, step);
 
   return {
     show(state, main) {
@@ -45,11 +45,13 @@ export function createModels(parent, actions) {
       other.field.value = state.other;
       model.box.hidden = other.box.hidden = models.length < 2;
       const run = main.about.name.split("@")[0];
-      steps = models.filter(({ name }) => name.split("@")[0] === run)
-        .sort((a, b) => (a.step ?? Infinity) - (b.step ?? Infinity)).map(({ name }) => name);
+      const own = models.filter(({ name }) => name.split("@")[0] === run);
+      const isFirst = ({ step }, at) => own.findIndex((each) => each.step === step) === at;
+      steps = own.filter(isFirst).sort((a, b) => a.step - b.step).map(({ name }) => name);
       slider.box.hidden = steps.length < 2;
       slider.field.max = steps.length - 1;
-      slider.field.value = steps.indexOf(main.about.name);
+      slider.field.value = steps.findIndex((name) =>
+        own.find((each) => each.name === name).step === main.about.step);
       slider.field.setAttribute("aria-valuetext", TEXTS.step(stepText(main.about.step)));
       const { parameters, layers, heads, block_size: block, vocab_size: size, path } = main.about;
       about.textContent = TEXTS.about({ parameters, layers, heads, block, size, path });

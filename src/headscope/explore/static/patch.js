@@ -40,6 +40,7 @@ export function createPatch(parent, actions) {
   let [state, main, view] = [null, null, null];
   let position = Infinity; // at first, the last one
   let asked = {}; // the tokens whose logits are compared, if the user chose them
+  let vocabulary = null; // that `asked` belongs to
   let asking = null;
   let shownFor = "";
 
@@ -51,7 +52,7 @@ export function createPatch(parent, actions) {
   function copy(at) {
     const head = view.head;
     const others = state.copies.filter((each) => each.head !== head || each.position !== at);
-    actions.change({ copies: [...others, { head, position: at }] });
+    actions.change({ copies: [...others, { head, position: at }] }, true);
   }
 
   async function update(everyHead = false) {
@@ -68,9 +69,19 @@ export function createPatch(parent, actions) {
     }
   }
 
+  /** The copies, each with a button that removes it. */
+  function showCopies() {
+    chips.replaceChildren();
+    for (const each of state.copies) {
+      const where = each.position === null ? TEXTS.allPositions : TEXTS.at(each.position);
+      const others = state.copies.filter((other) => other !== each);
+      button(chips, `${each.head} ${where} ×`, () => actions.change({ copies: others }, true), { class: "chip" });
+    }
+  }
+
   function fail(problem) {
     says.textContent = problem;
-    for (const part of [chips, table, effects]) part.replaceChildren();
+    for (const part of [table, effects]) part.replaceChildren();
     buttons.hidden = answers.hidden = true;
   }
 
@@ -90,12 +101,6 @@ export function createPatch(parent, actions) {
     buttons.hidden = answers.hidden = false;
     here.textContent = TEXTS.copyHere(view.head, first[position], position);
     everywhere.textContent = TEXTS.copyAll(view.head);
-    chips.replaceChildren();
-    for (const each of state.copies) {
-      const where = each.position === null ? TEXTS.allPositions : TEXTS.at(first[each.position], each.position);
-      const others = state.copies.filter((other) => other !== each);
-      button(chips, `${each.head} ${where} ×`, () => actions.change({ copies: others }), { class: "chip" });
-    }
     const signed = (value) => differenceText(value);
     for (const { name, select } of chosen) {
       select.replaceChildren();
@@ -137,6 +142,9 @@ export function createPatch(parent, actions) {
       const key = JSON.stringify([model, zero, mean, half, text, tokens, state.second, state.copies, view.head]);
       if (body.hidden || key === shownFor) return;
       shownFor = key;
+      if (main.about.vocabulary !== vocabulary) asked = {};
+      vocabulary = main.about.vocabulary;
+      showCopies();
       update();
     },
   };

@@ -96,8 +96,10 @@ export function createSwitches(parent, actions) {
       }
       if (switched.length > 40) chips.append(TEXTS.more(switched.length - 40));
       const [after, before] = [main.answer.loss, reference?.answer.loss ?? null];
-      loss.textContent = after === null || before === null ? ""
-        : TEXTS.loss(before.toFixed(3), after.toFixed(3), differenceText(after - before, 3));
+      const comparable = after !== null && before !== null && reference.about.vocabulary === main.about.vocabulary;
+      const say = reference?.about.name === main.about.name ? TEXTS.loss : TEXTS.otherLoss;
+      loss.textContent = !comparable ? ""
+        : say(before.toFixed(3), after.toFixed(3), differenceText(after - before, 3), reference.name);
       again.hidden = !reference;
       if (again.hidden) written.replaceChildren();
       else if (written.children.length > 0 && shownFor !== key()) rewrite();

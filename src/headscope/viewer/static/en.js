@@ -202,6 +202,7 @@ export const texts = {
     cutAway: "cut away",
     sampled: (share) => `sampled ${share}`,
     before: (share) => `was ${share}`,
+    elsewhere: (share) => `there ${share}`,
     removed: (share) => `Temperature, top-k and top-p cut away ${share} of the probability.`,
     grey: (what) => `Grey bars: ${what}.`,
     aboutBars: "Click a token to continue with it. Light: what the model says. Dark: what is sampled.",
@@ -225,6 +226,8 @@ export const texts = {
     switchOn: (head) => `switch ${head} on`,
     more: (number) => ` and ${number} more`,
     loss: (before, after, change) => `The loss of the text changes from ${before} to ${after} (${change}).`,
+    otherLoss: (other, here, change, name) =>
+      `The loss of the text is ${here} here and ${other} with ${name} (${change}).`,
     writeBoth: "Write both from the same seed",
 
     patch: "Copy from another text",
@@ -235,7 +238,7 @@ export const texts = {
     copyAll: (head) => `Copy ${head} at all positions`,
     everyHead: "Try every head",
     allPositions: "at all positions",
-    at: (token, at) => `at “${token}” (${at})`,
+    at: (position) => `at position ${position}`,
     answers: { right: "answer", wrong: "other answer" },
     answer: (right, wrong, first, second, patched) => `Logit of “${right}” minus “${wrong}”: ${first} after this text, `
       + `${second} after the other one${patched === null ? "" : `, ${patched} with the copy`}.`,

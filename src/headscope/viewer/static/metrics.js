@@ -49,7 +49,9 @@ export function createMetrics(parent) {
         built = [history, metrics.join("\n")];
         build(history, metrics);
       }
-      table.classList.toggle("comparing", comparison !== null);
+      // The metrics of a model are the same when its heads are switched.
+      const same = comparison?.kind === "run" && comparison.step.metrics === step.metrics;
+      table.classList.toggle("comparing", comparison !== null && !same);
       [TEXTS.metric, what ?? TEXTS.value, comparison?.what ?? ""].forEach((text, i) => write(heads[i], text));
       for (const { metric, text, bar, compared, place } of rows) {
         const value = step.metrics[metric][opened];
