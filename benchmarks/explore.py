@@ -16,7 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import chdir
+from contextlib import chdir, redirect_stdout
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -56,7 +56,7 @@ def models(folder: Path) -> dict[str, str]:
     from headscope.conversion.tokenizer_files import tokenizer_files
     from headscope.data.tokenizer import byte
 
-    with chdir(folder):
+    with chdir(folder), redirect_stdout(sys.stderr):
         run = headscope.train(
             ["trainer.max_steps=1", "callbacks=plain", "~logger"]
         ).folder.resolve()
