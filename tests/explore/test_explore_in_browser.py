@@ -294,6 +294,8 @@ def test_a_copied_output_changes_the_answer(page: ExplorePage, model: Any) -> No
     page.press("Try every head")
     time.sleep(0.5)
     assert page.all(".effects .row")
+    page.click(page.one(".effects .row:not(.marked)"))
+    assert page.all(".effects .row.marked")
     page.type("short", ".patch-card textarea")
     assert "tokens: change one" in page.text(".patch-card [role=status]")
 

@@ -40,6 +40,7 @@ export function createPatch(parent, actions) {
   let [state, main, view] = [null, null, null];
   let position = Infinity; // at first, the last one
   let asked = {}; // the tokens whose logits are compared, if the user chose them
+  let tried = null; // the effects of every head, and what they belong to
   let vocabulary = null; // that `asked` belongs to
   let asking = null;
   let shownFor = "";
@@ -62,12 +63,19 @@ export function createPatch(parent, actions) {
     try {
       const answer = await api.patch({ model, zero, mean, half, text, tokens, other: state.second,
                                        copies: state.copies, every_head: everyHead, ...asked }, asking.signal);
+      if (answer.every_head) tried = { texts: textsOf(), right: answer.right.id, wrong: answer.wrong.id,
+                                       effects: answer.every_head };
       draw(answer);
     } catch (error) {
       if (error.name === "AbortError") return;
       fail(error.message);
     }
   }
+
+  const textsOf = () => {
+    const { model, zero, mean, half, text, tokens } = main.request;
+    return JSON.stringify([model, zero, mean, half, text, tokens, state.second]);
+  };
 
   /** The copies, each with a button that removes it. */
   function showCopies() {
@@ -86,7 +94,7 @@ export function createPatch(parent, actions) {
   }
 
   function draw(answer) {
-    const { tokens: [first, second], problem, right, wrong, next, difference, every_head: all } = answer;
+    const { tokens: [first, second], problem, right, wrong, next, difference } = answer;
     position = Math.min(position, first.length - 1);
     pairs.replaceChildren();
     for (let at = 0; at < Math.max(first.length, second.length); at++) {
@@ -101,7 +109,7 @@ export function createPatch(parent, actions) {
     buttons.hidden = answers.hidden = false;
     here.textContent = TEXTS.copyHere(view.head, first[position], position);
     everywhere.textContent = TEXTS.copyAll(view.head);
-    const signed = (value) => differenceText(value);
+    const signed = differenceText;
     for (const { name, select } of chosen) {
       select.replaceChildren();
       for (const { id, label } of next) make(select, "option", { value: id }, label);
@@ -122,8 +130,9 @@ export function createPatch(parent, actions) {
         make(cell, "i", { class: "share", "aria-hidden": "true" }).style.setProperty("--value", `${100 * each[name]}%`);
       }
     }
-    if (all === null) return effects.replaceChildren();
-    const changes = all.map((value, number) => [headName(number, main.about.heads), value - difference.before]);
+    const same = tried && tried.texts === textsOf() && tried.right === right.id && tried.wrong === wrong.id;
+    if (!same) return effects.replaceChildren();
+    const changes = tried.effects.map((value, number) => [headName(number, main.about.heads), value - difference.before]);
     const most = Math.max(...changes.map(([, value]) => Math.abs(value))) || 1;
     list(effects, changes.sort(([, a], [, b]) => Math.abs(b) - Math.abs(a)).slice(0, SHOWN).map(([name, value]) => ({
       text: name, note: differenceText(value), share: Math.abs(value) / most, sign: value < 0 ? "less" : "more",
@@ -138,8 +147,7 @@ export function createPatch(parent, actions) {
       if (document.activeElement !== field) field.value = state.second;
       body.hidden = !state.second;
       if (state.second && shownFor === "") section.open = true;
-      const { model, zero, mean, half, text, tokens } = main.request;
-      const key = JSON.stringify([model, zero, mean, half, text, tokens, state.second, state.copies, view.head]);
+      const key = JSON.stringify([textsOf(), state.copies, view.head]);
       if (body.hidden || key === shownFor) return;
       shownFor = key;
       if (main.about.vocabulary !== vocabulary) asked = {};
