@@ -209,7 +209,7 @@ USUAL: dict[str, list[Any]] = {
     "format": ["html", "csv", "python"],
     "against": [{}, {"zero": ["L0H0"]}, None],
 }
-ODD = [
+ODD: list[Any] = [
     None,
     True,
     -1,
