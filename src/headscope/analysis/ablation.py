@@ -47,7 +47,7 @@ def ablated_heads(
 
 @contextmanager
 def halved_heads(model: GPT, heads: Iterable[Head]) -> Iterator[None]:
-    """Inside this `with` block, the outputs of `heads` are half of what they are."""
+    """Inside this `with` block, the outputs of `heads` are multiplied by 0.5."""
     with ExitStack() as stack:
         for layer, head in heads:
             attention = model.attentions[layer]

@@ -22,7 +22,8 @@ class Open:
 
 @dataclass(kw_only=True)
 class Reading:
-    """A text, or token ids, for one of the models, of which some heads are switched."""
+    """A text or token ids, the model that reads it, and the heads that are switched off, to their
+    mean, or to half."""
 
     model: str = "this"
     text: str | None = None

@@ -58,7 +58,7 @@ let state = { ...EMPTY, ...address.read() };
 let view = viewAddress.read(); // the state of the viewer
 let follow = view.token === null; // whether the selected token is the last one
 let main = null; // the reading that is shown
-let reference = null; // what it is compared with: all heads on, or another model
+let reference = null; // a second reading to compare `main` with: all heads on, or another model
 let reading = null; // ends the requests for the newest reading
 let writing = null; // ends what the model writes
 let failed = false; // whether the first reading failed

@@ -1,4 +1,4 @@
-// Which model reads the text, at which kept step, and what it is compared with.
+// Selects the model, its kept step, and a second model for comparison.
 
 import { make } from "./viewer/dom.js";
 import { button } from "./editor.js";

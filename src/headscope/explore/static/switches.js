@@ -11,6 +11,7 @@ const WAYS = ["on", "half", "mean", "zero"];
 
 export function createSwitches(parent, actions) {
   const section = card(parent, "switches-card", TEXTS.switches);
+  section.hidden = true; // until a text is read
   make(section, "p", { class: "quiet" }, TEXTS.aboutSwitches);
   const ways = make(section, "fieldset", { class: "views" });
   const legend = make(ways, "legend", { class: "hidden" });
@@ -23,16 +24,19 @@ export function createSwitches(parent, actions) {
     return radio;
   });
   const buttons = make(section, "div", { class: "buttons" });
-  const alone = button(buttons, TEXTS.alone, () => {
+  const alone = button(buttons, "", () => {
     const others = every().filter((head) => head !== opened);
     actions.change({ zero: others, mean: [], half: [] }, true);
   });
-  const layer = button(buttons, "", () => set(inLayer(), inLayer().every((head) => wayOf(head) === "zero") ? "on" : "zero"));
+  const layer = button(buttons, "", () => {
+    const off = inLayer().every((head) => wayOf(head) === "zero");
+    set(inLayer(), off ? "on" : "zero");
+  });
   const reset = button(buttons, TEXTS.allOn, () => actions.change({ zero: [], mean: [], half: [] }, true));
   const chips = make(section, "p", { class: "chips" });
   const loss = make(section, "p", { class: "loss-change", role: "status" });
   const again = make(section, "div", { class: "again" });
-  const write = button(again, TEXTS.writeBoth, () => rewrite());
+  button(again, TEXTS.writeBoth, () => rewrite());
   const written = make(again, "div", { class: "written" });
   let [state, main, reference, opened] = [null, null, null, "L0H0"];
   let rewriting = null;
@@ -81,6 +85,7 @@ export function createSwitches(parent, actions) {
     show(...shown) {
       let head;
       [state, main, reference, head] = shown;
+      section.hidden = false;
       opened = every().includes(head) ? head : opened;
       legend.textContent = TEXTS.wayOf(opened);
       title.textContent = opened;
