@@ -11,6 +11,7 @@ from urllib.parse import quote
 import pytest
 import torch
 from conversion.models import saved
+from selenium.webdriver.common.actions.action_builder import ActionBuilder
 from viewer_page import Keys, Page
 
 import headscope
@@ -207,6 +208,28 @@ def test_it_writes_stops_goes_back_and_goes_on_from_another_token(
     page.press("One token back")
     page.press("One token on")
     assert len(page.labels) == len(before) + 1
+
+
+def test_a_token_can_be_clicked_while_the_model_writes(page: ExplorePage, model: Any) -> None:
+    page.browser.execute_script("window.scrollTo(0, 0)")
+    field = page.one("label.number input")
+    field.clear()
+    field.send_keys("9999\t")
+    page.ready()
+    write = "document.querySelector('.editor-card button').click()"
+    page.browser.execute_script(write)
+    time.sleep(1)
+    place = "const { x, y } = document.querySelector('.pick').getBoundingClientRect(); return [x, y]"
+    x, y = page.browser.execute_script(place)
+    mouse = ActionBuilder(page.browser)
+    mouse.pointer_action.move_to_location(int(x) + 5, int(y) + 5).pointer_down().pause(0.2)
+    mouse.pointer_action.pointer_up()
+    mouse.perform()
+    page.ready()
+    time.sleep(0.5)  # until the URL has it
+    written = int(page.browser.execute_script("return /x.written=(\\d+)/.exec(location.hash)[1]"))
+    assert 1 < written < 9999
+    assert page.text(".bars-card h3") == f"Next token after “{page.labels[-1]}”"
 
 
 def test_an_action_uses_what_was_just_typed(page: ExplorePage, model: Any) -> None:

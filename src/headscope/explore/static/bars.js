@@ -21,13 +21,14 @@ export function createBars(parent, actions) {
   const rows = make(section, "div", { class: "bars", role: "group", "aria-label": TEXTS.next });
   const removed = make(section, "p", { class: "quiet" });
   make(section, "p", { class: "quiet" }, TEXTS.aboutBars);
+  let waiting = 0;
 
-  function showRow({ id, label, probability, sampled, other }, compared, otherModel, target) {
+  function showRow({ id, label, probability, sampled, other }, answer, compared, otherModel) {
     const row = make(rows, "div", { class: "bar-row" });
     row.classList.toggle("cut", sampled === 0);
     const pick = make(row, "button", { type: "button", class: "pick token-name", dir: "auto",
                                        "aria-label": TEXTS.pick(label) }, label);
-    pick.addEventListener("click", () => actions.pick(id));
+    pick.addEventListener("click", () => actions.pick(id, answer));
     const bars = make(row, "span", { class: "pair", "aria-hidden": "true" });
     const bar = (name, share) => make(bars, "i", { class: `share ${name}` })
       .style.setProperty("--value", `${100 * (share ?? 0)}%`);
@@ -38,7 +39,7 @@ export function createBars(parent, actions) {
     make(row, "span", { class: "note quiet" }, compared
       ? (other === undefined ? "" : (otherModel ? TEXTS.elsewhere : TEXTS.before)(percentText(other)))
       : sampled === 0 ? TEXTS.cutAway : TEXTS.sampled(percentText(sampled)));
-    const ask = make(row, "button", { type: "button", class: "ask", "aria-pressed": id === target,
+    const ask = make(row, "button", { type: "button", class: "ask", "aria-pressed": id === answer.target.id,
                                       "aria-label": TEXTS.ask(label) }, "?");
     explain(ask, TEXTS.aboutAsk);
     ask.addEventListener("click", () => actions.target(id));
@@ -46,6 +47,11 @@ export function createBars(parent, actions) {
 
   return {
     show(state, main, reference) {
+      clearTimeout(waiting);
+      if (rows.querySelector("button:active")) { // a list that changes under the pointer loses the click
+        waiting = setTimeout(() => this.show(state, main, reference), 50);
+        return;
+      }
       const { answer } = main;
       const focused = rows.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : null;
       heading.replaceChildren(...TEXTS.nextAfter(answer.tokens[answer.position].label));
@@ -59,7 +65,7 @@ export function createBars(parent, actions) {
       const all = answer.next.map((each) => ({ ...each, other: others.get(key(each)) }));
       const strongest = all.sort((a, b) => b.probability - a.probability);
       for (const each of strongest) {
-        showRow(each, Boolean(reference), reference?.about.name !== main.about.name, answer.target.id);
+        showRow(each, answer, Boolean(reference), reference?.about.name !== main.about.name);
       }
       removed.textContent = TEXTS.removed(percentText(answer.removed))
         + (reference ? ` ${TEXTS.grey(reference.name)}` : "");

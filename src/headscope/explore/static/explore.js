@@ -126,11 +126,12 @@ function undo() {
   if (undone.length > 0) change(undone.pop());
 }
 
-/** Continues the text with another token after the selected one. */
-function pick(id) {
-  const before = main.answer.ids.length - main.answer.tokens.length + main.answer.position + 1;
+/** Continues the text with another token after the selected one of an answer, which may be older than
+    what the model has written since. */
+function pick(id, { ids, tokens, position }) {
+  const before = ids.length - tokens.length + position + 1;
   const written = Math.max(0, state.written - main.answer.ids.length + before) + 1;
-  return change({ tokens: [...main.answer.ids.slice(0, before), id], written }, true);
+  return change({ tokens: [...ids.slice(0, before), id], written }, true);
 }
 
 /** Shows what the lens and the heads say about this token. */
