@@ -219,8 +219,8 @@ def test_a_token_can_be_clicked_while_the_model_writes(page: ExplorePage, model:
     write = "document.querySelector('.editor-card button').click()"
     page.browser.execute_script(write)
     time.sleep(1)
-    place = "const { x, y } = document.querySelector('.pick').getBoundingClientRect(); return [x, y]"
-    x, y = page.browser.execute_script(place)
+    row = "document.querySelector('.pick').getBoundingClientRect()"
+    x, y = page.browser.execute_script(f"const {{ x, y }} = {row}; return [x, y]")
     mouse = ActionBuilder(page.browser)
     mouse.pointer_action.move_to_location(int(x) + 5, int(y) + 5).pointer_down().pause(0.2)
     mouse.pointer_action.pointer_up()
