@@ -26,6 +26,7 @@ def explore(composed: DictConfig) -> None:
     config = from_hydra(ExploreConfig, composed)
     device = checkpoint.pick_device(config.device)
     with stop_on_signal():
+        print("Loading the model and measuring its heads", file=sys.stderr)
         models = Models(config.checkpoint, config.other, str(device), config.parts)
         for model in models.opened.values():
             print(
