@@ -18,7 +18,7 @@ from headscope.analysis.patching import LogitDifference, patch_heads
 from headscope.data.tokenizer import char
 from headscope.explore.answers import Explorer
 from headscope.explore.export import export
-from headscope.explore.models import Models
+from headscope.explore.models import MAX_STEPS, Models
 from headscope.explore.protocol import parse_request
 from headscope.generation.choose_token import choose_tokens, distribution
 
@@ -154,7 +154,7 @@ def test_what_is_written_is_what_generate_writes(default, prompt):
         tokens, max_new_tokens=20, do_sample=True, **options
     )
     text = loaded.generate(prompt, max_new_tokens=20, do_sample=True, **options)
-    assert text.startswith(prompt + "".join(each["text"] for each in written))
+    assert text == prompt + "".join(each["text"] for each in written)
     first = loaded.logits(tokens[-(8 if len(tokens) <= 8 else 4) :])[-1].softmax(-1)[
         written[0]["id"]
     ]
@@ -178,7 +178,7 @@ def test_another_request_between_two_steps_sees_no_switched_heads(default):
     steps, between = default.write(asked()), []
     for _ in range(3):
         between.append(next(steps))
-        default.kept.clear()
+        default.models.get("this").passes.clear()
         assert ask(default, "read", text=TEXT)["next"] == plain
     assert between == alone
 
@@ -268,6 +268,8 @@ def test_what_does_not_fit_the_model_is_refused_in_one_line(default):
         ("read", {"text": "a", "colour": 1}, "colour"),
         ("write", {"text": "a", "max_new_tokens": 10_001}, "max_new_tokens=10001"),
         ("patch", {"text": "a", "other": "b", "copies": [{"head": "L0H0", "position": 1}]}, "=1"),
+        ("read", {"tokens": [1], "zero": ["L0H0"] * 5_001}, "zero", "5,000"),
+        ("write", {"text": "ab", "skip": 2}, "skip=2", "2 tokens"),
         ("read", [], "object"),
     ]:  # fmt: skip
         with refused(*words):
@@ -276,13 +278,13 @@ def test_what_does_not_fit_the_model_is_refused_in_one_line(default):
 
 
 def test_the_last_forward_passes_are_kept_and_no_more(default):
-    default.kept.clear()
+    passes = default.models.get("this").passes
     for number in range(40):
         ask(default, "read", tokens=[number])
-    assert len(default.kept) == 16
-    before = default.kept.copy()
+    assert len(passes) == 16
+    before = passes.copy()
     ask(default, "read", tokens=[39], position=0, head="L0H1", attention=[0])
-    assert default.kept.keys() == before.keys()
+    assert passes.keys() == before.keys()
 
 
 def test_kept_steps_and_another_model_are_offered(tmp_path, explorers):
@@ -297,6 +299,37 @@ def test_kept_steps_and_another_model_are_offered(tmp_path, explorers):
     assert [each["title"] for each in offered] == ["one", "one", "two"]
     for each in offered:
         assert ask(explorer, "read", text=TEXT, model=each["name"])["loss"] > 0
+
+
+def test_a_run_that_saves_newer_weights_does_not_change_what_is_shown(tmp_path):
+    kept = tmp_path / "checkpoints"
+    kept.mkdir()
+    saved(kept, "model.layers=2")
+    best = (kept / "best.safetensors").read_bytes()
+    for step in range(10, 60, 10):
+        (kept / f"step_{step:06}.safetensors").write_bytes(best)
+    explorer = Explorer(Models(str(tmp_path), None, "cpu"))
+    before = ask(explorer, "read", text=TEXT)
+    saved(kept, "model.layers=1")
+    for step in range(10, 60, 10):
+        ask(explorer, "read", text=TEXT, model=f"this@{step}")
+    assert len(explorer.models.opened) == 1 + MAX_STEPS
+    explorer.models.get("this").passes.clear()
+    assert ask(explorer, "read", text=TEXT) == before
+
+
+def test_weights_that_are_too_large_are_a_mistake_of_the_user(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    saved(tmp_path / "checkpoints", "model.layers=2")
+    explorer = Explorer(Models(str(tmp_path), None, "cpu"))
+    with torch.no_grad():
+        loaded_of(explorer).model.embedding.weight[65] *= 1e38
+    texts = {"text": "aA", "other": "Aa"}
+    for name, request in (("read", {"text": "aA"}), ("write", {"text": "aA"}), ("patch", texts)):
+        with refused("not finite"):
+            ask(explorer, name, **request)
+    with refused("not finite"):
+        loaded_of(explorer).generate("aA")
 
 
 # ---- Files to keep -------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 from conversion.models import saved
 from refusals import refused
 
+from headscope.errors import UserError
 from headscope.explore import server
 from headscope.explore.answers import Explorer
 from headscope.explore.models import Models
@@ -71,6 +72,21 @@ def test_other_hosts_and_other_pages_are_refused(address: str) -> None:
         assert ask(address, "open", {"Host": host, "Origin": f"http://{host}"})[0] == 200
 
 
+@pytest.mark.parametrize("host", ["LocalHost", "127.1", "127.0.0.2", "0:0:0:0:0:0:0:1"])
+def test_the_printed_address_is_one_that_is_answered(explorer: Explorer, host: str) -> None:
+    _, url = server.serve(explorer, host=host, port=0)
+    address = url.removeprefix("http://").rstrip("/")
+    assert ask(address, "open", {"Origin": f"http://{address}"})[0] == 200
+
+
+def test_a_browser_leaves_out_port_80(explorer: Explorer) -> None:
+    try:
+        _, url = server.serve(explorer, host="127.0.0.3", port=80)
+    except UserError:
+        pytest.skip("port 80 is in use, or needs the rights of root")
+    assert send("127.0.0.3:80", "GET", "/", Host="127.0.0.3")[0] == 200
+
+
 def test_another_address_needs_the_token(explorer: Explorer) -> None:
     _, url = server.serve(explorer, host="0.0.0.0", port=0)
     address, _, token = url.removeprefix("http://").partition("/?token=")
@@ -100,6 +116,9 @@ def test_wrong_requests_get_one_line(address: str) -> None:
     assert send(address, "POST", "/v1/read", b"{}")[0] == 415
     assert send(address, "POST", "/v1/nothing", b"{}", **JSON)[0] == 405
     assert ask(address, "write", text="a", top_p=7)[0] == 422
+    assert "\n" not in ask(address, "read", text="a", zero=["L0\nH0"])[1]["error"]
+    upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+    assert send(address, "GET", "/v1/read", **upgrade)[0] == 404
 
 
 def test_tokens_arrive_one_by_one(address: str) -> None:
@@ -212,7 +231,7 @@ def test_a_port_in_use_takes_the_next_one(
         with server.listen("127.0.0.1", port) as found:
             used = found.getsockname()[1]
     assert used > port
-    assert f"Port {port} is in use; using {used}" in capsys.readouterr().err
+    assert f"port={port}: Address already in use; using {used}" in capsys.readouterr().err
     with refused("host=no.such.host.example"):
         server.listen("no.such.host.example", 8765)
     with refused("port=65536"):

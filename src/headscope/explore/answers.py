@@ -4,7 +4,6 @@ Shapes: L layers, H heads, T tokens, C embed_dim, V vocab_size.
 """
 
 from base64 import b64encode
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -33,6 +32,8 @@ from headscope.explore.models import Models, OpenModel
 from headscope.explore.protocol import VERSION, Open, Patch, Read, Reading, Sampling, Write
 from headscope.generation import check_sampling
 from headscope.generation.choose_token import (
+    NOT_FINITE,
+    check_chosen,
     choose_tokens,
     distribution,
     probabilities_of,
@@ -48,8 +49,9 @@ from headscope.viewer.snapshot import shares, thumbnails
 TOP = 10
 """The number of tokens that are listed after a position."""
 RAISED = 5
-KEPT, KEPT_BYTES = 16, 256 * 2**20
-"""Maximum number and size of the forward passes that are kept. The last one is always kept."""
+KEPT, KEPT_BYTES = 16, 128 * 2**20
+"""Maximum number and size of the forward passes of a model that are kept. The last one is always
+kept."""
 
 
 @dataclass(frozen=True)
@@ -109,12 +111,11 @@ Forward = tuple[OpenModel, Encoded, Trace, list[float]]
 
 
 class Explorer:
-    """Answers requests with the models that the page offers. The last forward passes are kept, so
-    that a click on another head or token needs no new one."""
+    """Answers requests with the models that the page offers. The last forward passes of each model
+    are kept, so that a click on another head or token needs no new one."""
 
     def __init__(self, models: Models) -> None:
         self.models = models
-        self.kept: OrderedDict[Any, tuple[Trace, list[float], int]] = OrderedDict()
 
     def open(self, request: Open) -> dict[str, Any]:
         """The models that the page offers, and the description of one of them."""
@@ -196,21 +197,22 @@ class Explorer:
         chosen = self.models.get(request.model)
         text = encode(chosen.loaded, request.text, request.tokens)
         heads = [sorted(each) for each in (request.zero, request.mean, request.half)]
-        key = str((chosen.name, text.tokens, heads))
-        if key in self.kept:
-            self.kept.move_to_end(key)
-            found, losses, _ = self.kept[key]
+        key, kept = str((text.tokens, heads)), chosen.passes
+        if key in kept:
+            kept.move_to_end(key)
+            found, losses, _ = kept[key]
             return chosen, text, found, losses
         with Switches(chosen.loaded.model, request, text.tokens).on():
             found = chosen.loaded.trace(text.tokens)
+        check_finite(found.logits)
         losses = next_token_loss(found.logits[:-1], found.tokens[1:], reduction="none").tolist()
         found = replace(found, logits=found.logits[:0].clone(), of_layers={})
         tensors = (found.attention, found.residual, found.heads, found.feed_forward, found.rest)
-        self.kept[key] = found, losses, sum(tensor.nbytes for tensor in tensors)
-        while len(self.kept) > 1 and (
-            len(self.kept) > KEPT or sum(size for *_, size in self.kept.values()) > KEPT_BYTES
+        kept[key] = found, losses, sum(tensor.nbytes for tensor in tensors)
+        while len(kept) > 1 and (
+            len(kept) > KEPT or sum(size for *_, size in kept.values()) > KEPT_BYTES
         ):
-            self.kept.popitem(last=False)
+            kept.popitem(last=False)
         return chosen, text, found, losses
 
     def write(self, request: Write) -> Iterator[dict[str, Any]]:
@@ -222,7 +224,7 @@ class Explorer:
         chosen = self.models.get(request.model)
         loaded, model = chosen.loaded, chosen.loaded.model
         every = encode(loaded, request.text, request.tokens).every
-        start = length = max(1, len(every) - request.skip)
+        start = length = prompt_length(every, request)
         for _ in every[start:]:  # as `Context` does
             length = 1 + (length if length <= model.block_size else max(1, model.block_size // 2))
         tokens = every[-length:]
@@ -230,15 +232,17 @@ class Explorer:
         context = Context(model, torch.tensor([tokens], device=model.device))
         options, writer = sampling_of(request), Text(loaded.tokenizer, stop=())
         stream = islice(uniform_numbers([request.seed], model.device), request.skip, None)
-        for _ in range(request.max_new_tokens):
+        for more in reversed(range(request.max_new_tokens)):
             # The heads are switched during each step only: between two steps, the model answers
             # other requests.
             with torch.no_grad(), switches.on():
                 logits = context.next_logits()
             new = choose_tokens(logits, uniform=next(stream), **options)
+            check_chosen(new.tolist())
             context.append(new)
             token, probabilities = int(new), logits[0].cpu().double().softmax(dim=-1)
             text, probability = writer.take(token), float(probabilities[token])
+            text += "" if more else writer.rest()
             yield chosen.named(token, text=text, probability=probability)
             if token == loaded.tokenizer.end_of_text:
                 return
@@ -281,6 +285,7 @@ class Explorer:
                     every = torch.tensor([head], device=model.device)
                     stack.enter_context(replaced_heads(model.attentions[layer], every, new, at))
                 after = model.next_logits(both[:1])[0].cpu().double()
+            check_finite(torch.stack([before, other, after]))
             gain = other.softmax(dim=-1) - before.softmax(dim=-1)
             right = int(gain.argmax()) if request.right is None else request.right
             wrong = int(gain.argmin()) if request.wrong is None else request.wrong
@@ -336,12 +341,24 @@ def likely(
     }
 
 
+def prompt_length(every: list[int], request: Write) -> int:
+    """The number of tokens before those that the model has written."""
+    if request.skip >= len(every):
+        raise UserError(f"skip={request.skip}: the text has {len(every)} tokens")
+    return len(every) - request.skip
+
+
 def sampling_of(request: Sampling) -> dict[str, Any]:
     return {"temperature": request.temperature, "top_k": request.top_k, "top_p": request.top_p}
 
 
 def check(request: Sampling) -> None:
     check_sampling(max_new_tokens=0, **sampling_of(request))
+
+
+def check_finite(logits: Tensor) -> None:
+    if not logits.amax().isfinite():
+        raise UserError(NOT_FINITE)
 
 
 def past(weights: np.ndarray) -> np.ndarray:

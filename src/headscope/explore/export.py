@@ -3,13 +3,14 @@
 import csv
 import io
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from headscope.analysis.predictions import predictions
 from headscope.analysis.snapshots import snapshot_of
-from headscope.explore.answers import TOP, Explorer, encode, likely, sampling_of
+from headscope.explore.answers import TOP, Explorer, encode, likely, prompt_length, sampling_of
 from headscope.explore.models import OpenModel
 from headscope.explore.protocol import Export, Reading
 from headscope.viewer.history import history, read_header
@@ -24,6 +25,7 @@ Exported = tuple[str, str, str]
 
 def export(explorer: Explorer, request: Export) -> Exported:
     """The file that a request asks for. Raises UserError if the request does not fit the model."""
+    request = replace(request, target=explorer.read(request)["target"]["id"])
     return {"html": page, "csv": table, "python": code}[request.format](explorer, request)
 
 
@@ -88,7 +90,7 @@ def table(explorer: Explorer, request: Export) -> Exported:
 
 def code(explorer: Explorer, request: Export) -> Exported:
     """A Python program that computes what the page shows."""
-    chosen = explorer.models.get(request.model)
+    chosen, parts = explorer.models.get(request.model), explorer.models.parts
     ids = encode(chosen.loaded, request.text, request.tokens).every
 
     def switched(mean_over: str) -> str:
@@ -100,20 +102,19 @@ def code(explorer: Explorer, request: Export) -> Exported:
         calls = [f"loaded.ablate({heads!r}{more})" for heads, more in ways if heads]
         return ", ".join(calls) or "nullcontext()"
 
-    target = "" if request.target is None else f", token={request.target}"
     options = "".join(f", {name}={value!r}" for name, value in sampling_of(request).items())
     options = f", do_sample=True{options}" if request.temperature else ""
-    start = max(1, len(ids) - request.skip)  # of what the model has written
+    start = prompt_length(ids, request)
     count = len(ids) - start + request.max_new_tokens
     shown = PROGRAM.format(
         path=str(chosen.loaded.path.resolve()),
-        parts=f", parts={explorer.models.parts!r}" if explorer.models.parts else "",
+        parts=f", parts={str(Path(parts).resolve())!r}" if parts else "",
         text=ascii(chosen.loaded.tokenizer.decode(ids)[:80]),
         ids=ids,
         heads=switched("tokens"),
         heads_of_prompt=switched("prompt[-block_size:]"),
         position=request.position,
-        target=target,
+        target=request.target,
         top=TOP,
         start=start,
         sampling=f"max_new_tokens={count}, seed={request.seed}{options}",
@@ -138,7 +139,7 @@ tokens, prompt = ids[-block_size:], ids[:{start}]
 with {heads}:
     logits = loaded.logits(tokens)
     attention = loaded.attention(tokens).weights  # layers, heads, queries, keys
-    shares = loaded.attribution(tokens, position={position}{target})
+    shares = loaded.attribution(tokens, position={position}, token={target})
     lens = loaded.lens(tokens)[:, {position}].softmax(-1)
 with {heads_of_prompt}:
     written = loaded.generate(prompt, {sampling})

@@ -3,7 +3,7 @@ their runs."""
 
 import re
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,19 +23,21 @@ from headscope.generation import generate_tokens
 from headscope.viewer.predictions import json_numbers
 
 KEPT = re.compile(r"step_(\d+)\.safetensors")
-MAX_OPEN = 4
-"""Maximum number of models in memory."""
+MAX_STEPS = 3
+"""Maximum number of kept steps in memory."""
 TEXTS, TOKENS = 8, 64
 """The metrics and names of heads are measured on this many texts, with at most this many tokens."""
 
 
 @dataclass
 class OpenModel:
-    """A model that has been loaded, and what the page shows of it whatever the text."""
+    """A model that has been loaded, and what the page shows of it whatever the text. `passes` are
+    its last forward passes, see `Explorer.forward`."""
 
     name: str
     title: str
     loaded: Loaded
+    passes: OrderedDict[str, Any] = field(default_factory=OrderedDict)
 
     @cached_property
     def own_texts(self) -> torch.Tensor:
@@ -105,8 +107,8 @@ class OpenModel:
 
 class Models:
     """The models by name: `this`, `other` if there is one, and the kept steps of their runs, such
-    as `this@100`. A model is loaded when it is first asked for, and at most MAX_OPEN stay in
-    memory."""
+    as `this@100`. `this` and `other` stay as they were when the page was opened, also if a run
+    saves newer weights. A kept step is loaded when it is asked for, and at most MAX_STEPS stay."""
 
     def __init__(
         self, given: str | None, other: str | None, device: str, parts: str | None = None
@@ -133,7 +135,8 @@ class Models:
         opened.describe()  # measures its heads now, so that the page opens at once
         self.listed[-1]["step"] = opened.loaded.step
         for file in sorted(path.parent.iterdir()) if in_run else []:
-            if kept := KEPT.fullmatch(file.name):
+            kept = KEPT.fullmatch(file.name)
+            if kept and int(kept[1]) != opened.loaded.step:
                 self.paths[f"{name}@{int(kept[1])}"] = file
                 more = {"name": f"{name}@{int(kept[1])}", "title": title, "step": int(kept[1])}
                 self.listed.append(more)
@@ -146,7 +149,8 @@ class Models:
             [title] = [each["title"] for each in self.listed if each["name"] == name]
             loaded = load(self.paths[name], device=self.device)
             self.opened[name] = OpenModel(name, title, loaded)
-            if len(self.opened) > MAX_OPEN:
-                self.opened.popitem(last=False)
+            steps = [each for each in self.opened if "@" in each]
+            if len(steps) > MAX_STEPS:
+                del self.opened[steps[0]]
         self.opened.move_to_end(name)
         return self.opened[name]

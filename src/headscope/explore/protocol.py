@@ -11,8 +11,8 @@ VERSION = 1
 MAX_TEXT = 100_000
 """Maximum number of characters of a text."""
 MAX_NEW_TOKENS = 10_000
-MAX_LISTED = 500
-"""Maximum number of copies, and of other tokens whose probabilities are asked for."""
+MAX_LISTED = 5_000
+"""Maximum number of entries of a list, except of tokens."""
 
 
 @dataclass(kw_only=True)
@@ -96,6 +96,10 @@ def parse_request(name: str, data: Any) -> Any:
     """The request `name` from JSON data. Raises UserError if it is not valid."""
     if not isinstance(data, dict):
         raise UserError("the request must be a JSON object")
+    for key, value in data.items():
+        most = MAX_TEXT if "tokens" in key else MAX_LISTED
+        if isinstance(value, list) and len(value) > most:
+            raise UserError(f"{key[:80]} has more than {most:,} entries")
     request: Any = parse(REQUESTS[name], data)
     for key in ("text", "other"):
         text = getattr(request, key, None) or ""
@@ -103,9 +107,6 @@ def parse_request(name: str, data: Any) -> Any:
             raise UserError(f"{key} has more than {MAX_TEXT:,} characters: shorten it")
         if any("\ud800" <= each <= "\udfff" for each in text):
             raise UserError(f"{key} is not valid UTF-8: it contains half of a surrogate pair")
-    for key in ("also", "copies"):
-        if len(getattr(request, key, ())) > MAX_LISTED:
-            raise UserError(f"{key} has more than {MAX_LISTED} entries")
     for key, most in (("max_new_tokens", MAX_NEW_TOKENS), ("skip", MAX_TEXT)):
         if getattr(request, key, 0) > most:
             raise UserError(f"{key}={getattr(request, key)} must be at most {most:,}")

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,11 +29,11 @@ from headscope.errors import UserError, ran_out_of_memory
 from headscope.explore.answers import Explorer
 from headscope.explore.export import export
 from headscope.explore.protocol import parse_request
+from headscope.terminal import printable
 from headscope.viewer.page import STATIC as VIEWER
 
 STATIC = Path(__file__).with_name("static")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-EVERY_ADDRESS = ("0.0.0.0", "::")
 MAX_BODY = 2**20
 MAX_WAITING = 64
 """Maximum number of requests that wait for the model."""
@@ -91,7 +92,7 @@ class Worker:
             self.waiting -= 1
 
 
-def application(explorer: Explorer, hosts: tuple[str, ...], token: str | None = None) -> ASGIApp:
+def application(explorer: Explorer, hosts: set[str], token: str | None = None) -> ASGIApp:
     """The server for requests to one of `hosts`, such as `127.0.0.1:8765`, or to any if there are
     none. With a `token`, requests to the protocol need it in the header Authorization."""
     worker = Worker()
@@ -149,9 +150,9 @@ def application(explorer: Explorer, hosts: tuple[str, ...], token: str | None = 
         status = getattr(error, "status", getattr(error, "status_code", status))
         bug = "this is a bug in headscope: its output has a traceback"
         reason = bug if status == 500 else str(getattr(error, "detail", error))
-        # A message may quote half of a surrogate pair, which UTF-8 cannot encode.
-        valid = reason.encode(errors="backslashreplace").decode()
-        return JSONResponse({"error": valid}, status)
+        # A message may quote a newline, or half of a surrogate pair, which UTF-8 cannot encode.
+        line = printable(reason).encode(errors="backslashreplace").decode()
+        return JSONResponse({"error": line}, status)
 
     routes = [
         *(Route(f"/v1/{name}", answer, methods=["POST"]) for name in answers),
@@ -167,16 +168,13 @@ def application(explorer: Explorer, hosts: tuple[str, ...], token: str | None = 
 
 class Guard:
     """Refuses requests to other hosts (DNS rebinding) and from other pages, and adds the headers of
-    the page's policy."""
+    the page's policy. There are only HTTP requests: see `serve`."""
 
-    def __init__(self, app: ASGIApp, hosts: tuple[str, ...]) -> None:
+    def __init__(self, app: ASGIApp, hosts: set[str]) -> None:
         self.app = app
         self.hosts = {host.encode() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return  # there are no websockets, and nothing to do when the server starts or ends
-
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 added = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
@@ -199,7 +197,7 @@ def listen(host: str, port: int) -> socket.socket:
         [(family, *_, address), *_] = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
         raise UserError(f"host={host}: {error.strerror}; give an address of this machine") from None
-    problem: str | None = "there is no such port"
+    problem = ""
     for number in range(port, min(port + PORTS, 2**16)):
         # asyncio sends at once (TCP_NODELAY) only if the protocol is given.
         found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -208,27 +206,31 @@ def listen(host: str, port: int) -> socket.socket:
             found.bind((address[0], number))
             found.listen(128)
         except OSError as error:
-            problem = error.strerror
+            problem = problem or str(error.strerror)
             found.close()
         else:
             if number != port:
-                print(f"Port {port} is in use; using {number}", file=sys.stderr)
+                print(f"port={port}: {problem}; using {number}", file=sys.stderr)
             return found
+    problem = problem or "there is no such port"
     raise UserError(f"host={host}, port={port}: {problem}; give another one")
 
 
 def serve(explorer: Explorer, *, host: str, port: int) -> tuple[threading.Thread, str]:
     """Starts the server in a thread. Returns the thread and the address of the page."""
     listening = listen(host, port)
-    port = listening.getsockname()[1]
-    token = None if host in LOOPBACK else secrets.token_urlsafe()
-    shown = socket.gethostname() if host in EVERY_ADDRESS else host
-    names = dict.fromkeys((shown, *LOOPBACK) if token is None else (shown,))
-    hosts = tuple(f"[{name}]:{port}" if ":" in name else f"{name}:{port}" for name in names)
+    address, port, *_ = listening.getsockname()
+    token = None if ip_address(address).is_loopback else secrets.token_urlsafe()
+    every = ip_address(address).is_unspecified
+    shown = [socket.gethostname()] if every else [address, host.lower()]
+    names = [f"[{name}]" if ":" in name else name for name in (*shown, *LOOPBACK)]
+    # A browser leaves out port 80.
+    hosts = {name if port == 80 else f"{name}:{port}" for name in names}
     config = uvicorn.Config(
-        application(explorer, () if host in EVERY_ADDRESS else hosts, token),
+        application(explorer, set() if every else hosts, token),
         log_config=None,  # warnings and errors go to standard error
         lifespan="off",
+        ws="none",
         server_header=False,
         timeout_keep_alive=30,
         limit_concurrency=1000,
@@ -237,4 +239,4 @@ def serve(explorer: Explorer, *, host: str, port: int) -> tuple[threading.Thread
     # Outside the main thread, uvicorn leaves the signals to `headscope.stop`.
     thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
     thread.start()
-    return thread, f"http://{hosts[0]}/" + (f"?token={token}" if token else "")
+    return thread, f"http://{names[0]}:{port}/" + (f"?token={token}" if token else "")

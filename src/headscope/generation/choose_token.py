@@ -10,6 +10,11 @@ from torch import Tensor
 
 from headscope.errors import UserError
 
+NOT_FINITE = (
+    "the logits of the model are not finite, because its weights are too large: use an earlier "
+    "checkpoint"
+)
+
 
 def uniform_numbers(seeds: Sequence[int], device: torch.device) -> Iterator[Tensor]:
     """Yields an endless series of tensors (B,) of random numbers in [0, 1). Each tensor has one
@@ -49,15 +54,24 @@ def choose_tokens(
     The same seed gives the same text on the same device. On another device, the logits differ in
     their last digits. In rare cases, this changes a token and the text after it. Probabilities are
     computed in float64 (on mps in float32) to make such cases rarer.
+
+    If a logit is NaN or infinite, the token is -1. `check_chosen` raises UserError then.
     """
     logits = logits.to(most_precise_dtype(logits.device))
     if temperature == 0:
-        return logits.argmax(dim=-1)
-    # Without top_k and top_p, the tokens need not be sorted.
-    if top_k is None and top_p is None:
-        return inverse_cdf(uniform, probabilities_of(logits, temperature))[:, 0]
-    tokens, probabilities = candidates(logits, temperature, top_k, top_p)
-    return tokens.gather(1, inverse_cdf(uniform, probabilities))[:, 0]
+        chosen = logits.argmax(dim=-1)
+    elif top_k is None and top_p is None:  # the tokens need not be sorted
+        chosen = inverse_cdf(uniform, probabilities_of(logits, temperature))[:, 0]
+    else:
+        tokens, probabilities = candidates(logits, temperature, top_k, top_p)
+        chosen = tokens.gather(1, inverse_cdf(uniform, probabilities))[:, 0]
+    return chosen.where(logits.amax(dim=-1).isfinite(), -1)
+
+
+def check_chosen(tokens: Sequence[int]) -> None:
+    """Raises UserError if `choose_tokens` could not choose one of the tokens."""
+    if -1 in tokens:
+        raise UserError(NOT_FINITE)
 
 
 def candidates(
@@ -100,9 +114,11 @@ def probabilities_of(logits: Tensor, temperature: float) -> Tensor:
 
 def inverse_cdf(uniform: Tensor, probabilities: Tensor) -> Tensor:
     """Inverse-CDF sampling. For each row of `probabilities` (B, V), returns the first index (B, 1)
-    at which the cumulative sum exceeds `uniform` (B,) times the sum of the row."""
+    at which the cumulative sum exceeds `uniform` (B,) times the sum of the row, or the last index
+    if there is none, as in a row of NaN."""
     cumulative = probabilities.cumsum(dim=-1)
-    return torch.searchsorted(cumulative, uniform[:, None] * cumulative[:, -1:], right=True)
+    found = torch.searchsorted(cumulative, uniform[:, None] * cumulative[:, -1:], right=True)
+    return found.clamp(max=probabilities.size(-1) - 1)
 
 
 def check_stop(stop: Sequence[str]) -> None:

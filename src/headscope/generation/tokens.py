@@ -11,7 +11,12 @@ from torch import Tensor
 from headscope.checkpoint.building import in_gib
 from headscope.data.machine import machine_memory
 from headscope.errors import UserError
-from headscope.generation.choose_token import check_sampling, choose_tokens, uniform_numbers
+from headscope.generation.choose_token import (
+    check_chosen,
+    check_sampling,
+    choose_tokens,
+    uniform_numbers,
+)
 from headscope.nn import GPT, Cache, cache_bytes_per_token, make_cache
 from headscope.nn.checks import token_ids
 
@@ -80,8 +85,8 @@ def generate_tokens(
     describes differences between devices. Prompts of equal length are processed as one batch.
     `Context` explains `cached`, `decode_one` and what happens to texts longer than `block_size`.
 
-    Raises UserError when a prompt is empty, when a token of a prompt is not in the vocabulary, or
-    when a setting is out of range.
+    Raises UserError when a prompt is empty, when a token of a prompt is not in the vocabulary, when
+    a setting is out of range, or when logits are not finite.
     """
     check_sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p)
     by_length: dict[int, list[int]] = {}
@@ -116,6 +121,7 @@ def generate_tokens(
             for number, token in zip(numbers, tokens.tolist(), strict=True):
                 new_tokens[number] = token
             context.append(tokens)
+        check_chosen(new_tokens)
         yield new_tokens
 
 
