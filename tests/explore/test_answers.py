@@ -235,9 +235,13 @@ def test_long_texts_and_unknown_characters_are_shown_as_such(default, explorers)
     assert [each["id"] for each in answer["tokens"]] == list(b"23456789")
     assert answer["text"] == "0123456789"
     letters = explorers("model.layers=2", char(["We the people"]))
-    answer = ask(letters, "read", text="Wé☃e")
-    assert answer["unknown"] == [{"at": 1, "character": "é"}, {"at": 2, "character": "☃"}]
+    answer = ask(letters, "read", text="Wé\u200de")
+    assert answer["unknown"] == [
+        {"at": 1, "character": "é", "label": "é"},
+        {"at": 2, "character": "\u200d", "label": "U+200D"},
+    ]
     assert answer["text"] == "We"
+    assert ask(letters, "patch", text="We", other="W☃e")["unknown"][1][0]["at"] == 1
 
 
 def test_tokens_that_a_text_would_not_give_are_marked(explorers):

@@ -120,7 +120,9 @@ class ExplorePage(Page):
 def percent(share: float) -> str:
     if 0 < share < 0.001:
         return "<0.1 %"
-    return f"{100 * share:.{1 if share < 0.0995 else 0}f} %"
+    if 0.9994 < share < 1:
+        return ">99.9 %"
+    return f"{100 * share:.{1 if share < 0.0995 or 0.9945 < share < 1 else 0}f} %"
 
 
 def expected(loaded: Any, text: str, count: int = 10) -> list[tuple[str, str]]:
@@ -334,7 +336,7 @@ def test_two_models_and_two_steps_are_compared(page: ExplorePage, model: Any, fo
         other = dict(expected(headscope.load(folders["other"]), TEXT, 257))
         for row in page.all(".bar-row"):
             was = row.find_elements("css selector", ".note")[1].text
-            assert was == f"there {other[row.find_element('css selector', '.pick').text]}"
+            assert was == f"other {other[row.find_element('css selector', '.pick').text]}"
         page.browser.execute_script(
             "arguments[0].value = 1; arguments[0].dispatchEvent(new Event('input'))",
             page.one("input[type=range]"),
@@ -393,6 +395,64 @@ def test_the_url_carries_text_heads_and_settings(page: ExplorePage, model: Any) 
     assert (page.labels, page.likely, page.text(".loss-change")) == shown
 
 
+def test_every_change_in_the_address_is_shown(page: ExplorePage, addresses: Any) -> None:
+    page.open(addresses["run"], x_text="one")
+    field = page.one(".editor-card textarea")
+    for words, text in (("x.text=two", "two"), ("x.text=three&x.top_p=2", "three")):
+        field.click()
+        page.browser.execute_script("location.hash = arguments[0]", words)
+        page.ready()
+        assert (field.get_attribute("value"), "".join(page.labels)) == (text, text)
+    page.type("four")
+    assert page.labels == list("four")
+    page.browser.get_log("browser")  # the server has refused top_p=2
+
+
+def test_a_number_just_typed_counts(page: ExplorePage, model: Any) -> None:
+    page.browser.execute_script(
+        """const field = document.querySelector(".number input");
+        field.value = 3; field.dispatchEvent(new Event("change"));
+        document.querySelector(".editor-card button").click()"""
+    )
+    page.ready()
+    assert len(page.labels) == len(TEXT) + 3
+
+
+def test_undo_takes_back_one_action(page: ExplorePage, model: Any) -> None:
+    page.switch(1, "zero")
+    page.click(page.one("summary"))
+    page.type(OTHER, ".patch-card textarea")
+    page.press("Undo")
+    assert page.one(".patch-card textarea").get_attribute("value") == ""
+    assert len(page.all(".switches-card .chip")) == 1
+    page.press("Undo")
+    assert page.all(".switches-card .chip") == []
+
+
+def test_the_focus_stays_where_the_user_is(page: ExplorePage, model: Any) -> None:
+    page.switch(1, "zero")
+    for selector, card in [
+        (".pick", ".bars-card"), (".tokens [data-token]", ".text-card"),
+        (".chip", ".switches-card"),
+    ]:  # fmt: skip
+        page.browser.execute_script("arguments[0].focus()", page.one(selector))
+        Page.press(page, Keys.ENTER)
+        page.ready()
+        inside = f"return document.querySelector('{card}').contains(document.activeElement)"
+        assert page.browser.execute_script(inside), selector
+
+
+def test_a_model_with_other_tokens_is_not_compared_token_by_token(
+    page: ExplorePage, addresses: Any, folders: Any
+) -> None:
+    page.open(addresses["letters"], x_text="Mary", x_other="other", v_token="0")
+    assert "other" not in " ".join(share for _, share in page.likely)
+    label, share = expected(headscope.load(folders["other"]), "Mary", 1)[0]
+    assert f"expects its own tokens: {label} {share}, " in page.text(
+        ".bars-card .quiet:nth-of-type(2)"
+    )
+
+
 def test_characters_outside_the_vocabulary_are_marked(page: ExplorePage, addresses: Any) -> None:
     text = "Mary é😀 a☃n"
     page.open(addresses["letters"], x_text=text)
@@ -400,7 +460,7 @@ def test_characters_outside_the_vocabulary_are_marked(page: ExplorePage, address
     assert page.text(".notes").endswith(text)
     assert page.one(".editor-card textarea").get_attribute("value") == text
     page.open(addresses["letters"], x_text="Mary and John " * 4)
-    assert "cut" in page.text(".notes")
+    assert "Cut at the beginning: 24 tokens" in page.text(".notes")
     assert len(page.labels) == 32
 
 

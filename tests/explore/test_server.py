@@ -81,7 +81,7 @@ def test_the_printed_address_is_one_that_is_answered(explorer: Explorer, host: s
 
 def test_a_browser_leaves_out_port_80(explorer: Explorer) -> None:
     try:
-        _, url = server.serve(explorer, host="127.0.0.3", port=80)
+        server.serve(explorer, host="127.0.0.3", port=80)
     except UserError:
         pytest.skip("port 80 is in use, or needs the rights of root")
     assert send("127.0.0.3:80", "GET", "/", Host="127.0.0.3")[0] == 200

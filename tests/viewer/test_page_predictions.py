@@ -33,7 +33,7 @@ def rows(page, name):
 
 def percent(value):
     share = float(np.float16(value))
-    return f"{100 * share:.{1 if share < 0.0995 else 0}f} %"
+    return f"{100 * share:.{1 if share < 0.0995 or 0.9945 < share < 1 else 0}f} %"
 
 
 def signed(value):

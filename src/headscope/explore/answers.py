@@ -26,6 +26,7 @@ from headscope.analysis.head_outputs import (
 from headscope.analysis.patching import LogitDifference
 from headscope.analysis.trace import Trace
 from headscope.conversion.loaded import Loaded
+from headscope.data.labels import visible
 from headscope.data.tokenizer import CharTokenizer
 from headscope.errors import UserError
 from headscope.explore.models import Models, OpenModel
@@ -62,7 +63,7 @@ class Encoded:
 
     every: list[int]
     tokens: list[int]
-    unknown: list[tuple[int, str]]
+    unknown: list[dict[str, Any]]
 
 
 def encode(loaded: Loaded, text: str | None, tokens: Sequence[int] | None) -> Encoded:
@@ -73,7 +74,11 @@ def encode(loaded: Loaded, text: str | None, tokens: Sequence[int] | None) -> En
     tokenizer, unknown = loaded.tokenizer, []
     if isinstance(tokenizer, CharTokenizer) and text is not None:
         known = set(tokenizer.alphabet)
-        unknown = [(at, each) for at, each in enumerate(text) if each not in known]
+        unknown = [
+            {"at": at, "character": each, "label": visible(each)}
+            for at, each in enumerate(text)
+            if each not in known
+        ]
         text = "".join(each for each in text if each in known)
     if text is not None:
         tokens = tokenizer.encode_prompt(text)
@@ -149,7 +154,7 @@ class Explorer:
             "text": written,
             "same": encode(loaded, written, None).every == text.every,
             "ids": text.every,
-            "unknown": [{"at": at, "character": each} for at, each in text.unknown],
+            "unknown": text.unknown,
             "tokens": [
                 {"id": token, "label": label, "loss": loss}
                 for token, label, loss in zip(
@@ -255,18 +260,22 @@ class Explorer:
         model."""
         chosen = self.models.get(request.model)
         loaded, model = chosen.loaded, chosen.loaded.model
-        texts = [
-            encode(loaded, request.text, request.tokens).tokens,
-            encode(loaded, request.other, request.other_tokens).tokens,
+        encoded = [
+            encode(loaded, request.text, request.tokens),
+            encode(loaded, request.other, request.other_tokens),
         ]
-        labels = [loaded.tokenizer.labels(tokens) for tokens in texts]
+        texts = [each.tokens for each in encoded]
+        shown = {
+            "tokens": [loaded.tokenizer.labels(tokens) for tokens in texts],
+            "unknown": [each.unknown for each in encoded],
+        }
         lengths = [len(tokens) for tokens in texts]
         if lengths[0] != lengths[1]:
             problem = (
                 f"the texts have {lengths[0]} and {lengths[1]} tokens: change one of them until "
                 "both have the same number"
             )
-            return {"tokens": labels, "problem": problem}
+            return {**shown, "problem": problem}
         both = torch.tensor(texts, device=model.device)
         with Switches(model, request, texts[0]).on():
             before, other = model.next_logits(both).cpu().double()
@@ -304,7 +313,7 @@ class Explorer:
         listed = dict.fromkeys([right, wrong, *(n for each in cases.values() for n in top(each))])
         shares = {name: each.softmax(dim=-1) for name, each in cases.items()}
         return {
-            "tokens": labels,
+            **shown,
             "right": chosen.named(right),
             "wrong": chosen.named(wrong),
             "next": [

@@ -2,12 +2,13 @@
 // make of it. Two bars per token when heads are switched or another model is compared.
 
 import { card, make } from "./viewer/dom.js";
-import { numberField } from "./editor.js";
+import { numberField, redraw } from "./editor.js";
 import { percentText } from "./viewer/next.js";
 import { texts } from "./viewer/texts.js";
 import { explain } from "./viewer/tooltip.js";
 
 const TEXTS = texts.explore;
+const LISTED = 5; // tokens of a model with another vocabulary
 
 export function createBars(parent, actions) {
   const section = card(parent, "bars-card", TEXTS.next);
@@ -20,6 +21,7 @@ export function createBars(parent, actions) {
   const showTopP = setting("top_p", { min: 0.001, max: 1, step: "any", optional: true });
   const rows = make(section, "div", { class: "bars", role: "group", "aria-label": TEXTS.next });
   const removed = make(section, "p", { class: "quiet" });
+  const elsewhere = make(section, "p", { class: "quiet" });
   make(section, "p", { class: "quiet" }, TEXTS.aboutBars);
   let waiting = 0;
 
@@ -53,23 +55,22 @@ export function createBars(parent, actions) {
         return;
       }
       const { answer } = main;
-      const focused = rows.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : null;
       heading.replaceChildren(...TEXTS.nextAfter(answer.tokens[answer.position].label));
       showTemperature(state.temperature);
       showTopK(state.top_k);
       showTopP(state.top_p);
-      rows.replaceChildren();
-      // Another vocabulary has other ids.
-      const key = ({ id, label }) => (reference?.about.vocabulary === main.about.vocabulary ? id : label);
-      const others = new Map((reference?.answer.next ?? []).map((each) => [key(each), each.probability]));
-      const all = answer.next.map((each) => ({ ...each, other: others.get(key(each)) }));
+      const comparable = reference?.about.vocabulary === main.about.vocabulary;
+      const others = new Map((reference?.answer.next ?? []).map(({ id, probability }) => [id, probability]));
+      const all = answer.next.map((each) => ({ ...each, other: others.get(each.id) }));
       const strongest = all.sort((a, b) => b.probability - a.probability);
-      for (const each of strongest) {
-        showRow(each, answer, Boolean(reference), reference?.about.name !== main.about.name);
-      }
+      redraw(rows, () => {
+        for (const each of strongest) showRow(each, answer, comparable, reference?.about.name !== main.about.name);
+      });
+      const most = (comparable ? [] : reference?.answer.next ?? []).slice(0, LISTED)
+        .map(({ label, probability }) => `${label} ${percentText(probability)}`);
+      elsewhere.textContent = most.length ? TEXTS.otherTokens(reference.name, most.join(", ")) : "";
       removed.textContent = TEXTS.removed(percentText(answer.removed))
-        + (reference ? ` ${TEXTS.grey(reference.name)}` : "");
-      if (focused) [...rows.querySelectorAll("button")].find((each) => each.getAttribute("aria-label") === focused)?.focus();
+        + (comparable ? ` ${TEXTS.grey(reference.name)}` : "");
     },
   };
 }

@@ -25,13 +25,41 @@ export function button(parent, text, click, attributes = {}) {
   return made;
 }
 
+/** Marks the characters that the vocabulary lacks where they stand in the text. */
+export function markUnknown(notes, text, unknown) {
+  notes.append(TEXTS.unknown);
+  const characters = Array.from(text); // whole ones, as the server counts
+  let end = 0;
+  for (const { at, label } of unknown) {
+    notes.append(characters.slice(end, at).join(""));
+    make(notes, "mark", {}, label);
+    end = at + 1;
+  }
+  notes.append(characters.slice(end).join(""));
+}
+
+/** Disables a button or not. The focus moves to `next` if it would be lost. */
+export function disable(element, disabled, next) {
+  if (disabled && element === document.activeElement) next.focus();
+  element.disabled = disabled;
+}
+
+/** Draws the buttons of a box again. The focus stays at its place, or moves to `next` if the box is
+    empty. */
+export function redraw(box, draw, next) {
+  const place = [...box.querySelectorAll("button")].indexOf(document.activeElement);
+  box.replaceChildren();
+  draw();
+  const buttons = box.querySelectorAll("button");
+  if (place >= 0) (buttons[Math.min(place, buttons.length - 1)] ?? next)?.focus();
+}
+
 export function createEditor(parent, actions) {
   const section = card(parent, "editor-card", TEXTS.text);
   const field = make(section, "textarea", { rows: 4, "aria-label": TEXTS.text, spellcheck: false, dir: "auto" });
   const notes = make(section, "p", { class: "notes", role: "status" });
   const buttons = make(section, "div", { class: "buttons" });
-  let length = 0;
-  const write = button(buttons, TEXTS.write, () => actions.write(length));
+  const write = button(buttons, TEXTS.write, () => actions.write());
   const stop = button(buttons, TEXTS.stop, () => actions.stop(), { hidden: "" });
   const one = button(buttons, TEXTS.one, () => actions.write(1));
   const back = button(buttons, TEXTS.back, () => actions.back());
@@ -49,33 +77,19 @@ export function createEditor(parent, actions) {
 
   field.addEventListener("blur", () => { typed = false; });
 
-  /** Marks the characters that the vocabulary lacks where they stand in the text. */
-  function markUnknown(text, unknown) {
-    notes.append(TEXTS.unknown);
-    const characters = Array.from(text); // whole ones, as the server counts
-    let end = 0;
-    for (const { at, character } of unknown) {
-      notes.append(characters.slice(end, at).join(""));
-      make(notes, "mark", {}, character);
-      end = at + 1;
-    }
-    notes.append(characters.slice(end).join(""));
-  }
-
   return {
     show(state, { about, request, answer }, canUndo) {
-      length = state.length;
       showLength(state.length);
       showSeed(state.seed);
-      const text = request.text ?? answer.text;
-      if (field.value !== text && (document.activeElement !== field || request.text === null)) field.value = text;
-      undo.disabled = !canUndo;
-      back.disabled = answer.ids.length < 2;
+      const text = state.text ?? answer.text;
+      if (field.value !== text) field.value = text;
+      disable(undo, !canUndo, field);
+      disable(back, answer.ids.length < 2, field);
       notes.replaceChildren();
       notes.classList.remove("error");
       const cut = answer.ids.length - answer.tokens.length;
       if (cut > 0) notes.append(TEXTS.cut(cut, about.block_size, answer.text.slice(0, 40)));
-      if (answer.unknown.length > 0) markUnknown(request.text, answer.unknown);
+      if (answer.unknown.length > 0) markUnknown(notes, request.text, answer.unknown);
     },
 
     showWriting(on) {
@@ -84,10 +98,13 @@ export function createEditor(parent, actions) {
       if (document.activeElement === hidden) shown.focus();
       hidden.hidden = true;
       one.hidden = on;
+      // A sentence for each token would be too much to listen to.
+      document.querySelector(".says").setAttribute("aria-live", on ? "off" : "polite");
     },
 
-    say(error) {
+    say(error, canUndo) {
       if (error.name === "AbortError") return;
+      undo.disabled = !canUndo;
       notes.textContent = error.message;
       notes.classList.add("error");
     },

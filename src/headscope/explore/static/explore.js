@@ -61,7 +61,7 @@ let main = null; // the reading that is shown
 let reference = null; // a second reading to compare `main` with: all heads on, or another model
 let reading = null; // ends the requests for the newest reading
 let writing = null; // ends what the model writes
-let failed = false; // whether the first reading failed
+let unchecked = true; // whether the address may have given values that do not fit the model
 let undone = []; // states before each action
 let current = false; // whether `main` is a reading of the current state
 let pending = null; // the promise of the newest reading
@@ -69,7 +69,7 @@ let queue = Promise.resolve(); // the actions on the text
 
 // ---- The page ------------------------------------------------------------------------------------
 
-const actions = { change, stop, undo, target, keep, rewrite, write: onText(write, false), back: onText(back),
+const actions = { change, stop, undo, target, keep, rewrite, write: onText((count) => write(count ?? state.length), false), back: onText(back),
                   pick: onText(pick), open: (head) => viewer.change({ head }) };
 const top = document.createElement("div");
 top.className = "explore";
@@ -86,7 +86,10 @@ const viewer = createViewer(document.body, {
 });
 document.querySelector("header").after(top);
 left.append(left.querySelector(".switches-card")); // below the text
-address.onChange((changed) => change(changed));
+address.onChange((changed) => {
+  unchecked = true;
+  change(changed);
+});
 
 // ---- Actions -------------------------------------------------------------------------------------
 
@@ -172,7 +175,7 @@ async function write(count) {
       await Promise.race([shown, new Promise((resolve) => setTimeout(resolve, SLOW))]);
     }
   } catch (error) {
-    editor.say(error);
+    say(error);
   }
   if (ids.length > prompt.length && !mine.signal.aborted) await change(grown());
   if (writing === mine) writing = null;
@@ -212,11 +215,15 @@ async function keep(format) {
     link.click();
     URL.revokeObjectURL(link.href);
   } catch (error) {
-    editor.say(error);
+    say(error);
   }
 }
 
 // ---- Reading -------------------------------------------------------------------------------------
+
+function say(error) {
+  editor.say(error, undone.length > 0);
+}
 
 /** Which random numbers the next written token uses. */
 const drawn = () => ({ seed: state.seed, skip: state.written });
@@ -290,13 +297,16 @@ async function readAndShow() {
     await show(newest, other, mine.signal);
   } catch (error) {
     if (mine !== reading) return;
-    if (!main && !failed) {
-      failed = true; // the address has a value that does not fit: show the text at least
+    if (unchecked) { // show the text at least
+      unchecked = false;
       state = { ...EMPTY, text: state.text };
       follow = true;
       await update();
+    } else {
+      document.documentElement.dataset.stale = "1"; // what is shown is not that of the current state
+      source.set([main, reference].filter(Boolean));
     }
-    if (mine === reading || failed) editor.say(error);
+    say(error);
   }
   if (mine === reading && !writing) delete document.documentElement.dataset.busy;
 }
@@ -306,6 +316,8 @@ function show(newest, other, signal) {
   const changed = other?.name !== reference?.name;
   [main, reference] = [newest, other];
   current = true;
+  unchecked = false;
+  delete document.documentElement.dataset.stale;
   if (state.tokens && main.answer.same) state = { ...state, tokens: null, text: main.answer.text };
   address.write(state);
   source.set([main, reference].filter(Boolean), signal);
@@ -345,6 +357,7 @@ function viewChanged(changed) {
     patch.show(state, main, view);
   }
   if (changed.token === null || changed.token === main.answer.position) return;
+  stop();
   follow = changed.token === last;
   state = { ...state, target: null };
   update();

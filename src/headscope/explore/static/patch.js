@@ -2,7 +2,7 @@
 
 import { make } from "./viewer/dom.js";
 import { api } from "./api.js";
-import { button } from "./editor.js";
+import { button, markUnknown, redraw } from "./editor.js";
 import { list, percentText } from "./viewer/next.js";
 import { differenceText } from "./viewer/scales.js";
 import { headName } from "./viewer/state.js";
@@ -17,6 +17,7 @@ export function createPatch(parent, actions) {
   make(section, "p", { class: "quiet" }, TEXTS.aboutPatch);
   const field = make(section, "textarea", { rows: 2, "aria-label": TEXTS.second, placeholder: TEXTS.second,
                                             spellcheck: false, dir: "auto" });
+  const notes = make(section, "p", { class: "notes" });
   const body = make(section, "div", { class: "patched" });
   const pairs = make(body, "div", { class: "token-pairs", role: "group", "aria-label": TEXTS.positions });
   const buttons = make(body, "div", { class: "buttons" });
@@ -36,6 +37,7 @@ export function createPatch(parent, actions) {
   });
   const says = make(body, "p", { role: "status" });
   const table = make(body, "table", { class: "answers" });
+  const effectsTitle = make(body, "p", { class: "quiet", hidden: "" }, TEXTS.effects);
   const effects = make(body, "div", { class: "rows effects" });
   let [state, main, view] = [null, null, null];
   let position = Infinity; // at first, the last one
@@ -45,10 +47,13 @@ export function createPatch(parent, actions) {
   let asking = null;
   let shownFor = "";
 
+  let typed = false; // as in editor.js
   field.addEventListener("input", () => {
     asked = {};
-    actions.change({ second: field.value, copies: [] });
+    actions.change({ second: field.value, copies: [] }, !typed);
+    typed = true;
   });
+  field.addEventListener("blur", () => { typed = false; });
 
   function copy(at) {
     const head = view.head;
@@ -79,32 +84,36 @@ export function createPatch(parent, actions) {
 
   /** The copies, each with a button that removes it. */
   function showCopies() {
-    chips.replaceChildren();
-    for (const each of state.copies) {
-      const where = each.position === null ? TEXTS.allPositions : TEXTS.at(each.position);
-      const others = state.copies.filter((other) => other !== each);
-      button(chips, `${each.head} ${where} ×`, () => actions.change({ copies: others }, true), { class: "chip" });
-    }
+    redraw(chips, () => {
+      for (const each of state.copies) {
+        const where = each.position === null ? TEXTS.allPositions : TEXTS.at(each.position);
+        const others = state.copies.filter((other) => other !== each);
+        button(chips, `${each.head} ${where} ×`, () => actions.change({ copies: others }, true), { class: "chip" });
+      }
+    }, here);
   }
 
   function fail(problem) {
     says.textContent = problem;
     for (const part of [table, effects]) part.replaceChildren();
+    effectsTitle.hidden = true;
     buttons.hidden = answers.hidden = true;
   }
 
   function draw(answer) {
-    const { tokens: [first, second], problem, right, wrong, next, difference } = answer;
+    const { tokens: [first, second], unknown, problem, right, wrong, next, difference } = answer;
     position = Math.min(position, first.length - 1);
-    pairs.replaceChildren();
-    for (let at = 0; at < Math.max(first.length, second.length); at++) {
-      const pair = button(pairs, "", () => {
-        position = at;
-        draw(answer);
-        pairs.children[at].focus();
-      }, { class: first[at] === second[at] ? "token-pair" : "token-pair differs", "aria-pressed": at === position });
-      for (const label of [first[at], second[at]]) make(pair, "bdi", {}, label ?? "–");
-    }
+    notes.replaceChildren();
+    if (unknown[1].length > 0) markUnknown(notes, state.second, unknown[1]);
+    redraw(pairs, () => {
+      for (let at = 0; at < Math.max(first.length, second.length); at++) {
+        const pair = button(pairs, "", () => {
+          position = at;
+          draw(answer);
+        }, { class: first[at] === second[at] ? "token-pair" : "token-pair differs", "aria-pressed": at === position });
+        for (const label of [first[at], second[at]]) make(pair, "bdi", {}, label ?? "–");
+      }
+    });
     if (problem) return fail(problem);
     buttons.hidden = answers.hidden = false;
     here.textContent = TEXTS.copyHere(view.head, first[position], position);
@@ -131,6 +140,7 @@ export function createPatch(parent, actions) {
       }
     }
     const same = tried && tried.texts === textsOf() && tried.right === right.id && tried.wrong === wrong.id;
+    effectsTitle.hidden = !same;
     if (!same) return effects.replaceChildren();
     const changes = tried.effects.map((value, number) => [headName(number, main.about.heads), value - difference.before]);
     const most = Math.max(...changes.map(([, value]) => Math.abs(value))) || 1;
@@ -144,7 +154,7 @@ export function createPatch(parent, actions) {
     show(...shown) {
       [state, main, view] = shown;
       view = { ...view, head: view.head ?? "L0H0" };
-      if (document.activeElement !== field) field.value = state.second;
+      if (field.value !== state.second) field.value = state.second;
       body.hidden = !state.second;
       if (state.second && shownFor === "") section.open = true;
       const key = JSON.stringify([textsOf(), state.copies, view.head]);

@@ -1,7 +1,7 @@
 // Switches heads off, to their mean output, or to half, and shows what that changes.
 
 import { card, make } from "./viewer/dom.js";
-import { button } from "./editor.js";
+import { button, disable, redraw } from "./editor.js";
 import { differenceText } from "./viewer/scales.js";
 import { headName } from "./viewer/state.js";
 import { texts } from "./viewer/texts.js";
@@ -93,18 +93,19 @@ export function createSwitches(parent, actions) {
       alone.textContent = TEXTS.alone(opened);
       layer.textContent = TEXTS.layer(opened.split("H")[0]);
       const switched = every().filter((each) => wayOf(each) !== "on");
-      reset.disabled = switched.length === 0;
-      chips.replaceChildren();
-      for (const each of switched.slice(0, 40)) {
-        const chip = button(chips, `${each} ${TEXTS.ways[wayOf(each)]} ×`, () => set([each], "on"), { class: "chip" });
-        chip.setAttribute("aria-label", TEXTS.switchOn(each));
-      }
+      disable(reset, switched.length === 0, alone);
+      redraw(chips, () => {
+        for (const each of switched.slice(0, 40)) {
+          const chip = button(chips, `${each} ${TEXTS.ways[wayOf(each)]} ×`, () => set([each], "on"), { class: "chip" });
+          chip.setAttribute("aria-label", TEXTS.switchOn(each));
+        }
+      }, alone);
       if (switched.length > 40) chips.append(TEXTS.more(switched.length - 40));
       const [after, before] = [main.answer.loss, reference?.answer.loss ?? null];
       const comparable = after !== null && before !== null && reference.about.vocabulary === main.about.vocabulary;
       const say = reference?.about.name === main.about.name ? TEXTS.loss : TEXTS.otherLoss;
-      loss.textContent = !comparable ? ""
-        : say(before.toFixed(3), after.toFixed(3), differenceText(after - before, 3), reference.name);
+      const [from, to] = comparable ? [before.toFixed(3), after.toFixed(3)] : [];
+      loss.textContent = comparable ? say(from, to, differenceText(to - from, 3), reference.name) : "";
       again.hidden = !reference;
       if (again.hidden) written.replaceChildren();
       else if (written.children.length > 0 && shownFor !== key()) rewrite();

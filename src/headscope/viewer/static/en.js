@@ -159,7 +159,7 @@ export const texts = {
     notDifference: (at) => ` The values are those of ${at}, not a difference.`,
     topToken: " top token",
     topTokenAnd: (next) => ` top token, probability of “${next}”`,
-    adds: (next) => `What heads add to “${next}”`,
+    adds: (next) => `What heads add directly to “${next}”`,
     raises: (head) => `What ${head} raises most`,
     before: (layer) => `before L${layer}`,
     atEnd: "at the end",
@@ -189,8 +189,8 @@ export const texts = {
     length: "tokens",
     seed: "seed",
     off: "off",
-    cut: (tokens, block, start) => `The model reads ${count(block, "token")}: the first ${count(tokens, "token")} `
-      + `are cut, from “${start}…”. `,
+    cut: (tokens, block, start) => `The model reads ${count(block, "token")} at most. Cut at the beginning: `
+      + `${count(tokens, "token")}, from “${start}…” on. `,
     unknown: "The model does not know the marked characters and leaves them out: ",
 
     next: "Next token",
@@ -202,7 +202,8 @@ export const texts = {
     cutAway: "cut away",
     sampled: (share) => `sampled ${share}`,
     before: (share) => `was ${share}`,
-    elsewhere: (share) => `there ${share}`,
+    elsewhere: (share) => `other ${share}`,
+    otherTokens: (name, most) => `After the whole text, ${name} expects its own tokens: ${most}.`,
     removed: (share) => `Temperature, top-k and top-p cut away ${share} of the probability.`,
     grey: (what) => `Grey bars: ${what}.`,
     aboutBars: "Click a token to continue with it. Light: what the model says. Dark: what is sampled.",
@@ -212,6 +213,7 @@ export const texts = {
     slider: "kept step",
     compare: "compare with model",
     nothing: "nothing",
+    working: "working …",
     about: ({ parameters, layers, heads, block, size, path }) => [
       count(parameters, "parameter"), count(layers, "layer"), `${count(heads, "head")} each`,
       `reads ${count(block, "token")}`, `knows ${count(size, "token")}`, path].join(" · "),
@@ -237,6 +239,7 @@ export const texts = {
     copyHere: (head, token, at) => `Copy ${head} at “${token}” (${at})`,
     copyAll: (head) => `Copy ${head} at all positions`,
     everyHead: "Try every head",
+    effects: "The same difference with one head copied at all positions, minus that without a copy:",
     allPositions: "at all positions",
     at: (position) => `at position ${position}`,
     answers: { right: "answer", wrong: "other answer" },

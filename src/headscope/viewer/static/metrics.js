@@ -52,7 +52,7 @@ export function createMetrics(parent) {
       // The metrics of a model are the same when its heads are switched.
       const same = comparison?.kind === "run" && comparison.step.metrics === step.metrics;
       table.classList.toggle("comparing", comparison !== null && !same);
-      [TEXTS.metric, what ?? TEXTS.value, comparison?.what ?? ""].forEach((text, i) => write(heads[i], text));
+      [TEXTS.metric, (same ? null : what) ?? TEXTS.value, comparison?.what ?? ""].forEach((text, i) => write(heads[i], text));
       for (const { metric, text, bar, compared, place } of rows) {
         const value = step.metrics[metric][opened];
         write(text, metricText(value));

@@ -16,7 +16,9 @@ const LIKELY = 0.5;
 
 export function percentText(share) {
   if (Number.isNaN(share)) return TEXTS.notANumber;
-  return share > 0 && share < 0.001 ? "<0.1 %" : `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`;
+  if (share > 0 && share < 0.001) return "<0.1 %";
+  if (share > 0.9994 && share < 1) return ">99.9 %";
+  return `${(100 * share).toFixed(share < 0.0995 || (share > 0.9945 && share < 1) ? 1 : 0)} %`;
 }
 
 /** Shows rows {before, text, note, share, sign, marked, click} in `rows`: `share` is the length of the

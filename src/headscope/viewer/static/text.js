@@ -16,6 +16,7 @@ export function createText(parent, actions) {
   let reachable = 0; // the token that the Tab key reaches
 
   function build(model) {
+    const focused = tokens.indexOf(document.activeElement);
     labels = model.labels;
     box.replaceChildren();
     tokens = labels.map((label, number) => {
@@ -28,7 +29,8 @@ export function createText(parent, actions) {
       return token;
     });
     styles = new Array(labels.length).fill(null);
-    reach(0);
+    reach(Math.max(0, Math.min(focused, tokens.length - 1)));
+    if (focused >= 0) tokens[reachable].focus({ preventScroll: true });
   }
 
   function reach(token) {
