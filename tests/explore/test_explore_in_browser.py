@@ -448,7 +448,7 @@ def test_a_model_with_other_tokens_is_not_compared_token_by_token(
     page.open(addresses["letters"], x_text="Mary", x_other="other", v_token="0")
     assert "other" not in " ".join(share for _, share in page.likely)
     label, share = expected(headscope.load(folders["other"]), "Mary", 1)[0]
-    assert f"expects its own tokens: {label} {share}, " in page.text(
+    assert f"expects its own tokens: “{label}” {share}, " in page.text(
         ".bars-card .quiet:nth-of-type(2)"
     )
 

@@ -67,7 +67,7 @@ export function createBars(parent, actions) {
         for (const each of strongest) showRow(each, answer, comparable, reference?.about.name !== main.about.name);
       });
       const most = (comparable ? [] : reference?.answer.next ?? []).slice(0, LISTED)
-        .map(({ label, probability }) => `${label} ${percentText(probability)}`);
+        .map(({ label, probability }) => `“${label}” ${percentText(probability)}`);
       elsewhere.textContent = most.length ? TEXTS.otherTokens(reference.name, most.join(", ")) : "";
       removed.textContent = TEXTS.removed(percentText(answer.removed))
         + (comparable ? ` ${TEXTS.grey(reference.name)}` : "");

@@ -56,6 +56,7 @@ export function redraw(box, draw, next) {
 
 export function createEditor(parent, actions) {
   const section = card(parent, "editor-card", TEXTS.text);
+  make(section.querySelector("h3"), "span", { class: "working" }, ` ${TEXTS.working}`);
   const field = make(section, "textarea", { rows: 4, "aria-label": TEXTS.text, spellcheck: false, dir: "auto" });
   const notes = make(section, "p", { class: "notes", role: "status" });
   const buttons = make(section, "div", { class: "buttons" });

@@ -20,7 +20,6 @@ export function createModels(parent, actions) {
   const kept = make(line, "span", { class: "buttons keep", role: "group" }, TEXTS.keep);
   for (const [format, text] of Object.entries(TEXTS.formats)) button(kept, text, () => actions.keep(format));
   const about = make(section, "p", { class: "quiet" });
-  make(line, "span", { class: "working" }, TEXTS.working);
   let steps = []; // the names of the kept steps of the shown run, and of its checkpoint
   let filled = "";
 
