@@ -69,8 +69,9 @@ let queue = Promise.resolve(); // the actions on the text
 
 // ---- The page ------------------------------------------------------------------------------------
 
-const actions = { change, stop, undo, target, keep, rewrite, write: onText((count) => write(count ?? state.length), false), back: onText(back),
-                  pick: onText(pick), open: (head) => viewer.change({ head }) };
+const actions = { change, stop, undo, target, keep, rewrite, back: onText(back), pick: onText(pick),
+                  write: onText((count) => write(count ?? state.length), false),
+                  open: (head) => viewer.change({ head }) };
 const top = document.createElement("div");
 top.className = "explore";
 const models = createModels(top, actions);
@@ -86,6 +87,7 @@ const viewer = createViewer(document.body, {
 });
 document.querySelector("header").after(top);
 left.append(left.querySelector(".switches-card")); // below the text
+document.querySelector(".overview").after(top.querySelector(".patch-card"));
 address.onChange((changed) => {
   unchecked = true;
   change(changed);
