@@ -23,6 +23,7 @@ from headscope.explore.models import Models
 
 pytest.importorskip("transformers", reason="needs transformers, of the dev extra")
 MINUS = "\N{MINUS SIGN}"
+WRITE = "document.querySelector('.editor-card button').click()"
 TEXT, OTHER = "When Mary and John", "When John and Mary"
 
 
@@ -218,8 +219,7 @@ def test_a_token_can_be_clicked_while_the_model_writes(page: ExplorePage, model:
     field.clear()
     field.send_keys("9999\t")
     page.ready()
-    write = "document.querySelector('.editor-card button').click()"
-    page.browser.execute_script(write)
+    page.browser.execute_script(WRITE)
     time.sleep(1)
     row = "document.querySelector('.pick').getBoundingClientRect()"
     x, y = page.browser.execute_script(f"const {{ x, y }} = {row}; return [x, y]")
@@ -232,6 +232,17 @@ def test_a_token_can_be_clicked_while_the_model_writes(page: ExplorePage, model:
     written = int(page.browser.execute_script("return /x.written=(\\d+)/.exec(location.hash)[1]"))
     assert 1 < written < 9999
     assert page.text(".bars-card h3") == f"Next token after “{page.labels[-1]}”"
+
+
+def test_the_selected_token_is_the_one_that_was_clicked(page: ExplorePage, model: Any) -> None:
+    page.browser.execute_script(WRITE)
+    time.sleep(0.3)
+    label = page.browser.execute_script(
+        """const token = document.querySelectorAll(".tokens [data-token]")[10];
+        token.click(); return token.firstChild.textContent"""
+    )
+    page.ready()
+    assert page.text(".bars-card h3") == f"Next token after “{label}”"
 
 
 def test_an_action_uses_what_was_just_typed(page: ExplorePage, model: Any) -> None:
@@ -405,6 +416,13 @@ def test_every_change_in_the_address_is_shown(page: ExplorePage, addresses: Any)
         assert (field.get_attribute("value"), "".join(page.labels)) == (text, text)
     page.type("four")
     assert page.labels == list("four")
+    page.browser.execute_script("location.hash = 'x.text=five&x.length=9999'")
+    page.ready()
+    page.browser.execute_script(WRITE)
+    time.sleep(0.3)
+    page.browser.execute_script("location.hash = 'x.text=six'")
+    page.ready()
+    assert page.labels == list("six")
     page.browser.get_log("browser")  # the server has refused top_p=2
 
 
@@ -448,6 +466,11 @@ def test_a_model_with_other_tokens_is_not_compared_token_by_token(
     page.open(addresses["letters"], x_text="Mary", x_other="other", v_token="0")
     assert "other" not in " ".join(share for _, share in page.likely)
     label, share = expected(headscope.load(folders["other"]), "Mary", 1)[0]
+    page.press("▶ Write")
+    page.press("Write both")
+    time.sleep(1)
+    assert all(each.text for each in page.all(".written p"))
+    page.open(addresses["letters"], x_text="Mary", x_other="other", v_token="0")
     assert f"expects its own tokens: “{label}” {share}, " in page.text(
         ".bars-card .quiet:nth-of-type(2)"
     )

@@ -23,7 +23,6 @@ export function createBars(parent, actions) {
   const removed = make(section, "p", { class: "quiet" });
   const elsewhere = make(section, "p", { class: "quiet" });
   make(section, "p", { class: "quiet" }, TEXTS.aboutBars);
-  let waiting = 0;
 
   function showRow({ id, label, probability, sampled, other }, answer, compared, otherModel) {
     const row = make(rows, "div", { class: "bar-row" });
@@ -49,11 +48,6 @@ export function createBars(parent, actions) {
 
   return {
     show(state, main, reference) {
-      clearTimeout(waiting);
-      if (rows.querySelector("button:active")) { // a list that changes under the pointer loses the click
-        waiting = setTimeout(() => this.show(state, main, reference), 50);
-        return;
-      }
       const { answer } = main;
       heading.replaceChildren(...TEXTS.nextAfter(answer.tokens[answer.position].label));
       showTemperature(state.temperature);

@@ -44,9 +44,16 @@ export function disable(element, disabled, next) {
   element.disabled = disabled;
 }
 
+const waiting = new WeakMap(); // boxes whose button is pressed: a button that is replaced loses the click
+
 /** Draws the buttons of a box again. The focus stays at its place, or moves to `next` if the box is
     empty. */
 export function redraw(box, draw, next) {
+  clearTimeout(waiting.get(box));
+  if (box.querySelector("button:active")) {
+    waiting.set(box, setTimeout(() => redraw(box, draw, next), 50));
+    return;
+  }
   const place = [...box.querySelectorAll("button")].indexOf(document.activeElement);
   box.replaceChildren();
   draw();
@@ -83,7 +90,10 @@ export function createEditor(parent, actions) {
       showLength(state.length);
       showSeed(state.seed);
       const text = state.text ?? answer.text;
-      if (field.value !== text) field.value = text;
+      if (field.value !== text) {
+        field.value = text;
+        typed = false;
+      }
       disable(undo, !canUndo, field);
       disable(back, answer.ids.length < 2, field);
       notes.replaceChildren();

@@ -31,7 +31,7 @@ const codec = {
     const state = { ...EMPTY };
     for (const [name, text] of Object.entries(found)) {
       if (!Object.hasOwn(EMPTY, name)) continue;
-      if (NUMBERS.includes(name) && !Number.isFinite(Number(text))) continue;
+      if (NUMBERS.includes(name) && !(Number(text) >= 0 && Number(text) < Infinity)) continue;
       if (NUMBERS.includes(name)) state[name] = text === "" ? null : Number(text);
       else if (name === "tokens") state.tokens = text.split(",").map(Number);
       else if (name === "copies") state.copies = text.split(",").map((each) => each.split("@"))
@@ -63,13 +63,14 @@ let reading = null; // ends the requests for the newest reading
 let writing = null; // ends what the model writes
 let unchecked = true; // whether the address may have given values that do not fit the model
 let undone = []; // states before each action
+let retyped = false; // whether the text is another one than that of `main`
 let current = false; // whether `main` is a reading of the current state
 let pending = null; // the promise of the newest reading
 let queue = Promise.resolve(); // the actions on the text
 
 // ---- The page ------------------------------------------------------------------------------------
 
-const actions = { change, stop, undo, target, keep, rewrite, back: onText(back), pick: onText(pick),
+const actions = { now: () => state, change, stop, undo, target, keep, rewrite, back: onText(back), pick: onText(pick),
                   write: onText((count) => write(count ?? state.length), false),
                   open: (head) => viewer.change({ head }) };
 const top = document.createElement("div");
@@ -90,6 +91,7 @@ left.append(left.querySelector(".switches-card")); // below the text
 document.querySelector(".overview").after(top.querySelector(".patch-card"));
 address.onChange((changed) => {
   unchecked = true;
+  stop();
   change(changed);
 });
 
@@ -102,7 +104,7 @@ function change(part, step = false) {
   if (step) remember();
   if ("text" in part || "tokens" in part) {
     state = { ...state, text: null, tokens: null, written: 0, target: null };
-    follow = true;
+    follow = retyped = true;
   }
   if ("model" in part) follow = true; // another tokenizer may give other tokens
   state = { ...state, ...part };
@@ -135,7 +137,7 @@ function undo() {
     what the model has written since. */
 function pick(id, { ids, tokens, position }) {
   const before = ids.length - tokens.length + position + 1;
-  const written = Math.max(0, state.written - main.answer.ids.length + before) + 1;
+  const written = Math.max(0, main.written - main.answer.ids.length + before) + 1;
   return change({ tokens: [...ids.slice(0, before), id], written }, true);
 }
 
@@ -159,7 +161,6 @@ function stop() {
 async function write(count) {
   const mine = new AbortController();
   writing = mine;
-  remember();
   const prompt = main.answer.ids;
   const request = { ...main.request, ...sampling(), text: null, tokens: prompt };
   const ids = [...prompt];
@@ -170,6 +171,7 @@ async function write(count) {
   try {
     for await (const { id } of api.write({ ...request, ...drawn(), max_new_tokens: count }, mine.signal)) {
       if (mine.signal.aborted) break;
+      if (ids.length === prompt.length) remember();
       ids.push(id);
       if (busy) continue;
       const shown = change(grown());
@@ -192,7 +194,7 @@ async function rewrite(signal, shown) {
   const { ids, text } = main.answer;
   await Promise.all([main, reference].map(async ({ about, request }, side) => {
     const same = about.vocabulary === main.about.vocabulary;
-    const prompt = same ? { text: null, tokens: ids } : { text, tokens: null };
+    const prompt = same ? { text: null, tokens: ids } : { text, tokens: null, skip: 0 };
     const asked = { ...request, ...sampling(), ...drawn(), ...prompt, max_new_tokens: state.length };
     for await (const each of api.write(asked, signal)) {
       sides[side].push(each);
@@ -203,11 +205,11 @@ async function rewrite(signal, shown) {
 
 /** Saves what is shown as a file. */
 async function keep(format) {
-  if (!current) return;
+  if (!main) return;
   try {
     const { model, zero, mean, half } = reference?.request ?? {};
     const response = await api.export({
-      ...main.request, format, ...drawn(), max_new_tokens: state.length,
+      ...main.request, format, ...drawn(), skip: main.written, max_new_tokens: state.length,
       position: main.answer.position - main.answer.tokens.length, target: main.answer.target.id,
       against: reference && { model, zero, mean, half },
     });
@@ -242,6 +244,7 @@ function describe(model) {
 
 /** Reads the text with a model and switched heads. */
 async function read(model, switched, text, more) {
+  const { written } = state;
   const about = await describe(model);
   const request = { model, ...switched, ...text, ...sampling() };
   const [, layer] = /^L(\d+)H/.exec(view.head ?? "") ?? [null, about.layers - 1];
@@ -250,7 +253,7 @@ async function read(model, switched, text, more) {
     attention: [Math.min(Number(layer), about.layers - 1)], ...more,
   }, reading.signal);
   const heads = OWN.flatMap((name) => switched[name].map((head) => `${head} ${TEXTS.ways[name]}`));
-  return { about, request, answer, heads };
+  return { about, request, answer, heads, written };
 }
 
 /** Reads the text, and shows the result unless a newer reading has begun. */
@@ -318,8 +321,9 @@ function show(newest, other, signal) {
   const changed = other?.name !== reference?.name;
   [main, reference] = [newest, other];
   current = true;
-  unchecked = false;
+  unchecked = retyped = false;
   delete document.documentElement.dataset.stale;
+  if (state.written >= main.answer.ids.length) state = { ...state, written: 0 }; // of a URL
   if (state.tokens && main.answer.same) state = { ...state, tokens: null, text: main.answer.text };
   address.write(state);
   source.set([main, reference].filter(Boolean), signal);
@@ -359,6 +363,9 @@ function viewChanged(changed) {
     patch.show(state, main, view);
   }
   if (changed.token === null || changed.token === main.answer.position) return;
+  if (writing && state.tokens) { // it has written more than what is shown
+    state = { ...state, tokens: main.answer.ids, written: main.written };
+  } else if (retyped) return;
   stop();
   follow = changed.token === last;
   state = { ...state, target: null };

@@ -40,7 +40,8 @@ export function createPatch(parent, actions) {
   const effectsTitle = make(body, "p", { class: "quiet", hidden: "" }, TEXTS.effects);
   const effects = make(body, "div", { class: "rows effects" });
   let [state, main, view] = [null, null, null];
-  let position = Infinity; // at first, the last one
+  let wanted = Infinity; // the chosen position, at first the last one
+  let position = 0;
   let asked = {}; // the tokens whose logits are compared, if the user chose them
   let tried = null; // the effects of every head, and what they belong to
   let vocabulary = null; // that `asked` belongs to
@@ -57,7 +58,7 @@ export function createPatch(parent, actions) {
 
   function copy(at) {
     const head = view.head;
-    const others = state.copies.filter((each) => each.head !== head || each.position !== at);
+    const others = actions.now().copies.filter((each) => each.head !== head || each.position !== at);
     actions.change({ copies: [...others, { head, position: at }] }, true);
   }
 
@@ -73,6 +74,7 @@ export function createPatch(parent, actions) {
       draw(answer);
     } catch (error) {
       if (error.name === "AbortError") return;
+      shownFor = "failed"; // ask again
       fail(error.message);
     }
   }
@@ -87,8 +89,8 @@ export function createPatch(parent, actions) {
     redraw(chips, () => {
       for (const each of state.copies) {
         const where = each.position === null ? TEXTS.allPositions : TEXTS.at(each.position);
-        const others = state.copies.filter((other) => other !== each);
-        button(chips, `${each.head} ${where} ×`, () => actions.change({ copies: others }, true), { class: "chip" });
+        const remove = () => actions.change({ copies: actions.now().copies.filter((other) => other !== each) }, true);
+        button(chips, `${each.head} ${where} ×`, remove, { class: "chip" });
       }
     }, here);
   }
@@ -102,13 +104,13 @@ export function createPatch(parent, actions) {
 
   function draw(answer) {
     const { tokens: [first, second], unknown, problem, right, wrong, next, difference } = answer;
-    position = Math.min(position, first.length - 1);
+    position = Math.min(wanted, first.length - 1);
     notes.replaceChildren();
     if (unknown[1].length > 0) markUnknown(notes, state.second, unknown[1]);
     redraw(pairs, () => {
       for (let at = 0; at < Math.max(first.length, second.length); at++) {
         const pair = button(pairs, "", () => {
-          position = at;
+          wanted = at;
           draw(answer);
         }, { class: first[at] === second[at] ? "token-pair" : "token-pair differs", "aria-pressed": at === position });
         for (const label of [first[at], second[at]]) make(pair, "bdi", {}, label ?? "–");

@@ -44,12 +44,12 @@ export function createSwitches(parent, actions) {
 
   const every = () => Array.from({ length: main.about.layers * main.about.heads }, (_, n) => headName(n, main.about.heads));
   const inLayer = () => every().filter((head) => head.split("H")[0] === opened.split("H")[0]);
-  const wayOf = (head) => ["zero", "mean", "half"].find((way) => state[way].includes(head)) ?? "on";
+  const wayOf = (head) => ["zero", "mean", "half"].find((way) => actions.now()[way].includes(head)) ?? "on";
 
   function set(heads, way) {
     const part = {};
     for (const name of ["zero", "mean", "half"]) {
-      const kept = state[name].filter((head) => !heads.includes(head));
+      const kept = actions.now()[name].filter((head) => !heads.includes(head));
       part[name] = name === way ? [...kept, ...heads] : kept;
     }
     actions.change(part, true);
@@ -77,7 +77,9 @@ export function createSwitches(parent, actions) {
     try {
       await actions.rewrite(rewriting.signal, draw);
     } catch (error) {
-      if (error.name !== "AbortError") written.textContent = error.message;
+      if (error.name === "AbortError") return;
+      rewriting.abort();
+      written.textContent = error.message;
     }
   }
 

@@ -12,24 +12,32 @@ export function createText(parent, actions) {
   const box = make(section, "div", { class: "tokens", role: "group", "aria-label": TEXTS.tokens });
   let labels = null;
   let tokens = [];
+  const ends = []; // the last element of each token
   let styles = [];
   let reachable = 0; // the token that the Tab key reaches
 
   function build(model) {
     const focused = tokens.indexOf(document.activeElement);
+    // While a text grows, its elements stay: one that is replaced would lose a click.
+    let same = 0;
+    while (same < tokens.length && labels[same] === model.labels[same]) same += 1;
+    while (box.lastChild && box.lastChild !== ends[same - 1]) box.lastChild.remove();
     labels = model.labels;
-    box.replaceChildren();
     tokens = labels.map((label, number) => {
+      if (number < same) return tokens[number];
       const attributes = { role: "button", dir: "auto", tabindex: -1, "data-token": number };
       const token = make(box, "span", attributes, label);
-      const loss = model.losses?.[number];
-      if (model.losses) make(token, "small", loss === null ? {} : { "aria-label": TEXTS.loss(loss.toFixed(2)) },
-                             loss?.toFixed(1) ?? "–");
-      if (label.endsWith("⏎")) make(box, "br");
+      if (model.losses) make(token, "small");
+      ends[number] = label.endsWith("⏎") ? make(box, "br") : token;
       return token;
     });
-    styles = new Array(labels.length).fill(null);
-    reach(Math.max(0, Math.min(focused, tokens.length - 1)));
+    model.losses?.forEach((loss, number) => {
+      const small = tokens[number].querySelector("small");
+      small.textContent = loss?.toFixed(1) ?? "–";
+      if (loss !== null) small.setAttribute("aria-label", TEXTS.loss(loss.toFixed(2)));
+    });
+    styles = labels.map((_, number) => (number < same ? styles[number] : null));
+    reach(Math.max(0, Math.min(focused < 0 ? 0 : focused, tokens.length - 1)));
     if (focused >= 0) tokens[reachable].focus({ preventScroll: true });
   }
 
