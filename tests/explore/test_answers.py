@@ -92,13 +92,13 @@ def assert_equal_to_direct(answer, loaded, position):
     raised = dict(every[0].raised)
     heads = loaded.model.attentions[0].heads
     for each in answer["raised"]:
-        close(each["push"], raised[each["label"]], 1e-4)
+        close(each["push"], raised[each["label"]])
     assert [each["push"] for each in answer["raised"]] == sorted(
         (each["push"] for each in answer["raised"]), reverse=True
     )
     label = loaded.tokenizer.labels([target])[0]
     if label != "∅" and sum(name == label for name, _ in every[0].raised) == 1:
-        close(answer["pushes"][heads], raised[label], 1e-4)
+        close(answer["pushes"][heads], raised[label])
     weights = loaded.attention(TEXT).weights.numpy()
     rows, columns = np.tril_indices(len(tokens))
     for layer, packed in answer["attention"].items():
@@ -212,11 +212,11 @@ def test_a_patched_head_is_that_of_activation_patching(explorer):
         copies = [{"head": "L0H0", "position": position}]
         asked = {"text": TEXT, "other": OTHER, "right": right, "wrong": wrong}
         answer = ask(explorer, "patch", copies=copies, every_head=position is None, **asked)
-        close(answer["difference"]["before"], found.corrupted, 1e-4)
-        close(answer["difference"]["other"], found.clean, 1e-4)
-        close(answer["difference"]["after"], found.denoised[0, 0], 1e-4)
+        close(answer["difference"]["before"], found.corrupted)
+        close(answer["difference"]["other"], found.clean)
+        close(answer["difference"]["after"], found.denoised[0, 0])
         if position is None:
-            close(answer["every_head"], found.denoised.flatten(), 1e-4)
+            close(answer["every_head"], found.denoised.flatten())
     for name, text in (("before", TEXT), ("other", OTHER)):
         expected = loaded.logits(text)[-1].softmax(-1)
         for each in answer["next"]:
