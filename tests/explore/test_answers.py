@@ -273,6 +273,7 @@ def test_what_does_not_fit_the_model_is_refused_in_one_line(default):
         ("write", {"text": "a", "max_new_tokens": 10_001}, "max_new_tokens=10001"),
         ("patch", {"text": "a", "other": "b", "copies": [{"head": "L0H0", "position": 1}]}, "=1"),
         ("read", {"tokens": [1], "zero": ["L0H0"] * 5_001}, "zero", "5,000"),
+        ("read", {"tokens": [1], "also": [1] * 501}, "also", "500"),
         ("write", {"text": "ab", "skip": 2}, "skip=2", "2 tokens"),
         ("read", [], "object"),
     ]:  # fmt: skip

@@ -11,8 +11,8 @@ VERSION = 1
 MAX_TEXT = 100_000
 """Maximum number of characters of a text."""
 MAX_NEW_TOKENS = 10_000
-MAX_LISTED = 5_000
-"""Maximum number of entries of a list, except of tokens."""
+MAX_HEADS, MAX_LISTED = 5_000, 500
+"""Maximum number of switched heads, and of entries of another list except tokens."""
 
 
 @dataclass(kw_only=True)
@@ -97,7 +97,13 @@ def parse_request(name: str, data: Any) -> Any:
     if not isinstance(data, dict):
         raise UserError("the request must be a JSON object")
     for key, value in data.items():
-        most = MAX_TEXT if "tokens" in key else MAX_LISTED
+        limits = {
+            "tokens": MAX_TEXT,
+            "other_tokens": MAX_TEXT,
+            "also": MAX_LISTED,
+            "copies": MAX_LISTED,
+        }
+        most = limits.get(key, MAX_HEADS)
         if isinstance(value, list) and len(value) > most:
             raise UserError(f"{key[:80]} has more than {most:,} entries")
     request: Any = parse(REQUESTS[name], data)
