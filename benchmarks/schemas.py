@@ -27,7 +27,7 @@ SAMPLED_KEYS = ("vocab_size", "block_size", "embed_dim", "layers", "heads", "pro
 SAMPLED = keys(**dict.fromkeys(SAMPLED_KEYS, int))
 
 SUITES: dict[str, type[SuiteConfig]] = {
-    "training": keys(rounds=int, steps=int, warmup_steps=int, peers=bool),
+    "training": keys(rounds=int, steps=int, warmup_steps=int, peers=bool, busy_loops=int | None),
     "race": keys(
         against=str | None,
         nanogpt=str | None,

@@ -1,7 +1,10 @@
 """Compares the time of a training step of headscope, of a bare PyTorch loop, and of GPT-2 from the
-package transformers."""
+package transformers: on a quiet machine, and with endless loops in other processes."""
 
 import math
+import statistics
+import subprocess
+import sys
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
@@ -14,6 +17,7 @@ from benchmarks import runner
 from benchmarks.runner import Figures, Measured, Request, Result
 from benchmarks.transformers import check_gpt2, gpt2_of
 from headscope.errors import UserError
+from headscope.stop import on_stop
 from headscope.training.bare_loop import BareLoop, bare_loop
 from headscope.training.callbacks.clock import clock_of, timer_paused
 from headscope.training.flops import matrix_rate, training_flops
@@ -21,11 +25,15 @@ from headscope.training.processes import prepare_process
 
 OURS, BARE, THEIRS = "headscope", "bare loop", "transformers"
 
+ENDLESS = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
+"""A program that uses a core until the benchmark ends."""
+
 
 def measure(request: Request) -> Result:
-    """Measures the milliseconds per step. In each round, every side trains for `suite.steps` steps.
-    All sides start from the same weights and train on the same batches. The time does not include
-    validation, samples, pictures and saving.
+    """Measures the milliseconds per step. In each round, every side trains for `suite.steps` steps,
+    first alone, then with 1, ..., `suite.busy_loops` endless loops in other processes. All sides
+    start from the same weights and train on the same batches. The time does not include validation,
+    samples, pictures and saving.
 
     `mfu` is model FLOPs utilization (PaLM 2022): the FLOPs per second of the training, divided by
     the FLOPs per second of a large matrix product in the same precision. Raises RuntimeError when
@@ -40,7 +48,8 @@ def measure(request: Request) -> Result:
     if plan.peers:
         check_gpt2(config.model, request)
     # The last round needs one more step, because a round ends only when the next step begins.
-    config.trainer.max_steps = plan.warmup_steps + plan.rounds * plan.steps + 1
+    loads = range(1 + (plan.busy_loops or 0))
+    config.trainer.max_steps = plan.warmup_steps + len(loads) * plan.rounds * plan.steps + 1
     config.trainer.accumulate = 1
     prepare_process()
     loops = {BARE: bare_loop(config)}
@@ -48,24 +57,35 @@ def measure(request: Request) -> Result:
         loops[THEIRS] = bare_loop(config, theirs=partial(gpt2_of, config=config.model))
     for loop in loops.values():
         loop.run(plan.warmup_steps)
-    turns = Turns(plan, loops)
-    run = runner.train_in_temporary_folder(config, turns)
+    turns = Turns(plan, loops, loads)
+    try:
+        with on_stop(turns.end_loops):
+            run = runner.train_in_temporary_folder(config, turns)
+    finally:
+        turns.end_loops()
     for name, loop in loops.items():
         if not math.isclose(loop.losses[0], turns.first_loss, rel_tol=1e-3):
             raise RuntimeError(f"{name} began at loss {loop.losses[0]}, not {turns.first_loss}")
     tokens, flops = config.trainer.batch_size * config.model.block_size, training_flops(run.model)
     with torch.no_grad(), run.trainer.precision_plugin.forward_context():
         rate = matrix_rate(loops[BARE].device)
-    rows = runner.summarize(turns.measured, ratio_of="milliseconds", reference=BARE)
-    for row in rows:
-        speed = 1e3 * tokens / row["milliseconds"]["median"]
-        row |= {"tokens_per_second": round(speed), "mfu": round(flops * speed / rate, 3)}
+    groups = {}
+    for load, measured in zip(loads, turns.measured, strict=True):
+        rows = runner.summarize(measured, ratio_of="milliseconds", reference=BARE)
+        for row in rows:
+            speed = 1e3 * tokens / row["milliseconds"]["median"]
+            row |= {"tokens_per_second": round(speed), "mfu": round(flops * speed / rate, 3)}
+            pairs = zip(measured[row["side"]], turns.measured[0][row["side"]], strict=True)
+            times = [busy["milliseconds"] / quiet["milliseconds"] for busy, quiet in pairs]
+            row |= {"times_quiet": round(statistics.median(times), 2)} if load else {}
+        title = f"{run.model.parameter_count():,} parameters, {tokens:,} tokens per step"
+        groups[title + (f", {load} endless loop(s) in other processes" if load else "")] = rows
     return Result(
         "Time of a training step",
-        {f"{run.model.parameter_count():,} parameters, {tokens:,} tokens per step": rows},
+        groups,
         f"Median of {plan.rounds} rounds of {plan.steps} steps. Ratio: to the bare loop in the "
         "same round. MFU: model FLOPs utilization, relative to the measured rate of a large matrix "
-        f"product, {rate / 1e9:,.0f} GFLOP/s.",
+        f"product, {rate / 1e9:,.0f} GFLOP/s. Times quiet: to the same side without loops.",
         "ms, x: ratio to the bare loop",
         ["milliseconds"],
     )
@@ -73,11 +93,13 @@ def measure(request: Request) -> Result:
 
 class Turns(Callback):
     """Pauses a run of headscope after every `suite.steps` steps, and trains the other loops for as
-    many steps."""
+    many steps. `loads` are the numbers of endless programs, which take turns. `measured` has an
+    entry for each of them."""
 
-    def __init__(self, plan: Any, loops: dict[str, BareLoop]) -> None:
+    def __init__(self, plan: Any, loops: dict[str, BareLoop], loads: range) -> None:
         self.plan, self.loops = plan, loops
-        self.measured: Measured = {}
+        self.measured: list[Measured] = [{} for _ in loads]
+        self.endless: list[subprocess.Popen[bytes]] = []
         self.started = self.first_loss = 0.0
 
     def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
@@ -89,8 +111,18 @@ class Turns(Callback):
                 ours = {"milliseconds": 1e3 * (clock_of(trainer).seconds() - self.started) / steps}
                 sides: dict[str, Callable[[], Figures]] = {OURS: lambda: ours}
                 sides |= {name: partial(run_loop, each, steps) for name, each in self.loops.items()}
-                self.measured = runner.alternate(sides, 1, self.measured)
+                load = (done // steps - 1) % len(self.measured)
+                self.measured[load] = runner.alternate(sides, 1, self.measured[load])
+        self.end_loops()
+        for _ in range(done // steps % len(self.measured)):
+            self.endless.append(subprocess.Popen([sys.executable, "-c", ENDLESS]))
         self.started = clock_of(trainer).seconds()
+
+    def end_loops(self) -> None:
+        while self.endless:
+            endless = self.endless.pop()
+            endless.kill()
+            endless.wait()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *args: Any

@@ -72,19 +72,38 @@ generation/choose_token.py
 > explore/test_answers.py::test_what_is_sampled_has_the_shown_probability
 training/objective.py
 # the mean loss in chunks also counts tokens without a loss
-- return total / (targets != IGNORED).sum()
+- return total / (targets.numel() if counted is None else counted)
 + return total / targets.numel()
 > data/test_tasks.py::test_the_losses_of_sums_count_only_answers
 training/module.py
+# the answers of each batch of a step are averaged, and then the batches
+- loss = self.objective.loss(*batch, counted)
++ loss = self.objective.loss(*batch, counted and (batch[1] != IGNORED).sum())
+> data/test_tasks.py::test_the_losses_of_sums_count_only_answers
 # validation counts tokens without a loss
 - counted = targets[targets != IGNORED]
 + counted = batch[1]
 > data/test_tasks.py::test_the_losses_of_sums_count_only_answers
 evaluation.py
 # evaluation counts all tokens
-- targets = only_answers(inputs, targets, text.answer_after)
-+ targets = only_answers(inputs, targets, None)
+- targets = counted_targets(inputs, targets, text.answers)
++ targets = counted_targets(inputs, targets, None)
 > data/test_tasks.py::test_the_losses_of_sums_count_only_answers
+nn/loss.py
+# an answer counts although its question is before the window
+- (seen | begun)
++ (seen | True)
+> data/test_tasks.py::test_windows_that_cut_a_sum_do_not_count_its_answer
+analysis/ablation.py
+# the loss of a report is a mean of the means of its windows
+-     return losses.view_as(targets).sum(dim=-1) / per_text.to(losses)
++     return losses.view_as(targets).sum(dim=-1) / (targets != IGNORED).sum(dim=-1)
+> analysis/test_head_outputs.py::test_a_loss_that_counts_some_tokens_is_their_mean_over_all_texts
+conversion/loaded.py
+# the metric of a head also averages over keys in other documents
+- METRICS[metric](weights, visible)
++ METRICS[metric](weights)
+> analysis/test_circuits.py::test_needs_are_changes_of_the_loss_or_of_a_metric
 checkpoint/file.py
 # a checkpoint executes the file that it names
 -             return parse(TrainConfig, self.data["config"])

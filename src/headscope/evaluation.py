@@ -12,11 +12,12 @@ from headscope import checkpoint
 from headscope.checkpoint import Checkpoint
 from headscope.data.batches import ValidationWindows
 from headscope.data.corpus import Corpus
-from headscope.data.encode import answer_token, encode_validation, text_per_token_byte
+from headscope.data.encode import answers_of, encode_validation, text_per_token_byte
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
 from headscope.nn import GPT
-from headscope.nn.loss import bits_per_byte, next_token_loss, only_answers
+from headscope.nn.checks import check_finite
+from headscope.nn.loss import IGNORED, Answers, bits_per_byte, counted_targets, next_token_loss
 from headscope.nn.precision import in_precision, supports_bf16, tf32
 
 
@@ -28,20 +29,14 @@ class ValidationText:
     - `probe`: the text on which the corpus shows attention, if it has chosen one.
     - `text_per_token_byte`: the bytes of the split's text per byte of its tokens. It is 1, unless
       the tokenizer loses text.
-    - `answer_after`: if it is not None, only the tokens that follow this token count.
+    - `answers`: if it is not None, the losses count only these targets.
     """
 
     tokens: np.ndarray
     byte_lengths: np.ndarray
     probe: str | None = None
     text_per_token_byte: float = 1.0
-    answer_after: int | None = None
-
-    def targets(self) -> np.ndarray:
-        """The tokens that count."""
-        if self.answer_after is None:
-            return self.tokens[1:]
-        return self.tokens[1:][self.tokens[:-1] == self.answer_after]
+    answers: Answers | None = None
 
 
 def validation_text(corpus: Corpus, tokenizer: Tokenizer) -> ValidationText:
@@ -49,8 +44,8 @@ def validation_text(corpus: Corpus, tokenizer: Tokenizer) -> ValidationText:
     tokens, text_bytes = encode_validation(corpus, tokenizer)
     byte_lengths = tokenizer.byte_lengths()
     ratio = text_per_token_byte(text_bytes, tokens, byte_lengths)
-    after = answer_token(corpus, tokenizer)
-    return ValidationText(tokens, byte_lengths, corpus.probe_text, ratio, after)
+    answers = answers_of(corpus, tokenizer)
+    return ValidationText(tokens, byte_lengths, corpus.probe_text, ratio, answers)
 
 
 OF_RUN = {"32-true": "fp32", "bf16-mixed": "bf16-mixed", "bf16-true": "bf16"}
@@ -84,20 +79,25 @@ def evaluate(
     float32, and autocast computes matrix products in bfloat16. With fp32, a CUDA device computes
     matrix products in TF32, as in training.
 
-    Raises UserError if the text is too short.
+    Raises UserError if the text is too short, if no answer that counts fits into a window, or if
+    the loss is not finite.
     """
     size = model.block_size if block_size is None else block_size
     mixed = precision == "bf16-mixed"
     model = model if mixed else in_precision(model, precision)
     device = model.device
-    nats = 0.0
+    nats, predicted, token_bytes = 0.0, 0, 0
     with tf32(device), torch.autocast(device.type, torch.bfloat16, enabled=mixed):
         for batch in ValidationWindows(text.tokens, block_size=size, batch_size=batch_size):
             inputs, targets = (part.to(device) for part in batch)
-            targets = only_answers(inputs, targets, text.answer_after)
+            targets = counted_targets(inputs, targets, text.answers)
             nats += float(next_token_loss(model(inputs), targets, reduction="sum"))
-    predicted = len(text.targets())
-    token_bytes = int(text.byte_lengths[text.targets()].sum())
+            counted = targets[targets != IGNORED]
+            predicted += counted.numel()
+            token_bytes += int(text.byte_lengths[counted.cpu().numpy()].sum())
+    check_finite(torch.tensor(nats))
+    if not predicted:
+        raise UserError(f"block_size={size}: no answer fits into a window: choose a larger one")
     text_bytes = round(token_bytes * text.text_per_token_byte)
     return {
         "precision": precision,

@@ -12,7 +12,7 @@ from small_gpt import fresh
 
 import headscope
 from headscope.analysis.circuits import compositions, copying_scores, random_composition
-from headscope.analysis.head_outputs import changed_outputs, head_outputs
+from headscope.analysis.head_outputs import changed_outputs, head_outputs, parse_head
 from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.in_context import in_context_score
 from headscope.analysis.path_patching import WAYS, patch_paths
@@ -216,6 +216,19 @@ def test_needs_are_changes_of_the_loss_or_of_a_metric(tmp_path):
     same = loaded.needs("L2H1", "We the p", corrupted="We the p")
     assert all(abs(row["all_paths"]) < 1e-5 for row in same)
     assert loaded.needs("L0H1", "We the p") == []
+    # With a document mask, a query sees the first token of its own document.
+    saved(tmp_path, "model.document_mask=true model.layers=3")
+    masked = headscope.load(tmp_path / "best.safetensors")
+    tokens = [97, 98, masked.tokenizer.end_of_text, 99, 100, 101]
+
+    def first_of_document(weights, x):
+        return float(weights[0, [1, 3, 4, 5], [0, 2, 2, 2]].mean())
+
+    batch = torch.tensor([tokens])
+    before, after = patch_paths(masked.model, batch, (2, 1), first_of_document)
+    for row in masked.needs("L2H1", tokens, metric="first"):
+        expected = float(after["all"][parse_head(row["head"], masked.model)]) - before
+        assert row["all_paths"] == pytest.approx(expected, abs=1e-6)
     for message, arguments in [
         ("the text has one token", {"text": "a"}),
         ("metric='x'", {"text": "ab", "metric": "x"}),

@@ -17,7 +17,7 @@ from headscope.analysis.ablation import ablate_heads, mean_outputs, other_induct
 from headscope.analysis.gradients import gradient_importance
 from headscope.analysis.patching import ContinuationLoss, LogitDifference, patch_heads
 from headscope.analysis.repeats import repeat_metrics
-from headscope.nn.loss import next_token_loss
+from headscope.nn.loss import IGNORED, next_token_loss
 
 TEXTS = torch.randint(11, (7, 11), generator=torch.Generator().manual_seed(1))
 INPUTS, TARGETS = TEXTS[:, :-1], TEXTS[:, 1:]
@@ -62,6 +62,10 @@ def losses(model):
     return each.view_as(TARGETS).mean(dim=-1)
 
 
+COUNTED = torch.rand(TARGETS.shape, generator=torch.Generator().manual_seed(2)) < 0.3
+SOME = TARGETS.where(COUNTED, IGNORED)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("attention", ATTENTIONS)
 @zero_or_mean
@@ -87,6 +91,34 @@ def test_what_changes_without_a_head_is_what_replacing_its_output_changes(attent
             of_head = {name: values[layer, head] for name, values in found.items()}
             torch.testing.assert_close(of_head, expected, rtol=1e-3, atol=5e-6)
     assert found["nats_per_token"].abs().min() > 1e-5
+
+
+@torch.no_grad()
+@zero_or_mean
+def test_a_loss_that_counts_some_tokens_is_their_mean_over_all_texts(replace_by):
+    """Texts with more of them weigh more. The standard error is that of drawing other texts."""
+    model = gpt()
+    assert COUNTED.sum(dim=1).unique().numel() > 2
+
+    def each():
+        every = next_token_loss(model(INPUTS), TARGETS, reduction="none").view_as(TARGETS)
+        return every.double() * COUNTED
+
+    whole, count = each(), COUNTED.sum().item()
+    found = ablate_heads(model, INPUTS, SOME, replace_by=replace_by)
+    estimated = gradient_importance(model, INPUTS, SOME, replace_by=replace_by, max_batch=2)
+    for loss in (found["loss"], estimated["loss"]):
+        assert loss.item() == pytest.approx(whole.sum().item() / count, rel=1e-5)
+    texts = torch.randint(7, (4000, 7), generator=torch.Generator().manual_seed(3))  # bootstrap
+    for layer, head in product(range(2), range(4)):
+        with replaced(model, layer, head, replace_by):
+            change = (each() - whole).sum(dim=1)
+        value, error = found["nats_per_token"][layer, head], found["standard_error"][layer, head]
+        assert value.item() == pytest.approx(change.sum().item() / count, abs=1e-5)
+        drawn = change[texts].sum(dim=1) / COUNTED.sum(dim=1)[texts].sum(dim=1)
+        assert error.item() == pytest.approx(drawn.std().item(), rel=0.3)
+    with refused("no answer"):
+        ablate_heads(model, INPUTS, torch.full_like(TARGETS, IGNORED))
 
 
 def test_how_much_goes_through_at_once_changes_nothing_but_the_progress():

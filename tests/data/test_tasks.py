@@ -1,6 +1,8 @@
 """The corpora of tasks: every answer is right, and nothing of the validation is in training."""
 
 import json
+import math
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -11,9 +13,16 @@ from running import SMALL, events, summary
 from torch.nn.functional import cross_entropy
 
 import headscope
+from headscope.analysis.report.page import loss_on
 from headscope.config import build_part
-from headscope.data.batches import TrainingBatches
+from headscope.data.batches import TrainingBatches, spread_windows
 from headscope.data.tasks import SYMBOLS, Modular, Names
+from headscope.evaluation import evaluate, validation_text
+from headscope.explore.answers import Explorer
+from headscope.explore.models import Models
+from headscope.explore.protocol import parse_request
+
+LOGGED = ("loss", "grad_norm")
 
 
 def splits(corpus):
@@ -62,21 +71,41 @@ def test_other_seeds_divide_differently_and_have_other_fingerprints():
         assert one.fingerprint() != other.fingerprint()
 
 
-@torch.no_grad()
-def losses_of_answers(loaded, inputs, targets):
-    """The losses of the tokens after "=", one by one."""
+def answers_in(loaded, inputs, targets):
+    """The place (window, position) and the loss of each token after "=", one by one, as far as the
+    sum begins in the window."""
     logits, [sign] = loaded.model(inputs), loaded.tokens("=")
-    places = (inputs == sign).nonzero().tolist()
-    assert places
-    return [float(cross_entropy(logits[row, t], targets[row, t])) for row, t in places]
+    return {
+        (row, t): cross_entropy(logits[row, t], targets[row, t])
+        for row, t in (inputs == sign).nonzero().tolist()
+        if loaded.tokenizer.end_of_text in inputs[row, :t]
+    }
 
 
-@pytest.mark.parametrize("chunk", ["null", "7"])
-def test_the_losses_of_sums_count_only_answers(script, tmp_path, chunk):
+def losses_of_answers(loaded, inputs, targets):
+    return list(answers_in(loaded, inputs, targets).values())
+
+
+def norm_of_gradient(loaded, loss):
+    gradients = torch.autograd.grad(loss, list(loaded.model.parameters()), allow_unused=True)
+    return torch.stack([each.norm() for each in gradients if each is not None]).norm()
+
+
+@pytest.mark.parametrize(
+    ("chunk", "batches", "batch_size", "block_size"),
+    [("null", 1, 12, 32), ("7", 1, 12, 32), ("null", 3, 3, 11), ("5", 5, 1, 4)],
+)
+def test_the_losses_of_sums_count_only_answers(
+    script, tmp_path, chunk, batches, batch_size, block_size
+):
+    """They are the mean over all answers of a step or of a split, however it is divided into
+    batches. Windows of 4 tokens often have no answer."""
     words = "data=modular data.prime=13 tokenizer=char model.document_mask=true"
     words += f" trainer.max_steps=1 trainer.log_every_steps=1 trainer.loss_chunk_tokens={chunk}"
-    words += f" callbacks.keep_steps=[0] hydra.run.dir={tmp_path}/run"
-    assert script("train", *SMALL[1:], *words.split()).code == 0
+    words += f" callbacks.keep_steps=[0] hydra.run.dir={tmp_path}/run trainer.gradient_clip=0"
+    words += f" model.block_size={block_size} trainer.accumulate={batches}"
+    words += f" trainer.batch_size={batch_size} model.dropout=0"
+    assert script("train", *SMALL[2:], *words.split()).code == 0
     first = headscope.load(*tmp_path.glob("run/checkpoints/step_*.safetensors"))
     last = headscope.load(f"{tmp_path}/run")
     corpus, end = build_part(last.config.data), last.tokenizer.end_of_text
@@ -84,18 +113,23 @@ def test_the_losses_of_sums_count_only_answers(script, tmp_path, chunk):
         np.array([token for text in texts for token in (end, *last.tokens(text))], dtype=np.uint16)
         for texts in splits(corpus)
     )
-    [inputs, targets] = next(
-        iter(TrainingBatches(train, block_size=32, batch_size=12, seed=last.config.seed))
+    windows = TrainingBatches(
+        train, block_size=block_size, batch_size=batch_size, seed=last.config.seed
     )
-    expected = losses_of_answers(first, inputs, targets)
-    logged = events(f"{tmp_path}/run").Scalars("train/loss")[0]
-    assert logged.value == pytest.approx(sum(expected) / len(expected), abs=1e-5)
+    of_batches = [losses_of_answers(first, *batch) for batch in islice(windows, batches)]
+    expected = torch.stack([loss for each in of_batches for loss in each]).mean()
+    logged = {name: events(f"{tmp_path}/run").Scalars(f"train/{name}")[0].value for name in LOGGED}
+    assert logged["loss"] == pytest.approx(expected.item(), abs=1e-5)
+    assert logged["grad_norm"] == pytest.approx(norm_of_gradient(first, expected).item(), rel=1e-4)
+    if batches > 1 < batch_size:
+        means = [torch.stack(each).mean().item() for each in of_batches if each]
+        assert logged["loss"] != pytest.approx(sum(means) / len(means), abs=1e-4)
     tokens, expected = torch.tensor(validation.astype(int)), []
-    for start in range(0, len(tokens) - 1, 32):
-        window = tokens[None, start : start + 33]
+    for start in range(0, len(tokens) - 1, block_size):
+        window = tokens[None, start : start + block_size + 1]
         expected += losses_of_answers(last, window[:, :-1], window[:, 1:])
-    assert len(expected) == len(splits(corpus)[1])
-    mean = sum(expected) / len(expected)
+    assert 0 < len(expected) < len(splits(corpus)[1])
+    mean = torch.stack(expected).mean().item()
     assert summary(f"{tmp_path}/run")["val_loss"] == pytest.approx(mean, abs=1e-5)
     said = script("evaluate", f"checkpoint={tmp_path}/run")
     found = json.loads(said.out[said.out.index("{") :])
@@ -103,11 +137,79 @@ def test_the_losses_of_sums_count_only_answers(script, tmp_path, chunk):
     assert found["loss_nats_per_token"] == pytest.approx(mean, abs=1e-5)
 
 
-def test_a_batch_without_answers_is_refused(script, tmp_path):
-    words = "data=modular tokenizer=char model.block_size=1 trainer.batch_size=1"
+def test_a_step_without_answers_is_refused(script, tmp_path):
+    words = "data=modular tokenizer=char model.block_size=3 trainer.batch_size=1"
     said = script("train", *SMALL[2:], *words.split(), f"hydra.run.dir={tmp_path}/run")
     assert (said.code, said.err.count("\n")) == (1, 1)
     assert "no answer to learn from" in said.err
+
+
+def test_windows_that_cut_a_sum_do_not_count_its_answer(script, tmp_path):
+    """The loss does not depend on where windows begin. A model that looks only at its own document
+    and knows no absolute positions gives an answer the same probability in every window."""
+    words = "data=modular data.prime=13 tokenizer=char model.document_mask=true"
+    words += " model/position=rotary trainer.max_steps=1 data.share=0.9"
+    assert script("train", *SMALL[1:], *words.split(), f"hydra.run.dir={tmp_path}/run").code == 0
+    loaded = headscope.load(f"{tmp_path}/run")
+    text = validation_text(build_part(loaded.config.data), loaded.tokenizer)
+    [sign] = loaded.tokens("=")
+    tokens = torch.tensor(text.tokens[None].astype(int))
+    inputs, targets = tokens[:, :-1], tokens[:, 1:]
+    with torch.no_grad():
+        alone = [
+            float(cross_entropy(loaded.model(inputs[:, t - 3 : t + 1])[0, 3], targets[0, t]))
+            for t in (inputs[0] == sign).nonzero()[:, 0].tolist()
+        ]
+    for size in (5, 7, 32):
+        found = evaluate(loaded.model, text, batch_size=4, block_size=size)
+        kept = [loss for n, loss in enumerate(alone) if (5 * n) // size == (5 * n + 3) // size]
+        assert found["tokens"] == len(kept) > 0
+        assert found["loss_nats_per_token"] == pytest.approx(sum(kept) / len(kept), abs=1e-5)
+    with refused("block_size=3"):
+        evaluate(loaded.model, text, batch_size=4, block_size=3)
+
+
+@pytest.mark.usefixtures("pictures_not_drawn")
+def test_reports_and_texts_count_only_answers(script, tmp_path):
+    words = "data=modular data.prime=13 tokenizer=char trainer.max_steps=1 data.share=0.2"
+    run = f"{tmp_path}/run"
+    assert script("train", *SMALL[1:], *words.split(), f"hydra.run.dir={run}").code == 0
+    words = "ablation=true gradients=true windows=8 ablation_windows=8 tensorboard=false"
+    assert script("analyze", f"checkpoint={run}", *words.split()).code == 0
+    report = json.loads((tmp_path / "run/analysis/heads.json").read_text())
+    loaded = headscope.load(run)
+    text = validation_text(build_part(loaded.config.data), loaded.tokenizer)
+    windows = spread_windows(text.tokens, windows=8, length=33)
+    inputs, targets = windows[:, :-1], windows[:, 1:]
+
+    def loss():
+        return torch.stack(losses_of_answers(loaded, inputs, targets)).mean().item()
+
+    whole = loss()
+    assert report["ablation"]["loss"] == pytest.approx(whole, abs=1e-5)
+    for row in report["heads"]:
+        with loaded.ablate([f"L{row['layer']}H{row['head']}"]):
+            assert row["loss_change"] == pytest.approx(loss() - whole, abs=1e-5)
+        expected = row["loss_change"] / math.log(2)  # a number is one byte
+        assert row["bits_per_byte_change"] == pytest.approx(expected, rel=1e-4)
+    windows = spread_windows(text.tokens, windows=8, length=32)
+    answers = answers_in(loaded, windows[:, :-1], windows[:, 1:]).items()
+    late = torch.stack([loss for (_, t), loss in answers if t >= 28]).mean()
+    early = torch.stack([loss for (_, t), loss in answers if 3 <= t < 6]).mean()
+    assert report["in_context_score"] == pytest.approx((late - early).item(), abs=1e-5)
+    # A text of the user begins with a document: its first answer counts.
+    explorer = Explorer(Models(run, None, "cpu"))
+    for own in ("ab=c", loaded.tokenizer.decode(text.tokens[1:20].tolist()), "ab"):
+        tokens, [sign] = torch.tensor([loaded.tokens(own)]), loaded.tokens("=")
+        logits = loaded.model(tokens)
+        places = (tokens[0, :-1] == sign).nonzero()[:, 0].tolist()
+        each = [cross_entropy(logits[0, t], tokens[0, t + 1]).item() for t in places]
+        expected = pytest.approx(sum(each) / len(each), abs=1e-5) if each else None
+        assert explorer.read(parse_request("read", {"text": own}))["loss"] == expected
+        assert loss_on(loaded, loaded.tokens(own)) == expected
+    assert loaded.needs("L1H0", "ab=c")[0]["all_paths"] != 0
+    with refused("no answer that counts"):
+        loaded.needs("L1H0", "ab")
 
 
 @pytest.mark.parametrize(

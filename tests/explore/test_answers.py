@@ -14,8 +14,11 @@ import torch.nn.functional as F
 from conversion.models import CHOICES, saved
 from refusals import refused
 
+from headscope.analysis.ablation import ablate_heads
 from headscope.analysis.patching import LogitDifference, patch_heads
+from headscope.analysis.report.page import predictions_on
 from headscope.data.tokenizer import char
+from headscope.evaluation import ValidationText, evaluate
 from headscope.explore.answers import Explorer
 from headscope.explore.export import export
 from headscope.explore.models import MAX_STEPS, Models
@@ -335,6 +338,29 @@ def test_weights_that_are_too_large_are_a_mistake_of_the_user(tmp_path):
             ask(explorer, name, **request)
     with refused("not finite"):
         loaded_of(explorer).generate("aA")
+
+
+def test_a_logit_of_minus_infinity_is_a_mistake_of_the_user(tmp_path):
+    """All weights are finite. Sampling gives such a token the probability 0."""
+    saved(tmp_path / "checkpoints", "model.tied_head=false")
+    explorer = Explorer(Models(str(tmp_path), None, "cpu"))
+    loaded, tokens = loaded_of(explorer), torch.tensor([[97, 98, 99, 65]])
+    with torch.no_grad():
+        x = loaded.model.norm(loaded.model.hidden(tokens))[0, 2]
+        loaded.model.head.weight[65] = -3e38 * x.sign()
+    assert loaded.logits("abc")[2, 65] == -torch.inf
+    assert ask(explorer, "write", text="abc", temperature=0, max_new_tokens=1)
+    lengths = loaded.tokenizer.byte_lengths()
+    for call in (
+        lambda: ask(explorer, "read", text="abc"),
+        lambda: ask(explorer, "patch", text="abc", other="abc"),
+        lambda: export(explorer, parse_request("export", {"text": "abc", "format": "html"})),
+        lambda: evaluate(loaded.model, ValidationText(tokens[0].numpy(), lengths), batch_size=1),
+        lambda: ablate_heads(loaded.model, tokens[:, :-1], tokens[:, 1:]),
+        lambda: predictions_on(loaded, [97, 98, 99]),
+    ):
+        with refused("not finite"):
+            call()
 
 
 # ---- Files to keep -------------------------------------------------------------------------------

@@ -100,6 +100,21 @@ def test_several_processes_train_as_one(
     assert loss == pytest.approx(summary(run)["val_loss"], rel=1e-7)
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_answers_are_counted_over_all_processes(strategy: str, tmp_path: Path) -> None:
+    """Windows of 12 tokens have one to three answers, so their mean is no mean of means."""
+    words = [*TINY, *STEPS, "data=modular", "model.block_size=12", "trainer.batch_size=4"]
+    with chdir(tmp_path):
+        for count, name in ((1, "one"), (2, "two")):
+            more = [
+                f"hydra.run.dir={name}",
+                f"trainer.strategy={strategy if count > 1 else 'auto'}",
+            ]
+            ended = train("lightning", count, *words, *more)
+            assert ended.code == 0, ended.err
+        assert_same_training("one", "two")
+
+
 @pytest.fixture(scope="module", params=["ddp", "fsdp"])
 def outputs(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tiny: list[str]

@@ -20,8 +20,10 @@ from headscope.analysis.head_outputs import (
     replaced_heads,
 )
 from headscope.analysis.repeats import RepeatProbe
+from headscope.errors import UserError
 from headscope.nn import GPT
-from headscope.nn.loss import next_token_loss
+from headscope.nn.checks import check_finite
+from headscope.nn.loss import IGNORED, next_token_loss
 
 Replacement = Literal["zero", "mean"]
 
@@ -68,12 +70,12 @@ def ablate_heads(
     track: Callable[[Iterable[Tensor]], Iterable[Tensor]] = iter,
 ) -> dict[str, Tensor]:
     """Measure how much the loss on inputs (N, T) changes when one head is removed. `targets` (N, T)
-    are the tokens to predict. To remove a head, its output is replaced by zero, or by its mean over
-    all tokens of the inputs.
+    are the tokens to predict, or IGNORED where they do not count. To remove a head, its output is
+    replaced by zero, or by its mean over all tokens of the inputs.
 
     Returns a dictionary:
 
-    - `loss` (): the mean loss with all heads, in nats per token.
+    - `loss` (): the mean loss with all heads, in nats per counted token.
     - `nats_per_token` (L, H): the loss without each head minus the loss with all heads. A positive
       value means that the head lowers the loss.
     - `standard_error` (L, H): the standard error of `nats_per_token` over the N texts. For a single
@@ -88,29 +90,38 @@ def ablate_heads(
     try:
         means = mean_outputs(model, inputs, max_batch) if replace_by == "mean" else None
         texts = max(1, max_batch // model.attentions[0].heads)
+        counted = counted_per_text(targets)
         results = [
-            _loss_changes(model, inputs[batch], targets[batch], means, max_batch)
+            _loss_changes(model, inputs[batch], targets[batch], means, max_batch, counted.mean())
             for batch in track(torch.arange(len(inputs)).split(texts))
         ]
     finally:
         model.train(was_training)
     change = torch.cat([change for change, _ in results], dim=-1)  # (L, H, N)
+    mean = change.mean(dim=-1)
+    # The standard error of a ratio: a text with more counted tokens also has a larger sum.
+    rest = change - mean[..., None] * (counted / counted.mean() - 1)
     return {
         "loss": torch.cat([losses for _, losses in results]).mean(),
-        "nats_per_token": change.mean(dim=-1),
-        "standard_error": change.std(dim=-1) / change.size(-1) ** 0.5,
+        "nats_per_token": mean,
+        "standard_error": rest.std(dim=-1) / change.size(-1) ** 0.5,
     }
 
 
 def _loss_changes(
-    model: GPT, inputs: Tensor, targets: Tensor, means: list[Tensor] | None, max_batch: int
+    model: GPT,
+    inputs: Tensor,
+    targets: Tensor,
+    means: list[Tensor] | None,
+    max_batch: int,
+    per_text: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Returns two tensors in nats per token: the change of each text's mean loss when each head is
-    removed (L, H, N), and each text's mean loss with all heads (N,)."""
+    """Returns two tensors: the change of the `text_losses` when each head is removed (L, H, N), and
+    the `text_losses` with all heads (N,)."""
     inputs, targets = inputs.to(model.device), targets.to(model.device)
 
     def measure(x: Tensor) -> Tensor:
-        return text_losses(model, x, targets.repeat(len(x) // len(targets), 1))
+        return text_losses(model, x, targets.repeat(len(x) // len(targets), 1), per_text)
 
     def new_outputs(layer: int, heads: Tensor) -> Tensor:
         if means is None:
@@ -152,10 +163,21 @@ def other_induction(
     return largest
 
 
-def text_losses(model: GPT, x: Tensor, targets: Tensor) -> Tensor:
-    """The mean loss of each text (N,), given the output x (N, T, C) of the last block."""
+def text_losses(model: GPT, x: Tensor, targets: Tensor, per_text: Tensor) -> Tensor:
+    """The summed loss of each text (N,), given the output x (N, T, C) of the last block, divided by
+    `per_text`, the mean of `counted_per_text`. The mean over all texts is then the mean loss of all
+    counted tokens, in nats per token. Raises UserError if one is not finite."""
     losses = next_token_loss(model.unembed(x), targets, reduction="none")
-    return losses.view_as(targets).mean(dim=-1)
+    check_finite(losses)
+    return losses.view_as(targets).sum(dim=-1) / per_text.to(losses)
+
+
+def counted_per_text(targets: Tensor) -> Tensor:
+    """How many targets (N, T) of each text count, (N,) floats. Raises UserError if none does."""
+    counted = (targets != IGNORED).sum(dim=-1).float()
+    if not counted.any():
+        raise UserError("the windows have no answer, so their loss cannot be measured: use more")
+    return counted
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor
 
-from headscope.analysis.ablation import Replacement, mean_outputs, text_losses
+from headscope.analysis.ablation import Replacement, counted_per_text, mean_outputs, text_losses
 from headscope.analysis.head_outputs import changed_outputs, largest_batch
 from headscope.nn import GPT
 from headscope.nn.capture import evaluating
@@ -30,15 +30,15 @@ def gradient_importance(
     track: Callable[[Iterable[Tensor]], Iterable[Tensor]] = iter,
 ) -> dict[str, Tensor]:
     """Estimate how much the loss on inputs (N, T) depends on each head. `targets` (N, T) are the
-    tokens to predict. This takes one forward and one backward pass, while `ablate_heads` needs a
-    forward pass per head.
+    tokens to predict, or IGNORED where they do not count. This takes one forward and one backward
+    pass, while `ablate_heads` needs a forward pass per head.
 
     Returns a dictionary:
 
-    - `loss` (): the mean loss, in nats per token.
+    - `loss` (): the mean loss, in nats per counted token.
     - `importance` (L, H): |A_h^T dL/dA_h|, summed over the tokens of a text, and averaged over the
-      texts. L is the mean loss of the text. As in the code of Michel 2019, the absolute value is
-      taken for each token, so tokens with opposite signs do not cancel out.
+      texts. L is the loss of the text, as in `text_losses`. As in the code of Michel 2019, the
+      absolute value is taken for each token, so tokens with opposite signs do not cancel out.
     - `nats_per_token` (L, H): the first-order estimate of the loss without the head minus the loss
       with it. It is the sum of (R_h - A_h)^T dL/dA_h over the tokens of a text, averaged over the
       texts, where R_h is what replaces the output of the head: zero or, if `replace_by` is mean,
@@ -48,11 +48,12 @@ def gradient_importance(
     """
     limit = largest_batch(model, inputs.size(1)) if max_batch is None else max_batch
     loss, importance, change = 0.0, torch.zeros(()), torch.zeros(())
+    per_text = counted_per_text(targets).mean()
     with evaluating(model):
         means = mean_outputs(model, inputs, limit) if replace_by == "mean" else None
         for batch in track(torch.arange(len(inputs)).split(limit)):
             losses, outputs, gradients = _output_gradients(
-                model, inputs[batch].to(model.device), targets[batch].to(model.device)
+                model, inputs[batch].to(model.device), targets[batch].to(model.device), per_text
             )
             loss += float(losses.sum())
             for_zero = torch.stack(
@@ -73,9 +74,9 @@ def gradient_importance(
 
 @torch.enable_grad()
 def _output_gradients(
-    model: GPT, inputs: Tensor, targets: Tensor
+    model: GPT, inputs: Tensor, targets: Tensor, per_text: Tensor
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-    """The mean loss of each text (N,) and, for each layer, the outputs of the heads (N, T, H, D)
+    """The `text_losses` (N,) and, for each layer, the outputs of the heads (N, T, H, D)
     and the gradients of each text's loss with respect to them."""
     outputs: list[Tensor] = []
     shifts: list[Tensor] = []
@@ -90,6 +91,6 @@ def _output_gradients(
     with ExitStack() as stack:
         for attention in model.attentions:
             stack.enter_context(changed_outputs(attention, shift))
-        losses = text_losses(model, model.hidden(inputs), targets)
+        losses = text_losses(model, model.hidden(inputs), targets, per_text)
     gradients = torch.autograd.grad(losses.sum(), shifts)  # each text affects only its own loss
     return losses.detach(), outputs, list(gradients)

@@ -8,27 +8,31 @@ from torch import Tensor
 
 from headscope.nn import GPT
 from headscope.nn.capture import evaluating
-from headscope.nn.loss import next_token_loss
+from headscope.nn.loss import IGNORED, Answers, counted_targets, next_token_loss
 
 BATCH = 16
 
 
 @torch.no_grad()
-def in_context_score(model: GPT, windows: Tensor) -> float:
+def in_context_score(model: GPT, windows: Tensor, answers: Answers | None = None) -> float:
     """The in-context-learning score, in nats per token: the mean loss on the last tenth of the
     tokens of windows (N, T) minus the mean loss on the second tenth. Below 0, the model predicts
-    better the more it has read. NaN for windows of fewer than 11 tokens.
+    better the more it has read. With `answers`, only they count. NaN for windows of fewer than 11
+    tokens, or if a tenth has no token that counts.
 
     Olsson 2022 compares the 500th token with the 50th, in windows of 512. Tenths of a window are
     less noisy and exist in short windows too.
     """
-    tenth = (windows.size(1) - 1) // 10
-    if not tenth:
-        return float("nan")
-    losses = torch.zeros(windows.size(1) - 1)
+    length = windows.size(1) - 1
+    losses, counted, tenth = torch.zeros(length), torch.zeros(length), length // 10
     with evaluating(model):
         for batch in windows.to(model.device).split(BATCH):
-            targets = batch[:, 1:]
-            each = next_token_loss(model(batch[:, :-1]), targets, reduction="none")
-            losses += each.view_as(targets).sum(dim=0).cpu() / len(windows)
-    return float(losses[-tenth:].mean() - losses[tenth : 2 * tenth].mean())
+            inputs = batch[:, :-1]
+            targets = counted_targets(inputs, batch[:, 1:], answers)
+            each = next_token_loss(model(inputs), targets, reduction="none").view_as(targets)
+            losses += each.sum(dim=0).cpu() / len(windows)
+            counted += (targets != IGNORED).sum(dim=0).cpu()
+    last, second = slice(length - tenth, None), slice(tenth, 2 * tenth)
+    shares = counted / len(windows)
+    late, early = (losses[part].mean() / shares[part].mean() for part in (last, second))
+    return float(late - early)

@@ -27,9 +27,10 @@ from headscope.config.training import PRECISIONS, TrainConfig
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError, first_line
 from headscope.files import replacing
+from headscope.nn.loss import Answers
 from headscope.terminal import command
 
-FORMAT = 5
+FORMAT = 6
 SUFFIX = ".safetensors"
 
 METADATA = "headscope"
@@ -45,16 +46,23 @@ KINDS = {"config": dict, "tokenizer": dict, "store": str, "checksums": dict, "ti
 
 
 def contents(
-    *, config: TrainConfig, tokenizer: Tokenizer, store: str, precision: str
+    *,
+    config: TrainConfig,
+    tokenizer: Tokenizer,
+    store: str,
+    precision: str,
+    answers: Answers | None = None,
 ) -> dict[str, Any]:
     """The plain data of a checkpoint, without the step. `store` is the name of the token store,
-    which identifies the training text. `precision` is one of `PRECISIONS`."""
+    which identifies the training text. `precision` is one of `PRECISIONS`. If the losses of the run
+    count only `answers`, they say which."""
     return {
         "format": FORMAT,
         "config": asdict(config),
         "tokenizer": tokenizer.state(),
         "store": store,
         "precision": precision,
+        "answers": answers and asdict(answers),
     }
 
 
@@ -134,6 +142,11 @@ class Stored:
     def step(self) -> int:
         """The training step at which the file was saved."""
         return self.data["step"]
+
+    @property
+    def answers(self) -> Answers | None:
+        """What the losses of the run count, or None for all targets."""
+        return self.data["answers"] and Answers(**self.data["answers"])
 
     @property
     def config(self) -> TrainConfig:
@@ -233,6 +246,8 @@ def plain_data(text: str | None) -> dict[str, Any]:
         raise ValueError(f"its step={str(data['step'])[:80]} is not a number of steps")
     if data["precision"] not in PRECISIONS:
         raise ValueError(f"its precision={str(data['precision'])[:80]} is unknown")
+    if (answers := data["answers"]) is not None:
+        parse(Answers, answers, "answers")
     return data
 
 

@@ -27,13 +27,15 @@ from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.capture import attention_weights_and_scores
 from headscope.nn.checks import token_ids
+from headscope.nn.loss import Answers, counted_targets
 from headscope.terminal import printable
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """The content of a checkpoint file. `step` is the training step at which the file was saved.
-    `precision` is the precision of the training run, one of `PRECISIONS`."""
+    `precision` is the precision of the training run, one of `PRECISIONS`. If the losses of the run
+    count only `answers`, they say which."""
 
     path: Path
     model: GPT
@@ -41,6 +43,7 @@ class Checkpoint:
     config: TrainConfig
     step: int
     precision: str
+    answers: Answers | None = None
 
     def tokens(self, text: str | Sequence[int]) -> list[int]:
         """The tokens of a text, or the token ids as they are. Raises UserError if the vocabulary
@@ -48,6 +51,11 @@ class Checkpoint:
         if isinstance(text, str):
             return self.tokenizer.encode_prompt(text)
         return token_ids(text, self.tokenizer.vocab_size)
+
+    def targets(self, tokens: Tensor) -> Tensor:
+        """The tokens that follow in texts (B, T) of the user, (B, T - 1), for losses: IGNORED if
+        the losses of the run count only answers and this is none. A text begins a document."""
+        return counted_targets(tokens[:, :-1], tokens[:, 1:], self.answers, begun=True)
 
     def attention(self, text: str | Sequence[int]) -> "AttentionReading":
         """The attention of the model on a text or on token ids. Only the first `block_size` tokens
@@ -128,6 +136,7 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
         config=config,
         step=stored.step,
         precision=stored.data["precision"],
+        answers=stored.answers,
     )
 
 

@@ -21,6 +21,7 @@ from headscope import stop
 from headscope.cli import command_line
 from headscope.cli.sweeps import SweepRun
 from headscope.cli.words import MULTIRUN, quote, value_of, with_words
+from headscope.data.machine import core_seconds, cores_of_others
 from headscope.errors import UserError
 from headscope.terminal import printable
 from headscope.training import processes, run_folder
@@ -219,7 +220,7 @@ def run(
     """Trains a model as the configuration `composed` says. Returns the run folder and the content
     of its summary.json. The runs of a `sweep` continue automatically. They, and a run `in_python`,
     use one device each."""
-    hydra = HydraConfig.get()
+    started, hydra = core_seconds(), HydraConfig.get()
     folder = command_line.run_folder() if composed.resume is None else Path(composed.resume)
     again = "the same command" if sweep else run_folder.how_to_resume(folder, composed.parts)
     if in_python:
@@ -257,6 +258,7 @@ def run(
             if resume is None:
                 run_folder.save_configuration(folder, composed, list(hydra.overrides.task))
         output.print_plan(run, changes)
+        output.print_busy_machine(run, cores_of_others(started))
         try:
             summary = fit(run)
         except stop.Interrupted:

@@ -20,6 +20,7 @@ from headscope.analysis.ablation import ablated_heads, halved_heads, mean_output
 from headscope.analysis.circuits import copying_scores, has_matrices
 from headscope.analysis.direct_effects import HeadWrites, push_directions
 from headscope.analysis.head_outputs import MAX_BATCH, parse_head
+from headscope.analysis.head_statistics import visible_in
 from headscope.analysis.metrics import METRICS
 from headscope.analysis.path_patching import needs
 from headscope.analysis.repeats import BATCH_SIZE, RepeatProbe, score
@@ -30,7 +31,7 @@ from headscope.conversion.export import export_huggingface
 from headscope.conversion.folder import is_model_folder, load_folder
 from headscope.errors import UserError
 from headscope.generation import generate_text, generate_tokens
-from headscope.nn.loss import next_token_loss
+from headscope.nn.loss import IGNORED, next_token_loss
 
 Text = str | Sequence[int]
 """A text, or token ids."""
@@ -186,21 +187,25 @@ class Loaded(Checkpoint):
             tokens, factors = probe.texts.tokens.to(self.model.device), probe.induction
         else:
             tokens = self._batch(text)
-        if metric is None and tokens.size(1) < 2:
-            raise UserError("the text has one token: give two or more, for a loss")
+        targets = tokens[:, 1:] if text is None else self.targets(tokens)
+        if metric is None and not (targets != IGNORED).any():
+            raise UserError("the text has one token, or no answer that counts: give a longer one")
         if metric not in (None, *METRICS, *(["induction"] if factors is not None else [])):
             raise UserError(
                 f"metric={metric!r}: choose one of {', '.join(METRICS)}, or induction if no "
                 "text is given"
             )
 
+        mask = visible_in(self.model, tokens)
+        visible = None if mask is None else mask[:, 0]
+
         def measure(weights: Tensor, x: Tensor) -> float:
             if metric is None:
-                return float(next_token_loss(self.model.unembed(x)[:, :-1], tokens[:, 1:]))
+                return float(next_token_loss(self.model.unembed(x)[:, :-1], targets))
             if metric == "induction":
                 assert factors is not None
                 return float(score(weights[:, None], factors)) / len(tokens)
-            return float(METRICS[metric](weights).mean())
+            return float(METRICS[metric](weights, visible).mean())
 
         new = None
         if corrupted is not None:

@@ -68,7 +68,8 @@ class Corpus(ABC):
     max_tokens: int | None = None
     """The maximum number of training tokens, or None for all."""
     answer_after: str | None = None
-    """A token such as "=", if the losses count only the tokens that follow it. None: all tokens."""
+    """A token such as "=", if the losses count only the tokens that follow it, in documents that
+    begin in the same window. None: all tokens."""
     notice: str | None = None
     """What the user should know before the text is read, or None."""
     deduplicate: bool = False

@@ -15,6 +15,7 @@ from headscope.data.corpus import HOLD_OUT, SPLITS, Corpus, Split
 from headscope.data.machine import process_cores
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
+from headscope.nn.loss import Answers
 
 BATCH = 2**20
 """Number of bytes of text that a thread encodes at a time."""
@@ -170,17 +171,18 @@ def token_dtype(vocab_size: int) -> type[np.unsignedinteger]:
     return np.uint16 if vocab_size <= 2**16 else np.uint32
 
 
-def answer_token(corpus: Corpus, tokenizer: Tokenizer) -> int | None:
-    """The token of `corpus.answer_after`. Raises UserError if it is not one token."""
+def answers_of(corpus: Corpus, tokenizer: Tokenizer) -> Answers | None:
+    """The tokens of `corpus.answer_after`. Raises UserError if it is not one token, or if no token
+    begins a document."""
     if corpus.answer_after is None:
         return None
     tokens = tokenizer.encode(corpus.answer_after).tolist()
-    if len(tokens) != 1:
+    if len(tokens) != 1 or tokenizer.end_of_text is None:
         raise UserError(
-            f"data={corpus.name} needs a tokenizer in which {corpus.answer_after!r} is one token: "
-            "choose tokenizer=char"
+            f"data={corpus.name} needs a tokenizer in which {corpus.answer_after!r} is one token, "
+            "and which has an end-of-text token: choose tokenizer=char"
         )
-    return tokens[0]
+    return Answers(after=tokens[0], begin=tokenizer.end_of_text)
 
 
 def text_per_token_byte(text_bytes: int, tokens: np.ndarray, byte_lengths: np.ndarray) -> float:

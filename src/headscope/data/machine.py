@@ -3,6 +3,7 @@
 import math
 import os
 import re
+import time
 from pathlib import Path
 
 
@@ -11,6 +12,28 @@ def process_cores() -> int:
     if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def core_seconds(root: Path = Path("/")) -> tuple[float, float, float] | None:
+    """The time now, for how long the cores of this process have been idle, and for how long this
+    process has used them, in seconds. None if the system does not tell it. `root` is the folder
+    that contains `proc`."""
+    lines = re.findall(r"^cpu(\d+) \d+ \d+ \d+ (\d+) (\d+)", _text(root / "proc/stat"), re.M)
+    if not lines:  # not Linux
+        return None
+    own, ticks = os.sched_getaffinity(0), os.sysconf("SC_CLK_TCK")
+    idle = sum(int(idle) + int(disk) for core, idle, disk in lines if int(core) in own)
+    return time.monotonic(), idle / ticks, sum(os.times()[:2])
+
+
+def cores_of_others(since: tuple[float, float, float] | None) -> float:
+    """How many cores of this process other programs have used on average since `core_seconds` was
+    `since`. 0 if the system does not tell it."""
+    now = core_seconds()
+    if since is None or now is None:
+        return 0.0
+    seconds, idle, own = (after - before for after, before in zip(now, since, strict=True))
+    return max(0.0, process_cores() - (idle + own) / max(seconds, 1e-3))
 
 
 def machine_memory() -> float:

@@ -33,7 +33,6 @@ from headscope.explore.models import Models, OpenModel
 from headscope.explore.protocol import VERSION, Open, Patch, Read, Reading, Sampling, Write
 from headscope.generation import check_sampling
 from headscope.generation.choose_token import (
-    NOT_FINITE,
     check_chosen,
     choose_tokens,
     distribution,
@@ -43,8 +42,8 @@ from headscope.generation.choose_token import (
 from headscope.generation.texts import Text
 from headscope.generation.tokens import Context
 from headscope.nn import GPT
-from headscope.nn.checks import token_ids
-from headscope.nn.loss import next_token_loss
+from headscope.nn.checks import check_finite, token_ids
+from headscope.nn.loss import IGNORED, next_token_loss
 from headscope.viewer.snapshot import shares, thumbnails
 
 TOP = 10
@@ -139,6 +138,7 @@ class Explorer:
             raise UserError(f"position={request.position}: the text has {length} tokens")
         position = request.position % length
         logits = model.unembed(found.residual[:, position]).cpu().double()  # (L + 1, V)
+        check_finite(logits)
         following = (*text.tokens, None)[position + 1]
         target = request.target
         if target is None:
@@ -161,7 +161,7 @@ class Explorer:
                     text.tokens, loaded.tokenizer.labels(text.tokens), [None, *losses], strict=True
                 )
             ],
-            "loss": sum(losses) / len(losses) if losses else None,
+            "loss": mean_loss(loaded, found.tokens, losses),
             "position": position,
             "target": chosen.named(target),
             **likely(chosen, logits[-1], request, request.also),
@@ -350,6 +350,14 @@ def likely(
     }
 
 
+def mean_loss(loaded: Loaded, tokens: Tensor, losses: Sequence[float]) -> float | None:
+    """The mean of the `losses` of the tokens (T,) of a text after the first one, as far as the
+    losses of the run count them. None if they count none."""
+    counts = (loaded.targets(tokens[None])[0] != IGNORED).tolist()
+    counted = [loss for loss, each in zip(losses, counts, strict=True) if each]
+    return sum(counted) / len(counted) if counted else None
+
+
 def prompt_length(every: list[int], request: Write) -> int:
     """The number of tokens before those that the model has written."""
     if request.skip >= len(every):
@@ -363,11 +371,6 @@ def sampling_of(request: Sampling) -> dict[str, Any]:
 
 def check(request: Sampling) -> None:
     check_sampling(max_new_tokens=0, **sampling_of(request))
-
-
-def check_finite(logits: Tensor) -> None:
-    if not logits.amax().isfinite():
-        raise UserError(NOT_FINITE)
 
 
 def past(weights: np.ndarray) -> np.ndarray:

@@ -10,7 +10,15 @@ import torch
 
 from headscope.analysis.predictions import predictions
 from headscope.analysis.snapshots import snapshot_of
-from headscope.explore.answers import TOP, Explorer, encode, likely, prompt_length, sampling_of
+from headscope.explore.answers import (
+    TOP,
+    Explorer,
+    encode,
+    likely,
+    mean_loss,
+    prompt_length,
+    sampling_of,
+)
 from headscope.explore.models import OpenModel
 from headscope.explore.protocol import Export, Reading
 from headscope.viewer.history import history, read_header
@@ -56,7 +64,8 @@ def page(explorer: Explorer, request: Export) -> Exported:
             predictions=predictions(chosen.loaded.model, found, chosen.labels),
         )
         keys = [str(number) for number in range(len(parts))]
-        means = [sum(losses) / len(losses)] if losses else []
+        mean = mean_loss(chosen.loaded, found.tokens, losses)
+        means = [] if mean is None else [mean]
         loss = {
             "name": "loss on this text",
             "steps": [chosen.loaded.step][: len(means)],
@@ -144,8 +153,10 @@ with {heads}:
 with {heads_of_prompt}:
     written = loaded.generate(prompt, {sampling})
 
-losses = F.cross_entropy(logits[:-1], torch.tensor(tokens[1:], dtype=torch.long), reduction="none")
-print("loss", losses.mean().item() if len(losses) else None)
+# Tokens that the losses of the run do not count are -100, which cross_entropy ignores.
+targets = loaded.targets(torch.tensor([tokens]))[0]
+loss = F.cross_entropy(logits[:-1], targets).item() if (targets >= 0).any() else None
+print("loss", loss)
 for probability, token in zip(*logits[{position}].softmax(-1).topk({top})):
     print(f"{{probability:.6f}}", *loaded.tokenizer.labels([token]))
 for part, share in shares.items():

@@ -9,11 +9,7 @@ import torch
 from torch import Tensor
 
 from headscope.errors import UserError
-
-NOT_FINITE = (
-    "the logits of the model are not finite, because its weights are too large: use an earlier "
-    "checkpoint"
-)
+from headscope.nn.checks import NOT_FINITE
 
 
 def uniform_numbers(seeds: Sequence[int], device: torch.device) -> Iterator[Tensor]:

@@ -194,6 +194,18 @@ def check_mask(mask: Tensor, *, batch: int, heads: int, queries: int, keys: int)
         )
 
 
+NOT_FINITE = (
+    "the logits of the model are not finite, because its weights are too large: use an earlier "
+    "checkpoint"
+)
+
+
+def check_finite(values: Tensor) -> None:
+    """Raises UserError if one of the logits, or of the losses, is NaN or infinite."""
+    if not values.isfinite().all():
+        raise UserError(NOT_FINITE)
+
+
 def check_equation(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> None:
     """Checks the arguments of `scaled_dot_product`."""
     try:

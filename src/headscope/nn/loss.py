@@ -5,6 +5,7 @@ Shapes: B batch, T tokens, C embed_dim, V vocab_size, N tokens in a chunk.
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -23,10 +24,28 @@ IGNORED = -100
 """The target of a token that the loss does not count."""
 
 
-def only_answers(inputs: Tensor, targets: Tensor, after: int | None) -> Tensor:
-    """The targets (B, T) where the input (B, T) is the token `after`, and IGNORED elsewhere. All
-    targets if `after` is None."""
-    return targets if after is None else targets.where(inputs == after, IGNORED)
+@dataclass(frozen=True)
+class Answers:
+    """A loss that counts only answers: the tokens that follow the token `after`, such as "=".
+    `begin` is the token with which a document begins."""
+
+    after: int
+    begin: int
+
+
+def counted_targets(
+    inputs: Tensor, targets: Tensor, answers: Answers | None, *, begun: bool = False
+) -> Tensor:
+    """The targets (B, T) that a loss counts, and IGNORED elsewhere. Without `answers`, all count.
+
+    An answer counts only if its document begins in the inputs (B, T): in a window that begins
+    within a document, the model does not see the question. If `begun`, the inputs begin with a
+    document, without its first token `begin`.
+    """
+    if answers is None:
+        return targets
+    seen = (inputs == answers.begin).cumsum(dim=-1) > 0
+    return targets.where((inputs == answers.after) & (seen | begun), IGNORED)
 
 
 def chunked_loss_sum(

@@ -16,13 +16,14 @@ from rich.console import Console
 from headscope import checkpoint
 from headscope.config import build_part
 from headscope.config.training import OptimizerConfig, Precision, TrainConfig, TrainerConfig
-from headscope.data.encode import answer_token
+from headscope.data.encode import answers_of
 from headscope.data.machine import available_memory
 from headscope.data.module import TokenDataModule, validation_stride
 from headscope.data.store import TokenStore, prepare_store
 from headscope.data.tokenizer import stored
 from headscope.errors import UserError
 from headscope.nn import GPT
+from headscope.nn.loss import Answers
 from headscope.nn.precision import supports_bf16
 from headscope.training.callbacks.checkpoint_saver import CheckpointSaver
 from headscope.training.callbacks.clock import Clock
@@ -125,8 +126,8 @@ def build(
         check_same_text(resume, store)
         checkpoint.check_weights(config.model, store.tokenizer, resume.stored.weights())
     config, capacity, needed = fitting(config, processes, store, warn, fixed_batch=bool(resume))
-    answer_after = answer_token(corpus, store.tokenizer)
-    module = build_module(config, store, weights, folder, answer_after, warn)
+    answers = answers_of(corpus, store.tokenizer)
+    module = build_module(config, store, weights, folder, answers, warn)
     data = build_data(config, store, processes)
     samples = Samples(tokenizer=store.tokenizer, seed=config.seed, **vars(config.callbacks.samples))
     saver = CheckpointSaver(
@@ -215,7 +216,7 @@ def build_module(
     store: TokenStore,
     weights: checkpoint.Stored | None,
     folder: Path,
-    answer_after: int | None,
+    answers: Answers | None,
     warn: Callable[[str], None],
 ) -> LanguageModel:
     """The model, with initial weights or `weights`, and what one optimizer step does."""
@@ -245,14 +246,18 @@ def build_module(
         log_every_steps=settings.log_every_steps,
         compile_model=on_gpu(settings.accelerator) if compile_model == "auto" else compile_model,
         loss_chunk_tokens=settings.loss_chunk_tokens,
-        answer_after=answer_after,
+        answers=answers,
         warn=warn,
         build_model=partial(checkpoint.build_model_for, config.model, tokenizer),
         how_to_continue=partial(
             how_to_continue, folder, config.parts, learning_rates(config.optimizer)
         ),
         contents=checkpoint.contents(
-            config=config, tokenizer=tokenizer, store=store.name, precision=precision_of(settings)
+            config=config,
+            tokenizer=tokenizer,
+            store=store.name,
+            precision=precision_of(settings),
+            answers=answers,
         ),
     )
 

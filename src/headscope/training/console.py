@@ -21,6 +21,7 @@ from rich.text import Text
 
 from headscope.config.training import TrainConfig
 from headscope.data.encode import TextBatch
+from headscope.data.machine import process_cores
 from headscope.data.module import FORWARD_SHARE
 from headscope.data.store import TokenStore
 from headscope.terminal import command, printable
@@ -93,6 +94,20 @@ def print_plan(run: "Run", changes: list[str]) -> None:
         run.say(f"watch       {tensorboard_command(run.folder)}")
     if run.resume:
         print_resume(run, run.resume, changes)
+
+
+def print_busy_machine(run: "Run", others: float) -> None:
+    """If other programs use more than half a core, and the run trains on a CPU with more threads
+    than cores are free, says so. `others` is the number of cores that they use."""
+    free = process_cores() - others
+    threads = max(1, round(free))
+    on_cpu = run.trainer.strategy.root_device.type == "cpu"
+    if others > 0.5 and on_cpu and run.processes.count == 1 and torch.get_num_threads() > threads:
+        line = (
+            f"other programs use {others:.1f} of {process_cores()} cores, so {free:.1f} are free: "
+            f"end them, or start with OMP_NUM_THREADS={threads}, or training is slow"
+        )
+        say(run.console, line, style="yellow")
 
 
 def notes(config: TrainConfig, store: TokenStore) -> list[str]:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from headscope.checkpoint.file import is_finite
 from headscope.errors import UserError
 from headscope.nn import GPT
-from headscope.nn.loss import IGNORED, bits_per_byte, only_answers
+from headscope.nn.loss import IGNORED, Answers, bits_per_byte, counted_targets
 from headscope.nn.precision import no_autocast
 from headscope.seeds import mixed_seed
 from headscope.training.callbacks.clock import timer_paused
@@ -43,8 +43,7 @@ class LanguageModel(LightningModule):
     - `compile_model`: whether to compile the model for training. If compilation fails, `warn` is
       called with the reason, and training continues without compilation.
     - `loss_chunk_tokens`: the argument `chunk_tokens` of `Objective`.
-    - `answer_after`: if it is not None, the losses count only the tokens after this token (see
-      `Corpus.answer_after`).
+    - `answers`: if it is not None, the losses count only these targets (see `counted_targets`).
     - `how_to_continue`: a function that returns advice for the user. The error message shows the
       advice when the loss or a weight is NaN or infinite.
     - `build_model`: a function that returns a new model of the same sizes.
@@ -66,7 +65,7 @@ class LanguageModel(LightningModule):
         log_every_steps: int,
         compile_model: bool,
         loss_chunk_tokens: int | Literal["auto"] | None,
-        answer_after: int | None,
+        answers: Answers | None,
         warn: Callable[[str], None],
         how_to_continue: Callable[[], str],
         build_model: Callable[[], GPT],
@@ -84,7 +83,7 @@ class LanguageModel(LightningModule):
         self.gradient_clip = gradient_clip
         self.log_every_steps = log_every_steps
         self.compile_model = compile_model
-        self.answer_after = answer_after
+        self.answers = answers
         self.warn = warn
         self.how_to_continue = how_to_continue
         self.build_model = build_model
@@ -151,13 +150,14 @@ class LanguageModel(LightningModule):
         self.running_loss = self.running_loss.to(self.device)
 
     def training_step(self, batches: list[tuple[Tensor, Tensor]], index: int) -> Tensor:
-        """One optimizer step, which is one batch for Lightning. Its gradient is the mean over
-        `batches`, pairs of inputs and targets (B, T), which are computed one after another to save
-        memory. Returns the loss of the last batch."""
+        """One optimizer step, which is one batch for Lightning. Its gradient is that of the mean
+        loss over `batches`, pairs of inputs and targets (B, T), which are computed one after
+        another to save memory. Returns the loss of the last batch."""
         optimizer: Any = self.optimizers()
         precision = self.trainer.precision_plugin
         seed(self.device, mixed_seed(self.seed, self.global_step, self.global_rank))
-        batches = [(inputs, self.counted(inputs, targets)) for inputs, targets in batches]
+        batches = [(x, counted_targets(x, targets, self.answers)) for x, targets in batches]
+        counted = self.counted_per_batch(batches)
         for group, settings in zip(self._param_groups(), self.groups, strict=True):
             group["lr"] = settings["lr"] * self.schedule(self.global_step)
         # Lightning turns autocast on for all of this method, but only the forward pass needs it.
@@ -167,7 +167,7 @@ class LanguageModel(LightningModule):
             for number, batch in enumerate(batches):
                 with self.gradients_stay_here(number < len(batches) - 1):
                     with precision.forward_context():
-                        loss = self.objective.loss(*batch)
+                        loss = self.objective.loss(*batch, counted)
                     self.manual_backward(loss / len(batches))
                 self.running_loss.add_(loss.detach())
             parameters, limit = self.model.parameters(), self.gradient_clip or math.inf
@@ -179,15 +179,23 @@ class LanguageModel(LightningModule):
             self.log_step(grad_norm)
         return loss.detach()
 
-    def counted(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The targets that the training loss counts. Raises UserError if there are none."""
-        targets = only_answers(inputs, targets, self.answer_after)
-        if self.answer_after is not None and not (targets != IGNORED).any():
+    def counted_per_batch(self, batches: list[tuple[Tensor, Tensor]]) -> Tensor | None:
+        """The mean number of targets per batch that the loss of this step counts, over the batches
+        of all processes. The mean of (loss sum of a batch / this number) is then the mean over all
+        counted targets, although batches count different numbers of them. None if all targets
+        count. Raises UserError if none does."""
+        if self.answers is None:
+            return None
+        of_batches = [(targets != IGNORED).sum() for _, targets in batches]
+        counted = self.trainer.strategy.reduce(
+            torch.stack(of_batches).float().mean(), reduce_op="mean"
+        )
+        if not counted:
             raise UserError(
-                f"the batch of step {self.global_step + 1} has no answer to learn from: raise "
-                "model.block_size or trainer.batch_size"
+                f"step {self.global_step + 1} has no answer to learn from: raise model.block_size "
+                "or trainer.batch_size"
             )
-        return targets
+        return counted
 
     def compile_objective(self, batch: tuple[Tensor, Tensor]) -> None:
         self.compile_model = False
@@ -242,7 +250,7 @@ class LanguageModel(LightningModule):
                 one = inputs.new_zeros(1, inputs.size(1))
                 self.objective.loss_sum(one, one)
             return
-        targets = only_answers(inputs, targets, self.answer_after)
+        targets = counted_targets(inputs, targets, self.answers)
         self.totals[0] += self.objective.loss_sum(inputs, targets)
         counted = targets[targets != IGNORED]
         self.totals[1] += counted.numel()
@@ -250,6 +258,8 @@ class LanguageModel(LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         nats, tokens, size = self.trainer.strategy.reduce(self.totals, reduce_op="sum").tolist()
+        if not tokens:
+            raise UserError("validation counts answers, but finds none: raise model.block_size")
         self.require_finite(nats / tokens, "validation")
         metrics = {
             "val/loss": nats / tokens,

@@ -12,7 +12,7 @@ from torch._dynamo.exc import TorchDynamoException
 
 from headscope.errors import ran_out_of_memory
 from headscope.nn import GPT
-from headscope.nn.loss import IGNORED, chunked_loss_sum, next_token_loss
+from headscope.nn.loss import chunked_loss_sum, next_token_loss
 
 LOGIT_BYTES = 64 << 20
 """The largest size in bytes of a chunk's float32 logits on a CPU, for `chunk_tokens="auto"`. A
@@ -47,14 +47,16 @@ class Objective:
         self.chunk_tokens = chunk_tokens
         self.undo_compile()
 
-    def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
+    def loss(self, inputs: Tensor, targets: Tensor, counted: Tensor | None = None) -> Tensor:
         """The mean loss for training, in nats per token. `targets` (B, T) are the next tokens of
-        `inputs` (B, T)."""
+        `inputs` (B, T). If not all of them count, the sum is divided by the number `counted`."""
         rows = self.chunk_rows(targets)
-        if rows is None:
+        if rows is None and counted is None:
             return next_token_loss(self.model(inputs), targets)
+        if rows is None:
+            return next_token_loss(self.model(inputs), targets, reduction="sum") / counted
         total = chunked_loss_sum(self.hidden(inputs), targets, self.unembed_loss_sum, rows=rows)
-        return total / (targets != IGNORED).sum()
+        return total / (targets.numel() if counted is None else counted)
 
     def loss_sum(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """The summed loss for validation, in nats. This loss is computed without `torch.compile`,

@@ -26,6 +26,7 @@ from headscope.checkpoint import AttentionReading, Checkpoint
 from headscope.data.batches import first_passage, spread_windows
 from headscope.data.tokenizer import Tokenizer
 from headscope.evaluation import ValidationText
+from headscope.nn.loss import IGNORED, Answers, counted_targets
 
 MAX_COUNTED_TOKENS = 2**20
 """To find the frequent tokens of a corpus, at most this many of its tokens are counted. This limits
@@ -42,6 +43,7 @@ class ReportInput:
     - `loaded`: the checkpoint.
     - `reading`: the attention maps on one text.
     - `windows` (N, T): the tokens that the metrics are averaged over.
+    - `answers`: what the losses count, or None for all tokens.
     - `kinds`: the kinds of tokens in the vocabulary.
     - `source`: a description of the windows, which the report contains.
     """
@@ -49,6 +51,7 @@ class ReportInput:
     loaded: Checkpoint
     reading: AttentionReading
     windows: Tensor
+    answers: Answers | None
     kinds: TokenKinds
     source: str
 
@@ -62,6 +65,7 @@ class ReportInput:
             loaded,
             reading=loaded.attention(text.probe or first_passage(text.tokens, length)),
             windows=spread_windows(text.tokens, windows=windows, length=length),
+            answers=text.answers,
             kinds=classify_vocabulary(loaded.tokenizer, text.tokens),
             source="validation windows",
         )
@@ -75,6 +79,7 @@ class ReportInput:
             loaded,
             reading=reading,
             windows=torch.tensor([reading.tokens]),
+            answers=loaded.answers,
             kinds=classify_vocabulary(loaded.tokenizer),
             source="the given text",
         )
@@ -95,14 +100,15 @@ class Ablation:
     """How to measure the effect of removing a head.
 
     - `replace_by` says what replaces the output of the removed head.
-    - `windows` (N, T + 1) are the tokens on which the loss is measured.
+    - `inputs` and `targets` (N, T) are the tokens on which the loss is measured.
     - The random texts on which induction is measured do not contain the tokens in `excluded`.
     - `removes`: remove one head at a time. `gradients`: estimate the effect from gradients, which
       is faster.
     """
 
     replace_by: Replacement
-    windows: Tensor
+    inputs: Tensor
+    targets: Tensor
     bytes_per_token: float
     excluded: Sequence[int] = ()
     removes: bool = True
@@ -122,16 +128,18 @@ class Ablation:
         """An ablation that measures the loss on windows of the validation text. `windows` is the
         number of windows, `length` the number of predicted tokens per window."""
         chosen = spread_windows(text.tokens, windows=windows, length=length + 1)
-        token_bytes = text.byte_lengths[chosen[:, 1:].numpy()].mean()
+        inputs = chosen[:, :-1]
+        targets = counted_targets(inputs, chosen[:, 1:], text.answers)
+        token_bytes = text.byte_lengths[targets[targets != IGNORED].numpy()].mean()
         bytes_per_token = token_bytes * text.text_per_token_byte
         special = np.flatnonzero(text.byte_lengths == 0).tolist()
-        return cls(replace_by, chosen, bytes_per_token, special, removes, gradients)
+        return cls(replace_by, inputs, targets, bytes_per_token, special, removes, gradients)
 
     def run(self, loaded: Checkpoint, track: Track) -> "AblationResult":
         """Remove one head at a time, and measure the loss and the induction of the other heads.
         Induction is not measured if `can_measure_repeats` is false. Also estimate
         the effect from gradients, if `gradients`. `track` wraps the iterable of batches."""
-        model, inputs, targets = loaded.model, self.windows[:, :-1], self.windows[:, 1:]
+        model, inputs, targets = loaded.model, self.inputs, self.targets
         options: Any = {"replace_by": self.replace_by, "track": track}
         batch = largest_batch(model, inputs.size(1))
         metrics: dict[str, Tensor] = {}
@@ -151,7 +159,7 @@ class Ablation:
             metrics["other_induction"] = other_induction(model, means=means, excluded=self.excluded)
         return AblationResult(
             replace_by=self.replace_by,
-            windows=len(self.windows),
+            windows=len(self.inputs),
             loss=float(loss),
             metrics=metrics,
         )

@@ -67,5 +67,5 @@ class ShownReading(AttentionReading):
     def _page(self, max_bytes: int | None = None) -> str:
         tokens = shown_tokens(self, self.loaded, 1, max_bytes)
         snapshots = snapshots_of(self, tokens, [(self.loaded, self.statistics)])
-        loss = loss_on(self.loaded.model, torch.tensor([self.tokens[:tokens]]))
+        loss = loss_on(self.loaded, self.tokens[:tokens])
         return page_of(self.loaded, snapshots, [loss])

@@ -14,8 +14,8 @@ from headscope.analysis.predictions import predictions
 from headscope.analysis.snapshots import snapshot_of
 from headscope.analysis.trace import trace
 from headscope.checkpoint import AttentionReading, Checkpoint
-from headscope.nn import GPT
-from headscope.nn.loss import next_token_loss
+from headscope.nn.checks import check_finite
+from headscope.nn.loss import IGNORED, next_token_loss
 from headscope.viewer.history import history, read_header
 from headscope.viewer.page import attention_page
 from headscope.viewer.predictions import Predictions
@@ -62,8 +62,10 @@ def snapshots_of(
 
 @torch.no_grad()
 def predictions_on(loaded: Checkpoint, tokens: Sequence[int]) -> Predictions:
-    """What the model of a checkpoint predicts after each of these tokens."""
+    """What the model of a checkpoint predicts after each of these tokens. Raises UserError if a
+    logit is not finite."""
     found = trace(loaded.model, torch.tensor(tokens, device=loaded.model.device))
+    check_finite(found.logits)
     return predictions(loaded.model, found, loaded.tokenizer.vocabulary_labels())
 
 
@@ -91,9 +93,10 @@ def page_of(
 
 
 @torch.no_grad()
-def loss_on(model: GPT, tokens: Tensor) -> float | None:
-    """The mean loss on tokens (1, T) in nats per token, or None for a single token."""
-    if tokens.size(1) < 2:
+def loss_on(loaded: Checkpoint, tokens: Sequence[int]) -> float | None:
+    """The mean loss on the tokens of a text, in nats per token. None if no token counts."""
+    text = torch.tensor([tokens], device=loaded.model.device)
+    targets = loaded.targets(text)
+    if not (targets != IGNORED).any():
         return None
-    tokens = tokens.to(model.device)
-    return float(next_token_loss(model(tokens[:, :-1]), tokens[:, 1:]))
+    return float(next_token_loss(loaded.model(text[:, :-1]), targets))

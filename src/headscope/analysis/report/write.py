@@ -135,7 +135,7 @@ def write_report(
     if len(loaded.model.blocks) > 1 and "composition" in statistics.metrics:
         texts["composition.csv"] = csv_text(composition_rows(loaded.model))
     snapshots = snapshots_of(report.reading, len(shown.tokens), measured, {loaded.step: ablated})
-    losses = [loss_on(stored.model, torch.tensor([shown.tokens])) for stored, _ in measured]
+    losses = [loss_on(stored, shown.tokens) for stored, _ in measured]
     texts["attention.html"] = page_of(loaded, snapshots, losses)
     if statistics_over_steps:
         texts["history.csv"] = csv_text(history_rows(statistics_over_steps))
@@ -216,7 +216,7 @@ def summary(
         "step": report.loaded.step,
         "windows": len(report.windows),
         "tokens": report.windows.size(1),
-        "in_context_score": in_context_score(report.loaded.model, report.windows),
+        "in_context_score": in_context_score(report.loaded.model, report.windows, report.answers),
         "text": report.loaded.tokenizer.decode(report.reading.tokens),
         "measured_on": {
             "similarity.csv": report.source,
