@@ -1,8 +1,22 @@
 """The laws of free memory: the machine and every control group limit it."""
 
-import pytest
+import os
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
 
-from headscope.data.machine import available_memory, machine_memory
+import pytest
+from many_processes import SCRIPT, TINY, end, start
+from running import until
+
+from headscope.data.machine import (
+    available_memory,
+    core_seconds,
+    cores_of_others,
+    machine_memory,
+    process_cores,
+)
 
 MIB = 2**20
 MEMINFO = {"proc/meminfo": "MemTotal: 9000 kB\nMemAvailable:   51200 kB\nMemFree: 1 kB\n"}
@@ -37,6 +51,62 @@ def test_the_smallest_limit_holds(tmp_path, files, expected):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     assert available_memory(tmp_path) == expected
+
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what cores do")
+
+
+@contextmanager
+def endless_programs():
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+@on_linux
+def test_the_idle_time_is_that_of_the_cores_of_this_process(tmp_path):
+    assert core_seconds(tmp_path) is None  # not Linux
+    assert cores_of_others(None) == 0
+    own = sorted(os.sched_getaffinity(0))
+    lines = [f"cpu{core} 5 6 7 {100 * (n + 1)} 50 3" for n, core in enumerate([*own, 999])]
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/stat").write_text("\n".join(["cpu  9 9 9 99999 9", *lines, "intr 1 2"]))
+    now, idle, used = core_seconds(tmp_path)
+    ticks = sum(100 * (n + 1) + 50 for n in range(len(own)))
+    assert idle == ticks / os.sysconf("SC_CLK_TCK")
+    assert now <= time.monotonic()
+    assert 0 < used <= sum(os.times()[:2])
+
+
+@on_linux
+@pytest.mark.slow
+def test_endless_programs_use_cores_and_this_process_is_no_other():
+    since = core_seconds()
+    until(lambda: time.monotonic() > since[0] + 2, "two seconds of work", 10)
+    before = cores_of_others(since)
+    with endless_programs():
+        since = core_seconds()
+        while time.monotonic() < since[0] + 3:
+            pass
+        # This process keeps its share of a core, at least a third of one.
+        assert cores_of_others(since) > min(before + 0.5, process_cores() - 1)
+
+
+@on_linux
+@pytest.mark.slow
+def test_training_says_that_other_programs_use_the_cores(tmp_path):
+    words = [*TINY, "trainer.max_steps=1", f"hydra.run.dir={tmp_path}/run", f"store_dir={tmp_path}"]
+    threads = str(process_cores() + 2)
+    with endless_programs():
+        ended = end(start([sys.executable, SCRIPT, *words], OMP_NUM_THREADS=threads))
+    assert ended.code == 0, ended.err
+    [line] = [line for line in ended.out.splitlines() if line.startswith("other programs use")]
+    assert f"of {process_cores()} cores" in line
+    assert "OMP_NUM_THREADS=" in line
 
 
 def test_this_machine_has_less_than_all_of_its_memory_available():

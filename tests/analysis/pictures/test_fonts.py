@@ -59,8 +59,10 @@ def test_labels_and_titles_read_as():
         assert picture_label(text) == label
     assert readable("a  b\nc $x$ é") == "a  b\nc $x$ é"
     assert readable(f"a {NO_FONT} \x00\n") == "a U+12000 U+0000\n"
+    assert readable(f"a {NO_FONT * 300} b") == "a U+12000U+12000U+12000U+12000… b"
 
 
+@pytest.mark.slow  # in .ci/run, the quick tests have no such font
 @needs_chinese_font
 def test_a_font_that_matplotlib_has_not_listed_yet_is_found(monkeypatch, fonts_looked_up_again):
     """matplotlib keeps its list of fonts in a file. A font may have been installed since."""
@@ -78,6 +80,7 @@ def test_without_a_font_for_a_character_its_code_point_is_drawn(monkeypatch, fon
     assert readable("run 名") == "run U+540D"
 
 
+@pytest.mark.slow  # in .ci/run, the quick tests have no such font
 @needs_chinese_font
 @pytest.mark.parametrize("form", ["png", "svg"])
 def test_chinese_stands_upright_in_the_report_and_is_drawn_without_a_warning(form, caplog):

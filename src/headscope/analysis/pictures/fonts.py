@@ -16,6 +16,7 @@ from matplotlib.font_manager import FontProperties, findfont, findSystemFonts, f
 from headscope.data.labels import EMPTY, code_point, split_characters, visible_characters
 
 LABEL_LENGTH = 10
+MANY_CODES = re.compile(r"((?:U\+[0-9A-F]{4,6}){4})(?:U\+[0-9A-F]{4,6})+")
 MOST_MARKS = 8  # combining marks on one character; more would cover the line above
 FIRST = "DejaVu Sans"
 FALLBACKS = (
@@ -100,11 +101,13 @@ def picture_label(text: str) -> str:
 
 
 def readable(text: str) -> str:
-    """Replace the characters of a title or name that no font can draw. Keep spaces and newlines."""
-    return "".join(
+    """Replace the characters of a title or name that no font can draw. Keep spaces and newlines. Of
+    many such characters in a row, only the first are kept, because their codes are long."""
+    shown = "".join(
         word if word in ("", " ", "\n") else "".join(map(_drawable, visible_characters(word)))
         for word in re.split("([ \n])", text)
     )
+    return MANY_CODES.sub(r"\1…", shown)
 
 
 def _drawable(character: str) -> str:
