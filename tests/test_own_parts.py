@@ -73,7 +73,9 @@ def test_own_choices_are_found_in_the_current_folder_and_where_the_user_says(scr
 
     # A conf/ from a stranger changes nothing unless one of its choices is named.
     Path("conf/train.yaml").write_text("seed: 7\n")
-    assert "\nseed: 1\n" in script("train", "--cfg", "job").out
+    said = script("train", "--cfg", "job")
+    assert "\nseed: 1\n" in said.out
+    assert said.err == ""
     Path("conf/hydra/launcher").mkdir(parents=True)
     Path("conf/hydra/launcher/basic.yaml").write_text(
         "defaults: [/evil@_global_, _self_]\n"
@@ -83,7 +85,10 @@ def test_own_choices_are_found_in_the_current_folder_and_where_the_user_says(scr
     Path("conf/evil.yaml").write_text(
         f"hydra: {{callbacks: {{evil: {{_target_: {target}, path: my_parts.py}}}}}}\n"
     )
-    assert script("evaluate", "checkpoint=nothing").code == 1
+    said = script("evaluate", "checkpoint=nothing")
+    assert said.code == 1
+    assert "conf/ is not read" in said.err
+    assert "--config-dir=conf" in said.err
     assert "my_parts" not in sys.modules
 
 
