@@ -224,20 +224,23 @@ def test_any_host_needs_the_token(explorer: Explorer) -> None:
 
 
 def test_wrong_requests_get_one_line(address: str) -> None:
-    for body, status, words in [
+    for body, status, words, *name in [
         (b"", 400, "JSON"),
         (b"{", 400, "JSON"),
         (b"[" * 100_000, 400, "JSON"),
         (b"[]", 422, "object"),
         (b'{"text": "a", "model": "\\ud800"}', 422, "model="),
         (b'{"text": "a", "position": 1e400}', 422, "position"),
+        (b"{}", 422, "format is missing", "export"),
+        (b'{"other": "a", "copies": [{}]}', 422, "copies[0].head is missing", "patch"),
         (b'{"text": "a", "temperature": NaN}', 422, "temperature"),
         (b'{"text": "' + b"a" * 2**20 + b'"}', 413, "bytes"),
     ]:
-        found, _, answer = send(address, "POST", "/v1/read", body, **JSON)
+        found, _, answer = send(address, "POST", f"/v1/{[*name, 'read'][0]}", body, **JSON)
         said = json.loads(answer)["error"]
         assert (found, "\n" in said) == (status, False)
         assert words in said
+        assert "--help" not in said
     assert send(address, "POST", "/v1/read", b"{}")[0] == 415
     assert send(address, "POST", "/v1/nothing", b"{}", **JSON)[0] == 405
     assert ask(address, "write", text="a", top_p=7)[0] == 422
