@@ -11,7 +11,7 @@ HOP_BY_HOP = ("connection", "keep-alive", "transfer-encoding")
 
 @contextmanager
 def reverse_proxy(address: str, prefix: str) -> Iterator[int]:
-    """Forwards requests below `prefix`, such as `/user/x/`, to the server at `address`, without the
+    """Forwards requests below `prefix`, such as `/user/x`, to the server at `address`, without the
     prefix and with the Host and the Origin that the browser sends. Yields its port."""
 
     class Forward(BaseHTTPRequestHandler):
@@ -19,9 +19,9 @@ def reverse_proxy(address: str, prefix: str) -> Iterator[int]:
             if not self.path.startswith(prefix):
                 self.send_error(404)
                 return
+            path = f"/{self.path.removeprefix(prefix).removeprefix('/')}"
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             connection = HTTPConnection(address, timeout=30)
-            path = f"/{self.path.removeprefix(prefix)}"
             connection.request(self.command, path, body, dict(self.headers))
             answer = connection.getresponse()
             self.send_response(answer.status)

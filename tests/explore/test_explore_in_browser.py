@@ -523,9 +523,9 @@ def test_every_control_has_a_name(page: ExplorePage, addresses: Any) -> None:
 @pytest.mark.parametrize(
     ("host", "prefix", "allowed"),
     [
-        ("localhost", "/", []),  # as with ssh -L
-        ("hub.localhost", "/user/x/proxy/8765/", ["hub.localhost"]),
-        ("hub.localhost", "/user/x/proxy/8765/", ["*"]),
+        ("localhost", "", []),  # as with ssh -L
+        ("hub.localhost", "/user/x/proxy/8765", ["hub.localhost"]),
+        ("hub.localhost", "/user/x/proxy/8765", ["*"]),
     ],
     ids=["ssh", "JupyterHub", "token"],
 )
@@ -536,7 +536,7 @@ def test_the_page_works_at_another_address(
     _, url = server.serve(explorer, host="127.0.0.1", port=0, allowed_hosts=allowed)
     behind, _, query = url.removeprefix("http://").partition("/")
     with reverse_proxy(behind, prefix) as port:
-        page.open(f"http://{host}:{port}{prefix}{query}", x_text=TEXT)
+        page.open(f"http://{host}:{port}{prefix}/{query}", x_text=TEXT)
         loaded = headscope.load(folders["run"])
         assert page.likely == expected(loaded, TEXT)
         page.press("One token on")
@@ -544,7 +544,12 @@ def test_the_page_works_at_another_address(
         time.sleep(0.5)  # until the URL has it
         labels, likely = page.labels, page.likely
         assert len(labels) == len(loaded.tokens(TEXT)) + 1
-        assert f"{host}:{port}{prefix}{query}#" in page.browser.current_url
+        assert f"{host}:{port}{prefix}/{query}#" in page.browser.current_url
         page.browser.refresh()
         page.ready()
         assert (page.labels, page.likely) == (labels, likely)
+        assert "Add a slash" not in page.text("body")
+        if prefix:
+            page.browser.get(f"http://{host}:{port}{prefix}{query}")
+            assert "Add a slash at its end" in page.text("body")
+            page.browser.get_log("browser")  # its files are not found

@@ -165,7 +165,7 @@ def test_a_request_to_no_host_or_to_two_is_refused(
 
 
 def test_the_page_works_below_the_prefix_of_a_proxy(allowing: str) -> None:
-    with reverse_proxy(allowing, "/user/x/proxy/8765/") as port:
+    with reverse_proxy(allowing, "/user/x/proxy/8765") as port:
         hub = {"Host": HUB, "Origin": f"https://{HUB}"}
 
         def get(path: str) -> str:
