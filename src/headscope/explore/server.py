@@ -1,8 +1,7 @@
 """The server of the page: static files, and the protocol as JSON over HTTP.
 
 It listens on the loopback address unless the user says otherwise. Requests of other pages and to
-other hosts are refused, except those that the user allows. One thread computes: the models are not
-made for several at once.
+other hosts are refused. One thread computes: the models are not made for several at once.
 """
 
 import asyncio
@@ -98,11 +97,8 @@ class Worker:
             self.waiting -= 1
 
 
-def application(
-    explorer: Explorer, hosts: Sequence[str], pages: Sequence[str], token: str | None = None
-) -> ASGIApp:
-    """The server, see `Guard`. With a `token`, requests to the protocol need it in the header
-    Authorization."""
+def application(explorer: Explorer, token: str | None = None) -> ASGIApp:
+    """The server. With a `token`, requests to the protocol need it in the header Authorization."""
     worker = Worker()
     answers: dict[str, Callable[[Any], dict[str, Any]]]
     answers = {"open": explorer.open, "read": explorer.read, "patch": explorer.patch}
@@ -170,8 +166,7 @@ def application(
         Mount("/", StaticFiles(directory=STATIC, html=True)),
     ]
     errors = (Refused, UserError, ClientDisconnect, HTTPException, Exception)
-    app = Starlette(routes=routes, exception_handlers=dict.fromkeys(errors, failed))
-    return Guard(app, hosts, pages)
+    return Starlette(routes=routes, exception_handlers=dict.fromkeys(errors, failed))
 
 
 class Guard:
@@ -180,9 +175,7 @@ class Guard:
     HTTP requests: see `serve`."""
 
     def __init__(self, app: ASGIApp, hosts: Sequence[str], pages: Sequence[str]) -> None:
-        self.app = app
-        self.hosts = hosts
-        self.pages = pages
+        self.app, self.hosts, self.pages = app, hosts, pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def with_headers(message: Message) -> None:
@@ -193,34 +186,29 @@ class Guard:
 
         answer, refused = self.app, self.refused(Headers(scope=scope))
         if refused is not None:
-            reason = f"requests to or from {refused or 'this address'} are refused: if you trust it"
-            reason += f", start explore with allowed_hosts={refused or 'NAME'}"
-            answer = JSONResponse({"error": reason}, 403)
+            found = HOST.fullmatch(refused)
+            advice = f"start explore with allowed_hosts={found[1] if found else 'NAME'}"
+            error = f"this address is refused: if you trust it, {advice}"
+            answer = JSONResponse({"error": error}, 403)
         await answer(scope, receive, with_headers)
 
     def refused(self, headers: Headers) -> str | None:
-        """The name of the host because of which a request is refused, or "" if it is not a valid
-        one. None if the request is answered."""
+        """The host because of which a request is refused. None if it is answered."""
         host = ",".join(headers.getlist("host")).lower()  # several are not a host
-        if not includes(self.hosts, name_of(host)):
-            return name_of(host)
+        if not includes(self.hosts, host):
+            return host
         for origin in headers.getlist("origin"):
             page = origin.lower().partition("://")[2]
-            if page != host and not includes(self.pages, name_of(page)):
-                return name_of(page)
+            if page != host and not includes(self.pages, page):
+                return page
         return None
 
 
-def name_of(host: str) -> str:
-    """The name in a host such as `localhost:8765`, or "" if it is not a host."""
+def includes(names: Sequence[str], host: str) -> bool:
+    """Whether a host such as `localhost:8765` has one of `names`, such as `*.hub.example`."""
     found = HOST.fullmatch(host)
-    return found[1] if found else ""
-
-
-def includes(hosts: Sequence[str], name: str) -> bool:
-    """Whether a name is one of `hosts`, or below one such as `*.hub.example`."""
-    wildcards = tuple(host[1:] for host in hosts if host.startswith("*"))
-    return name != "" and (name in hosts or name.endswith(wildcards))
+    wildcards = tuple(name[1:] for name in names if name.startswith("*"))
+    return found is not None and (found[1] in names or found[1].endswith(wildcards))
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -250,7 +238,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def serve(
-    explorer: Explorer, *, host: str, port: int, allowed_hosts: Sequence[str] = ()
+    explorer: Explorer, host: str, port: int, allowed_hosts: Sequence[str] = ()
 ) -> tuple[threading.Thread, str]:
     """Starts the server in a thread. Returns the thread and the address of the page."""
     allowed = [name.lower() for name in allowed_hosts]
@@ -268,7 +256,7 @@ def serve(
     names = [f"[{name}]" if ":" in name else name for name in shown]
     hosts = ["*"] if every else [*names, *LOOPBACK, *allowed]
     config = uvicorn.Config(
-        application(explorer, hosts, allowed, token),
+        Guard(application(explorer, token), hosts, allowed),
         log_config=None,  # warnings and errors go to standard error
         lifespan="off",
         ws="none",
