@@ -42,6 +42,21 @@ def test_any_text_is_taken_literally(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("word", "names"),
+    [
+        ("localhost.example", ["localhost.example"]),
+        ("*.app.github.dev", ["*.app.github.dev"]),
+        ("[a.example,*.b.example]", ["a.example", "*.b.example"]),
+        ('["a.example", "[::1]"]', ["a.example", "[::1]"]),
+        ("*", ["*"]),
+        ("[]", []),
+    ],
+)
+def test_allowed_hosts_need_no_quotes(word: str, names: list[str]) -> None:
+    assert typed("explore", f"allowed_hosts={word}").allowed_hosts == names
+
+
+@pytest.mark.parametrize(
     "key", ["resume", "init_from", "store_dir", "callbacks.attention.text", "tokenizer.path"]
 )
 def test_paths_are_taken_literally(key: str) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import quote
 import pytest
 import torch
 from conversion.models import saved
+from reverse_proxy import reverse_proxy
 from selenium.webdriver.common.actions.action_builder import ActionBuilder
 from viewer_page import Keys, Page
 
@@ -517,3 +518,38 @@ def test_every_control_has_a_name(page: ExplorePage, addresses: Any) -> None:
     assert len(controls) > 40
     unnamed = [each for each in controls if not each.get("name", {}).get("value")]
     assert unnamed == [], json.dumps(unnamed)[:500]
+
+
+@pytest.mark.parametrize(
+    ("host", "prefix", "allowed"),
+    [
+        ("localhost", "", []),  # as with ssh -L
+        ("hub.localhost", "/user/x/proxy/8765", ["hub.localhost"]),
+        ("hub.localhost", "/user/x/proxy/8765", ["*"]),
+    ],
+    ids=["ssh", "JupyterHub", "token"],
+)
+def test_the_page_works_at_another_address(
+    page: ExplorePage, folders: Any, host: str, prefix: str, allowed: list[str]
+) -> None:
+    explorer = Explorer(Models(str(folders["run"]), None, "cpu"))
+    _, url = server.serve(explorer, host="127.0.0.1", port=0, allowed_hosts=allowed)
+    behind, _, query = url.removeprefix("http://").partition("/")
+    with reverse_proxy(behind, prefix) as port:
+        page.open(f"http://{host}:{port}{prefix}/{query}", x_text=TEXT)
+        loaded = headscope.load(folders["run"])
+        assert page.likely == expected(loaded, TEXT)
+        page.press("One token on")
+        page.switch(1, "zero")
+        time.sleep(0.5)  # until the URL has it
+        labels, likely = page.labels, page.likely
+        assert len(labels) == len(loaded.tokens(TEXT)) + 1
+        assert f"{host}:{port}{prefix}/{query}#" in page.browser.current_url
+        page.browser.refresh()
+        page.ready()
+        assert (page.labels, page.likely) == (labels, likely)
+        assert "Add a slash" not in page.text("body")
+        if prefix:
+            page.browser.get(f"http://{host}:{port}{prefix}{query}")
+            assert "Add a slash at its end" in page.text("body")
+            page.browser.get_log("browser")  # its files are not found

@@ -1,21 +1,25 @@
 """The server of the page: whom it answers, what it refuses, and that it keeps on answering."""
 
 import json
+import re
 import socket
 import threading
 import time
 from http.client import HTTPConnection
+from urllib.parse import urljoin
 
 import pytest
 from conversion.models import saved
 from refusals import refused
+from reverse_proxy import reverse_proxy
 
-from headscope.errors import UserError
 from headscope.explore import server
 from headscope.explore.answers import Explorer
 from headscope.explore.models import Models
 
 JSON = {"Content-Type": "application/json"}
+HUB, SPACE = "hub.example", "name-8765.app.github.dev"
+ALLOWED = (HUB, "*.GitHub.dev", "[2001:db8::1]", "localhost")
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +33,13 @@ def explorer(tmp_path_factory: pytest.TempPathFactory) -> Explorer:
 def address(explorer: Explorer) -> str:
     """The host and the port of a server."""
     _, url = server.serve(explorer, host="127.0.0.1", port=0)
+    return url.removeprefix("http://").rstrip("/")
+
+
+@pytest.fixture(scope="module")
+def allowing(explorer: Explorer) -> str:
+    """The host and the port of a server that is also reached by the names `ALLOWED`."""
+    _, url = server.serve(explorer, host="127.0.0.1", port=0, allowed_hosts=ALLOWED)
     return url.removeprefix("http://").rstrip("/")
 
 
@@ -61,15 +72,125 @@ def test_the_page_and_its_modules_are_served_with_a_strict_policy(address: str) 
         assert send(address, "GET", path)[0] in (404, 405)
 
 
-def test_other_hosts_and_other_pages_are_refused(address: str) -> None:
-    port = address.rpartition(":")[2]
-    for host in (f"evil.example:{port}", "127.0.0.1", "127.0.0.1:1", ""):
-        assert ask(address, "open", {"Host": host})[0] == 403
-        assert send(address, "GET", "/", Host=host)[0] == 403
-    for origin in ("http://evil.example", "null", f"https://{address}", f"http://localhost:{port}"):
-        assert ask(address, "open", {"Origin": origin})[0] == 403
-    for host in (address, f"localhost:{port}", f"[::1]:{port}"):
-        assert ask(address, "open", {"Host": host, "Origin": f"http://{host}"})[0] == 200
+ATTACKS = [
+    ("evil.example", None, "evil.example"),  # DNS rebinding
+    ("evil.example:8765", "http://evil.example:8765", "evil.example"),
+    ("localhost.evil.example:8765", None, "localhost.evil.example"),
+    ("evil-hub.example", None, "evil-hub.example"),
+    ("github.dev", None, "github.dev"),
+    ("github.dev.evil.example", None, "github.dev.evil.example"),
+    ("localhost.", None, "localhost."),
+    ("127.0.0.1:8765", "http://evil.example", "evil.example"),
+    ("127.0.0.1:8765", "https://evil.example:8765", "evil.example"),
+    ("hub.example", "https://evil.example", "evil.example"),
+    ("127.0.0.1:8765", "http://127.0.0.1:3000", "127.0.0.1"),  # a page of another local program
+    ("127.0.0.1:8765", "null", None),
+    ("127.0.0.1:8765", "", None),
+    ("127.0.0.1:8765", "file://", None),
+    ("127.0.0.1:8765", "http://127.0.0.1:8765/", None),
+    ("127.0.0.1:8765", "http://127.0.0.1:8765@evil.example", None),
+    ("user@127.0.0.1:8765", None, None),
+    ("127.0.0.1:8765:1", None, None),
+    ("127.0.0.1:x", None, None),
+    ("[::1", None, None),
+    ("*", None, None),
+    ("", None, None),
+    ("<b>\xff", None, None),
+    ("a" * 300, None, None),
+]
+"""Host and Origin of requests that nobody wants, and the name in the advice."""
+
+
+@pytest.mark.parametrize(("host", "origin", "name"), ATTACKS)
+def test_other_hosts_and_other_pages_are_refused(
+    address: str, allowing: str, host: str, origin: str | None, name: str | None
+) -> None:
+    more = {"Host": host} | ({} if origin is None else {"Origin": origin})
+    status, answer = ask(allowing, "open", more)
+    assert status == 403
+    assert f"allowed_hosts={name or 'NAME'}" in answer["error"]
+    assert "\n" not in answer["error"]
+    assert not set('<>"\xff') & set(answer["error"])
+    assert ask(address, "open", more)[0] == send(address, "GET", "/", **more)[0] == 403
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1:{}", "LOCALHOST:{}", "[::1]:{}", "localhost:9000", "localhost"]
+)
+def test_every_port_of_the_loopback_address_is_answered(address: str, host: str) -> None:
+    """As with ssh -L 9000:localhost:8765."""
+    host = host.format(address.rpartition(":")[2])
+    for origin in ({}, {"Origin": f"http://{host.lower()}"}, {"Origin": f"https://{host}"}):
+        assert ask(address, "open", {"Host": host, **origin})[0] == 200
+        assert send(address, "GET", "/", Host=host, **origin)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "origin"),
+    [
+        (HUB, f"https://{HUB}"),
+        (HUB.upper(), f"https://{HUB}"),
+        (f"{HUB}:443", f"https://{HUB}"),
+        ("127.0.0.1:8765", f"https://{HUB}"),  # a proxy that changes Host
+        (SPACE, f"https://{SPACE}"),
+        ("localhost:8765", f"https://{SPACE}"),
+        (SPACE, "http://localhost:8765"),  # a proxy that changes Origin
+        ("[2001:DB8::1]:8765", "http://[2001:db8::1]:8765"),
+    ],
+)
+def test_allowed_hosts_are_answered(address: str, allowing: str, host: str, origin: str) -> None:
+    more = {"Host": host, "Origin": origin}
+    assert ask(allowing, "open", more)[0] == 200
+    assert ask(address, "open", more)[0] == 403
+
+
+@pytest.mark.parametrize(
+    "name", ["https://hub.example", "hub.example:443", "hub.example/", ".hub.example", "*hub", ""]
+)
+def test_an_allowed_host_is_a_name(explorer: Explorer, name: str) -> None:
+    with refused(f"allowed_hosts={name} ", "*.hub.example"):
+        server.serve(explorer, host="127.0.0.1", port=0, allowed_hosts=[name])
+
+
+@pytest.mark.parametrize("hosts", [b"", b"Host: localhost\r\nHost: evil.example\r\n", b"Host\r\n"])
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_a_request_to_no_host_or_to_two_is_refused(
+    address: str, hosts: bytes, version: bytes
+) -> None:
+    name, port = address.split(":")
+    with socket.create_connection((name, int(port)), timeout=10) as client:
+        client.sendall(b"GET / HTTP/" + version + b"\r\n" + hosts + b"\r\n")
+        assert client.recv(1000).split()[1] in (b"400", b"403")
+    assert ask(address, "open")[0] == 200
+
+
+def test_the_page_works_below_the_prefix_of_a_proxy(allowing: str) -> None:
+    with reverse_proxy(allowing, "/user/x/proxy/8765") as port:
+        hub = {"Host": HUB, "Origin": f"https://{HUB}"}
+
+        def get(path: str) -> str:
+            status, _, body = send(f"127.0.0.1:{port}", "GET", path, **hub)
+            assert status == 200, path
+            return body.decode()
+
+        pages, read = ["/user/x/proxy/8765/"], set()
+        while pages:  # the page, and all that it loads
+            path = pages.pop()
+            found = re.findall(r'(?:href|src|from|import)[= (]+"([^":]+\.(?:js|css))"', get(path))
+            read.add(path)
+            pages += {urljoin(path, each) for each in found} - read
+        assert len(read) > 20
+        assert all(path.startswith("/user/x/proxy/8765/") for path in read)
+        status, _, written = send(
+            f"127.0.0.1:{port}",
+            "POST",
+            "/user/x/proxy/8765/v1/write",
+            json.dumps({"text": "We", "max_new_tokens": 3}),
+            **JSON,
+            **hub,
+        )
+    assert status == 200
+    assert written.count(b"data: {") == 4
 
 
 @pytest.mark.parametrize("host", ["LocalHost", "127.1", "127.0.0.2", "0:0:0:0:0:0:0:1"])
@@ -77,14 +198,6 @@ def test_the_printed_address_is_one_that_is_answered(explorer: Explorer, host: s
     _, url = server.serve(explorer, host=host, port=0)
     address = url.removeprefix("http://").rstrip("/")
     assert ask(address, "open", {"Origin": f"http://{address}"})[0] == 200
-
-
-def test_a_browser_leaves_out_port_80(explorer: Explorer) -> None:
-    try:
-        server.serve(explorer, host="127.0.0.3", port=80)
-    except UserError:
-        pytest.skip("port 80 is in use, or needs the rights of root")
-    assert send("127.0.0.3:80", "GET", "/", Host="127.0.0.3")[0] == 200
 
 
 def test_another_address_needs_the_token(explorer: Explorer) -> None:
@@ -95,24 +208,39 @@ def test_another_address_needs_the_token(explorer: Explorer) -> None:
     assert send(here, "GET", "/")[0] == 200
     for wrong in ({}, {"Authorization": "Bearer x"}, {"Authorization": token}):
         assert ask(here, "open", wrong)[0] == 401
-    assert ask(here, "open", {"Authorization": f"Bearer {token}"})[0] == 200
+    bearer = {"Authorization": f"Bearer {token}"}
+    for host in (here, "class.example:8765"):
+        assert ask(here, "open", {**bearer, "Host": host, "Origin": f"http://{host}"})[0] == 200
+        assert ask(here, "open", {**bearer, "Host": host, "Origin": "http://x.example"})[0] == 403
+
+
+def test_any_host_needs_the_token(explorer: Explorer) -> None:
+    _, url = server.serve(explorer, host="127.0.0.1", port=0, allowed_hosts=["*"])
+    address, _, token = url.removeprefix("http://").partition("/?token=")
+    more = {"Host": "class.example", "Origin": "https://school.example"}
+    assert ask(address, "open", more)[0] == 401
+    assert ask(address, "open", more | {"Authorization": f"Bearer {token}"})[0] == 200
+    assert ask(address, "open", {"Host": "<b>"})[0] == 403
 
 
 def test_wrong_requests_get_one_line(address: str) -> None:
-    for body, status, words in [
+    for body, status, words, *name in [
         (b"", 400, "JSON"),
         (b"{", 400, "JSON"),
         (b"[" * 100_000, 400, "JSON"),
         (b"[]", 422, "object"),
         (b'{"text": "a", "model": "\\ud800"}', 422, "model="),
         (b'{"text": "a", "position": 1e400}', 422, "position"),
+        (b"{}", 422, "format is missing", "export"),
+        (b'{"other": "a", "copies": [{}]}', 422, "copies[0].head is missing", "patch"),
         (b'{"text": "a", "temperature": NaN}', 422, "temperature"),
         (b'{"text": "' + b"a" * 2**20 + b'"}', 413, "bytes"),
     ]:
-        found, _, answer = send(address, "POST", "/v1/read", body, **JSON)
+        found, _, answer = send(address, "POST", f"/v1/{[*name, 'read'][0]}", body, **JSON)
         said = json.loads(answer)["error"]
         assert (found, "\n" in said) == (status, False)
         assert words in said
+        assert "--help" not in said
     assert send(address, "POST", "/v1/read", b"{}")[0] == 415
     assert send(address, "POST", "/v1/nothing", b"{}", **JSON)[0] == 405
     assert ask(address, "write", text="a", top_p=7)[0] == 422

@@ -12,6 +12,7 @@ from viewer_data import learned, measured, snapshot, weights_at
 from viewer_page import Keys, Page, support_ui, webdriver
 
 from headscope.training.callbacks.tensorboard_log import add_scalars, add_snapshot
+from headscope.viewer import TAB
 
 STEPS = list(range(0, 120, 2))
 
@@ -70,6 +71,11 @@ def tab(browser: Any, served: tuple[Board, Path]) -> Iterator[Tab]:
     browser.switch_to.default_content()
     browser.get("about:blank")
     assert [line for line in browser.get_log("browser") if line["level"] == "SEVERE"] == []
+
+
+def test_the_printed_address_opens_the_tab(tab: Tab, served: tuple[Board, Path]) -> None:
+    tab.open(TAB.replace("http://localhost:6006/", served[0].address))
+    assert tab.heading.startswith("L")
 
 
 def test_the_tab_shows_all_steps_of_every_run(tab: Tab, served: tuple[Board, Path]) -> None:

@@ -47,7 +47,8 @@ def test_train_evaluate_sample_and_start_from_its_weights(script: Script, speech
     assert found["tokens"] == 300 * 12 * 32
     assert found["wall_seconds"] > found["train_seconds"] > 0
     assert f"{run}/checkpoints/best.safetensors" in said.out
-    assert "tensorboard --logdir outputs" in said.out
+    assert said.out.count("tensorboard --logdir outputs") == 2
+    assert said.out.count("http://localhost:6006/#headscope") == 2
     assert (
         f"python {ROOT}/scripts/analyze.py checkpoint={run}/checkpoints/best.safetensors"
         in said.out

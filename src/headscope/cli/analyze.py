@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 from headscope.cli import command_line
 from headscope.errors import UserError
 from headscope.terminal import printable
+from headscope.viewer import TAB
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -133,7 +134,7 @@ def analyze(composed: DictConfig) -> None:
     say(f"Names and metrics are measured on {statistics.windows} x {statistics.tokens} tokens")
     say(f"Written: {folder}/attention.html, heads.csv and pictures")
     if config.tensorboard:
-        say(f"See the tab Attention: tensorboard --logdir {folder}")
+        say(f"See the tab Attention, {TAB}: tensorboard --logdir {folder}")
 
 
 def event_encoder() -> "EventFile":

@@ -33,7 +33,7 @@ def explore(composed: DictConfig) -> None:
                 printable(f"Exploring {model.loaded.path}, step {model.loaded.step:,}"),
                 file=sys.stderr,
             )
-        thread, address = serve(Explorer(models), host=config.host, port=config.port)
+        thread, address = serve(Explorer(models), config.host, config.port, config.allowed_hosts)
         print(f"Open {address} (Ctrl-C ends the page)", flush=True)
         if config.open_browser:
             webbrowser.open(address)

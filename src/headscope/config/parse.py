@@ -119,7 +119,7 @@ def _default(schema: Any, name: str, key: str) -> Any:
     if callable(default.default_factory):
         return default.default_factory()
     if default.default is dataclasses.MISSING:
-        raise UserError(f"{key} is missing: it needs a value; --help shows its default")
+        raise UserError(f"{key} is missing: give it a value")
     return default.default
 
 

@@ -113,6 +113,7 @@ class ExploreConfig:
     other: str | None
     host: str
     port: Count
+    allowed_hosts: list[str]
     open_browser: bool
     device: Choice
 

@@ -1,16 +1,17 @@
 """The server of the page: static files, and the protocol as JSON over HTTP.
 
-It listens on the loopback address unless the user says otherwise. Requests of other pages and of
+It listens on the loopback address unless the user says otherwise. Requests of other pages and to
 other hosts are refused. One thread computes: the models are not made for several at once.
 """
 
 import asyncio
 import json
+import re
 import secrets
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any, TypeVar
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -33,7 +35,10 @@ from headscope.terminal import printable
 from headscope.viewer.page import STATIC as VIEWER
 
 STATIC = Path(__file__).with_name("static")
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+NAME = r"[\w-][\w.-]{,252}|\[[\da-f:.]+\]"
+HOST = re.compile(rf"({NAME})(:\d+)?", re.ASCII)
+ALLOWED = re.compile(rf"\*|(\*\.)?({NAME})", re.ASCII)
 MAX_BODY = 2**20
 MAX_WAITING = 64
 """Maximum number of requests that wait for the model."""
@@ -92,9 +97,8 @@ class Worker:
             self.waiting -= 1
 
 
-def application(explorer: Explorer, hosts: set[str], token: str | None = None) -> ASGIApp:
-    """The server for requests to one of `hosts`, such as `127.0.0.1:8765`, or to any if there are
-    none. With a `token`, requests to the protocol need it in the header Authorization."""
+def application(explorer: Explorer, token: str | None = None) -> ASGIApp:
+    """The server. With a `token`, requests to the protocol need it in the header Authorization."""
     worker = Worker()
     answers: dict[str, Callable[[Any], dict[str, Any]]]
     answers = {"open": explorer.open, "read": explorer.read, "patch": explorer.patch}
@@ -162,17 +166,16 @@ def application(explorer: Explorer, hosts: set[str], token: str | None = None) -
         Mount("/", StaticFiles(directory=STATIC, html=True)),
     ]
     errors = (Refused, UserError, ClientDisconnect, HTTPException, Exception)
-    app = Starlette(routes=routes, exception_handlers=dict.fromkeys(errors, failed))
-    return Guard(app, hosts)
+    return Starlette(routes=routes, exception_handlers=dict.fromkeys(errors, failed))
 
 
 class Guard:
-    """Refuses requests to other hosts (DNS rebinding) and from other pages, and adds the headers of
-    the page's policy. There are only HTTP requests: see `serve`."""
+    """Answers only requests to the names `hosts` at any port, against DNS rebinding, from a page at
+    the same address or of a host in `pages`. Adds the headers of the page's policy. There are only
+    HTTP requests: see `serve`."""
 
-    def __init__(self, app: ASGIApp, hosts: set[str]) -> None:
-        self.app = app
-        self.hosts = {host.encode() for host in hosts}
+    def __init__(self, app: ASGIApp, hosts: Sequence[str], pages: Sequence[str]) -> None:
+        self.app, self.hosts, self.pages = app, hosts, pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def with_headers(message: Message) -> None:
@@ -181,13 +184,31 @@ class Guard:
                 message["headers"] = [*message["headers"], *added]
             await send(message)
 
-        given = dict(scope["headers"])
-        host, origin = given.get(b"host", b""), given.get(b"origin")
-        if (self.hosts and host not in self.hosts) or origin not in (None, b"http://" + host):
-            refusal = {"error": "this address is not the one that was printed"}
-            await JSONResponse(refusal, 403)(scope, receive, with_headers)
-        else:
-            await self.app(scope, receive, with_headers)
+        answer, refused = self.app, self.refused(Headers(scope=scope))
+        if refused is not None:
+            found = HOST.fullmatch(refused)
+            advice = f"start explore with allowed_hosts={found[1] if found else 'NAME'}"
+            error = f"this address is refused: if you trust it, {advice}"
+            answer = JSONResponse({"error": error}, 403)
+        await answer(scope, receive, with_headers)
+
+    def refused(self, headers: Headers) -> str | None:
+        """The host because of which a request is refused. None if it is answered."""
+        host = ",".join(headers.getlist("host")).lower()  # several are not a host
+        if not includes(self.hosts, host):
+            return host
+        for origin in headers.getlist("origin"):
+            page = origin.lower().partition("://")[2]
+            if page != host and not includes(self.pages, page):
+                return page
+        return None
+
+
+def includes(names: Sequence[str], host: str) -> bool:
+    """Whether a host such as `localhost:8765` has one of `names`, such as `*.hub.example`."""
+    found = HOST.fullmatch(host)
+    wildcards = tuple(name[1:] for name in names if name.startswith("*"))
+    return found is not None and (found[1] in names or found[1].endswith(wildcards))
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -216,18 +237,26 @@ def listen(host: str, port: int) -> socket.socket:
     raise UserError(f"host={host}, port={port}: {problem}; give another one")
 
 
-def serve(explorer: Explorer, *, host: str, port: int) -> tuple[threading.Thread, str]:
+def serve(
+    explorer: Explorer, host: str, port: int, allowed_hosts: Sequence[str] = ()
+) -> tuple[threading.Thread, str]:
     """Starts the server in a thread. Returns the thread and the address of the page."""
+    allowed = [name.lower() for name in allowed_hosts]
+    for name in allowed:
+        if not ALLOWED.fullmatch(name):
+            advice = "such as hub.example, *.hub.example, or * for any: no https:// and no port"
+            raise UserError(f"allowed_hosts={name} must be the name of a host, {advice}")
     listening = listen(host, port)
     address, port, *_ = listening.getsockname()
-    token = None if ip_address(address).is_loopback else secrets.token_urlsafe()
+    # The proxy of a named host has its own login. With *, every web page could send requests.
+    needs_token = "*" in allowed or not ip_address(address).is_loopback
+    token = secrets.token_urlsafe() if needs_token else None
     every = ip_address(address).is_unspecified
     shown = [socket.gethostname()] if every else [address, host.lower()]
-    names = [f"[{name}]" if ":" in name else name for name in (*shown, *LOOPBACK)]
-    # A browser leaves out port 80.
-    hosts = {name if port == 80 else f"{name}:{port}" for name in names}
+    names = [f"[{name}]" if ":" in name else name for name in shown]
+    hosts = ["*"] if every else [*names, *LOOPBACK, *allowed]
     config = uvicorn.Config(
-        application(explorer, set() if every else hosts, token),
+        Guard(application(explorer, token), hosts, allowed),
         log_config=None,  # warnings and errors go to standard error
         lifespan="off",
         ws="none",

@@ -32,6 +32,7 @@ from headscope.training.flops import matrix_rate
 from headscope.training.memory import MFU
 from headscope.training.resume import ResumeCheckpoint
 from headscope.training.run_folder import shown
+from headscope.viewer import TAB
 
 if TYPE_CHECKING:
     from headscope.training.build import Run
@@ -92,6 +93,7 @@ def print_plan(run: "Run", changes: list[str]) -> None:
     run.say(f"validation every {settings.val_every_steps:,} steps on {part_of_split(every)}{more}")
     if config.logger:
         run.say(f"watch       {tensorboard_command(run.folder)}")
+        run.say(f"            then open {TAB}")
     if run.resume:
         print_resume(run, run.resume, changes)
 
@@ -229,7 +231,7 @@ def print_results(run: "Run", summary: dict[str, Any]) -> None:
     run.say("See what each head does:")
     run.say(f"  {command('analyze', *words)}")
     if run.config.logger:
-        run.say("See the losses, the samples, and the attention over the steps (tab Attention):")
+        run.say(f"See the losses, the samples, and, at {TAB}, the attention over the steps:")
         run.say(f"  {tensorboard_command(run.folder)}")
 
 

@@ -4,6 +4,9 @@ TensorBoard's tab Attention and in attention.html. This folder imports neither t
 PLUGIN = "headscope"
 """The name of the TensorBoard plugin, which also marks its data in event files."""
 
+TAB = f"http://localhost:6006/#{PLUGIN}"
+"""The address of the tab, unless TensorBoard is started with another port."""
+
 SNAPSHOTS = "attention"
 """The TensorBoard tag of the snapshots."""
 

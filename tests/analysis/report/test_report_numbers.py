@@ -248,7 +248,7 @@ def test_the_event_file_shows_the_report_in_the_tab(analyze, run):
         f"checkpoints=[{last}, {first}, {middle}]", "tensorboard=true", "ablation=true", *words
     )
     report = Path("report")
-    assert "tensorboard --logdir report" in said.err
+    assert "http://localhost:6006/#headscope: tensorboard --logdir report" in said.err
     steps = [row["step"] for row in rows_of(report / "history.csv")]
     assert steps == [*("0" * 8), *("3" * 8), *("7" * 8)]
     [file] = report.glob("*tfevents*")

@@ -8,6 +8,8 @@ const token = new URLSearchParams(location.search).get("token");
 /** Sends a request, and returns the response. An error becomes the line that the server says. */
 async function post(name, request, signal) {
   const headers = { "Content-Type": "application/json" };
+  // Without it, jupyter-server-proxy forwards a stream only at its end.
+  if (name === "write") headers.Accept = "text/event-stream";
   if (token) headers.Authorization = `Bearer ${token}`;
   let response;
   try {
