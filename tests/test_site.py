@@ -42,7 +42,7 @@ def test_the_navigation_reaches_every_page(site: Path) -> None:
 
 @pytest.mark.slow
 def test_every_page_says_that_nothing_is_released_as_readme_does(site: Path) -> None:
-    """When the first version is released: remove this test, docs/theme/main.html and these words."""
+    """When the first version is released: remove this test and docs/theme/main.html."""
     assert "From the first release on" in (ROOT / "README.md").read_text("utf-8")
     assert "unreleased" in (ROOT / "CHANGELOG.md").read_text("utf-8")
     for name in ("index.html", "analysis.html", "quickstart.html"):

@@ -118,7 +118,7 @@ def test_figures_come_from_the_code_of_a_commit(page, monkeypatch):
     with pytest.raises(SystemExit, match=r"^Error: code\.py"):
         docs.main(["printed"])
     code.write_text("1")
-    with pytest.raises(ValueError, match="code.py"):  # the commands change the code
+    with pytest.raises(ValueError, match=r"code\.py"):  # the commands change the code
         made(page, "echo 2 > ../../../code.py")
     assert "new" not in page.read_text()
 
@@ -126,7 +126,9 @@ def test_figures_come_from_the_code_of_a_commit(page, monkeypatch):
 def test_readers_see_no_text_for_maintainers():
     for page in [*docs.pages_in(ROOT), *(ROOT / "docs").glob("*.ipynb")]:
         seen = re.sub(r"<!--.*?-->", "", page.read_text(encoding="utf-8"), flags=re.S)
-        found = re.search(r"(?i)generated (from|by|:)|page is generated|edit that|updates the", seen)
+        found = re.search(
+            r"(?i)generated (from|by|:)|page is generated|edit that|updates the", seen
+        )
         assert found is None, (page.name, found)
 
 
