@@ -18,7 +18,7 @@ The keys and choices of `conf/`. Set a key with `key=value`, and choose from a g
 brackets. A choice that is based on another one, such as `gpt2` on `gpt`, sets only what differs.
 `--help` shows the keys of your choices: `python scripts/train.py model=modern --help`.
 
-This page is generated: `python -m benchmarks.configuration_page > docs/configuration.md`"""
+<!-- Generated: python -m benchmarks.configuration_page > docs/configuration.md -->"""
 
 WITHOUT_KEYS = ("experiment", "suite", "compare")
 """Groups whose keys are not listed: they are those of other groups, or --help shows them."""

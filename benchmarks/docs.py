@@ -15,7 +15,7 @@ given: the rows of a CSV or JSON file, or with `from=-` the JSON objects that ar
 gives the name of a row, such as `L{layer}H{head}`; without it, the names are the comments in the
 commands. `pivot=KEY` makes one row of all rows with the same name, with a column for each value of
 KEY. COPY=FILE copies a picture or a page to docs/COPY. Below the figures stand the commit, the date
-and the machine.
+and the machine. So the code must be that of a commit: only README.md and docs/ may have changes.
 
 Without a name, the figures of all pages are made, in about three hours on two cores. If commands
 fail, the others continue. Install the packages with pip install -e '.[dev]', which includes
@@ -71,8 +71,10 @@ def options_of(block: Block) -> dict[str, str]:
 def make(block: Block, root: Path) -> None:
     """Run the commands of a block, and replace its figures and pictures.
 
-    Raises CalledProcessError when a command fails, and ValueError when it did not make a file.
+    Raises CalledProcessError when a command fails, and ValueError when it did not make a file, or
+    when the code is not that of a commit.
     """
+    before = provenance(root)
     folder = root / "outputs" / "docs" / block["name"]
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -85,7 +87,9 @@ def make(block: Block, root: Path) -> None:
     command = ["bash", "-ec", training.sub(r"\1 1>&2", block["commands"])]
     env = {**os.environ, **added}
     done = subprocess.run(command, cwd=folder, env=env, stdout=subprocess.PIPE, check=True)
-    figures = f"{figures_of(block, folder, done.stdout.decode())}\n\n{provenance(root)}"
+    if commit_of(root) not in before:
+        raise ValueError("the commit has changed while the commands ran: run them again")
+    figures = f"{figures_of(block, folder, done.stdout.decode())}\n\n{before}"
     for name, source in options_of(block).items():
         if name.endswith((".png", ".html")):
             [file] = folder.glob(source)
@@ -150,10 +154,21 @@ def parsed(text: str) -> Any:
         return text or None
 
 
+def commit_of(root: Path) -> str:
+    """The commit of the code. Raises ValueError if tracked files outside of the pages differ."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=root, capture_output=True, text=True).stdout
+
+    pages = (":!README.md", ":!docs")
+    if changed := git("status", "--porcelain", "--untracked-files=no", "--", ".", *pages).split():
+        raise ValueError(f"{changed[1]} is not as in the commit: commit the code first")
+    return git("describe", "--always").strip()
+
+
 def provenance(root: Path) -> str:
-    """One line about the commit, the date and the machine."""
-    git = ["git", "describe", "--always", "--dirty"]
-    commit = subprocess.run(git, cwd=root, capture_output=True, text=True).stdout.strip()
+    """One line about the commit, the date and the machine. Raises ValueError as `commit_of`."""
+    commit = commit_of(root)
     info = Path("/proc/cpuinfo")
     found = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
     cpu = found[1] if found else platform.machine()
@@ -165,6 +180,10 @@ def main(names: list[str]) -> None:
     blocks = blocks_in(ROOT)
     if not blocks.keys() >= {*names}:
         sys.exit(f"{__doc__}\nnames: {', '.join(blocks)}")
+    try:
+        commit_of(ROOT)
+    except ValueError as error:
+        sys.exit(f"Error: {error}")
     failed = []
     for name in names or blocks:
         print(f"{name}:\n{blocks[name]['commands']}", flush=True)

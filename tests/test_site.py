@@ -41,6 +41,18 @@ def test_the_navigation_reaches_every_page(site: Path) -> None:
 
 
 @pytest.mark.slow
+def test_every_page_says_that_nothing_is_released_as_readme_does(site: Path) -> None:
+    """When the first version is released: remove this test and docs/theme/main.html."""
+    assert "From the first release on" in (ROOT / "README.md").read_text("utf-8")
+    assert "unreleased" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+    for name in ("index.html", "analysis.html", "quickstart.html"):
+        page = (site / name).read_text("utf-8")
+        _, _, announcement = page.partition('data-md-component="announce"')
+        assert "not released yet" in announcement.partition("<header")[0]
+    assert "not released yet.</strong> Install it from" in (site / "index.html").read_text("utf-8")
+
+
+@pytest.mark.slow
 def test_the_reference_has_every_part_with_its_signature(site: Path) -> None:
     page = (site / "api.html").read_text("utf-8")
     public = [

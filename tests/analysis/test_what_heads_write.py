@@ -1,6 +1,8 @@
 """What each part of a model writes, and what it says about the next token: every number equals one
 that hooks, or formulas written here, compute from the model itself."""
 
+import warnings
+
 import pytest
 import torch
 from conversion.models import CHOICES, saved
@@ -254,6 +256,35 @@ def test_an_ablated_head_writes_nothing_or_its_mean(loaded):
     close(mean.heads[1, 0], every.heads[1, 0].mean(0).expand_as(mean.heads[1, 0]))
     close(loaded.trace(TEXT).logits, every.logits)
     assert isinstance(text, str)
+
+
+def ablated_logits(loaded, text):
+    with loaded.ablate(["L0H0"], by="mean", text=text):
+        return loaded.logits(TEXT).tolist()
+
+
+READ = {
+    "logits": lambda loaded, text: loaded.logits(text).tolist(),
+    "token ids": lambda loaded, text: loaded.logits(loaded.tokens(text)).tolist(),
+    "attention": lambda loaded, text: loaded.attention(text).weights.tolist(),
+    "trace": lambda loaded, text: loaded.trace(text).heads.tolist(),
+    "several": lambda loaded, text: loaded.trace([text, text]).logits.tolist(),
+    "lens": lambda loaded, text: loaded.lens(text).tolist(),
+    "attribution": lambda loaded, text: loaded.attribution(text),
+    "writes": lambda loaded, text: loaded.writes("L1H0", text),
+    "needs": lambda loaded, text: loaded.needs("L1H0", text, corrupted=text[::-1]),
+    "ablate": ablated_logits,
+}
+"""What each method of a loaded model says about a text."""
+
+
+@pytest.mark.parametrize("method", READ)
+def test_of_a_long_text_every_method_uses_the_first_tokens_and_warns(models, method):
+    loaded = models("model=gpt2")
+    with pytest.warns(UserWarning, match="16 tokens: only the first 8 .block_size"):
+        shortened = READ[method](loaded, TEXT + TEXT)
+    with warnings.catch_warnings(action="error"):
+        assert shortened == READ[method](loaded, TEXT)
 
 
 def test_what_cannot_be_ablated_is_refused(models):

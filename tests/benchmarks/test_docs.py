@@ -2,6 +2,7 @@
 figures are replaced by what the commands give."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,40 @@ def test_tables_are_made_of_what_is_printed_and_of_files(page):
         ("x", "0.1235", "-"),
         ("y", "3", "word"),
     ]
+
+
+def test_figures_come_from_the_code_of_a_commit(page, monkeypatch):
+    def git(*words):
+        name = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        subprocess.run(["git", *name, *words], cwd=page.parent, check=True, capture_output=True)
+
+    code = page.parent / "code.py"
+    code.write_text("1")
+    page.write_text("a page")
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "first")
+    assert re.search(r"\nnew\n.*\nCommit [0-9a-f]{7,}, ", made(page, "echo new"), re.S)
+    assert "newer\n" in made(page, "echo newer")  # although the page differs from the commit
+    code.write_text("2")
+    with pytest.raises(ValueError, match=r"code\.py .* commit the code first"):
+        made(page, "echo newest")
+    monkeypatch.setattr(docs, "ROOT", page.parent)
+    with pytest.raises(SystemExit, match=r"^Error: code\.py"):
+        docs.main(["printed"])
+    code.write_text("1")
+    with pytest.raises(ValueError, match=r"code\.py"):  # the commands change the code
+        made(page, "echo 2 > ../../../code.py")
+    assert "new" not in page.read_text()
+
+
+def test_readers_see_no_text_for_maintainers():
+    for page in [*docs.pages_in(ROOT), *(ROOT / "docs").glob("*.ipynb")]:
+        seen = re.sub(r"<!--.*?-->", "", page.read_text(encoding="utf-8"), flags=re.S)
+        found = re.search(
+            r"(?i)generated (from|by|:)|page is generated|edit that|updates the", seen
+        )
+        assert found is None, (page.name, found)
 
 
 def test_a_block_that_fails_changes_nothing_and_the_others_are_made(page, monkeypatch, capsys):

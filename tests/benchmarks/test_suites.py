@@ -285,16 +285,27 @@ def test_sides_that_do_not_agree_are_found_out(script, speeches, monkeypatch, me
     assert message in said.err
 
 
+SHORT = ["benchmark", "suite=attention", "suite.rounds=1", "suite.shapes=[[8,8,2]]"]
+
+
+def test_results_go_to_outputs_in_a_file_of_the_suite(script):
+    """git ignores this folder."""
+    said = script(*SHORT)
+    assert said.code == 0, said.err
+    assert {path.name for path in Path().iterdir()} - {"data"} == {"outputs"}
+    made = {path.name for path in Path("outputs").iterdir()}
+    assert made == {f"benchmark_attention.{kind}" for kind in ("json", "md", "png")}
+
+
 def test_only_an_earlier_result_is_replaced(script):
-    words = ["benchmark", "suite=attention", "suite.rounds=1", "suite.shapes=[[8,8,2]]"]
     mine = {"list.json": "[]", "other.json": '{"suite": 1}', "chart.png": "x", "notes.md": "x"}
     for name, text in mine.items():
         Path(name).write_text(text)
     for output in ("list.json", "other.json", "chart.json", "notes.json"):
-        said = script(*words, f"output={output}")
+        said = script(*SHORT, f"output={output}")
         assert said.code == 1
         assert f"output={output}" in said.err
         assert "is not a result of a benchmark" in said.err
     assert {name: Path(name).read_text() for name in mine} == mine
-    assert script(*words, "output=made.json").code == 0
-    assert script(*words, "output=made.json").code == 0
+    assert script(*SHORT, "output=made.json").code == 0
+    assert script(*SHORT, "output=made.json").code == 0

@@ -96,6 +96,42 @@ def test_a_process_without_headscope_opens_exported_folders(tmp_path):
             assert all((place / name).exists() for place in (folder, folder / "again"))
 
 
+PIPELINE = """
+import sys
+from transformers import pipeline
+
+for folder in sys.argv[1:]:
+    write = pipeline("text-generation", model=folder, trust_remote_code=True, eos_token_id=-1)
+    for prompt, options in ((" ", {}), ("a b", {}), ("a b", {"max_new_tokens": 2})):
+        [row] = write(prompt, return_tensors=True, **options)
+        print(len(row["generated_token_ids"]))
+    try:
+        write("a b a b a")
+    except ValueError as error:
+        print(error)
+"""
+"""Prints how many tokens each text has, and what is said about a prompt without room for more."""
+
+
+@pytest.mark.slow
+def test_without_a_number_of_tokens_a_pipeline_fills_the_context(tmp_path):
+    """Its default is 256 further tokens."""
+    tokenizer, folders = CharTokenizer("ab "), []
+    for name, words in (("own", OWN), ("gpt2", "model=gpt2"), ("neox", "")):
+        loaded = saved(tmp_path / "run" / name, words, tokenizer)
+        folders.append(tmp_path / name)
+        folders[-1].mkdir()
+        write_model(loaded, folders[-1], export.proof.find_class(loaded.model, loaded.config.model))
+        write_tokenizer(loaded, folders[-1])
+    modules = {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(tmp_path / "modules")}
+    command = [PYTHON, "-P", "-c", PIPELINE, *map(str, folders)]
+    ended = subprocess.run(command, env=os.environ | modules, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    lines = ended.stdout.splitlines()
+    assert [line for line in lines if line.isdigit()] == ["8", "8", "5"] * 3
+    assert len([line for line in lines if "9" in line and "8" in line]) == 3
+
+
 @pytest.mark.slow
 def test_the_script_writes_a_folder_and_says_how_to_load_it(script, tmp_path):
     saved(tmp_path / "run" / "checkpoints", OWN)

@@ -323,7 +323,7 @@ HEAD_NAMES: Mapping[str, str] = {
 INTRODUCTION = """\
 # Glossary of head metrics and head names
 
-*Generated from `headscope.analysis.glossary`: edit that file.*
+<!-- Generated from headscope.analysis.glossary: edit that file. -->
 
 A **query** is a token that attends. A **key** is a token that is attended to. A token is
 **visible** to a query if the query can attend to it: with a causal mask, these are the query's own

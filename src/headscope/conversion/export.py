@@ -91,7 +91,9 @@ def write_model(loaded: Checkpoint, folder: Path, theirs: HuggingFaceClass | Non
         state = theirs.parameters(filled)
     ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), end)
     write_atomically(folder / "config.json", json_text(config | ends, indent=2))
-    write_atomically(folder / "generation_config.json", json_text({} if end is None else ends))
+    limit = {"max_length": model.block_size}  # the default of a pipeline is 256 further tokens
+    generation = limit if end is None else limit | ends
+    write_atomically(folder / "generation_config.json", json_text(generation))
     with replacing(folder / "model.safetensors") as file:
         file.write(save({name: each.cpu() for name, each in state.items()}, {"format": "pt"}))
 

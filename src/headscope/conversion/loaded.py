@@ -5,6 +5,7 @@ number of tokens, tensors have a first axis B.
 """
 
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,26 +43,26 @@ class Loaded(Checkpoint):
 
     `model` is a `GPT` in evaluation mode. `tokenizer` and `config` are those of its run. `step` is
     the training step at which the file `path` was saved, and `precision` the precision of training.
+
+    If a text is longer than `block_size`, all methods except `generate` use its first `block_size`
+    tokens, with a warning.
     """
 
     @torch.no_grad()
     def logits(self, text: str | Sequence[int]) -> Tensor:
         """The logits (T, V), on the CPU, of the next token after each token of a text or token ids.
 
-        Raises UserError if there are no tokens or more than `block_size`, or if the vocabulary
-        cannot represent the text.
+        Raises UserError if there are no tokens, if the vocabulary cannot represent the text, or if
+        a token id is not in the vocabulary.
         """
         return self.model(self._batch(text))[0].cpu()
 
     def attention(self, text: str | Sequence[int]) -> ShownReading:
-        """The attention of the model on a text or on token ids. Only the first `block_size` tokens
-        are used. A notebook shows the result as the attention viewer; its `save_html` writes it to
-        a file.
-
-        Raises UserError if there are no tokens, if the vocabulary cannot encode the text, or if a
-        token id is not in the vocabulary.
+        """The attention of the model on a text or on token ids. A notebook shows the result as the
+        attention viewer; its `save_html` writes it to a file. Raises UserError as `logits` does.
         """
-        return ShownReading(**vars(super().attention(text)), loaded=self)
+        tokens = self._batch(text)[0].tolist()
+        return ShownReading(**vars(super().attention(tokens)), loaded=self)
 
     def generate(
         self,
@@ -248,12 +249,15 @@ class Loaded(Checkpoint):
             yield
 
     def _batch(self, text: Text) -> Tensor:
-        """The tokens (1, T) of a text, on the device of the model. Raises UserError if there are
-        none."""
-        tokens = self.tokens(text)
+        """The tokens (1, T) of a text, on the device of the model: at most the first `block_size`,
+        with a warning if there are more. Raises UserError if there are none."""
+        tokens, limit = self.tokens(text), self.model.block_size
         if not tokens:
             raise UserError("the text is empty: give at least one token")
-        return torch.tensor([tokens], device=self.model.device)
+        if len(tokens) > limit:
+            used = f"only the first {limit} (block_size) are used"
+            warnings.warn(f"the text has {len(tokens)} tokens: {used}", stacklevel=2)
+        return torch.tensor([tokens[:limit]], device=self.model.device)
 
     def _position(self, position: int, found: Trace) -> int:
         """A position counted from 0. A negative one is counted from the end."""
