@@ -67,11 +67,10 @@ def _literal_argument(argument: str, texts: Mapping[str, bool], sweep: bool = Fa
             raise UserError(f"{key}={value[:20]}...: this number has too many digits")
         return argument
     if sweep and key not in HYDRA_TEXTS and key != "parts" and not texts[key]:
-        values = [
+        return f"{key}=" + ",".join(
             of_hydra or _literal_argument(f"{key}={text}", texts).partition("=")[2]
             for of_hydra, text in VALUE.findall(f"{value},")
-        ]
-        return f"{key}={','.join(values)}"
+        )
     last = key.rpartition(".")[2]
     if not value and last not in MAY_BE_EMPTY:
         raise UserError(f"{argument} is empty: give a value, or leave out {key}=")

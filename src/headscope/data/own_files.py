@@ -203,8 +203,7 @@ class TextFiles(Corpus):
         return sum(file.stat().st_size for file in self.files) if plain else None
 
     def _is_read(self, file: Path) -> bool:
-        """Whether a file in a folder is read: it has UTF-8 text, or rows that have the columns.
-        Only its beginning is read to find out, except of a JSON file."""
+        """Whether a file in a folder is read: it begins with UTF-8 text, or a row with the columns."""
         with suppress(UserError, UnicodeDecodeError), opened(file) as stream:
             if format_of(file):
                 row = next(iter(records(file, self.template.columns)), {})
@@ -274,7 +273,9 @@ def json_rows(stream: Any, columns: list[str]) -> Iterator[Record]:
                 raise ValueError("not an object")
         except (ValueError, RecursionError) as error:
             reason = f"line {number}: {first_line(error)}"
-            raise ValueError(f"{reason}; write an object in each line, or an array of them") from None
+            raise ValueError(
+                f"{reason}; write an object in each line, or an array of them"
+            ) from None
         yield from rows
 
 
