@@ -203,7 +203,7 @@ class TextFiles(Corpus):
         return sum(file.stat().st_size for file in self.files) if plain else None
 
     def _is_read(self, file: Path) -> bool:
-        """Whether a file in a folder is read: it begins with UTF-8 text, or a row with the columns."""
+        """Whether a file in a folder is read: it begins with text, or a row with the columns."""
         with suppress(UserError, UnicodeDecodeError), opened(file) as stream:
             if format_of(file):
                 row = next(iter(records(file, self.template.columns)), {})
