@@ -384,8 +384,8 @@ data/batches.py
 > data/test_batches.py::test_a_batch_is_a_function_of_seed_and_place_and_ranks_share_one_greater_batch
 data/own_files.py
 # files that runs have written are read as text
-- [file for file in files if own.isdisjoint(file.parents)]
-+ files
+- if (own - {target}).isdisjoint(file.parents)]
++ ]
 > data/test_own_files.py::test_a_folder_is_its_texts_at_any_depth_and_a_glob_is_what_it_finds
 viewer/static/viewer.css
 # the opened head is below the timeline and the heads

@@ -22,7 +22,7 @@ def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A file whose name has a meaning in Hydra's grammar."""
     monkeypatch.chdir(tmp_path)
     Path("a, $b=c.txt").write_text("".join(f"line {i} of the text\n" for i in range(400)))
-    return "data.path=a, $b=c.txt"
+    return 'data.path="a, $b=c.txt"'
 
 
 def sweep(*words: str, **environment: str) -> Said:
@@ -76,6 +76,16 @@ def test_runs_share_tokens_one_failure_is_listed_and_the_same_command_continues(
     assert "at step 2 of 2" in said.out
     assert script("train", "-m", *SHORT, text, "model.heads=2").code == 0  # another sweep
     assert len(list(Path("outputs").glob("gpt_multirun_*"))) == 2
+
+
+def test_commas_separate_texts_which_the_table_names(text: str, script: Script) -> None:
+    Path("words.txt").write_text("words of another text\n" * 400)
+    words = [*SHORT, "model.heads=2", f"hydra.sweep.dir={FOLDER}"]
+    assert script("train", "-m", *words, f"{text},words.txt").code == 0
+    table = {row["run"]: row["data.path"] for row in rows(FOLDER)}
+    assert table == {"0": "a, $b=c.txt", "1": "words.txt"}
+    runs = [load(FOLDER / run / "checkpoints/best.safetensors") for run in table]
+    assert {run.config.data.path for run in runs} == {"a, $b=c.txt", "words.txt"}
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from composing import composed
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
@@ -68,6 +69,30 @@ def test_paths_are_taken_literally(key: str) -> None:
 def test_only_texts_are_taken_literally() -> None:
     swept = ["trainer.precision=32-true,bf16-mixed", "model.heads=1,2", "data.alphabet=8,16"]
     assert literal_arguments([*swept, "data.column=a,b"]) == [*swept, "data.column='a,b'"]
+
+
+def test_in_a_sweep_commas_separate_texts_except_in_quotes() -> None:
+    parser = OverridesParser.create()
+    for value, texts in (
+        ("a.txt,b.txt", ["a.txt", "b.txt"]),
+        ("中 文/it's (1).txt, ~/b=${c}.txt", ["中 文/it's (1).txt", "~/b=${c}.txt"]),
+        ('"a, b.txt"', ["a, b.txt"]),
+        ("'a, b.txt',\"c,d\",e", ["a, b.txt", "c,d", "e"]),
+        ('"a" b,c', ['"a" b', "c"]),
+        ("choice(a.txt,b.txt)", ["a.txt", "b.txt"]),
+        ("one.txt", ["one.txt"]),
+    ):
+        [_, word] = literal_arguments(["-m", f"data.path={value}"])
+        override = parser.parse_override(word)
+        swept = override.is_sweep_override()
+        values = override.sweep_string_iterator() if swept else [word.partition("=")[2]]
+        runs = [composed("data=text", f"data.path={each}", root="train") for each in values]
+        assert [run.data.path for run in runs] == texts
+    with pytest.raises(ValueError, match=r"data\.path= is empty"):
+        literal_arguments(["-m", "data.path=a.txt,"])
+    of_all = ["hydra.sweep.dir=a,b", "parts=a,b.py", "init_from=null,a"]  # the last is of each run
+    quoted = ["hydra.sweep.dir='a,b'", "parts='a,b.py'", "init_from=null,'a'"]
+    assert literal_arguments(["-m", *of_all]) == ["-m", *quoted]
 
 
 def test_stop_is_one_text_or_a_json_list() -> None:

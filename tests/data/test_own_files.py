@@ -5,6 +5,7 @@ import bz2
 import csv
 import gzip
 import io
+import json
 import lzma
 import os
 from functools import partial
@@ -15,8 +16,11 @@ from corpora import every_tenth, jsonl, texts, write
 from pyarrow import parquet as parquet_module
 from refusals import refused
 
+from headscope.data.encode import encode_validation
 from headscope.data.own_files import Template, TextFiles, records
+from headscope.data.store import prepare_store
 from headscope.data.text_file import text_chunks
+from headscope.data.tokenizer import byte
 
 
 def read(path, **options):
@@ -58,6 +62,29 @@ def test_a_folder_is_its_texts_at_any_depth_and_a_glob_is_what_it_finds(tmp_path
     assert read(f"{tmp_path}/*/deep/*") == (["two"], ["markdown"])
 
 
+def test_links_to_folders_are_followed_once_and_a_loop_ends(tmp_path):
+    """A file that is found without links keeps its place in the order."""
+    folder = tmp_path / "a"
+    write(folder / "b" / "deep", {"1.txt": "one"})
+    write(folder / ".hidden", {"2.txt": "two"})
+    write(tmp_path / "elsewhere" / "deep", {"3.txt": "three", "4.bin": b"\0"})
+    write(tmp_path / "run" / ".hydra", {"config.yaml": "text"})
+    write(tmp_path / "run", {"5.txt": "written by a run"})
+    links = {"a": "b", "z": "../elsewhere", "y": "../elsewhere", "run": "../run", "gone": "nowhere"}
+    links |= {"b/loop": "..", "self": "self", "shown": ".hidden", ".link": "../elsewhere"}
+    for name, target in (links | {"z.txt": "b/deep/1.txt"}).items():
+        (folder / name).symlink_to(target)
+    (tmp_path / "elsewhere" / "up").symlink_to("../a")
+    (tmp_path / "link").symlink_to("a")
+    expected = ["b/deep/1.txt", "shown/2.txt", "y/deep/3.txt", "z.txt"]
+    for path in (folder, tmp_path / "link"):
+        corpus = TextFiles(path=str(path))
+        assert [str(file.relative_to(path)) for file in corpus.files] == expected
+        # .hidden/2.txt, elsewhere/deep/4.bin and the two of the run
+        assert f"data.path={path}: 4 of 8 files are skipped" in corpus.notice
+    assert texts(corpus) == (["one", "two", "three"], ["one"])
+
+
 MARK = b"\xef\xbb\xbf"
 CHINESE = "多年以后奥雷连诺上校站在行刑队面前\n" * 20
 
@@ -81,6 +108,10 @@ DAMAGED = [
     *(
         ("b.jsonl", data, [])
         for data in (b'{"text": "one"}\n{"text', b"[1, 2]\n", b"\xff\xfe\n", b"{}")
+    ),
+    *(
+        ("b.json", data, ["line 1: ", "write an object in each line, or an array"])
+        for data in (b'{\n"text": "one"\n}', b'["one"]', b'[{"text": "one"}, ', b"[" * 10**5, b"1")
     ),
     (
         "b.csv",
@@ -165,6 +196,9 @@ FILES = {
     "a.csv": as_csv(CELLS),
     "a.tsv": as_csv(CELLS, "\t"),
     "a.parquet": parquet(),
+    "a.json": json.dumps(ROWS, indent=1).encode(),
+    "mark.json.xz": lzma.compress(MARK + b"\n" + json.dumps(ROWS).encode()),
+    "lines.json": jsonl(ROWS).encode(),
     "A.JSONL.GZ": gzip.compress(jsonl(ROWS).encode()),
     "a.csv.xz": lzma.compress(as_csv(CELLS)),
     "a.jsonl.zst": zstd(jsonl(ROWS).encode()),
@@ -207,6 +241,69 @@ def test_rows_and_files_without_text_are_left_out_and_half_a_character_is_replac
     assert read(tmp_path) == (["one \ufffd"], ["🦜"])
 
 
+def row_files(rows):
+    """The same rows in each format that can leave out a value."""
+    whole = {key: None for row in rows for key in row}
+    stream = io.BytesIO()
+    parquet_module.write_table(pyarrow.Table.from_pylist([whole | row for row in rows]), stream)
+    lines = jsonl(rows).encode()
+    return {"a.jsonl": lines, "a.json": json.dumps(rows).encode(), "a.parquet": stream.getvalue()}
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.parquet"])
+def test_rows_without_a_value_are_counted_and_refused_if_they_are_most(tmp_path, name):
+    """A row lacks the column, or has null in it. A text that is empty is a value."""
+    said: list[str] = []
+    prepare = partial(prepare_store, make_tokenizer=byte, root=tmp_path / "data", say=said.append)
+    full = {"text": "text", "system": "s"}
+    for count, rows in ((2, [full, {"system": "s"}, full, {"text": None}]), (0, [full] * 4)):
+        file = write(tmp_path / str(count), {name: row_files(rows)[name]}) / name
+        prepare(TextFiles(path=str(file)))
+        told = [line for line in said if "without a value" in line]
+        assert len(told) == 1
+        assert "2 of 4 rows" in told[0]
+        assert f"in {tmp_path}/2/{name}" in told[0]
+    stores = {path.name for path in (tmp_path / "data").iterdir()}
+    rows = [full, {"text": None}, {"text": ""}, *[{"system": "s"}] * 1200]
+    corpus = TextFiles(path=str(write(tmp_path / "most", {name: row_files(rows)[name]}) / name))
+    for read_all in (prepare, texts, partial(encode_validation, tokenizer=byte([]))):
+        with refused("data.column=text: 1,201 of 1,203 rows of", f"most/{name}", "another column"):
+            read_all(corpus)
+    assert {path.name for path in (tmp_path / "data").iterdir()} == stores
+
+
+def turn(role, content):
+    return {"role": role, "content": content}
+
+
+CHATS = [
+    [turn("system", "Be kind."), turn("user", f"Why {n}?"), turn("assistant", "Because\nof it. 中")]
+    for n in range(20)
+]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.parquet"])
+def test_a_chat_is_a_text_with_each_turn_below_its_role(tmp_path, name):
+    rows = [{"messages": chat, "id": "i"} for chat in CHATS]
+    file = write(tmp_path, {name: row_files(rows)[name]}) / name
+    expected = [
+        f"system:\nBe kind.\n\nuser:\nWhy {n}?\n\nassistant:\nBecause\nof it. 中" for n in range(20)
+    ]
+    assert read(file, column="messages") == every_tenth(expected)
+    within = [f"i\n{text}" for text in expected]
+    assert read(file, template=r"{id}\n{messages}") == every_tenth(within)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [["Hello"], [{"role": "user"}], [turn("user", None)], [turn(1, "Hello")], turn("a", "b")],
+)
+def test_a_list_that_is_no_chat_is_refused(tmp_path, value):
+    file = write(tmp_path, {"a.jsonl": jsonl([{"messages": value}])}) / "a.jsonl"
+    with refused("data.column=messages: ", "a.jsonl is ", "turns with role and content"):
+        read(file, column="messages")
+
+
 @pytest.mark.parametrize(
     "text", ["NA", "null", "nan", "007", "3", "2020-01-01", 'a,b\n"c"', " ", "long " * 100_000]
 )
@@ -235,6 +332,7 @@ def test_the_fingerprint_is_of_the_text_and_its_format_not_of_its_place(tmp_path
 
     files = [{"a.txt": "one", "b.txt": "two"}, {"a.txt": "One", "b.txt": "two"}]
     files += [{"a.txt": "two", "b.txt": "one"}, {"a.txt": "one"}]
+    files += [{name: '[{"text": "one"}]'} for name in ("a.txt", "a.json")]
     files += [{name: "text\nleft, right\none\n"} for name in ("a.csv", "a.tsv")]
     made = [fingerprint(each) for each in files]
     made += [fingerprint(files[-1], template="<{text}"), fingerprint(files[0], deduplicate=True)]

@@ -4,6 +4,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -142,9 +143,13 @@ def quoted_words(typed: list[str], config_name: str, schema: type | None) -> lis
 
 
 def check(config: DictConfig, schema: type) -> None:
-    """Raises an error if a value has the wrong type, before the task imports torch. Removes the run
-    folder that Hydra has just made."""
+    """Raises an error if a value has the wrong type, before the task imports torch, or if a single
+    run has settings of a sweep. Removes the run folder that Hydra has just made."""
+    chosen = HydraConfig.get()
     try:
+        for word in chosen.overrides.hydra if chosen.mode != RunMode.MULTIRUN else []:
+            if re.match(r"\+*hydra[./](sweeper|launcher)", word):
+                raise UserError(f"{word} has an effect only in a sweep: add -m, or leave it out")
         load_parts(config.parts)  # also those that a file in conf/ names
         from_hydra(schema, config)
     except Exception:

@@ -37,6 +37,9 @@ HYDRA_TEXTS = {"hydra.run.dir": False, "hydra.sweep.dir": False}
 MAY_BE_EMPTY = ("prompt", "stop", "text")
 """Last words of the text keys whose value may be empty."""
 
+VALUE = re.compile(r"""\s*(?:("[^"]*"|'[^']*'|choice\([^()]*\))|([^,]*?))\s*,""")
+"""A value in a sweep, and the comma after it: either what Hydra reads, or a literal text."""
+
 GROUP = re.compile(r"[a-z_/]+")
 MULTIRUN = {"-m", "--multirun"}
 HELP = {"-h", "--help"}
@@ -51,17 +54,23 @@ FLAGS = (
 def literal_arguments(arguments: Sequence[str], schema: type | None = None) -> list[str]:
     """Quotes texts for Hydra: the values of all keys that are texts in `schema` (by default, that
     of scripts/train.py), except those that are a `Choice`. The value `null` is not quoted, except
-    as a prompt."""
+    as a prompt. In a sweep, commas separate texts, except in quotes."""
     texts = HYDRA_TEXTS | dict(texts_in(schema or TrainConfig))
-    return [_literal_argument(argument, texts) for argument in arguments]
+    sweep = bool(MULTIRUN & {*arguments}) and not HELP & {*arguments}
+    return [_literal_argument(argument, texts, sweep) for argument in arguments]
 
 
-def _literal_argument(argument: str, texts: Mapping[str, bool]) -> str:
+def _literal_argument(argument: str, texts: Mapping[str, bool], sweep: bool = False) -> str:
     key, equals, value = argument.partition("=")
     if not equals or key not in texts:
         if re.search(r"\d{300}", value):  # more digits than a float can hold
             raise UserError(f"{key}={value[:20]}...: this number has too many digits")
         return argument
+    if sweep and key not in HYDRA_TEXTS and key != "parts" and not texts[key]:
+        return f"{key}=" + ",".join(
+            of_hydra or _literal_argument(f"{key}={text}", texts).partition("=")[2]
+            for of_hydra, text in VALUE.findall(f"{value},")
+        )
     last = key.rpartition(".")[2]
     if not value and last not in MAY_BE_EMPTY:
         raise UserError(f"{argument} is empty: give a value, or leave out {key}=")

@@ -8,7 +8,7 @@ token store already exists does not need it.
 import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any, Literal, NoReturn, TypeVar
@@ -72,6 +72,8 @@ class Corpus(ABC):
     begin in the same window. None: all tokens."""
     notice: str | None = None
     """What the user should know before the text is read, or None."""
+    left_out: Mapping[str, tuple[int, int]] = {}
+    """For each source of rows that was read: how many rows had no value, and how many it has."""
     deduplicate: bool = False
     """Whether to keep only the first of several equal documents."""
 

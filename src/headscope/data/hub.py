@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from functools import partial
-from itertools import takewhile
+from itertools import chain, takewhile
 from pkgutil import iter_modules
 from typing import Any
 
@@ -47,6 +47,7 @@ class Hub(Corpus):
             raise UserError(f"data.max_tokens={max_tokens} must be at least 1, or null for all")
         self.dataset, self.name = name, name.replace("/", "-")
         self.template = Template(column, template)
+        self.left_out = self.template.left_out
         self.train_split, self.validation_split = train_split, validation_split
         self.subset, self.revision, self.streaming = subset, revision, streaming
         self.max_tokens, self.deduplicate = max_tokens, deduplicate
@@ -98,10 +99,8 @@ class Hub(Corpus):
             known = rows.column_names  # None if a streamed dataset does not say so
             if known and set(columns) <= set(known):
                 rows = rows.select_columns(columns)
-            for batch in rows.with_format("arrow").iter(ROWS):
-                for row in arrow_rows(batch):
-                    if text := self.template.text(row, self.dataset):
-                        yield text
+            records = chain.from_iterable(map(arrow_rows, rows.with_format("arrow").iter(ROWS)))
+            yield from self.template.texts(records, f"{self.dataset} ({split})")
         except UserError:  # of the template
             raise
         except (OSError, ValueError, DatasetsError) as error:

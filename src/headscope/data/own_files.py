@@ -1,4 +1,4 @@
-"""The user's own files as a corpus: text files, and rows of JSON Lines, CSV and Parquet files.
+"""The user's own files as a corpus: text files, and rows of JSON, CSV and Parquet files.
 
 Rows are read one by one, with the readers of Python and pyarrow. Those of the library `datasets`
 take the schema from the first megabytes of a file, guess types, and read a whole file at once if a
@@ -13,9 +13,9 @@ import io
 import json
 import re
 import string
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,7 +24,7 @@ from headscope.data.corpus import Corpus, Document, Wanted, digest, hold_out, on
 from headscope.data.text_file import OPEN, SAMPLE_BYTES, file_sha256, opened, text_chunks
 from headscope.errors import UserError, first_line
 
-Record = Mapping[str, Any]
+Record = dict[str, Any]
 
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 """Half of a character. JSON can contain it, but no encoding of Unicode can."""
@@ -39,7 +39,7 @@ MARKS = (".hydra", "verified.json", "outputs/latest")
 class Template:
     """How a record becomes a text: a `column`, or a `template` such as "{question}\\n{answer}", in
     which the values of the columns replace their names in braces, and a backslash with n or t is a
-    line end or a tab.
+    line end or a tab. The value of a column may also be a chat: see `chat_text`.
 
     Raises UserError if the template is not valid.
     """
@@ -47,6 +47,7 @@ class Template:
     def __init__(self, column: str, template: str | None) -> None:
         self.key = f"data.column={column}" if template is None else f"data.template={template!r}"
         self.is_column = template is None
+        self.left_out: dict[str, tuple[int, int]] = {}  # see `Corpus.left_out`
         if template is None:
             self.parts: list[tuple[str, str | None]] = [("", column)]
             return
@@ -70,36 +71,57 @@ class Template:
         """The columns that the text is made of, each once."""
         return list(dict.fromkeys(field for _, field in self.parts if field is not None))
 
-    def text(self, record: Record, source: str) -> str:
-        """The text of a record. It is empty if a column has no value. `source` names the data in
-        errors."""
-        for column in self.columns:
-            if column not in record:
+    def texts(self, records: Iterable[Record], source: str) -> Iterator[str]:
+        """The texts of the records that have one. Raises UserError if most have no value."""
+        rows = missing = 0
+        for rows, record in enumerate(records, start=1):
+            text = self.text(record, source)
+            missing += text is None
+            # Later, the source may be read again in part.
+            self.left_out[source] = max((missing, rows), self.left_out.get(source, (0, 0)))
+            if text:
+                yield text
+        if 2 * missing > rows:
+            why = f"{missing:,} of {rows:,} rows of {source} have no value"
+            raise UserError(f"{self.key}: {why}: choose another column, or remove these rows")
+
+    def text(self, record: Record, source: str) -> str | None:
+        """The text of a record, or None if a column has no value. `source` is named in errors."""
+        text = ""
+        for before, column in self.parts:
+            if column is not None and column not in record:
                 columns = ", ".join(map(str, record))
                 raise UserError(
                     f"{self.key}: {source} has no column {column}; its columns: {columns}; choose "
                     "one with data.column=, or join several with data.template='{a}\\n{b}'"
                 )
-            value = record[column]
+            value = "" if column is None else record[column]
             if value is None:
-                return ""
-            if not isinstance(value, str if self.is_column else str | int | float):
-                raise UserError(
-                    f"{self.key}: column {column} of {source} is {type(value).__name__}, not text"
-                )
-        text = "".join(
-            before + ("" if field is None else str(record[field])) for before, field in self.parts
-        )
+                return None
+            words = chat_text(value) if isinstance(value, list) else value
+            if not isinstance(words, str if self.is_column else str | int | float):
+                found = f"column {column} of {source} is {type(value).__name__}"
+                raise UserError(f"{self.key}: {found}, not text or turns with role and content")
+            text += f"{before}{words}"
         return LONE_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def chat_text(turns: list[Any]) -> str | None:
+    """The text of a chat: for each turn, its role with a colon, and its content from the next line.
+    An empty line separates turns. None if a turn does not have a `role` and a `content` as text."""
+    try:
+        return "\n\n".join(turn["role"] + ":\n" + turn["content"] for turn in turns)
+    except (KeyError, TypeError):
+        return None
 
 
 class TextFiles(Corpus):
     """The user's own files. `path` is a file, a glob pattern or a folder.
 
-    A text file in UTF-8 is one document. In a JSON Lines, CSV or Parquet file, each row is a
+    A text file in UTF-8 is one document. In a JSON, JSON Lines, CSV or Parquet file, each row is a
     document: see `Template` for `column` and `template`. Files may be compressed. From a folder and
-    its subfolders, all files are read, except hidden files, those that are not UTF-8 text, and what
-    runs have written. `notice` tells how many these are.
+    its subfolders, also linked ones, all files are read, except hidden files, those that are
+    neither UTF-8 text nor rows, and what runs have written. `notice` tells how many these are.
 
     Every tenth document, in the order of file names, is held out for validation. If there are fewer
     than ten, the last one is. If there is only one, the last tenth of its characters is held out.
@@ -125,13 +147,16 @@ class TextFiles(Corpus):
             )
         self.path = path
         self.template = Template(column, template)
+        self.left_out = self.template.left_out
         self.deduplicate = deduplicate
         target = Path(path)
         if target.is_dir():
-            files = sorted(file for file in target.rglob("*") if file.is_file())
-            own = {mark.parent for name in MARKS for mark in target.rglob(name)} - {target}
-            files_of_user = [file for file in files if own.isdisjoint(file.parents)]
-            self.files = [file for file in files_of_user if self._is_read(file, target)]
+            below = paths_below(target)
+            own = {path.parent for (real, _), path in below.items() if any(map(real.match, MARKS))}
+            files = {path: hidden for (_, hidden), path in below.items() if path.is_file()}
+            shown = sorted(file for file, hidden in files.items() if not hidden)
+            files_of_user = [file for file in shown if (own - {target}).isdisjoint(file.parents)]
+            self.files = [file for file in files_of_user if self._is_read(file)]
             # Without any text, a file with rows raises an error that names its columns.
             self.files = self.files or [file for file in files_of_user if format_of(file)]
             if skipped := sorted({*files} - {*self.files}):
@@ -177,11 +202,8 @@ class TextFiles(Corpus):
         )
         return sum(file.stat().st_size for file in self.files) if plain else None
 
-    def _is_read(self, file: Path, folder: Path) -> bool:
-        """Whether a file below `folder` is read: not hidden, and with UTF-8 text, or rows that have
-        the columns. Only the beginning of the file is read to find out."""
-        if any(part.startswith(".") for part in file.relative_to(folder).parts):
-            return False
+    def _is_read(self, file: Path) -> bool:
+        """Whether a file in a folder is read: it begins with text, or a row with the columns."""
         with suppress(UserError, UnicodeDecodeError), opened(file) as stream:
             if format_of(file):
                 row = next(iter(records(file, self.template.columns)), {})
@@ -195,14 +217,27 @@ class TextFiles(Corpus):
         """For each document, a function that computes its digest, and its text in chunks."""
         for file in self.files:
             if format_of(file):
-                for record in records(file, self.template.columns):
-                    if text := self.template.text(record, str(file)):
-                        yield partial(digest, [text]), [text]
+                for text in self.template.texts(records(file, self.template.columns), str(file)):
+                    yield partial(digest, [text]), [text]
                 continue
             chunks = text_chunks(file)
             for begin in chunks:  # a file without text is no document
                 yield partial(lambda file: digest(text_chunks(file)), file), chain([begin], chunks)
                 break
+
+
+def paths_below(folder: Path) -> dict[tuple[Path, bool], Path]:
+    """All paths below a folder, also through links, unless these are hidden. The keys are the path
+    without links, and whether the path is hidden. Each is found once, so a loop of links ends."""
+    found: dict[tuple[Path, bool], Path] = {}
+    waiting, real = [folder], cache(Path.resolve)
+    for start in waiting:  # links come last: a file that has a path without links keeps it
+        for path in sorted(start.rglob("*")):
+            hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+            is_new = found.setdefault((real(path.parent) / path.name, hidden), path) is path
+            if is_new and not hidden and path.is_symlink() and path.is_dir():
+                waiting.append(path)
+    return found
 
 
 def format_of(file: Path) -> str | None:
@@ -219,23 +254,29 @@ def records(file: Path, columns: list[str]) -> Iterator[Record]:
     read = READERS[format_of(file) or ""]
     with opened(file) as stream:
         try:
-            yield from read(stream, columns)
+            for number, row in enumerate(read(stream, columns)):
+                # A row of JSON may leave out a column that has no value.
+                yield dict.fromkeys(columns) | row if number else row
         except ValueError as error:  # also of json, pyarrow and UTF-8
             raise UserError(f"{file} cannot be read: {first_line(error)}") from error
 
 
-def json_lines(stream: BinaryIO, columns: list[str]) -> Iterator[Record]:
-    for number, line in enumerate(stream, start=1):
-        if not line.strip():
-            continue
+def json_rows(stream: Any, columns: list[str]) -> Iterator[Record]:
+    """The rows of JSON Lines, or of an array, which is read as a whole."""
+    is_array = stream.peek(SAMPLE_BYTES).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+    for number, line in enumerate([stream.read()] if is_array else stream, start=1):
         try:
-            record = json.loads(line)
+            if not line.strip():
+                continue
+            rows = json.loads(line) if is_array else [json.loads(line)]
+            if not all(isinstance(row, dict) for row in rows):
+                raise ValueError("not an object")
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"line {number}: {first_line(error)}") from None
-        if not isinstance(record, dict):
-            raise ValueError(f"line {number} is not a JSON object")
-        # A row may leave out a column that has no value.
-        yield dict.fromkeys(columns) | record if number > 1 else record
+            reason = f"line {number}: {first_line(error)}"
+            raise ValueError(
+                f"{reason}; write an object in each line, or an array of them"
+            ) from None
+        yield from rows
 
 
 def separated_values(stream: BinaryIO, columns: list[str], *, delimiter: str) -> Iterator[Record]:
@@ -281,8 +322,9 @@ def arrow_rows(table: Any) -> Iterator[Record]:
 
 
 READERS: dict[str, Callable[[BinaryIO, list[str]], Iterable[Record]]] = {
-    ".jsonl": json_lines,
-    ".ndjson": json_lines,
+    ".json": json_rows,
+    ".jsonl": json_rows,
+    ".ndjson": json_rows,
     ".csv": partial(separated_values, delimiter=","),
     ".tsv": partial(separated_values, delimiter="\t"),
     ".parquet": parquet,

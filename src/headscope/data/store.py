@@ -77,8 +77,8 @@ def prepare_store(
 
     `make_tokenizer` is called with the training documents. It is a function, or a
     `functools.partial` that binds its options. `say` is called with messages for the user: the
-    `notice` of the corpus, that another process is preparing a store, or that documents are in both
-    splits.
+    `notice` of the corpus, that another process is preparing a store, that rows have no value, or
+    that documents are in both splits.
 
     Raises UserError if the text cannot be read, changes while it is read, or is too short for the
     tokenizer, or if an existing store is damaged. Raises OSError if `root` cannot be written.
@@ -97,6 +97,9 @@ def prepare_store(
                 in_both = write_store(scratch, corpus, tokenizer, fingerprint, track)
                 if corpus.fingerprint() != of_corpus:
                     raise UserError(f"data={corpus.name} changed while it was read: try again")
+                if lost := {source: each for source, each in corpus.left_out.items() if each[0]}:
+                    count, rows = map(sum, zip(*lost.values(), strict=True))
+                    say(f"left out: {count:,} of {rows:,} rows without a value, as in {min(lost)}")
                 if in_both and not corpus.deduplicate:
                     say(
                         f"validation documents that are also in the training split: {in_both:,}; "
