@@ -12,7 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from headscope import stop
 from headscope.stop import Interrupted
 from headscope.training.callbacks.clock import timer_paused
-from headscope.training.callbacks.tensorboard_log import tensorboard_writers
+from headscope.training.callbacks.tensorboard_log import flush_to_disk, tensorboard_writers
 from headscope.training.checkpoint_io import copy_checkpoint
 from headscope.training.module import LanguageModel
 from headscope.training.run_folder import CHECKPOINTS
@@ -145,7 +145,7 @@ class CheckpointSaver(Callback):
         with timer_paused(trainer):
             # A run that resumes from this checkpoint does not log the earlier steps again.
             for writer in tensorboard_writers(trainer):
-                writer.flush()
+                flush_to_disk(writer)
             if best:
                 # Save the best checkpoint first. If the process is killed between the two saves, a
                 # resumed run repeats the steps since the old last.safetensors, and saves the same

@@ -5,10 +5,12 @@ The functions import the package tensorboard, because training without a logger 
 """
 
 import io
+import math
+import os
 import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ from PIL import Image
 
 from headscope.errors import UserError
 from headscope.files import FULL
+from headscope.training.run_folder import EVENT_FILE_SUFFIX, event_files, is_run
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -32,10 +35,66 @@ def tensorboard_writers(trainer: Trainer) -> "list[SummaryWriter]":
     return [writer for writer in experiments if isinstance(writer, SummaryWriter)]
 
 
+def flush_to_disk(writer: "SummaryWriter") -> None:
+    """Writes everything that was logged to the disk, so that a power failure cannot lose it."""
+    writer.flush()
+    for file in event_files(Path(writer.log_dir)):
+        with file.open("rb") as opened:
+            os.fsync(opened.fileno())
+
+
+def steps_not_shown(
+    logs: Path, last: int, *, log_every: int, val_every: int, last_validation: int
+) -> list[str]:
+    """The ranges of steps up to `last`, such as "6 to 27", of which TensorBoard cannot read
+    everything from the event files in `logs`: it stops reading a file at a damaged record.
+    `log_every` and `val_every` are the steps between two logged losses."""
+    # Each start of the run has a file. Its first step hides later steps of the files before.
+    sessions: list[tuple[int, int, set[int]]] = [(0, 0, set())]
+    validated: set[int] = set()
+    for file in event_files(logs):
+        start, newest, trained = None, 0, set()
+        for event in _readable_events(file):
+            if event.HasField("session_log"):
+                start = event.step
+            tags = {value.tag for value in event.summary.value}
+            trained |= {event.step} if "train/loss" in tags else set()
+            validated |= {event.step} if "val/loss" in tags else set()
+            newest = max(newest, event.step)
+        if start is not None:
+            sessions.append((start, newest, trained))
+    ranges: list[str] = []
+    for start, newest, trained in reversed(sessions):
+        # trainer.log_every_steps may have changed when the run was resumed.
+        every = math.gcd(*(trained - {1})) or log_every
+        complete = (
+            (1 in trained or not start <= 1 <= last)
+            and trained.issuperset(_multiples(every, start, last))
+            and validated.issuperset(_multiples(val_every, start, min(last, last_validation)))
+        )
+        if not complete:
+            first = max(start, 1, min(newest + 1, last))
+            ranges.insert(0, f"{first:,} to {last:,}" if first < last else f"{last:,}")
+        last = min(last, start - 1)
+    return ranges
+
+
+def _multiples(every: int, first: int, last: int) -> range:
+    return range(-(-max(first, 1) // every) * every, last + 1, every)
+
+
+def _readable_events(file: Path) -> Iterator[Any]:
+    """The events of a file up to the first damaged record, as TensorBoard reads them."""
+    from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+
+    with suppress(Exception):  # a malicious record: TensorBoard has no error type of its own for it
+        yield from LegacyEventFileLoader(str(file)).Load()
+
+
 @contextmanager
-def report_full_disk(folder: Path) -> Iterator[None]:
-    """Inside the `with` block, raises UserError if TensorBoard cannot write to `folder` because the
-    disk is full.
+def report_lost_log(folder: Path) -> Iterator[None]:
+    """Inside the `with` block, raises UserError if TensorBoard cannot write to `folder`, a run
+    folder, because the disk is full or the folder was deleted.
 
     TensorBoard writes in a separate thread. When that thread fails, the next call of the writer
     raises the same error in this thread, without the file's name. This context manager also hides
@@ -51,7 +110,13 @@ def report_full_disk(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.filename is not None or error.errno not in FULL:
+        file = os.fsdecode(error.filename or "")
+        if file.endswith(EVENT_FILE_SUFFIX) and isinstance(error, FileNotFoundError):
+            advice = f"continue with resume={folder}" if is_run(folder) else "start the run again"
+            raise UserError(
+                f"{file} was deleted while the run was writing to it: {advice}"
+            ) from error
+        if file or error.errno not in FULL:
             raise
         raise UserError(
             f"{folder}: the TensorBoard log could not be written: {error.strerror}; "
