@@ -30,13 +30,6 @@ def write_atomically(path: Path, text: str) -> None:
         file.write(content)
 
 
-def disk_is_full(error: BaseException | None) -> bool:
-    """Whether `error` was raised because of a full disk."""
-    while error and not (isinstance(error, OSError) and error.errno in FULL):
-        error = error.__cause__ or error.__context__
-    return error is not None
-
-
 @contextmanager
 def replacing(path: Path, *, size: int = 0) -> Iterator[IO[bytes]]:
     """Opens a temporary file in the folder of `path`, and renames it to `path` when the `with`

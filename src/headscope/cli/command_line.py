@@ -4,6 +4,7 @@ import functools
 import hashlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -105,6 +106,8 @@ def run(
             return sweeps.run_here(checked_task, config, full_error)
 
     with exit_on_error(full_error):
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see `start_process`
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         processes.check_environment()
         words = sys.argv[1:]
         sweep: Any = nullcontext()

@@ -14,10 +14,9 @@ from headscope.nn.precision import tf32
 from headscope.training.build import Run
 from headscope.training.callbacks.clock import callbacks_of, clock_of
 from headscope.training.callbacks.head_watch import HeadWatch
-from headscope.training.callbacks.tensorboard_log import report_lost_log, steps_not_shown
+from headscope.training.callbacks.tensorboard_log import lost_steps, report_lost_log
 from headscope.training.console import print_final_validation, say
 from headscope.training.processes import prepare_process
-from headscope.training.resume import ResumeCheckpoint
 from headscope.training.run_folder import how_to_resume, is_run, shown, sort_before_now
 from headscope.training.sharding import ShardedStrategy
 
@@ -48,8 +47,9 @@ def fit(run: Run) -> dict[str, Any]:
     run.checkpoint_saver.folder.mkdir(parents=True, exist_ok=True)
     if run.processes.is_first:
         sort_before_now(run.folder / "tensorboard")
-        if run.resume and run.config.logger:
-            report_damaged_log(run, run.resume)
+        logs = shown(run.folder / "tensorboard")
+        if run.config.logger and run.resume and (lost := lost_steps(logs, run.resume)):
+            say(run.console, lost, style="yellow")
         run.checkpoint_saver.on_first_save = partial(_write_latest, run.folder)
     try:
         with report_lost_log(run.folder), tf32(run.trainer.strategy.root_device):
@@ -112,26 +112,6 @@ def _fit(run: Run) -> dict[str, Any]:
     if run.trainer.is_global_zero:
         write_summary(run.folder, summary)
     return summary
-
-
-def report_damaged_log(run: Run, resume: ResumeCheckpoint) -> None:
-    """Prints a warning if TensorBoard cannot read all event files of the run that is resumed."""
-    before = resume.stored.config
-    saver = resume.stored.data["training"]["callbacks"].get(run.checkpoint_saver.state_key, {})
-    missing = before.logger and steps_not_shown(
-        run.folder / "tensorboard",
-        resume.step,
-        log_every=before.trainer.log_every_steps,
-        val_every=before.trainer.val_every_steps,
-        last_validation=resume.step - bool(saver.get("validation_due")),
-    )
-    if missing:
-        say(
-            run.console,
-            f"TensorBoard cannot show steps {' and '.join(missing)}: event files in "
-            f"{shown(run.folder / 'tensorboard')} are damaged or missing; the model is not affected",
-            style="yellow",
-        )
 
 
 def _out_of_memory_message(run: Run, error: BaseException) -> str:

@@ -11,7 +11,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from headscope import stop
 from headscope.errors import UserError
-from headscope.files import disk_is_full
 from headscope.terminal import command
 
 CHECKPOINTS = ("last.safetensors", "best.safetensors")
@@ -117,8 +116,8 @@ def remove_leftovers(folder: Path) -> None:
 
 def event_files(logs: Path) -> list[Path]:
     """The TensorBoard event files in `logs` that headscope has written, in TensorBoard's order."""
-    found = sorted(logs.glob(f"events.out.tfevents.*{EVENT_FILE_SUFFIX}"))
-    return [file for file in found if file.is_file()]
+    found = logs.glob(f"events.out.tfevents.*{EVENT_FILE_SUFFIX}")
+    return sorted(file for file in found if file.is_file())
 
 
 def sort_before_now(logs: Path) -> None:
@@ -150,8 +149,8 @@ def clean_up(folder: Path) -> None:
 @contextmanager
 def in_use(folder: Path, *, again: str) -> Iterator[None]:
     """Inside the `with` block, `folder` is locked for this run. If a signal ends the process,
-    partial files are removed, and a message says with `again` how to continue. A full disk also
-    removes them. At the end, a folder without files of a run is removed.
+    partial files are removed, and a message says with `again` how to continue. A full disk removes
+    them, too. At the end, a folder without files of a run is removed.
 
     Raises UserError if another process uses the folder, or if the run cannot write to it.
     """
@@ -165,7 +164,7 @@ def in_use(folder: Path, *, again: str) -> Iterator[None]:
         try:
             yield
         except (UserError, OSError) as error:
-            if disk_is_full(error):
+            if error.__cause__ or isinstance(error, OSError):  # such as a full disk
                 remove_leftovers(folder)
             raise
         finally:

@@ -1,6 +1,7 @@
 """Saves checkpoints during training, and when a signal stops training."""
 
 import math
+import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -12,10 +13,10 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from headscope import stop
 from headscope.stop import Interrupted
 from headscope.training.callbacks.clock import timer_paused
-from headscope.training.callbacks.tensorboard_log import flush_to_disk, tensorboard_writers
+from headscope.training.callbacks.tensorboard_log import tensorboard_writers
 from headscope.training.checkpoint_io import copy_checkpoint
 from headscope.training.module import LanguageModel
-from headscope.training.run_folder import CHECKPOINTS
+from headscope.training.run_folder import CHECKPOINTS, event_files
 
 
 class CheckpointSaver(Callback):
@@ -145,7 +146,10 @@ class CheckpointSaver(Callback):
         with timer_paused(trainer):
             # A run that resumes from this checkpoint does not log the earlier steps again.
             for writer in tensorboard_writers(trainer):
-                flush_to_disk(writer)
+                writer.flush()
+                for file in event_files(Path(writer.log_dir)):
+                    with file.open("ab") as log:
+                        os.fsync(log.fileno())
             if best:
                 # Save the best checkpoint first. If the process is killed between the two saves, a
                 # resumed run repeats the steps since the old last.safetensors, and saves the same

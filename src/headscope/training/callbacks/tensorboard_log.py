@@ -19,10 +19,12 @@ from PIL import Image
 
 from headscope.errors import UserError
 from headscope.files import FULL
-from headscope.training.run_folder import EVENT_FILE_SUFFIX, event_files, is_run
+from headscope.training.run_folder import EVENT_FILE_SUFFIX, event_files
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
+
+    from headscope.training.resume import ResumeCheckpoint
 
 
 def tensorboard_writers(trainer: Trainer) -> "list[SummaryWriter]":
@@ -35,60 +37,41 @@ def tensorboard_writers(trainer: Trainer) -> "list[SummaryWriter]":
     return [writer for writer in experiments if isinstance(writer, SummaryWriter)]
 
 
-def flush_to_disk(writer: "SummaryWriter") -> None:
-    """Writes everything that was logged to the disk, so that a power failure cannot lose it."""
-    writer.flush()
-    for file in event_files(Path(writer.log_dir)):
-        with file.open("rb") as opened:
-            os.fsync(opened.fileno())
+def lost_steps(logs: Path, resume: "ResumeCheckpoint") -> str | None:
+    """Says for which steps up to `resume` TensorBoard cannot read everything, or returns None. It
+    reads each event file in `logs` up to the first damaged record."""
+    last, config = resume.step, resume.stored.config
+    settings, ranges = config.trainer, list[tuple[int, int]]()
+    saver = resume.stored.data["training"]["callbacks"].get("CheckpointSaver", {})
+    validated = last % settings.val_every_steps == 0 or last == settings.max_steps
+    missing = validated and not saver.get("validation_due")  # the loss of the last validation
+    newest, every = 0, 0
+    for step, starts, tags in [*_readable_events(logs), (last + 1, True, set())]:
+        if starts:  # here the run was resumed: TensorBoard hides earlier events from this step on
+            every = every or settings.log_every_steps  # may have been another number before
+            if (step - 1) // every > newest // every or newest < 1 < step:
+                ranges.append((newest + 1, step - 1))
+            ranges = [(first, min(end, step - 1)) for first, end in ranges if first < step]
+            newest, every = max(0, step - 1), 0
+        elif "train/loss" in tags:
+            newest, every = step, math.gcd(every, step if step > 1 else 0)
+        missing &= step != last or "val/loss" not in tags
+    if missing and (not ranges or ranges[-1][1] < last):
+        ranges.append((last, last))
+    steps = " and ".join(f"{first:,} to {end:,}" for first, end in ranges)
+    line = f"TensorBoard will not show everything of steps {steps}: event files in {logs} are "
+    return f"{line}damaged or missing" if ranges and config.logger else None
 
 
-def steps_not_shown(
-    logs: Path, last: int, *, log_every: int, val_every: int, last_validation: int
-) -> list[str]:
-    """The ranges of steps up to `last`, such as "6 to 27", of which TensorBoard cannot read
-    everything from the event files in `logs`: it stops reading a file at a damaged record.
-    `log_every` and `val_every` are the steps between two logged losses."""
-    # Each start of the run has a file. Its first step hides later steps of the files before.
-    sessions: list[tuple[int, int, set[int]]] = [(0, 0, set())]
-    validated: set[int] = set()
-    for file in event_files(logs):
-        start, newest, trained = None, 0, set()
-        for event in _readable_events(file):
-            if event.HasField("session_log"):
-                start = event.step
-            tags = {value.tag for value in event.summary.value}
-            trained |= {event.step} if "train/loss" in tags else set()
-            validated |= {event.step} if "val/loss" in tags else set()
-            newest = max(newest, event.step)
-        if start is not None:
-            sessions.append((start, newest, trained))
-    ranges: list[str] = []
-    for start, newest, trained in reversed(sessions):
-        # trainer.log_every_steps may have changed when the run was resumed.
-        every = math.gcd(*(trained - {1})) or log_every
-        complete = (
-            (1 in trained or not start <= 1 <= last)
-            and trained.issuperset(_multiples(every, start, last))
-            and validated.issuperset(_multiples(val_every, start, min(last, last_validation)))
-        )
-        if not complete:
-            first = max(start, 1, min(newest + 1, last))
-            ranges.insert(0, f"{first:,} to {last:,}" if first < last else f"{last:,}")
-        last = min(last, start - 1)
-    return ranges
-
-
-def _multiples(every: int, first: int, last: int) -> range:
-    return range(-(-max(first, 1) // every) * every, last + 1, every)
-
-
-def _readable_events(file: Path) -> Iterator[Any]:
-    """The events of a file up to the first damaged record, as TensorBoard reads them."""
+def _readable_events(logs: Path) -> Iterator[tuple[int, bool, set[str]]]:
+    """The step of each event, whether it is the start of a process, and its tags."""
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
-    with suppress(Exception):  # a malicious record: TensorBoard has no error type of its own for it
-        yield from LegacyEventFileLoader(str(file)).Load()
+    for file in event_files(logs):
+        with suppress(Exception):  # of a malicious record
+            for event in LegacyEventFileLoader(str(file)).Load():
+                tags = {value.tag for value in event.summary.value}
+                yield event.step, event.HasField("session_log"), tags
 
 
 @contextmanager
@@ -111,16 +94,13 @@ def report_lost_log(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         file = os.fsdecode(error.filename or "")
-        if file.endswith(EVENT_FILE_SUFFIX) and isinstance(error, FileNotFoundError):
-            advice = f"continue with resume={folder}" if is_run(folder) else "start the run again"
-            raise UserError(
-                f"{file} was deleted while the run was writing to it: {advice}"
-            ) from error
-        if file or error.errno not in FULL:
+        if not file.endswith(EVENT_FILE_SUFFIX) and (file or error.errno not in FULL):
             raise
+        advice = "start the run again, and do not delete or move its folder meanwhile"
+        if error.errno in FULL:
+            advice = f"{shutil.disk_usage(folder).free:,} bytes are free there"
         raise UserError(
-            f"{folder}: the TensorBoard log could not be written: {error.strerror}; "
-            f"{shutil.disk_usage(folder).free:,} bytes are free there"
+            f"{folder}: the TensorBoard log could not be written: {error.strerror}; {advice}"
         ) from error
     finally:
         threading.excepthook = previous_hook
