@@ -48,7 +48,8 @@ def lost_steps(logs: Path, resume: "ResumeCheckpoint") -> str | None:
     newest, every = 0, 0
     for step, starts, tags in [*_readable_events(logs), (last + 1, True, set())]:
         if starts:  # here the run was resumed: TensorBoard hides earlier events from this step on
-            every = every or settings.log_every_steps  # may have been another number before
+            if step > last or not every:  # an earlier process may have logged other steps
+                every = settings.log_every_steps
             if (step - 1) // every > newest // every or newest < 1 < step:
                 ranges.append((newest + 1, step - 1))
             ranges = [(first, min(end, step - 1)) for first, end in ranges if first < step]
