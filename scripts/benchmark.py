@@ -9,6 +9,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from headscope.cli import command_line
+from headscope.cli.start import start_process
 from headscope.config import from_hydra, parse
 from headscope.config.training import TrainConfig
 from headscope.stop import stop_on_signal
@@ -47,8 +48,9 @@ def composed_as(schema: type, root: str, words: list[str], key: str | None = Non
 
 
 if __name__ == "__main__":
+    start_process()
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the folder benchmarks/
     from benchmarks.schemas import BenchmarkConfig
 
-    with stop_on_signal(until_end=True):
+    with stop_on_signal():
         command_line.run(benchmark, "benchmark", schema=BenchmarkConfig)

@@ -51,6 +51,11 @@ def opened(path: str | Path) -> dict[str, Any]:
     return {**stored.data, "tensors": stored.tensors("")}
 
 
+def copy_at_step(source: Path, target: Path, step: int) -> None:
+    """Copies a checkpoint, and changes the step at which it was saved."""
+    save(opened(source) | {"step": step}, target)
+
+
 def weights(run: str | Path) -> dict[str, torch.Tensor]:
     """The tensors of the newest checkpoint of a run."""
     return opened(Path(run, "checkpoints", "last.safetensors"))["tensors"]

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import runpy
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,8 +103,9 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(autouse=True)
 def _environment_restored() -> Iterator[None]:
-    """The scripts set variables for their process, which here is that of all tests."""
-    before = dict(os.environ)
+    """The scripts change their process, which here is that of all tests."""
+    before, handler = dict(os.environ), signal.getsignal(signal.SIGINT)
     yield
+    signal.signal(signal.SIGINT, handler)
     os.environ.clear()
     os.environ.update(before)

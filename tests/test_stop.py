@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ BUSY = {
     "in C": "hashlib.pbkdf2_hmac('sha256', b'a', b'b', 10**9)",
 }
 
+SCRIPTS = ["train.py", "sample.py"]
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
@@ -87,8 +89,10 @@ def test_a_second_signal_ends_it_at_once() -> None:
 
 CTRL_C_WHILE_PYTHON_SHUTS_DOWN = """
 import atexit
+from headscope.cli.start import start_process
 atexit.register(lambda: (print("ready", flush=True), time.sleep(60)))
-with stop.stop_on_signal(until_end=True), stop.defer_stop(print):
+start_process()
+with stop.stop_on_signal(), stop.defer_stop(print):
     raise stop.Interrupted(signal.SIGINT)
 """
 IGNORED_AS_NOHUP_DOES = """
@@ -121,6 +125,36 @@ with stop.stop_on_signal(), stop.defer_stop(print):
 )
 def test_a_signal_that_is_no_request_to_stop(code: str, signals: list[int], expected) -> None:
     assert when_ready(process(code), *signals) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ignored", [False, True])
+@pytest.mark.parametrize("seconds", [0, 0.1, 0.2, 0.4])
+@pytest.mark.parametrize(
+    "command", [["-m", "headscope", "train"], *([ROOT / "scripts" / name] for name in SCRIPTS)]
+)
+def test_ctrl_c_during_imports_prints_no_traceback(
+    command: list, seconds: float, ignored: bool, tmp_path: Path
+) -> None:
+    """Python prints a line on standard error after each import."""
+    started = subprocess.Popen(
+        [sys.executable, "-X", "importtime", *command, "max_steps=1"],  # no such key
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_IGN if ignored else signal.SIG_DFL
+        ),
+    )
+    with started as running:
+        assert running.stderr is not None
+        assert any("omegaconf" in line for line in running.stderr)
+        time.sleep(seconds)
+        running.send_signal(signal.SIGINT)
+        said = running.stderr.read()
+    assert "Traceback" not in said
+    assert running.returncode in ((1,) if ignored else (-signal.SIGINT, 130))
 
 
 def test_handlers_are_restored_and_none_is_set_outside_the_main_thread() -> None:

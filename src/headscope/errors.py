@@ -30,6 +30,16 @@ def first_line(error: BaseException) -> str:
     return " ".join(str(error).split("\n")[0].split()) or type(error).__name__
 
 
+def why_not_compiled(error: BaseException) -> str:
+    """Why PyTorch cannot compile, in one line. If there is no compiler, says what to install."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line for line in lines if not line.endswith("raised:")]  # only names the backend
+    reason = lines[0] if lines else type(error).__name__
+    if "C compiler" in reason or "C++ compiler" in reason:
+        return f"it needs a C++ compiler: install the package g++ (apt install g++); {reason}"
+    return reason
+
+
 @contextmanager
 def library_errors(problem: str) -> Iterator[None]:
     """Inside the `with` block, an error of a library becomes a UserError that begins with

@@ -130,15 +130,10 @@ _receiver: _Receiver | None = None
 
 
 @contextmanager
-def stop_on_signal(
-    *, quiet: bool = False, until_end: bool = False, with_parent: bool = False
-) -> Iterator[None]:
+def stop_on_signal(*, quiet: bool = False, with_parent: bool = False) -> Iterator[None]:
     """Inside the `with` block, a signal calls the functions registered by `on_stop` and ends the
     process with the exit code 128 + the signal's number. If `quiet` is true, prints nothing. If
     `with_parent` is true, the signal ends the parent process, too.
-
-    If `until_end` is true, the process ends after the block. A Ctrl-C while Python shuts down then
-    ends the process at once, without a traceback.
 
     Does nothing when nested, or outside the main thread, because only the main thread may set
     signal handlers.
@@ -160,8 +155,6 @@ def stop_on_signal(
         if signal.getsignal(number) is not signal.SIG_IGN
     }
     block_signals(False)
-    if until_end and previous.get(signal.SIGINT) is signal.default_int_handler:
-        previous[signal.SIGINT] = signal.SIG_DFL
     os.register_at_fork(after_in_child=lambda: _restore_in_child(receiver, previous))
     try:
         yield

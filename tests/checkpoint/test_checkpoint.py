@@ -3,6 +3,8 @@ and refuses."""
 
 import copy
 import json
+import os
+import shutil
 from dataclasses import asdict
 
 import numpy as np
@@ -119,6 +121,29 @@ def test_find_takes_a_file_a_run_or_the_newest_run(tmp_path):
     assert_refused(".", "headscope convert")
     with refused("headscope convert"):
         checkpoint.read(tmp_path / "ckpt.pt")
+
+
+def test_without_latest_the_run_with_the_newest_checkpoint_is_found(tmp_path, capsys):
+    runs = [tmp_path / name for name in ("b", "sweep/c", "a")]
+    for age, run in enumerate(runs):
+        for name in ("last",) if age else ("last", "best"):
+            file = run / "checkpoints" / f"{name}.safetensors"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            save(content()[0], file)
+            os.utime(file, (1e9 - age, 1e9 - age))
+    newer = runs[2] / "checkpoints" / "step_000001.safetensors"  # which may be a copy
+    save(content()[0], newer)
+    for run in runs:
+        found = checkpoint.find(None, key="other", outputs=tmp_path)
+        assert found.parents[1] == run
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert said.err.count("\n") == 1
+        assert str(run) in said.err
+        assert "other=" in said.err
+        shutil.rmtree(run / "checkpoints")
+    with refused("no run in"):
+        checkpoint.find(None, outputs=tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from checkpoint_files import copy_at_step
 from conversion.models import CHOICES, saved
 from refusals import refused
 
@@ -300,13 +301,32 @@ def test_kept_steps_and_another_model_are_offered(tmp_path, explorers):
         (tmp_path / name / "checkpoints").mkdir(parents=True)
         saved(tmp_path / name / "checkpoints", "model.layers=2")
     kept = tmp_path / "one" / "checkpoints"
-    (kept / "step_000010.safetensors").write_bytes((kept / "best.safetensors").read_bytes())
+    copy_at_step(kept / "best.safetensors", kept / "step_000010.safetensors", 10)
     explorer = Explorer(Models(str(tmp_path / "one"), str(tmp_path / "two"), "cpu"))
     offered = ask(explorer, "open", model="this")["models"]
     assert [each["name"] for each in offered] == ["this", "this@10", "other"]
     assert [each["title"] for each in offered] == ["one", "one", "two"]
     for each in offered:
         assert ask(explorer, "read", text=TEXT, model=each["name"])["loss"] > 0
+
+
+@pytest.mark.parametrize(("number", "stored"), [(100, 300), (300, 100), (7, 300), (100, 7)])
+def test_a_kept_step_whose_file_holds_another_step_is_shown_with_a_note(tmp_path, number, stored):
+    kept = tmp_path / "one" / "checkpoints"
+    saved(kept, "model.layers=2")  # at step 7
+    copy_at_step(kept / "best.safetensors", kept / f"step_{number:06}.safetensors", stored)
+    copy_at_step(kept / "best.safetensors", kept / "step_000200.safetensors", 200)
+    (kept / "step_000999.safetensors").write_bytes(b"damaged")
+    explorer = Explorer(Models(str(tmp_path / "one"), None, "cpu"))
+    listed = {each["name"]: each for each in ask(explorer, "open", model="this")["models"]}
+    assert listed["this@200"] == {"name": "this@200", "title": "one", "step": 200}
+    noted = listed[f"this@{number}"]
+    assert f"step_{number:06}.safetensors" in noted["title"]
+    assert noted["step"] == stored
+    about = ask(explorer, "open", model=f"this@{number}")
+    assert (about["title"], about["step"]) == (noted["title"], stored)
+    with refused("step_000999.safetensors"):
+        ask(explorer, "open", model="this@999")
 
 
 def test_a_run_that_saves_newer_weights_does_not_change_what_is_shown(tmp_path):

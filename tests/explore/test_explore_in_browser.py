@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import pytest
 import torch
+from checkpoint_files import copy_at_step
 from conversion.models import saved
 from reverse_proxy import reverse_proxy
 from selenium.webdriver.common.actions.action_builder import ActionBuilder
@@ -40,9 +41,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         seed = {"run": "model.qkv_bias=true", "other": "model.qkv_bias=false"}[name]
         saved(kept, f"model.layers=2 model.block_size=32 {seed}")
         for step in (10, 300):
-            (kept / f"step_{step:06}.safetensors").write_bytes(
-                (kept / "best.safetensors").read_bytes()
-            )
+            file = kept / f"step_{step:06}.safetensors"
+            copy_at_step(kept / "best.safetensors", file, step)
     found["gpt2"] = write_folder(
         tmp_path_factory.mktemp("gpt2"), foreign_model("GPT2LMHeadModel", n_positions=32)
     )

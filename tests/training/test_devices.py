@@ -1,13 +1,16 @@
 """Training time, compilation, precision and TF32 on a run's device."""
 
 import json
+import os
+import subprocess
+import sys
 import time
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from running import SMALL, Script, summary
+from running import ROOT, SMALL, Script, summary
 
 from headscope.nn.precision import supports_bf16, tf32
 from headscope.training import module
@@ -50,6 +53,27 @@ def test_compilation_is_not_training_time_and_happens_once(
     assert compiled_frames[0] > 0
     assert [frames["total"]] == compiled_frames
     assert training_seconds[0] < 1
+
+
+@pytest.mark.slow
+def test_without_a_compiler_the_package_to_install_is_named(speeches: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    environment = {name: text for name, text in os.environ.items() if name not in ("CC", "CXX")}
+    environment |= {"PATH": str(tmp_path / "empty"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+
+    def run(script: str, *words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(ROOT / "scripts" / f"{script}.py"), *words]
+        return subprocess.run(
+            command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
+        )
+
+    trained = run("train", *SHORT, f"data.path={speeches}", "trainer.compile=true")
+    assert trained.returncode == 0, trained.stderr
+    [line] = [line for line in trained.stdout.splitlines() if "trainer.compile" in line]
+    sampled = run("sample", "checkpoint=outputs/run", "compile=true")
+    assert sampled.returncode == 1
+    for said in (line, sampled.stderr.splitlines()[-1]):
+        assert "apt install g++" in said
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])

@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoint_files import assert_same_weights, content, save
+from composing import training_config
 from running import ROOT, SMALL, Script, summary
 
 from headscope import checkpoint
+from headscope.config import SCHEMAS
 from headscope.errors import UserError
 from headscope.files import read_summary, write_summary
+from headscope.training.build import lower_rates
 from headscope.training.module import LanguageModel
 from headscope.training.resume import newest_checkpoint
 
@@ -193,6 +196,18 @@ def test_diverged_training_prints_a_command_that_continues(
     said = script("train", *command[2:])
     assert said.code == 0, said.err
     assert "resuming    at step 4" in said.out
+
+
+@pytest.mark.parametrize("name", SCHEMAS["optimizer"])
+@pytest.mark.parametrize("factor", [1e30, 1.5, 0.1])
+def test_the_advised_rates_are_lower_and_at_most_the_defaults(name: str, factor: float) -> None:
+    default = vars(training_config(f"optimizer={name}").optimizer)
+    keys = [key for key in default if key.endswith("lr")]
+    rates = {key: factor * default[key] for key in keys}
+    words = [f"optimizer.{key}={rate}" for key, rate in rates.items()]
+    lower = lower_rates(training_config(f"optimizer={name}", *words).optimizer)
+    expected = {f"optimizer.{key}": min(rates[key] / 2, default[key]) for key in keys}
+    assert lower == pytest.approx(expected)
 
 
 def test_weights_that_are_not_finite_are_never_saved(

@@ -2,6 +2,7 @@
 
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -272,6 +273,53 @@ def test_a_failed_write_leaves_no_partial_file_and_reports_the_free_space(
 
     fails(lambda: write_atomically(target, "x" * 9999), "9,999 bytes")
     fails(lambda: AtomicCheckpointIO().save_checkpoint(content, target), "at least 40,")
+
+
+@pytest.mark.parametrize("kept", ["nothing", "mine", "checkpoint"])
+def test_a_full_disk_before_the_first_checkpoint_leaves_no_files(
+    script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch, kept: str
+) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill() -> None:  # the disk has no room for a checkpoint
+        if kept == "mine":
+            Path("outputs/run/mine.txt").touch()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+
+    words = [*RUN, f"data.path={speeches}", "trainer.max_steps=8", "trainer.val_every_steps=4"]
+    monkeypatch.setattr(
+        LanguageModel,
+        "training_step",
+        with_action("training_step", 5 if kept == "checkpoint" else 2, fill),
+    )
+    try:
+        said = script("train", *words, "hydra.run.dir=outputs/run")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert said.code == 1
+    assert said.err.count("\n") == 1
+    assert "bytes are free there" in said.err
+    left = {file.name for file in Path("outputs").glob("run/*")}
+    expected = {
+        "nothing": set(),
+        "mine": {"mine.txt", ".hydra", ".lock"},
+        "checkpoint": {".hydra", ".lock", "checkpoints", "tensorboard"},
+    }
+    assert left == expected[kept]
+    assert Path("outputs/run").exists() == bool(left)
+
+
+def test_a_run_whose_folder_is_deleted_says_so(
+    script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [*RUN, f"data.path={speeches}", "trainer.max_steps=8", "trainer.val_every_steps=4"]
+    deleted = with_action("training_step", 2, lambda: shutil.rmtree("outputs/run"))
+    monkeypatch.setattr(LanguageModel, "training_step", deleted)
+    said = script("train", *words, "hydra.run.dir=outputs/run")
+    assert said.code == 1
+    assert said.err.count("\n") == 1
+    assert re.search(r"^Error: \S*outputs/run: .*start the run again", said.err)
+    assert "b'" not in said.err
 
 
 def test_the_error_names_an_unwritable_file(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("ou
     """The path of the checkpoint file that `given` selects.
 
     `given` is a checkpoint file, a run folder or None. A run folder selects its best.safetensors.
-    None selects the newest run, whose name is in the file `outputs/latest`.
+    None selects the newest run (see `newest_run`).
 
     If best.safetensors is missing or damaged, last.safetensors of the same run is returned. If it
     is damaged, a message is printed on standard error. If `given` is a file, no other file is used
@@ -22,19 +22,7 @@ def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("ou
 
     Raises UserError if no checkpoint is found.
     """
-    if given is None:
-        latest = outputs / "latest"
-        if not latest.is_file():
-            raise UserError(
-                f"there is no run in {outputs}/ yet: train one with {command('train')}, or "
-                "give checkpoint="
-            )
-        name = latest.read_text(encoding="utf-8", errors="replace").strip()
-        path = outputs / name
-        if not name or not path.is_dir():
-            raise UserError(f"{latest} names {name!r}, which is not a run: give checkpoint=")
-    else:
-        path = Path(given)
+    path = newest_run(outputs, key) if given is None else Path(given)
     if not path.is_dir():
         if not path.exists():
             raise UserError(f"{key}={path} does not exist: name a file or a run folder")
@@ -55,6 +43,27 @@ def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("ou
             f"Face model first: {how_to_convert()}"
         )
     raise UserError(f"{key}={path} {without_checkpoint(path)}; name another run or a file")
+
+
+def newest_run(outputs: Path, key: str) -> Path:
+    """The run that `outputs/latest` names. Without this file, prints a line on standard error, and
+    returns the run with the newest checkpoint. Raises UserError if there is none."""
+    latest = outputs / "latest"
+    if latest.is_file():
+        name = latest.read_text(encoding="utf-8", errors="replace").strip()
+        if name and (outputs / name).is_dir():
+            return outputs / name
+        raise UserError(f"{latest} names {name!r}, which is not a run: give {key}=")
+    saved = [*outputs.glob(f"**/checkpoints/[bl][ae]st{SUFFIX}")]  # best and last
+    if not saved:
+        train = command("train")
+        raise UserError(
+            f"there is no run in {outputs}/ yet: train one with {train}, or give {key}="
+        )
+    path = max(saved, key=lambda file: file.stat().st_mtime).parents[1]
+    line = f"{latest} does not exist: using the newest run, {path} (or give {key}=)"
+    print(printable(line), file=sys.stderr)
+    return path
 
 
 def without_checkpoint(folder: Path) -> str:

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -106,6 +107,8 @@ def run(
             return sweeps.run_here(checked_task, config, full_error)
 
     with exit_on_error(full_error):
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see `start_process`
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         processes.check_environment()
         words = sys.argv[1:]
         sweep: Any = nullcontext()

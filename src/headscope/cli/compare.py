@@ -55,7 +55,7 @@ def arguments(typed: list[str], quoted: list[str]) -> list[str]:
 
 
 def main() -> None:
-    with stop_on_signal(until_end=True):
+    with stop_on_signal():
         command_line.run(compare, "compare", prepare=arguments)
 
 

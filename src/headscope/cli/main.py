@@ -6,6 +6,7 @@ import sys
 from importlib import import_module
 
 import headscope
+from headscope.cli.start import start_process
 
 COMMANDS = {
     "train": "train a GPT, and log losses, samples and attention for TensorBoard",
@@ -30,6 +31,7 @@ HELP = "\n".join(
 
 def main() -> None:
     """Runs the command that the first word names. The other words are `key=value`."""
+    start_process()
     name, *words = sys.argv[1:] or ["--help"]
     if name in ("-h", "--help"):
         print(HELP)

@@ -49,7 +49,7 @@ def main() -> None:
     child, quiet = processes.starter() == "lightning", processes.rank() > 0
     if child:
         processes.end_with_first_process()
-    with stop.stop_on_signal(quiet=quiet, until_end=True, with_parent=child):
+    with stop.stop_on_signal(quiet=quiet, with_parent=child):
         command_line.run(train, "train", prepare=arguments, report_sweep=report_sweep)
 
 

@@ -22,14 +22,10 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 
-import headscope
+from headscope.config import CONF
 from headscope.config.parse import texts_in
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
-
-INSTALLED = Path(headscope.__file__).with_name("conf")
-CONF = INSTALLED if INSTALLED.is_dir() else INSTALLED.parents[2] / "conf"
-"""conf/ in the wheel, or in the checkout of an editable installation."""
 
 HYDRA_TEXTS = {"hydra.run.dir": False, "hydra.sweep.dir": False}
 """Texts among Hydra's own keys. Their values may contain Hydra's interpolations, ${...}."""

@@ -7,11 +7,18 @@ of the wrong type raises an error. If a schema has a `_target_` (a class or func
 calls this target with the values of the instance.
 """
 
+from pathlib import Path
+
+import headscope
 from headscope.config import model, scripts, text, training
 from headscope.config.parse import from_hydra, parse
 from headscope.config.parts import build_part
 
-__all__ = ["SCHEMAS", "build_part", "every_choice", "from_hydra", "parse"]
+__all__ = ["CONF", "SCHEMAS", "build_part", "every_choice", "from_hydra", "parse"]
+
+INSTALLED = Path(headscope.__file__).with_name("conf")
+CONF = INSTALLED if INSTALLED.is_dir() else INSTALLED.parents[2] / "conf"
+"""conf/ in the wheel, or in the checkout of an editable installation."""
 
 SCHEMAS: dict[str, dict[str, type]] = {
     **model.SCHEMAS,

@@ -3,6 +3,7 @@ their runs."""
 
 import re
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -135,11 +136,15 @@ class Models:
         opened.describe()  # measures its heads now, so that the page opens at once
         self.listed[-1]["step"] = opened.loaded.step
         for file in sorted(path.parent.iterdir()) if in_run else []:
-            kept = KEPT.fullmatch(file.name)
-            if kept and int(kept[1]) != opened.loaded.step:
-                self.paths[f"{name}@{int(kept[1])}"] = file
-                more = {"name": f"{name}@{int(kept[1])}", "title": title, "step": int(kept[1])}
-                self.listed.append(more)
+            if kept := KEPT.fullmatch(file.name):
+                step = stored = int(kept[1])
+                with suppress(UserError):  # the message comes when the file is opened
+                    stored = checkpoint.read(file).step
+                if not stored == step == opened.loaded.step:
+                    kept_title = title if stored == step else f"{title} ({file.name})"
+                    self.paths[f"{name}@{step}"] = file
+                    more = {"name": f"{name}@{step}", "title": kept_title, "step": stored}
+                    self.listed.append(more)
 
     def get(self, name: str) -> OpenModel:
         """The model with this name. Raises UserError if it does not exist or cannot be loaded."""

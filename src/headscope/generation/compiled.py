@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from headscope.errors import UserError
+from headscope.errors import UserError, why_not_compiled
 from headscope.generation.tokens import DecodeStep
 from headscope.nn import GPT, Cache, Past, make_cache
 
@@ -42,7 +42,7 @@ def compile_decoding(model: GPT, *, batch: int = 1) -> DecodeStep:
             warnings.simplefilter("ignore", FutureWarning)
             step = compile_step(OneToken(model), make_cache(model, batch), first=first)
     except RuntimeError as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = why_not_compiled(error)
         raise UserError(f"compile=true: the model cannot be compiled ({reason})") from error
 
     def decode_one(tokens: Tensor, cache: Cache) -> Tensor:

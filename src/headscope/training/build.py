@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 import torch
+import yaml
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import DDPStrategy, Strategy
@@ -14,7 +15,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from rich.console import Console
 
 from headscope import checkpoint
-from headscope.config import build_part
+from headscope.config import CONF, build_part
 from headscope.config.training import OptimizerConfig, Precision, TrainConfig, TrainerConfig
 from headscope.data.encode import answers_of
 from headscope.data.machine import available_memory
@@ -250,7 +251,7 @@ def build_module(
         warn=warn,
         build_model=partial(checkpoint.build_model_for, config.model, tokenizer),
         how_to_continue=partial(
-            how_to_continue, folder, config.parts, learning_rates(config.optimizer)
+            how_to_continue, folder, config.parts, lower_rates(config.optimizer)
         ),
         contents=checkpoint.contents(
             config=config,
@@ -281,10 +282,13 @@ def build_data(config: TrainConfig, store: TokenStore, processes: Processes) -> 
     )
 
 
-def learning_rates(optimizer: OptimizerConfig) -> dict[str, float]:
-    """Maps the key of each learning rate of the optimizer, such as `optimizer.lr`, to its value."""
-    settings = vars(optimizer)
-    return {f"optimizer.{key}": settings[key] for key in ("lr", "matrix_lr") if key in settings}
+def lower_rates(optimizer: OptimizerConfig) -> dict[str, float]:
+    """Maps the key of each learning rate of the optimizer, such as `optimizer.lr`, to half of its
+    value, or to the default in conf/ if this is lower."""
+    name, settings = optimizer._target_.rpartition(".")[2], vars(optimizer)
+    defaults = yaml.safe_load((CONF / "optimizer" / f"{name}.yaml").read_text(encoding="utf-8"))
+    keys = [key for key in ("lr", "matrix_lr") if key in settings]
+    return {f"optimizer.{key}": min(settings[key] / 2, defaults[key]) for key in keys}
 
 
 def build_trainer(

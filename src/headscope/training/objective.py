@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._dynamo.exc import TorchDynamoException
 
-from headscope.errors import ran_out_of_memory
+from headscope.errors import ran_out_of_memory, why_not_compiled
 from headscope.nn import GPT
 from headscope.nn.loss import chunked_loss_sum, next_token_loss
 
@@ -115,10 +115,3 @@ def compile_in_place(
     finally:
         objective.model.zero_grad(set_to_none=True)
     return None
-
-
-def why_not_compiled(error: TorchDynamoException) -> str:
-    """The error's message in one line. If the error comes from a backend, its first line is
-    skipped, because this line only names the backend."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return next((line for line in lines if not line.endswith("raised:")), type(error).__name__)

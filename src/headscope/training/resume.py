@@ -75,12 +75,12 @@ def newest_checkpoint(folder: Path) -> ResumeCheckpoint:
 
 
 def how_to_continue(folder: Path, parts: str | None, rates: dict[str, float]) -> str:
-    """Advice for the user after training has diverged: a command that continues with half the
-    learning rates. `rates` maps the key of each learning rate to its current value.
+    """Advice for the user after training has diverged: a command that continues with lower learning
+    rates. `rates` maps the key of each learning rate to its new value.
 
     If there is no valid checkpoint, the advice is to start again.
     """
-    words = [f"{key}={rate / 2:g}" for key, rate in rates.items()]
+    words = [f"{key}={rate:g}" for key, rate in rates.items()]
     try:
         newest = newest_checkpoint(folder)
     except UserError:

@@ -14,10 +14,10 @@ from headscope.nn.precision import tf32
 from headscope.training.build import Run
 from headscope.training.callbacks.clock import callbacks_of, clock_of
 from headscope.training.callbacks.head_watch import HeadWatch
-from headscope.training.callbacks.tensorboard_log import report_full_disk
-from headscope.training.console import print_final_validation
+from headscope.training.callbacks.tensorboard_log import lost_steps, report_lost_log
+from headscope.training.console import print_final_validation, say
 from headscope.training.processes import prepare_process
-from headscope.training.run_folder import how_to_resume, is_run, sort_before_now
+from headscope.training.run_folder import how_to_resume, is_run, shown, sort_before_now
 from headscope.training.sharding import ShardedStrategy
 
 COMPARED = (
@@ -47,9 +47,12 @@ def fit(run: Run) -> dict[str, Any]:
     run.checkpoint_saver.folder.mkdir(parents=True, exist_ok=True)
     if run.processes.is_first:
         sort_before_now(run.folder / "tensorboard")
+        logs = shown(run.folder / "tensorboard")
+        if run.config.logger and run.resume and (lost := lost_steps(logs, run.resume)):
+            say(run.console, lost, style="yellow")
         run.checkpoint_saver.on_first_save = partial(_write_latest, run.folder)
     try:
-        with report_full_disk(run.folder), tf32(run.trainer.strategy.root_device):
+        with report_lost_log(run.folder), tf32(run.trainer.strategy.root_device):
             return _fit(run)
     except (RuntimeError, MemoryError) as error:
         if not ran_out_of_memory(error):

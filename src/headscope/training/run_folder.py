@@ -104,7 +104,7 @@ def remove_leftovers(folder: Path) -> None:
     if is_run(folder):
         return
     logs, checkpoints = folder / "tensorboard", folder / "checkpoints"
-    events = list(logs.glob(f"events.out.tfevents.*{EVENT_FILE_SUFFIX}"))
+    events = event_files(logs)
     for file in events:
         file.unlink()
     if events:
@@ -112,6 +112,12 @@ def remove_leftovers(folder: Path) -> None:
     for parent in (logs, checkpoints):
         if parent.is_dir() and not any(parent.iterdir()):
             parent.rmdir()
+
+
+def event_files(logs: Path) -> list[Path]:
+    """The TensorBoard event files in `logs` that headscope has written, in TensorBoard's order."""
+    found = logs.glob(f"events.out.tfevents.*{EVENT_FILE_SUFFIX}")
+    return sorted(file for file in found if file.is_file())
 
 
 def sort_before_now(logs: Path) -> None:
@@ -143,8 +149,8 @@ def clean_up(folder: Path) -> None:
 @contextmanager
 def in_use(folder: Path, *, again: str) -> Iterator[None]:
     """Inside the `with` block, `folder` is locked for this run. If a signal ends the process,
-    partial files are removed, and a message says with `again` how to continue. At the end, a folder
-    without files of a run is removed.
+    partial files are removed, and a message says with `again` how to continue. A full disk removes
+    them, too. At the end, a folder without files of a run is removed.
 
     Raises UserError if another process uses the folder, or if the run cannot write to it.
     """
@@ -157,6 +163,10 @@ def in_use(folder: Path, *, again: str) -> Iterator[None]:
         check_writable(folder)
         try:
             yield
+        except (UserError, OSError) as error:
+            if error.__cause__ or isinstance(error, OSError):  # such as a full disk
+                remove_leftovers(folder)
+            raise
         finally:
             remove_unused(folder)
 

@@ -1,6 +1,7 @@
 """Saves checkpoints during training, and when a signal stops training."""
 
 import math
+import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -15,7 +16,7 @@ from headscope.training.callbacks.clock import timer_paused
 from headscope.training.callbacks.tensorboard_log import tensorboard_writers
 from headscope.training.checkpoint_io import copy_checkpoint
 from headscope.training.module import LanguageModel
-from headscope.training.run_folder import CHECKPOINTS
+from headscope.training.run_folder import CHECKPOINTS, event_files
 
 
 class CheckpointSaver(Callback):
@@ -146,6 +147,9 @@ class CheckpointSaver(Callback):
             # A run that resumes from this checkpoint does not log the earlier steps again.
             for writer in tensorboard_writers(trainer):
                 writer.flush()
+                for file in event_files(Path(writer.log_dir)):
+                    with file.open("ab") as log:
+                        os.fsync(log.fileno())
             if best:
                 # Save the best checkpoint first. If the process is killed between the two saves, a
                 # resumed run repeats the steps since the old last.safetensors, and saves the same

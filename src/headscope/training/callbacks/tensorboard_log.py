@@ -5,10 +5,12 @@ The functions import the package tensorboard, because training without a logger 
 """
 
 import io
+import math
+import os
 import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +19,12 @@ from PIL import Image
 
 from headscope.errors import UserError
 from headscope.files import FULL
+from headscope.training.run_folder import EVENT_FILE_SUFFIX, event_files
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
+
+    from headscope.training.resume import ResumeCheckpoint
 
 
 def tensorboard_writers(trainer: Trainer) -> "list[SummaryWriter]":
@@ -32,10 +37,48 @@ def tensorboard_writers(trainer: Trainer) -> "list[SummaryWriter]":
     return [writer for writer in experiments if isinstance(writer, SummaryWriter)]
 
 
+def lost_steps(logs: Path, resume: "ResumeCheckpoint") -> str | None:
+    """Says for which steps up to `resume` TensorBoard cannot read everything, or returns None. It
+    reads each event file in `logs` up to the first damaged record."""
+    last, config = resume.step, resume.stored.config
+    settings, ranges = config.trainer, list[tuple[int, int]]()
+    saver = resume.stored.data["training"]["callbacks"].get("CheckpointSaver", {})
+    validated = last % settings.val_every_steps == 0 or last == settings.max_steps
+    missing = validated and not saver.get("validation_due")  # the loss of the last validation
+    newest, every = 0, 0
+    for step, starts, tags in [*_readable_events(logs), (last + 1, True, set())]:
+        if starts:  # here the run was resumed: TensorBoard hides earlier events from this step on
+            if step > last or not every:  # an earlier process may have logged other steps
+                every = settings.log_every_steps
+            if (step - 1) // every > newest // every or newest < 1 < step:
+                ranges.append((newest + 1, step - 1))
+            ranges = [(first, min(end, step - 1)) for first, end in ranges if first < step]
+            newest, every = max(0, step - 1), 0
+        elif "train/loss" in tags:
+            newest, every = step, math.gcd(every, step if step > 1 else 0)
+        missing &= step != last or "val/loss" not in tags
+    if missing and (not ranges or ranges[-1][1] < last):
+        ranges.append((last, last))
+    steps = " and ".join(f"{first:,} to {end:,}" for first, end in ranges)
+    line = f"TensorBoard will not show everything of steps {steps}: event files in {logs} are "
+    return f"{line}damaged or missing" if ranges and config.logger else None
+
+
+def _readable_events(logs: Path) -> Iterator[tuple[int, bool, set[str]]]:
+    """The step of each event, whether it is the start of a process, and its tags."""
+    from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+
+    for file in event_files(logs):
+        with suppress(Exception):  # of a malicious record
+            for event in LegacyEventFileLoader(str(file)).Load():
+                tags = {value.tag for value in event.summary.value}
+                yield event.step, event.HasField("session_log"), tags
+
+
 @contextmanager
-def report_full_disk(folder: Path) -> Iterator[None]:
-    """Inside the `with` block, raises UserError if TensorBoard cannot write to `folder` because the
-    disk is full.
+def report_lost_log(folder: Path) -> Iterator[None]:
+    """Inside the `with` block, raises UserError if TensorBoard cannot write to `folder`, a run
+    folder, because the disk is full or the folder was deleted.
 
     TensorBoard writes in a separate thread. When that thread fails, the next call of the writer
     raises the same error in this thread, without the file's name. This context manager also hides
@@ -51,11 +94,14 @@ def report_full_disk(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.filename is not None or error.errno not in FULL:
+        file = os.fsdecode(error.filename or "")
+        if not file.endswith(EVENT_FILE_SUFFIX) and (file or error.errno not in FULL):
             raise
+        advice = "start the run again, and do not delete or move its folder meanwhile"
+        if error.errno in FULL:
+            advice = f"{shutil.disk_usage(folder).free:,} bytes are free there"
         raise UserError(
-            f"{folder}: the TensorBoard log could not be written: {error.strerror}; "
-            f"{shutil.disk_usage(folder).free:,} bytes are free there"
+            f"{folder}: the TensorBoard log could not be written: {error.strerror}; {advice}"
         ) from error
     finally:
         threading.excepthook = previous_hook
