@@ -22,8 +22,8 @@ settings.load_profile("untimed")
 
 # The models here are too small for two threads to help, and on a busy machine they wait for each
 # other. The scripts that tests start as processes of their own follow.
-os.environ["OMP_NUM_THREADS"] = "1"
-torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

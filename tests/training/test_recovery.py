@@ -47,19 +47,6 @@ def test_a_run_with_a_damaged_last_continues_from_best(run, damage):
     assert "\n" not in found.notice
 
 
-def test_a_run_of_an_older_version_is_not_touched(script: Script, speeches: Path) -> None:
-    run = Path("outputs/old")
-    for name in ("checkpoints/last.ckpt", "tensorboard/events.out.tfevents.1.headscope"):
-        (run / name).parent.mkdir(parents=True, exist_ok=True)
-        (run / name).write_text("old")
-    for word in (f"hydra.run.dir={run}", f"resume={run}", f"init_from={run}"):
-        said = script("train", *SMALL, f"data.path={speeches}", word)
-        assert said.code == 1
-        assert said.err.count("\n") == 1
-        assert "resume=" in said.err or "older version" in said.err
-    assert sorted(file.read_text() for file in run.rglob("*") if file.is_file()) == ["old", "old"]
-
-
 def test_a_checkpoint_with_only_weights_is_not_resumed(run):
     (run / "checkpoints" / "best.safetensors").unlink()
     stored, _ = content(step=40)

@@ -27,10 +27,9 @@ from headscope.config.training import PRECISIONS, TrainConfig
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError, first_line
 from headscope.files import replacing
-from headscope.nn.loss import Answers
 from headscope.terminal import command
 
-FORMAT = 6
+FORMAT = 5
 SUFFIX = ".safetensors"
 
 METADATA = "headscope"
@@ -46,23 +45,16 @@ KINDS = {"config": dict, "tokenizer": dict, "store": str, "checksums": dict, "ti
 
 
 def contents(
-    *,
-    config: TrainConfig,
-    tokenizer: Tokenizer,
-    store: str,
-    precision: str,
-    answers: Answers | None = None,
+    *, config: TrainConfig, tokenizer: Tokenizer, store: str, precision: str
 ) -> dict[str, Any]:
     """The plain data of a checkpoint, without the step. `store` is the name of the token store,
-    which identifies the training text. `precision` is one of `PRECISIONS`. If the losses of the run
-    count only `answers`, they say which."""
+    which identifies the training text. `precision` is one of `PRECISIONS`."""
     return {
         "format": FORMAT,
         "config": asdict(config),
         "tokenizer": tokenizer.state(),
         "store": store,
         "precision": precision,
-        "answers": answers and asdict(answers),
     }
 
 
@@ -142,11 +134,6 @@ class Stored:
     def step(self) -> int:
         """The training step at which the file was saved."""
         return self.data["step"]
-
-    @property
-    def answers(self) -> Answers | None:
-        """What the losses of the run count, or None for all targets."""
-        return self.data["answers"] and Answers(**self.data["answers"])
 
     @property
     def config(self) -> TrainConfig:
@@ -237,8 +224,6 @@ def plain_data(text: str | None) -> dict[str, Any]:
     data = json.loads(text[8:])
     if data["format"] != FORMAT:
         raise ValueError("it was written by another version of headscope")
-    if "shards" in data:
-        raise ValueError("it was sharded by an older version: finish its run with that version")
     for key, kind in KINDS.items():
         if type(data[key]) is not kind:
             raise ValueError(f"its entry {key} has the wrong type")
@@ -246,8 +231,6 @@ def plain_data(text: str | None) -> dict[str, Any]:
         raise ValueError(f"its step={str(data['step'])[:80]} is not a number of steps")
     if data["precision"] not in PRECISIONS:
         raise ValueError(f"its precision={str(data['precision'])[:80]} is unknown")
-    if (answers := data["answers"]) is not None:
-        parse(Answers, answers, "answers")
     return data
 
 

@@ -70,8 +70,6 @@ def without_checkpoint(folder: Path) -> str:
     """Why the run folder `folder` has no checkpoint, for a message."""
     if not folder.is_dir():
         return "is a file: give its run folder" if folder.exists() else "does not exist"
-    if any((folder / "checkpoints").glob("*.ckpt")):
-        return "was trained by an older version of headscope, whose .ckpt files cannot be opened"
     return f"has no checkpoints/best{SUFFIX}: it is not a run, or it has not saved a checkpoint yet"
 
 

@@ -17,11 +17,12 @@ from headscope.checkpoint.building import build_model_for, check_shapes, check_w
 from headscope.checkpoint.empty import WithoutInitialization
 from headscope.checkpoint.file import Stored, read
 from headscope.checkpoint.finding import pick_device
-from headscope.config import build_part
+from headscope.config import build_part, target_of
 from headscope.config.model import ModelConfig
 from headscope.config.text import CorpusConfig, TokenizerConfig
 from headscope.config.training import TrainConfig
 from headscope.data.corpus import Corpus
+from headscope.data.encode import answers_of
 from headscope.data.tokenizer import Tokenizer, tokenizer_from_state
 from headscope.errors import UserError
 from headscope.nn import GPT
@@ -34,8 +35,7 @@ from headscope.terminal import printable
 @dataclass(frozen=True)
 class Checkpoint:
     """The content of a checkpoint file. `step` is the training step at which the file was saved.
-    `precision` is the precision of the training run, one of `PRECISIONS`. If the losses of the run
-    count only `answers`, they say which."""
+    `precision` is the precision of the training run, one of `PRECISIONS`."""
 
     path: Path
     model: GPT
@@ -43,7 +43,6 @@ class Checkpoint:
     config: TrainConfig
     step: int
     precision: str
-    answers: Answers | None = None
 
     def tokens(self, text: str | Sequence[int]) -> list[int]:
         """The tokens of a text, or the token ids as they are. Raises UserError if the vocabulary
@@ -51,6 +50,11 @@ class Checkpoint:
         if isinstance(text, str):
             return self.tokenizer.encode_prompt(text)
         return token_ids(text, self.tokenizer.vocab_size)
+
+    @property
+    def answers(self) -> Answers | None:
+        """What the losses of the run count, if not all tokens."""
+        return answers_of(target_of(self.config.data), self.tokenizer)
 
     def targets(self, tokens: Tensor) -> Tensor:
         """The tokens that follow in texts (B, T) of the user, (B, T - 1), for losses: IGNORED if
@@ -136,7 +140,6 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
         config=config,
         step=stored.step,
         precision=stored.data["precision"],
-        answers=stored.answers,
     )
 
 

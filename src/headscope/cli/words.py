@@ -252,7 +252,9 @@ def check_groups(typed: Sequence[str]) -> None:
     """Raises UserError when a configuration group, such as `model/attention=`, is set to a choice
     that does not exist. Says it if conf/ in the current folder is not used."""
     if Path("conf").is_dir() and not any(map(Path("conf").samefile, conf_folders())):
-        line = "conf/ is not read: conf/hydra has settings of Hydra, which can run code; to use it, "
+        line = (
+            "conf/ is not read: conf/hydra has settings of Hydra, which can run code; to use it, "
+        )
         print(f"{line}add --config-dir=conf", file=sys.stderr)
     sweep = any(flag in typed for flag in MULTIRUN)
     searched = any(word.startswith("hydra.searchpath=") for word in typed)  # then Hydra tells it

@@ -38,6 +38,12 @@ def part(group: type[Part], target: str, **keys: Any) -> Any:
     )
 
 
+def target_of(config: Any) -> Any:
+    """The class or function `_target_`, which the schema of `config` names."""
+    module, _, name = type(config)._target_.rpartition(".")
+    return getattr(import_module(module), name)
+
+
 def build_part(config: Any, **more: Any) -> Any:
     """Calls the class or function `_target_`, which the schema of `config` names. The arguments are
     the values of `config` and `more`.
@@ -54,8 +60,5 @@ def build_part(config: Any, **more: Any) -> Any:
         if field.name not in HYDRA_KEYS
         for value in [getattr(config, field.name)]
     }
-    schema = type(config)
-    partial_call = getattr(schema, "_partial_", False)
-    module, _, name = schema._target_.rpartition(".")
-    target = getattr(import_module(module), name)
+    partial_call, target = getattr(type(config), "_partial_", False), target_of(config)
     return partial(target, **settings, **more) if partial_call else target(**settings, **more)

@@ -32,7 +32,6 @@ def write_checkpoint(output: Path, loaded: Checkpoint) -> None:
         tokenizer=loaded.tokenizer,
         store="none",
         precision=loaded.precision,
-        answers=loaded.answers,
     )
     write_weights(output, loaded.model.state_dict(), data | {"step": loaded.step})
 

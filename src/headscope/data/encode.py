@@ -171,16 +171,17 @@ def token_dtype(vocab_size: int) -> type[np.unsignedinteger]:
     return np.uint16 if vocab_size <= 2**16 else np.uint32
 
 
-def answers_of(corpus: Corpus, tokenizer: Tokenizer) -> Answers | None:
+def answers_of(corpus: Corpus | type[Corpus], tokenizer: Tokenizer) -> Answers | None:
     """The tokens of `corpus.answer_after`. Raises UserError if it is not one token, or if no token
     begins a document."""
-    if corpus.answer_after is None:
+    after = getattr(corpus, "answer_after", None)  # the text of an imported model is unknown
+    if after is None:
         return None
-    tokens = tokenizer.encode(corpus.answer_after).tolist()
+    tokens = tokenizer.encode(after).tolist()
     if len(tokens) != 1 or tokenizer.end_of_text is None:
         raise UserError(
-            f"data={corpus.name} needs a tokenizer in which {corpus.answer_after!r} is one token, "
-            "and which has an end-of-text token: choose tokenizer=char"
+            f"data={corpus.name} needs a tokenizer in which {after!r} is one token, and which has "
+            "an end-of-text token: choose tokenizer=char"
         )
     return Answers(after=tokens[0], begin=tokenizer.end_of_text)
 

@@ -254,11 +254,7 @@ def build_module(
             how_to_continue, folder, config.parts, lower_rates(config.optimizer)
         ),
         contents=checkpoint.contents(
-            config=config,
-            tokenizer=tokenizer,
-            store=store.name,
-            precision=precision_of(settings),
-            answers=answers,
+            config=config, tokenizer=tokenizer, store=store.name, precision=precision_of(settings)
         ),
     )
 

@@ -128,7 +128,7 @@ class LanguageModel(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         running, processes = checkpoint["running_loss"], self.trainer.world_size
-        sums = torch.tensor(running["sum"], dtype=torch.float32).reshape(-1)  # older: one number
+        sums = torch.tensor(running["sum"], dtype=torch.float32).reshape(-1)
         self.running_loss = sums[self.global_rank] if len(sums) == processes else sums.mean()
         self.running_count = running["count"]
         # Lightning's counters follow from the step, which is one batch of the only epoch.

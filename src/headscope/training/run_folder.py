@@ -14,8 +14,6 @@ from headscope.errors import UserError
 from headscope.terminal import command
 
 CHECKPOINTS = ("last.safetensors", "best.safetensors")
-OLD_CHECKPOINTS = ("last.ckpt", "best.ckpt")
-"""Checkpoints of older versions. They cannot be opened, but their runs must not be overwritten."""
 
 CONFIGURATION = ".hydra"
 LOCK = ".lock"
@@ -25,8 +23,7 @@ EVENT_FILE_SUFFIX = ".headscope"
 
 def is_run(folder: Path) -> bool:
     """Whether `folder` contains a checkpoint of a run."""
-    names = (*CHECKPOINTS, *OLD_CHECKPOINTS)
-    return any((folder / "checkpoints" / name).is_file() for name in names)
+    return any((folder / "checkpoints" / name).is_file() for name in CHECKPOINTS)
 
 
 def make_new(path: str) -> str:
