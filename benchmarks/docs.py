@@ -74,7 +74,8 @@ def make(block: Block, root: Path) -> None:
     Raises CalledProcessError when a command fails, and ValueError when it did not make a file, or
     when the code is not that of a commit.
     """
-    before = provenance(root)
+    check_code(root)
+    commit, made_by = git(root, "rev-parse", "HEAD").strip(), provenance(root)
     folder = root / "outputs" / "docs" / block["name"]
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -87,9 +88,8 @@ def make(block: Block, root: Path) -> None:
     command = ["bash", "-ec", training.sub(r"\1 1>&2", block["commands"])]
     env = {**os.environ, **added}
     done = subprocess.run(command, cwd=folder, env=env, stdout=subprocess.PIPE, check=True)
-    if commit_of(root) not in before:
-        raise ValueError("the commit has changed while the commands ran: run them again")
-    figures = f"{figures_of(block, folder, done.stdout.decode())}\n\n{before}"
+    check_code(root, commit)
+    figures = f"{figures_of(block, folder, done.stdout.decode())}\n\n{made_by}"
     for name, source in options_of(block).items():
         if name.endswith((".png", ".html")):
             [file] = folder.glob(source)
@@ -154,21 +154,20 @@ def parsed(text: str) -> Any:
         return text or None
 
 
-def commit_of(root: Path) -> str:
-    """The commit of the code. Raises ValueError if tracked files outside of the pages differ."""
+def git(root: Path, *words: str) -> str:
+    return subprocess.run(["git", *words], cwd=root, capture_output=True, text=True).stdout
 
-    def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=root, capture_output=True, text=True).stdout
 
+def check_code(root: Path, commit: str = "HEAD") -> None:
+    """Raises ValueError if a tracked file outside of the pages is not as in the commit."""
     pages = (":!README.md", ":!docs")
-    if changed := git("status", "--porcelain", "--untracked-files=no", "--", ".", *pages).split():
-        raise ValueError(f"{changed[1]} is not as in the commit: commit the code first")
-    return git("describe", "--always").strip()
+    if changed := git(root, "diff", "--name-only", commit, "--", ".", *pages).splitlines():
+        raise ValueError(f"{changed[0]} is not as in the commit {commit}: commit the code first")
 
 
 def provenance(root: Path) -> str:
-    """One line about the commit, the date and the machine. Raises ValueError as `commit_of`."""
-    commit = commit_of(root)
+    """One line about the commit, the date and the machine."""
+    commit = git(root, "describe", "--always").strip()
     info = Path("/proc/cpuinfo")
     found = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
     cpu = found[1] if found else platform.machine()
@@ -181,7 +180,7 @@ def main(names: list[str]) -> None:
     if not blocks.keys() >= {*names}:
         sys.exit(f"{__doc__}\nnames: {', '.join(blocks)}")
     try:
-        commit_of(ROOT)
+        check_code(ROOT)
     except ValueError as error:
         sys.exit(f"Error: {error}")
     failed = []

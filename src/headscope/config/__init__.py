@@ -9,14 +9,13 @@ calls this target with the values of the instance.
 
 from pathlib import Path
 
-import headscope
 from headscope.config import model, scripts, text, training
 from headscope.config.parse import from_hydra, parse
 from headscope.config.parts import build_part, target_of
 
 __all__ = ["CONF", "SCHEMAS", "build_part", "every_choice", "from_hydra", "parse", "target_of"]
 
-INSTALLED = Path(headscope.__file__).with_name("conf")
+INSTALLED = Path(__file__).parents[1] / "conf"
 CONF = INSTALLED if INSTALLED.is_dir() else INSTALLED.parents[2] / "conf"
 """conf/ in the wheel, or in the checkout of an editable installation."""
 

@@ -11,6 +11,7 @@ import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,7 @@ def lost_steps(logs: Path, resume: "ResumeCheckpoint") -> str | None:
     validated = last % settings.val_every_steps == 0 or last == settings.max_steps
     missing = validated and not saver.get("validation_due")  # the loss of the last validation
     newest, every = 0, 0
-    for step, starts, tags in [*_readable_events(logs), (last + 1, True, set())]:
+    for step, starts, tags in chain(_readable_events(logs), [(last + 1, True, set[str]())]):
         if starts:  # here the run was resumed: TensorBoard hides earlier events from this step on
             if step > last or not every:  # an earlier process may have logged other steps
                 every = settings.log_every_steps
@@ -65,13 +66,13 @@ def lost_steps(logs: Path, resume: "ResumeCheckpoint") -> str | None:
 
 
 def _readable_events(logs: Path) -> Iterator[tuple[int, bool, set[str]]]:
-    """The step of each event, whether it is the start of a process, and its tags."""
+    """The step of each event, whether it is the start of a process, and its losses."""
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
     for file in event_files(logs):
         with suppress(Exception):  # of a malicious record
             for event in LegacyEventFileLoader(str(file)).Load():
-                tags = {value.tag for value in event.summary.value}
+                tags = {value.tag for value in event.summary.value} & {"train/loss", "val/loss"}
                 yield event.step, event.HasField("session_log"), tags
 
 
