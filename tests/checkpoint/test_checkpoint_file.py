@@ -161,7 +161,6 @@ CONTENTS = [
     *(entry("tied", {"model.head.weight": other}) for other in ("model.x", [1])),
     lambda data: data | {"checksums": data["checksums"] | {"model.x": 1}},
     entry("checksums", {}),
-    entry("shards", {"folder": "shards_7", "files": {}}),
 ]
 
 

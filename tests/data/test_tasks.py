@@ -13,6 +13,7 @@ from running import SMALL, events, summary
 from torch.nn.functional import cross_entropy
 
 import headscope
+from headscope.analysis.report.inputs import Ablation
 from headscope.analysis.report.page import loss_on
 from headscope.config import build_part
 from headscope.data.batches import TrainingBatches, spread_windows
@@ -167,6 +168,8 @@ def test_windows_that_cut_a_sum_do_not_count_its_answer(script, tmp_path):
         assert found["loss_nats_per_token"] == pytest.approx(sum(kept) / len(kept), abs=1e-5)
     with refused("block_size=3"):
         evaluate(loaded.model, text, batch_size=4, block_size=3)
+    with refused("ablation_windows=4"):
+        Ablation.on(text, "zero", windows=4, length=3)
 
 
 @pytest.mark.usefixtures("pictures_not_drawn")

@@ -15,8 +15,8 @@ from checkpoint_files import copy_at_step
 from conversion.models import CHOICES, saved
 from refusals import refused
 
-from headscope.analysis.ablation import ablate_heads
 from headscope.analysis.patching import LogitDifference, patch_heads
+from headscope.analysis.report.inputs import Ablation
 from headscope.analysis.report.page import predictions_on
 from headscope.data.tokenizer import char
 from headscope.evaluation import ValidationText, evaluate
@@ -370,13 +370,13 @@ def test_a_logit_of_minus_infinity_is_a_mistake_of_the_user(tmp_path):
         loaded.model.head.weight[65] = -3e38 * x.sign()
     assert loaded.logits("abc")[2, 65] == -torch.inf
     assert ask(explorer, "write", text="abc", temperature=0, max_new_tokens=1)
-    lengths = loaded.tokenizer.byte_lengths()
+    text = ValidationText(tokens[0].numpy(), loaded.tokenizer.byte_lengths())
     for call in (
         lambda: ask(explorer, "read", text="abc"),
         lambda: ask(explorer, "patch", text="abc", other="abc"),
         lambda: export(explorer, parse_request("export", {"text": "abc", "format": "html"})),
-        lambda: evaluate(loaded.model, ValidationText(tokens[0].numpy(), lengths), batch_size=1),
-        lambda: ablate_heads(loaded.model, tokens[:, :-1], tokens[:, 1:]),
+        lambda: evaluate(loaded.model, text, batch_size=1),
+        lambda: Ablation.on(text, "zero", windows=1, length=3).run(loaded, iter),
         lambda: predictions_on(loaded, [97, 98, 99]),
     ):
         with refused("not finite"):

@@ -55,7 +55,7 @@ def test_weights_that_cannot_be_shown_say_why(tmp_path: Path) -> None:
     loaded = opened(tmp_path)
     torch.nn.init.constant_(loaded.model.blocks[0].attention.out_proj.weight, torch.nan)
     shown = loaded.attention("abc")._repr_html_()
-    assert re.fullmatch("<pre>&lt;ShownReading[^<>]*from nan to nan[^<>]*</pre>", shown)
+    assert re.fullmatch("<pre>&lt;ShownReading[^<>]*not finite[^<>]*</pre>", shown)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -25,7 +25,9 @@ from headscope.analysis.tokens import TokenKinds, classify_tokens
 from headscope.checkpoint import AttentionReading, Checkpoint
 from headscope.data.batches import first_passage, spread_windows
 from headscope.data.tokenizer import Tokenizer
+from headscope.errors import UserError
 from headscope.evaluation import ValidationText
+from headscope.nn.checks import check_finite
 from headscope.nn.loss import IGNORED, Answers, counted_targets
 
 MAX_COUNTED_TOKENS = 2**20
@@ -130,7 +132,10 @@ class Ablation:
         chosen = spread_windows(text.tokens, windows=windows, length=length + 1)
         inputs = chosen[:, :-1]
         targets = counted_targets(inputs, chosen[:, 1:], text.answers)
-        token_bytes = text.byte_lengths[targets[targets != IGNORED].numpy()].mean()
+        counted = targets[targets != IGNORED].numpy()
+        if not len(counted):
+            raise UserError(f"ablation_windows={windows}: they have no answer: choose more")
+        token_bytes = text.byte_lengths[counted].mean()
         bytes_per_token = token_bytes * text.text_per_token_byte
         special = np.flatnonzero(text.byte_lengths == 0).tolist()
         return cls(replace_by, inputs, targets, bytes_per_token, special, removes, gradients)
@@ -154,6 +159,7 @@ class Ablation:
             metrics["loss_change"] = nats
             metrics["loss_change_error"] = ablated["standard_error"]
             metrics["bits_per_byte_change"] = nats / math.log(2) / self.bytes_per_token
+        check_finite(loss)
         if self.removes and can_measure_repeats(model, self.excluded):
             means = mean_outputs(model, inputs, batch) if self.replace_by == "mean" else None
             metrics["other_induction"] = other_induction(model, means=means, excluded=self.excluded)
