@@ -121,17 +121,17 @@ def evaluate_lengths(
     `precision`.
 
     A context length may be larger than in training. If the position encoding does not support this,
-    the result has the key `not_possible` with the reason, instead of the metrics.
+    or if no answer fits, the result has the key `not_possible` with the reason, instead of the
+    metrics.
     """
     results = []
     for size in block_sizes:
         try:
             model = checkpoint.with_block_size(loaded, max(size, loaded.model.block_size))
-        except UserError as error:
-            results.append({"block_size": size, "not_possible": str(error)})
-        else:
             metrics = evaluate(
                 model, text, batch_size=batch_size, block_size=size, precision=precision
             )
-            results.append({"block_size": size, **metrics})
+        except UserError as error:
+            metrics = {"not_possible": str(error)}
+        results.append({"block_size": size, **metrics})
     return results

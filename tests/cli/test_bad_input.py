@@ -40,6 +40,7 @@ MISTAKES = {
         ("trainer.devices=[5]", "trainer.devices=[5]|no GPU"),
         ("seed=1 -m resume=nowhere", "resume=nowhere|-m"),
         ("hydra/sweeper=optuna data.path=short.txt", "hydra/sweeper=optuna|add -m"),
+        ("hydra.sweeper.n_trials=3 data.path=short.txt", "hydra.sweeper.n_trials=3|add -m"),
         ("hydra.launcher.n_jobs=2 hydra/launcher=joblib", "hydra|launcher|add -m"),
         ("callbacks.samples.max_new_tokens=1099511627776", "max_new_tokens|100,000"),
         ("callbacks.attention.steps=501", "attention.steps=501|500"),

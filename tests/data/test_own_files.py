@@ -272,6 +272,17 @@ def test_rows_without_a_value_are_counted_and_refused_if_they_are_most(tmp_path,
     assert {path.name for path in (tmp_path / "data").iterdir()} == stores
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+def test_the_first_row_may_lack_the_column_as_any_other(tmp_path, name):
+    rows = [{"system": "s"}, *({"text": f"text {n}"} for n in range(40))]
+    folder = write(tmp_path / "folder", {name: row_files(rows)[name], "b.txt": "more"})
+    expected = every_tenth([f"text {n}" for n in range(40)])
+    assert read(folder / name) == expected
+    assert read(folder) == every_tenth([f"text {n}" for n in range(40)] + ["more"])
+    with refused("row 1, has no column words; its columns: system"):
+        read(folder / name, column="words")
+
+
 def turn(role, content):
     return {"role": role, "content": content}
 
@@ -300,7 +311,7 @@ def test_a_chat_is_a_text_with_each_turn_below_its_role(tmp_path, name):
 )
 def test_a_list_that_is_no_chat_is_refused(tmp_path, value):
     file = write(tmp_path, {"a.jsonl": jsonl([{"messages": value}])}) / "a.jsonl"
-    with refused("data.column=messages: ", "a.jsonl is ", "turns with role and content"):
+    with refused("data.column=messages: ", "a.jsonl, row 1, is ", "turns with role and content"):
         read(file, column="messages")
 
 

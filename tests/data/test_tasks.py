@@ -18,7 +18,7 @@ from headscope.analysis.report.page import loss_on
 from headscope.config import build_part
 from headscope.data.batches import TrainingBatches, spread_windows
 from headscope.data.tasks import SYMBOLS, Modular, Names
-from headscope.evaluation import evaluate, validation_text
+from headscope.evaluation import evaluate, evaluate_lengths, validation_text
 from headscope.explore.answers import Explorer
 from headscope.explore.models import Models
 from headscope.explore.protocol import parse_request
@@ -168,6 +168,8 @@ def test_windows_that_cut_a_sum_do_not_count_its_answer(script, tmp_path):
         assert found["loss_nats_per_token"] == pytest.approx(sum(kept) / len(kept), abs=1e-5)
     with refused("block_size=3"):
         evaluate(loaded.model, text, batch_size=4, block_size=3)
+    [row, _] = evaluate_lengths(loaded, text, batch_size=4, block_sizes=[3, 5])
+    assert "no answer fits" in row["not_possible"]
     with refused("ablation_windows=4"):
         Ablation.on(text, "zero", windows=4, length=3)
 
@@ -210,6 +212,14 @@ def test_reports_and_texts_count_only_answers(script, tmp_path):
         expected = pytest.approx(sum(each) / len(each), abs=1e-5) if each else None
         assert explorer.read(parse_request("read", {"text": own}))["loss"] == expected
         assert loss_on(loaded, loaded.tokens(own)) == expected
+    # Of a longer text, the page reads the end, which may begin within a sum.
+    end, sign, letter = loaded.tokenizer.end_of_text, *loaded.tokens("=a")
+    tokens = [end, letter, letter, sign, letter] * 7
+    answer = explorer.read(parse_request("read", {"tokens": tokens}))
+    each = [token["loss"] for token in answer["tokens"]]
+    counted = [each[n] for n in range(2, 32) if tokens[-32:][n - 1] == sign]
+    assert tokens[-32:][0] == sign
+    assert answer["loss"] == pytest.approx(sum(counted) / len(counted), abs=1e-6)
     assert loaded.needs("L1H0", "ab=c")[0]["all_paths"] != 0
     with refused("no answer that counts"):
         loaded.needs("L1H0", "ab")

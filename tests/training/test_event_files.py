@@ -12,7 +12,7 @@ import pytest
 from running import SMALL, Script, events
 
 from headscope.training.callbacks.tensorboard_log import lost_steps
-from headscope.training.resume import newest_checkpoint
+from headscope.training.resume import ResumeCheckpoint, newest_checkpoint
 
 RUN = [*SMALL, "callbacks.heads.windows=1", "trainer.val_batch_size=2", "trainer.batch_size=2"]
 RUN += ["trainer.val_every_steps=9"]
@@ -32,6 +32,23 @@ def shown(run: Path) -> tuple[set[int], set[int]]:
         for tag in ("train/loss", "val/loss")
     )
     return train, validation
+
+
+def lost_of(logs: Path, resume: ResumeCheckpoint) -> str | None:
+    return lost_steps(logs, resume.stored.data["training"]["logged"])
+
+
+def everything(run: Path) -> dict[str, list[int]]:
+    """All that TensorBoard shows: the steps of each tag."""
+    log = events(run)
+    tags = {
+        kind: log.Tags()[name] for kind, name in (("Scalars", "scalars"), ("Tensors", "tensors"))
+    }
+    return {
+        tag: [each.step for each in getattr(log, kind)(tag)]
+        for kind, names in tags.items()
+        for tag in names
+    }
 
 
 def steps_in(line: str | None) -> set[int]:
@@ -81,19 +98,24 @@ def test_damage_up_to_the_checkpoint_is_reported_and_nothing_else(
         }
         resume, logs = newest_checkpoint(whole), whole / "tensorboard"
         assert resume.step == last
-        assert lost_steps(logs, resume) is None
+        assert lost_of(logs, resume) is None
         assert shown(whole)[0] == expected
+        complete = everything(whole)
         for file in event_files(whole):
             for damage in damages(file):
                 copy = tmp_path / "copy"
                 shutil.copytree(whole, copy)
                 damage(copy / "tensorboard" / file.name)
-                named = steps_in(lost_steps(copy / "tensorboard", resume))
-                train, validation = shown(copy)
-                lost, final = expected - train, {last} - validation
-                assert lost | final <= named
-                assert not named & train - final
-                assert bool(named) == bool(lost or final)
+                named, left = steps_in(lost_of(copy / "tensorboard", resume)), everything(copy)
+                lost = {
+                    step
+                    for tag, steps in complete.items()
+                    for step in {*steps} - {*left.get(tag, [])}
+                    if 0 < step <= last
+                }
+                assert lost <= named
+                assert not {step for step in shown(copy)[0] & named if step > min(named)}
+                assert bool(named) == (lost != set() or (bool(named) and left != complete))
                 shutil.rmtree(copy)
         assert len(event_files(whole)) == sessions
 
@@ -133,7 +155,7 @@ def test_a_malicious_length_of_a_record_is_damage(script: Script, speeches: Path
         header = struct.pack("<Q", length)
         start = header + struct.pack("<I", masked_crc32c(header))
         file.write_bytes(start + b"x" * 100)
-        assert steps_in(lost_steps(file.parent, resume)) == {*range(1, 10)}
+        assert steps_in(lost_of(file.parent, resume)) == {*range(1, 10)}
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")

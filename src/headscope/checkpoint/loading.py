@@ -56,10 +56,11 @@ class Checkpoint:
         """What the losses of the run count, if not all tokens."""
         return answers_of(target_of(self.config.data), self.tokenizer)
 
-    def targets(self, tokens: Tensor) -> Tensor:
-        """The tokens that follow in texts (B, T) of the user, (B, T - 1), for losses: IGNORED if
-        the losses of the run count only answers and this is none. A text begins a document."""
-        return counted_targets(tokens[:, :-1], tokens[:, 1:], self.answers, begun=True)
+    def targets(self, tokens: Tensor, *, begun: bool = True) -> Tensor:
+        """The tokens that follow in texts (B, T), (B, T - 1), for losses: IGNORED if the losses of
+        the run count only answers and this is none (see `counted_targets`). Without `begun`, the
+        beginning of the texts was cut off."""
+        return counted_targets(tokens[:, :-1], tokens[:, 1:], self.answers, begun=begun)
 
     def attention(self, text: str | Sequence[int]) -> "AttentionReading":
         """The attention of the model on a text or on token ids. Only the first `block_size` tokens

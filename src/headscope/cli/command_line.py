@@ -141,18 +141,17 @@ def quoted_words(typed: list[str], config_name: str, schema: type | None) -> lis
     of_text = config_name in ("train", "compare", "estimate")
     check_flags(typed, "data.path" if of_text else "checkpoint")
     check_groups(typed)
+    for word in typed if not (MULTIRUN | HELP) & {*typed} else []:
+        if re.match(r"\+*hydra[./](sweeper|launcher)", word):
+            raise UserError(f"{word} has an effect only in a sweep: add -m, or leave it out")
     load_parts(value_of(typed, "parts"))  # its corpora may have keys that are texts
     return literal_arguments(with_words(typed, implied_data(typed)), schema)
 
 
 def check(config: DictConfig, schema: type) -> None:
-    """Raises an error if a value has the wrong type, before the task imports torch, or if a single
-    run has settings of a sweep. Removes the run folder that Hydra has just made."""
-    chosen = HydraConfig.get()
+    """Raises an error if a value has the wrong type, before the task imports torch. Removes the run
+    folder that Hydra has just made."""
     try:
-        for word in chosen.overrides.hydra if chosen.mode != RunMode.MULTIRUN else []:
-            if re.match(r"\+*hydra[./](sweeper|launcher)", word):
-                raise UserError(f"{word} has an effect only in a sweep: add -m, or leave it out")
         load_parts(config.parts)  # also those that a file in conf/ names
         from_hydra(schema, config)
     except Exception:

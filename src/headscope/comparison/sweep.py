@@ -22,7 +22,7 @@ RESULTS = ("val_loss", "val_bits_per_byte", "train_seconds")
 
 def settings_of(run: "SweepRun") -> dict[str, str]:
     parts = [word.partition("=") for word in run.words]
-    return {key.lstrip("+"): value.strip("\"'") for key, _, value in parts}
+    return {key.lstrip("+"): value.strip("\"'").replace("\\'", "'") for key, _, value in parts}
 
 
 def swept_keys(runs: "Sequence[SweepRun]") -> list[str]:

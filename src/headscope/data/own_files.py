@@ -29,6 +29,9 @@ Record = dict[str, Any]
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 """Half of a character. JSON can contain it, but no encoding of Unicode can."""
 
+FIRST_ROWS = 32
+"""A column must be in one of the first rows. This number is small, as texts may be long."""
+
 ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
 
 
@@ -75,7 +78,7 @@ class Template:
         """The texts of the records that have one. Raises UserError if most have no value."""
         rows = missing = 0
         for rows, record in enumerate(records, start=1):
-            text = self.text(record, source)
+            text = self.text(record, f"{source}, row {rows:,},")
             missing += text is None
             # Later, the source may be read again in part.
             self.left_out[source] = max((missing, rows), self.left_out.get(source, (0, 0)))
@@ -254,9 +257,14 @@ def records(file: Path, columns: list[str]) -> Iterator[Record]:
     read = READERS[format_of(file) or ""]
     with opened(file) as stream:
         try:
-            for number, row in enumerate(read(stream, columns)):
-                # A row of JSON may leave out a column that has no value.
-                yield dict.fromkeys(columns) | row if number else row
+            rows, first, known = iter(read(stream, columns)), list[Record](), Record()
+            for row in islice(rows, FIRST_ROWS):
+                first.append(row)
+                known |= dict.fromkeys(row.keys() & columns)
+                if len(known) == len(columns):
+                    break
+            for row in chain(first, rows):
+                yield known | row  # a row of JSON may leave out a column that has no value
         except ValueError as error:  # also of json, pyarrow and UTF-8
             raise UserError(f"{file} cannot be read: {first_line(error)}") from error
 

@@ -161,7 +161,7 @@ class Explorer:
                     text.tokens, loaded.tokenizer.labels(text.tokens), [None, *losses], strict=True
                 )
             ],
-            "loss": mean_loss(loaded, found.tokens, losses),
+            "loss": mean_loss(loaded, text, losses),
             "position": position,
             "target": chosen.named(target),
             **likely(chosen, logits[-1], request, request.also),
@@ -350,10 +350,11 @@ def likely(
     }
 
 
-def mean_loss(loaded: Loaded, tokens: Tensor, losses: Sequence[float]) -> float | None:
-    """The mean of the `losses` of the tokens (T,) of a text after the first one, as far as the
-    losses of the run count them. None if they count none."""
-    counts = (loaded.targets(tokens[None])[0] != IGNORED).tolist()
+def mean_loss(loaded: Loaded, text: Encoded, losses: Sequence[float]) -> float | None:
+    """The mean of the `losses` of the tokens of a text after the first one, as far as the losses of
+    the run count them. None if they count none."""
+    tokens, whole = torch.tensor([text.tokens]), len(text.tokens) == len(text.every)
+    counts = (loaded.targets(tokens, begun=whole)[0] != IGNORED).tolist()
     counted = [loss for loss, each in zip(losses, counts, strict=True) if each]
     return sum(counted) / len(counted) if counted else None
 

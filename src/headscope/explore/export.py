@@ -64,7 +64,7 @@ def page(explorer: Explorer, request: Export) -> Exported:
             predictions=predictions(chosen.loaded.model, found, chosen.labels),
         )
         keys = [str(number) for number in range(len(parts))]
-        mean = mean_loss(chosen.loaded, found.tokens, losses)
+        mean = mean_loss(chosen.loaded, text, losses)
         means = [] if mean is None else [mean]
         loss = {
             "name": "loss on this text",
@@ -154,7 +154,7 @@ with {heads_of_prompt}:
     written = loaded.generate(prompt, {sampling})
 
 # Tokens that the losses of the run do not count are -100, which cross_entropy ignores.
-targets = loaded.targets(torch.tensor([tokens]))[0]
+targets = loaded.targets(torch.tensor([tokens]), begun=tokens == ids)[0]
 loss = F.cross_entropy(logits[:-1], targets).item() if (targets >= 0).any() else None
 print("loss", loss)
 for probability, token in zip(*logits[{position}].softmax(-1).topk({top})):

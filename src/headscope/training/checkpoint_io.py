@@ -16,7 +16,7 @@ from headscope.checkpoint import Stored, read, write
 from headscope.errors import UserError
 from headscope.files import replacing
 
-TRAINING = ("callbacks", "running_loss", "threads", "processes")
+TRAINING = ("callbacks", "running_loss", "threads", "processes", "logged")
 """The entries of Lightning's checkpoint that a resumed run needs, besides the weights and the state
 of the optimizer. All of them are plain data."""
 

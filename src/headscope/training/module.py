@@ -192,8 +192,8 @@ class LanguageModel(LightningModule):
         )
         if not counted:
             raise UserError(
-                f"step {self.global_step + 1} has no answer to learn from: raise model.block_size "
-                "or trainer.batch_size"
+                f"step {self.global_step + 1} has no answer to learn from: raise model.block_size, "
+                "best to the length of two documents or more"
             )
         return counted
 

@@ -220,6 +220,7 @@ def check_training_state(stored: Stored, trainer: Trainer, optimizer: CombinedOp
             "running_loss": {"sum": [0.0], "count": 0},
             "threads": 1,
             "processes": 1,
+            "logged": {},
         }
         check_structure(state, template, "training")
         check_optimizer(stored.tensors("optimizer."), optimizer)
@@ -243,8 +244,10 @@ def check_structure(value: Any, template: Any, where: str) -> None:
     its only entry. `where` is the key of `value` in the checkpoint, for the error message.
     """
     if isinstance(template, dict):
+        if not isinstance(value, dict):
+            raise Mismatch(where)
         for key, part in template.items():
-            if not isinstance(value, dict) or key not in value:
+            if key not in value:
                 raise Mismatch(f"{where}.{key}")
             check_structure(value[key], part, f"{where}.{key}")
     elif isinstance(template, list):

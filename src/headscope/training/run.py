@@ -47,9 +47,10 @@ def fit(run: Run) -> dict[str, Any]:
     run.checkpoint_saver.folder.mkdir(parents=True, exist_ok=True)
     if run.processes.is_first:
         sort_before_now(run.folder / "tensorboard")
-        logs = shown(run.folder / "tensorboard")
-        if run.config.logger and run.resume and (lost := lost_steps(logs, run.resume)):
-            say(run.console, lost, style="yellow")
+        if run.config.logger and run.resume:
+            logged = run.resume.stored.data["training"]["logged"]
+            if lost := lost_steps(shown(run.folder / "tensorboard"), logged):
+                say(run.console, lost, style="yellow")
         run.checkpoint_saver.on_first_save = partial(_write_latest, run.folder)
     try:
         with report_lost_log(run.folder), tf32(run.trainer.strategy.root_device):

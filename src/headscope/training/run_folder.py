@@ -19,6 +19,8 @@ CONFIGURATION = ".hydra"
 LOCK = ".lock"
 EVENT_FILE_SUFFIX = ".headscope"
 """TensorBoard event files with this suffix were written by headscope."""
+EVENT_TIME = len("events.out.tfevents.") + 10
+"""The length of the beginning of their names, with the time, which `sort_before_now` may change."""
 
 
 def is_run(folder: Path) -> bool:

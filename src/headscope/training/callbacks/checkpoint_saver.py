@@ -16,7 +16,7 @@ from headscope.training.callbacks.clock import timer_paused
 from headscope.training.callbacks.tensorboard_log import tensorboard_writers
 from headscope.training.checkpoint_io import copy_checkpoint
 from headscope.training.module import LanguageModel
-from headscope.training.run_folder import CHECKPOINTS, event_files
+from headscope.training.run_folder import CHECKPOINTS, EVENT_TIME, event_files
 
 
 class CheckpointSaver(Callback):
@@ -48,13 +48,20 @@ class CheckpointSaver(Callback):
         self.largest = largest
         self.best_val_loss = math.inf
         self.validation_due = False
+        self.logged: dict[str, list[int]] = {}  # see `lost_steps`
         self.saved_at = time.monotonic()
         self.deferred_signals: ExitStack | None = None
         self.on_first_save: Callable[[], None] | None = None
 
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        checkpoint["logged"] = self.logged
+
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
+        self.logged = dict(checkpoint["logged"])
         # If no training steps are left, Lightning's `fit` does nothing and would skip the
         # interrupted validation. So add one step here, and remove it again in `on_train_start`.
         self.max_steps = trainer.max_steps
@@ -147,9 +154,10 @@ class CheckpointSaver(Callback):
             # A run that resumes from this checkpoint does not log the earlier steps again.
             for writer in tensorboard_writers(trainer):
                 writer.flush()
-                for file in event_files(Path(writer.log_dir)):
-                    with file.open("ab") as log:
-                        os.fsync(log.fileno())
+                *_, newest = event_files(Path(writer.log_dir))  # that of this process
+                with newest.open("ab") as log:
+                    os.fsync(log.fileno())
+                    self.logged[newest.name[EVENT_TIME:]] = [log.tell(), trainer.global_step]
             if best:
                 # Save the best checkpoint first. If the process is killed between the two saves, a
                 # resumed run repeats the steps since the old last.safetensors, and saves the same

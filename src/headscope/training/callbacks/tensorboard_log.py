@@ -5,13 +5,11 @@ The functions import the package tensorboard, because training without a logger 
 """
 
 import io
-import math
 import os
 import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +18,10 @@ from PIL import Image
 
 from headscope.errors import UserError
 from headscope.files import FULL
-from headscope.training.run_folder import EVENT_FILE_SUFFIX, event_files
+from headscope.training.run_folder import EVENT_FILE_SUFFIX, EVENT_TIME, event_files
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
-
-    from headscope.training.resume import ResumeCheckpoint
 
 
 def tensorboard_writers(trainer: Trainer) -> "list[SummaryWriter]":
@@ -38,42 +34,31 @@ def tensorboard_writers(trainer: Trainer) -> "list[SummaryWriter]":
     return [writer for writer in experiments if isinstance(writer, SummaryWriter)]
 
 
-def lost_steps(logs: Path, resume: "ResumeCheckpoint") -> str | None:
-    """Says for which steps up to `resume` TensorBoard cannot read everything, or returns None. It
-    reads each event file in `logs` up to the first damaged record."""
-    last, config = resume.step, resume.stored.config
-    settings, ranges = config.trainer, list[tuple[int, int]]()
-    saver = resume.stored.data["training"]["callbacks"].get("CheckpointSaver", {})
-    validated = last % settings.val_every_steps == 0 or last == settings.max_steps
-    missing = validated and not saver.get("validation_due")  # the loss of the last validation
-    newest, every = 0, 0
-    for step, starts, tags in chain(_readable_events(logs), [(last + 1, True, set[str]())]):
-        if starts:  # here the run was resumed: TensorBoard hides earlier events from this step on
-            if step > last or not every:  # an earlier process may have logged other steps
-                every = settings.log_every_steps
-            if (step - 1) // every > newest // every or newest < 1 < step:
-                ranges.append((newest + 1, step - 1))
-            ranges = [(first, min(end, step - 1)) for first, end in ranges if first < step]
-            newest, every = max(0, step - 1), 0
-        elif "train/loss" in tags:
-            newest, every = step, math.gcd(every, step if step > 1 else 0)
-        missing &= step != last or "val/loss" not in tags
-    if missing and (not ranges or ranges[-1][1] < last):
-        ranges.append((last, last))
-    steps = " and ".join(f"{first:,} to {end:,}" for first, end in ranges)
-    line = f"TensorBoard will not show everything of steps {steps}: event files in {logs} are "
-    return f"{line}damaged or missing" if ranges and config.logger else None
+def lost_steps(logs: Path, logged: Mapping[str, Any]) -> str | None:
+    """Says for which steps TensorBoard will not show everything, or returns None. `logged` has, by
+    the end of its name, the size of each event file in `logs` when a checkpoint was saved last, and
+    the step of this checkpoint."""
+    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+    from tensorboard.compat.proto.event_pb2 import Event
 
-
-def _readable_events(logs: Path) -> Iterator[tuple[int, bool, set[str]]]:
-    """The step of each event, whether it is the start of a process, and its losses."""
-    from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
-
-    for file in event_files(logs):
-        with suppress(Exception):  # of a malicious record
-            for event in LegacyEventFileLoader(str(file)).Load():
-                tags = {value.tag for value in event.summary.value} & {"train/loss", "val/loss"}
-                yield event.step, event.HasField("session_log"), tags
+    files = {file.name[EVENT_TIME:]: file for file in event_files(logs)}
+    entries = [
+        (name, *each)
+        for name, each in logged.items()
+        if isinstance(each, list) and [*map(type, each)] == [int, int]
+    ]
+    lost, before = [], 0
+    for name, size, saved in sorted(entries, key=lambda entry: entry[2]):
+        read = last = 0
+        with suppress(Exception):  # of a missing file, or of a malicious record
+            for record in RawEventFileLoader(str(files[name])).Load():  # until a damaged record
+                read += len(record) + 16
+                last = Event.FromString(record).step
+        if read < size:
+            lost.append(f"{min(saved, max(last, before + 1)):,} to {saved:,}")
+        before = saved
+    line = f"TensorBoard will not show everything of steps {' and '.join(lost)}: event files in "
+    return f"{line}{logs} are damaged or missing" if lost else None
 
 
 @contextmanager
