@@ -40,6 +40,7 @@ from headscope.training.run import device_name
 Figures = dict[str, Any]
 Measured = dict[str, list[Figures]]  # of each side, with one entry for each round
 
+OUTPUTS = Path("outputs")  # created if it does not exist
 WITHOUT_RUN = ("attention", "sampling", "encoding", "viewer")
 """The suites that measure no training run, so they take only suite.*."""
 
@@ -102,6 +103,7 @@ def run_suite(name: str, request: Request, output: Path, command: Sequence[str])
     tables = [f"{title}:\n\n{table(rows)}" for title, rows in result.groups.items()]
     text = "\n\n".join([f"```\n{shown}\n```", *tables, result.note]) + "\n"
     print(text, end="")
+    output.parent.mkdir(exist_ok=True)
     write_atomically(output, json_text({**figures, "groups": groups}, indent=2) + "\n")
     write_atomically(markdown, text)
     title = f"{result.title}\n{place}"
@@ -117,9 +119,8 @@ def run_suite(name: str, request: Request, output: Path, command: Sequence[str])
 
 def check_output(output: Path) -> tuple[Path, Path]:
     """Returns the paths of the tables (.md) and of the chart (.png) that belong to `output`."""
-    if output.suffix != ".json":
-        raise UserError(f"output={output} must be a .json file")
-    output.parent.mkdir(parents=True, exist_ok=True)
+    if output.suffix != ".json" or not (output.parent.is_dir() or output.parent == OUTPUTS):
+        raise UserError(f"output={output} must be a .json file in a folder that exists")
     earlier = read_json(output)
     others = output.with_suffix(".md"), output.with_suffix(".png")
     for file in (output, *others):

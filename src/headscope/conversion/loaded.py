@@ -256,7 +256,7 @@ class Loaded(Checkpoint):
             raise UserError("the text is empty: give at least one token")
         if len(tokens) > limit:
             used = f"only the first {limit} (block_size) are used"
-            warnings.warn(f"the text has {len(tokens)} tokens: {used}", stacklevel=2)
+            warnings.warn(f"the text has {len(tokens)} tokens: {used}", stacklevel=3)
         return torch.tensor([tokens[:limit]], device=self.model.device)
 
     def _position(self, position: int, found: Trace) -> int:

@@ -51,9 +51,9 @@ class Objective:
         """The mean loss for training, in nats per token. `targets` (B, T) are the next tokens of
         `inputs` (B, T). If not all of them count, the sum is divided by the number `counted`."""
         rows = self.chunk_rows(targets)
-        if rows is None and counted is None:
-            return next_token_loss(self.model(inputs), targets)
         if rows is None:
+            if counted is None:
+                return next_token_loss(self.model(inputs), targets)
             return next_token_loss(self.model(inputs), targets, reduction="sum") / counted
         total = chunked_loss_sum(self.hidden(inputs), targets, self.unembed_loss_sum, rows=rows)
         return total / (targets.numel() if counted is None else counted)
