@@ -4,9 +4,10 @@
     python tests/baselines.py compare    prints the differences; exits with 1 if there are any
 
 The metrics depend on the processor and the number of threads: record and compare on one machine.
-They are the losses and gradient norms of the first 20 steps of five recipes, their final metrics,
+They are the losses and gradient norms of the first 20 steps of six recipes, their final metrics,
 and all metrics, names, ablations and patchings of the heads of a model that is trained from its
-seed. `HEADSCOPE_TINYSHAKESPEARE` names the file of tiny-shakespeare.
+seed. Of `modular`, whose losses count only answers, they are also those of a report.
+`HEADSCOPE_TINYSHAKESPEARE` names the file of tiny-shakespeare.
 """
 
 import json
@@ -28,6 +29,7 @@ RECIPES = {
     "speedrun_cpu": ["experiment=speedrun_cpu", f"data.path={SHAKESPEARE}"],
     "modern": ["model=modern"],
     "induction": ["experiment=induction"],
+    "modular": ["experiment=grokking"],
 }
 STEPS = ["trainer.max_steps=20", "trainer.val_every_steps=10", "trainer.log_every_steps=1"]
 CIRCUIT = ["experiment=induction"]  # 600 steps: induction heads appear
@@ -61,9 +63,16 @@ def measure() -> dict[str, Any]:
         run = Path(folder) / "circuit"
         script(folder, "train", *CIRCUIT, f"hydra.run.dir={run}")
         script(folder, "analyze", f"checkpoint={run}", *REPORT)
-        heads = json.loads((run / "analysis" / "heads.json").read_text())
-        found["heads"] = {key: heads[key] for key in sorted({*heads} - {"files", "checkpoint"})}
+        found["heads"] = heads_of(run)
+        script(folder, "analyze", f"checkpoint={Path(folder) / 'modular'}", *REPORT[:2])
+        found["modular_heads"] = heads_of(Path(folder) / "modular")
         return found
+
+
+def heads_of(run: Path) -> dict[str, Any]:
+    """The report on the heads of a run."""
+    heads = json.loads((run / "analysis" / "heads.json").read_text())
+    return {key: heads[key] for key in sorted({*heads} - {"files", "checkpoint"})}
 
 
 def script(folder: str, name: str, *words: str) -> None:
