@@ -195,7 +195,7 @@ def test_a_reader_that_ends_and_a_closed_stream_are_no_bug(how: str, tmp_path: P
         ("sample.py checkpoint=run max_new_tokens=4 prompt=-", how),
         ("train.py --cfg job", how),
     ):
-        line = f"{sys.executable} {ROOT}/scripts/{command} {end}"
+        line = f"'{sys.executable}' '{ROOT}'/scripts/{command} {end}"
         options = {"stdin": subprocess.DEVNULL, "capture_output": True}
         done = subprocess.run(["bash", "-c", line], cwd=tmp_path, **options)
         assert done.returncode == 0, done.stderr
@@ -212,5 +212,5 @@ with stop.stop_on_signal():
     paths = [os.readlink(f"/proc/self/fd/{number}") for number in range(3)]
 os._exit(paths != ["/dev/null"] * 3)
 """
-    line = f"{sys.executable} -c {shlex.quote(code)} >&- 2>&- <&-"
+    line = f"'{sys.executable}' -c {shlex.quote(code)} >&- 2>&- <&-"
     assert subprocess.run(["bash", "-c", line]).returncode == 0

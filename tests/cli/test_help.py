@@ -27,7 +27,7 @@ CHOICES = sorted(
 def test_help_shows_the_usage_of_a_script(script: Script, name: str) -> None:
     said = script(name, "--help")
     assert said.code == 0
-    assert re.search(rf"^  python \S*scripts/{name}\.py", said.out, re.M)
+    assert re.search(rf"^  python .*scripts/{name}\.py", said.out, re.M)
     assert not any(Path().iterdir())
 
 
