@@ -46,7 +46,7 @@ from headscope.training.run_folder import is_run
 
 ROOT = Path(__file__).parents[1]
 
-EXEMPT = ("seconds", "tokens_per_second", "wait", "saved_at", "crc32")
+EXEMPT = ("seconds", "tokens_per_second", "wait", "saved_at", "crc32", "logged")
 
 ATTENTIONS = ["multi_head", "single_head", "multi_query", "grouped_query", "additive"]
 POSITIONS = ["learned", "sinusoidal", "rotary", "alibi", "none", "relative", "head_bias"]

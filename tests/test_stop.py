@@ -154,7 +154,8 @@ def test_ctrl_c_during_imports_prints_no_traceback(
         running.send_signal(signal.SIGINT)
         said = running.stderr.read()
     assert "Traceback" not in said
-    assert running.returncode in ((1,) if ignored else (-signal.SIGINT, 130))
+    # 1: the mistake was already told, on a fast machine.
+    assert running.returncode in ((1,) if ignored else (1, -signal.SIGINT, 130))
 
 
 def test_handlers_are_restored_and_none_is_set_outside_the_main_thread() -> None:
