@@ -25,7 +25,7 @@ def event_files(run: Path) -> list[Path]:
 
 
 def shown(run: Path) -> tuple[set[int], set[int]]:
-    """The steps of which TensorBoard shows the training loss, and the validation loss."""
+    """The steps with a training loss and the steps with a validation loss in TensorBoard."""
     log = events(run)
     train, validation = (
         {each.step for each in log.Scalars(tag)} if tag in log.Tags()["scalars"] else set()

@@ -270,7 +270,7 @@ def records(file: Path, columns: list[str]) -> Iterator[Record]:
 
 
 def json_rows(stream: Any, columns: list[str]) -> Iterator[Record]:
-    """The rows of JSON Lines, or of an array, which is read as a whole."""
+    """Yields the rows of JSON Lines, or of a JSON array. An array is read into memory at once."""
     is_array = stream.peek(SAMPLE_BYTES).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
     for number, line in enumerate([stream.read()] if is_array else stream, start=1):
         try:

@@ -193,7 +193,7 @@ class Guard:
         await answer(scope, receive, with_headers)
 
     def refused(self, headers: Headers) -> str | None:
-        """The host because of which a request is refused. None if it is answered."""
+        """Returns the host that is not allowed, or None if the request is accepted."""
         host = ",".join(headers.getlist("host")).lower()  # several are not a host
         if not includes(self.hosts, host):
             return host
