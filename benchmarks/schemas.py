@@ -39,7 +39,6 @@ SUITES: dict[str, type[SuiteConfig]] = {
     "sampling": keys(rounds=int, device=Choice, small=SAMPLED, large=SAMPLED),
     "attention": keys(rounds=int, shapes=list[list[int]], batch_size=int, device=Choice),
     "encoding": keys(rounds=int, megabytes=list[int]),
-    "memory": keys(rounds=int, peers=bool, changes=list[str]),
     "watching": keys(rounds=int),
     "viewer": keys(rounds=int, steps=int, shapes=list[list[int]]),
 }

@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
 # Check and measure headscope on a GPU, part by part, with one table at the end:
 #   bash scripts/gpu_check.sh [part ...] [out=folder] [key=value ...]
-# The parts are tests, runs, speedrun, steps, documents, chunks, sampling and memory. If no part is
-# named, all run.
+# The parts are tests, runs, speedrun, steps, documents, chunks and sampling. If no part is named, all
+# run.
 # Each should take less than 8 minutes on an H100, and all together less than 25 minutes.
 # out= may name the folder of an earlier call: the new results are added to it.
 # A key applies to every run, for example store_dir=/mnt/data. A key for one benchmark starts with the
-# name of the benchmark: training.rounds=5, sampling.rounds=1, memory.rounds=1. A key for the GPT-2
-# model in the parts steps, documents and chunks starts with gpt2: gpt2.tokenizer.vocab_size=320.
+# name of the benchmark: training.rounds=5, sampling.rounds=1. A key for the GPT-2 model in the parts steps, documents and chunks starts with gpt2: gpt2.tokenizer.vocab_size=320.
 # tiny-shakespeare is downloaded. SHAKESPEARE=input.txt uses a local copy instead.
 # A part is skipped with a message if its packages are not installed: the comparisons need
 # pip install -e '.[huggingface]', and the tests need '.[dev]'. With prepared token stores, the package
@@ -15,11 +14,11 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-all=(tests runs speedrun steps documents chunks sampling memory)
+all=(tests runs speedrun steps documents chunks sampling)
 # The sizes of the smallest GPT-2, with a slightly smaller vocabulary.
 gpt2=(model=gpt2 tokenizer.vocab_size=47744 model.block_size=1024 model.embed_dim=768
   model.layers=12 model.heads=12 optimizer=adamw trainer.batch_size=32)
-parts=() keys=() training=() sampling=() memory=()
+parts=() keys=() training=() sampling=()
 out=outputs/gpu_check_$(date +%Y-%m-%d_%H-%M-%S)
 for word in "$@"; do
   case $word in
@@ -27,7 +26,6 @@ for word in "$@"; do
     gpt2.*) gpt2+=("${word#*.}") ;;
     training.*) training+=("suite.${word#*.}") ;;
     sampling.*) sampling+=("suite.${word#*.}") ;;
-    memory.*) memory+=("suite.${word#*.}") ;;
     *=*) keys+=("$word") ;;
     *)
       [[ " ${all[*]} " == *" $word "* ]] || { echo "$word is not one of: ${all[*]}" >&2; exit 1; }
@@ -88,10 +86,6 @@ chunks() {
 sampling() {
   $peers || { echo "skipped: it compares with transformers, which is not installed"; return; }
   python scripts/benchmark.py suite=sampling "output=$out/sampling.json" "${sampling[@]}"
-}
-memory() {
-  python scripts/benchmark.py suite=memory "suite.peers=$peers" "output=$out/memory.json" \
-    "${keys[@]}" "${memory[@]}"
 }
 
 failed=()

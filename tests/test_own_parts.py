@@ -110,7 +110,6 @@ def test_an_own_attention_is_used_everywhere_and_never_imported_from_a_checkpoin
         ["analyze", f"checkpoint={run}"],
         ["train", f"resume={run}", *more],
         ["train", *TRAIN, f"init_from={run}"],
-        ["estimate", f"init_from={run}"],
         ["convert", f"checkpoint={run}", "to=huggingface", "output=out"],
     ):
         refusal = script(command, *words)

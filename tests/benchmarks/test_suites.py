@@ -4,7 +4,6 @@ are reported in one line."""
 import json
 import math
 import shlex
-import sys
 from itertools import chain, repeat
 from pathlib import Path
 from random import Random
@@ -105,26 +104,6 @@ def test_all_sides_train_alike(script, speeches):
         tokens = round(row["tokens_per_second"] * row["milliseconds"]["median"] / 1e3)
         assert f" {tokens:,} tokens per step" in figures["groups"][0]["title"]
         assert 0 < row["mfu"] < 1
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="measures memory on Linux")
-def test_memory_is_measured_beside_the_estimate(script, speeches):
-    sizes = "tokenizer.vocab_size=1000 model.block_size=256 model.embed_dim=128 model.layers=12"
-    changed = "tokenizer.vocab_size=320 model.embed_dim=256 model.block_size=512"
-    words = ["suite=memory", "suite.rounds=1", *sizes.split(), "model.heads=4"]
-    words += ["trainer.batch_size=8", "trainer.loss_chunk_tokens=64", f"data.path={speeches}"]
-    figures = measured(script, *words, f"suite.changes=['{changed}']")
-    theirs, plain, chunked, checkpointed, both = rows_of(figures).values()
-    assert theirs["estimated_mib"] is None
-    # At least half of the saved memory: an allocator does not return all of it.
-    logits_mib = 4 * 8 * 256 * 1000 / 2**20
-    assert chunked["peak_mib"] < plain["peak_mib"] - logits_mib / 2
-    assert max(checkpointed["peak_mib"], both["peak_mib"]) < plain["peak_mib"] - 25
-    [other] = rows_of(figures, 1).values()
-    assert other["side"] == changed
-    for row in (plain, chunked, checkpointed, both, other):
-        assert 0.8 < row["share"] < 1.15
-        assert row["milliseconds"] > 0
 
 
 def test_every_tokenizer_is_timed_at_every_size(script):

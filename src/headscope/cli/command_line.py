@@ -138,7 +138,7 @@ def run(
 def quoted_words(typed: list[str], config_name: str, schema: type | None) -> list[str]:
     """The words of a command as Hydra takes them. Raises UserError if one of them is wrong."""
     check_encoding(typed)
-    of_text = config_name in ("train", "compare", "estimate")
+    of_text = config_name in ("train", "compare")
     check_flags(typed, "data.path" if of_text else "checkpoint")
     check_groups(typed)
     for word in typed if not (MULTIRUN | HELP) & {*typed} else []:

@@ -16,7 +16,6 @@ COMMANDS = {
     "evaluate": "print the losses of a checkpoint on the validation split",
     "compare": "train several choices with the same settings and compare them",
     "convert": "convert models from and to other tools",
-    "estimate": "print the memory and time that a training run needs",
 }
 """Each command, which is the module of this folder with the same name, and what it does."""
 

@@ -10,22 +10,6 @@ from headscope.config.training import ThresholdsConfig, TrainConfig
 
 
 @dataclass(kw_only=True)
-class PlanConfig:
-    vocab_size: Positive | None
-    tokens: float | None
-    gpu_gib: float | None
-    devices: Positive
-    strategy: Literal["ddp", "fsdp"]
-    tflops: float | None
-    mfu: float
-
-
-@dataclass(kw_only=True)
-class EstimateConfig(TrainConfig):
-    estimate: PlanConfig
-
-
-@dataclass(kw_only=True)
 class ChoicesConfig:
     choices: list[str]
     block_sizes: list[Positive]
@@ -122,7 +106,6 @@ SCHEMAS: dict[str, dict[str, type]] = {
     "script": {
         "train": TrainConfig,
         "sample": SampleConfig,
-        "estimate": EstimateConfig,
         "evaluate": EvaluateConfig,
         "analyze": AnalyzeConfig,
         "convert": ConvertConfig,

@@ -61,7 +61,7 @@ class WarmupLinearConfig(ScheduleConfig):
 class TrainerConfig:
     max_steps: Count
     batch_size: Positive
-    accumulate: Literal["auto"] | Positive
+    accumulate: Positive
     gradient_clip: NonNegative
     val_every_steps: Positive
     val_batch_size: Positive
@@ -75,12 +75,6 @@ class TrainerConfig:
     compile: Literal["auto"] | bool
     checkpoint_activations: bool
     loss_chunk_tokens: Literal["auto"] | Count | None
-
-    @property
-    def batches_per_step(self) -> int:
-        """`accumulate`, after `auto` has been replaced by a number."""
-        assert self.accumulate != "auto"
-        return self.accumulate
 
 
 @dataclass(kw_only=True)

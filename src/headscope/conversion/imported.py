@@ -58,7 +58,7 @@ schedule:
   {_target_: headscope.training.schedule.warmup_cosine, _partial_: true, warmup_steps: 50,
    final_fraction: 0.0}
 trainer:
-  {max_steps: 0, batch_size: 8, accumulate: auto, gradient_clip: 1.0, val_every_steps: 100,
+  {max_steps: 0, batch_size: 4, accumulate: 2, gradient_clip: 1.0, val_every_steps: 100,
    val_batch_size: 4, log_every_steps: 10, accelerator: auto, devices: auto, precision: auto,
    compile: auto, checkpoint_activations: false, loss_chunk_tokens: auto}
 logger: {_target_: lightning.pytorch.loggers.TensorBoardLogger}

@@ -18,7 +18,6 @@ from headscope import checkpoint
 from headscope.config import CONF, build_part
 from headscope.config.training import OptimizerConfig, Precision, TrainConfig, TrainerConfig
 from headscope.data.encode import answers_of
-from headscope.data.machine import available_memory
 from headscope.data.module import TokenDataModule, validation_stride
 from headscope.data.store import TokenStore, prepare_store
 from headscope.data.tokenizer import stored
@@ -34,13 +33,10 @@ from headscope.training.callbacks.samples import Samples
 from headscope.training.check import check
 from headscope.training.checkpoint_io import AtomicCheckpointIO
 from headscope.training.console import say, track
-from headscope.training.fit import COMPILED_ERROR, ERROR, Capacity
-from headscope.training.memory import Estimate, estimate
 from headscope.training.module import LanguageModel
 from headscope.training.processes import (
     Processes,
     cluster_plugins,
-    number_of,
     only_this,
     silence_libraries,
 )
@@ -49,7 +45,6 @@ from headscope.training.resume import (
     check_same_text,
     check_training_state,
     how_to_continue,
-    with_batches_of,
 )
 from headscope.training.run_folder import EVENT_FILE_SUFFIX
 from headscope.training.sharding import ShardedStrategy
@@ -65,8 +60,6 @@ class Run:
     processes: Processes
     console: Console
     resume: ResumeCheckpoint | None
-    capacity: Capacity
-    estimate: Estimate
     store: TokenStore
     data: TokenDataModule
     module: LanguageModel
@@ -97,15 +90,12 @@ def build(
     `folder`. If several `processes` train together, each of them builds the run; by default, only
     this process trains.
 
-    Raises UserError if the configuration is inconsistent, or if it does not fit the text or this
-    machine.
+    Raises UserError if the configuration is inconsistent, or does not fit the text or this machine.
     """
     processes = processes or only_this(config.trainer)
     warn = partial(say, console, style="yellow")
-    if resume:
-        config = with_batches_of(resume, config)
-        if resume.notice:
-            warn(resume.notice)
+    if resume and resume.notice:
+        warn(resume.notice)
     check(config, processes.count)
     # A run may start from the weights of another run, which need the tokenizer of that run.
     weights = None
@@ -126,7 +116,6 @@ def build(
     if resume:
         check_same_text(resume, store)
         checkpoint.check_weights(config.model, store.tokenizer, resume.stored.weights())
-    config, capacity, needed = fitting(config, processes, store, warn, fixed_batch=bool(resume))
     answers = answers_of(corpus, store.tokenizer)
     module = build_module(config, store, weights, folder, answers, warn)
     data = build_data(config, store, processes)
@@ -157,8 +146,6 @@ def build(
         processes=processes,
         console=console,
         resume=resume,
-        capacity=capacity,
-        estimate=needed,
         store=store,
         data=data,
         module=module,
@@ -170,46 +157,7 @@ def build(
 
 def tokens_per_step(config: TrainConfig) -> int:
     """The tokens of an optimizer step on all devices."""
-    return config.trainer.batch_size * config.trainer.batches_per_step * config.model.block_size
-
-
-def fitting(
-    config: TrainConfig,
-    processes: Processes,
-    store: TokenStore,
-    warn: Callable[[str], None],
-    *,
-    fixed_batch: bool,
-) -> tuple[TrainConfig, Capacity, Estimate]:
-    """The configuration with a number for `trainer.accumulate`, the memory that each process may
-    use, and what it needs. Raises UserError if the run does not fit."""
-    settings = config.trainer
-    gpu = on_gpu(settings.accelerator)
-    number = settings.devices[0] if isinstance(settings.devices, list) else 0
-    free, gpu_memory = torch.cuda.mem_get_info(number) if gpu else (available_memory(), None)
-    if not gpu:  # the processes of a machine share its memory
-        free /= number_of(processes.devices)
-    capacity = Capacity(
-        available=processes.from_first(free),  # all processes must decide the same
-        estimated=partial(
-            estimate,
-            vocab_size=store.tokenizer.vocab_size,
-            precision=precision_of(settings),
-            gpu_memory=gpu_memory,
-            devices=processes.count,
-            strategy="ddp" if settings.strategy == "auto" else settings.strategy,
-            traces={},
-        ),
-        devices=processes.count,
-        error=COMPILED_ERROR if settings.compile is True or gpu else ERROR,
-        fixed_batch=fixed_batch,
-    )
-    if settings.accumulate == "auto":
-        config = capacity.fewest_parts(config)
-    needed = capacity.estimated(config)
-    if warning := capacity.check(config, needed):
-        warn(warning)
-    return config, capacity, needed
+    return config.trainer.batch_size * config.trainer.accumulate * config.model.block_size
 
 
 def build_module(
@@ -270,7 +218,7 @@ def build_data(config: TrainConfig, store: TokenStore, processes: Processes) -> 
         store,
         block_size=config.model.block_size,
         batch_size=settings.batch_size // processes.count,
-        accumulate=settings.batches_per_step,
+        accumulate=settings.accumulate,
         validation_batch_size=settings.val_batch_size,
         validation_every=stride,
         final_every=1 if settings.final_validation == "whole" else stride,

@@ -16,15 +16,6 @@ MAX_SAMPLE_TOKENS = 100_000
 def check(config: TrainConfig, processes: int = 1) -> None:
     """Raises UserError if a setting is out of range, or if the model's sizes do not fit together.
     `processes` is the number of processes that train together."""
-    check_settings(config, processes)
-    check_limits(config.model)
-    with torch.device("meta"):  # one block shows it, without memory for its weights
-        one_block = replace(config.model, layers=min(config.model.layers, 1))
-        checkpoint.build_model(one_block, vocab_size=1)
-
-
-def check_settings(config: TrainConfig, processes: int = 1) -> None:
-    """Raises UserError if a setting outside of `model` is out of range."""
     settings, callbacks = config.trainer, config.callbacks
     if not settings.max_steps:  # an imported model has none
         raise UserError("trainer.max_steps=0 must be at least 1")
@@ -51,3 +42,7 @@ def check_settings(config: TrainConfig, processes: int = 1) -> None:
             "trainer.strategy=fsdp optimizer=muon: Muon needs whole matrices, but with fsdp every "
             "device keeps a part of each: use optimizer=adamw or trainer.strategy=ddp"
         )
+    check_limits(config.model)
+    with torch.device("meta"):  # one block shows it, without memory for its weights
+        one_block = replace(config.model, layers=min(config.model.layers, 1))
+        checkpoint.build_model(one_block, vocab_size=1)

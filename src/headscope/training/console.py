@@ -27,15 +27,15 @@ from headscope.data.store import TokenStore
 from headscope.terminal import command, printable
 from headscope.training.callbacks.clock import Clock
 from headscope.training.callbacks.samples import first_words
-from headscope.training.fit import readable
-from headscope.training.flops import matrix_rate
-from headscope.training.memory import MFU
+from headscope.training.flops import matrix_rate, training_flops
 from headscope.training.resume import ResumeCheckpoint
 from headscope.training.run_folder import shown
 from headscope.viewer import TAB
 
 if TYPE_CHECKING:
     from headscope.training.build import Run
+
+MFU = 0.4  # typical share of the rate of a large matrix product that training reaches
 
 
 def new_console(*, quiet: bool = False) -> Console:
@@ -87,7 +87,7 @@ def print_plan(run: "Run", changes: list[str]) -> None:
     settings = config.trainer
     tokens = settings.batch_size * settings.accumulate * config.model.block_size
     run.say(f"training {settings.max_steps:,} steps of {tokens:,} tokens on {device_of(run)}")
-    print_estimate(run)
+    print_time(run, tokens)
     every, at_end = run.data.validation_every, run.data.final_every
     more = "" if every == at_end else f"; at the end on {part_of_split(at_end)}"
     run.say(f"validation every {settings.val_every_steps:,} steps on {part_of_split(every)}{more}")
@@ -128,31 +128,17 @@ def notes(config: TrainConfig, store: TokenStore) -> list[str]:
     return lines
 
 
-def print_estimate(run: "Run") -> None:
-    """Prints the memory and the time that training needs."""
-    needed = run.estimate
-    parts = {
-        "parameters": needed.parameters,
-        "gradients": needed.gradients,
-        "optimizer": needed.optimizer,
-        "activations": needed.activations,
-        "logits and temporary": needed.temporary,
-        "measuring heads": needed.watching,
-    }
-    listed = ", ".join(f"{name} {readable(size)}" for name, size in parts.items() if size)
-    run.say(
-        f"memory      about {readable(needed.peak)} at the peak, "
-        f"{readable(run.capacity.available)} available ({listed})",
-    )
+def print_time(run: "Run", tokens_per_step: int) -> None:
+    """Prints how long training will take, from the FLOPs of a matrix product on this device."""
     device, settings = run.trainer.strategy.root_device, run.config.trainer
     size = 512 if device.type == "cpu" else 4096
     with run.trainer.precision_plugin.forward_context():
         rate = matrix_rate(device, size=size, rounds=3)
     steps = settings.max_steps - (run.resume.step if run.resume else 0)
-    seconds = needed.seconds(steps, rate=rate, devices=run.processes.count)
+    flops = steps * tokens_per_step * training_flops(run.model)
     run.say(
-        f"time        about {duration(seconds)} of training, at {MFU:.0%} "
-        f"of the {rate / 1e9:,.0f} GFLOP/s of a matrix product",
+        f"time        about {duration(flops / (run.processes.count * rate * MFU))} of training, "
+        f"at {MFU:.0%} of the {rate / 1e9:,.0f} GFLOP/s of a matrix product",
     )
 
 

@@ -27,11 +27,7 @@ def logit_bytes(device: torch.device) -> int:
     """The largest size of a chunk's logits on `device`, in bytes."""
     if device.type != "cuda":
         return LOGIT_BYTES
-    return gpu_logit_bytes(torch.cuda.get_device_properties(device).total_memory)
-
-
-def gpu_logit_bytes(memory: int) -> int:
-    """The largest size of a chunk's logits on a GPU with `memory` bytes."""
+    memory = torch.cuda.get_device_properties(device).total_memory
     return max(LOGIT_BYTES, memory // MEMORY_SHARE)
 
 

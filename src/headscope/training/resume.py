@@ -6,7 +6,7 @@ The content of a checkpoint is plain data from a file, so all of it is checked b
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -143,22 +143,10 @@ def set_at(config: dict[str, Any], key: str, value: Any) -> None:
     config[last] = value
 
 
-def with_batches_of(resume: ResumeCheckpoint, config: TrainConfig) -> TrainConfig:
-    """Replaces `trainer.accumulate=auto` by the number that the run has used until now. Its steps
-    then have the same batches on every machine."""
-    if config.trainer.accumulate != "auto":
-        return config
-    used, wanted = resume.stored.config.trainer, config.trainer
-    if used.batch_size * used.batches_per_step != wanted.batch_size:
-        return config
-    same = replace(wanted, batch_size=used.batch_size, accumulate=used.accumulate)
-    return replace(config, trainer=same)
-
-
 def check_same_config(resume: ResumeCheckpoint, config: TrainConfig) -> None:
     """Raises UserError if the configuration in the checkpoint differs from `config`."""
     before = asdict(resume.stored.config)
-    now = asdict(with_batches_of(resume, config))
+    now = asdict(config)
     keys = {*before, *now} - {"name"}  # `name` is only a part of the folder's name
     changed = sorted(key for key in keys if before.get(key) != now.get(key))
     if changed:

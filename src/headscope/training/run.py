@@ -43,7 +43,7 @@ def fit(run: Run) -> dict[str, Any]:
     space runs out.
     """
     sharded = isinstance(run.trainer.strategy, ShardedStrategy)
-    prepare_process(keep_freed=not sharded and not run.capacity.is_scarce(run.estimate))
+    prepare_process(keep_freed=not sharded)
     run.checkpoint_saver.folder.mkdir(parents=True, exist_ok=True)
     if run.processes.is_first:
         sort_before_now(run.folder / "tensorboard")
