@@ -79,7 +79,8 @@ def measure(request: Request) -> Result:
             times = [busy["milliseconds"] / quiet["milliseconds"] for busy, quiet in pairs]
             row |= {"times_quiet": round(statistics.median(times), 2)} if load else {}
         title = f"{run.model.parameter_count():,} parameters, {tokens:,} tokens per step"
-        groups[title + (f", {load} endless loop(s) in other processes" if load else "")] = rows
+        beside = ["", ", beside an endless loop", f", beside {load} endless loops"][min(load, 2)]
+        groups[title + beside] = rows
     return Result(
         "Time of a training step",
         groups,

@@ -56,6 +56,7 @@ def test_every_figure_and_picture_in_the_docs_is_made_by_one_block():
     blocks = docs.blocks_in(ROOT)
     text = "".join(page.read_text() for page in docs.pages_in(ROOT))
     assert {*re.findall(r"<!-- figures: (\w+)", text)} == {*blocks}
+    assert "-dirty" not in text  # figures are those of a commit
     starts, ends = text.count("<!-- figures:"), text.count("<!-- end -->")
     assert starts == ends == len(docs.BLOCK.findall(text))
     options = [docs.options_of(block) for block in blocks.values()]

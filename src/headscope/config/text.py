@@ -69,7 +69,6 @@ CORPORA = {
     "names": part(CorpusConfig, "headscope.data.tasks.Names", names=int, seed=int),
 }
 
-ByteConfig, Gpt2Config = TOKENIZERS["byte"], TOKENIZERS["gpt2"]
 TextFilesConfig = CORPORA["text"]
 
 # The tokenizer and the training text of an imported model cannot be chosen.
