@@ -25,6 +25,11 @@ settings.load_profile("untimed")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
+# Tests send signals, which a job in the background of a shell, or one with nohup, ignores.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP"):  # not on Windows
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests with a browser are slow. The longest tests run first: otherwise, one worker would run
