@@ -6,7 +6,8 @@
 # Each should take less than 8 minutes on an H100, and all together less than 25 minutes.
 # out= may name the folder of an earlier call: the new results are added to it.
 # A key applies to every run, for example store_dir=/mnt/data. A key for one benchmark starts with the
-# name of the benchmark: training.rounds=5, sampling.rounds=1. A key for the GPT-2 model in the parts steps, documents and chunks starts with gpt2: gpt2.tokenizer.vocab_size=320.
+# name of the benchmark: training.rounds=5, sampling.rounds=1. A key for the GPT-2 model in the parts
+# steps, documents and chunks starts with gpt2: gpt2.tokenizer.vocab_size=320.
 # tiny-shakespeare is downloaded. SHAKESPEARE=input.txt uses a local copy instead.
 # A part is skipped with a message if its packages are not installed: the comparisons need
 # pip install -e '.[huggingface]', and the tests need '.[dev]'. With prepared token stores, the package

@@ -154,8 +154,10 @@ def test_ctrl_c_during_imports_prints_no_traceback(
         running.send_signal(signal.SIGINT)
         said = running.stderr.read()
     assert "Traceback" not in said
-    # On a fast machine, the process has already ended with its error message (exit code 1).
-    assert running.returncode in ((1,) if ignored else (1, -signal.SIGINT, 130))
+    by_signal = {-signal.SIGINT, 130}
+    if seconds:  # a fast machine has already told the mistake
+        by_signal.add(1)
+    assert running.returncode in ({1} if ignored else by_signal)
 
 
 def test_handlers_are_restored_and_none_is_set_outside_the_main_thread() -> None:
