@@ -14,8 +14,8 @@ from torch import Tensor
 
 from benchmarks import runner
 from benchmarks.runner import Figures, Request, Result
-from headscope.config import SCHEMAS, build_part
-from headscope.config.model import ModelConfig
+from headscope.cli.conf import choices_of
+from headscope.config import build_part
 from headscope.nn import MultiHeadAttention
 
 REFERENCE = "multi_head"
@@ -46,14 +46,15 @@ def time_shape(shape: list[int], request: Request) -> list[dict[str, Any]]:
     x = torch.randn(request.suite.batch_size, tokens, embed_dim, device=request.device)
     x.requires_grad_()
     sides: dict[str, Callable[[], Figures]] = {}
-    for name in SCHEMAS["attention"]:
+    for name in choices_of("model/attention"):
         words = [f"model/attention={name}"]
-        model = request.compose(ModelConfig, "model/gpt", words, key="model")
+        model = request.compose("model/gpt", words, key="model")
         heads = 1 if model.heads == 1 else all_heads  # single_head
         kv_heads = model.kv_heads and math.gcd(model.kv_heads, heads)
         biases = {"qkv_bias": model.qkv_bias, "out_bias": model.bias}
-        make = build_part(model.attention, dropout=0.0, **biases)
-        layer = make(embed_dim=embed_dim, heads=heads, kv_heads=kv_heads, block_size=tokens)
+        make = build_part(model.attention, "model/attention")
+        sizes = {"embed_dim": embed_dim, "heads": heads, "kv_heads": kv_heads}
+        layer = make(**sizes, **biases, block_size=tokens)
         side = f"{name}, kv_heads={kv_heads}" if layer.kv_heads < heads else name
         sides[side] = partial(turn, layer.to(request.device), x, explicit=False)
         if name == REFERENCE:

@@ -6,9 +6,9 @@ import html
 from functools import cache
 from pathlib import Path
 
+from headscope.cli.conf import CONF, choices_of
 from headscope.cli.help import heading, in_order, keys_in
-from headscope.cli.words import CONF, choices_of
-from headscope.config import SCHEMAS
+from headscope.config.scripts import SCRIPTS
 
 PREFACE = """\
 # Configuration
@@ -23,7 +23,7 @@ brackets. A choice that is based on another one, such as `gpt2` on `gpt`, sets o
 WITHOUT_KEYS = ("experiment", "suite", "compare")
 """Groups whose keys are not listed: they are those of other groups, or --help shows them."""
 
-ROOTS = [*SCHEMAS["script"], "benchmark"]
+ROOTS = [*SCRIPTS, "benchmark"]
 """The scripts with keys. The schema of benchmark.py is in benchmarks/, outside the package."""
 
 

@@ -4,18 +4,16 @@ whether a class of transformers computes the same function.
 """
 
 import sys
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 
 from headscope.checkpoint import build_model
-from headscope.cli.words import CONF
-from headscope.config import SCHEMAS, from_hydra, parse
-from headscope.config.model import ModelConfig
-from headscope.config.training import TrainConfig
+from headscope.cli.conf import CONF, every_choice
+from headscope.config import Part, parse_part
 from headscope.conversion.classes import HuggingFaceClass
 from headscope.conversion.proof import find_class
 from headscope.files import write_atomically
@@ -45,7 +43,7 @@ KEYS = (
     "model/norm=rms model.norm.gain=false",
 )
 
-CHANGES = [*(f"model/{group}={name}" for group in GROUPS for name in SCHEMAS[group]), *KEYS]
+CHANGES = [*(words for group in GROUPS for words in every_choice(f"model/{group}")), *KEYS]
 """The rows of the matrix: every choice of a part, and values of the other keys."""
 
 
@@ -63,16 +61,16 @@ def matrix() -> str:
     return "\n".join(lines)
 
 
-def cell(model: ModelConfig) -> str:
+def cell(model: Part) -> str:
     return "own class" if found(model) is None else "exact"
 
 
-def found(model: ModelConfig) -> HuggingFaceClass | None:
+def found(model: Part) -> HuggingFaceClass | None:
     """The class of transformers that computes the same function, found with a small vocabulary."""
     return find_class(build_model(model, vocab_size=64), model)
 
 
-def changed(base: str, change: str) -> ModelConfig | None:
+def changed(base: str, change: str) -> Part | None:
     """The model that the words `base` select, with the words `change` applied. Keys that `change`
     does not set keep their values in `base`. None if this model has no key that `change` sets."""
     set_keys = [tuple(word.partition("=")[0].split(".")[1:]) for word in change.split()]
@@ -90,14 +88,15 @@ def changed(base: str, change: str) -> ModelConfig | None:
             return None
         if inner:
             model[key] = model[key] | {inner[0]: after[key][inner[0]]}
-    return parse(ModelConfig, model)
+    return parse_part(model, "model")
 
 
 @cache
 def settings(words: str) -> dict[str, Any]:
     """The `model` part of the configuration that scripts/train.py composes from `words`."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        return asdict(from_hydra(TrainConfig, compose("train", words.split())).model)
+        composed = compose("train", words.split()).model
+    return parse_part(OmegaConf.to_container(composed, resolve=True), "model")
 
 
 def page(text: str) -> str:

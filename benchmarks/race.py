@@ -88,7 +88,7 @@ def trainings(request: Request) -> tuple[dict[str, Train], str]:
         raise UserError(f"suite.against={plan.against} is the recipe itself: name another one")
     words = [word for word in request.words if word.startswith(SHARED)]
     words += [f"experiment={plan.against}"] if plan.against else []
-    other = request.compose(TrainConfig, "train", words)
+    other = request.compose("train", words)
     if run.data != other.data:
         raise UserError(
             f"{name} and {other_name} train on different texts, so their losses cannot be "

@@ -12,7 +12,7 @@ from benchmarks import runner
 from benchmarks.runner import Figures, Request, Result
 from benchmarks.transformers import gpt2_of
 from headscope.checkpoint import build_model
-from headscope.config.model import ModelConfig
+from headscope.config import Part
 from headscope.conversion.settings import require_transformers
 from headscope.errors import UserError
 from headscope.generation import compile_decoding, generate_tokens
@@ -45,7 +45,7 @@ def measure(request: Request) -> Result:
         torch.manual_seed(1)
         sizes = ("block_size", "embed_dim", "layers", "heads")
         words = [f"model.{key}={getattr(case, key)}" for key in sizes]
-        config = request.compose(ModelConfig, "model/gpt2", words, key="model")
+        config = request.compose("model/gpt2", words, key="model")
         model = build_model(config, vocab_size=case.vocab_size).to(request.device).eval()
         prompt = torch.randint(case.vocab_size, (case.prompt,)).tolist()
         ways = ways_of(model, config, prompt)
@@ -77,7 +77,7 @@ def sample(model: GPT, prompt: list[int], count: int, **options: Any) -> list[in
     return [token for (token,) in made]
 
 
-def small_ways(model: GPT, config: ModelConfig, prompt: list[int]) -> dict[str, Way]:
+def small_ways(model: GPT, config: Part, prompt: list[int]) -> dict[str, Way]:
     way = partial(sample, model, prompt, temperature=0.8)
     return {
         "no cache": partial(way, cached=False),
@@ -86,7 +86,7 @@ def small_ways(model: GPT, config: ModelConfig, prompt: list[int]) -> dict[str, 
     }
 
 
-def large_ways(model: GPT, config: ModelConfig, prompt: list[int]) -> dict[str, Way]:
+def large_ways(model: GPT, config: Part, prompt: list[int]) -> dict[str, Way]:
     kinds = ("fp32", "bf16", "int8") if model.device.type == "cpu" else ("fp32", "bf16")
     ids, library_model = torch.tensor([prompt], device=model.device), gpt2_of(model, config)
 

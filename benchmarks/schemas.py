@@ -3,7 +3,6 @@
 from dataclasses import dataclass, make_dataclass
 from typing import Any
 
-from headscope.config.parse import Choice
 from headscope.config.training import TrainConfig
 
 
@@ -36,8 +35,8 @@ SUITES: dict[str, type[SuiteConfig]] = {
         every_steps=int,
         max_steps=int | None,
     ),
-    "sampling": keys(rounds=int, device=Choice, small=SAMPLED, large=SAMPLED),
-    "attention": keys(rounds=int, shapes=list[list[int]], batch_size=int, device=Choice),
+    "sampling": keys(rounds=int, device=str, small=SAMPLED, large=SAMPLED),
+    "attention": keys(rounds=int, shapes=list[list[int]], batch_size=int, device=str),
     "encoding": keys(rounds=int, megabytes=list[int]),
     "watching": keys(rounds=int),
     "viewer": keys(rounds=int, steps=int, shapes=list[list[int]]),

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from headscope.cli import command_line
 from headscope.cli.start import start_process
-from headscope.config import from_hydra, parse
+from headscope.config import parse, parse_part
 from headscope.config.training import TrainConfig
 from headscope.stop import stop_on_signal
 
@@ -40,17 +40,15 @@ def benchmark(composed: DictConfig) -> None:
     run_suite(name, request, output, words)
 
 
-def composed_as(schema: type, root: str, words: list[str], key: str | None = None) -> Any:
-    """Composes conf/<root>.yaml with the overrides `words`, as an instance of `schema`. If `key` is
-    given, only the part of the configuration under this key is converted and returned."""
-    found = compose(root, words)
-    return from_hydra(schema, found[key] if key else found)
+def composed_as(root: str, words: list[str], key: str | None = None) -> Any:
+    """The configuration of a run that conf/<root>.yaml and the overrides `words` compose, or the
+    part of it that is the group `key`."""
+    plain: Any = OmegaConf.to_container(compose(root, words), resolve=True)
+    return parse_part(plain[key], key) if key else parse(TrainConfig, plain)
 
 
 if __name__ == "__main__":
     start_process()
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the folder benchmarks/
-    from benchmarks.schemas import BenchmarkConfig
-
     with stop_on_signal():
-        command_line.run(benchmark, "benchmark", schema=BenchmarkConfig)
+        command_line.run(benchmark, "benchmark")

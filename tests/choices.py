@@ -9,14 +9,14 @@ import torch
 from hydra.utils import get_object
 from torch import nn
 
-from headscope.config import SCHEMAS
+from headscope.config import defaults_in_conf
 from headscope.nn import Position
 
 
 def choices(group: str) -> dict[str, Callable]:
     """The parts that conf/model/<group>/ offers, by name."""
-    targets = {name: vars(schema)["_target_"] for name, schema in SCHEMAS[group].items()}
-    return {name: get_object(target) for name, target in targets.items()}
+    found = defaults_in_conf(f"model/{group}").items()
+    return {keys["choice"]: get_object(target) for target, keys in found}
 
 
 ATTENTIONS = choices("attention")

@@ -6,8 +6,7 @@ from pathlib import Path
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
-from headscope.cli.command_line import prepare_hydra
-from headscope.cli.words import CONF
+from headscope.cli.conf import CONF, prepare_hydra
 from headscope.config import from_hydra
 from headscope.config.training import TrainConfig
 

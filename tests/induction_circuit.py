@@ -1,9 +1,11 @@
 """An induction circuit, built by hand."""
 
+from functools import partial
+
 import torch
 from small_gpt import make_gpt
 
-from headscope.nn import GPT, Learned, multi_head
+from headscope.nn import GPT, Learned, MultiHead
 
 LENGTH, VOCAB = 24, 60
 
@@ -22,7 +24,7 @@ def induction_circuit(heads: int = 1) -> GPT:
         embed_dim=width,
         layers=2,
         heads=heads,
-        attention=lambda **options: multi_head(scale=1.0, **options),
+        attention=partial(MultiHead, scale=1.0),
         position=Learned,
     )
     with torch.no_grad():

@@ -1,12 +1,10 @@
 """A small GPT with any attention and position, and tokens for it."""
 
-from functools import partial
-
 import torch
 from choices import PAIRS, parts
 from torch import Tensor
 
-from headscope.nn import GPT, FeedForward, MultiHeadAttention, gelu, layer_norm
+from headscope.nn import GPT
 from headscope.nn.loss import next_token_loss
 
 SMALL = {"vocab_size": 11, "block_size": 10, "embed_dim": 16, "layers": 2, "heads": 4}
@@ -21,31 +19,8 @@ def variant(pair: tuple[str, str]) -> dict:
     return parts(*pair, qk_norm=number % 3 == 0) | switches
 
 
-def make_gpt(
-    *,
-    heads=4,
-    kv_heads=None,
-    head_dim=None,
-    ff_dim=None,
-    bias=False,
-    qkv_bias=False,
-    activation=gelu,
-    **options,
-) -> GPT:
-    """A GPT from the keys of conf/model, which bind some of them to the model's parts."""
-    attention = options.pop("attention", MultiHeadAttention)
-    widths = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
-    return GPT(
-        attention=partial(attention, **widths, qkv_bias=qkv_bias, out_bias=bias),
-        norm=partial(options.pop("norm", layer_norm), bias=bias),
-        feed_forward=partial(
-            options.pop("feed_forward", FeedForward),
-            ff_dim=ff_dim,
-            activation=activation,
-            bias=bias,
-        ),
-        **options,
-    )
+def make_gpt(*, heads=4, **options) -> GPT:
+    return GPT(heads=heads, **options)
 
 
 def fresh(**options) -> GPT:

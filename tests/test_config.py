@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from benchmarks.schemas import SUITES
 from headscope import checkpoint
-from headscope.cli.words import CONF
+from headscope.cli.conf import CONF, choices_of
 from headscope.config import SCHEMAS, build_part, from_hydra, parse
 from headscope.config.parse import keys_of
 from headscope.config.training import TrainConfig
@@ -90,7 +90,7 @@ def test_every_choice_builds(group, option, monkeypatch, tmp_path):
     assert not list(tmp_path.glob("*/"))  # to build is to open nothing
 
 
-@pytest.mark.parametrize("option", SCHEMAS["data"])
+@pytest.mark.parametrize("option", choices_of("data"))
 def test_a_checkpoint_can_be_evaluated_on_every_corpus(option):
     config = composed(f"data={option}", *MUST_BE_GIVEN.get(option, []), root="evaluate")
     assert config.data == chosen("data", option).data

@@ -9,7 +9,7 @@ import torch
 from checkpoint_files import configuration, content, save
 
 from headscope import checkpoint
-from headscope.config import SCHEMAS
+from headscope.cli.conf import choices_of
 from headscope.data.own_files import TextFiles
 from headscope.evaluation import evaluate, evaluate_lengths, validation_text
 from headscope.nn.loss import next_token_loss
@@ -42,7 +42,7 @@ def test_the_loss_is_that_of_every_token_in_windows_of_that_length(tmp_path, spe
     assert found["bits_per_byte"] == pytest.approx(nats / math.log(2) / found["bytes"], rel=1e-5)
 
 
-@pytest.mark.parametrize("position", SCHEMAS["position"])
+@pytest.mark.parametrize("position", choices_of("model/position"))
 def test_a_position_reaches_further_or_says_why_not(tmp_path, speeches, position):
     loaded = saved(tmp_path / "a.safetensors", f"model/position={position}")
     text = text_of(speeches, loaded, 500)

@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter
-from functools import partial
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from headscope.data.tokenizer import bpe, byte
 from headscope.errors import UserError
 from headscope.generation import choose_token, choose_tokens, generate_text, generate_tokens
 from headscope.generation.choose_token import most_precise_dtype, uniform_numbers
-from headscope.nn import GPT, Learned, multi_head
+from headscope.nn import GPT, Learned
 
 BYTES = byte([])
 WORDS = bpe(["the cat sat on the mat, the hat sat on the cat\n\n"], vocab_size=270)
@@ -24,9 +23,8 @@ class Scripted(GPT):
     """A model that generates the tokens of `script` in order, and records the tokens it reads."""
 
     def __init__(self, script, *, vocab_size: int = 257, block_size: int = 1000) -> None:
-        attention = partial(multi_head, heads=1)
-        sizes = {"block_size": block_size, "embed_dim": 1, "layers": 1}
-        super().__init__(vocab_size=vocab_size, attention=attention, position=Learned, **sizes)
+        sizes = {"block_size": block_size, "embed_dim": 1, "layers": 1, "heads": 1}
+        super().__init__(vocab_size=vocab_size, position=Learned, **sizes)
         self.script = [int(token) for token in script]
         self.read: list[list[int]] = []
 

@@ -6,8 +6,8 @@ import pytest
 from composing import composed, training_config
 
 from headscope import checkpoint
-from headscope.cli.words import CONF
-from headscope.config import SCHEMAS, from_hydra
+from headscope.cli.conf import CONF, choices_of
+from headscope.config import from_hydra
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.nn import GPT
@@ -57,7 +57,7 @@ def test_heads_that_an_attention_cannot_have_are_refused_before_a_run():
             built(*f"model/attention={line}".split())
 
 
-@pytest.mark.parametrize("option", SCHEMAS["attention"])
+@pytest.mark.parametrize("option", choices_of("model/attention"))
 def test_an_experiment_may_choose_the_attention(option, tmp_path):
     conf = tmp_path / "conf"
     shutil.copytree(CONF, conf)

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from headscope.config.model import ATTENTIONS, POSITIONS
+from headscope.config.text import CORPORA
 from many_processes import TINY, end, start
 from refusals import refused
 from running import ROOT, Script, summary
 
 import headscope
 from headscope.config import own_parts
-from headscope.config.model import ATTENTIONS, POSITIONS
-from headscope.config.text import CORPORA
 
 PAGE = (ROOT / "docs" / "own_parts.md").read_text("utf-8")
 PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

@@ -12,7 +12,7 @@ from headscope.analysis.head_types import (
     head_types,
 )
 from headscope.analysis.metrics import head_metrics, uniform
-from headscope.cli.words import CONF
+from headscope.cli.conf import CONF
 
 TOKENS = 24
 EVEN = uniform_metrics(TOKENS)

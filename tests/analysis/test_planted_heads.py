@@ -11,13 +11,12 @@ from choices import EACH, parts
 from running import ROOT
 from small_gpt import fresh
 from test_chinese import TEXT as CHINESE
-from torch import nn
 
 from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.report.inputs import classify_vocabulary
 from headscope.data.batches import spread_windows
 from headscope.data.tokenizer import bpe, byte, char
-from headscope.nn import GPT, MultiHeadAttention
+from headscope.nn import GPT, MultiHeadAttention, NoNorm
 from headscope.nn.dot_product import HeadOutputs
 
 TEXTS = {"English": (ROOT / "README.md").read_text(encoding="utf-8"), "Chinese": CHINESE}
@@ -53,9 +52,10 @@ def planted(patterns, *, vocab_size, block_size, **options) -> GPT:
         block_size=block_size,
         embed_dim=2,
         layers=1,
+        heads=len(patterns),
         attention=partial(Planted, patterns=patterns),
         position=parts("multi_head", "none")["position"],
-        norm=lambda **_: nn.Identity(),
+        norm=NoNorm,
         **options,
     )
     model.embedding.weight.data[:, 0] = torch.arange(vocab_size)

@@ -16,7 +16,7 @@ from running import SMALL, Script
 
 from benchmarks import nanogpt, sampling
 from benchmarks.viewer import ACTIONS
-from headscope.config import SCHEMAS
+from headscope.cli.conf import choices_of
 from headscope.data.module import TokenDataModule
 from headscope.generation import compile_decoding
 from headscope.nn import GPT
@@ -90,7 +90,7 @@ def test_attention_measures_every_choice(script):
     words = ["suite=attention", "suite.rounds=2", "suite.shapes=[[5,24,6],[2,15,3]]"]
     figures = measured(script, *words)
     even, odd = rows_of(figures, 0), rows_of(figures, 1)
-    assert {name.partition(",")[0] for name in even} == set(SCHEMAS["attention"])
+    assert {name.partition(",")[0] for name in even} == set(choices_of("model/attention"))
     assert "multi_head, explicit" in even
     assert list(odd) == [name.replace("kv_heads=2", "kv_heads=1") for name in even]  # divides 3
     assert even["multi_head"]["milliseconds"]["ratio"] == 1

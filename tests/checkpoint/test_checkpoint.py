@@ -17,7 +17,7 @@ from refusals import refused
 import headscope
 from headscope import checkpoint
 from headscope.checkpoint import pick_device
-from headscope.config.text import TextFilesConfig
+from headscope.config import Part
 from headscope.data.own_files import TextFiles
 from headscope.data.tokenizer import CharTokenizer, byte
 
@@ -77,7 +77,7 @@ def test_a_configurations_own_corpus_is_built_to_the_letter_and_named(tmp_path, 
     file.write_text("text")
     save(content()[0], tmp_path / "a.safetensors")
     loaded = checkpoint.load(tmp_path / "a.safetensors")
-    loaded.config.data = TextFilesConfig(path=str(file))
+    loaded.config.data = Part(_target_="headscope.TextFiles", path=str(file))
     corpus = checkpoint.stored_corpus(loaded)
     assert isinstance(corpus, TextFiles)
     assert corpus.files == [file]

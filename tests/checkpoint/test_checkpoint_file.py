@@ -193,7 +193,7 @@ WIDTHS = ("ff_dim", "head_dim", "kv_heads")
 SIZES = [
     *({key: 10**9} for key in ("layers", "embed_dim", "heads", "block_size", "ngrams", *WIDTHS)),
     *({"layers": layers} for layers in ("x", None, -1, 1, 3)),
-    {"attention": {"_target_": "headscope.nn.StackedHeads"}},  # its other keys are missing
+    {"attention": {"_target_": "headscope.StackedHeads"}},  # its other keys are missing
 ]
 
 

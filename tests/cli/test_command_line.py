@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from composing import composed
+from headscope.cli.words import implied_data, literal_arguments
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -19,7 +20,6 @@ from running import ROOT, SMALL
 
 import headscope
 from benchmarks.schemas import BenchmarkConfig
-from headscope.cli.words import implied_data, literal_arguments
 from headscope.config import SCHEMAS
 
 

@@ -10,8 +10,8 @@ from running import ROOT, Script
 
 from benchmarks.configuration_page import ROOTS, comment_elsewhere, page
 from headscope.cli.command_line import prepare_hydra
+from headscope.cli.conf import CONF
 from headscope.cli.help import heading, help_text, keys_in, sections_of
-from headscope.cli.words import CONF
 
 prepare_hydra()
 

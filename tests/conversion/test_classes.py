@@ -2,8 +2,6 @@
 weights too, in both directions, and no class is found for what no class can compute. The matrix in
 docs/ecosystem.md says the same."""
 
-from dataclasses import fields, replace
-
 import pytest
 import torch
 from composing import training_config
@@ -13,8 +11,8 @@ from running import ROOT
 
 from benchmarks.conversion_page import CHANGES, GROUPS, page
 from headscope.checkpoint import build_model
-from headscope.config import SCHEMAS
-from headscope.config.model import ModelConfig
+from headscope.cli.conf import choices_of
+from headscope.config import Part
 from headscope.conversion.classes import CLASSES
 from headscope.conversion.folder import proven_architecture
 from headscope.conversion.proof import converted, find_class, logits, probe, redraw, words
@@ -78,7 +76,7 @@ NOWHERE = {"ngrams": 2, "logit_cap": 10_000.0, "document_mask": True, "head_dim"
 @pytest.mark.parametrize("name", ["GPT2LMHeadModel", "GPTNeoXForCausalLM", "MptForCausalLM"])
 def test_what_no_class_computes_has_none(name, key, size):
     config = model_of(f"{next(iter(EXACT[name]))} model.block_size={size}")
-    changed = replace(config, **{key: NOWHERE[key]})
+    changed = Part(config, **{key: NOWHERE[key]})
     assert class_of(config) == name
     assert class_of(changed) is None
     assert f"model.{key}" in words(changed)
@@ -90,10 +88,10 @@ UNRESTRICTED = {"block_size", "embed_dim", "layers", "heads", "kv_heads", "ngram
 
 def test_the_matrix_has_a_row_for_every_key_and_choice():
     words = {word.partition("=")[0] for change in CHANGES for word in change.split()}
-    keys = {field.name for field in fields(ModelConfig)} - {"_target_", *GROUPS, *UNRESTRICTED}
+    keys = {*model_of("model=gpt")} - {"_target_", *GROUPS, *UNRESTRICTED}
     assert {f"model.{key}" for key in keys} <= words
     for group in GROUPS:
-        assert {f"model/{group}={name}" for name in SCHEMAS[group]} <= {*CHANGES}
+        assert {f"model/{group}={name}" for name in choices_of(f"model/{group}")} <= {*CHANGES}
 
 
 @pytest.mark.slow

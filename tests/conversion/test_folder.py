@@ -16,7 +16,6 @@ from safetensors.torch import load_file, save_file
 
 import headscope
 from benchmarks.runner import in_fresh_process, process_mib
-from headscope.config.model import MultiQueryConfig
 from headscope.conversion.folder import folder_of, load_folder
 
 GROUPED = {"num_key_value_heads": 2}
@@ -49,7 +48,7 @@ def test_every_class_tied_and_untied(name, settings, tmp_path):
     assert loaded.model.vocab_size == loaded.tokenizer.vocab_size == ROWS
     model, shared = loaded.config.model, settings.get("num_key_value_heads") == 1
     assert model.tied_head is settings.get("tie_word_embeddings", model.tied_head)
-    assert isinstance(model.attention, MultiQueryConfig) is shared
+    assert (model.attention["_target_"] == "headscope.MultiQuery") is shared
 
 
 def test_forms_of_files(tmp_path):

@@ -22,7 +22,7 @@ from refusals import refused
 from running import ROOT
 
 from headscope import checkpoint
-from headscope.config.text import TextFilesConfig
+from headscope.config import Part
 from headscope.conversion import export, reload
 from headscope.conversion.classes import GPTNeoX
 from headscope.conversion.convert import export_model, import_model
@@ -234,7 +234,9 @@ def test_the_model_card_shows_text_from_a_checkpoint_as_text(tmp_path):
     began = "/home/me/outputs/gpt2/checkpoints/best.safetensors"
     loaded = saved(run / "checkpoints", OWN, name=HOSTILE, init_from=began)
     template = f"{HOSTILE}\n```\n{HOSTILE}"
-    loaded.config.data = TextFilesConfig(path=f"/home/someone/{HOSTILE}", template=template)
+    loaded.config.data = Part(
+        _target_="headscope.TextFiles", path=f"/home/someone/{HOSTILE}", template=template
+    )
     metrics = dict.fromkeys(("val_loss", "val_bits_per_byte", "train_seconds", "steps"), 1)
     write_summary(run, metrics | {"tokens": 12345, "device": HOSTILE})
     (run / "analysis").mkdir()

@@ -109,7 +109,7 @@ def test_the_losses_of_sums_count_only_answers(
     assert script("train", *SMALL[2:], *words.split()).code == 0
     first = headscope.load(*tmp_path.glob("run/checkpoints/step_*.safetensors"))
     last = headscope.load(f"{tmp_path}/run")
-    corpus, end = build_part(last.config.data), last.tokenizer.end_of_text
+    corpus, end = build_part(last.config.data, "data"), last.tokenizer.end_of_text
     train, validation = (
         np.array([token for text in texts for token in (end, *last.tokens(text))], dtype=np.uint16)
         for texts in splits(corpus)
@@ -152,7 +152,7 @@ def test_windows_that_cut_a_sum_do_not_count_its_answer(script, tmp_path):
     words += " model/position=rotary trainer.max_steps=1 data.share=0.9"
     assert script("train", *SMALL[1:], *words.split(), f"hydra.run.dir={tmp_path}/run").code == 0
     loaded = headscope.load(f"{tmp_path}/run")
-    text = validation_text(build_part(loaded.config.data), loaded.tokenizer)
+    text = validation_text(build_part(loaded.config.data, "data"), loaded.tokenizer)
     [sign] = loaded.tokens("=")
     tokens = torch.tensor(text.tokens[None].astype(int))
     inputs, targets = tokens[:, :-1], tokens[:, 1:]
@@ -183,7 +183,7 @@ def test_reports_and_texts_count_only_answers(script, tmp_path):
     assert script("analyze", f"checkpoint={run}", *words.split()).code == 0
     report = json.loads((tmp_path / "run/analysis/heads.json").read_text())
     loaded = headscope.load(run)
-    text = validation_text(build_part(loaded.config.data), loaded.tokenizer)
+    text = validation_text(build_part(loaded.config.data, "data"), loaded.tokenizer)
     windows = spread_windows(text.tokens, windows=8, length=33)
     inputs, targets = windows[:, :-1], windows[:, 1:]
 
@@ -237,4 +237,4 @@ def test_reports_and_texts_count_only_answers(script, tmp_path):
 )
 def test_values_out_of_range_are_refused(words, message):
     with refused(message):
-        build_part(training_config(*words.split()).data)
+        build_part(training_config(*words.split()).data, "data")

@@ -12,13 +12,13 @@ from transformers.models.llama.modeling_llama import LlamaMLP
 from headscope.errors import UserError
 from headscope.nn import (
     FeedForward,
+    Gelu,
+    GeluTanh,
+    LayerNorm,
     NoPosition,
+    ReluSquared,
+    RMSNorm,
     SwiGLU,
-    gelu,
-    gelu_tanh,
-    layer_norm,
-    relu_squared,
-    rms_norm,
 )
 from headscope.nn.ngrams import MULTIPLIER, PRIME, NGramEmbedding
 
@@ -27,12 +27,12 @@ TOKENS = some_tokens(6)
 
 def test_activations_by_hand():
     x = torch.tensor([-2.0, -0.0, 0.5, 3.0], requires_grad=True)
-    assert relu_squared(x).tolist() == [0, 0, 0.25, 9]
-    assert torch.autograd.grad(relu_squared(x).sum(), x)[0].tolist() == [0, 0, 1, 6]
-    torch.testing.assert_close(gelu(x), F.gelu(x))
+    assert ReluSquared()(x).tolist() == [0, 0, 0.25, 9]
+    assert torch.autograd.grad(ReluSquared()(x).sum(), x)[0].tolist() == [0, 0, 1, 6]
+    torch.testing.assert_close(Gelu()(x), F.gelu(x))
     inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
-    torch.testing.assert_close(gelu_tanh(x), x / 2 * (1 + inner.tanh()))
-    assert (gelu_tanh(x) - gelu(x)).abs().max() > 1e-4
+    torch.testing.assert_close(GeluTanh()(x), x / 2 * (1 + inner.tanh()))
+    assert (GeluTanh()(x) - Gelu()(x)).abs().max() > 1e-4
 
 
 @pytest.mark.parametrize(("bias", "ff_dim"), [(False, None), (True, 5)])
@@ -54,7 +54,7 @@ def test_a_feed_forward_network_has_the_width_that_was_chosen():
             gpt(feed_forward=kind, ff_dim=0)
 
 
-@pytest.mark.parametrize("norm", [layer_norm, rms_norm])
+@pytest.mark.parametrize("norm", [LayerNorm, RMSNorm])
 def test_eps_is_added_to_the_mean_square(norm):
     x = torch.tensor([[3.0, -3.0]])
     torch.testing.assert_close(norm(embed_dim=2, eps=7.0)(x), x / 4)

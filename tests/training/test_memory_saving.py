@@ -15,7 +15,7 @@ from small_gpt import gpt, some_tokens, variant
 from torch import Tensor, nn
 
 from headscope.errors import ran_out_of_memory
-from headscope.nn import GPT, relu_squared
+from headscope.nn import GPT, ReluSquared
 from headscope.training.objective import LOGIT_BYTES, Objective, compile_in_place, logit_bytes
 
 TESTS = Path(__file__).parents[1]
@@ -152,7 +152,7 @@ def test_loss_sum_is_the_mean_loss_times_the_tokens(chunk_tokens):
 @pytest.mark.slow
 @pytest.mark.parametrize(("chunk_tokens", "checkpointing"), [(None, True), (9, False)])
 def test_the_loss_is_compiled_once_and_gives_the_same_gradients(chunk_tokens, checkpointing):
-    model = gpt(layers=1, activation=relu_squared).train()
+    model = gpt(layers=1, activation=ReluSquared).train()
     model.checkpoint_activations = checkpointing
     objective = Objective(model, chunk_tokens=chunk_tokens)
     plain = step(model, chunk_tokens=chunk_tokens, checkpointing=checkpointing)

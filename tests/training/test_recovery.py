@@ -12,7 +12,7 @@ from composing import training_config
 from running import ROOT, SMALL, Script, summary
 
 from headscope import checkpoint
-from headscope.config import SCHEMAS
+from headscope.cli.conf import choices_of
 from headscope.errors import UserError
 from headscope.files import read_summary, write_summary
 from headscope.training.build import lower_rates
@@ -177,7 +177,7 @@ def test_diverged_training_prints_a_command_that_continues(
     assert loaded.step == 4
     command = shlex.split(said.err.partition(", at step 4: ")[2])
     words = ["python", f"{ROOT}/scripts/train.py", "resume=outputs/later"]
-    rates = vars(loaded.config.optimizer)
+    rates = loaded.config.optimizer
     lower = [f"optimizer.{key}={rates[key] / 2:g}" for key in ("lr", "matrix_lr") if key in rates]
     assert command == [*words, *lower]
     said = script("train", *command[2:])
@@ -185,10 +185,10 @@ def test_diverged_training_prints_a_command_that_continues(
     assert "resuming    at step 4" in said.out
 
 
-@pytest.mark.parametrize("name", SCHEMAS["optimizer"])
+@pytest.mark.parametrize("name", choices_of("optimizer"))
 @pytest.mark.parametrize("factor", [1e30, 1.5, 0.1])
 def test_the_advised_rates_are_lower_and_at_most_the_defaults(name: str, factor: float) -> None:
-    default = vars(training_config(f"optimizer={name}").optimizer)
+    default = training_config(f"optimizer={name}").optimizer
     keys = [key for key in default if key.endswith("lr")]
     rates = {key: factor * default[key] for key in keys}
     words = [f"optimizer.{key}={rate}" for key, rate in rates.items()]

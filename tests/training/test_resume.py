@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from checkpoint_files import configuration, content, save
 from composing import composed
+from headscope.cli.words import literal_arguments
 from omegaconf import OmegaConf
 
 from headscope.cli.train import arguments, changed_keys
-from headscope.cli.words import literal_arguments
 from headscope.errors import UserError
 from headscope.training.resume import newest_checkpoint, resumed_config
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headscope.training.schedule import warmup_cosine, warmup_linear
+from headscope.training.schedule import WarmupCosine, WarmupLinear
 
 
 def nanogpt(step: int, *, max_steps: int, warmup_steps: int, final_fraction: float) -> float:
@@ -31,15 +31,16 @@ def test_warmup_cosine_equals_nanogpts_schedule():
     for settings in SETTINGS:
         last, _, final = settings.values()
         for step in range(last + 10):
-            ours, theirs = warmup_cosine(step, **settings), nanogpt(step, **settings)
+            ours, theirs = WarmupCosine(**settings)(step), nanogpt(step, **settings)
             assert ours == pytest.approx(theirs, abs=1e-12)
-        assert warmup_cosine(10 * last, **settings) == pytest.approx(final, abs=1e-12)
+        assert WarmupCosine(**settings)(10 * last) == pytest.approx(final, abs=1e-12)
 
 
 @given(st.integers(1, 300), st.integers(0, 40), st.floats(0, 1), st.floats(0, 1))
 def test_warmup_linear_rises_stays_constant_and_falls(max_steps, warmup_steps, cooldown, final):
     settings = {"warmup_steps": warmup_steps, "cooldown": cooldown, "final_fraction": final}
-    rates = [warmup_linear(step, max_steps=max_steps, **settings) for step in range(max_steps + 3)]
+    schedule = WarmupLinear(max_steps=max_steps, **settings)
+    rates = [schedule(step) for step in range(max_steps + 3)]
     top = rates.index(max(rates))
     assert rates[: top + 1] == sorted(rates[: top + 1])
     assert all(a >= b - 1e-12 for a, b in pairwise(rates[top:]))
@@ -54,11 +55,11 @@ def test_warmup_linear_rises_stays_constant_and_falls(max_steps, warmup_steps, c
 
 def test_warmup_linear_equals_values_computed_by_hand():
     settings = {"max_steps": 10, "warmup_steps": 1, "cooldown": 0.5, "final_fraction": 0.2}
-    rates = [warmup_linear(step, **settings) for step in (0, 1, 5, 6, 10, 12)]
+    rates = [WarmupLinear(**settings)(step) for step in (0, 1, 5, 6, 10, 12)]
     assert rates == pytest.approx([0.5, 1, 1, 0.84, 0.2, 0.2])
 
 
 @pytest.mark.parametrize("cooldown", [-0.1, 1.1])
 def test_a_cooldown_outside_of_0_to_1_is_refused(cooldown):
     with pytest.raises(ValueError, match="cooldown"):
-        warmup_linear(0, max_steps=9, warmup_steps=0, cooldown=cooldown, final_fraction=0)
+        WarmupLinear(max_steps=9, warmup_steps=0, cooldown=cooldown, final_fraction=0)

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from headscope.checkpoint.empty import WithoutInitialization, WithoutWeights
-from headscope.config import build_part
-from headscope.config.model import ModelConfig
+from headscope.config import Part, build_part, full_keys
 from headscope.data.machine import machine_memory
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
-from headscope.nn import GPT, gpt_from_keys
+from headscope.nn import GPT
 
 LIMITS = {"layers": 10_000, "heads": 4_096, "ngrams": 64}
 """Maximum values of the keys that determine how many Python objects are created."""
@@ -26,7 +25,7 @@ TABLE_SHARE = 16
 """Masks and position tables may use at most 1 / TABLE_SHARE of this machine's memory."""
 
 
-def build_model(config: ModelConfig, *, vocab_size: int, end_of_text: int | None = None) -> GPT:
+def build_model(config: Part, *, vocab_size: int, end_of_text: int | None = None) -> GPT:
     """Build a model with untrained weights from the `model` part of a configuration.
 
     A model with a document mask needs the id of the end-of-text token. The default is the last
@@ -34,26 +33,16 @@ def build_model(config: ModelConfig, *, vocab_size: int, end_of_text: int | None
 
     Raises UserError if the sizes in `config` are too large or do not fit together.
     """
-    check_limits(config)
-    keys = {
-        key: build_part(value) if hasattr(value, "_target_") else value
-        for key, value in vars(config).items()
-        if key != "_target_"
-    }
     try:
-        return gpt_from_keys(vocab_size=vocab_size, end_of_text=end_of_text, **keys)
+        with full_keys(config, "model"):
+            check_limits(config)
+            return build_part(config, "model", vocab_size=vocab_size, end_of_text=end_of_text)
     except RuntimeError as error:  # out of memory, or a size that overflows an integer
         problem = f"a model of these sizes cannot be built: {str(error).splitlines()[0]}"
         raise UserError(f"{problem}; choose smaller sizes") from error
-    except UserError as error:
-        # A layer names its argument, such as `scale=0`, without the path of its key.
-        groups = [("", config), *((f"{key}.", value) for key, value in vars(config).items())]
-        name = str(error).partition("=")[0]
-        path = [f"model.{key}" for key, value in groups if name in getattr(value, "__dict__", ())]
-        raise UserError(f"{''.join(path[:1])}{error}") from None
 
 
-def build_model_for(config: ModelConfig, tokenizer: Tokenizer) -> GPT:
+def build_model_for(config: Part, tokenizer: Tokenizer) -> GPT:
     """Build a model with untrained weights for the tokens of a tokenizer. Raises UserError for the
     same reasons as `build_model`, and if a document mask needs an end-of-text token that the
     tokenizer does not have."""
@@ -65,7 +54,7 @@ def build_model_for(config: ModelConfig, tokenizer: Tokenizer) -> GPT:
     return build_model(config, vocab_size=tokenizer.vocab_size, end_of_text=tokenizer.end_of_text)
 
 
-def check_weights(config: ModelConfig, tokenizer: Tokenizer, weights: Mapping[str, Tensor]) -> None:
+def check_weights(config: Part, tokenizer: Tokenizer, weights: Mapping[str, Tensor]) -> None:
     """Raises UserError unless the model of `config` has exactly these weights. Allocates no memory
     for the weights of a model, however large its sizes are."""
     layers = len({name.split(".")[1] for name in weights if name.startswith("blocks.")})
@@ -95,7 +84,7 @@ def check_shapes(build: Callable[[], GPT], weights: Mapping[str, Tensor]) -> Non
         raise UserError("embedding and output head differ, but model.tied_head=true ties them")
 
 
-def check_limits(settings: ModelConfig) -> None:
+def check_limits(settings: Part) -> None:
     """Raises UserError if a value in `settings` is above its limit in LIMITS, or if the masks and
     position tables need more than 1 / TABLE_SHARE of this machine's memory."""
     for key, limit in LIMITS.items():

@@ -22,14 +22,14 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from headscope.config import parse
-from headscope.config.parse import short
 from headscope.config.training import PRECISIONS, TrainConfig
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError, first_line
 from headscope.files import replacing
+from headscope.nn.loss import Answers
 from headscope.terminal import command
 
-FORMAT = 5
+FORMAT = 6
 SUFFIX = ".safetensors"
 
 METADATA = "headscope"
@@ -45,16 +45,23 @@ KINDS = {"config": dict, "tokenizer": dict, "store": str, "checksums": dict, "ti
 
 
 def contents(
-    *, config: TrainConfig, tokenizer: Tokenizer, store: str, precision: str
+    *,
+    config: TrainConfig,
+    tokenizer: Tokenizer,
+    store: str,
+    precision: str,
+    answers: Answers | None = None,
 ) -> dict[str, Any]:
     """The plain data of a checkpoint, without the step. `store` is the name of the token store,
-    which identifies the training text. `precision` is one of `PRECISIONS`."""
+    which identifies the training text. `precision` is one of `PRECISIONS`. `answers` says what the
+    losses count, if not all tokens."""
     return {
         "format": FORMAT,
         "config": asdict(config),
         "tokenizer": tokenizer.state(),
         "store": store,
         "precision": precision,
+        "answers": answers and asdict(answers),
     }
 
 
@@ -137,19 +144,17 @@ class Stored:
 
     @property
     def config(self) -> TrainConfig:
-        """The configuration, checked against the schemas. Raises UserError if a key is missing or
-        unknown, has a wrong type, or names a part that headscope does not have."""
+        """The configuration, checked: a part that it may not name is an `UnknownPart`. Raises
+        UserError if a key is missing or unknown, or has a wrong type."""
         try:
-            return parse(TrainConfig, self.data["config"])
+            return parse(TrainConfig, self.data["config"], composed=False)
         except UserError as error:
-            problem = f"{self.path} does not match this version: {error}"
-            parts = self.data["config"].get("parts")
-            if isinstance(parts, str) and "no file of parts=" in str(error):
-                problem = (
-                    f"{self.path} was trained with parts={short(parts)}: name this file with "
-                    f"parts=, if you trust its code ({error})"
-                )
-            raise UserError(problem) from error
+            raise UserError(f"{self.path} does not match this version: {error}") from error
+
+    @property
+    def answers(self) -> Answers | None:
+        """What the losses of the run count, if not all tokens."""
+        return self.data["answers"] and Answers(**self.data["answers"])
 
     def weights(self) -> dict[str, Tensor]:
         """The state dict of the model. Raises UserError if a weight is damaged, NaN or infinite."""
@@ -229,6 +234,8 @@ def plain_data(text: str | None) -> dict[str, Any]:
             raise ValueError(f"its entry {key} has the wrong type")
     if type(data["step"]) is not int or not 0 <= data["step"] < 2**53:
         raise ValueError(f"its step={str(data['step'])[:80]} is not a number of steps")
+    if data["answers"] is not None:
+        parse(Answers, data["answers"], "answers")
     if data["precision"] not in PRECISIONS:
         raise ValueError(f"its precision={str(data['precision'])[:80]} is unknown")
     return data

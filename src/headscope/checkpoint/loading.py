@@ -1,7 +1,7 @@
 """Loads the model, the tokenizer and the configuration from a checkpoint file.
 
 Loading a checkpoint does not need Lightning. A file from an untrusted source cannot run code: its
-configuration can only build parts that have a schema in `headscope.config`.
+configuration can only name parts of headscope (see `headscope.config.parts`).
 """
 
 import sys
@@ -17,13 +17,10 @@ from headscope.checkpoint.building import build_model_for, check_shapes, check_w
 from headscope.checkpoint.empty import WithoutInitialization
 from headscope.checkpoint.file import Stored, read
 from headscope.checkpoint.finding import pick_device
-from headscope.config import build_part, target_of
-from headscope.config.model import ModelConfig
-from headscope.config.text import CorpusConfig, TokenizerConfig
+from headscope.config import Part, build_part
 from headscope.config.training import TrainConfig
 from headscope.data.corpus import Corpus
-from headscope.data.encode import answers_of
-from headscope.data.tokenizer import Tokenizer, tokenizer_from_state
+from headscope.data.tokenizer import Tokenizer, is_own, tokenizer_from_state
 from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.capture import attention_weights_and_scores
@@ -35,7 +32,8 @@ from headscope.terminal import printable
 @dataclass(frozen=True)
 class Checkpoint:
     """The content of a checkpoint file. `step` is the training step at which the file was saved.
-    `precision` is the precision of the training run, one of `PRECISIONS`."""
+    `precision` is the precision of the training run, one of `PRECISIONS`. `answers` is what the
+    losses of the run count, if not all tokens."""
 
     path: Path
     model: GPT
@@ -43,6 +41,7 @@ class Checkpoint:
     config: TrainConfig
     step: int
     precision: str
+    answers: Answers | None
 
     def tokens(self, text: str | Sequence[int]) -> list[int]:
         """The tokens of a text, or the token ids as they are. Raises UserError if the vocabulary
@@ -50,11 +49,6 @@ class Checkpoint:
         if isinstance(text, str):
             return self.tokenizer.encode_prompt(text)
         return token_ids(text, self.tokenizer.vocab_size)
-
-    @property
-    def answers(self) -> Answers | None:
-        """What the losses of the run count, if not all tokens."""
-        return answers_of(target_of(self.config.data), self.tokenizer)
 
     def targets(self, tokens: Tensor, *, begun: bool = True) -> Tensor:
         """The tokens that follow in texts (B, T), (B, T - 1), for losses: IGNORED if the losses of
@@ -129,7 +123,7 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
     stored = read(path)
     weights, config = stored.weights(), stored.config
     try:
-        tokenizer = tokenizer_from_state(stored.data["tokenizer"])
+        tokenizer = stored_tokenizer(stored)
         model = build_from_weights(config.model, tokenizer, weights)
     except UserError as error:
         reason = " ".join(str(error).split())[:300]
@@ -141,12 +135,26 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
         config=config,
         step=stored.step,
         precision=stored.data["precision"],
+        answers=stored.answers,
     )
 
 
-def build_from_weights(
-    config: ModelConfig, tokenizer: Tokenizer, weights: Mapping[str, Tensor]
-) -> GPT:
+def stored_tokenizer(stored: Stored) -> Tokenizer:
+    """The tokenizer of a checkpoint. Raises UserError if it is damaged, or if it is the person's
+    own and its module was not named again."""
+    return tokenizer_from_state(stored.data["tokenizer"], own_tokenizer(stored))
+
+
+def own_tokenizer(stored: Stored) -> type | None:
+    """The class of a checkpoint's tokenizer, if it is not headscope's."""
+    part = stored.config.tokenizer
+    if part is None or not is_own(stored.data["tokenizer"]):
+        return None
+    made = build_part(part, "tokenizer")
+    return made.func if isinstance(made.func, type) else None
+
+
+def build_from_weights(config: Part, tokenizer: Tokenizer, weights: Mapping[str, Tensor]) -> GPT:
     """The model with these weights. Raises UserError for the same reasons as `check_weights`."""
     check_weights(config, tokenizer, weights)
     with WithoutInitialization():
@@ -182,7 +190,7 @@ def with_block_size(loaded: Checkpoint, block_size: int) -> GPT:
             f"{type(loaded.model.position).__name__} was trained at block_size="
             f"{loaded.model.block_size}: {loaded.model.position.limit}"
         )
-    sizes = replace(loaded.config.model, block_size=block_size)
+    sizes = Part(loaded.config.model, block_size=block_size)
     model = build_from_weights(sizes, loaded.tokenizer, loaded.model.state_dict())
     return model.to(loaded.model.device).eval()
 
@@ -191,20 +199,25 @@ def stored_corpus(loaded: Checkpoint) -> Corpus:
     """The corpus that the configuration of a checkpoint selects. The checkpoint names the files to
     read. Their names are printed on standard error, so that the user sees what is read. Raises
     UserError if the corpus cannot be built here."""
+    if loaded.config.data is None:
+        raise UserError(
+            "the text that this model was trained on is unknown, because the model was imported: "
+            "name a text, with data.path= for evaluate and train, or with text= for analyze"
+        )
     for line in sources(loaded.config.data, "data"):
         print(printable(line), file=sys.stderr)
     try:
-        return build_part(loaded.config.data)
+        return build_part(loaded.config.data, "data")
     except UserError as error:
         began = "a relative path begins in the folder where the run was started"
         raise UserError(f"{loaded.path}: {error}; {began}") from error
 
 
-def sources(config: CorpusConfig | TokenizerConfig, group: str) -> list[str]:
-    """One line for each file, folder or dataset that `config` names. `config` is a part of a
-    checkpoint's configuration."""
+def sources(part: Part | None, group: str) -> list[str]:
+    """One line for each file, folder or dataset that a part of a checkpoint's configuration
+    names."""
     return [
         f"Reading {group}.{key}={value}, as the checkpoint says"
         for key in ("path", "name")
-        if (value := getattr(config, key, None)) is not None
+        if (value := (part or {}).get(key)) is not None
     ]

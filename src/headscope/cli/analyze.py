@@ -42,7 +42,7 @@ def analyze(composed: DictConfig) -> None:
     from rich.progress import track
 
     from headscope import checkpoint
-    from headscope.analysis.head_types import NONE, Thresholds
+    from headscope.analysis.head_types import NONE
     from headscope.analysis.patch_texts import patch_texts
     from headscope.analysis.report import selection
     from headscope.analysis.report.inputs import Ablation, ReportInput
@@ -52,7 +52,6 @@ def analyze(composed: DictConfig) -> None:
     from headscope.config.scripts import AnalyzeConfig
 
     config = from_hydra(AnalyzeConfig, composed)
-    thresholds = Thresholds(**vars(config.thresholds))
     load = partial(checkpoint.load, device=checkpoint.pick_device(config.device))
     files = selection.checkpoint_files(config.checkpoints or [])
     history = sorted(map(load, files), key=lambda stored: stored.step)
@@ -105,7 +104,7 @@ def analyze(composed: DictConfig) -> None:
     statistics, ablation_result = write_report(
         report,
         folder,
-        thresholds=thresholds,
+        thresholds=config.thresholds,
         ablation=ablation,
         patching=patching,
         pair=pair,

@@ -1,57 +1,53 @@
-"""The command compare: trains several choices with the same settings and compares them."""
+"""The command compare: a sweep over choices of several words and over seeds, and its table."""
 
+import re
 import shlex
-import shutil
-import sys
-from collections.abc import Iterator
-from contextlib import ExitStack
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hydra import compose
+from hydra._internal.callbacks import Callbacks
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf
 
-from headscope.cli import command_line, words
-from headscope.config import from_hydra, parse
-from headscope.config.own_parts import load_parts
+from headscope.cli import command_line, sweeps, train
+from headscope.cli.command_line import implied_data, key_of, quote, quoted, value_of
 from headscope.config.scripts import CompareConfig
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
-from headscope.stop import Interrupted, on_stop, stop_on_signal
-from headscope.training.run_folder import locked
-
-if TYPE_CHECKING:
-    from headscope.comparison.runs import PlannedRun
+from headscope.stop import Interrupted, stop_on_signal
+from headscope.training.run_folder import shown
 
 COMPARISON_KEYS = ("compare", "seeds", "speed_rounds", "name")
 """Keys that belong to the comparison. They are not passed on to its runs."""
 
-CONTINUE = "The same command continues the comparison."
+KEYS = [each.name for each in fields(TrainConfig)]
+"""The keys of a run."""
 
 RUN_KEYS = ("seed", "resume", "init_from", "hydra")
-"""Keys that apply only to a single run. A comparison rejects them."""
+"""Keys that apply only to a single run. A comparison rejects them, except hydra/launcher."""
 
 
-def arguments(typed: list[str], quoted: list[str]) -> list[str]:
-    """Returns the command-line arguments for Hydra. `compare.choices=` without `compare=` selects
-    `compare=own`."""
-    for word in typed:
-        if _sets(word, RUN_KEYS):
+def arguments(words: list[str]) -> list[str]:
+    """The words for Hydra. `compare.choices=` without `compare=` selects `compare=own`."""
+    for word in words:
+        if sets(word, RUN_KEYS):
             raise UserError(
                 f"{word} is a key of a single run: in a comparison, set seeds=[1,2,3], "
                 "and name= for the folder"
             )
-    if words.value_of(typed, "experiment") and not words.value_of(typed, "trainer.max_steps"):
+    if value_of(words, "experiment") and not value_of(words, "trainer.max_steps"):
         raise UserError(
             "experiment= and the comparison set different numbers of steps: choose with "
             "trainer.max_steps= and trainer.val_every_steps="
         )
-    choices = words.value_of(typed, "compare.choices")
-    if choices is not None and words.value_of(typed, "compare") is None:
-        return words.with_words(quoted, ["compare=own"])
-    return quoted
+    own = value_of(words, "compare.choices") is not None and value_of(words, "compare") is None
+    return [*words, *implied_data(words), *(["compare=own"] if own else [])]
 
 
 def main() -> None:
@@ -64,71 +60,120 @@ def compare(composed: DictConfig) -> None:
     folder."""
     from rich.console import Console
 
-    from headscope.comparison.compare import compare_runs
+    from headscope.comparison.results import check_same_text, comparison_rows
+    from headscope.comparison.sweep import by_settings, report_unfinished
+    from headscope.comparison.tables import print_tables, write_files
+    from headscope.config import from_hydra
 
-    hydra = HydraConfig.get()
-    folder = command_line.run_folder()
-    shared = [word for word in hydra.overrides.task if not _sets(word, COMPARISON_KEYS)]
-    with locked(folder), on_stop(partial(_clean_up, folder)), ExitStack() as stack:
-        stack.callback(_remove_if_empty, folder)
-        config = from_hydra(CompareConfig, composed)
-        choices, seeds = config.compare.choices, config.seeds
-        if not choices or not seeds:
-            raise UserError("compare.choices= and seeds= must each have at least one entry")
-        lists: dict[str, list[Any]] = {"compare.choices": choices, "seeds": seeds}
-        for key, values in lists.items():
-            for value in values:
-                if values.count(value) > 1:
-                    raise UserError(f"{key}= has {value} twice: remove one")
-        try:
-            compare_runs(
-                [run for choice in choices for run in _planned_runs(shared, choice, seeds, folder)],
-                folder=folder,
-                block_sizes=config.compare.block_sizes,
-                speed_rounds=config.speed_rounds,
-                console=Console(),
-            )
-        except Interrupted:
-            print(f"Stopped. {CONTINUE}", file=sys.stderr)
-            raise
-
-
-def _clean_up(folder: Path) -> str:
-    _remove_if_empty(folder)
-    return CONTINUE
-
-
-def _remove_if_empty(folder: Path) -> None:
-    """Remove the folder if the comparison has written nothing into it."""
-    if not [entry for entry in folder.iterdir() if entry.name != ".lock"]:
-        shutil.rmtree(folder)
-
-
-def _planned_runs(
-    shared: list[str], choice: str, seeds: list[int], folder: Path
-) -> "Iterator[PlannedRun]":
-    """Plan the runs of `choice`: one for each seed."""
-    from headscope.comparison.runs import PlannedRun
-
+    config, folder = from_hydra(CompareConfig, composed), command_line.run_folder()
+    shared = [word for word in HydraConfig.get().overrides.task if not sets(word, COMPARISON_KEYS)]
+    jobs = planned(config, shared, folder)
     try:
-        typed = shlex.split(choice)
+        launch(jobs)
+    except Interrupted:
+        print("The same command continues the comparison.", flush=True)
+        raise
+    runs = [run for run in sweeps.runs_in(folder) if str(run.folder.relative_to(folder)) in jobs]
+    names = {place.split("/")[0]: name_of(choice) for place, (choice, _) in jobs.items()}
+    finished = [run for run in runs if run.state == "finished"]
+    check_same_text(finished)
+    choices = by_settings(finished, lambda run: names[run.folder.parent.name])
+    if choices:
+        rows = comparison_rows(
+            choices, folder, config.compare.block_sizes, config.speed_rounds, Console()
+        )
+        write_files(rows, folder, config.compare.block_sizes)
+        print_tables(rows, folder, Console())
+    if not report_unfinished(runs):
+        raise SystemExit(1)
+
+
+def planned(
+    config: CompareConfig, shared: Sequence[str], folder: Path
+) -> dict[str, tuple[str, list[str]]]:
+    """The runs of a comparison: for the folder of each, its choice and its words. All choices are
+    trained with the first seed before the next seed, so that a choice that fails is found early.
+    Raises UserError if a choice is wrong, before training starts."""
+    from headscope.config import load_parts, parse
+    from headscope.training.check import check
+    from headscope.training.resume import check_same_config, newest_checkpoint
+    from headscope.training.run_folder import is_run
+
+    lists: dict[str, list[Any]] = {"compare.choices": config.compare.choices, "seeds": config.seeds}
+    for key, values in lists.items():
+        if not values or len({*values}) < len(values):
+            raise UserError(f"{key}= must have at least one entry, and each only once")
+    jobs: dict[str, tuple[str, list[str]]] = {}
+    for seed in config.seeds:
+        for choice in config.compare.choices:
+            place = re.sub(r"[^\w.=-]+", "_", name_of(choice)) + f"/seed_{seed}"
+            if place in jobs:
+                raise UserError(
+                    f"compare.choices=: two choices have the folder {place}: change one"
+                )
+            words = [*shared, *words_of(choice), f"seed={seed}"]
+            plain: Any = OmegaConf.to_container(compose("compare", words), resolve=True)
+            try:
+                load_parts(plain["parts"])
+                run = parse(
+                    TrainConfig, {each.name: plain[each.name] for each in fields(TrainConfig)}
+                )
+                check(run)
+                if is_run(folder / place):
+                    check_same_config(newest_checkpoint(folder / place), run)
+            except UserError as error:
+                raise UserError(f"{choice}: {error}") from error
+            place_words = [
+                f"hydra.sweep.dir={quote(str(folder))}",
+                f"hydra.sweep.subdir={quote(place)}",
+            ]
+            jobs[place] = choice, [*words, *place_words, "hydra.output_subdir=.hydra"]
+    return jobs
+
+
+def words_of(choice: str) -> list[str]:
+    """The words of a choice, for Hydra."""
+    try:
+        words = shlex.split(choice)
     except ValueError as error:
         raise UserError(f"compare.choices= {choice}: {error}") from error
-    for word in typed:
-        if _sets(word, (*COMPARISON_KEYS, *RUN_KEYS)):
+    for word in words:
+        if sets(word, (*COMPARISON_KEYS, *RUN_KEYS)):
             raise UserError(f"compare.choices= {choice}: {word} is not a key of a choice")
-    choice_words = words.literal_arguments([*typed, *words.implied_data(typed)])
-    composed: Any = OmegaConf.to_container(
-        compose("compare", [*shared, *choice_words]), resolve=True
+    return quoted([*words, *implied_data(words)])
+
+
+def name_of(choice: str) -> str:
+    """A short name: `rotary heads=8` for `model/position=rotary model.heads=8`."""
+    return re.sub(r"\bmodel(/\w+=|\.)", "", choice)
+
+
+def launch(jobs: dict[str, tuple[str, list[str]]]) -> None:
+    """Trains the runs with the launcher that `hydra/launcher=` names."""
+    config = HydraConfig.instance().cfg
+    context = HydraContext(GlobalHydra.instance().config_loader(), Callbacks(config))
+    launcher = Plugins.instance().instantiate_launcher(
+        hydra_context=context, task_function=train_one, config=config
     )
-    load_parts(composed["parts"])  # also those of an experiment that the choice names
-    names = TrainConfig.__dataclass_fields__.keys()
-    train_config = {key: composed[key] for key in composed.keys() & names}
-    for seed in seeds:
-        yield PlannedRun(choice, seed, parse(TrainConfig, train_config | {"seed": seed}), folder)
+    launcher.launch([words for _, words in jobs.values()], initial_job_idx=0)
+    HydraConfig.instance().cfg = config
 
 
-def _sets(word: str, keys: tuple[str, ...]) -> bool:
-    """Whether the argument `word`, such as `seed=1`, sets one of `keys`. Nested keys also count:
+def train_one(composed: DictConfig) -> Any:
+    """Trains one run of a comparison."""
+    here = OmegaConf.masked_copy(composed, KEYS)
+
+    def task(config: DictConfig) -> float:
+        folder, summary = train.run(config, sweep=True, quiet=True)
+        bits, seconds = summary["val_bits_per_byte"], summary["train_seconds"]
+        line = f"{bits:.4f} bits per byte after {seconds:.0f} s of training"
+        print(f"{shown(folder)}: {line}", flush=True)
+        return summary["val_loss"]
+
+    return sweeps.run_one(task, here)
+
+
+def sets(word: str, keys: tuple[str, ...]) -> bool:
+    """Whether a word, such as `seed=1`, sets one of `keys`. Nested keys also count:
     `compare.choices=` sets a key inside `compare`."""
-    return "=" in word and word.partition("=")[0].lstrip("+~").partition(".")[0] in keys
+    return "=" in word and key_of(word).partition(".")[0] in keys

@@ -1,7 +1,6 @@
 """Prints errors as one line that says what went wrong."""
 
 import os
-import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -18,22 +17,15 @@ from omegaconf.errors import (
 )
 from yaml import YAMLError
 
-from headscope.config.own_parts import own_code
-from headscope.config.parse import HYDRA_KEYS, suggestion
+from headscope.cli.conf import missing_choice
+from headscope.config.parse import suggestion
+from headscope.config.parts import own_code
 from headscope.errors import UserError, first_line, ran_out_of_memory
 from headscope.terminal import printable
 from headscope.training.processes import first_reports
 
 USER_ERRORS = (UserError, OSError, YAMLError, HydraException, OmegaConfBaseException)
 """Errors that the user can fix. All other errors are bugs."""
-
-FROM_SWEEPS_EXTRA = (
-    "hydra/launcher/joblib",
-    "hydra/launcher/submitit_local",
-    "hydra/launcher/submitit_slurm",
-    "hydra/sweeper/optuna",
-)
-"""Choices that Hydra finds only if the extra `sweeps` is installed."""
 
 BUG = """
 This is a bug in headscope, not your mistake. Please report it with the traceback above, the
@@ -59,41 +51,42 @@ def exit_on_error(full_error: bool) -> Iterator[None]:
         # to the null device: otherwise, Python would print another error when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except USER_ERRORS as error:
-        if full_error:
-            raise
-        print(f"Error: {printable(one_line(error))}", file=sys.stderr)
-        sys.exit(1)
     except Exception as error:
-        if ran_out_of_memory(error):
-            sizes = "lower the batch size, the number of samples or the model's sizes"
-            print(f"Error: out of memory: {sizes} ({first_line(error)})", file=sys.stderr)
-            sys.exit(1)
+        if full_error and isinstance(error, USER_ERRORS):
+            raise
+        report(error)
+        sys.exit(1)
+
+
+def report(error: Exception, where: str = "") -> str:
+    """Prints an error: in one line that begins with `where`, or as a bug with its traceback.
+    Returns the line."""
+    if isinstance(error, USER_ERRORS):
+        line = one_line(error)
+    elif ran_out_of_memory(error):
+        sizes = "lower the batch size, the number of samples or the model's sizes"
+        line = f"out of memory: {sizes} ({first_line(error)})"
+    else:
         traceback.print_exc()
         own = own_code(error)
         print(f"\nThe error comes from {own}." if own else BUG, file=sys.stderr)
-        sys.exit(1)
+        return f"{type(error).__name__}: {first_line(error)}"
+    print(f"Error: {printable(f'{where}{line}')}", file=sys.stderr)
+    return line
 
 
 def one_line(error: BaseException) -> str:
     """The message of an error in one line, without the details that Hydra and OmegaConf add."""
-    where = re.match(r"In '(.+?)': \w+ raised while composing", str(error))
-    if where and error.__context__:
-        return f"conf/{where[1]}.yaml: {one_line(error.__context__)}"
-    merging = re.match(r"Error merging override (.+)", str(error))
     while isinstance(error, HydraException) and error.__cause__:
         error = error.__cause__
     if isinstance(error, OverrideParseException):
         return f"{error.override}: Hydra cannot read this as key=value: put the value in quotes"
-    if isinstance(error, MissingConfigException) and error.missing_cfg_file in FROM_SWEEPS_EXTRA:
-        group, _, choice = str(error.missing_cfg_file).rpartition("/")
-        return f"{group}={choice} is not installed: pip install 'headscope[sweeps]'"
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        return missing_choice(error)
     if isinstance(error, MissingMandatoryValue):
         return f"{error.full_key}= must be given"
     if isinstance(error, ConfigKeyError | ConfigAttributeError) and error.full_key:
         return f"{error.full_key}: there is no such key{_suggestion(error)}"
-    if merging:
-        return f"{merging[1]}: {str(error).splitlines()[0]}"
     if isinstance(error, OmegaConfBaseException) and error.full_key:
         return f"{error.full_key}: {str(error).splitlines()[0]}"
     if isinstance(error, FileExistsError | NotADirectoryError) and error.filename:
@@ -109,6 +102,6 @@ def _suggestion(error: OmegaConfBaseException) -> str:
     inside = {
         str(name): set(parent[name]) if OmegaConf.is_dict(parent._get_node(name)) else set()
         for name in parent
-        if name not in ("hydra", *HYDRA_KEYS)
+        if name != "hydra" and name[0] != "_"
     }
     return suggestion(error.key, inside)

@@ -24,7 +24,7 @@ def evaluate(composed: DictConfig) -> None:
         checkpoint.find(config.checkpoint), device=checkpoint.pick_device(config.device)
     )
     precision = evaluation.choose_precision(config.precision, loaded)
-    corpus = checkpoint.stored_corpus(loaded) if config.data is None else build_part(config.data)
+    corpus = build_part(config.data, "data") if config.data else checkpoint.stored_corpus(loaded)
     text = evaluation.validation_text(corpus, loaded.tokenizer)
     metrics: dict[str, Any] | list[dict[str, Any]]
     if config.block_size is None:

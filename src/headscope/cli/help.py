@@ -17,10 +17,15 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from headscope.cli.words import CONF, choices_of, conf_files, conf_folders, is_group
-from headscope.config import SCHEMAS
-from headscope.config.parse import HYDRA_KEYS
+from headscope.cli.conf import CONF, choices_of, conf_files, conf_folders, is_group
 from headscope.terminal import command
+
+ORDER = (
+    *("model", "model/attention", "model/position", "model/norm", "model/activation"),
+    *("model/feed_forward", "tokenizer", "data", "optimizer", "schedule", "trainer", "logger"),
+    "callbacks",
+)
+"""The order of the groups."""
 
 MAX_WIDTH = 100
 """The maximum width of a line, in characters."""
@@ -148,7 +153,7 @@ def nested(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
     """Yields the full names and the values of all keys, also of nested keys. A key that contains
     other keys has the value {}."""
     for name, value in values.items():
-        if name not in HYDRA_KEYS:
+        if not name.startswith("_"):
             is_mapping = isinstance(value, dict)
             yield prefix + name, {} if is_mapping else value
             if is_mapping:
@@ -166,12 +171,8 @@ def group_of(name: str, groups: Sequence[str]) -> str:
 
 
 def in_order(groups: Iterable[str]) -> list[str]:
-    """Sorts configuration groups, such as model/attention, in the order of `SCHEMAS`."""
-    order = list(SCHEMAS)
-    names = {group: group.split("/")[-1] for group in sorted(groups)}
-    return sorted(
-        names, key=lambda group: order.index(names[group]) if names[group] in order else 99
-    )
+    """Sorts configuration groups, such as model/attention, in their `ORDER`."""
+    return sorted(sorted(groups), key=lambda name: ORDER.index(name) if name in ORDER else 99)
 
 
 def heading(file: Path) -> str:
@@ -199,7 +200,7 @@ def keys_in(file: Path) -> Iterator[Key]:
 
 def _below(node: yaml.MappingNode, prefix: str, lines: list[str]) -> Iterator[Key]:
     for name, value in node.value:
-        if name.value in HYDRA_KEYS:
+        if name.value.startswith("_"):
             continue
         is_mapping = isinstance(value, yaml.MappingNode)
         end = name.end_mark if is_mapping else value.end_mark

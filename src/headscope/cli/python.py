@@ -10,11 +10,12 @@ from typing import Any
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
-from headscope.cli.command_line import check, prepare_hydra, quoted_words
+from headscope.cli.command_line import check_words, quoted
+from headscope.cli.conf import CONF, prepare_hydra
 from headscope.cli.error_messages import USER_ERRORS, one_line
 from headscope.cli.train import arguments, run
-from headscope.cli.words import CONF, plain_word
-from headscope.config.training import TrainConfig
+from headscope.config import load_parts
+from headscope.config.parts import find_modules_in
 from headscope.errors import UserError
 from headscope.stop import Interrupted, interruptible
 from headscope.training.processes import check_environment
@@ -47,7 +48,8 @@ def train(words: Sequence[str] = ()) -> TrainResult:
 
     def task(composed: Any) -> None:
         try:
-            check(composed, TrainConfig)
+            find_modules_in(Path.cwd())
+            load_parts(composed.parts)
             results.append(TrainResult(*run(composed, in_python=True)))
         except Exception as error:  # Hydra would print a line about it
             results.append(error)
@@ -55,11 +57,11 @@ def train(words: Sequence[str] = ()) -> TrainResult:
     warnings.filterwarnings("ignore", "IProgress not found")  # of tqdm, which is not used here
     with interruptible():
         try:
-            quoted = words_of_run([plain_word(word) for word in words])
+            for_hydra = words_of_run(list(words))
             prepare_hydra()
             with initialize_config_dir(str(CONF), version_base="1.3"):
                 hydra: Any = GlobalHydra.instance().hydra
-                hydra.run("train", task, quoted, with_log_configuration=False)
+                hydra.run("train", task, for_hydra, with_log_configuration=False)
             if isinstance(results[0], Exception):
                 raise results[0]
         except SystemExit as stopped:  # Lightning turns KeyboardInterrupt into SystemExit
@@ -73,10 +75,11 @@ def train(words: Sequence[str] = ()) -> TrainResult:
     return results[0]
 
 
-def words_of_run(typed: list[str]) -> list[str]:
-    """The words `typed` as Hydra takes them. Raises UserError if one of them is wrong."""
+def words_of_run(words: list[str]) -> list[str]:
+    """The words as Hydra takes them. Raises UserError if one of them is wrong."""
     check_environment()
-    for word in typed:
+    for word in words:
         if word.startswith("-") or ("=" not in word and not word.startswith("~")):
             raise UserError(f"{word!r} is not key=value, such as model.heads=8")
-    return arguments(typed, quoted_words(typed, "train", TrainConfig))
+    check_words(words, "data.path")
+    return quoted(arguments(words))

@@ -1,14 +1,14 @@
-"""The command train: the arguments for Hydra, the configuration of the run, and the run.
+"""The command train: composed configuration -> checked configuration -> run.
 
-Hydra composes a resumed run from the user's arguments and the names of the run's choices, such as
-`optimizer=muon`. Nothing else from the checkpoint goes through Hydra, because a checkpoint may come
-from an untrusted source.
+Hydra composes a resumed run from the user's words alone. Nothing of the checkpoint goes through
+Hydra, because a checkpoint may come from an untrusted source.
 """
 
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,11 +19,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from headscope import stop
 from headscope.cli import command_line
-from headscope.cli.sweeps import SweepRun
-from headscope.cli.words import MULTIRUN, quote, value_of, with_words
+from headscope.cli.command_line import MULTIRUN, WRITES_NOTHING, forced, implied_data, value_of
+from headscope.cli.sweeps import runs_in
 from headscope.data.machine import core_seconds, cores_of_others
 from headscope.errors import UserError
-from headscope.terminal import printable
 from headscope.training import processes, run_folder
 
 if TYPE_CHECKING:
@@ -31,18 +30,11 @@ if TYPE_CHECKING:
     from headscope.training.resume import ResumeCheckpoint
 
 FIXED = (
-    *("model", "tokenizer", "data", "seed", "init_from", "experiment", "name"),
+    *("model", "tokenizer", "data", "seed", "init_from", "experiment", "name", "optimizer"),
     *("trainer.batch_size", "trainer.accumulate", "trainer.val_every_steps"),
 )
-"""Keys and groups that cannot change when a run is resumed."""
-
-FIXED_CHOICES = ("optimizer",)
-"""Groups whose choice cannot change, because the checkpoint contains the state of this choice. The
-keys of the choice can change, such as `optimizer.lr`."""
-
-CHOICES_FROM_RUN = ("optimizer", "schedule")
-"""Groups for which Hydra gets the choice of the resumed run, because each choice has different
-keys."""
+"""Keys and groups that cannot change when a run is resumed. The choice of an optimizer cannot, but
+its keys can, such as `optimizer.lr`."""
 
 
 def main() -> None:
@@ -53,159 +45,13 @@ def main() -> None:
         command_line.run(train, "train", prepare=arguments, report_sweep=report_sweep)
 
 
-def report_sweep(runs: Sequence[SweepRun], folder: Path) -> None:
-    """Prints a table of the runs, and writes it and a picture to the folder of the sweep."""
+def report_sweep(folder: Path) -> bool:
+    """Prints a table of the runs, and writes it to the folder of the sweep."""
     from rich.console import Console
 
     from headscope.comparison.sweep import report
 
-    report(runs, folder, Console())
-
-
-# --- before Hydra composes the configuration ---
-
-
-def arguments(typed: list[str], quoted: list[str]) -> list[str]:
-    """The arguments for Hydra, given those of the user as typed and as quoted for Hydra.
-
-    Raises UserError if there is nothing to resume, if an argument changes a key that must stay the
-    same, or if `hydra.run.dir=` names a folder that already holds a run.
-    """
-    resumed, folder = value_of(typed, "resume"), value_of(typed, "hydra.run.dir")
-    if resumed is not None:
-        if folder is not None or MULTIRUN & set(typed):
-            extra = "-m" if folder is None else "hydra.run.dir="
-            raise UserError(
-                f"resume={resumed} continues one run in its own folder: leave out {extra}"
-            )
-        return resume_arguments(resumed, quoted)
-    if folder and run_folder.is_run(Path(folder)):
-        raise already_a_run(folder)
-    return quoted
-
-
-def already_a_run(folder: str | Path) -> UserError:
-    return UserError(
-        f"hydra.run.dir={folder} already holds a run: continue it with resume={folder}, or name "
-        "another folder"
-    )
-
-
-def resume_arguments(folder: str, quoted: list[str]) -> list[str]:
-    """The user's arguments, the choices of the resumed run, and its folder as `hydra.run.dir`."""
-    from headscope.training.resume import newest_checkpoint
-
-    config = newest_checkpoint(Path(folder)).stored.config
-    given = [argument for argument in quoted if not argument.startswith("resume=")]
-    for argument in given:
-        key = key_of(argument)
-        fixed = [name for name in FIXED if key == name or key.startswith(f"{name}.")]
-        fixed += [name for name in FIXED_CHOICES if key == name]
-        if fixed:
-            raise UserError(
-                f"{argument}: {fixed[0]} cannot change in a resumed run; to change it, start a new "
-                f"run from these weights with init_from={folder}"
-            )
-    choices = choices_from_run(config, {key_of(argument) for argument in given})
-    words = with_words(given, [*choices, f"resume={quote(folder)}"])
-    return [*words, f"hydra.run.dir={quote(folder)}"]
-
-
-def choices_from_run(config: "TrainConfig", changed: set[str]) -> list[str]:
-    """The choices of the resumed run, as arguments such as `schedule=linear`, for each group in
-    `CHOICES_FROM_RUN` that the user does not change. They are names from `SCHEMAS`, even if the
-    configuration was manipulated."""
-    from headscope.config import SCHEMAS
-
-    return [
-        f"{group}={name}"
-        for group in CHOICES_FROM_RUN
-        if group not in changed
-        for name, schema in SCHEMAS[group].items()
-        if type(getattr(config, group)) is schema
-    ]
-
-
-def changed_keys(composed: Sequence[str]) -> list[str]:
-    """The keys that the user changes in a resumed run. `composed` are the arguments from
-    `resume_arguments`, where the user's own arguments come after `resume=`."""
-    first = next(index for index, word in enumerate(composed) if word.startswith("resume="))
-    return [key_of(word) for word in composed[first + 1 :]]
-
-
-def key_of(argument: str) -> str:
-    """The key of an argument `key=value`. The slashes in the name of a group become dots."""
-    return argument.partition("=")[0].lstrip("+~").replace("/", ".")
-
-
-# --- the configuration of the run ---
-
-
-def configuration(composed: DictConfig) -> "tuple[TrainConfig, ResumeCheckpoint | None, list[str]]":
-    """The configuration of the run, the checkpoint that it resumes from, and one line for each
-    setting that the user changes in a resumed run."""
-    from headscope import checkpoint
-    from headscope.config import from_hydra
-    from headscope.config.training import TrainConfig
-    from headscope.training.resume import newest_checkpoint, resumed_config
-
-    typed = list(HydraConfig.get().overrides.task)
-    if composed.resume is None:
-        return with_trained_model(from_hydra(TrainConfig, composed), typed), None, []
-    plain: Any = OmegaConf.to_container(composed, resolve=True)
-    resume = newest_checkpoint(Path(composed.resume))
-    config, changes = resumed_config(plain, resume, changed_keys(typed))
-    if processes.rank() == 0:
-        lines = checkpoint.sources(config.data, "data")
-        lines += checkpoint.sources(config.tokenizer, "tokenizer")
-        if not any(word.startswith("store_dir=") for word in typed):
-            lines.append(
-                f"Using store_dir={config.store_dir}: name another folder of texts with store_dir="
-            )
-        for line in lines:
-            print(printable(line), file=sys.stderr)
-    return config, resume, changes
-
-
-def with_trained_model(config: "TrainConfig", typed: Sequence[str]) -> "TrainConfig":
-    """`config` with the tokenizer and the model settings of the checkpoint that `config.init_from`
-    selects, so that nobody has to repeat them. Unchanged without `init_from`.
-
-    A key in `typed`, such as `model.dropout=0.1`, keeps the value that it has in `config`. If the
-    arguments choose a part of the model, such as `model/norm=rms` or `model=gpt2`, they describe
-    the whole model. Raises UserError if they choose another tokenizer, which the weights do not
-    fit.
-    """
-    from headscope import checkpoint
-    from headscope.config import parse
-    from headscope.config.model import ModelConfig
-    from headscope.training.resume import set_at, value_at
-
-    if config.init_from is None:
-        return config
-    keys = [word.partition("=")[0].lstrip("+~") for word in typed]
-    stored = checkpoint.read(checkpoint.find(config.init_from, key="init_from")).config
-    chosen = [word for word in typed if word.lstrip("+").startswith("tokenizer")]
-    if chosen and config.tokenizer != stored.tokenizer:
-        own = {name: value for name, value in vars(stored.tokenizer).items() if name[0] != "_"}
-        own = {"tokenizer": stored.tokenizer._target_.rpartition(".")[2], **own}
-        raise UserError(
-            f"{' '.join(chosen)}: the weights of init_from={config.init_from} need their own "
-            f"tokenizer ({', '.join(f'{name}={value}' for name, value in own.items())}): leave "
-            "tokenizer= out"
-        )
-    config = replace(config, tokenizer=stored.tokenizer)
-    if any(key.split("/")[0] == "model" for key in keys):
-        return config
-    model, given = asdict(stored.model), asdict(config.model)
-    for key in keys:
-        group, _, rest = key.partition(".")
-        if group == "model":
-            set_at(model, rest, value_at(given, rest))
-    return replace(config, model=parse(ModelConfig, model, "model"))
-
-
-# --- the run ---
+    return report(runs_in(folder), folder, Console())
 
 
 def train(composed: DictConfig) -> float:
@@ -215,28 +61,35 @@ def train(composed: DictConfig) -> float:
 
 
 def run(
-    composed: DictConfig, *, sweep: bool = False, in_python: bool = False
+    composed: DictConfig, *, sweep: bool = False, in_python: bool = False, quiet: bool = False
 ) -> tuple[Path, dict[str, Any]]:
     """Trains a model as the configuration `composed` says. Returns the run folder and the content
     of its summary.json. The runs of a `sweep` continue automatically. They, and a run `in_python`,
-    use one device each."""
-    started, hydra = core_seconds(), HydraConfig.get()
-    folder = command_line.run_folder() if composed.resume is None else Path(composed.resume)
-    again = "the same command" if sweep else run_folder.how_to_resume(folder, composed.parts)
-    if in_python:
-        again = f"headscope.train({run_folder.resume_words(folder, composed.parts)})"
-    in_use = nullcontext() if processes.rank() else run_folder.in_use(folder, again=again)
-    with in_use, processes.report_lost_process(folder, again):
-        # These imports are slow, and --help and errors in the command line do not need them.
-        from headscope.files import read_summary
-        from headscope.training import console as output
-        from headscope.training.build import build
-        from headscope.training.resume import check_same_config, newest_checkpoint
-        from headscope.training.run import fit
+    use one device each. `quiet` prints nothing but warnings."""
+    started = core_seconds()
+    # These imports are slow, and --help and errors in the command line do not need them.
+    from headscope.files import read_summary
+    from headscope.training import console as output
+    from headscope.training.build import build
+    from headscope.training.resume import check_same_config, newest_checkpoint
+    from headscope.training.run import fit
 
-        console = output.new_console(quiet=processes.rank() > 0)
-        say = partial(console.print, soft_wrap=True, markup=False, highlight=False)
+    folder = command_line.run_folder() if composed.resume is None else Path(composed.resume)
+    try:
         config, resume, changes = configuration(composed)
+    except Exception:
+        run_folder.remove_unused(folder)
+        raise
+    again = "the same command" if sweep else run_folder.how_to_resume(folder, config)
+    if in_python:
+        again = f"headscope.train({run_folder.resume_words(folder, config)})"
+    console = output.new_console(quiet=quiet or processes.rank() > 0)
+    say = partial(console.print, soft_wrap=True, markup=False, highlight=False)
+    in_use = run_folder.in_use(folder, again=again, say=say if sweep else None)
+    with (
+        in_use if processes.rank() == 0 else nullcontext(),
+        processes.report_lost_process(folder, again),
+    ):
         connected = processes.connect(config.trainer, alone=sweep or in_python)
         folder = connected.from_first(folder)
         if resume is None and run_folder.is_run(folder):
@@ -255,8 +108,6 @@ def run(
             raise UserError(f"{resume.path}: {error}") from error
         if connected.is_first:
             run_folder.remove_leftovers(folder)
-            if resume is None:
-                run_folder.save_configuration(folder, composed, list(hydra.overrides.task))
         output.print_plan(run, changes)
         output.print_busy_machine(run, cores_of_others(started))
         try:
@@ -268,3 +119,104 @@ def run(
             raise
         output.print_results(run, summary)
         return folder, summary
+
+
+# --- the words, before Hydra composes the configuration ---
+
+
+def arguments(words: list[str]) -> list[str]:
+    """The words for Hydra. Raises UserError if a word changes what must stay the same in a resumed
+    run, or if `hydra.run.dir=` names a folder that another run uses or has used."""
+    resumed, folder = value_of(words, "resume"), value_of(words, "hydra.run.dir")
+    if resumed is None:
+        if folder and run_folder.is_run(Path(folder)):
+            raise already_a_run(folder)
+        if folder and Path(folder).is_dir():
+            with run_folder.locked(Path(folder)):
+                pass  # before Hydra writes to it
+        return [*words, *implied_data(words)]
+    if folder is not None or MULTIRUN & {*words}:
+        extra = "-m" if folder is None else "hydra.run.dir="
+        raise UserError(f"resume={resumed} continues one run in its own folder: leave out {extra}")
+    for word in words:
+        key = dotted_key(word)
+        inside = [name for name in FIXED if key.startswith(f"{name}.") and name != "optimizer"]
+        fixed = [name for name in FIXED if key == name] + inside
+        if fixed:
+            raise UserError(
+                f"{word}: {fixed[0]} cannot change in a resumed run; to change it, start a new run "
+                f"from these weights with init_from={resumed}"
+            )
+    return [*forced(words), *WRITES_NOTHING]
+
+
+def already_a_run(folder: str | Path) -> UserError:
+    return UserError(
+        f"hydra.run.dir={folder} already holds a run: continue it with resume={folder}, or name "
+        "another folder"
+    )
+
+
+def dotted_key(word: str) -> str:
+    """The key of an override. The slashes in the name of a group become dots."""
+    return command_line.key_of(word).replace("/", ".")
+
+
+# --- the configuration of the run ---
+
+
+def configuration(composed: DictConfig) -> "tuple[TrainConfig, ResumeCheckpoint | None, list[str]]":
+    """The checked configuration of the run, the checkpoint that it resumes from, and one line for
+    each setting that the user changes in a resumed run."""
+    from headscope import checkpoint
+    from headscope.config import from_hydra
+    from headscope.config.training import TrainConfig
+    from headscope.terminal import printable
+    from headscope.training.resume import newest_checkpoint, resumed_config
+
+    words = list(HydraConfig.get().overrides.task)
+    if composed.resume is None:
+        return with_trained_model(from_hydra(TrainConfig, composed), words), None, []
+    plain: Any = OmegaConf.to_container(composed, resolve=True)
+    resume = newest_checkpoint(Path(composed.resume))
+    keys = [key for key in map(dotted_key, words) if key != "resume"]
+    config, changes = resumed_config(plain, resume, keys)
+    if processes.rank() == 0:
+        lines = checkpoint.sources(config.data, "data")
+        lines += checkpoint.sources(config.tokenizer, "tokenizer")
+        for line in lines:
+            print(printable(line), file=sys.stderr)
+    return config, resume, changes
+
+
+def with_trained_model(config: "TrainConfig", words: Sequence[str]) -> "TrainConfig":
+    """`config` with the tokenizer and the model settings of the checkpoint that `config.init_from`
+    selects, so that nobody has to repeat them. Unchanged without `init_from`.
+
+    A key in `words`, such as `model.dropout=0.1`, keeps the value that it has in `config`. If the
+    words choose a part of the model, such as `model/norm=rms` or `model=gpt2`, they describe the
+    whole model. Raises UserError if they choose another tokenizer, which the weights do not fit.
+    """
+    from headscope import checkpoint
+    from headscope.config import parse_part
+    from headscope.training.resume import set_at, value_at
+
+    if config.init_from is None:
+        return config
+    stored = checkpoint.read(checkpoint.find(config.init_from, key="init_from")).config
+    chosen = [word for word in words if dotted_key(word).partition(".")[0] == "tokenizer"]
+    if chosen and config.tokenizer != stored.tokenizer:
+        own = ", ".join(f"{key}={value}" for key, value in (stored.tokenizer or {}).items())
+        raise UserError(
+            f"{' '.join(chosen)}: the weights of init_from={config.init_from} need their own "
+            f"tokenizer{f' ({own})' if own else ''}: leave tokenizer= out"
+        )
+    config = replace(config, tokenizer=stored.tokenizer)
+    keys = [command_line.key_of(word) for word in words]
+    if any(key.split("/")[0] == "model" for key in keys):
+        return config
+    model = deepcopy(stored.model)
+    for group, _, rest in (key.partition(".") for key in keys):
+        if group == "model":
+            set_at(model, rest, value_at(config.model, rest))
+    return replace(config, model=parse_part(model, "model", composed=False))

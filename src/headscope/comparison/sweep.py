@@ -1,8 +1,12 @@
-"""The results of a sweep: a table, and the file sweep.csv."""
+"""The runs of a sweep or a comparison, and the table of a sweep."""
 
-from collections.abc import Sequence
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -11,86 +15,148 @@ from rich.text import Text
 from headscope.comparison.tables import MIN_WIDTH, cell, write_csv
 from headscope.files import read_summary
 from headscope.terminal import printable
-from headscope.training.run_folder import shown
-
-if TYPE_CHECKING:
-    from headscope.cli.sweeps import SweepRun
+from headscope.training.run_folder import ERROR, shown
 
 RESULTS = ("val_loss", "val_bits_per_byte", "train_seconds")
 """The entries of summary.json that are shown for each run."""
 
 
-def settings_of(run: "SweepRun") -> dict[str, str]:
-    parts = [word.partition("=") for word in run.words]
-    return {key.lstrip("+"): value.strip("\"'").replace("\\'", "'") for key, _, value in parts}
+@dataclass(frozen=True)
+class SweepRun:
+    """A run of a sweep in its `folder`. `settings` are its words, such as {"seed": "1"}."""
+
+    settings: dict[str, str]
+    folder: Path
+
+    @cached_property
+    def summary(self) -> dict[str, Any] | None:
+        """The content of summary.json, if the run has finished."""
+        return read_summary(self.folder)
+
+    @property
+    def error(self) -> str | None:
+        """Why the run failed."""
+        file = self.folder / ERROR
+        return file.read_text(encoding="utf-8") if file.is_file() else None
+
+    @property
+    def state(self) -> str:
+        return "failed" if self.error else "finished" if self.summary else "unfinished"
+
+    @property
+    def last(self) -> Path:
+        return self.folder / "checkpoints" / "last.safetensors"
 
 
-def swept_keys(runs: "Sequence[SweepRun]") -> list[str]:
+def swept_keys(runs: Sequence[SweepRun]) -> list[str]:
     """The keys whose values are not the same in all runs."""
-    settings = [settings_of(run) for run in runs]
-    keys = dict.fromkeys(key for each in settings for key in each)
-    return [key for key in keys if len({each.get(key) for each in settings}) > 1]
+    keys = dict.fromkeys(key for run in runs for key in run.settings)
+    return [key for key in keys if len({run.settings.get(key) for run in runs}) > 1]
 
 
-def rows_of(runs: "Sequence[SweepRun]") -> list[dict[str, Any]]:
-    """One row per run, the lowest validation loss first. Runs without a result come last.
-
-    A row has the keys `run` (the name of the run's folder), the swept keys, `state` (best,
-    finished, unfinished or failed), and `error` if the run failed. If the run has finished, the row
-    also has the keys of `RESULTS`.
-    """
-    keys = swept_keys(runs)
-    rows = []
+def by_settings(
+    runs: Sequence[SweepRun], key: Callable[[SweepRun], Any]
+) -> dict[Any, list[SweepRun]]:
+    groups: dict[Any, list[SweepRun]] = {}
     for run in runs:
-        row: dict[str, Any] = {"run": run.folder.name if run.folder else ""}
-        row |= {key: settings_of(run).get(key, "") for key in keys}
-        summary = None if run.error or not run.folder else read_summary(run.folder)
-        if summary:
-            row |= {"state": "finished", **{key: summary[key] for key in RESULTS}}
-        elif run.error:
-            row |= {"state": "failed", "error": run.error}
-        else:
-            row |= {"state": "unfinished"}
+        groups.setdefault(key(run), []).append(run)
+    return groups
+
+
+def rows_of(runs: Sequence[SweepRun], keys: Sequence[str]) -> list[dict[str, Any]]:
+    """One row for each combination of the values of `keys`, that with the lowest mean validation
+    loss first, and those without a result last.
+
+    A row has the keys `run` (the names of the runs' folders), `keys`, `seeds`, `state`, and for
+    each of `RESULTS` the mean over the finished runs. With several finished runs, it also has
+    `deviation`, the sample standard deviation of the validation losses.
+    """
+    rows = []
+    for values, group in by_settings(
+        runs, lambda run: tuple(run.settings.get(key, "") for key in keys)
+    ).items():
+        row: dict[str, Any] = dict(zip(keys, values, strict=True))
+        row["run"] = " ".join(run.folder.name for run in group)
+        row["seeds"] = " ".join(run.settings.get("seed", "") for run in group)
+        finished = [run.summary for run in group if run.state == "finished" and run.summary]
+        for name in RESULTS if finished else ():
+            row[name] = statistics.mean(summary[name] for summary in finished)
+        if len(finished) > 1:
+            row["deviation"] = statistics.stdev(summary["val_loss"] for summary in finished)
+        states = {run.state for run in group}
+        row["state"] = ", ".join(
+            state if len(states) == 1 else f"{sum(run.state == state for run in group)} {state}"
+            for state in ("finished", "unfinished", "failed")
+            if state in states
+        )
         rows.append(row)
-    rows.sort(key=lambda row: (row.get("val_loss", float("inf")), row["state"] == "failed"))
+    rows.sort(key=lambda row: (row.get("val_loss", float("inf")), "failed" in row["state"]))
     if rows and "val_loss" in rows[0]:
-        rows[0]["state"] = "best"
+        rows[0]["state"] = rows[0]["state"].replace("finished", "best", 1)
     return rows
 
 
-def report(runs: "Sequence[SweepRun]", folder: Path, console: Console) -> None:
-    """Prints a table of the runs, and writes sweep.csv to the folder of the sweep."""
-    rows, keys = rows_of(runs), swept_keys(runs)
-    folder.mkdir(parents=True, exist_ok=True)
+def report(runs: Sequence[SweepRun], folder: Path, console: Console) -> bool:
+    """Prints a table of the runs, and the errors. Writes sweep.csv, with one line for each run, to
+    the folder of the sweep. Returns whether all runs have finished."""
+    keys = swept_keys(runs)
     file = folder / "sweep.csv"
-    write_csv(rows, ["run", *keys, *RESULTS, "state", "error"], file)
+    lines = []
+    for run in runs:
+        results = {name: run.summary[name] for name in RESULTS} if run.summary else {}
+        settings = {key: run.settings.get(key, "") for key in keys}
+        line = {"run": run.folder.name, **settings, **results, "state": run.state}
+        lines.append(line | {"error": run.error or ""})
+    best = min((line for line in lines if line["state"] == "finished"), default=None, key=loss_of)
+    if best:
+        best["state"] = "best"
+    write_csv(lines, ["run", *keys, *RESULTS, "state", "error"], file)
+    several = "seed" in keys
+    keys = [key for key in keys if key != "seed"]
     console = Console(file=console.file, width=max(console.width, MIN_WIDTH), quiet=console.quiet)
     console.print()
-    console.print(_table(rows, keys))
-    console.print(
-        f"\nWritten: {shown(file)}",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+    console.print(_table(rows_of(runs, keys), keys, several))
+    console.print(f"\nWritten: {shown(file)}", highlight=False, markup=False, soft_wrap=True)
+    return report_unfinished(runs)
 
 
-def _table(rows: Sequence[dict[str, Any]], keys: Sequence[str]) -> Table:
+def loss_of(line: dict[str, Any]) -> float:
+    return line["val_loss"]
+
+
+def report_unfinished(runs: Sequence[SweepRun]) -> bool:
+    """Prints the runs without a result. Returns whether there are none."""
+    missing = [run for run in runs if run.state != "finished"]
+    if missing:
+        print("\nThese runs have no result. The same command runs them again:", file=sys.stderr)
+    keys = swept_keys(runs) or list(dict.fromkeys(key for run in runs for key in run.settings))
+    for run in missing:
+        words = " ".join(f"{key}={run.settings[key]}" for key in keys if key in run.settings)
+        reason = run.error or "its process ended before it finished"
+        print(f"  {printable(f'{words}: {reason}')}", file=sys.stderr)
+    return not missing
+
+
+def _table(rows: Sequence[dict[str, Any]], keys: Sequence[str], several: bool) -> Table:
     table = Table(box=None, pad_edge=False)
-    table.add_column("run", justify="right", no_wrap=True)
-    for key in keys:
+    table.add_column("runs" if several else "run", justify="right")
+    for key in [*keys, *(["seeds"] if several else [])]:
         table.add_column(Text(printable(key)), justify="right", overflow="fold")
-    for name in ("validation loss", "bits per byte", "training, s"):
+    names = ["validation loss", "±", "bits per byte", "training, s"]
+    results = ["val_loss", "deviation", "val_bits_per_byte", "train_seconds"]
+    digits = [".4f", ".4f", ".4f", ".1f"]
+    columns = list(zip(names, results, digits, strict=True))
+    columns = columns if several else [each for each in columns if each[0] != "±"]
+    for name, _, _ in columns:
         table.add_column(name, justify="right")
     table.add_column("state", no_wrap=True)
     for row in rows:
+        settings = [*keys, *(["seeds"] if several else [])]
         table.add_row(
             row["run"],
-            *(Text(printable(row[key])) for key in keys),
-            cell(row, "val_loss", ".4f"),
-            cell(row, "val_bits_per_byte", ".4f"),
-            cell(row, "train_seconds", ".1f"),
+            *(Text(printable(row[key])) for key in settings),
+            *(cell(row, key, form) for _, key, form in columns),
             row["state"],
-            style="bold" if row["state"] == "best" else None,
+            style="bold" if "best" in row["state"] else None,
         )
     return table

@@ -1,12 +1,11 @@
-"""Schemas of the configurations of all scripts except train.py and benchmark.py, and of their
-groups."""
+"""The keys of all scripts except train.py and benchmark.py."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from headscope.config.parse import Choice, Count, NonNegative, Positive
-from headscope.config.text import CorpusConfig
-from headscope.config.training import ThresholdsConfig, TrainConfig
+from headscope.config.parse import Count, NonNegative, Positive
+from headscope.config.parts import Part
+from headscope.config.training import Thresholds, TrainConfig
 
 
 @dataclass(kw_only=True)
@@ -24,7 +23,7 @@ class CompareConfig(TrainConfig):
 
 @dataclass(kw_only=True)
 class SampleConfig:
-    parts: str | None
+    parts: str | list[str] | None
     checkpoint: str | None
     prompt: str
     max_new_tokens: Count
@@ -34,25 +33,25 @@ class SampleConfig:
     num_samples: Positive
     stop: list[str]
     seed: int
-    device: Choice
+    device: str
     precision: Literal["auto", "fp32", "bf16", "int8"]
     compile: bool
 
 
 @dataclass(kw_only=True)
 class EvaluateConfig:
-    parts: str | None
+    parts: str | list[str] | None
     checkpoint: str | None
-    data: CorpusConfig | None = None
+    data: Part | None = None
     batch_size: Positive
     block_size: list[Positive] | None
-    device: Choice
+    device: str
     precision: Literal["auto", "fp32", "bf16-mixed", "bf16", "int8"]
 
 
 @dataclass(kw_only=True)
 class ConvertConfig:
-    parts: str | None
+    parts: str | list[str] | None
     source: str | None
     text: str | None
     block_size: int | None
@@ -72,7 +71,7 @@ class PatchConfig:
 
 @dataclass(kw_only=True)
 class AnalyzeConfig:
-    parts: str | None
+    parts: str | list[str] | None
     checkpoint: str | None
     text: str | None
     output_dir: str | None
@@ -82,39 +81,32 @@ class AnalyzeConfig:
     replace_by: Literal["zero", "mean"]
     ablation_windows: Annotated[int, 2]  # for a standard error
     patch: PatchConfig
-    difference: list[Choice] | None
+    difference: list[str] | None
     other: str | None
     checkpoints: list[str] | None
     tensorboard: bool
-    thresholds: ThresholdsConfig
-    device: Choice
+    thresholds: Thresholds
+    device: str
 
 
 @dataclass(kw_only=True)
 class ExploreConfig:
-    parts: str | None
+    parts: str | list[str] | None
     checkpoint: str | None
     other: str | None
     host: str
     port: Count
     allowed_hosts: list[str]
     open_browser: bool
-    device: Choice
+    device: str
 
 
-SCHEMAS: dict[str, dict[str, type]] = {
-    "script": {
-        "train": TrainConfig,
-        "sample": SampleConfig,
-        "evaluate": EvaluateConfig,
-        "analyze": AnalyzeConfig,
-        "convert": ConvertConfig,
-        "compare": CompareConfig,
-        "explore": ExploreConfig,
-    },
-    "compare": {
-        "attention": ChoicesConfig,
-        "positions": ChoicesConfig,
-        "own": ChoicesConfig,
-    },
+SCRIPTS: dict[str, type] = {
+    "train": TrainConfig,
+    "sample": SampleConfig,
+    "evaluate": EvaluateConfig,
+    "analyze": AnalyzeConfig,
+    "convert": ConvertConfig,
+    "compare": CompareConfig,
+    "explore": ExploreConfig,
 }

@@ -1,60 +1,16 @@
-"""Schemas of a training run: conf/train.yaml and its groups, except model, tokenizer and data."""
+"""The keys of a training run, except those of its parts: conf/train.yaml, trainer and callbacks."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
-from headscope.config.model import ModelConfig
 from headscope.config.parse import Count, NonNegative, Positive
 from headscope.config.parts import Part
-from headscope.config.text import CorpusConfig, TokenizerConfig
+from headscope.errors import UserError
 
 Precision = Literal["32-true", "bf16-mixed", "bf16-true"]
 PRECISIONS = get_args(Precision)
 """The precisions in which a run may compute, as Lightning names them. The precisions are, in this
 order: float32, float32 weights with matrix products in bfloat16 (mixed precision), and bfloat16."""
-
-
-@dataclass(kw_only=True)
-class OptimizerConfig(Part):
-    lr: NonNegative
-
-
-@dataclass(kw_only=True)
-class AdamWConfig(OptimizerConfig):
-    _target_: str = "headscope.training.optimizer.adamw"
-    weight_decay: NonNegative
-    beta1: float
-    beta2: float
-
-
-@dataclass(kw_only=True)
-class MuonConfig(OptimizerConfig):
-    _target_: str = "headscope.training.optimizer.muon"
-    matrix_lr: NonNegative
-    momentum: float
-    weight_decay: NonNegative
-    beta1: float
-    beta2: float
-
-
-@dataclass(kw_only=True)
-class ScheduleConfig(Part):
-    pass
-
-
-@dataclass(kw_only=True)
-class WarmupCosineConfig(ScheduleConfig):
-    _target_: str = "headscope.training.schedule.warmup_cosine"
-    warmup_steps: Count
-    final_fraction: NonNegative
-
-
-@dataclass(kw_only=True)
-class WarmupLinearConfig(ScheduleConfig):
-    _target_: str = "headscope.training.schedule.warmup_linear"
-    warmup_steps: Count
-    cooldown: float
-    final_fraction: NonNegative
 
 
 @dataclass(kw_only=True)
@@ -65,12 +21,12 @@ class TrainerConfig:
     gradient_clip: NonNegative
     val_every_steps: Positive
     val_batch_size: Positive
-    final_validation: Literal["whole", "part"] = "whole"
+    final_validation: Literal["whole", "part"]
     log_every_steps: Positive
     accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps"]
     devices: Literal["auto"] | Positive | list[Count]
-    num_nodes: Positive = 1
-    strategy: Literal["auto", "ddp", "fsdp"] = "auto"
+    num_nodes: Positive
+    strategy: Literal["auto", "ddp", "fsdp"]
     precision: Literal["auto"] | Precision
     compile: Literal["auto"] | bool
     checkpoint_activations: bool
@@ -78,13 +34,8 @@ class TrainerConfig:
 
 
 @dataclass(kw_only=True)
-class LoggerConfig(Part):
-    _partial_: ClassVar[bool] = False  # type: ignore[misc]  # called at once
-
-
-@dataclass(kw_only=True)
-class TensorBoardConfig(LoggerConfig):
-    _target_: str = "lightning.pytorch.loggers.TensorBoardLogger"
+class LoggerConfig:
+    _target_: Literal["lightning.pytorch.loggers.TensorBoardLogger"]
 
 
 @dataclass(kw_only=True)
@@ -96,33 +47,49 @@ class AttentionLogConfig:
     run_megabytes: NonNegative
 
 
-@dataclass(kw_only=True)
-class ThresholdsConfig:
-    self: float
-    previous: float
-    next: float
-    first: float
-    induction: float
-    same_token: float
-    punctuation: float
-    single_key: float
-    fixed_offset: float
-    adjacent: float
-    local: float
-    backward: float
-    forward: float
-    frequent: float
-    rare: float
-    short_range: float
-    spread: float
-    even: float
+@dataclass(frozen=True)
+class Thresholds:
+    """The threshold of each head name: the minimum excess of a metric over uniform attention. It is
+    above 0 and at most 1.
+
+    Two thresholds are compared with a metric itself instead of its excess. A head is named `global`
+    only if its metric `global` is at least `spread`. A head whose metric `unevenness` is below
+    `even` gets no name from the text as a whole.
+
+    The defaults of `frequent` and `rare` are about 1/3. With this excess, the frequent
+    (or the rare) half of the text gets 2/3 of the weight. With uniform attention, it gets 1/2.
+    """
+
+    self: float = 0.4
+    previous: float = 0.4
+    next: float = 0.4
+    first: float = 0.4
+    induction: float = 0.3
+    same_token: float = 0.3
+    punctuation: float = 0.4
+    single_key: float = 0.4
+    fixed_offset: float = 0.4
+    adjacent: float = 0.5
+    local: float = 0.5
+    backward: float = 0.6
+    forward: float = 0.6
+    frequent: float = 0.33
+    rare: float = 0.33
+    short_range: float = 0.5
+    spread: float = 0.5
+    even: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not 0 < value <= 1:
+                raise UserError(f"thresholds.{name}={value} must be above 0 and at most 1")
 
 
 @dataclass(kw_only=True)
 class HeadsConfig:
     every_steps: Count
     windows: Positive
-    thresholds: ThresholdsConfig
+    thresholds: Thresholds
 
 
 @dataclass(kw_only=True)
@@ -150,21 +117,12 @@ class TrainConfig:
     resume: str | None
     init_from: str | None
     store_dir: str
-    parts: str | None = None
-    model: ModelConfig
-    tokenizer: TokenizerConfig
-    data: CorpusConfig
-    optimizer: OptimizerConfig
-    schedule: ScheduleConfig
+    parts: str | list[str] | None
+    model: Part
+    tokenizer: Part | None  # null: that of an imported model
+    data: Part | None  # null: the text of an imported model, which is unknown
+    optimizer: Part
+    schedule: Part
     trainer: TrainerConfig
     logger: LoggerConfig | None = None
     callbacks: CallbacksConfig
-
-
-SCHEMAS: dict[str, dict[str, type]] = {
-    "optimizer": {"adamw": AdamWConfig, "muon": MuonConfig},
-    "schedule": {"cosine": WarmupCosineConfig, "linear": WarmupLinearConfig},
-    "trainer": {"default": TrainerConfig},
-    "logger": {"tensorboard": TensorBoardConfig},
-    "callbacks": {"default": CallbacksConfig, "plain": CallbacksConfig},
-}

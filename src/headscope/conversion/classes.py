@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from headscope.checkpoint.empty import WithoutInitialization
-from headscope.config import parse
-from headscope.config.model import ModelConfig
+from headscope.config import Part, parse_part
 from headscope.config.parse import short
 from headscope.conversion.settings import Settings
 from headscope.conversion.standard_form import standard_form
@@ -23,14 +22,14 @@ from headscope.errors import UserError, first_line
 from headscope.nn import GPT, MultiHeadAttention
 from headscope.nn.norm import HeadNorm
 
-DOT_PRODUCT = ("single_head", "multi_head", "multi_query", "grouped_query", "StackedHeads")
+DOT_PRODUCT = ("SingleHead", "MultiHead", "MultiQuery", "GroupedQuery", "StackedHeads")
 """The attentions that other tools have. They do not have those that a user adds to headscope."""
 
 HEAD_NORM_EPS = float(HeadNorm(1).eps or 0)
 """The `eps` of our norm of queries and keys. transformers uses the `eps` of the other norms."""
 
 PLAIN = {
-    "_target_": "headscope.nn.GPT",
+    "_target_": "headscope.GPT",
     "kv_heads": None,
     "head_dim": None,
     "ff_dim": None,
@@ -63,12 +62,12 @@ def table(text: str) -> dict[str, str]:
 
 def part(name: str, **options: Any) -> dict[str, Any]:
     """A part of conf/model as plain data."""
-    return {"_target_": f"headscope.nn.{name}", "_partial_": True, **options}
+    return {"_target_": f"headscope.{name}", **options}
 
 
-def name_of(schema: Any) -> str:
-    """The name in `headscope.nn` of a part."""
-    return str(schema._target_).removeprefix("headscope.nn.")
+def name_of(part: Part) -> str:
+    """The name in `headscope` of a part."""
+    return str(part["_target_"]).removeprefix("headscope.")
 
 
 class HuggingFaceClass:
@@ -77,10 +76,10 @@ class HuggingFaceClass:
     name: str
     model_type: str
     head = "lm_head.weight"  # the name of the output head in files
-    position, norm, feed_forward = "Rotary", "layer_norm", "FeedForward"
+    position, norm, feed_forward = "Rotary", "LayerNorm", "FeedForward"
     activations = table(
-        "gelu=gelu gelu_pytorch_tanh=gelu_tanh relu2=relu_squared gelu_python=gelu "
-        "gelu_new=gelu_tanh gelu_python_tanh=gelu_tanh gelu_fast=gelu_tanh"
+        "gelu=Gelu gelu_pytorch_tanh=GeluTanh relu2=ReluSquared gelu_python=Gelu "
+        "gelu_new=GeluTanh gelu_python_tanh=GeluTanh gelu_fast=GeluTanh"
     )
     """Maps its names of activation functions to ours. The first name of each is written."""
     qk_norm = False
@@ -96,7 +95,7 @@ class HuggingFaceClass:
     parts: dict[str, str]
     """Maps our layers in a block to theirs. Several layers are separated by commas."""
 
-    def entries(self, gpt: GPT, config: ModelConfig) -> dict[str, Any]:
+    def entries(self, gpt: GPT, config: Part) -> dict[str, Any]:
         """The content of config.json for a model in standard form. The versions 4.57 and 5 of
         transformers read it alike. Raises Unfit if the class has another part."""
         layer, activation = gpt.attentions[0], name_of(config.activation)
@@ -138,43 +137,49 @@ class HuggingFaceClass:
             **self.fixed,
         }
 
-    def read(self, settings: Settings, names: set[str]) -> ModelConfig:
+    def read(self, settings: Settings, names: set[str]) -> Part:
         """Our configuration. `names` are those of the parameters. Raises UserError if an entry has
         no counterpart in headscope."""
         found = {ours: settings.get(theirs) for ours, theirs in self.keys.items()}
         activation = found.pop("activation", "gelu")
         if self.feed_forward == "SwiGLU":
             activation = "gelu"  # ours has no choice, and ignores this key
+        if not isinstance(activation, str) or activation not in self.activations:
+            raise UserError(
+                f"config.json: {self.keys['activation']}={short(activation)}: headscope reads "
+                f"{', '.join(self.activations)}"
+            )
         if self.qk_norm and found["eps"] != HEAD_NORM_EPS:
             raise UserError(
                 f"config.json: {self.keys['eps']}={short(found['eps'])}: headscope normalizes "
                 f"queries and keys with {HEAD_NORM_EPS:g}"
             )
         kv_heads = found.get("kv_heads") or found["heads"]
-        kinds = {found["heads"]: "multi_head", 1: "multi_query"}
+        kinds = {found["heads"]: "MultiHead", 1: "MultiQuery"}
         base = {"base": settings.rotary_base(found.pop("base", None)), "interleaved": False}
         gain = {"gain": self.has("norm.weight", names)}
-        return parse(
-            ModelConfig,
+        return parse_part(
             {
                 **PLAIN,
                 "bias": self.has("blocks.0.attention.out_proj.bias", names),
                 "qkv_bias": self.has("blocks.0.attention.qkv.bias", names),
                 "tied_head": settings.get("tie_word_embeddings"),
                 "attention": part(
-                    kinds.get(kv_heads, "grouped_query"),
+                    kinds.get(kv_heads, "GroupedQuery"),
                     scale=None,
                     qk_norm=self.qk_norm,
                     out_proj=True,
                 ),
                 "position": part(self.position, **(base if self.position == "Rotary" else {})),
                 "norm": part(
-                    self.norm, eps=found.pop("eps"), **(gain if self.norm == "rms_norm" else {})
+                    self.norm, eps=found.pop("eps"), **(gain if self.norm == "RMSNorm" else {})
                 ),
-                "activation": part(self.activations.get(activation, activation)),
+                "activation": part(self.activations[activation]),
                 "feed_forward": part(self.feed_forward),
                 **found,
             },
+            "model",
+            composed=False,
         )
 
     def build(self, config: Any) -> Any:
@@ -230,7 +235,7 @@ class HuggingFaceClass:
         return found if tied else found | {self.head: head}
 
     @torch.no_grad()
-    def fill(self, theirs: Any, gpt: GPT, config: ModelConfig) -> None:
+    def fill(self, theirs: Any, gpt: GPT, config: Part) -> None:
         """Writes the weights of ours, in standard form, to `theirs`. Biases that ours does not have
         become zeros, and gains ones. Raises Unfit if a parameter has no counterpart, or another
         shape."""
@@ -273,7 +278,7 @@ class GPT2(HuggingFaceClass):
     """Learned positions, and linear layers that are stored as (inputs, outputs)."""
 
     name, model_type, position = "GPT2LMHeadModel", "gpt2", "Learned"
-    activations = table("gelu_new=gelu_tanh") | HuggingFaceClass.activations
+    activations = table("gelu_new=GeluTanh") | HuggingFaceClass.activations
     keys = table(
         "block_size=n_positions embed_dim=n_embd layers=n_layer heads=n_head ff_dim=n_inner "
         "activation=activation_function eps=layer_norm_epsilon"
@@ -286,7 +291,7 @@ class GPT2(HuggingFaceClass):
         "feed_forward_norm=ln_2 feed_forward.up_proj=mlp.c_fc feed_forward.down_proj=mlp.c_proj"
     )
 
-    def read(self, settings: Settings, names: set[str]) -> ModelConfig:
+    def read(self, settings: Settings, names: set[str]) -> Part:
         model = super().read(settings, names)
         model.attention.scale = None if settings.get("scale_attn_weights") else 1.0
         return model
@@ -333,7 +338,7 @@ class Mpt(HuggingFaceClass):
     """ALiBi, without biases. Its slopes are those of our ALiBi for any number of heads."""
 
     name, model_type, position = "MptForCausalLM", "mpt", "Alibi"
-    activations = table("gelu=gelu")
+    activations = table("gelu=Gelu")
     keys = table(
         "block_size=max_seq_len embed_dim=d_model layers=n_layers heads=n_heads "
         "eps=layer_norm_epsilon"
@@ -348,7 +353,7 @@ class Mpt(HuggingFaceClass):
         "feed_forward.down_proj=ffn.down_proj"
     )
 
-    def read(self, settings: Settings, names: set[str]) -> ModelConfig:
+    def read(self, settings: Settings, names: set[str]) -> Part:
         model = super().read(settings, names)
         attention = settings.config.attn_config
         if attention.clip_qkv is not None:  # random weights may not reach it
@@ -360,7 +365,7 @@ class Mpt(HuggingFaceClass):
 
 class Llama(HuggingFaceClass):
     name, model_type = "LlamaForCausalLM", "llama"
-    norm, feed_forward = "rms_norm", "SwiGLU"
+    norm, feed_forward = "RMSNorm", "SwiGLU"
     keys = table(
         "block_size=max_position_embeddings embed_dim=hidden_size layers=num_hidden_layers "
         "heads=num_attention_heads kv_heads=num_key_value_heads head_dim=head_dim "
@@ -375,7 +380,7 @@ class Llama(HuggingFaceClass):
         "feed_forward.up_proj=mlp.up_proj feed_forward.down_proj=mlp.down_proj"
     )
 
-    def entries(self, gpt: GPT, config: ModelConfig) -> dict[str, Any]:
+    def entries(self, gpt: GPT, config: Part) -> dict[str, Any]:
         biases = {"attention_bias": config.bias or config.qkv_bias, "mlp_bias": config.bias}
         return super().entries(gpt, config) | biases
 
@@ -420,7 +425,7 @@ class NanoChat(Qwen3):
         "feed_forward.down_proj=mlp.fc2"
     )
 
-    def read(self, settings: Settings, names: set[str]) -> ModelConfig:
+    def read(self, settings: Settings, names: set[str]) -> Part:
         model = super().read(settings, names)
         model.logit_cap = settings.get("final_logit_softcapping")
         if model.tied_head:

@@ -12,7 +12,6 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import torch
 from safetensors.torch import save
 
 from headscope.checkpoint import Checkpoint
-from headscope.config.model import ModelConfig
+from headscope.config import Part
 from headscope.conversion import proof
 from headscope.conversion.classes import HuggingFaceClass
 from headscope.conversion.model_card import model_card
@@ -98,13 +97,15 @@ def write_model(loaded: Checkpoint, folder: Path, theirs: HuggingFaceClass | Non
         file.write(save({name: each.cpu() for name, each in state.items()}, {"format": "pt"}))
 
 
-def own_config(model: ModelConfig, *, vocab_size: int, end_of_text: int | None) -> dict[str, Any]:
+def own_config(model: Part, *, vocab_size: int, end_of_text: int | None) -> dict[str, Any]:
     """The content of config.json for our own class. Raises UserError if a part of the model is not
     in headscope, but in a file of the user."""
-    for key, value in vars(model).items():
-        if not (target := getattr(value, "_target_", "headscope.")).startswith("headscope."):
+    named = {"model": model, **{f"model.{key}": value for key, value in model.items()}}
+    parts = {key: value["_target_"] for key, value in named.items() if isinstance(value, Part)}
+    for key, target in parts.items():
+        if target.rpartition(".")[0] != "headscope":
             raise UserError(
-                f"to=huggingface: model.{key} is {target}, and other tools do not have its code"
+                f"to=huggingface: {key} is {target}, and other tools do not have its code"
             )
     module = "modeling_headscope"
     return {
@@ -118,7 +119,7 @@ def own_config(model: ModelConfig, *, vocab_size: int, end_of_text: int | None) 
         "vocab_size": vocab_size,
         "end_of_text": end_of_text,
         "tie_word_embeddings": model.tied_head,
-        "model": asdict(model),
+        "model": model,
     }
 
 

@@ -11,9 +11,9 @@ from headscope.checkpoint import Checkpoint
 from headscope.checkpoint.building import build_model
 from headscope.checkpoint.empty import WithoutInitialization
 from headscope.checkpoint.file import is_finite
-from headscope.config.model import LearnedConfig, ModelConfig
+from headscope.config import Part
 from headscope.config.parse import short
-from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit
+from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit, name_of
 from headscope.conversion.imported import check_block_size, imported
 from headscope.conversion.proof import LONGEST, compare, logits, probe, redraw
 from headscope.conversion.settings import SAFE, Settings, transformers_for
@@ -136,13 +136,13 @@ def class_of(raw: dict[str, Any], folder: Path) -> HuggingFaceClass:
 
 def proven_architecture(
     folder: Path, theirs: HuggingFaceClass, settings: Settings, block_size: int | None
-) -> tuple[GPT, ModelConfig]:
+) -> tuple[GPT, Part]:
     """Our model with the sizes and settings of theirs, and random weights. Raises NotEqual unless
     both compute the same function with these weights."""
     drawn = theirs.build(settings.config)
     model = theirs.read(settings, set(theirs.parameters(drawn)))
     check_block_size(block_size, model.block_size)
-    if block_size or not isinstance(model.position, LearnedConfig):
+    if block_size or name_of(model.position) != "Learned":
         model.block_size = block_size or min(model.block_size, LONGEST)
     with WithoutInitialization():
         gpt = build_model(model, vocab_size=drawn.get_input_embeddings().weight.size(0)).eval()

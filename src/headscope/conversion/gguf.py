@@ -6,7 +6,6 @@ computes the same function. The names of the fields and tensors are those of the
 
 import errno
 import json
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ import torch
 from torch import Tensor
 
 from headscope.checkpoint import Checkpoint
-from headscope.config.model import GeluConfig, RotaryConfig
-from headscope.conversion.classes import name_of, projection_rows
+from headscope.config import Part
+from headscope.conversion.classes import name_of, part, projection_rows
 from headscope.conversion.new_folder import new_folder
 from headscope.conversion.proof import NotEqual, converted, find_class, words
 from headscope.conversion.settings import quiet_transformers
@@ -60,11 +59,11 @@ def fitting(loaded: Checkpoint) -> tuple[str, dict[str, np.ndarray]]:
 
     gpt, model, layer = loaded.model, loaded.config.model, loaded.model.attentions[0]
     activation, provable = name_of(model.activation), model
-    if name_of(model.norm) == "layer_norm":
+    if name_of(model.norm) == "LayerNorm":
         # llama.cpp computes GELU with tanh where the class of transformers computes it exactly.
-        fits, provable = activation == "gelu_tanh", replace(model, activation=GeluConfig())
+        fits, provable = activation == "GeluTanh", Part(model, activation=Part(part("Gelu")))
     else:
-        arcee = activation == "relu_squared" and not model.bias
+        arcee = activation == "ReluSquared" and not model.bias
         fits = arcee or name_of(model.feed_forward) == "SwiGLU"
     found = find_class(gpt, provable) if fits else None
     if found is None:
@@ -85,7 +84,7 @@ def fitting(loaded: Checkpoint) -> tuple[str, dict[str, np.ndarray]]:
         weights |= zip(theirs, parts, strict=True)
     # Gains that ours does not have are ones, and with LayerNorm, missing biases are zeros.
     for key, constant in found.parameters(converted(found, gpt, provable)[1]).items():
-        if found.norm == "layer_norm" or key.endswith("weight"):
+        if found.norm == "LayerNorm" or key.endswith("weight"):
             weights.setdefault(key, constant)
     if name == "gptneox":
         weights.setdefault(found.head, gpt.head.weight)  # llama.cpp needs it, even if it is tied
@@ -113,7 +112,7 @@ def fields(loaded: Checkpoint, name: str) -> dict[str, Any]:
     for token, row in content["vocab"].items():
         tokens[row], kinds[row] = token, gguf.TokenType.NORMAL
     kinds[end] = gguf.TokenType.CONTROL
-    layer_norm = name_of(model.norm) == "layer_norm"
+    layer_norm = name_of(model.norm) == "LayerNorm"
     made = {
         "name": printable(loaded.config.name)[:200],
         "file_type": gguf.LlamaFileType.ALL_F32,
@@ -140,7 +139,7 @@ def fields(loaded: Checkpoint, name: str) -> dict[str, Any]:
         made["parallel_residual"] = False
     if name == "mpt":
         made["max_alibi_bias"] = 8.0  # for the slopes of `alibi_slopes`
-    if isinstance(model.position, RotaryConfig):
+    if name_of(model.position) == "Rotary":
         made |= {"rope_dimension_count": layer.head_dim, "rope_freq_base": model.position.base}
     return made
 

@@ -2,7 +2,7 @@
 it."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,9 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from headscope import checkpoint
-from headscope.analysis.head_types import Thresholds
 from headscope.checkpoint import Checkpoint
-from headscope.config import parse
-from headscope.config.model import ModelConfig
-from headscope.config.training import TrainConfig
+from headscope.config import Part, parse
+from headscope.config.training import Thresholds, TrainConfig
 from headscope.conversion.new_folder import new_folder
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
@@ -51,16 +49,17 @@ seed: 1
 resume: null
 init_from: null
 store_dir: data
+parts: null
+tokenizer: null
+data: null
 optimizer:
-  {_target_: headscope.training.optimizer.adamw, _partial_: true, lr: 5.0e-5, weight_decay: 0.01,
-   beta1: 0.9, beta2: 0.999}
-schedule:
-  {_target_: headscope.training.schedule.warmup_cosine, _partial_: true, warmup_steps: 50,
-   final_fraction: 0.0}
+  {_target_: headscope.adamw, lr: 5.0e-5, weight_decay: 0.01, beta1: 0.9, beta2: 0.999}
+schedule: {_target_: headscope.WarmupCosine, warmup_steps: 50, final_fraction: 0.0}
 trainer:
   {max_steps: 0, batch_size: 4, accumulate: 2, gradient_clip: 1.0, val_every_steps: 100,
-   val_batch_size: 4, log_every_steps: 10, accelerator: auto, devices: auto, precision: auto,
-   compile: auto, checkpoint_activations: false, loss_chunk_tokens: auto}
+   val_batch_size: 4, final_validation: whole, log_every_steps: 10, accelerator: auto,
+   devices: auto, num_nodes: 1, strategy: auto, precision: auto, compile: auto,
+   checkpoint_activations: false, loss_chunk_tokens: auto}
 logger: {_target_: lightning.pytorch.loggers.TensorBoardLogger}
 callbacks:
   attention: {text: null, steps: 40, images: 8, step_megabytes: 4.0, run_megabytes: 200.0}
@@ -77,7 +76,7 @@ conf/experiment/finetune.yaml. There are no steps: the model card says so."""
 def imported(
     path: Path,
     gpt: GPT,
-    model: ModelConfig,
+    model: Part,
     tokenizer: Tokenizer,
     *,
     name: str,
@@ -88,16 +87,11 @@ def imported(
     is known, and `step` the number of steps."""
     settings: Any = OmegaConf.to_container(OmegaConf.create(UNTRAINED))
     settings["callbacks"]["heads"]["thresholds"] = vars(Thresholds())
-    # The checkpoint contains the tokenizer itself. The configuration names it.
-    kind = tokenizer.name if tokenizer.name in ("gpt2", "char") else "stored"
-    settings["tokenizer"] = {"_target_": f"headscope.data.tokenizer.{kind}", "_partial_": True}
-    settings["data"] = {"_target_": "headscope.data.corpus.unknown_text"}
-    if kind == "gpt2":
-        settings["tokenizer"]["path"] = None
     if text is not None:
-        settings["data"] = {"_target_": "headscope.data.own_files.TextFiles", "path": str(text)}
-    config = parse(TrainConfig, {**settings, "name": name, "model": asdict(model)})
-    return Checkpoint(path, gpt, tokenizer, config, step, "32-true")
+        settings["data"] = {"_target_": "headscope.TextFiles", "path": str(text)}
+    settings |= {"name": name, "model": model}
+    config = parse(TrainConfig, settings, composed=False)
+    return Checkpoint(path, gpt, tokenizer, config, step, "32-true", None)
 
 
 def check_block_size(block_size: int | None, longest: int) -> None:

@@ -11,7 +11,6 @@ from pathlib import PurePath
 from typing import Any
 
 from headscope.checkpoint import Checkpoint
-from headscope.config.text import UnknownTextConfig
 from headscope.files import json_text, read_json, read_summary
 from headscope.terminal import printable
 
@@ -23,10 +22,10 @@ def model_card(loaded: Checkpoint, *, load: str, checked: str) -> str:
     """The text of README.md. `load` is Python code that opens the folder. `checked` is a sentence
     that says how the export was checked."""
     config, run = loaded.config, loaded.path.parent.parent
-    imported = config.trainer.max_steps == 0 or isinstance(config.data, UnknownTextConfig)
+    imported = config.trainer.max_steps == 0 or config.data is None
     recipe = () if imported else ("init_from", "seed", "optimizer", "schedule", "trainer")
     settings = {"tokenizer": loaded.tokenizer.name, "vocab_size": loaded.tokenizer.vocab_size}
-    given = asdict(config, dict_factory=without_folders)
+    given = without_folders(asdict(config))
     settings |= {key: given[key] for key in ("model", "data", *recipe) if key in given}
     summary = read_summary(run) or {}
     results = {k: f"{round(v, 4):,}" for k, v in summary.items() if type(v) in (int, float)}
@@ -72,10 +71,12 @@ limit the choice.
 """
 
 
-def without_folders(options: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The options of a part that are given. Of a path, only the name of the file or of the run,
-    because the folders of a machine are nobody's business."""
-    given = {key: value for key, value in options if value is not None and key != "_partial_"}
+def without_folders(options: Any) -> Any:
+    """The options of a part that are given, and of the parts inside it. Of a path, only the name of
+    the file or of the run, because the folders of a machine are nobody's business."""
+    if not isinstance(options, dict):
+        return options
+    given = {key: without_folders(each) for key, each in options.items() if each is not None}
     for key in given.keys() & {"path", "init_from"}:
         path = PurePath(str(given[key]))
         given[key] = (path.parent.parent if path.suffix == ".safetensors" else path).name

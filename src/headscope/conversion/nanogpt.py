@@ -17,8 +17,7 @@ from headscope.checkpoint import Checkpoint, build_model
 from headscope.checkpoint.building import check_shapes
 from headscope.checkpoint.empty import WithoutInitialization
 from headscope.checkpoint.file import is_finite
-from headscope.config import parse
-from headscope.config.model import ModelConfig
+from headscope.config import Part, parse_part
 from headscope.conversion.classes import GPT2, PLAIN, Unfit, part, table
 from headscope.conversion.imported import check_block_size, imported
 from headscope.conversion.new_folder import new_folder
@@ -45,14 +44,14 @@ class NanoGPT(GPT2):
     name = "nanoGPT"
     keys = table("layers=n_layer heads=n_head embed_dim=n_embd block_size=block_size")
 
-    def entries(self, gpt: GPT, config: ModelConfig) -> dict[str, Any]:
+    def entries(self, gpt: GPT, config: Part) -> dict[str, Any]:
         found = super().entries(gpt, config)  # raises Unfit if a part is not GPT-2's
         if gpt.norm.eps != 1e-5:
             raise Unfit("norm.eps")
         args = {key: found[key] for key in (*self.keys.values(), "vocab_size")}
         return args | {"bias": config.bias or config.qkv_bias, "dropout": config.dropout}
 
-    def config(self, args: dict[str, Any]) -> ModelConfig:
+    def config(self, args: dict[str, Any]) -> Part:
         """The configuration of a model. Raises UserError if an entry is not valid."""
         bias = args.get("bias", True)
         found = {
@@ -62,13 +61,13 @@ class NanoGPT(GPT2):
             "bias": bias,
             "qkv_bias": bias,
             "tied_head": True,
-            "attention": part("multi_head", scale=None, qk_norm=False, out_proj=True),
+            "attention": part("MultiHead", scale=None, qk_norm=False, out_proj=True),
             "position": part("Learned"),
-            "norm": part("layer_norm", eps=1e-5),
-            "activation": part("gelu"),
+            "norm": part("LayerNorm", eps=1e-5),
+            "activation": part("Gelu"),
             "feed_forward": part("FeedForward"),
         }
-        return parse(ModelConfig, found)
+        return parse_part(found, "model", composed=False)
 
     def build(self, config: Any) -> GPT:
         with WithoutInitialization():
@@ -118,7 +117,7 @@ def tokenizer_of(vocab_size: int, path: Path, text: Path | None) -> Tokenizer:
     return CharTokenizer(alphabet, special_tokens=False)
 
 
-def read_model(path: Path, block_size: int | None = None) -> tuple[GPT, ModelConfig, int]:
+def read_model(path: Path, block_size: int | None = None) -> tuple[GPT, Part, int]:
     """The model, its configuration and the training step of a nanoGPT checkpoint. `block_size`
     shortens the context length. No code in the file is run.
 

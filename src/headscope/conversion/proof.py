@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headscope.checkpoint.building import build_model
 from headscope.checkpoint.empty import WithoutInitialization
-from headscope.config.model import SCHEMAS, ModelConfig
+from headscope.config import Part, defaults_in_conf
 from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit
 from headscope.conversion.standard_form import standard_form
 from headscope.nn import GPT
@@ -83,7 +83,7 @@ def tolerance(ours: Tensor) -> float:
 
 
 def find_class(
-    gpt: GPT, config: ModelConfig, classes: Iterable[HuggingFaceClass] | None = None
+    gpt: GPT, config: Part, classes: Iterable[HuggingFaceClass] | None = None
 ) -> HuggingFaceClass | None:
     """The first of `classes` that computes the function of `gpt` for random weights, or None. The
     weights of `gpt` are not changed."""
@@ -101,9 +101,7 @@ def find_class(
     return None
 
 
-def converted(
-    theirs: HuggingFaceClass, gpt: GPT, config: ModelConfig
-) -> tuple[dict[str, Any], Any]:
+def converted(theirs: HuggingFaceClass, gpt: GPT, config: Part) -> tuple[dict[str, Any], Any]:
     """The entries of config.json, and the model of the other tool, with the weights of `gpt`.
     Raises Unfit if a part of `gpt` has no counterpart."""
     entries = theirs.entries(gpt, standard_form(gpt, config)[0])
@@ -112,13 +110,14 @@ def converted(
     return entries, model
 
 
-def words(config: ModelConfig) -> str:
+def words(config: Part) -> str:
     """The words of the command line that select the parts of a model, and its unusual keys, for
     the message that another tool cannot express it."""
     chosen: dict[str, Any] = {
-        f"model/{group}": next(name for name, each in SCHEMAS[group].items() if each is kind)
-        for group in ("attention", "position", "norm", "activation", "feed_forward")
-        for kind in [type(getattr(config, group))]
+        f"model/{group}": defaults_in_conf(f"model/{group}").get(part["_target_"], {}).get("choice")
+        or part["_target_"]
+        for group, part in config.items()
+        if isinstance(part, Part)
     }
     unusual = {"ngrams": 1, "logit_cap": None, "document_mask": False, "bias": False}
     for key, usual in (unusual | {"head_dim": None, "scale_embedding": False}).items():

@@ -5,12 +5,11 @@ Shapes: C embed_dim, H heads, K kv heads, D head_dim, T block_size.
 """
 
 import math
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from headscope.config.model import LearnedConfig, ModelConfig
+from headscope.config import Part
 from headscope.nn import (
     GPT,
     Digits,
@@ -29,7 +28,7 @@ ADDED = (NoPosition, Learned, Sinusoidal, Index, Normalized, Digits)
 
 
 @torch.no_grad()
-def standard_form(gpt: GPT, config: ModelConfig) -> tuple[ModelConfig, dict[str, Tensor]]:
+def standard_form(gpt: GPT, config: Part) -> tuple[Part, dict[str, Tensor]]:
     """The configuration and the weights of `gpt` in standard form:
 
     - stacked heads share one matrix;
@@ -43,10 +42,10 @@ def standard_form(gpt: GPT, config: ModelConfig) -> tuple[ModelConfig, dict[str,
     if type(gpt.position) in ADDED:
         zeros = torch.zeros(1, gpt.block_size, gpt.embedding.embedding_dim, device=gpt.device)
         weights["position.table.weight"] = gpt.position(zeros)[0]  # (T, C)
-        config = replace(config, position=LearnedConfig())
+        config = Part(config, position=Part(_target_="headscope.Learned"))
     if gpt.embedding_scale != 1:
         weights["embedding.weight"] = gpt.embedding.weight * gpt.embedding_scale
-        config = replace(config, tied_head=False)
+        config = Part(config, tied_head=False)
     for number, layer in enumerate(gpt.attentions):
         prefix = f"blocks.{number}.attention."
         if isinstance(layer, StackedHeads):

@@ -6,7 +6,6 @@ headscope imports this module, because it needs the package transformer_lens (4.
 Shapes: B batch, T queries, S keys, C embed_dim, H heads, K kv heads, D head_dim.
 """
 
-from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -40,7 +39,7 @@ def to_transformer_lens(loaded: Checkpoint) -> TransformerBridge:
     config = own.HeadscopeConfig(
         vocab_size=loaded.tokenizer.vocab_size,
         end_of_text=loaded.model.end_of_text,
-        model=asdict(loaded.config.model),
+        model=loaded.config.model,
     )
     model = own.HeadscopeForCausalLM(config).to(loaded.model.device).eval()
     model.model.load_state_dict(loaded.model.state_dict())

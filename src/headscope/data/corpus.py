@@ -11,9 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import Any, Literal, NoReturn, TypeVar
-
-from headscope.errors import UserError
+from typing import Any, Literal, TypeVar
 
 Split = Literal["train", "validation"]
 SPLITS: tuple[Split, ...] = ("train", "validation")
@@ -91,14 +89,6 @@ class Corpus(ABC):
         """The size of the text in bytes, to estimate how long it takes to read. None if it is not
         known."""
         return None
-
-
-def unknown_text() -> NoReturn:
-    """Stands for the corpus of an imported model. Raises UserError."""
-    raise UserError(
-        "the text that this model was trained on is unknown, because the model was imported: name "
-        "a text, with data.path= for evaluate and train, or with text= for analyze"
-    )
 
 
 def digest(chunks: Iterable[str]) -> bytes:

@@ -171,10 +171,10 @@ def token_dtype(vocab_size: int) -> type[np.unsignedinteger]:
     return np.uint16 if vocab_size <= 2**16 else np.uint32
 
 
-def answers_of(corpus: Corpus | type[Corpus], tokenizer: Tokenizer) -> Answers | None:
+def answers_of(corpus: Corpus, tokenizer: Tokenizer) -> Answers | None:
     """The tokens of `corpus.answer_after`. Raises UserError if it is not one token, or if no token
     begins a document."""
-    after = getattr(corpus, "answer_after", None)  # the text of an imported model is unknown
+    after = corpus.answer_after
     if after is None:
         return None
     tokens = tokenizer.encode(after).tolist()

@@ -75,7 +75,7 @@ def prepare_store(
     """Opens the store of this corpus and tokenizer in the folder `root`. Creates the store if it
     does not exist.
 
-    `make_tokenizer` is called with the training documents. It is a function, or a
+    `make_tokenizer` is called with the training documents. It is a class or function, or a
     `functools.partial` that binds its options. `say` is called with messages for the user: the
     `notice` of the corpus, that another process is preparing a store, that rows have no value, or
     that documents are in both splits.
@@ -85,7 +85,8 @@ def prepare_store(
     """
     of_corpus = corpus.fingerprint()
     make = partial(make_tokenizer)
-    parts = [FORMAT, of_corpus, make.func.__name__, make.keywords]
+    name = f"{make.func.__module__}.{make.func.__qualname__}"
+    parts = [FORMAT, of_corpus, name, make.keywords]
     fingerprint = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
     folder = root / f"{corpus.name}-{fingerprint[:16]}"
     if corpus.notice:
@@ -107,7 +108,8 @@ def prepare_store(
                         "the first of equal documents"
                     )
                 scratch.rename(folder)
-    return open_store(folder, fingerprint=fingerprint)
+    own = next((each for each in (make.func, *make.args) if isinstance(each, type)), None)
+    return open_store(folder, fingerprint=fingerprint, own=own)
 
 
 @contextmanager
@@ -183,8 +185,11 @@ def write_store(
     return sum(count for digest, count in validation.items() if digest in train)
 
 
-def open_store(folder: Path, *, fingerprint: str | None = None) -> TokenStore:
-    """Opens the store in `folder`. If a `fingerprint` is given, the store must have it.
+def open_store(
+    folder: Path, *, fingerprint: str | None = None, own: type | None = None
+) -> TokenStore:
+    """Opens the store in `folder`. If a `fingerprint` is given, the store must have it. `own` is
+    the class of its tokenizer, if it is not headscope's.
 
     Raises UserError if the store is incomplete, or if its files do not match store.json.
     """
@@ -196,7 +201,7 @@ def open_store(folder: Path, *, fingerprint: str | None = None) -> TokenStore:
         description = parse_json(folder / DESCRIPTION)
         if not isinstance(description, dict):
             raise ValueError(f"{DESCRIPTION} is not a JSON object")
-        tokenizer = tokenizer_from_state(parse_json(folder / TOKENIZER))
+        tokenizer = tokenizer_from_state(parse_json(folder / TOKENIZER), own)
         expected = _described(tokenizer) | ({"fingerprint": fingerprint} if fingerprint else {})
         for key, value in expected.items():
             found = description.get(key)

@@ -5,6 +5,7 @@ Most tokenizers use a `tiktoken.Encoding`. The others are `CharTokenizer`, and `
 for the tokenizers of imported models that tiktoken cannot express.
 """
 
+import json
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -37,11 +38,13 @@ class Tokenizer(ABC):
 
     `vocab_size` is the number of rows of the model's embedding. The tokenizer of an imported model
     may have fewer tokens: the last rows then belong to no token, and have no bytes.
+
+    A tokenizer of your own is a subclass whose constructor takes `texts`, an iterator over the
+    training texts. Its attributes are saved, so they must be plain data; `encode` and `token_bytes`
+    may depend on nothing else.
     """
 
     name: str
-    """The name of the function in `headscope.data.tokenizer` that makes this tokenizer."""
-
     vocab_size: int
     end_of_text: int | None
 
@@ -70,10 +73,19 @@ class Tokenizer(ABC):
         """The UTF-8 bytes that a token adds to a text. The bytes may be only a part of a character.
         Special tokens have no bytes."""
 
-    @abstractmethod
     def state(self) -> dict[str, Any]:
         """The complete tokenizer as plain data, from which `tokenizer_from_state` creates it
         again."""
+        attributes = vars(self)
+        try:
+            is_plain = json.loads(json.dumps(attributes)) == attributes
+        except TypeError:
+            is_plain = False
+        if not is_plain:
+            raise UserError(
+                f"the attributes of {type(self).__name__} must be plain data to save it"
+            )
+        return {"kind": "own", "attributes": attributes}
 
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of a sequence of tokens. Bytes that are not valid UTF-8 become U+FFFD."""
@@ -131,9 +143,10 @@ def gpt2(texts: Iterable[str], *, path: str | None = None) -> Tokenizer:
     return TiktokenTokenizer("gpt2", gpt2_ranks(path))
 
 
-def stored(texts: Iterable[str], *, state: dict[str, Any]) -> Tokenizer:
-    """The tokenizer that is stored in a checkpoint. Does not read `texts`."""
-    return tokenizer_from_state(state)
+def stored(own: type | None, texts: Iterable[str], *, state: dict[str, Any]) -> Tokenizer:
+    """The tokenizer that is stored in a checkpoint (see `tokenizer_from_state`). Does not read
+    `texts`."""
+    return tokenizer_from_state(state, own)
 
 
 class TiktokenTokenizer(Tokenizer):
@@ -238,9 +251,14 @@ def code_points(text: str) -> np.ndarray:
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
 
 
-def tokenizer_from_state(state: dict[str, Any]) -> Tokenizer:
-    """Creates the tokenizer whose method `state` returned `state`. Raises UserError if `state` is
-    not valid."""
+def is_own(state: dict[str, Any]) -> bool:
+    """Whether `state` is that of a tokenizer that is not headscope's."""
+    return state.get("kind") == "own"
+
+
+def tokenizer_from_state(state: dict[str, Any], own: type | None = None) -> Tokenizer:
+    """Creates the tokenizer whose method `state` returned `state`. `own` is its class, if it is not
+    headscope's. Raises UserError if `state` is not valid."""
     made: Tokenizer | None = None
     match state:
         case {"kind": "char", "alphabet": str(alphabet)}:
@@ -265,6 +283,10 @@ def tokenizer_from_state(state: dict[str, Any]) -> Tokenizer:
             from headscope.data.tokenizers_tokenizer import TokenizersTokenizer
 
             made = TokenizersTokenizer(text, end_of_text=state.get("end_of_text"))
+        case {"kind": "own", "attributes": dict(attributes)} if own and issubclass(own, Tokenizer):
+            made = own.__new__(own)
+            vars(made).update(attributes)
+            return made
     if made is None:
         raise UserError("this is not a tokenizer that headscope saved")
     tokens = made.vocab_size

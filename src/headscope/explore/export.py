@@ -100,6 +100,7 @@ def table(explorer: Explorer, request: Export) -> Exported:
 def code(explorer: Explorer, request: Export) -> Exported:
     """A Python program that computes what the page shows."""
     chosen, parts = explorer.models.get(request.model), explorer.models.parts
+    listed = [parts] if isinstance(parts, str) else parts
     ids = encode(chosen.loaded, request.text, request.tokens).every
 
     def switched(mean_over: str) -> str:
@@ -117,7 +118,7 @@ def code(explorer: Explorer, request: Export) -> Exported:
     count = len(ids) - start + request.max_new_tokens
     shown = PROGRAM.format(
         path=str(chosen.loaded.path.resolve()),
-        parts=f", parts={str(Path(parts).resolve())!r}" if parts else "",
+        parts=f", parts={[str(Path(each).resolve()) for each in listed]!r}" if listed else "",
         text=ascii(chosen.loaded.tokenizer.decode(ids)[:80]),
         ids=ids,
         heads=switched("tokens"),

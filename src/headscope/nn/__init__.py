@@ -1,27 +1,26 @@
 """The model: attention, position encodings, blocks and the GPT. Imports only torch."""
 
-from headscope.nn.attention import MultiHeadAttention
+from headscope.nn.attention import (
+    GroupedQuery,
+    MultiHead,
+    MultiHeadAttention,
+    MultiQuery,
+    SingleHead,
+)
 from headscope.nn.attention_variants import AdditiveAttention, StackedHeads, scaled_dot_product
 from headscope.nn.cache import Cache, Past
 from headscope.nn.dot_product import HeadOutputs
 from headscope.nn.feed_forward import (
     FeedForward,
+    Gelu,
+    GeluTanh,
+    ReluSquared,
     SwiGLU,
-    gelu,
-    gelu_tanh,
     no_feed_forward,
-    relu_squared,
-)
-from headscope.nn.from_keys import (
-    gpt_from_keys,
-    grouped_query,
-    multi_head,
-    multi_query,
-    single_head,
 )
 from headscope.nn.gpt import GPT, cache_bytes_per_token, make_cache
 from headscope.nn.masks import mask_from_documents, mask_from_padding, mask_per_sequence
-from headscope.nn.norm import layer_norm, no_norm, rms_norm
+from headscope.nn.norm import LayerNorm, NoNorm, RMSNorm
 from headscope.nn.position.absolute import (
     Digits,
     Index,
@@ -41,39 +40,38 @@ __all__ = [
     "Cache",
     "Digits",
     "FeedForward",
+    "Gelu",
+    "GeluTanh",
+    "GroupedQuery",
     "HeadBias",
     "HeadOutputs",
     "Index",
+    "LayerNorm",
     "Learned",
+    "MultiHead",
     "MultiHeadAttention",
+    "MultiQuery",
+    "NoNorm",
     "NoPosition",
     "Normalized",
     "Past",
     "Position",
+    "RMSNorm",
     "Relative",
+    "ReluSquared",
     "Rotary",
+    "SingleHead",
     "Sinusoidal",
     "StackedHeads",
     "SwiGLU",
     "add_position_over_length",
     "cache_bytes_per_token",
-    "gelu",
-    "gelu_tanh",
-    "gpt_from_keys",
-    "grouped_query",
-    "layer_norm",
     "make_cache",
     "mask_from_documents",
     "mask_from_padding",
     "mask_per_sequence",
-    "multi_head",
-    "multi_query",
     "no_feed_forward",
-    "no_norm",
-    "relu_squared",
-    "rms_norm",
     "scaled_dot_product",
-    "single_head",
 ]
 
 PARTS = {name: globals()[name] for name in __all__}

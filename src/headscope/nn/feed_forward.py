@@ -15,24 +15,30 @@ from torch.autograd.function import once_differentiable
 from headscope.nn.checks import check_counts
 
 
-def gelu(x: Tensor) -> Tensor:
+class Gelu(nn.Module):
     """GELU (Hendrycks 2016): x times the cumulative distribution function of the standard normal
     distribution at x."""
-    return F.gelu(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.gelu(x)
 
 
-def gelu_tanh(x: Tensor) -> Tensor:
+class GeluTanh(nn.Module):
     """The approximation of GELU that GPT-2 uses (Hendrycks 2016, section 2):
     x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
-    return F.gelu(x, approximate="tanh")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.gelu(x, approximate="tanh")
 
 
-def relu_squared(x: Tensor) -> Tensor:
+class ReluSquared(nn.Module):
     """max(0, x)^2 (So 2021: Primer)."""
-    return ReluSquared.apply(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ReluSquaredFunction.apply(x)
 
 
-class ReluSquared(torch.autograd.Function):
+class ReluSquaredFunction(torch.autograd.Function):
     """Squared ReLU that saves only max(0, x) for the backward pass, because its derivative is 2
     max(0, x). Compared with ReLU and square as two operations, this halves the reads and writes of
     the model's widest tensors."""
@@ -60,13 +66,13 @@ class FeedForward(nn.Module):
         *,
         embed_dim: int,
         ff_dim: int | None = None,
-        activation: Callable[[Tensor], Tensor] = gelu,
+        activation: Callable[[], nn.Module] = Gelu,
         bias: bool = False,
     ) -> None:
         super().__init__()
         check_counts(ff_dim=ff_dim)
         ff_dim = 4 * embed_dim if ff_dim is None else ff_dim
-        self.activation = activation
+        self.activation = activation()
         self.up_proj = nn.Linear(embed_dim, ff_dim, bias=bias)
         self.down_proj = nn.Linear(ff_dim, embed_dim, bias=bias)
 
@@ -78,7 +84,7 @@ def no_feed_forward(
     *,
     embed_dim: int,
     ff_dim: int | None = None,
-    activation: Callable[[Tensor], Tensor] | None = None,
+    activation: Callable[[], nn.Module] | None = None,
     bias: bool = False,
 ) -> None:
     """No feed-forward network: blocks consist of attention only (Elhage 2021). No argument has an
@@ -99,7 +105,7 @@ class SwiGLU(nn.Module):
         *,
         embed_dim: int,
         ff_dim: int | None = None,
-        activation: Callable[[Tensor], Tensor] | None = None,
+        activation: Callable[[], nn.Module] | None = None,
         bias: bool = False,
     ) -> None:
         super().__init__()

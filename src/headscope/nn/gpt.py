@@ -17,10 +17,10 @@ from headscope.nn.attention import MultiHeadAttention
 from headscope.nn.block import Block
 from headscope.nn.cache import Cache, Past
 from headscope.nn.checks import check_counts, check_positive, check_tokens
-from headscope.nn.feed_forward import FeedForward
+from headscope.nn.feed_forward import FeedForward, Gelu
 from headscope.nn.masks import mask_from_documents
 from headscope.nn.ngrams import NGramEmbedding
-from headscope.nn.norm import layer_norm
+from headscope.nn.norm import LayerNorm
 from headscope.nn.position import Position, Rotary
 from headscope.nn.precision import padded_linear, upcast_to_float32
 
@@ -28,19 +28,23 @@ from headscope.nn.precision import padded_linear, upcast_to_float32
 class GPT(nn.Module):
     """Embeds tokens, adds positions, applies `layers` blocks and a norm, and computes the logits.
 
-    Four arguments are functions that create modules: `attention` (such as `partial(multi_head,
-    heads=4)`) and `feed_forward` for each block, `norm` for each norm, and `position`.
+    Five arguments are classes, or functions that create modules: `attention` and `feed_forward` for
+    each block, `activation` for each feed-forward network, `norm` for each norm, and `position`.
 
+    - `heads`, `kv_heads` and `head_dim` go to the attention, `ff_dim` to the feed-forward network.
+    - `bias` adds biases to norms, feed-forward layers and output projections, `qkv_bias` to the
+      projections to queries, keys and values.
     - `dropout` applies to attention weights, residual branches and embeddings.
     - `tied_head` uses the same matrix for the embedding and the output head (Press 2017).
     - `scale_embedding` multiplies embeddings by sqrt(C) (Vaswani 2017, 3.4) and initializes them
       with std 1 / sqrt(C), so that fixed position encodings are not larger than the embeddings.
     - `ngrams`: adds embeddings of n-grams of 2, 3, ..., `ngrams` tokens (see `NGramEmbedding`).
     - With a `logit_cap` c, the logits become c tanh(logit / c), in float32 (Gemma 2, 2024).
-    - If `end_of_text` is given, each token with this id begins a new document, and no information
-      flows between documents (intra-document masking, Zhao 2024): a token attends only to its own
-      document, and n-grams that cross the beginning of a document are omitted. Positions are
-      counted from the first token of the sequence and do not restart.
+    - With `document_mask`, each token with the id `end_of_text` (by default the last token of the
+      vocabulary) begins a new document, and no information flows between documents (intra-document
+      masking, Zhao 2024): a token attends only to its own document, and n-grams that cross the
+      beginning of a document are omitted. Positions are counted from the first token of the
+      sequence and do not restart.
 
     As in GPT-2, initial weights have std 0.02, or 0.02 / sqrt(2 layers) in the projections that
     write to the residual stream. Raises UserError when sizes do not fit together.
@@ -56,45 +60,60 @@ class GPT(nn.Module):
         block_size: int,
         embed_dim: int,
         layers: int,
-        attention: Callable[..., MultiHeadAttention],
-        position: Callable[..., Position] = Rotary,
-        norm: Callable[..., nn.Module] = layer_norm,
-        feed_forward: Callable[..., nn.Module | None] = FeedForward,
+        heads: int,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        ff_dim: int | None = None,
         dropout: float = 0.0,
+        bias: bool = False,
+        qkv_bias: bool = False,
         tied_head: bool = True,
         scale_embedding: bool = False,
         ngrams: int = 1,
         ngram_buckets: int = 8192,
         logit_cap: float | None = None,
+        document_mask: bool = False,
         end_of_text: int | None = None,
+        attention: Callable[..., MultiHeadAttention] = MultiHeadAttention,
+        position: Callable[..., Position] = Rotary,
+        norm: Callable[..., nn.Module] = LayerNorm,
+        activation: Callable[[], nn.Module] = Gelu,
+        feed_forward: Callable[..., nn.Module | None] = FeedForward,
     ) -> None:
         super().__init__()
         check_counts(vocab_size=vocab_size, layers=layers)
         check_counts(ngrams=ngrams, ngram_buckets=ngram_buckets)
         check_positive(logit_cap=logit_cap)
-        if end_of_text is not None and not 0 <= end_of_text < vocab_size:
+        end_of_text = vocab_size - 1 if end_of_text is None else end_of_text
+        if not 0 <= end_of_text < vocab_size:
             raise UserError(f"end_of_text={end_of_text} must be below vocab_size={vocab_size}")
         sizes = {"embed_dim": embed_dim, "block_size": block_size}
-        attentions = [attention(**sizes, dropout=dropout) for _ in range(layers)]
-        heads, head_dim = attentions[0].heads, attentions[0].head_dim
+        widths = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
+        biases = {"qkv_bias": qkv_bias, "out_bias": bias}
+        attentions = [
+            attention(**sizes, **widths, **biases, dropout=dropout) for _ in range(layers)
+        ]
+        make_norm = partial(norm, embed_dim, bias=bias)
+        make_network = partial(feed_forward, ff_dim=ff_dim, activation=activation, bias=bias)
         self.vocab_size, self.block_size, self.ngrams = vocab_size, block_size, ngrams
         self.embedding_scale = math.sqrt(embed_dim) if scale_embedding else 1.0
         self.embedding = nn.Embedding(vocab_size, embed_dim)
         self.ngram_embedding = NGramEmbedding(ngrams, ngram_buckets, embed_dim)
-        self.position = position(**sizes, heads=heads, head_dim=head_dim)
+        self.position = position(**sizes, heads=heads, head_dim=attentions[0].head_dim)
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         self.blocks: Any = nn.ModuleList(  # of Block
             Block(
                 attention=layer,
-                feed_forward=feed_forward(embed_dim=embed_dim),
-                norm=partial(norm, embed_dim=embed_dim),
+                feed_forward=make_network(embed_dim=embed_dim),
+                norm=make_norm,
                 dropout=dropout,
             )
             for layer in attentions
         )
-        self.norm = norm(embed_dim=embed_dim)
+        self.norm = make_norm()
         self.head = nn.Linear(embed_dim, vocab_size, bias=False)
-        self.logit_cap, self.end_of_text = logit_cap, end_of_text
+        self.logit_cap = logit_cap
+        self.end_of_text = end_of_text if document_mask else None
         self._initialize()
         self.ngram_embedding.reset()
         if scale_embedding:

@@ -3,20 +3,19 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import torch
-import yaml
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.loggers import Logger
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from rich.console import Console
 
 from headscope import checkpoint
-from headscope.config import CONF, build_part
-from headscope.config.training import OptimizerConfig, Precision, TrainConfig, TrainerConfig
+from headscope.config import Part, build_part, defaults_in_conf, full_keys
+from headscope.config.training import Precision, TrainConfig, TrainerConfig
 from headscope.data.encode import answers_of
 from headscope.data.module import TokenDataModule, validation_stride
 from headscope.data.store import TokenStore, prepare_store
@@ -34,6 +33,7 @@ from headscope.training.check import check
 from headscope.training.checkpoint_io import AtomicCheckpointIO
 from headscope.training.console import say, track
 from headscope.training.module import LanguageModel
+from headscope.training.optimizer import optimizer_of
 from headscope.training.processes import (
     Processes,
     cluster_plugins,
@@ -103,12 +103,18 @@ def build(
         weights = checkpoint.read(checkpoint.find(config.init_from, key="init_from"))
         config = replace(config, tokenizer=weights.config.tokenizer)
     origin = resume.stored if resume and config.init_from else weights
-    tokenizer = partial(stored, state=origin.data["tokenizer"]) if origin else None
-    corpus = build_part(config.data)
+    if origin:
+        own = checkpoint.own_tokenizer(origin)
+        tokenizer: Any = partial(stored, own, state=origin.data["tokenizer"])
+    elif config.tokenizer and config.data:
+        tokenizer = build_part(config.tokenizer, "tokenizer")
+    if not config.data or not (origin or config.tokenizer):
+        raise UserError("data= and tokenizer= must not be null: choose one of each")
+    corpus = build_part(config.data, "data")
     with processes.first_goes_first():
         store = prepare_store(
             corpus,
-            tokenizer or build_part(config.tokenizer),
+            tokenizer,
             root=Path(config.store_dir),
             track=partial(track, console=console),
             say=warn,
@@ -177,10 +183,11 @@ def build_module(
     if weights and config.init_from:
         checkpoint.load_weights(model, weights, name=config.init_from)
     model.checkpoint_activations = settings.checkpoint_activations
-    make_optimizer = build_part(config.optimizer)
-    schedule = build_part(config.schedule, max_steps=settings.max_steps)
-    make_optimizer(model)  # an invalid setting raises UserError now
-    schedule(0)
+    make_optimizer = partial(optimizer_of, make=build_part(config.optimizer, "optimizer"))
+    with full_keys(config.optimizer, "optimizer"):
+        make_optimizer(model)  # an invalid setting raises UserError now
+    with full_keys(config.schedule, "schedule"):
+        schedule = build_part(config.schedule, "schedule", max_steps=settings.max_steps)
     if not tokenizer.encode_prompt(config.callbacks.samples.prompt):
         tokenizer.first_token()  # raises UserError if there is none
     compile_model = settings.compile
@@ -198,11 +205,13 @@ def build_module(
         answers=answers,
         warn=warn,
         build_model=partial(checkpoint.build_model_for, config.model, tokenizer),
-        how_to_continue=partial(
-            how_to_continue, folder, config.parts, lower_rates(config.optimizer)
-        ),
+        how_to_continue=partial(how_to_continue, folder, config, lower_rates(config.optimizer)),
         contents=checkpoint.contents(
-            config=config, tokenizer=tokenizer, store=store.name, precision=precision_of(settings)
+            config=config,
+            tokenizer=tokenizer,
+            store=store.name,
+            precision=precision_of(settings),
+            answers=answers,
         ),
     )
 
@@ -226,13 +235,12 @@ def build_data(config: TrainConfig, store: TokenStore, processes: Processes) -> 
     )
 
 
-def lower_rates(optimizer: OptimizerConfig) -> dict[str, float]:
+def lower_rates(optimizer: Part) -> dict[str, float]:
     """Maps the key of each learning rate of the optimizer, such as `optimizer.lr`, to half of its
     value, or to the default in conf/ if this is lower."""
-    name, settings = optimizer._target_.rpartition(".")[2], vars(optimizer)
-    defaults = yaml.safe_load((CONF / "optimizer" / f"{name}.yaml").read_text(encoding="utf-8"))
-    keys = [key for key in ("lr", "matrix_lr") if key in settings]
-    return {f"optimizer.{key}": min(settings[key] / 2, defaults[key]) for key in keys}
+    defaults = defaults_in_conf("optimizer").get(optimizer["_target_"], {})
+    rates = {key: optimizer[key] / 2 for key in ("lr", "matrix_lr") if key in optimizer}
+    return {f"optimizer.{key}": min(rate, defaults.get(key, rate)) for key, rate in rates.items()}
 
 
 def build_trainer(
@@ -247,25 +255,22 @@ def build_trainer(
     silence_libraries()
     loggers: list[Logger] = []
     if config.logger:
+        # If a run is resumed, TensorBoard hides its earlier entries from step `purge_step` on.
+        # TensorBoard ignores the first `purge_step` in a folder, so a new run must also set one.
         try:
-            import_module("torch.utils.tensorboard")
+            logger = TensorBoardLogger(
+                save_dir=str(folder),
+                name="",
+                version="tensorboard",
+                default_hp_metric=False,
+                purge_step=resume.step + 1 if resume else 0,
+                filename_suffix=EVENT_FILE_SUFFIX,
+            )
         except ImportError as error:
             raise UserError(
                 "logger=tensorboard needs the package tensorboard: install it with pip install "
                 "tensorboard, or train without a logger: ~logger"
             ) from error
-        # If a run is resumed, TensorBoard hides its earlier entries from step `purge_step` on.
-        # TensorBoard ignores the first `purge_step` in a folder, so a new run must also set one.
-        purge_step = resume.step + 1 if resume else 0
-        logger = build_part(
-            config.logger,
-            save_dir=str(folder),
-            name="",
-            version="tensorboard",
-            default_hp_metric=False,
-            purge_step=purge_step,
-            filename_suffix=EVENT_FILE_SUFFIX,
-        )
         loggers.append(logger)
     try:
         return Trainer(

@@ -1,12 +1,11 @@
 """Checks the settings of a training run before data is read or a model is built."""
 
-from dataclasses import replace
-
 import torch
 
 from headscope import checkpoint
 from headscope.checkpoint.building import check_limits
-from headscope.config.training import MuonConfig, TrainConfig
+from headscope.config import Part
+from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.viewer import MAX_STEPS
 
@@ -37,12 +36,14 @@ def check(config: TrainConfig, processes: int = 1) -> None:
             f"trainer.batch_size={settings.batch_size} must be a multiple of the number of devices "
             f"({processes}): for example {fitting}"
         )
-    if processes > 1 and settings.strategy == "fsdp" and isinstance(config.optimizer, MuonConfig):
+    optimizer = config.optimizer["_target_"].removeprefix("headscope.")
+    if processes > 1 and settings.strategy == "fsdp" and optimizer != "adamw":
         raise UserError(
-            "trainer.strategy=fsdp optimizer=muon: Muon needs whole matrices, but with fsdp every "
-            "device keeps a part of each: use optimizer=adamw or trainer.strategy=ddp"
+            f"trainer.strategy=fsdp optimizer={optimizer}: with fsdp every device keeps a part of "
+            "each matrix, but Muon, for example, needs whole ones: use optimizer=adamw or "
+            "trainer.strategy=ddp"
         )
     check_limits(config.model)
     with torch.device("meta"):  # one block shows it, without memory for its weights
-        one_block = replace(config.model, layers=min(config.model.layers, 1))
+        one_block = Part(config.model, layers=min(config.model.layers, 1))
         checkpoint.build_model(one_block, vocab_size=1)

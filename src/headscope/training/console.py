@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Generator, Iterable
+from dataclasses import asdict
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from headscope.config import parts_words
 from headscope.config.training import TrainConfig
 from headscope.data.encode import TextBatch
 from headscope.data.machine import process_cores
@@ -208,8 +210,7 @@ def print_results(run: "Run", summary: dict[str, Any]) -> None:
                 console.print()
     best = shown(run.folder / "checkpoints" / "best.safetensors")
     run.say("Sample from the model:")
-    parts = [f"parts={run.config.parts}"] if run.config.parts else []
-    words = [f"checkpoint={best}", *parts]
+    words = [f"checkpoint={best}", *parts_words(asdict(run.config))]
     line = prompt.strip().partition("\n")[0]  # several lines would need $'...'
     run.say(f"  {command('sample', *words, f'prompt={line}')}")
     run.say("Type, and watch the model and its heads:")

@@ -1,12 +1,13 @@
 """Functions that create the optimizer of a model."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from headscope.errors import UserError
+from headscope.errors import UserError, first_line
 from headscope.nn import MultiHeadAttention
 from headscope.training.muon import Muon
 
@@ -18,17 +19,16 @@ def adamw(
     weight_decay: float,
     beta1: float,
     beta2: float,
-    eps: float = 1e-8,
 ) -> "CombinedOptimizer":
     """AdamW (Loshchilov 2019) with a fused kernel. Weight decay applies to matrices, but not to
     vectors (biases, and the gains of normalization layers).
 
-    Raises UserError if `beta1` or `beta2` is out of range.
+    Raises UserError if a value is out of range.
     """
-    betas = checked(beta1, beta2)
+    betas = checked(beta1, beta2, lr=lr, weight_decay=weight_decay)
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups = by_decay(parameters, weight_decay)
-    optimizer = torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=True)
+    optimizer = torch.optim.AdamW(groups, lr=lr, betas=betas, fused=True)
     return CombinedOptimizer([optimizer], model)
 
 
@@ -41,7 +41,6 @@ def muon(
     weight_decay: float,
     beta1: float,
     beta2: float,
-    eps: float = 1e-8,
 ) -> "CombinedOptimizer":
     """Muon (Jordan 2024) with the learning rate `matrix_lr` trains the matrices of the linear
     layers in the blocks. AdamW with the learning rate `lr` trains all other parameters: embeddings,
@@ -50,10 +49,9 @@ def muon(
 
     A fused projection to queries, keys and values is orthogonalized as three separate matrices.
 
-    Raises UserError if `beta1`, `beta2` or `momentum` is out of range, or if the model has no
-    blocks.
+    Raises UserError if a value is out of range, or if the model has no blocks.
     """
-    betas = checked(beta1, beta2)
+    betas = checked(beta1, beta2, lr=lr, matrix_lr=matrix_lr, weight_decay=weight_decay)
     if not 0 <= momentum < 1:
         raise UserError(f"momentum={momentum} must be at least 0 and below 1")
     rows = {
@@ -80,19 +78,32 @@ def muon(
                 momentum=momentum,
                 weight_decay=weight_decay,
             ),
-            torch.optim.AdamW(
-                by_decay(rest, weight_decay), lr=lr, betas=betas, eps=eps, fused=True
-            ),
+            torch.optim.AdamW(by_decay(rest, weight_decay), lr=lr, betas=betas, fused=True),
         ],
         model,
     )
+
+
+def optimizer_of(
+    model: nn.Module, make: Callable[..., torch.optim.Optimizer]
+) -> "CombinedOptimizer":
+    """The optimizer that `make` creates: one of ours, or any other, such as torch.optim.SGD."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    try:
+        optimizer = make(model=model, params=parameters)
+    except UserError:
+        raise
+    except ValueError as error:  # of torch, about a value
+        raise UserError(f"optimizer: {first_line(error)}") from error
+    ours = isinstance(optimizer, CombinedOptimizer)
+    return optimizer if ours else CombinedOptimizer([optimizer], model)
 
 
 STATE_KEYS: dict[type, tuple[str, ...]] = {
     torch.optim.AdamW: ("step", "exp_avg", "exp_avg_sq"),
     Muon: ("momentum_buffer",),
 }
-"""For each optimizer, the keys of the state that it keeps for each parameter."""
+"""For each optimizer of ours, the keys of the state that it keeps for each parameter."""
 
 
 class CombinedOptimizer(torch.optim.Optimizer):
@@ -101,7 +112,8 @@ class CombinedOptimizer(torch.optim.Optimizer):
     optimizers, in order. The groups are the same objects, so a new learning rate in a group also
     takes effect in the optimizer that the group belongs to.
 
-    Its state dict has only tensors, named by parameter and key: `embedding.weight.exp_avg`.
+    Its state dict has only tensors, named by parameter and key: `embedding.weight.exp_avg`. A
+    number in the state of an optimizer becomes a tensor.
     """
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer], model: nn.Module) -> None:
@@ -124,27 +136,33 @@ class CombinedOptimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            f"{self.names[parameter]}.{key}": tensor
+            f"{self.names[parameter]}.{key}": torch.as_tensor(value)
             for each in self.optimizers
             for parameter, state in each.state.items()
-            for key, tensor in state.items()
+            for key, value in state.items()
+            if value is not None
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        by_parameter: dict[str, dict[str, Tensor]] = {}
+        for name, tensor in state_dict.items():
+            parameter, _, key = name.rpartition(".")
+            by_parameter.setdefault(parameter, {})[key] = tensor
         for optimizer in self.optimizers:
             state: dict[int, dict[str, Tensor]] = {}
             for number, parameter in enumerate(parameters_of(optimizer)):
-                for key in STATE_KEYS[type(optimizer)]:
-                    name = f"{self.names[parameter]}.{key}"
-                    if name in state_dict:
-                        state.setdefault(number, {})[key] = state_dict[name]
+                for name, tensor in by_parameter.get(self.names[parameter], {}).items():
+                    state.setdefault(number, {})[name] = tensor
             groups = optimizer.state_dict()["param_groups"]  # with the settings of this run
             optimizer.load_state_dict({"state": state, "param_groups": groups})
         # load_state_dict of each optimizer creates new groups, so they must be collected again.
         self.param_groups = [group for each in self.optimizers for group in each.param_groups]
 
-    def state_shapes(self) -> dict[str, dict[str, torch.Size]]:
-        """For each parameter, the names and shapes of the tensors in its state."""
+    def state_shapes(self) -> dict[str, dict[str, torch.Size]] | None:
+        """For each parameter, the names and shapes of the tensors in its state. None if they are
+        not known, because an optimizer is not ours."""
+        if any(type(each) not in STATE_KEYS for each in self.optimizers):
+            return None
         return {
             self.names[parameter]: {
                 f"{self.names[parameter]}.{key}": torch.Size() if key == "step" else parameter.shape
@@ -159,7 +177,10 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def checked(beta1: float, beta2: float) -> tuple[float, float]:
+def checked(beta1: float, beta2: float, **rates: float) -> tuple[float, float]:
+    for name, rate in rates.items():
+        if not 0 <= rate < math.inf:
+            raise UserError(f"{name}={rate} must be at least 0 and finite")
     if not (0 <= beta1 < 1 and 0 <= beta2 < 1):
         raise UserError(f"beta1={beta1} and beta2={beta2} must be at least 0 and below 1")
     return beta1, beta2

@@ -6,6 +6,7 @@ The content of a checkpoint is plain data from a file, so all of it is checked b
 
 import math
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ def newest_checkpoint(folder: Path) -> ResumeCheckpoint:
     return ResumeCheckpoint(stored, notice)
 
 
-def how_to_continue(folder: Path, parts: str | None, rates: dict[str, float]) -> str:
+def how_to_continue(folder: Path, config: TrainConfig, rates: dict[str, float]) -> str:
     """Advice for the user after training has diverged: a command that continues with lower learning
     rates. `rates` maps the key of each learning rate to its new value.
 
@@ -87,7 +88,7 @@ def how_to_continue(folder: Path, parts: str | None, rates: dict[str, float]) ->
         return "there is no checkpoint to continue from; start again, for example with " + " ".join(
             words
         )
-    continued = command("train", *resume_words(folder, parts), *words)
+    continued = command("train", *resume_words(folder, config), *words)
     return f"to continue from the newest checkpoint, at step {newest.step:,}: {continued}"
 
 
@@ -116,7 +117,7 @@ def resumed_config(
     `keys` are the keys that the user changes. The new values of the keys are taken from `composed`.
     `composed` is the configuration that Hydra composed from the command line, as plain data.
     """
-    config = asdict(resume.stored.config)
+    config = deepcopy(resume.stored.data["config"])
     changes = []
     for key in keys:
         before, after = value_at(config, key), value_at(composed, key)
@@ -125,7 +126,7 @@ def resumed_config(
             changes.append(f"{key} from {before} to {after}")
     # For security, a checkpoint must not decide where files are written, or which code is advised.
     config["store_dir"], config["parts"] = composed["store_dir"], composed["parts"]
-    resumed = parse(TrainConfig, config)
+    resumed = parse(TrainConfig, config, composed=False)
     check_unfinished(resume, resumed)
     return resumed, changes
 
@@ -139,7 +140,9 @@ def value_at(config: Any, key: str) -> Any:
 def set_at(config: dict[str, Any], key: str, value: Any) -> None:
     *groups, last = key.split(".")
     for name in groups:
-        config = config[name]
+        config = config.setdefault(name, {})
+        if not isinstance(config, dict):
+            raise UserError(f"{key}: there is no such key: {name} is {config}")
     config[last] = value
 
 
@@ -256,6 +259,8 @@ def check_optimizer(tensors: Mapping[str, Tensor], optimizer: CombinedOptimizer)
     if not tensors:
         raise Mismatch("optimizer")
     shapes = optimizer.state_shapes()
+    if shapes is None:
+        return
     known = {name for each in shapes.values() for name in each}
     for name in tensors.keys() - known:
         raise Mismatch(f"optimizer.{name[:80]}")

@@ -126,7 +126,7 @@ def _out_of_memory_message(run: Run, error: BaseException) -> str:
     saving = "trainer.checkpoint_activations=true and trainer.loss_chunk_tokens=auto save memory"
     line = f"out of memory after step {step}: {lower}; {saving} ({first_line(error)})"
     if is_run(run.folder):
-        again = how_to_resume(run.folder, run.config.parts)
+        again = how_to_resume(run.folder, run.config)
         line += f"; to continue from the last checkpoint: {again}"
     return line
 

@@ -2,14 +2,16 @@
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-from omegaconf import DictConfig, OmegaConf
 
 from headscope import stop
+from headscope.config import parts_words
+from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.terminal import command
 
@@ -17,6 +19,9 @@ CHECKPOINTS = ("last.safetensors", "best.safetensors")
 
 CONFIGURATION = ".hydra"
 LOCK = ".lock"
+LOG = "train.log"
+ERROR = "error.txt"
+"""Why a run of a sweep failed."""
 EVENT_FILE_SUFFIX = ".headscope"
 """TensorBoard event files with this suffix were written by headscope."""
 EVENT_TIME = len("events.out.tfevents.") + 10
@@ -48,20 +53,23 @@ def make_new(path: str) -> str:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Inside the `with` block, the folder of a run or a comparison is locked. The operating system
-    releases the lock when the process ends, even if it is killed.
+def locked(folder: Path, *, say: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Inside the `with` block, the folder of a run is locked. The operating system releases the
+    lock when the process ends, even if it is killed.
 
-    Raises UserError if another process has locked the folder.
+    If another process has locked the folder, waits for it and says so with `say`. Without `say`,
+    raises UserError.
     """
     # The lock is a singleton, so that this process can lock the same folder twice.
     lock = FileLock(folder.resolve() / LOCK, timeout=0, is_singleton=True)
     try:
         lock.acquire()
     except Timeout:
-        raise UserError(
-            f"{folder} is used by another process: wait until that ends, or stop it"
-        ) from None
+        used = f"{folder} is used by another process"
+        if not say:
+            raise UserError(f"{used}: wait until that ends, or stop it") from None
+        say(f"{used}: waiting until that ends")
+        lock.acquire(timeout=-1)
     except OSError as error:
         raise UserError(f"{folder / LOCK} cannot be locked: {error.strerror}") from error
     try:
@@ -130,10 +138,12 @@ def sort_before_now(logs: Path) -> None:
 
 
 def remove_unused(folder: Path) -> None:
-    """Removes the folder of a run that did not start: it contains nothing but its configuration."""
-    if folder.is_dir() and {entry.name for entry in folder.iterdir()} <= {CONFIGURATION, LOCK}:
+    """Removes the folder of a run that did not start: it contains nothing but what Hydra wrote."""
+    nothing = {CONFIGURATION, LOCK, LOG}
+    if folder.is_dir() and {entry.name for entry in folder.iterdir()} <= nothing:
         shutil.rmtree(folder / CONFIGURATION, ignore_errors=True)
-        (folder / LOCK).unlink(missing_ok=True)
+        for name in (LOCK, LOG):
+            (folder / name).unlink(missing_ok=True)
         if folder.resolve() != Path.cwd():
             folder.rmdir()
 
@@ -146,10 +156,11 @@ def clean_up(folder: Path) -> None:
 
 
 @contextmanager
-def in_use(folder: Path, *, again: str) -> Iterator[None]:
-    """Inside the `with` block, `folder` is locked for this run. If a signal ends the process,
-    partial files are removed, and a message says with `again` how to continue. A full disk removes
-    them, too. At the end, a folder without files of a run is removed.
+def in_use(folder: Path, *, again: str, say: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Inside the `with` block, `folder` is locked for this run (see `locked`). If a signal ends the
+    process, partial files are removed, and a message says with `again` how to continue. A full disk
+    removes them, too. At the end, a folder without files of a run is removed, but not that of a run
+    of a sweep, which has `say`.
 
     Raises UserError if another process uses the folder, or if the run cannot write to it.
     """
@@ -158,7 +169,7 @@ def in_use(folder: Path, *, again: str) -> Iterator[None]:
         clean_up(folder)
         return f"To continue: {again}" if is_run(folder) else None
 
-    with locked(folder), stop.on_stop(on_stop):
+    with locked(folder, say=say), stop.on_stop(on_stop):
         check_writable(folder)
         try:
             yield
@@ -167,24 +178,17 @@ def in_use(folder: Path, *, again: str) -> Iterator[None]:
                 remove_leftovers(folder)
             raise
         finally:
-            remove_unused(folder)
+            if not say:
+                remove_unused(folder)
 
 
-def save_configuration(folder: Path, composed: DictConfig, words: list[str]) -> None:
-    """Writes the configuration of a run as Hydra does. Hydra itself would write before the folder
-    is locked."""
-    (folder / CONFIGURATION).mkdir(exist_ok=True)
-    OmegaConf.save(composed, folder / CONFIGURATION / "config.yaml")
-    OmegaConf.save(OmegaConf.create(words), folder / CONFIGURATION / "overrides.yaml")
+def how_to_resume(folder: Path, config: TrainConfig) -> str:
+    """The command that resumes the run in `folder`."""
+    return command("train", *resume_words(folder, config))
 
 
-def how_to_resume(folder: Path, parts: str | None) -> str:
-    """The command that resumes the run in `folder`, whose model may need `parts`."""
-    return command("train", *resume_words(folder, parts))
-
-
-def resume_words(folder: Path, parts: str | None) -> list[str]:
-    return [f"resume={shown(folder)}", *([f"parts={parts}"] if parts else [])]
+def resume_words(folder: Path, config: TrainConfig) -> list[str]:
+    return [f"resume={shown(folder)}", *parts_words(asdict(config))]
 
 
 def shown(path: Path) -> Path:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from checkpoint_files import content, opened, save
 
-TEXT_FILE = {"_target_": "headscope.data.own_files.TextFiles", "path": "text.txt"}
+TEXT_FILE = {"_target_": "headscope.TextFiles", "path": "text.txt"}
 """The key `data` of the configuration of a run that has read text.txt."""
 
 

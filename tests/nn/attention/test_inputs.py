@@ -25,12 +25,12 @@ from torch import Tensor
 
 from headscope.errors import UserError
 from headscope.nn import (
-    grouped_query,
+    GroupedQuery,
+    MultiHead,
+    MultiQuery,
+    SingleHead,
     mask_from_padding,
     mask_per_sequence,
-    multi_head,
-    multi_query,
-    single_head,
 )
 
 LENGTH = 6
@@ -231,14 +231,14 @@ def test_a_value_that_cannot_be_is_refused_by_name(name):
 
 def test_heads_that_do_not_fit_are_refused_and_the_message_says_what_would():
     for make, options, message in (
-        (multi_head, {"heads": 6, "embed_dim": 23}, r"embed_dim=23\b.*heads=6\b.*head_dim"),
-        (multi_head, {"heads": 6, "embed_dim": 4}, r"embed_dim=4\b.*heads=6\b.*head_dim"),
-        (single_head, {"heads": 8}, r"heads=8\b.*model/attention=multi_head"),
-        (multi_head, {"heads": 6, "kv_heads": 2}, r"kv_heads=2\b.*\b6\b.*=grouped_query"),
-        (multi_query, {"heads": 6, "kv_heads": 2}, r"kv_heads=2\b.*model/attention=grouped_query"),
-        (grouped_query, {"heads": 6}, r"grouped_query needs kv_heads"),
+        (MultiHead, {"heads": 6, "embed_dim": 23}, r"embed_dim=23\b.*heads=6\b.*head_dim"),
+        (MultiHead, {"heads": 6, "embed_dim": 4}, r"embed_dim=4\b.*heads=6\b.*head_dim"),
+        (SingleHead, {"heads": 8}, r"heads=8\b.*model/attention=multi_head"),
+        (MultiHead, {"heads": 6, "kv_heads": 2}, r"kv_heads=2\b.*\b6\b.*=grouped_query"),
+        (MultiQuery, {"heads": 6, "kv_heads": 2}, r"kv_heads=2\b.*model/attention=grouped_query"),
+        (GroupedQuery, {"heads": 6}, r"grouped_query needs kv_heads"),
         (ATTENTIONS["stacked_heads"], {"heads": 6, "kv_heads": 2}, r"kv_heads=2\b.*\b6\b"),
-        (grouped_query, {"heads": 6, "kv_heads": 4}, r"heads=6\b.*kv_heads=4\b"),
+        (GroupedQuery, {"heads": 6, "kv_heads": 4}, r"heads=6\b.*kv_heads=4\b"),
     ):
         with pytest.raises(UserError, match=message):
             make(**({"embed_dim": 24, "block_size": 9} | options))

@@ -12,11 +12,11 @@ from headscope.errors import UserError
 from headscope.nn import (
     Digits,
     Index,
+    LayerNorm,
     NoPosition,
     Normalized,
+    RMSNorm,
     add_position_over_length,
-    layer_norm,
-    rms_norm,
 )
 from headscope.nn.position.absolute import sinusoidal_table
 
@@ -71,7 +71,7 @@ def test_digits_are_those_of_the_number_the_lowest_first(base):
 def test_what_is_the_same_in_all_dimensions_is_removed_by_layer_norm_and_kept_by_rms_norm():
     tokens = torch.randint(11, (3, 10), generator=torch.Generator().manual_seed(1))
     sizes = {key: size for key, size in SIZES.items() if key != "head_dim"}
-    for norm, kept in ((layer_norm, False), (rms_norm, True)):
+    for norm, kept in ((LayerNorm, False), (RMSNorm, True)):
         logits = {}
         for kind in (NoPosition, Index, Normalized, Digits):
             torch.manual_seed(0)

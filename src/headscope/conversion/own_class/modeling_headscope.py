@@ -16,7 +16,7 @@ from transformers import DynamicCache, GenerationMixin, PretrainedConfig, PreTra
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import can_return_tuple
 
-from headscope.nn import GPT, PARTS, MultiHeadAttention, Position, gpt_from_keys
+from headscope.nn import GPT, PARTS, MultiHeadAttention, Position
 from headscope.nn.capture import captured_attention
 from headscope.nn.loss import next_token_loss
 
@@ -62,7 +62,7 @@ def build_gpt(config: Any, **changes: Any) -> GPT:
             part = PARTS[value["_target_"].rpartition(".")[2]]
             keys[key] = partial(part, **{k: v for k, v in value.items() if not k.startswith("_")})
     keys |= {"vocab_size": config.vocab_size, "end_of_text": config.end_of_text} | changes
-    return gpt_from_keys(**keys)
+    return GPT(**keys)
 
 
 class HeadscopeForCausalLM(PreTrainedModel, GenerationMixin):

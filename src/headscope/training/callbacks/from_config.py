@@ -6,7 +6,6 @@ from pathlib import Path
 
 from lightning.pytorch import Callback
 
-from headscope.analysis.head_types import Thresholds
 from headscope.analysis.report.inputs import classify_vocabulary
 from headscope.config.training import TrainConfig
 from headscope.data.batches import first_passage, spread_windows
@@ -63,7 +62,7 @@ def head_watch(
         text=text,
         windows=spread_windows(store.validation, windows=heads.windows, length=length),
         kinds=classify_vocabulary(store.tokenizer, store.validation),
-        thresholds=Thresholds(**vars(heads.thresholds)),
+        thresholds=heads.thresholds,
         steps=WatchSteps(
             every=heads.every_steps,
             snapshots=frozenset(snapshots),

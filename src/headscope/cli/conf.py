@@ -1,0 +1,105 @@
+"""The files of conf/: headscope's own, those in conf/ of the current folder, and --config-dir."""
+
+import difflib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.plugins import Plugins
+from hydra.errors import MissingConfigException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import OmegaConf
+
+from headscope.config import CONF
+from headscope.errors import UserError
+
+
+class OwnChoices(SearchPathPlugin):
+    """Lets Hydra find the choices in conf/ of the current folder, after all others. So a file in it
+    acts only if its choice is named, also a file in conf/hydra/."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        for folder in conf_folders()[1:2] if Path("conf").is_dir() else []:
+            search_path.append("schema", "structured://")  # Hydra's own choices, before conf/hydra/
+            search_path.append("current-folder", f"file://{folder}")
+
+
+def prepare_hydra() -> None:
+    """Registers what conf/ uses: the user's own choices, and `${every:}`."""
+    Plugins.instance().register(OwnChoices)
+    OmegaConf.register_new_resolver("every", every_choice, replace=True)
+
+
+def every_choice(group: str, *exceptions: str) -> list[str]:
+    """The overrides that select each choice of a group: `model/norm=layer` and so on, for the group
+    model/norm. Each item of `exceptions` replaces the choice that is its first word. For example,
+    `layer model.bias=true` replaces `layer`."""
+    longer = {words.split()[0]: words for words in exceptions}
+    names = sorted(file.stem for file in (CONF / group).glob("*.yaml"))
+    return [f"{group}={longer.get(name, name)}" for name in names]
+
+
+def conf_folders() -> list[Path]:
+    """Where Hydra looks for choices."""
+    folders = [CONF, *([Path("conf").absolute()] if Path("conf").is_dir() else [])]
+    for word, following in pairwise([*sys.argv, ""]):
+        flag, equals, value = word.partition("=")
+        if flag == "-cd" or (flag.startswith("--config-d") and "--config-dir".startswith(flag)):
+            folders.append(Path(value if equals else following).absolute())
+    return list({folder.resolve(): folder for folder in folders}.values())
+
+
+def choices_of(group: str) -> list[str]:
+    """The choices in a configuration group, such as model/attention."""
+    files = [file for folder in conf_folders() for file in (folder / group).glob("*.yaml")]
+    return sorted({file.stem for file in files})
+
+
+def conf_files(name: str) -> list[Path]:
+    """The files of a choice, such as model/attention/multi_head, the one that Hydra uses first."""
+    files = [folder / f"{name}.yaml" for folder in conf_folders()]
+    return [file for file in files if file.is_file()]
+
+
+def is_group(name: str) -> bool:
+    """Whether `name` is a configuration group, such as `model/attention`."""
+    return any((folder / name).is_dir() for folder in conf_folders())
+
+
+def check_choices(words: Sequence[str]) -> None:
+    """Raises UserError if a choice in conf/ of the current folder is named, but has the name of a
+    choice of headscope, which Hydra would use."""
+    for word in words:
+        group, _, choice = word.lstrip("+").partition("=")
+        found = conf_files(f"{group}/{choice}") if is_group(group) else []
+        if len(found) > 1:
+            raise UserError(f"{word[:200]}: rename {found[1]}: {found[0]} has its name")
+
+
+def missing_choice(error: MissingConfigException) -> str:
+    """The message for a choice that does not exist."""
+    group, _, choice = str(error.missing_cfg_file).rpartition("/")
+    if group in ("hydra/launcher", "hydra/sweeper"):
+        return f"{group}={choice} is not installed: pip install 'headscope[sweeps]'"
+    options = choices_of(group) or list(error.options or ())
+    close = difflib.get_close_matches(choice, options, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(options)}"
+    if group == "data" and ("." in choice or os.path.exists(choice)):
+        hint = f"to read your own text, write data.path={choice[:200]}"
+    return f"{group}={choice[:200]}: there is no such file in conf/{group}/; {hint}"
+
+
+def chosen_by_experiment(name: str) -> Iterator[str]:
+    """The groups for which the experiment `name` makes a choice, such as "data"."""
+    for file in conf_files(f"experiment/{name}")[:1]:
+        keys: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
+        for entry in keys.get("defaults", ()) if isinstance(keys, dict) else ():
+            if isinstance(entry, dict):
+                yield from (str(key).split()[-1].lstrip("/") for key in entry)
+            elif entry != "_self_":
+                yield from chosen_by_experiment(str(entry))
