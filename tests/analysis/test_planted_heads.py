@@ -204,7 +204,7 @@ def test_within_short_documents_only_what_a_head_does_gives_it_a_name(longest):
     patterns = [*(PATTERNS[name] for name in names[:-1]), first_of_document]
     if longest == 40:
         names, patterns = [*names, "8 back"], [*patterns, PATTERNS["8 back"]]
-    model = planted(patterns, vocab_size=50, block_size=64, end_of_text=49)
+    model = planted(patterns, vocab_size=50, block_size=64, document_mask=True)
     assert labels_of(model, windows) == names
 
 
@@ -229,7 +229,7 @@ def test_no_head_of_an_untrained_model_has_a_name(length, document_mask):
             vocab_size=50,
             block_size=length,
             embed_dim=64,
-            end_of_text=49 if document_mask else None,
+            document_mask=document_mask,
             **parts(attention, position),
         )
         labels = labels_of(model, windows)
@@ -253,7 +253,7 @@ def test_a_fixed_offset_counts_only_where_documents_are_long_enough():
     short = torch.arange(64) % 5
     short[::5] = 49
     windows = torch.stack([short, torch.arange(64) % 40])
-    model = planted([PATTERNS["4 back"]], vocab_size=50, block_size=64, end_of_text=49)
+    model = planted([PATTERNS["4 back"]], vocab_size=50, block_size=64, document_mask=True)
     statistics = measure_heads(model, windows)
     assert statistics.types[0].label == "4 back"
     assert statistics.metrics["fixed_offset"].item() == pytest.approx(1)

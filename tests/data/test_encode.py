@@ -129,7 +129,9 @@ def folder(tmp_path):
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_a_store_and_an_evaluation_know_the_bytes_of_the_text(folder, tmp_path, kind):
     tokenizer, corpus = TOKENIZERS[kind], TextFiles(path=str(folder))
-    store = prepare_store(corpus, partial(stored, state=tokenizer.state()), root=tmp_path / "data")
+    store = prepare_store(
+        corpus, partial(stored, None, state=tokenizer.state()), root=tmp_path / "data"
+    )
     start = [] if tokenizer.end_of_text is None else [tokenizer.end_of_text]
     documents = [[*start, *tokenizer.encode(text)] for text in DOCUMENTS[9::10]]
     assert store.validation.tolist() == [token for document in documents for token in document]
@@ -164,7 +166,9 @@ def test_an_evaluation_reads_the_validation_split_of_the_store(tmp_path, kind, t
         "unique rows": lambda: TextFiles(path=rows, deduplicate=True),
         "limited": lambda: Hub(name=rows, max_tokens=901),
     }[kind]()
-    store = prepare_store(corpus, partial(stored, state=tokenizer.state()), root=tmp_path / "data")
+    store = prepare_store(
+        corpus, partial(stored, None, state=tokenizer.state()), root=tmp_path / "data"
+    )
     tokens, text_bytes = encode.encode_validation(corpus, tokenizer)
     assert np.array_equal(tokens, store.validation)
     assert text_bytes == json.loads((store.folder / "store.json").read_text())["validation_bytes"]

@@ -14,7 +14,9 @@ from headscope.nn import GPT, cache_bytes_per_token, make_cache
 @torch.no_grad()
 def test_read_in_parts_a_text_has_the_logits_that_it_has_at_once(pair):
     for end_of_text in (None, 10):
-        model = gpt(**variant(pair), end_of_text=end_of_text).eval()
+        model = gpt(
+            **variant(pair), document_mask=end_of_text is not None, end_of_text=end_of_text
+        ).eval()
         tokens = some_tokens(batch=3)
         tokens[0, 4] = tokens[1, 5] = tokens[:, 8] = 10
         whole = model(tokens)

@@ -21,7 +21,7 @@ close = {"rtol": 1e-4, "atol": 1e-5}
 
 
 def masked(pair: tuple[str, str] = ("multi_head", "rotary"), **options) -> GPT:
-    return gpt(**variant(pair) | options, end_of_text=END)
+    return gpt(**variant(pair) | options, document_mask=True, end_of_text=END)
 
 
 def text(*beginnings: int, length: int = 10, batch: int = 2) -> Tensor:
@@ -41,7 +41,7 @@ def test_a_changed_token_changes_its_own_document_from_there_on_alone(pair):
     number = (tokens[0] == END).cumsum(dim=0)
     own = (number[:, None] == number)[kept]
     for end_of_text, reached in ((None, from_there), (END, own & from_there)):
-        model = gpt(**variant(pair), end_of_text=end_of_text)
+        model = gpt(**variant(pair), document_mask=end_of_text is not None, end_of_text=end_of_text)
         change = (model(changed) - model(tokens)).abs().amax(dim=-1)  # (8, 10)
         assert change[~reached].max() < 1e-5
         assert change[reached].min() > 1e-4

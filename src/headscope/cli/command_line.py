@@ -58,6 +58,8 @@ FLAGS = (
 )
 """The long flags of Hydra. Each may be shortened, as in --multi."""
 
+OF_SWEEPS = ("hydra/sweeper", "hydra.sweeper", "hydra/launcher", "hydra.launcher")
+
 WRITES_NOTHING = [
     "hydra.run.dir=.",
     "hydra.output_subdir=null",
@@ -111,7 +113,7 @@ def run(
             if "--version" in words:
                 print(f"headscope {__version__}")
                 return
-            check_words(words, "data.path" if config_name in ("train", "compare") else "checkpoint")
+            check_words(words, config_name)
             if HELP & {*words}:
                 from headscope.cli.help import help_text
 
@@ -191,36 +193,33 @@ def implied_data(words: Sequence[str]) -> list[str]:
     """`data=text` if the words contain `data.path=`, and `data=hub` if they contain `data.name=`,
     unless they or their experiment choose `data`."""
     keys = {key_of(word) for word in words}
-    implied = [
-        choice for key, choice in (("data.path", "text"), ("data.name", "hub")) if key in keys
-    ]
+    choices = {"data.path": "data=text", "data.name": "data=hub"}
+    implied = [choice for key, choice in choices.items() if key in keys]
     if "data" in keys or "data" in chosen_by_experiment(value_of(words, "experiment") or ""):
         return []
     return implied[:1]
 
 
-def check_words(words: Sequence[str], key: str) -> None:
+def check_words(words: Sequence[str], config_name: str) -> None:
     """Raises UserError when a word is no override and no flag of Hydra: a key that is written like
-    an option of other programs, `--seed=1`, or a file without a key, such as `key`."""
+    an option of other programs, `--seed=1`, or a file without a key, such as `data.path`."""
+    key = "data.path" if config_name in ("train", "compare") else "checkpoint"
     for before, word in pairwise(["", *words]):
         try:
             word.encode()
         except UnicodeEncodeError:
             raise UserError(f"{os.fsencode(word)!r} is not valid UTF-8: rename the file") from None
         flag, equals, value = word.partition("=")
-        is_path = "." in word or os.path.exists(word)
-        if (
-            is_path
-            and not equals
-            and not word.startswith(("-", "~"))
-            and not before.startswith("-")
-        ):
+        is_flag = word.startswith(("-", "~")) or before.startswith("-")
+        if not equals and not is_flag and ("." in word or os.path.exists(word)):
             raise UserError(f"{word[:200]} has no key: write key=value, such as {key}={word[:200]}")
         if flag.startswith("--") and not any(name.startswith(flag) for name in FLAGS):
             plain = f"{flag.lstrip('-')[:80]}={value[:80] if equals else 'VALUE'}"
             raise UserError(
                 f"{word[:200]} is not a flag: keys have no --, as in {plain}; --help lists all keys"
             )
+        if word.startswith(OF_SWEEPS) and not MULTIRUN & {*words} and config_name == "train":
+            raise UserError(f"{word} has an effect only in a sweep: add -m, or leave it out")
         if word == "logger=null":
             raise UserError("logger=null: to train without a logger, write ~logger")
     check_choices(words)

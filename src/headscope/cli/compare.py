@@ -21,7 +21,7 @@ from headscope.config.scripts import CompareConfig
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.stop import Interrupted, stop_on_signal
-from headscope.training.run_folder import shown
+from headscope.training.run_folder import remove_unused, shown
 
 COMPARISON_KEYS = ("compare", "seeds", "speed_rounds", "name")
 """Keys that belong to the comparison. They are not passed on to its runs."""
@@ -65,9 +65,14 @@ def compare(composed: DictConfig) -> None:
     from headscope.comparison.tables import print_tables, write_files
     from headscope.config import from_hydra
 
-    config, folder = from_hydra(CompareConfig, composed), command_line.run_folder()
-    shared = [word for word in HydraConfig.get().overrides.task if not sets(word, COMPARISON_KEYS)]
-    jobs = planned(config, shared, folder)
+    words, folder = HydraConfig.get().overrides.task, command_line.run_folder()
+    try:
+        config = from_hydra(CompareConfig, composed)
+        shared = [word for word in words if not sets(word, COMPARISON_KEYS)]
+        jobs = planned(config, shared, folder)
+    except Exception:
+        remove_unused(folder)  # Hydra has just made it
+        raise
     try:
         launch(jobs)
     except Interrupted:
@@ -101,8 +106,11 @@ def planned(
 
     lists: dict[str, list[Any]] = {"compare.choices": config.compare.choices, "seeds": config.seeds}
     for key, values in lists.items():
-        if not values or len({*values}) < len(values):
-            raise UserError(f"{key}= must have at least one entry, and each only once")
+        if not values:
+            raise UserError(f"{key}= must have at least one entry")
+        for value in values:
+            if values.count(value) > 1:
+                raise UserError(f"{key}= has {value} twice: remove one")
     jobs: dict[str, tuple[str, list[str]]] = {}
     for seed in config.seeds:
         for choice in config.compare.choices:

@@ -91,7 +91,7 @@ def missing_choice(error: MissingConfigException) -> str:
     hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(options)}"
     if group == "data" and ("." in choice or os.path.exists(choice)):
         hint = f"to read your own text, write data.path={choice[:200]}"
-    return f"{group}={choice[:200]}: there is no such file in conf/{group}/; {hint}"
+    return f"{group}={choice[:200]}: there is no {group}/{choice[:80]} in conf/; {hint}"
 
 
 def chosen_by_experiment(name: str) -> Iterator[str]:

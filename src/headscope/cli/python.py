@@ -81,5 +81,5 @@ def words_of_run(words: list[str]) -> list[str]:
     for word in words:
         if word.startswith("-") or ("=" not in word and not word.startswith("~")):
             raise UserError(f"{word!r} is not key=value, such as model.heads=8")
-    check_words(words, "data.path")
+    check_words(words, "train")
     return quoted(arguments(words))

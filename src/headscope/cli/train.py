@@ -78,7 +78,8 @@ def run(
     try:
         config, resume, changes = configuration(composed)
     except Exception:
-        run_folder.remove_unused(folder)
+        if composed.resume is None and not sweep:
+            run_folder.remove_unused(folder)  # Hydra has just made it
         raise
     again = "the same command" if sweep else run_folder.how_to_resume(folder, config)
     if in_python:
@@ -90,6 +91,8 @@ def run(
         in_use if processes.rank() == 0 else nullcontext(),
         processes.report_lost_process(folder, again),
     ):
+        if resume and processes.rank() == 0:
+            print_sources(config)
         connected = processes.connect(config.trainer, alone=sweep or in_python)
         folder = connected.from_first(folder)
         if resume is None and run_folder.is_run(folder):
@@ -168,10 +171,8 @@ def dotted_key(word: str) -> str:
 def configuration(composed: DictConfig) -> "tuple[TrainConfig, ResumeCheckpoint | None, list[str]]":
     """The checked configuration of the run, the checkpoint that it resumes from, and one line for
     each setting that the user changes in a resumed run."""
-    from headscope import checkpoint
     from headscope.config import from_hydra
     from headscope.config.training import TrainConfig
-    from headscope.terminal import printable
     from headscope.training.resume import newest_checkpoint, resumed_config
 
     words = list(HydraConfig.get().overrides.task)
@@ -181,12 +182,22 @@ def configuration(composed: DictConfig) -> "tuple[TrainConfig, ResumeCheckpoint 
     resume = newest_checkpoint(Path(composed.resume))
     keys = [key for key in map(dotted_key, words) if key != "resume"]
     config, changes = resumed_config(plain, resume, keys)
-    if processes.rank() == 0:
-        lines = checkpoint.sources(config.data, "data")
-        lines += checkpoint.sources(config.tokenizer, "tokenizer")
-        for line in lines:
-            print(printable(line), file=sys.stderr)
     return config, resume, changes
+
+
+def print_sources(config: "TrainConfig") -> None:
+    """Prints the files that a resumed run reads because its checkpoint names them."""
+    from headscope import checkpoint
+    from headscope.terminal import printable
+
+    lines = checkpoint.sources(config.data, "data")
+    lines += checkpoint.sources(config.tokenizer, "tokenizer")
+    if not any(word.startswith("++store_dir=") for word in HydraConfig.get().overrides.task):
+        lines.append(
+            f"Using store_dir={config.store_dir}: name another folder of texts with store_dir="
+        )
+    for line in lines:
+        print(printable(line), file=sys.stderr)
 
 
 def with_trained_model(config: "TrainConfig", words: Sequence[str]) -> "TrainConfig":
@@ -198,7 +209,7 @@ def with_trained_model(config: "TrainConfig", words: Sequence[str]) -> "TrainCon
     whole model. Raises UserError if they choose another tokenizer, which the weights do not fit.
     """
     from headscope import checkpoint
-    from headscope.config import parse_part
+    from headscope.config import defaults_in_conf, parse_part
     from headscope.training.resume import set_at, value_at
 
     if config.init_from is None:
@@ -206,10 +217,13 @@ def with_trained_model(config: "TrainConfig", words: Sequence[str]) -> "TrainCon
     stored = checkpoint.read(checkpoint.find(config.init_from, key="init_from")).config
     chosen = [word for word in words if dotted_key(word).partition(".")[0] == "tokenizer"]
     if chosen and config.tokenizer != stored.tokenizer:
-        own = ", ".join(f"{key}={value}" for key, value in (stored.tokenizer or {}).items())
+        part = dict(stored.tokenizer or {"_target_": "imported"})
+        target = part.pop("_target_")
+        named = defaults_in_conf("tokenizer").get(target, {}).get("choice", target)
+        own = ", ".join(f"{key}={value}" for key, value in {"tokenizer": named, **part}.items())
         raise UserError(
             f"{' '.join(chosen)}: the weights of init_from={config.init_from} need their own "
-            f"tokenizer{f' ({own})' if own else ''}: leave tokenizer= out"
+            f"tokenizer ({own}): leave tokenizer= out"
         )
     config = replace(config, tokenizer=stored.tokenizer)
     keys = [command_line.key_of(word) for word in words]

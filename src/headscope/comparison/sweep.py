@@ -1,5 +1,6 @@
 """The runs of a sweep or a comparison, and the table of a sweep."""
 
+import math
 import statistics
 import sys
 from collections.abc import Callable, Sequence
@@ -90,7 +91,7 @@ def rows_of(runs: Sequence[SweepRun], keys: Sequence[str]) -> list[dict[str, Any
             if state in states
         )
         rows.append(row)
-    rows.sort(key=lambda row: (row.get("val_loss", float("inf")), "failed" in row["state"]))
+    rows.sort(key=lambda row: (row.get("val_loss", math.inf), "failed" in row["state"]))
     if rows and "val_loss" in rows[0]:
         rows[0]["state"] = rows[0]["state"].replace("finished", "best", 1)
     return rows
@@ -107,9 +108,9 @@ def report(runs: Sequence[SweepRun], folder: Path, console: Console) -> bool:
         settings = {key: run.settings.get(key, "") for key in keys}
         line = {"run": run.folder.name, **settings, **results, "state": run.state}
         lines.append(line | {"error": run.error or ""})
-    best = min((line for line in lines if line["state"] == "finished"), default=None, key=loss_of)
-    if best:
-        best["state"] = "best"
+    lines.sort(key=lambda line: (line.get("val_loss", math.inf), line["state"] == "failed"))
+    if lines and lines[0]["state"] == "finished":
+        lines[0]["state"] = "best"
     write_csv(lines, ["run", *keys, *RESULTS, "state", "error"], file)
     several = "seed" in keys
     keys = [key for key in keys if key != "seed"]
@@ -118,10 +119,6 @@ def report(runs: Sequence[SweepRun], folder: Path, console: Console) -> bool:
     console.print(_table(rows_of(runs, keys), keys, several))
     console.print(f"\nWritten: {shown(file)}", highlight=False, markup=False, soft_wrap=True)
     return report_unfinished(runs)
-
-
-def loss_of(line: dict[str, Any]) -> float:
-    return line["val_loss"]
 
 
 def report_unfinished(runs: Sequence[SweepRun]) -> bool:

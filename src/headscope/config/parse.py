@@ -96,7 +96,7 @@ def parse_part(data: Any, group: str, key: str = "", *, composed: bool = True) -
         called = locate(target)
     except UserError as error:
         raise UserError(f"{key}._target_={short(target)}: {error}") from error
-    check_target(called, group, f"{key}._target_")
+    check_target(called, group, f"{key}._target_={target}")
     COMPOSED.add((group, target))
     known = keys_of(called, group)
     # Keys of the former choice that `_target_` replaced.

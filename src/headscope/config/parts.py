@@ -105,17 +105,15 @@ def build_part(part: Part, group: str, **given: Any) -> Any:
         if name != "_target_"
     }
     taken = arguments_of(target)
+    lacking = [name for name in GROUPS[group].given if name not in taken]
+    if GROUPS[group].later and lacking:
+        return partial(call_without, target, lacking, **keys)
     if GROUPS[group].later:
-        lacking = [name for name in GROUPS[group].given if name not in taken]
-        return (
-            partial(call_without, target, lacking, **keys) if lacking else partial(target, **keys)
-        )
+        return partial(target, **keys)
     return target(**keys, **{name: value for name, value in given.items() if name in taken})
 
 
-def call_without(
-    target: Callable[..., Any], lacking: list[str], /, *args: Any, **given: Any
-) -> Any:
+def call_without(target: Any, lacking: list[str], /, *args: Any, **given: Any) -> Any:
     """Calls `target` without the arguments `lacking`, which it does not take."""
     return target(*args, **{name: value for name, value in given.items() if name not in lacking})
 
@@ -203,21 +201,18 @@ def keys_of(target: Any, group: str) -> dict[str, inspect.Parameter]:
     return {name: each for name, each in arguments_of(target).items() if name not in no_keys}
 
 
-def check_target(target: Any, group: str, key: str) -> None:
-    """Raises UserError if a class or function cannot be a part of the group."""
+def check_target(target: Any, group: str, named: str) -> None:
+    """Raises UserError if a class or function cannot be a part of the group. `named` is what names
+    it in the configuration."""
     base = locate(GROUPS[group].base)
     if isinstance(target, type) and not issubclass(target, base):
-        raise UserError(f"{key}={full_name(target)} must be a class of {GROUPS[group].base}")
+        raise UserError(f"{named} must be a class of {GROUPS[group].base}")
     taken, optional = arguments_of(target), GROUPS[group].optional
     if missing := [n for n in GROUPS[group].given if n not in taken and n not in optional]:
         raise UserError(
-            f"{key}={full_name(target)} takes no {', '.join(missing)}: add **options, and pass "
+            f"{named} takes no {', '.join(missing)}: add **options, and pass "
             f"them to {GROUPS[group].base}"
         )
-
-
-def full_name(target: Any) -> str:
-    return f"{target.__module__}.{target.__qualname__}"
 
 
 @cache
