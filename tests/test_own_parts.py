@@ -1,9 +1,8 @@
-"""The laws of parts= and of conf/ in the current folder, with the examples of docs/own_parts.md."""
+"""The laws of own parts and of conf/ in the current folder, with the examples of the page
+docs/own_parts.md."""
 
-import builtins
-import gc
-import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -11,49 +10,53 @@ from pathlib import Path
 
 import pytest
 import torch
-from headscope.config.model import ATTENTIONS, POSITIONS
-from headscope.config.text import CORPORA
 from many_processes import TINY, end, start
 from refusals import refused
 from running import ROOT, Script, summary
 
 import headscope
-from headscope.config import own_parts
+from headscope.config import load_parts, parts
 
 PAGE = (ROOT / "docs" / "own_parts.md").read_text("utf-8")
 PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 YAML = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-FILES = ["my_parts", "my_position", "my_text"]
-WINDOW = ["parts=my_parts.py", "model/attention=window", "model.attention.window=3"]
-TRAIN = [*TINY, "data=repeats", "data.characters=2000", "trainer.max_steps=2", "~logger"]
-REGISTRIES = [own_parts.EXECUTED, ATTENTIONS, POSITIONS, CORPORA]
-BEFORE = [dict(registry) for registry in REGISTRIES]
+FILES = ["attention", "position", "norm", "training", "schedule", "tokenizer", "text"]
+FILES = [f"my_{name}" for name in FILES]
+CHOICES = ["experiment/mine", "model/mine", "model/attention/window", "model/position/recency"]
+CHOICES += ["optimizer/sign", "schedule/sqrt", "tokenizer/words", "data/sums"]
+TRAIN = [*TINY, "data=repeats", "trainer.max_steps=2", "~logger"]
+WINDOW = ["model/attention=window", "model.attention.window=3"]
+RUN = "hydra.run.dir=outputs/run"
 
 
 def forget() -> None:
-    """As in a new process, no own parts are registered."""
-    for registry, entries in zip(REGISTRIES, BEFORE, strict=True):
-        registry.clear()
-        registry.update(entries)
-    for name in (*FILES, "broken"):
+    """As in a new process, the person has named nothing."""
+    parts.COMPOSED.clear()
+    parts.MODULES.clear()
+    for name in (*FILES, "broken", "neighbour"):
         sys.modules.pop(name, None)
-    gc.collect()  # a schema is known as long as it exists
 
 
 @pytest.fixture(autouse=True)
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The current folder has the files of the page."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     for file, source in zip(FILES, PYTHON, strict=True):
         Path(f"{file}.py").write_text(source)
-    names = ["experiment/mine", "model/mine", "model/attention/window", "model/position/recency"]
-    names.append("data/sums")
-    for text, name in zip(YAML, names, strict=True):
+    for text, name in zip(YAML, CHOICES, strict=True):
         file = Path("conf", f"{name}.yaml")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     yield
     forget()
+
+
+def test_the_examples_are_short() -> None:
+    most = dict.fromkeys(FILES, 15) | {"my_tokenizer": 25, "my_text": 25}
+    for file, source in zip(FILES, PYTHON, strict=True):
+        assert len([line for line in source.splitlines() if line]) <= most[file], file
 
 
 def test_own_choices_are_found_in_the_current_folder_and_where_the_user_says(script: Script):
@@ -71,34 +74,38 @@ def test_own_choices_are_found_in_the_current_folder_and_where_the_user_says(scr
     said = script("train", "experiment=induction")
     assert "experiment=induction: rename " in said.err
 
-    # A conf/ from a stranger changes nothing unless one of its choices is named.
+
+def test_a_conf_folder_acts_only_if_one_of_its_choices_is_named(script: Script):
     Path("conf/train.yaml").write_text("seed: 7\n")
     said = script("train", "--cfg", "job")
     assert "\nseed: 1\n" in said.out
     assert said.err == ""
     Path("conf/hydra/launcher").mkdir(parents=True)
-    Path("conf/hydra/launcher/basic.yaml").write_text(
-        "defaults: [/evil@_global_, _self_]\n"
-        "_target_: hydra._internal.core_plugins.basic_launcher.BasicLauncher\n"
-    )
-    target = "headscope.config.own_parts.load_parts"
-    Path("conf/evil.yaml").write_text(
-        f"hydra: {{callbacks: {{evil: {{_target_: {target}, path: my_parts.py}}}}}}\n"
-    )
+    Path("conf/hydra/job_logging").mkdir()
+    run = "_target_: hydra._internal.core_plugins.basic_launcher.BasicLauncher\n"
+    evil = "{_target_: my_evil.Callback}"
+    Path("my_evil.py").write_text("open('touched', 'w')")
+    for name in ("launcher/basic", "launcher/mine", "job_logging/default"):
+        Path(f"conf/hydra/{name}.yaml").write_text(
+            f"# @package hydra\ncallbacks: {{evil: {evil}}}\n{name.split('/')[0]}:\n  {run}"
+        )
     said = script("evaluate", "checkpoint=nothing")
     assert said.code == 1
-    assert "conf/ is not read" in said.err
-    assert "--config-dir=conf" in said.err
-    assert "my_parts" not in sys.modules
+    assert said.err.startswith("Error: checkpoint=nothing does not exist")
+    assert "evil" not in script("train", "--cfg", "hydra").out
+    assert not Path("touched").exists()
+    Path("conf/experiment/mine.yaml").write_text(
+        "# @package _global_\ndefaults: [{override /hydra/launcher: mine}]\n"
+    )
+    assert "my_evil.Callback" in script("train", "--cfg", "hydra", "experiment=mine").out
 
 
 def test_an_own_attention_is_used_everywhere_and_never_imported_from_a_checkpoint(script: Script):
-    run = "outputs/run"
-    said = script("train", *TRAIN, *WINDOW, f"hydra.run.dir={run}")
+    run, file = "outputs/run", "parts=my_attention.py"
+    said = script("train", *TRAIN, *WINDOW, RUN)
     assert said.code == 0, said.err
-    words = f"checkpoint={run}/checkpoints/best.safetensors parts=my_parts.py"
-    assert re.search(f"sample.py'? {words}", said.out)
-    weights = headscope.load(run).attention(list(range(10))).weights
+    assert re.search(f"sample.py'? checkpoint={run}/checkpoints/best.safetensors {file}", said.out)
+    weights = headscope.load(run).attention(list(range(10))).weights  # named in this process
     distance = torch.arange(10)[:, None] - torch.arange(10)
     assert ((weights > 0) == ((distance >= 0) & (distance < 3))).all()
 
@@ -108,127 +115,214 @@ def test_an_own_attention_is_used_everywhere_and_never_imported_from_a_checkpoin
         ["sample", f"checkpoint={run}"],
         ["evaluate", f"checkpoint={run}"],
         ["analyze", f"checkpoint={run}"],
-        ["train", f"resume={run}", *more],
         ["train", *TRAIN, f"init_from={run}"],
         ["convert", f"checkpoint={run}", "to=huggingface", "output=out"],
+        ["train", f"resume={run}", *more],
     ):
         refusal = script(command, *words)
         assert refusal.code == 1
-        assert "was trained with parts=my_parts.py: name this file" in refusal.err, command
-        assert refusal.err.count("\n") == 1
-        assert "my_parts" not in sys.modules
-    with refused("parts=my_parts.py"):
+        line = refusal.err.splitlines()[-1]
+        assert "model.attention._target_=my_attention.SlidingWindow" in line, command
+        assert f"add {file}" in line
+        assert "my_attention" not in sys.modules
+    with refused(file):
         headscope.load(run)
     Path("elsewhere").mkdir()
-    shutil.move("my_parts.py", "elsewhere")
-    parts = "parts=elsewhere/my_parts.py"
-    assert script("sample", f"checkpoint={run}", parts, "max_new_tokens=3").code == 0
+    shutil.move("my_attention.py", "elsewhere")
+    elsewhere = "parts=elsewhere/my_attention.py"
+    assert script("sample", f"checkpoint={run}", elsewhere, "max_new_tokens=3").code == 0
     forget()
-    assert torch.equal(
-        headscope.load(run, parts="elsewhere/my_parts.py").attention(list(range(10))).weights,
-        weights,
-    )
+    given = headscope.load(run, parts=["elsewhere/my_attention.py"])
+    assert torch.equal(given.attention(list(range(10))).weights, weights)
     forget()
-    assert script("train", f"resume={run}", parts, *more).code == 0
+    said = script("train", f"resume={run}", elsewhere, *more)
+    assert said.code == 0, said.err
+    assert elsewhere in said.out
     assert summary(run)["steps"] == 3
-    assert script("train", *TRAIN, f"init_from={run}", parts).code == 0
-    refusal = script("convert", f"checkpoint={run}", parts, "to=huggingface", "output=out")
+    assert script("train", *TRAIN, f"init_from={run}", elsewhere).code == 0
+    refusal = script("convert", f"checkpoint={run}", elsewhere, "to=huggingface", "output=out")
     assert refusal.code == 1
-    assert "my_parts.SlidingWindow" in refusal.err
+    assert "my_attention.SlidingWindow" in refusal.err
     assert not Path("out").exists()
 
 
+ON_THE_COMMAND_LINE = {
+    "my_attention": "model.attention._target_=my_attention.SlidingWindow +model.attention.window=8",
+    "my_position": "model.position._target_=my_position.Recency ~model.position.base "
+    "~model.position.interleaved +model.position.slope=0.3",
+    "my_norm": "model.norm._target_=my_norm.DynamicTanh ~model.norm.eps",
+    "my_training": "optimizer._target_=my_training.SignSGD ~optimizer.matrix_lr "
+    "~optimizer.momentum ~optimizer.weight_decay ~optimizer.beta1 ~optimizer.beta2",
+    "my_schedule": "schedule._target_=my_schedule.InverseSqrt ~schedule.cooldown "
+    "~schedule.warmup_steps ~schedule.final_fraction",
+    "my_tokenizer": "tokenizer=bpe tokenizer._target_=my_tokenizer.Words ~tokenizer.vocab_size "
+    "~tokenizer.sample_megabytes +tokenizer.most=40",
+    "my_text": "data=repeats data._target_=my_text.Sums ~data.alphabet ~data.min_length ~data.max_length "
+    "~data.min_copies ~data.max_copies ~data.characters ~data.seed +data.lines=500",
+}
+FROM_A_FILE = {
+    "my_attention": "model/attention=window",
+    "my_position": "model/position=recency",
+    "my_norm": "model/norm=layer model.norm._target_=torch.nn.LayerNorm",
+    "my_training": "optimizer=sign",
+    "my_schedule": "schedule=sqrt",
+    "my_tokenizer": "tokenizer=words tokenizer.most=40",
+    "my_text": "data=sums data.lines=500",
+}
+TO_OPEN = ("my_attention", "my_position", "my_norm", "my_tokenizer")
+
+
+@pytest.mark.parametrize("way", [ON_THE_COMMAND_LINE, FROM_A_FILE], ids=["words", "file"])
+@pytest.mark.parametrize("file", FILES)
+def test_every_part_trains_is_loaded_and_resumed(file: str, way: dict[str, str], script: Script):
+    tiny = [word for word in TRAIN if not word.startswith("tokenizer") or file != "my_tokenizer"]
+    said = script("train", *tiny, *way[file].split(), RUN)
+    assert said.code == 0, said.err
+    module = "torch.nn" if "torch.nn" in way[file] else file
+    named = module if "." in module else f"{module}.py"
+    assert f"parts={named}" in said.out
+    before = headscope.load("outputs/run").logits([1, 2, 3])
+    forget()
+    if file in TO_OPEN:
+        with refused("outputs/run", f"parts={named}"):
+            headscope.load("outputs/run")
+    else:
+        assert torch.equal(headscope.load("outputs/run").logits([1, 2, 3]), before)
+    resume = ["resume=outputs/run", "trainer.max_steps=4"]
+    refusal = script("train", *resume)
+    assert refusal.code == 1
+    assert f"parts={named}" in refusal.err.splitlines()[-1]
+    assert torch.equal(headscope.load("outputs/run", parts=named).logits([1, 2, 3]), before)
+    said = script("train", *resume, f"parts={named}")
+    assert said.code == 0, said.err
+    assert summary("outputs/run")["steps"] == 4
+
+
+def test_a_resumed_run_of_an_own_optimizer_is_that_of_an_uninterrupted_one(script: Script):
+    own = ["optimizer._target_=torch.optim.Adam", "~optimizer.matrix_lr", "~optimizer.momentum"]
+    words = [*TRAIN[:-2], "~logger", *own, "~optimizer.beta1", "~optimizer.beta2", "schedule=sqrt"]
+    assert script("train", *words, "trainer.max_steps=6", "hydra.run.dir=whole").code == 0
+    assert script("train", *words, "trainer.max_steps=3", "hydra.run.dir=part").code == 0
+    said = script("train", "resume=part", "trainer.max_steps=6", "parts=[torch.optim,my_schedule]")
+    assert said.code == 0, said.err
+    assert summary("part")["val_loss"] == summary("whole")["val_loss"]
+
+
 @pytest.mark.usefixtures("pictures_not_drawn")
-def test_an_own_position_is_analyzed(script: Script):
-    own = ["parts=my_position.py", "model/position=recency"]
-    assert script("train", *TRAIN, *own, "hydra.run.dir=outputs/run").code == 0
-    said = script("analyze", own[0], "checkpoint=outputs/run", "text=1 22 333 4444")
+def test_own_parts_of_a_model_are_analyzed(script: Script):
+    words = " ".join(ON_THE_COMMAND_LINE[file] for file in ("my_position", "my_norm"))
+    assert script("train", *TRAIN, *words.split(), RUN).code == 0
+    forget()
+    given = "parts=[my_position.py,my_norm.py]"
+    said = script("analyze", given, "checkpoint=outputs/run", "text=1 22 333 4444")
     assert said.code == 0, said.err
 
 
-def test_an_own_text_and_parts_of_an_own_experiment(script: Script):
-    Path("conf/experiment/sums.yaml").write_text(
-        "# @package _global_\nparts: my_text.py\ndefaults: [{override /data: sums}]\n"
-    )
-    words = [word for word in TRAIN if not word.startswith("data")]
-    for chosen in (["experiment=sums"], ["parts=my_text.py", "data=sums"]):
-        said = script("train", *words, *chosen, "data.lines=500", "hydra.run.dir=outputs/run")
-        assert said.code == 0, said.err
-        assert "text        sums-" in said.out
-        forget()
-        shutil.rmtree("outputs/run")
+MISTAKES = {
+    "model.attention._target_=SlidingWindow": ["has no module", "my_parts.SlidingWindow"],
+    "model.attention._target_=my_absent.X": ["there is no module my_absent"],
+    "model.attention._target_=my_attention.Sliding": ["my_attention.py", "did you mean"],
+    "model.attention._target_=torch.nn.Linear": ["must be a class of headscope.MultiHeadAttention"],
+    "model.attention._target_=os.system": ["takes no embed_dim", "**options"],
+    "model.attention._target_=3": ["must be the name of a class"],
+    "+model.attention._partial_=false": ["model.attention._partial_=false cannot be changed"],
+    "model/attention=window model.attention.window=eight": [
+        "model.attention.window=eight must be an integer"
+    ],
+    "model/attention=window ~model.attention.window +model.attention.windw=8": [
+        "model.attention.windw: there is no such key",
+        "did you mean window?",
+    ],
+    "optimizer._target_=torch.optim.SGD": ["~optimizer.matrix_lr ~optimizer.beta1"],
+    "optimizer._target_=torch.optim.SGD optimizer.lr=-1 ~optimizer.matrix_lr ~optimizer.beta1 "
+    "~optimizer.beta2": ["Invalid learning rate: -1.0"],
+    "data=sums ~data.lines": ["data.lines is missing: give it a value"],
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_a_mistake_is_told_in_one_line_and_leaves_nothing(words: str, script: Script):
+    said = script("train", *TRAIN, *words.split())
+    assert said.code == 1
+    assert said.err.count("\n") == 1, said.err
+    for part in MISTAKES[words]:
+        assert part in said.err
+    assert not list(Path("outputs").glob("*"))
 
 
 BROKEN = {
     "x = 1\n(": ["broken.py, line 2", "SyntaxError"],
     "def f():\n    1 / 0\n\n\nf()\n": ["broken.py, line 2", "ZeroDivisionError"],
-    "import headscope\nheadscope.register('norm', 'x', print)": ["line 2", "'norm'", "attention"],
+    "import absent_package": ["broken.py, line 1", "absent_package"],
+    "import sys\nsys.exit(3)": ["line 2", "SystemExit"],
 }
 
 
 @pytest.mark.parametrize("source", BROKEN)
-def test_a_mistake_in_a_file_of_parts_is_told_with_its_line(source: str, script: Script):
+def test_an_error_in_an_own_file_is_told_with_its_line(source: str, script: Script):
     Path("broken.py").write_text(source)
-    said = script("train", *TRAIN, "parts=broken.py")
-    assert said.code == 1
-    assert said.err.startswith("Error: parts=broken.py: ")
-    assert said.err.count("\n") == 1
-    for word in BROKEN[source]:
-        assert word in said.err
-    assert not Path("outputs").exists()
+    for words in (["parts=broken.py"], ["model.norm._target_=broken.X"]):
+        said = script("train", *TRAIN, *words)
+        assert said.code == 1
+        assert said.err.startswith(f"Error: {words[0].partition('=')[0]}=")
+        assert said.err.count("\n") == 1
+        for word in BROKEN[source]:
+            assert word in said.err
+        assert not list(Path("outputs").glob("*"))
 
 
-def test_a_file_of_parts_has_a_name_of_its_own_and_is_read_again_after_a_change(monkeypatch):
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    for name in ("torch.py", "__main__.py", "torch.nn.py", "my-parts.py"):
+def test_a_file_of_parts_has_a_name_of_its_own_and_imports_its_neighbours():
+    for name in ("torch.py", "__main__.py", "torch.nn.py"):
         Path(name).write_text("raise SystemExit")
-    for name in ("absent.py", "conf", "torch.py", "__main__.py", "torch.nn.py", "my-parts.py"):
+    for name in ("absent.py", "conf", "torch.py", "__main__.py", "torch.nn.py"):
         with refused(f"parts={name}"):
-            own_parts.load_parts(name)
-    file = Path("broken.py")
-    for value in ("1", "2", "2"):
-        file.write_text(
-            f"import builtins\nbuiltins.seen = [*getattr(builtins, 'seen', []), {value}]"
-        )
-        os.utime(file, ns=(int(value), int(value)))
-        own_parts.load_parts("broken.py")
-    assert vars(builtins).pop("seen") == [1, 2]
-    module = sys.modules["broken"]
-    file.write_text("import sys\nsys.exit(3)")
-    with refused("parts=broken.py", "SystemExit"):
-        own_parts.load_parts("broken.py")
-    assert sys.modules["broken"] is module
-
-
-def test_a_file_of_parts_imports_its_neighbours_and_may_not_replace_a_choice():
+            load_parts(name)
+        assert not parts.MODULES
     Path("lib").mkdir()
     Path("lib/neighbour.py").write_text("value = 3\n")
     Path("lib/broken.py").write_text("from neighbour import value\n")
-    before = [*sys.path]
-    own_parts.load_parts("lib/broken.py")
-    assert sys.path == before
-    assert sys.modules.pop("neighbour").value == 3
-    with refused("multi_head", "headscope has a choice of this name"):
-        headscope.register("attention", "multi_head", headscope.MultiHeadAttention)
+    load_parts("lib/broken.py")
+    assert sys.modules["neighbour"].value == 3
 
 
 def test_an_error_in_own_code_is_no_bug_of_headscope(script: Script):
-    Path("my_parts.py").write_text(PYTHON[0].replace("mask=combine_masks", "mask=undefined"))
+    Path("my_attention.py").write_text(PYTHON[0].replace("mask=combine_masks", "mask=undefined"))
     said = script("train", *TRAIN, *WINDOW)
     assert said.code == 1
     assert "NameError" in said.err
     assert "bug in headscope" not in said.err
-    assert re.search(r"The error comes from \S+my_parts.py, line \d+\.$", said.err.strip())
+    assert re.search(r"The error comes from \S+my_attention.py, line \d+\.$", said.err.strip())
+
+
+COMMANDS = [
+    line.split(" ", 1)[1]
+    for block in re.findall(r"```\n(headscope .*?)```", PAGE, re.DOTALL)
+    for line in block.splitlines()
+    if line.startswith("headscope train") and "--config-dir" not in line and "<" not in line
+]
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_every_command_of_the_page_composes(line: str, script: Script):
+    command, *words = shlex.split(line)
+    if "-m" in words:
+        words = [word.partition(",")[0] for word in words if word != "-m"]
+    said = script(command, "--cfg", "job", *words)
+    assert said.code == 0, said.err
 
 
 @pytest.mark.slow
-def test_own_parts_in_a_parallel_sweep_and_with_several_processes(script: Script):
+def test_own_parts_in_sweeps_comparisons_and_several_processes(script: Script):
     words = [word for word in TRAIN if "hydra" not in word]
     command = [sys.executable, "-m", "headscope", "train", "trainer.devices=2", *words, *WINDOW]
     said = end(start([*command, "trainer.accelerator=cpu", "hydra.run.dir=outputs/two"]))
     assert said.code == 0, said.err
     assert summary("outputs/two")["devices"] == 2
-    sweep = ["-m", "hydra/launcher=joblib", "model.attention.window=2,3"]
-    said = script("train", *sweep, *words, *WINDOW[:2])
+    sweep = ["-m", "hydra/launcher=joblib", "model.attention.window=2,3", WINDOW[0]]
+    said = end(start([sys.executable, "-m", "headscope", "train", *sweep, *words]))
     assert said.code == 0, said.err + said.out
     assert said.out.count("finished, loss") == 2
+    choices = 'compare.choices=["model/attention=window", "model/attention=multi_head"]'
+    said = script("compare", *words[:-1], choices, "seeds=[1]", "speed_rounds=1")
+    assert said.code == 0, said.err
+    assert "window" in said.out

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from headscope.analysis.direct_effects import fold_norm
+from headscope.analysis.direct_effects import fold_norm, is_scaling
 from headscope.analysis.trace import output_matrices
 from headscope.errors import UserError
 from headscope.nn import GPT, AdditiveAttention, MultiHeadAttention, StackedHeads
@@ -39,20 +39,26 @@ class HeadMatrices:
     bilinear: bool
 
 
-def has_matrices(layer: MultiHeadAttention) -> bool:
-    """Whether the queries, keys and values of a layer are linear in its input. In an attention of
-    the user, they may be anything."""
-    return type(layer).project in (MultiHeadAttention.project, StackedHeads.project)
+def has_matrices(model: GPT) -> bool:
+    """Whether the queries, keys and values of all layers are linear in the residual stream, except
+    for scales. In an attention or a norm of the user, they may be anything."""
+    return is_scaling(model.norm) and all(map(is_linear, model.blocks))
+
+
+def is_linear(block: Block) -> bool:
+    projects = type(block.attention).project
+    ours = projects in (MultiHeadAttention.project, StackedHeads.project)
+    return ours and is_scaling(block.attention_norm)
 
 
 def head_matrices(block: Block) -> HeadMatrices:
     """The matrices of a block, with the gains of the norms before the layer and of `qk_norm`. Keys
     and values that several heads share are repeated. Raises UserError if there are none."""
     layer = block.attention
-    if not has_matrices(layer):
+    if not is_linear(block):
         raise UserError(
-            f"{type(layer).__name__} computes its queries, keys and values in its own way, so it "
-            "has no matrices to compare"
+            f"{type(layer).__name__} or {type(block.attention_norm).__name__} computes queries, "
+            "keys and values in its own way, so there are no matrices to compare"
         )
     query, key, value = (
         one_per_query_head(fold_norm(block.attention_norm, each)[None], layer.heads)[0]
@@ -145,7 +151,7 @@ def weight_metrics(model: GPT) -> dict[str, Tensor]:
     """The metrics (L, H) of `copying_scores`, and of the strongest composition with any earlier
     head: the largest value of the three kinds. In the first layer, it is 0. Empty if heads have no
     matrices."""
-    if not all(map(has_matrices, model.attentions)):
+    if not has_matrices(model):
         return {}
     layers = [head_matrices(block) for block in model.blocks]
     every = compositions(model, layers).values()

@@ -24,14 +24,21 @@ def lens(model: GPT, trace: Trace) -> Tensor:
     return model.unembed(trace.residual)
 
 
+def is_scaling(norm: nn.Module) -> bool:
+    """Whether a norm multiplies each vector by a number and a matrix. A norm of the user may do
+    anything."""
+    return type(norm).forward in (nn.LayerNorm.forward, nn.RMSNorm.forward, nn.Identity.forward)
+
+
 def norm_scale(norm: nn.Module, x: Tensor) -> Tensor:
-    """The number (..., 1) by which `norm` multiplies x (..., C)."""
+    """The number (..., 1) by which `norm` multiplies x (..., C). NaN if there is no such number."""
+    if not is_scaling(norm):
+        return torch.full_like(x[..., :1], torch.nan)
     if isinstance(norm, nn.LayerNorm):
         return (x.var(dim=-1, correction=0, keepdim=True) + norm.eps).rsqrt()
     if isinstance(norm, nn.RMSNorm):
-        assert norm.eps is not None  # see nn/norm.py
-        return (x.square().mean(dim=-1, keepdim=True) + norm.eps).rsqrt()
-    assert isinstance(norm, nn.Identity)
+        eps = torch.finfo(x.dtype).eps if norm.eps is None else norm.eps
+        return (x.square().mean(dim=-1, keepdim=True) + eps).rsqrt()
     return torch.ones_like(x[..., :1])
 
 

@@ -127,7 +127,7 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
         model = build_from_weights(config.model, tokenizer, weights)
     except UserError as error:
         reason = " ".join(str(error).split())[:300]
-        raise UserError(f"{path} does not match this version of headscope: {reason}") from error
+        raise UserError(f"{path} cannot be opened: {reason}") from error
     return Checkpoint(
         path=path,
         model=model.to(device).eval(),

@@ -28,7 +28,7 @@ from headscope.config.parts import find_modules_in
 from headscope.errors import UserError
 from headscope.terminal import open_closed_streams
 from headscope.training import processes
-from headscope.training.run_folder import make_new
+from headscope.training.run_folder import make_new, remove_unused
 
 TEXTS = (
     *("name", "resume", "init_from", "store_dir", "data.path", "data.column", "data.template"),
@@ -99,7 +99,12 @@ def run(
         # Errors are handled here, inside Hydra's call, because Hydra would print additional lines.
         with exit_on_error(full_error):
             find_modules_in(Path.cwd())
-            load_parts(config.get("parts"))
+            try:
+                load_parts(config.get("parts"))
+            except UserError:
+                if HydraConfig.get().output_subdir:
+                    remove_unused(run_folder())  # Hydra has just made it
+                raise
             return task(config)
 
     with exit_on_error(full_error):
@@ -222,6 +227,8 @@ def check_words(words: Sequence[str], config_name: str) -> None:
             raise UserError(f"{word} has an effect only in a sweep: add -m, or leave it out")
         if word == "logger=null":
             raise UserError("logger=null: to train without a logger, write ~logger")
+    if MULTIRUN & {*words} and {"-c", "--cfg"} & {*words}:
+        raise UserError("--cfg shows the configuration of one run: leave out -m")
     check_choices(words)
 
 

@@ -262,10 +262,11 @@ def load_parts(names: str | Iterable[str] | None) -> None:
             MODULES[module] = imported(module)
         except UserError as error:
             raise UserError(f"parts={name}: {error}") from error
-        found = Path(getattr(MODULES[module], "__file__", None) or "").resolve()
-        if file.suffix == ".py" and found != file:
+        found = getattr(MODULES[module], "__file__", None)
+        if not found or (file.suffix == ".py" and Path(found).resolve() != file):
             del MODULES[module]
-            raise UserError(f"parts={name}: {found} has the same module name: rename the file")
+            same = f"{found} has the same module name: rename the file"
+            raise UserError(f"parts={name}: {same if found else 'this is no Python file'}")
 
 
 def parts_words(settings: Mapping[str, Any]) -> list[str]:

@@ -156,7 +156,7 @@ class Loaded(Checkpoint):
             return [(self.tokenizer.labels([token])[0], sign * value) for token, value in pairs]
 
         known = pushes[: self.tokenizer.vocab_size]
-        has_score = all(map(has_matrices, self.model.attentions))
+        has_score = has_matrices(self.model)
         copying = float(copying_scores(self.model)[layer, number]) if has_score else math.nan
         return HeadWrites(listed(known, 1), listed(-known, -1), copying)
 

@@ -256,11 +256,11 @@ def check_structure(value: Any, template: Any, where: str) -> None:
 
 def check_optimizer(tensors: Mapping[str, Tensor], optimizer: CombinedOptimizer) -> None:
     """Raises Mismatch unless `optimizer` can load `tensors`."""
-    if not tensors:
-        raise Mismatch("optimizer")
     shapes = optimizer.state_shapes()
     if shapes is None:
         return
+    if not tensors:
+        raise Mismatch("optimizer")
     known = {name for each in shapes.values() for name in each}
     for name in tensors.keys() - known:
         raise Mismatch(f"optimizer.{name[:80]}")
