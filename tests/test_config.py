@@ -1,29 +1,31 @@
 """The laws of conf/: all of it composes and builds, and no mistake in it goes unnoticed."""
 
-import inspect
 import re
 import shutil
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import Any
 
 import pytest
 import torch
 from composing import composed, training_config
 from hydra.errors import HydraException
-from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+import headscope
 from benchmarks.schemas import SUITES
 from headscope import checkpoint
 from headscope.cli.conf import CONF, choices_of
-from headscope.config import SCHEMAS, build_part, from_hydra, parse
-from headscope.config.parse import keys_of
-from headscope.config.training import TrainConfig
+from headscope.config import build_part, defaults_in_conf, from_hydra, parse, parse_part
+from headscope.config.parts import GROUPS, keys_of, locate
+from headscope.config.scripts import SCRIPTS, ChoicesConfig
+from headscope.config.training import CallbacksConfig, LoggerConfig, TrainConfig, TrainerConfig
 from headscope.data.corpus import Corpus
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
 from headscope.nn import GPT
+from headscope.training.optimizer import optimizer_of
 
 SHARED = "head_types"  # a part of train.yaml and of analyze.yaml, no root
 ROOTS = sorted(file.stem for file in CONF.glob("*.yaml") if file.stem != SHARED)
@@ -33,19 +35,21 @@ CHOICES = sorted(
     if not file.is_relative_to(CONF / "hydra")
 )
 EXPERIMENTS = [option for group, option in CHOICES if group == "experiment"]
-GROUPS = [(group, option) for group, option in CHOICES if group != "experiment"]
+OTHERS = [(group, option) for group, option in CHOICES if group != "experiment"]
 ROOT_OF = {"compare": "compare", "suite": "benchmark"}  # the other groups are train.yaml's
 MUST_BE_GIVEN = {
     "text": ["data.path=README.md"],
     "hub": ["data.name=someone/texts"],
     "own": ['compare.choices=["model.heads=2"]'],
 }
-OF_GROUPS = {**SCHEMAS, "suite": SUITES}
-PARTS = [
-    (group, option)
-    for group, option in GROUPS
-    if group.startswith("model/") or group in ("tokenizer", "data", "optimizer", "schedule")
-]
+SCHEMAS = {
+    "trainer": TrainerConfig,
+    "callbacks": CallbacksConfig,
+    "logger": LoggerConfig,
+    "compare": ChoicesConfig,
+}
+"""The schemas of the groups without parts."""
+PARTS = [(group, option) for group, option in OTHERS if group in GROUPS]
 SEVERAL_TYPES = ("devices",)
 
 
@@ -67,7 +71,7 @@ def test_every_root_composes_with_a_value_for_every_key(root):
     if root == "benchmark":
         parse(SUITES["training"], data.pop("suite"))
         del data["output"]
-    parse(SCHEMAS["script"].get(root, TrainConfig), data)
+    parse(SCRIPTS.get(root, TrainConfig), data)
 
 
 @pytest.mark.parametrize(("group", "option"), CHOICES)
@@ -75,16 +79,19 @@ def test_every_choice_builds(group, option, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     Path("README.md").write_text("To be, or not to be: that is the question.")
     composition = chosen(group, option)
-    config = parse(TrainConfig, {key: plain(composition)[key] for key in keys_of(TrainConfig)})
+    data = plain(composition)
+    config = parse(TrainConfig, {key.name: data[key.name] for key in fields(TrainConfig)})
+    assert parse(TrainConfig, asdict(config), composed=False) == config
     config.model.layers = 1
     model = checkpoint.build_model(config.model, vocab_size=50)
     assert isinstance(model, GPT)
     assert model(torch.zeros(1, 3, dtype=torch.long)).shape == (1, 3, 50)
-    assert isinstance(build_part(config.optimizer)(model), torch.optim.Optimizer)
-    assert 0 < build_part(config.schedule, max_steps=config.trainer.max_steps)(0) <= 1
-    assert isinstance(build_part(config.data), Corpus)
-    assert build_part(config.logger, save_dir=str(tmp_path)) is not None
-    make_tokenizer = build_part(config.tokenizer)
+    make_optimizer = build_part(config.optimizer, "optimizer")
+    assert isinstance(optimizer_of(model, make_optimizer), torch.optim.Optimizer)
+    steps = config.trainer.max_steps
+    assert 0 < build_part(config.schedule, "schedule", max_steps=steps)(0) <= 1
+    assert isinstance(build_part(config.data, "data"), Corpus)
+    make_tokenizer = build_part(config.tokenizer, "tokenizer")
     if option in ("byte", "char"):
         assert isinstance(make_tokenizer(["some text"]), Tokenizer)
     assert not list(tmp_path.glob("*/"))  # to build is to open nothing
@@ -96,49 +103,76 @@ def test_a_checkpoint_can_be_evaluated_on_every_corpus(option):
     assert config.data == chosen("data", option).data
 
 
-def test_every_schema_has_its_file_and_every_file_its_schema():
-    files = {(group.removeprefix("model/"), option) for group, option in GROUPS}
-    files |= {("script", root) for root in ROOTS}
-    schemas = OF_GROUPS | {"script": {**SCHEMAS["script"], "benchmark": None}}
-    assert files == {(group, option) for group, named in schemas.items() for option in named}
+@pytest.mark.parametrize("group", GROUPS)
+def test_the_keys_of_a_file_are_those_of_the_constructor_and_have_types(group):
+    found = defaults_in_conf(group)
+    based_on_another = ["gpt2", "modern"] if group == "model" else []
+    named = {keys["choice"] for keys in found.values()}
+    assert named == {*choices_of(group)} - {*based_on_another}
+    for target, keys in found.items():
+        assert target.rpartition(".")[0] == "headscope"
+        assert target.rpartition(".")[2] in headscope.__all__
+        parameters = keys_of(locate(target), group)
+        inside = {name for name in parameters if f"{group}/{name}" in GROUPS}
+        assert keys.keys() - {"_target_", "choice", "defaults"} == parameters.keys() - inside
+        assert not any(each.annotation is each.empty for each in parameters.values())
 
 
-@pytest.mark.parametrize(("group", "option"), PARTS)
-def test_the_types_of_a_part_are_those_of_its_parameters(group, option):
-    schema = SCHEMAS[group.split("/")[-1]][option]
-    target = get_object(vars(schema)["_target_"])
-    parameters = inspect.signature(target, eval_str=True).parameters
-    for name, expected in keys_of(schema).items():
-        if name in parameters or "options" not in parameters:
-            kind = get_args(expected)[0] if get_origin(expected) is Annotated else expected
-            assert parameters[name].annotation == kind
+def test_every_file_belongs_to_a_part_or_a_schema():
+    groups = {group for group, _ in OTHERS}
+    assert groups == {*GROUPS, *SCHEMAS, "suite"}
+    assert {*SCRIPTS, "benchmark"} == {*ROOTS}
+    assert {option for group, option in OTHERS if group == "suite"} == SUITES.keys()
+
+
+def test_a_new_key_is_an_argument_and_a_line_of_yaml(tmp_path, monkeypatch):
+    class Wider(GPT):
+        """A GPT whose embeddings are multiplied."""
+
+        def __init__(self, *, embedding_gain: float = 1.0, **options):
+            super().__init__(**options)
+            self.embedding_scale *= embedding_gain
+
+    monkeypatch.setattr(headscope, "GPT", Wider, raising=False)
+    conf = tmp_path / "conf"
+    shutil.copytree(CONF, conf)
+    file = conf / "model" / "gpt.yaml"
+    file.write_text(f"{file.read_text()}embedding_gain: 1.0   # factor of the embeddings\n")
+    config = from_hydra(TrainConfig, composed("model.embedding_gain=3", conf=conf))
+    assert checkpoint.build_model(config.model, vocab_size=9).embedding_scale == 3
+    with pytest.raises(UserError, match=r"model\.embedding_gain=much must be a number"):
+        from_hydra(TrainConfig, composed("model.embedding_gain=much", conf=conf))
 
 
 @pytest.mark.parametrize(("option", "group"), [("attention",) * 2, ("positions", "position")])
 def test_a_comparison_of_all_choices_leaves_none_out(option, group):
     compared = " ".join(chosen("compare", option).compare.choices).split()
-    assert {f"model/{group}={name}" for name in SCHEMAS[group]} <= set(compared)
+    assert {f"model/{group}={name}" for name in choices_of(f"model/{group}")} <= set(compared)
 
 
 # --- no mistake goes unnoticed ---
 
 
-@pytest.mark.parametrize(("group", "option"), GROUPS)
+@pytest.mark.parametrize(("group", "option"), OTHERS)
 def test_a_misspelt_key_and_a_value_of_another_type_are_refused(group, option):
     """A word for a number, a list for a word; but some keys may be several things."""
     place = group.replace("/", ".")
     with pytest.raises(HydraException, match="misspelt"):
         chosen(group, option, f"{place}.misspelt=1")
-    schema = OF_GROUPS[group.split("/")[-1]][option]
     data = plain(OmegaConf.select(chosen(group, option), place))
-    parse(schema, data, place)
+    schema = SUITES[option] if group == "suite" else SCHEMAS.get(group)
+
+    def checked(data: Any) -> Any:
+        return parse(schema, data, place) if schema else parse_part(data, group)
+
+    checked(data)
     with pytest.raises(UserError, match=rf"{place}\.misspelt: there is no such key"):
-        parse(schema, data | {"misspelt": 1}, place)
-    for name in keys_of(schema).keys() - SEVERAL_TYPES:
+        checked(data | {"misspelt": 1})
+    for name in data.keys() - {*SEVERAL_TYPES, "_target_"}:
         wrong = [3 if isinstance(data[name], list | dict) else [1], {"a": 1}]
         for value in [*wrong, "many"] if isinstance(data[name], int | float) else wrong:
             with pytest.raises(UserError, match=re.escape(f"{place}.{name}")):
-                parse(schema, data | {name: value}, place)
+                checked(data | {name: value})
 
 
 @pytest.mark.parametrize("mistake", ["sead=1", "modle=gpt", "modle/norm=rms", "experiment=no"])
@@ -166,15 +200,15 @@ NANOGPT = {
     "model.qkv_bias": False,
     "model.tied_head": True,
     "model.scale_embedding": False,
-    "model.position._target_": "headscope.nn.Learned",
-    "tokenizer._target_": "headscope.data.tokenizer.char",
-    "data._target_": "headscope.data.built_in.TinyShakespeare",
-    "optimizer._target_": "headscope.training.optimizer.adamw",
+    "model.position._target_": "headscope.Learned",
+    "tokenizer._target_": "headscope.char",
+    "data._target_": "headscope.TinyShakespeare",
+    "optimizer._target_": "headscope.adamw",
     "optimizer.lr": 1e-3,
     "optimizer.weight_decay": 0.1,
     "optimizer.beta1": 0.9,
     "optimizer.beta2": 0.99,
-    "schedule._target_": "headscope.training.schedule.warmup_cosine",
+    "schedule._target_": "headscope.WarmupCosine",
     "schedule.warmup_steps": 100,
     "trainer.accumulate": 1,
     "trainer.gradient_clip": 1.0,
@@ -195,7 +229,8 @@ def test_the_nanogpt_recipes_are_as_published(experiment, sizes, batch_size, max
     assert [config.model[size] for size in SIZES] == sizes
     assert config.trainer.batch_size == batch_size
     assert config.trainer.max_steps == max_steps
-    schedule = build_part(training_config(f"experiment={experiment}").schedule, max_steps=max_steps)
+    part = training_config(f"experiment={experiment}").schedule
+    schedule = build_part(part, "schedule", max_steps=max_steps)
     assert config.optimizer.lr * schedule(max_steps) == pytest.approx(1e-4)
 
 

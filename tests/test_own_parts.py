@@ -157,8 +157,9 @@ ON_THE_COMMAND_LINE = {
     "~schedule.warmup_steps ~schedule.final_fraction",
     "my_tokenizer": "tokenizer=bpe tokenizer._target_=my_tokenizer.Words ~tokenizer.vocab_size "
     "~tokenizer.sample_megabytes +tokenizer.most=40",
-    "my_text": "data=repeats data._target_=my_text.Sums ~data.alphabet ~data.min_length ~data.max_length "
-    "~data.min_copies ~data.max_copies ~data.characters ~data.seed +data.lines=500",
+    "my_text": "data=repeats data._target_=my_text.Sums ~data.alphabet ~data.min_length "
+    "~data.max_length ~data.min_copies ~data.max_copies ~data.characters ~data.seed "
+    "+data.lines=500",
 }
 FROM_A_FILE = {
     "my_attention": "model/attention=window",

@@ -7,25 +7,53 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from pathlib import Path
+from typing import Any, get_type_hints
 
 import pytest
 from composing import composed
-from headscope.cli.words import implied_data, literal_arguments
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 from running import ROOT, SMALL
 
 import headscope
-from benchmarks.schemas import BenchmarkConfig
-from headscope.config import SCHEMAS
+from benchmarks.schemas import SUITES
+from headscope.cli.command_line import LISTS_OF_TEXTS, TEXTS, implied_data, quoted
+from headscope.config import Part, defaults_in_conf
+from headscope.config.parse import alternatives
+from headscope.config.parts import GROUPS, keys_of, locate
+from headscope.config.scripts import SCRIPTS
 
 
 def typed(script: str, *arguments: str) -> DictConfig:
-    schema = SCHEMAS["script"].get(script, BenchmarkConfig)
-    return composed(*literal_arguments(arguments, schema), root=script)
+    return composed(*quoted(arguments), root=script)
+
+
+def texts_in(types: dict[str, Any], prefix: str = "", group: str = "") -> Iterator[tuple[str, Any]]:
+    """The full names and types of the keys that are texts or lists of texts."""
+    for name, expected in types.items():
+        inner = f"{group}{name}"
+        for each in alternatives(expected):
+            if each in (str, list[str]):
+                yield f"{prefix}{name}", each
+            elif each is Part or (group and inner in GROUPS):
+                for target in defaults_in_conf(inner):
+                    keys = keys_of(locate(target), inner).values()
+                    inside = {key.name: key.annotation for key in keys}
+                    yield from texts_in(inside, f"{prefix}{name}.", f"{inner}/")
+            elif is_dataclass(each) and isinstance(each, type):
+                yield from texts_in(get_type_hints(each), f"{prefix}{name}.")
+
+
+def test_the_list_of_texts_has_all_keys_that_are_texts() -> None:
+    found = {key: each for s in SCRIPTS.values() for key, each in texts_in(get_type_hints(s))}
+    for schema in SUITES.values():
+        found |= dict(texts_in(get_type_hints(schema), "suite."))
+    lists = {key for key, each in found.items() if each == list[str]} | {"parts"}
+    assert lists == {*LISTS_OF_TEXTS}
+    assert found.keys() - lists == {*TEXTS} - {"hydra.run.dir", "hydra.sweep.dir"}
 
 
 @settings(max_examples=30)
@@ -67,32 +95,12 @@ def test_paths_are_taken_literally(key: str) -> None:
 
 
 def test_only_texts_are_taken_literally() -> None:
-    swept = ["trainer.precision=32-true,bf16-mixed", "model.heads=1,2", "data.alphabet=8,16"]
-    assert literal_arguments([*swept, "data.column=a,b"]) == [*swept, "data.column='a,b'"]
-
-
-def test_in_a_sweep_commas_separate_texts_except_in_quotes() -> None:
-    parser = OverridesParser.create()
-    for value, texts in (
-        ("a.txt,b.txt", ["a.txt", "b.txt"]),
-        ("中 文/it's (1).txt, ~/b=${c}.txt", ["中 文/it's (1).txt", "~/b=${c}.txt"]),
-        ('"a, b.txt"', ["a, b.txt"]),
-        ("'a, b.txt',\"c,d\",e", ["a, b.txt", "c,d", "e"]),
-        ('"a" b,c', ['"a" b', "c"]),
-        ("choice(a.txt,b.txt)", ["a.txt", "b.txt"]),
-        ("one.txt", ["one.txt"]),
-    ):
-        [_, word] = literal_arguments(["-m", f"data.path={value}"])
-        override = parser.parse_override(word)
-        swept = override.is_sweep_override()
-        values = override.sweep_string_iterator() if swept else [word.partition("=")[2]]
-        runs = [composed("data=text", f"data.path={each}", root="train") for each in values]
-        assert [run.data.path for run in runs] == texts
-    with pytest.raises(ValueError, match=r"data\.path= is empty"):
-        literal_arguments(["-m", "data.path=a.txt,"])
-    of_all = ["hydra.sweep.dir=a,b", "parts=a,b.py", "init_from=null,a"]  # the last is of each run
-    quoted = ["hydra.sweep.dir='a,b'", "parts='a,b.py'", "init_from=null,'a'"]
-    assert literal_arguments(["-m", *of_all]) == ["-m", *quoted]
+    others = ["trainer.precision=32-true", "model.heads=1", "data.alphabet=8", "~data.path"]
+    assert quoted([*others, "data.column=a,b"]) == [*others, "data.column='a,b'"]
+    assert quoted(["+data.path=a b", "++data.path=c,d"]) == [
+        "+data.path='a b'",
+        "++data.path='c,d'",
+    ]
 
 
 def test_stop_is_one_text_or_a_json_list() -> None:

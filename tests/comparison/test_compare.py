@@ -6,11 +6,12 @@ import statistics
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 from running import SMALL, Said, Script
 
-from headscope.comparison import results, runs
+from headscope.comparison import results
+from headscope.errors import UserError
 from headscope.stop import Interrupted
+from headscope.training import run as training
 
 FOLDER = Path("outputs/compare_own")
 CHOICES = ["model/position=learned model.heads=2", "model/position=rotary"]  # the better one last
@@ -66,12 +67,11 @@ def test_the_figures_are_those_of_the_runs(compare, script: Script, monkeypatch)
 
     # Once more, it trains, evaluates and times nothing.
     before = (FOLDER / "comparison.csv").read_bytes()
-    monkeypatch.setattr(runs, "fit", None)
+    monkeypatch.setattr(training, "fit", None)
     monkeypatch.setattr(results, "bare_loop", None)
     monkeypatch.setattr(results, "evaluate_lengths", None)
     again = compare()
     assert again.code == 0, again.err
-    assert "4 of 4 runs are already finished" in again.out
     assert (FOLDER / "comparison.csv").read_bytes() == before
 
 
@@ -79,22 +79,21 @@ def test_the_figures_are_those_of_the_runs(compare, script: Script, monkeypatch)
 def test_a_stopped_comparison_goes_on_and_ends_alike(compare, monkeypatch) -> None:
     brief = ["seeds=[1]", "speed_rounds=0"]
     assert compare(*brief, "name=whole").code == 0
-    fit = runs.fit
+    fit = training.fit
 
     def stopped(run):
         if run.config.model.heads != 2:  # the second choice
             raise Interrupted
         return fit(run)
 
-    monkeypatch.setattr(runs, "fit", stopped)
+    monkeypatch.setattr(training, "fit", stopped)
     said = compare(*brief)
     assert said.code == 130
-    assert "The same command continues" in said.err
+    assert "The same command continues" in said.out
     assert not (FOLDER / "comparison.csv").exists()
-    monkeypatch.setattr(runs, "fit", fit)
+    monkeypatch.setattr(training, "fit", fit)
     said = compare(*brief)
     assert said.code == 0, said.err
-    assert "1 of 2 runs are already finished" in said.out
     whole = Path("outputs/compare_whole/comparison.csv").read_bytes()
     assert (FOLDER / "comparison.csv").read_bytes() == whole
 
@@ -103,16 +102,26 @@ def test_a_stopped_comparison_goes_on_and_ends_alike(compare, monkeypatch) -> No
 def test_more_seeds_are_added_and_another_recipe_is_refused(compare) -> None:
     assert compare("seeds=[1]", "speed_rounds=0").code == 0
     before = summary("rotary", 1)
-    assert "2 of 4 runs are already finished" in compare("speed_rounds=0").out
+    weights = (FOLDER / NAMES["rotary"] / "seed_1/checkpoints/last.safetensors").stat()
+    assert compare("speed_rounds=0").code == 0
+    again = (FOLDER / NAMES["rotary"] / "seed_1/checkpoints/last.safetensors").stat()
+    assert again.st_mtime_ns == weights.st_mtime_ns
     said = compare("trainer.max_steps=4")
     assert said.code == 1
     assert "other settings of trainer: move" in said.err
     assert summary("rotary", 1) == before
 
 
-def test_two_comparisons_do_not_work_in_one_folder(compare) -> None:
-    FOLDER.mkdir(parents=True)
-    with FileLock(FOLDER / ".lock"):
-        said = compare()
+def test_a_failed_choice_does_not_end_the_others(compare, monkeypatch) -> None:
+    fit = training.fit
+
+    def failing(run):
+        if run.config.model.heads == 2:
+            raise UserError("the disk is full")
+        return fit(run)
+
+    monkeypatch.setattr(training, "fit", failing)
+    said = compare("seeds=[1]", "speed_rounds=0")
     assert said.code == 1
-    assert "is used by another process" in said.err
+    assert "  model/position=learned model.heads=2: the disk is full" in said.err
+    assert rows().keys() == {"rotary"}

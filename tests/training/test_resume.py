@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from checkpoint_files import configuration, content, save
 from composing import composed
-from headscope.cli.words import literal_arguments
 from omegaconf import OmegaConf
 
-from headscope.cli.train import arguments, changed_keys
+from headscope.cli.command_line import quoted
+from headscope.cli.train import arguments, dotted_key
 from headscope.errors import UserError
 from headscope.training.resume import newest_checkpoint, resumed_config
 
@@ -28,11 +28,11 @@ def save_run(run: Path, *, config: dict | None = None) -> None:
 
 
 def resumed(run: Path, *words: str):
-    typed = [f"resume={run}", *words]
-    given = arguments(typed, literal_arguments(typed))
+    given = quoted(arguments([f"resume={run}", *words]))
     task = [word for word in given if not word.startswith("hydra.")]
     plain: Any = OmegaConf.to_container(composed(*task), resolve=True)
-    return resumed_config(plain, newest_checkpoint(run), changed_keys(task))
+    keys = [dotted_key(word) for word in task[1:]]
+    return resumed_config(plain, newest_checkpoint(run), keys)
 
 
 def test_a_resumed_run_has_the_configuration_of_its_checkpoint(run: Path) -> None:

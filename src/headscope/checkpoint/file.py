@@ -144,12 +144,13 @@ class Stored:
 
     @property
     def config(self) -> TrainConfig:
-        """The configuration, checked: a part that it may not name is an `UnknownPart`. Raises
-        UserError if a key is missing or unknown, or has a wrong type."""
+        """The configuration, checked. An optimizer, schedule, tokenizer or text that it may not
+        name is an `UnknownPart`. Raises UserError if a key is missing or unknown, or has a wrong
+        type, or if the model has a part that it may not name."""
         try:
             return parse(TrainConfig, self.data["config"], composed=False)
         except UserError as error:
-            raise UserError(f"{self.path} does not match this version: {error}") from error
+            raise UserError(f"{self.path} cannot be opened: {error}") from error
 
     @property
     def answers(self) -> Answers | None:

@@ -36,7 +36,7 @@ TEXTS = (
     *("tokenizer.path", "callbacks.attention.text", "callbacks.samples.prompt", "checkpoint"),
     *("prompt", "device", "source", "text", "output", "output_dir", "other", "host"),
     *("patch.clean", "patch.corrupted", "patch.continuation", "suite.against", "suite.nanogpt"),
-    *("suite.device", "suite.small.prompt", "suite.large.prompt"),
+    "suite.device",
     *("hydra.run.dir", "hydra.sweep.dir"),
 )
 """The keys whose values are texts. A value may contain any characters: in a single run, it is taken
@@ -119,6 +119,7 @@ def run(
                 print(f"headscope {__version__}")
                 return
             check_words(words, config_name)
+            words = [*words, *implied_data(words)]
             if HELP & {*words}:
                 from headscope.cli.help import help_text
 

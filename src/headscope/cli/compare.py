@@ -47,7 +47,7 @@ def arguments(words: list[str]) -> list[str]:
             "trainer.max_steps= and trainer.val_every_steps="
         )
     own = value_of(words, "compare.choices") is not None and value_of(words, "compare") is None
-    return [*words, *implied_data(words), *(["compare=own"] if own else [])]
+    return [*words, *(["compare=own"] if own else [])]
 
 
 def main() -> None:

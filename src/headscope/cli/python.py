@@ -10,7 +10,7 @@ from typing import Any
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
-from headscope.cli.command_line import check_words, quoted
+from headscope.cli.command_line import check_words, implied_data, quoted
 from headscope.cli.conf import CONF, prepare_hydra
 from headscope.cli.error_messages import USER_ERRORS, one_line
 from headscope.cli.train import arguments, run
@@ -82,4 +82,4 @@ def words_of_run(words: list[str]) -> list[str]:
         if word.startswith("-") or ("=" not in word and not word.startswith("~")):
             raise UserError(f"{word!r} is not key=value, such as model.heads=8")
     check_words(words, "train")
-    return quoted(arguments(words))
+    return quoted(arguments([*words, *implied_data(words)]))

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from headscope import stop
 from headscope.cli import command_line
-from headscope.cli.command_line import MULTIRUN, WRITES_NOTHING, forced, implied_data, value_of
+from headscope.cli.command_line import MULTIRUN, WRITES_NOTHING, forced, value_of
 from headscope.cli.sweeps import runs_in
 from headscope.data.machine import core_seconds, cores_of_others
 from headscope.errors import UserError
@@ -137,7 +137,7 @@ def arguments(words: list[str]) -> list[str]:
         if folder and Path(folder).is_dir():
             with run_folder.locked(Path(folder)):
                 pass  # before Hydra writes to it
-        return [*words, *implied_data(words)]
+        return words
     if folder is not None or MULTIRUN & {*words}:
         extra = "-m" if folder is None else "hydra.run.dir="
         raise UserError(f"resume={resumed} continues one run in its own folder: leave out {extra}")

@@ -27,6 +27,7 @@ from headscope.config.parts import (
     is_allowed,
     keys_of,
     locate,
+    unknown,
 )
 from headscope.errors import UserError
 
@@ -86,6 +87,8 @@ def parse_part(data: Any, group: str, key: str = "", *, composed: bool = True) -
     check_group(data, key)
     target = data.get("_target_")
     if not composed and not (isinstance(target, str) and is_allowed(group, target)):
+        if group.partition("/")[0] == "model":
+            raise unknown(target, group)
         return UnknownPart(data)
     if not isinstance(target, str):
         raise UserError(f"{key}._target_={short(target)} must be the name of a class or function")

@@ -84,20 +84,15 @@ class Part(dict[str, Any]):
 
 
 class UnknownPart(Part):
-    """A part of a checkpoint that cannot be built, because the person has not named its module."""
+    """A part of a checkpoint that cannot be built, because the person has not named its module. A
+    model and its parts are never one."""
 
 
 def build_part(part: Part, group: str, **given: Any) -> Any:
     """Calls the constructor of a part of `group` with its keys and with `given`. Parts inside it
     are built first. If the group is called later, the result is a function that takes the rest."""
     if isinstance(part, UnknownPart):
-        module = str(part.get("_target_"))[:200].rpartition(".")[0]
-        file = module if "." in module else f"{module or 'FILE'}.py"
-        raise UserError(
-            f"{group.replace('/', '.')}._target_={part.get('_target_')!s:.200} is not a part of "
-            f"headscope: if you trust its code, add parts={file}, which must define it, as a class "
-            f"of {GROUPS[group].base}"
-        )
+        raise unknown(part.get("_target_"), group)
     target = target_of(part)
     keys = {
         name: build_part(value, f"{group}/{name}") if isinstance(value, Part) else value
@@ -111,6 +106,17 @@ def build_part(part: Part, group: str, **given: Any) -> Any:
     if GROUPS[group].later:
         return partial(target, **keys)
     return target(**keys, **{name: value for name, value in given.items() if name in taken})
+
+
+def unknown(target: Any, group: str) -> UserError:
+    """The error for a part of a checkpoint that is not headscope's."""
+    module = str(target)[:200].rpartition(".")[0]
+    file = module if "." in module else f"{module or 'FILE'}.py"
+    return UserError(
+        f"{group.replace('/', '.')}._target_={target!s:.200} is not a part of headscope: if you "
+        f"trust its code, add parts={file}, which must define it, as a class of "
+        f"{GROUPS[group].base}"
+    )
 
 
 def call_without(target: Any, lacking: list[str], /, *args: Any, **given: Any) -> Any:

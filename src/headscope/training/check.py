@@ -36,7 +36,7 @@ def check(config: TrainConfig, processes: int = 1) -> None:
             f"trainer.batch_size={settings.batch_size} must be a multiple of the number of devices "
             f"({processes}): for example {fitting}"
         )
-    optimizer = config.optimizer["_target_"].removeprefix("headscope.")
+    optimizer = str(config.optimizer.get("_target_")).removeprefix("headscope.")
     if processes > 1 and settings.strategy == "fsdp" and optimizer != "adamw":
         raise UserError(
             f"trainer.strategy=fsdp optimizer={optimizer}: with fsdp every device keeps a part of "
