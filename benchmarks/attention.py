@@ -15,7 +15,7 @@ from torch import Tensor
 from benchmarks import runner
 from benchmarks.runner import Figures, Request, Result
 from headscope.cli.conf import choices_of
-from headscope.config import build_part
+from headscope.config.parts import build_part
 from headscope.nn import MultiHeadAttention
 
 REFERENCE = "multi_head"

@@ -13,7 +13,8 @@ from omegaconf import OmegaConf
 
 from headscope.checkpoint import build_model
 from headscope.cli.conf import CONF, every_choice
-from headscope.config import Part, parse_part
+from headscope.config.parse import parse_part
+from headscope.config.parts import Part
 from headscope.conversion.classes import HuggingFaceClass
 from headscope.conversion.proof import find_class
 from headscope.files import write_atomically

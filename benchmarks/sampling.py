@@ -12,7 +12,7 @@ from benchmarks import runner
 from benchmarks.runner import Figures, Request, Result
 from benchmarks.transformers import gpt2_of
 from headscope.checkpoint import build_model
-from headscope.config import Part
+from headscope.config.parts import Part
 from headscope.conversion.settings import require_transformers
 from headscope.errors import UserError
 from headscope.generation import compile_decoding, generate_tokens

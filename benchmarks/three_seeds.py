@@ -10,7 +10,7 @@ import torch
 from matplotlib.figure import Figure
 
 import headscope
-from headscope.config import build_part
+from headscope.config.parts import build_part
 from headscope.conversion.loaded import Loaded
 from headscope.stop import temporary_folder
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from benchmarks.runner import Request
-from headscope.config import Part
+from headscope.config.parts import Part
 from headscope.conversion.classes import GPT2
 from headscope.conversion.proof import converted
 from headscope.conversion.settings import require_transformers

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from headscope.cli import command_line
 from headscope.cli.start import start_process
-from headscope.config import parse, parse_part
+from headscope.config.parse import parse, parse_part
 from headscope.config.training import TrainConfig
 from headscope.stop import stop_on_signal
 

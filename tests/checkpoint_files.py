@@ -8,7 +8,7 @@ import torch
 from composing import training_config
 
 from headscope import checkpoint
-from headscope.config import parse
+from headscope.config.parse import parse
 from headscope.config.training import TrainConfig
 from headscope.data.tokenizer import Tokenizer, byte
 from headscope.nn import GPT

@@ -9,7 +9,7 @@ import torch
 from hydra.utils import get_object
 from torch import nn
 
-from headscope.config import defaults_in_conf
+from headscope.config.parts import defaults_in_conf
 from headscope.nn import Position
 
 

@@ -7,7 +7,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from headscope.cli.conf import CONF, prepare_hydra
-from headscope.config import from_hydra
+from headscope.config.parse import from_hydra
 from headscope.config.training import TrainConfig
 
 

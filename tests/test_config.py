@@ -17,8 +17,8 @@ import headscope
 from benchmarks.schemas import SUITES
 from headscope import checkpoint
 from headscope.cli.conf import CONF, choices_of
-from headscope.config import build_part, defaults_in_conf, from_hydra, parse, parse_part
-from headscope.config.parts import GROUPS, keys_of, locate
+from headscope.config.parse import from_hydra, parse, parse_part
+from headscope.config.parts import GROUPS, build_part, defaults_in_conf, keys_of, locate
 from headscope.config.scripts import SCRIPTS, ChoicesConfig
 from headscope.config.training import CallbacksConfig, LoggerConfig, TrainConfig, TrainerConfig
 from headscope.data.corpus import Corpus

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from running import SMALL
 
 from headscope import checkpoint
-from headscope.config import build_part, parse
+from headscope.config.parse import parse
+from headscope.config.parts import build_part
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.training.check import check
@@ -111,7 +112,10 @@ def test_a_trap_anywhere_is_refused_or_stays_text(data, folder):
         checkpoint.load(file)
     assert touched == []
     if parsed is not None:
-        assert value_at(asdict(parsed), place) == trap  # literally
+        kept = asdict(parsed)
+        for part in (kept["optimizer"], kept["schedule"], kept["tokenizer"], kept["data"]):
+            part.pop("_error_", None)
+        assert value_at(kept, place) == trap  # literally
     assert not (folder / "ran").exists()
 
 

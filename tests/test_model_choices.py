@@ -7,7 +7,7 @@ from composing import composed, training_config
 
 from headscope import checkpoint
 from headscope.cli.conf import CONF, choices_of
-from headscope.config import from_hydra
+from headscope.config.parse import from_hydra
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.nn import GPT

@@ -15,7 +15,8 @@ from refusals import refused
 from running import ROOT, Script, summary
 
 import headscope
-from headscope.config import load_parts, parts
+from headscope.config import own_parts
+from headscope.config.own_parts import load_parts
 
 PAGE = (ROOT / "docs" / "own_parts.md").read_text("utf-8")
 PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -31,8 +32,8 @@ RUN = "hydra.run.dir=outputs/run"
 
 def forget() -> None:
     """As in a new process, the person has named nothing."""
-    parts.COMPOSED.clear()
-    parts.MODULES.clear()
+    own_parts.COMPOSED.clear()
+    own_parts.MODULES.clear()
     for name in (*FILES, "broken", "neighbour"):
         sys.modules.pop(name, None)
 
@@ -278,7 +279,7 @@ def test_a_file_of_parts_has_a_name_of_its_own_and_imports_its_neighbours():
     for name in ("absent.py", "conf", "torch.py", "__main__.py", "torch.nn.py"):
         with refused(f"parts={name}"):
             load_parts(name)
-        assert not parts.MODULES
+        assert not own_parts.MODULES
     Path("lib").mkdir()
     Path("lib/neighbour.py").write_text("value = 3\n")
     Path("lib/broken.py").write_text("from neighbour import value\n")

@@ -70,7 +70,7 @@ def load(
     transformers or the device are missing, or if headscope does not compute the same logits as the
     Hugging Face model.
     """
-    from headscope.config import load_parts
+    from headscope.config.own_parts import load_parts
     from headscope.conversion.loaded import load
 
     load_parts(parts if parts is None or isinstance(parts, list) else str(parts))

@@ -17,7 +17,7 @@ from refusals import refused
 import headscope
 from headscope import checkpoint
 from headscope.checkpoint import pick_device
-from headscope.config import Part
+from headscope.config.parts import Part
 from headscope.data.own_files import TextFiles
 from headscope.data.tokenizer import CharTokenizer, byte
 

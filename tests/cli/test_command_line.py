@@ -20,10 +20,9 @@ from running import ROOT, SMALL
 
 import headscope
 from benchmarks.schemas import SUITES
-from headscope.cli.command_line import LISTS_OF_TEXTS, TEXTS, implied_data, quoted
-from headscope.config import Part, defaults_in_conf
+from headscope.cli.words import LISTS_OF_TEXTS, TEXTS, implied_data, quoted
 from headscope.config.parse import alternatives
-from headscope.config.parts import GROUPS, keys_of, locate
+from headscope.config.parts import GROUPS, Part, defaults_in_conf, keys_of, locate
 from headscope.config.scripts import SCRIPTS
 
 

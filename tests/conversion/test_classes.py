@@ -12,7 +12,7 @@ from running import ROOT
 from benchmarks.conversion_page import CHANGES, GROUPS, page
 from headscope.checkpoint import build_model
 from headscope.cli.conf import choices_of
-from headscope.config import Part
+from headscope.config.parts import Part
 from headscope.conversion.classes import CLASSES
 from headscope.conversion.folder import proven_architecture
 from headscope.conversion.proof import converted, find_class, logits, probe, redraw, words

@@ -22,7 +22,7 @@ from refusals import refused
 from running import ROOT
 
 from headscope import checkpoint
-from headscope.config import Part
+from headscope.config.parts import Part
 from headscope.conversion import export, reload
 from headscope.conversion.classes import GPTNeoX
 from headscope.conversion.convert import export_model, import_model

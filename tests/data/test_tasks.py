@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 import headscope
 from headscope.analysis.report.inputs import Ablation
 from headscope.analysis.report.page import loss_on
-from headscope.config import build_part
+from headscope.config.parts import build_part
 from headscope.data.batches import TrainingBatches, spread_windows
 from headscope.data.tasks import SYMBOLS, Modular, Names
 from headscope.evaluation import evaluate, evaluate_lengths, validation_text

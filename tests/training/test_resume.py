@@ -9,8 +9,8 @@ from checkpoint_files import configuration, content, save
 from composing import composed
 from omegaconf import OmegaConf
 
-from headscope.cli.command_line import quoted
-from headscope.cli.train import arguments, dotted_key
+from headscope.cli.start_from import arguments, dotted_key
+from headscope.cli.words import quoted
 from headscope.errors import UserError
 from headscope.training.resume import newest_checkpoint, resumed_config
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headscope.checkpoint.empty import WithoutInitialization, WithoutWeights
-from headscope.config import Part, build_part, full_keys
+from headscope.config.parts import Part, build_part, full_keys
 from headscope.data.machine import machine_memory
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError

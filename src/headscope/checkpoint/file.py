@@ -21,7 +21,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from headscope.config import parse
+from headscope.config.parse import parse
 from headscope.config.training import PRECISIONS, TrainConfig
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError, first_line

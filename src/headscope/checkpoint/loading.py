@@ -17,7 +17,7 @@ from headscope.checkpoint.building import build_model_for, check_shapes, check_w
 from headscope.checkpoint.empty import WithoutInitialization
 from headscope.checkpoint.file import Stored, read
 from headscope.checkpoint.finding import pick_device
-from headscope.config import Part, build_part
+from headscope.config.parts import Part, build_part
 from headscope.config.training import TrainConfig
 from headscope.data.corpus import Corpus
 from headscope.data.tokenizer import Tokenizer, is_own, tokenizer_from_state

@@ -48,7 +48,7 @@ def analyze(composed: DictConfig) -> None:
     from headscope.analysis.report.inputs import Ablation, ReportInput
     from headscope.analysis.report.page import shown_tokens
     from headscope.analysis.report.write import write_report
-    from headscope.config import from_hydra
+    from headscope.config.parse import from_hydra
     from headscope.config.scripts import AnalyzeConfig
 
     config = from_hydra(AnalyzeConfig, composed)

@@ -16,7 +16,7 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf
 
 from headscope.cli import command_line, sweeps, train
-from headscope.cli.command_line import implied_data, key_of, quote, quoted, value_of
+from headscope.cli.words import implied_data, key_of, quote, quoted, value_of
 from headscope.config.scripts import CompareConfig
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
@@ -63,7 +63,7 @@ def compare(composed: DictConfig) -> None:
     from headscope.comparison.results import check_same_text, comparison_rows
     from headscope.comparison.sweep import by_settings, report_unfinished
     from headscope.comparison.tables import print_tables, write_files
-    from headscope.config import from_hydra
+    from headscope.config.parse import from_hydra
 
     words, folder = HydraConfig.get().overrides.task, command_line.run_folder()
     try:
@@ -99,7 +99,8 @@ def planned(
     """The runs of a comparison: for the folder of each, its choice and its words. All choices are
     trained with the first seed before the next seed, so that a choice that fails is found early.
     Raises UserError if a choice is wrong, before training starts."""
-    from headscope.config import load_parts, parse
+    from headscope.config.own_parts import load_parts
+    from headscope.config.parse import parse
     from headscope.training.check import check
     from headscope.training.resume import check_same_config, newest_checkpoint
     from headscope.training.run_folder import is_run

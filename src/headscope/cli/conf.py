@@ -15,7 +15,7 @@ from hydra.errors import MissingConfigException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
-from headscope.config import CONF
+from headscope.config.parts import CONF
 from headscope.errors import UserError
 
 

@@ -18,7 +18,7 @@ def main() -> None:
 def convert(composed: DictConfig) -> None:
     """Converts one model and prints what was written."""
     from headscope import checkpoint
-    from headscope.config import from_hydra
+    from headscope.config.parse import from_hydra
     from headscope.config.scripts import ConvertConfig
     from headscope.conversion.convert import export_model, import_model
     from headscope.stop import stop_on_signal

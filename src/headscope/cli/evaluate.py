@@ -16,7 +16,8 @@ def evaluate(composed: DictConfig) -> None:
     """Prints the losses to standard output as a JSON object. With `block_size=`, prints a list with
     one object for each block size."""
     from headscope import checkpoint, evaluation
-    from headscope.config import build_part, from_hydra
+    from headscope.config.parse import from_hydra
+    from headscope.config.parts import build_part
     from headscope.config.scripts import EvaluateConfig
 
     config = from_hydra(EvaluateConfig, composed)

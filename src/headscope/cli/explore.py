@@ -17,7 +17,7 @@ def main() -> None:
 def explore(composed: DictConfig) -> None:
     """Loads the models, and serves the page until a signal ends the process."""
     from headscope import checkpoint
-    from headscope.config import from_hydra
+    from headscope.config.parse import from_hydra
     from headscope.config.scripts import ExploreConfig
     from headscope.explore.answers import Explorer
     from headscope.explore.models import Models

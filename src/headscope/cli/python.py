@@ -10,12 +10,12 @@ from typing import Any
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
-from headscope.cli.command_line import check_words, implied_data, quoted
+from headscope.cli import start_from
 from headscope.cli.conf import CONF, prepare_hydra
 from headscope.cli.error_messages import USER_ERRORS, one_line
-from headscope.cli.train import arguments, run
-from headscope.config import load_parts
-from headscope.config.parts import find_modules_in
+from headscope.cli.train import run
+from headscope.cli.words import check_words, implied_data, quoted
+from headscope.config.own_parts import load_parts
 from headscope.errors import UserError
 from headscope.stop import Interrupted, interruptible
 from headscope.training.processes import check_environment
@@ -48,7 +48,6 @@ def train(words: Sequence[str] = ()) -> TrainResult:
 
     def task(composed: Any) -> None:
         try:
-            find_modules_in(Path.cwd())
             load_parts(composed.parts)
             results.append(TrainResult(*run(composed, in_python=True)))
         except Exception as error:  # Hydra would print a line about it
@@ -57,8 +56,13 @@ def train(words: Sequence[str] = ()) -> TrainResult:
     warnings.filterwarnings("ignore", "IProgress not found")  # of tqdm, which is not used here
     with interruptible():
         try:
-            for_hydra = words_of_run(list(words))
+            check_environment()
+            for word in words:
+                if word.startswith("-") or ("=" not in word and not word.startswith("~")):
+                    raise UserError(f"{word!r} is not key=value, such as model.heads=8")
+            check_words(words, "train")
             prepare_hydra()
+            for_hydra = quoted(start_from.arguments([*words, *implied_data(words)]))
             with initialize_config_dir(str(CONF), version_base="1.3"):
                 hydra: Any = GlobalHydra.instance().hydra
                 hydra.run("train", task, for_hydra, with_log_configuration=False)
@@ -73,13 +77,3 @@ def train(words: Sequence[str] = ()) -> TrainResult:
         finally:
             GlobalHydra.instance().hydra = outer
     return results[0]
-
-
-def words_of_run(words: list[str]) -> list[str]:
-    """The words as Hydra takes them. Raises UserError if one of them is wrong."""
-    check_environment()
-    for word in words:
-        if word.startswith("-") or ("=" not in word and not word.startswith("~")):
-            raise UserError(f"{word!r} is not key=value, such as model.heads=8")
-    check_words(words, "train")
-    return quoted(arguments([*words, *implied_data(words)]))

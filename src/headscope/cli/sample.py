@@ -16,7 +16,7 @@ def main() -> None:
 def sample(composed: DictConfig) -> None:
     """Writes the prompt and the generated text to standard output, piece by piece."""
     from headscope import checkpoint
-    from headscope.config import from_hydra
+    from headscope.config.parse import from_hydra
     from headscope.config.scripts import SampleConfig
     from headscope.generation import (
         check_samples,

@@ -1,21 +1,16 @@
 """The runs of a sweep (`-m`), with Hydra's own launchers and sweepers.
 
-A launcher runs the task in this process (basic), in other processes (joblib, submitit_local) or on
-a cluster (submitit_slurm). Hydra writes the words of each run to .hydra/ in its folder. This module
-adds what Hydra lacks: the same command continues, an error of one run does not end the others, and
-a report at the end.
+Hydra writes the words of each run to .hydra/ in its folder. This module adds what Hydra lacks: the
+same command continues, an error of one run does not end the others, and a report at the end.
 """
 
 import hashlib
 import json
-import multiprocessing
 import os
 import signal
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +20,7 @@ from omegaconf import OmegaConf
 
 from headscope import stop
 from headscope.cli.error_messages import report
-from headscope.config import load_parts
-from headscope.config.parts import find_modules_in
+from headscope.config.own_parts import load_parts
 from headscope.errors import UserError, first_line
 from headscope.files import write_atomically
 from headscope.terminal import printable
@@ -41,8 +35,8 @@ ReportSweep = Callable[[Path], bool]
 
 def with_folder(words: Sequence[str]) -> list[str]:
     """Adds the folder of a sweep, which depends on the words, so that the same command continues
-    it. Another launcher continues the same sweep. Optuna tries the same values again, and a failed
-    run does not end the sweep, unless the words say something else."""
+    it, also with another launcher. Optuna tries the same values again, and a failed run does not
+    end the sweep, unless the words say something else."""
     given = {word.partition("=")[0].lstrip("+") for word in words}
     is_launcher = ("hydra/launcher=", "hydra.launcher.", "-m", "--multirun")
     same = [word for word in words if not word.lstrip("+~").startswith(is_launcher)]
@@ -58,64 +52,24 @@ def with_folder(words: Sequence[str]) -> list[str]:
 
 def run_one(task: Callable[[Any], Any], config: Any) -> Any:
     """Runs one run of a sweep. An error is printed and written to its folder, and the sweep goes
-    on."""
+    on. In a process that a launcher has started, a signal saves the run and ends the process."""
     hydra = HydraConfig.get()
-    elsewhere = not hydra.launcher._target_.endswith("BasicLauncher")
-    folder = Path(hydra.runtime.output_dir)
-    result, line = None, ""
-    (folder / ERROR).unlink(missing_ok=True)
+    here = hydra.launcher._target_.endswith("BasicLauncher")
+    file = Path(hydra.runtime.output_dir, ERROR)
+    file.unlink(missing_ok=True)
     try:
-        with in_other_process(Path(f"{folder}.log")) if elsewhere else nullcontext():
-            try:
-                find_modules_in(Path.cwd())
-                load_parts(config.get("parts"))
-                result = task(config)
-            except BrokenPipeError:
-                raise
-            except Exception as error:
-                line = report(error, f"run {hydra.job.num}: ")
-    except UserError as error:
-        line = str(error)
+        with nullcontext() if here else stop.stop_on_signal(), requeue_after_saving():
+            load_parts(config.get("parts"))
+            return task(config)
     except stop.Interrupted as stopped:
-        if elsewhere and "SUBMITIT_EXECUTOR" not in os.environ:
-            os._exit(128 + stopped.number)  # joblib would raise it in the process of the sweep
+        if here or "SUBMITIT_EXECUTOR" in os.environ:
+            raise
+        os._exit(128 + stopped.number)  # joblib would raise it in the process of the sweep
+    except BrokenPipeError:
         raise
-    if line:
-        write_atomically(folder / ERROR, line)
-    if elsewhere:
-        print(
-            f"run {hydra.job.num}: {printable(line) or f'finished, loss {result:.4f}'}", flush=True
-        )
-    return result  # None is a failed trial of Optuna
-
-
-@contextmanager
-def in_other_process(log: Path) -> Iterator[None]:
-    """Inside the `with` block, a process that a launcher has started runs a run of a sweep. Its
-    output goes to the file `log`, because runs in parallel would mix it. When it is stopped by a
-    signal, it saves."""
-    if "SUBMITIT_EXECUTOR" not in os.environ:
-        # Ctrl-C signals every process of a terminal. The process of the sweep forwards it.
-        for name in ("SIGINT", "SIGHUP"):
-            if hasattr(signal, name):
-                signal.signal(getattr(signal, name), signal.SIG_IGN)
-        threading.Thread(target=stop_without_parent, args=(os.getppid(),), daemon=True).start()
-    with (
-        log.open("a", buffering=1, encoding="utf-8") as file,
-        redirect_stdout(file),
-        redirect_stderr(file),
-        stop.stop_on_signal(),
-        requeue_after_saving(),
-    ):
-        yield
-
-
-def stop_without_parent(parent: int) -> None:
-    """Stops this process when the process of the sweep has ended, for example because it was
-    killed. The run saves first."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os.kill(os.getpid(), signal.SIGTERM)
+    except Exception as error:
+        write_atomically(file, report(error, f"run {hydra.job.num}: "))
+        return None  # for Optuna, a failed trial
 
 
 @contextmanager
@@ -165,16 +119,12 @@ def requeue_after_saving() -> Iterator[None]:
 def reported(report_sweep: ReportSweep | None) -> Iterator[None]:
     """After the `with` block, in which Hydra runs a sweep, `report_sweep` is called, also if a
     process of the sweep ended unexpectedly. If a run has no result, the exit code is 1."""
-    # When a signal ends the sweep, joblib's helper process warns of what it then cleans up.
-    os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker:UserWarning")
     try:
-        with stop.on_stop(stop_children):
-            yield
+        yield
     except Exception as error:
         # Optuna raises an error if all runs have failed. joblib and submitit raise one if they lose
         # a process, which was killed or ran out of memory.
-        lost = type(error).__module__.partition(".")[0] in ("joblib", "submitit")
-        if lost:
+        if type(error).__module__.partition(".")[0] in ("joblib", "submitit"):
             print(f"Error: {printable(first_line(error))}", file=sys.stderr)
         elif "No trials are completed" not in str(error):
             raise
@@ -190,17 +140,7 @@ def runs_in(folder: Path) -> "list[SweepRun]":
     runs = []
     for file in folder.glob("**/.hydra/overrides.yaml"):
         words: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-        parsed = [parser.parse_override(word) for word in words]
+        parsed = map(parser.parse_override, words)
         settings = {each.key_or_group: str(each.value()) for each in parsed}
         runs.append(SweepRun(settings, file.parents[1]))
     return sorted(runs, key=lambda run: (len(str(run.folder)), str(run.folder)))
-
-
-def stop_children() -> str | None:
-    """Stops the processes that joblib has started."""
-    children = multiprocessing.active_children()
-    for child in children:
-        child.terminate()
-    if not children:
-        return None
-    return "The runs finish their current step and save. To continue: the same command"

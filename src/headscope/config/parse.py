@@ -1,42 +1,35 @@
-"""Checks plain data key by key: against a dataclass, or for a part against its constructor.
+"""Checks plain data key by key against the arguments of a constructor: that of a dataclass, or that
+of a part.
 
 Every configuration is checked here once, whether it comes from the command line or from a
-checkpoint. No interpolation is resolved, and nothing is called. A part of a checkpoint is imported
-only if it is allowed (see `parts.py`).
+checkpoint. No interpolation is resolved, and no part is called.
 """
 
-import dataclasses
 import difflib
 import inspect
 import json
 import math
 import reprlib
 import types
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import fields, is_dataclass
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from collections.abc import Collection, Mapping
+from dataclasses import is_dataclass
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from omegaconf import DictConfig, OmegaConf
 
-from headscope.config.parts import (
-    COMPOSED,
-    GROUPS,
-    Part,
-    UnknownPart,
-    check_target,
-    is_allowed,
-    keys_of,
-    locate,
-    unknown,
-)
+from headscope.config.own_parts import COMPOSED, not_allowed
+from headscope.config.parts import GROUPS, Part, arguments_of, keys_of, locate
 from headscope.errors import UserError
 
 Schema = TypeVar("Schema")
+Arguments = Mapping[str, inspect.Parameter]
 
 Positive = Annotated[int, 1]
 """A number may have a smallest value."""
 Count = Annotated[int, 0]
 NonNegative = Annotated[float, 0]
+
+NO_KEYS = ("_target_", "_partial_", "_error_")
 
 TYPE_NAMES = {
     bool: "true or false",
@@ -44,7 +37,9 @@ TYPE_NAMES = {
     float: "a number",
     str: "text",
     list: "a list, in brackets",
+    tuple: "a list, in brackets",
     dict: "a group of keys",
+    Part: "a group of keys",
     type(None): "null",
 }
 
@@ -59,37 +54,26 @@ def parse(schema: type[Schema], data: Any, key: str = "", *, composed: bool = Tr
     """Makes an instance of the dataclass `schema` from nested plain data.
 
     `key` is the path of `data` in the configuration, for error messages. Data that the person has
-    not `composed`, such as that of a checkpoint, cannot name any part: what it may not name becomes
-    an `UnknownPart`.
+    not `composed`, such as that of a checkpoint, cannot name any part (see `parse_part`).
 
     Raises UserError when a key is missing or unknown, or a value has the wrong type.
     """
-    check_group(data, key)
-    hints = get_type_hints(schema, include_extras=True)
-    check_names(data, hints, key)
-    values = {}
-    for field in fields(schema):  # type: ignore[arg-type]
-        name, path = field.name, join(key, field.name)
-        if name in data:
-            values[name] = checked(hints[name], data[name], path, name, composed)
-        elif callable(field.default_factory):
-            values[name] = field.default_factory()
-        elif field.default is not dataclasses.MISSING:
-            values[name] = field.default
-        else:
-            raise UserError(f"{path} is missing: give it a value")
-    return schema(**values)
+    return schema(**checked_keys(arguments_of(schema), data, key, "", composed))
 
 
 def parse_part(data: Any, group: str, key: str = "", *, composed: bool = True) -> Part:
-    """Makes a part of `group` from plain data. Its keys and types are those of the constructor."""
+    """Makes a part of `group` from plain data. Its keys and types are those of the constructor.
+
+    Raises UserError as `parse` does. If the data may not name its part, a model and its parts raise
+    UserError now, and other parts when they are built.
+    """
     key = key or group.replace("/", ".")
     check_group(data, key)
     target = data.get("_target_")
-    if not composed and not (isinstance(target, str) and is_allowed(group, target)):
+    if not composed and (problem := not_allowed(group, target)):
         if group.partition("/")[0] == "model":
-            raise unknown(target, group)
-        return UnknownPart(data)
+            raise UserError(problem)
+        return Part(data, _error_=problem)
     if not isinstance(target, str):
         raise UserError(f"{key}._target_={short(target)} must be the name of a class or function")
     later = GROUPS[group].later
@@ -99,26 +83,12 @@ def parse_part(data: Any, group: str, key: str = "", *, composed: bool = True) -
         called = locate(target)
     except UserError as error:
         raise UserError(f"{key}._target_={short(target)}: {error}") from error
-    check_target(called, group, f"{key}._target_={target}")
+    known = keys_of(called, group, f"{key}._target_={target}")
     COMPOSED.add((group, target))
-    known = keys_of(called, group)
-    # Keys of the former choice that `_target_` replaced.
-    left = {name: each for name, each in data.items() if name in known or each is not None}
-    left = {name: each for name, each in left.items() if name not in ("_target_", "_partial_")}
-    check_names(left, known, key, others=" ".join(f"~{key}.{n}" for n in left if n not in known))
-    values: dict[str, Any] = {"_target_": target}
-    for name, parameter in known.items():
-        path = join(key, name)
-        if name in left or (name in data and parameter.default is not None):
-            if f"{group}/{name}" in GROUPS:
-                values[name] = parse_part(data[name], f"{group}/{name}", path, composed=composed)
-            else:
-                values[name] = checked(parameter.annotation, data[name], path, name, composed)
-        elif parameter.default is inspect.Parameter.empty or f"{group}/{name}" in GROUPS:
-            raise UserError(f"{path} is missing: give it a value")
-        elif isinstance(parameter.default, bool | int | float | str | None):
-            values[name] = parameter.default
-    return Part(values)
+    # Keys of the former choice, which `_target_` replaced, are dropped if they are null.
+    given = {name: each for name, each in data.items() if name in known or each is not None}
+    given = {name: each for name, each in given.items() if name not in NO_KEYS}
+    return Part(_target_=target, **checked_keys(known, given, key, f"{group}/", composed))
 
 
 def check_group(data: Any, key: str) -> None:
@@ -129,21 +99,36 @@ def check_group(data: Any, key: str) -> None:
         )
 
 
-def check_names(
-    data: Iterable[Any], known: Mapping[str, Any], key: str, *, others: str = ""
-) -> None:
-    """Raises UserError if a key of `data` is not one of the `known` keys, which have types."""
-    for name in data:
-        if name not in known:
-            inside = {each: keys_inside(expected) for each, expected in known.items()}
-            remove = f"; to remove what this class does not take: {others}" if others else ""
-            problem = f"{join(key, name)}: there is no such key{suggestion(name, inside)}{remove}"
-            raise UserError(problem)
+def checked_keys(
+    known: Arguments, data: Any, key: str, group: str, composed: bool
+) -> dict[str, Any]:
+    """The values of the `known` arguments in `data`, or else their defaults. `key` is the path of
+    `data`, and `group` that of a part, with a slash. Raises UserError for the same reasons as
+    `parse`."""
+    check_group(data, key)
+    if others := [name for name in data if name not in known]:
+        inside = {name: keys_inside(each.annotation) for name, each in known.items()}
+        problem = f"{join(key, others[0])}: there is no such key{suggestion(others[0], inside)}"
+        words = " ".join(f"~{join(key, name)}" for name in others)
+        if group:
+            problem += f"; to remove what this class does not take: {words}"
+        raise UserError(problem)
+    values = {}
+    for name, parameter in known.items():
+        path, default = join(key, name), parameter.default
+        if name in data and f"{group}{name}" in GROUPS and group:
+            values[name] = parse_part(data[name], f"{group}{name}", path, composed=composed)
+        elif name in data:
+            values[name] = checked(parameter.annotation, data[name], path, name, composed)
+        elif default is inspect.Parameter.empty or (group and f"{group}{name}" in GROUPS):
+            raise UserError(f"{path} is missing: give it a value")
+        elif isinstance(default, bool | int | float | str | None):
+            values[name] = default
+    return values
 
 
 def keys_inside(expected: Any) -> Collection[str]:
-    known = is_dataclass(expected) and isinstance(expected, type)
-    return [field.name for field in fields(expected)] if known else ()
+    return arguments_of(expected) if is_dataclass(expected) else ()
 
 
 def checked(expected: Any, value: Any, key: str, group: str, composed: bool) -> Any:
@@ -154,17 +139,19 @@ def checked(expected: Any, value: Any, key: str, group: str, composed: bool) -> 
     for each in alternatives(expected):
         if each is Part and value is not None:
             return parse_part(value, group, key, composed=composed)
-        if isinstance(each, type) and is_dataclass(each) and value is not None:
+        if is_dataclass(each) and value is not None:
             return parse(each, value, key, composed=composed)
         if get_origin(each) is Literal and isinstance(value, str) and value in get_args(each):
             return value
         if get_origin(each) in (list, tuple) and isinstance(value, list):
-            kinds = get_args(each)[:1] if get_origin(each) is list else get_args(each)
-            kinds = kinds * len(value) if len(kinds) == 1 else kinds
+            kinds = get_args(each)
+            if get_origin(each) is list or Ellipsis in kinds:
+                kinds = kinds[:1] * len(value)
             if len(kinds) == len(value):
-                paths = [f"{key}[{number}]" for number in range(len(value))]
-                items = zip(kinds, value, paths, strict=True)
-                return [checked(kind, item, path, group, composed) for kind, item, path in items]
+                return [
+                    checked(kind, item, f"{key}[{number}]", group, composed)
+                    for number, (kind, item) in enumerate(zip(kinds, value, strict=True))
+                ]
         kind, *limits = get_args(each) if get_origin(each) is Annotated else [each]
         kind = get_origin(kind) or kind
         if type(value) is kind or (type(value), kind) == (int, float):
@@ -182,10 +169,8 @@ def checked_number(kind: type, value: Any, limits: list[Any], key: str) -> Any:
     number is below the limit, not finite, or too large."""
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise UserError(f"{key}={short(value)} does not fit in 64 bits: give a smaller number")
-    if kind in (int, float):
-        for limit in limits:
-            if value < limit:
-                raise UserError(f"{key}={short(value)} must be at least {limit}")
+    if limits and value < limits[0]:
+        raise UserError(f"{key}={short(value)} must be at least {limits[0]}")
     if kind is float and not math.isfinite(value):
         raise UserError(f"{key}={value} must be a finite number")
     return float(value) if kind is float else value
@@ -199,10 +184,9 @@ def described(expected: Any) -> str:
         if get_origin(each) is Literal:
             words = get_args(each)
             texts.append(f"one of {', '.join(words)}" if len(words) > 1 else words[0])
-        elif kind is Part or is_dataclass(kind):
-            texts.append("a group of keys")
-        elif name := TYPE_NAMES.get({tuple: list}.get(kind := get_origin(kind) or kind, kind)):
-            texts.append(name)
+        else:
+            kind = dict if is_dataclass(kind) else get_origin(kind) or kind
+            texts += [TYPE_NAMES[kind]] if kind in TYPE_NAMES else []
     return " or ".join(texts) or "left out: its type cannot be written in a configuration"
 
 

@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import save
 
 from headscope.checkpoint import Checkpoint
-from headscope.config import Part
+from headscope.config.parts import Part
 from headscope.conversion import proof
 from headscope.conversion.classes import HuggingFaceClass
 from headscope.conversion.model_card import model_card

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from headscope.checkpoint import Checkpoint
-from headscope.config import Part
+from headscope.config.parts import Part
 from headscope.conversion.classes import name_of, part, projection_rows
 from headscope.conversion.new_folder import new_folder
 from headscope.conversion.proof import NotEqual, converted, find_class, words

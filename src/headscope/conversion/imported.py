@@ -11,7 +11,8 @@ from torch import Tensor
 
 from headscope import checkpoint
 from headscope.checkpoint import Checkpoint
-from headscope.config import Part, parse
+from headscope.config.parse import parse
+from headscope.config.parts import Part
 from headscope.config.training import Thresholds, TrainConfig
 from headscope.conversion.new_folder import new_folder
 from headscope.data.tokenizer import Tokenizer

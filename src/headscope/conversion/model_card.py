@@ -77,6 +77,7 @@ def without_folders(options: Any) -> Any:
     if not isinstance(options, dict):
         return options
     given = {key: without_folders(each) for key, each in options.items() if each is not None}
+    given.pop("_error_", None)
     for key in given.keys() & {"path", "init_from"}:
         path = PurePath(str(given[key]))
         given[key] = (path.parent.parent if path.suffix == ".safetensors" else path).name

@@ -17,7 +17,8 @@ from headscope.checkpoint import Checkpoint, build_model
 from headscope.checkpoint.building import check_shapes
 from headscope.checkpoint.empty import WithoutInitialization
 from headscope.checkpoint.file import is_finite
-from headscope.config import Part, parse_part
+from headscope.config.parse import parse_part
+from headscope.config.parts import Part
 from headscope.conversion.classes import GPT2, PLAIN, Unfit, part, table
 from headscope.conversion.imported import check_block_size, imported
 from headscope.conversion.new_folder import new_folder

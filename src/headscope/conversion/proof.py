@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headscope.checkpoint.building import build_model
 from headscope.checkpoint.empty import WithoutInitialization
-from headscope.config import Part, defaults_in_conf
+from headscope.config.parts import Part, defaults_in_conf
 from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit
 from headscope.conversion.standard_form import standard_form
 from headscope.nn import GPT

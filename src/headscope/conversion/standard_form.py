@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor
 
-from headscope.config import Part
+from headscope.config.parts import Part
 from headscope.nn import (
     GPT,
     Digits,

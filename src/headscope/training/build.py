@@ -14,7 +14,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from rich.console import Console
 
 from headscope import checkpoint
-from headscope.config import Part, build_part, defaults_in_conf, full_keys
+from headscope.config.parts import Part, build_part, defaults_in_conf, full_keys
 from headscope.config.training import Precision, TrainConfig, TrainerConfig
 from headscope.data.encode import answers_of
 from headscope.data.module import TokenDataModule, validation_stride

@@ -4,7 +4,7 @@ import torch
 
 from headscope import checkpoint
 from headscope.checkpoint.building import check_limits
-from headscope.config import Part
+from headscope.config.parts import Part
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.viewer import MAX_STEPS

@@ -20,7 +20,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from headscope.config import parts_words
+from headscope.config.own_parts import parts_words
 from headscope.config.training import TrainConfig
 from headscope.data.encode import TextBatch
 from headscope.data.machine import process_cores

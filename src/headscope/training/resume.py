@@ -17,7 +17,7 @@ from torch import Tensor
 from headscope.checkpoint import Stored, read
 from headscope.checkpoint.file import is_finite
 from headscope.checkpoint.finding import without_checkpoint
-from headscope.config import parse
+from headscope.config.parse import parse
 from headscope.config.training import TrainConfig
 from headscope.data.store import TokenStore
 from headscope.errors import UserError

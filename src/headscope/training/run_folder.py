@@ -10,7 +10,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from headscope import stop
-from headscope.config import parts_words
+from headscope.config.own_parts import parts_words
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.terminal import command

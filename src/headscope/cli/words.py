@@ -1,0 +1,169 @@
+"""The words of a command line, before Hydra parses them.
+
+In Hydra's grammar, commas, quotes, brackets and `=` have special meanings. The user means paths and
+texts literally, so they are quoted for Hydra, except in a sweep, where its grammar holds.
+"""
+
+import ast
+import json
+import os
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+
+from headscope.cli.conf import check_choices, chosen_by_experiment, is_group
+from headscope.errors import UserError
+
+TEXTS = (
+    *("name", "resume", "init_from", "store_dir", "data.path", "data.column", "data.template"),
+    *("data.name", "data.subset", "data.train_split", "data.validation_split", "data.revision"),
+    *("tokenizer.path", "callbacks.attention.text", "callbacks.samples.prompt", "checkpoint"),
+    *("prompt", "device", "source", "text", "output", "output_dir", "other", "host"),
+    *("patch.clean", "patch.corrupted", "patch.continuation", "suite.against", "suite.nanogpt"),
+    "suite.device",
+    *("hydra.run.dir", "hydra.sweep.dir"),
+)
+"""The keys whose values are texts. A value may contain any characters: in a single run, it is taken
+literally, and quoted for Hydra, in whose grammar commas, quotes, brackets and `=` have meanings."""
+
+LISTS_OF_TEXTS = (
+    *("parts", "stop", "difference", "checkpoints", "patch.answers", "compare.choices"),
+    "allowed_hosts",
+)
+
+MAY_BE_EMPTY = ("prompt", "callbacks.samples.prompt", "callbacks.attention.text", "stop", "text")
+
+MULTIRUN = {"-m", "--multirun"}
+HELP = {"-h", "--help"}
+FLAGS = (
+    *("--help", "--hydra-help", "--version", "--cfg", "--resolve", "--package", "--run"),
+    *("--multirun", "--shell-completion", "--config-path", "--config-name", "--config-dir"),
+    *("--experimental-rerun", "--info"),
+)
+"""The long flags of Hydra. Each may be shortened, as in --multi."""
+
+OF_SWEEPS = ("hydra/sweeper", "hydra.sweeper", "hydra/launcher", "hydra.launcher")
+
+WRITES_NOTHING = [
+    "hydra.run.dir=.",
+    "hydra.output_subdir=null",
+    "hydra.job_logging.root.handlers=[]",
+]
+"""Overrides with which Hydra makes no folder and writes no file."""
+
+
+def is_override(word: str) -> bool:
+    """Whether a word is neither a flag nor the value of a flag."""
+    return word.startswith("~") or ("=" in word and not word.startswith("-"))
+
+
+def key_of(word: str) -> str:
+    """The key of an override `key=value`, or its group with a slash."""
+    return word.partition("=")[0].lstrip("+~")
+
+
+def value_of(words: Sequence[str], key: str) -> str | None:
+    """The value of the last `key=...`. None if it is `null`, or if the key does not occur."""
+    values = [word.partition("=")[2] for word in words if key_of(word) == key and "=" in word]
+    return values[-1] if values and values[-1] != "null" else None
+
+
+def implied_data(words: Sequence[str]) -> list[str]:
+    """`data=text` if the words contain `data.path=`, and `data=hub` if they contain `data.name=`,
+    unless they or their experiment choose `data`."""
+    keys = {key_of(word) for word in words}
+    choices = {"data.path": "data=text", "data.name": "data=hub"}
+    implied = [choice for key, choice in choices.items() if key in keys]
+    if "data" in keys or "data" in chosen_by_experiment(value_of(words, "experiment") or ""):
+        return []
+    return implied[:1]
+
+
+def check_words(words: Sequence[str], config_name: str) -> None:
+    """Raises UserError when a word is no override and no flag of Hydra: a key that is written like
+    an option of other programs, `--seed=1`, or a file without a key, such as `data.path`."""
+    key = "data.path" if config_name in ("train", "compare") else "checkpoint"
+    for before, word in pairwise(["", *words]):
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise UserError(f"{os.fsencode(word)!r} is not valid UTF-8: rename the file") from None
+        flag, equals, value = word.partition("=")
+        is_flag = word.startswith(("-", "~")) or before.startswith("-")
+        if not equals and not is_flag and ("." in word or os.path.exists(word)):
+            raise UserError(f"{word[:200]} has no key: write key=value, such as {key}={word[:200]}")
+        if flag.startswith("--") and not any(name.startswith(flag) for name in FLAGS):
+            plain = f"{flag.lstrip('-')[:80]}={value[:80] if equals else 'VALUE'}"
+            raise UserError(
+                f"{word[:200]} is not a flag: keys have no --, as in {plain}; --help lists all keys"
+            )
+        if word.startswith(OF_SWEEPS) and not MULTIRUN & {*words} and config_name == "train":
+            raise UserError(f"{word} has an effect only in a sweep: add -m, or leave it out")
+        if word == "logger=null":
+            raise UserError("logger=null: to train without a logger, write ~logger")
+    if MULTIRUN & {*words} and {"-c", "--cfg"} & {*words}:
+        raise UserError("--cfg shows the configuration of one run: leave out -m")
+    check_choices(words)
+
+
+def forced(words: Sequence[str]) -> list[str]:
+    """Writes each `key=value` as `++key=value`, which sets the key also if it is not there yet."""
+    plain = re.compile(r"(?!hydra\.)[\w.]+=")
+    return [
+        f"++{word}" if plain.match(word) and not is_group(key_of(word)) else word for word in words
+    ]
+
+
+def quoted(words: Sequence[str]) -> list[str]:
+    """Quotes the values of all texts for Hydra. The value `null` is not quoted, except as a
+    prompt."""
+    return [quoted_word(word) for word in words]
+
+
+def quoted_word(word: str) -> str:
+    key, (before, _, value) = key_of(word), word.partition("=")
+    if not is_override(word) or key not in (*TEXTS, *LISTS_OF_TEXTS) or word.startswith("~"):
+        return word
+    if not value and key not in MAY_BE_EMPTY:
+        raise UserError(f"{word} is empty: give a value, or leave out {key}=")
+    if (value == "null" and key != "prompt") or (key.startswith("hydra.") and "${" in value):
+        return word
+    if key in LISTS_OF_TEXTS:
+        return f"{before}=[{','.join(map(quote, texts_in(key, value)))}]"
+    return f"{before}={quote(value)}"
+
+
+def texts_in(key: str, value: str) -> list[str]:
+    """The texts of a list, such as `["a", "b"]` or `[a, b]`, or the only text."""
+    if not (value.startswith("[") and value.endswith("]")):
+        return [value]
+    # Without quotes, which a shell removes, as in [\n, END], it is no list of JSON or Python.
+    texts: Any = [unescaped(text.strip()) for text in value[1:-1].split(",") if text.strip()]
+    for read in (json.loads, ast.literal_eval):
+        with suppress(ValueError, SyntaxError):
+            texts = read(value)
+            break
+    if not all(isinstance(text, str) for text in texts):
+        raise UserError(f'{key}={value} must be a list of texts, such as {key}=\'["a", "b"]\'')
+    return texts
+
+
+def unescaped(text: str) -> str:
+    try:
+        return json.loads(f'"{text}"')
+    except ValueError:
+        return text
+
+
+def quote(text: str) -> str:
+    """Quotes `text` so that Hydra and OmegaConf together return exactly `text`.
+
+    Inside quotes, Hydra unescapes a quote and the backslashes directly before it. Then OmegaConf
+    unescapes `${` and the backslashes directly before it. Both keep all other backslashes.
+    """
+    text = re.sub(r"(\\*)\$\{", lambda found: 2 * found[1] + r"\${", text)
+    text = re.sub(r"(\\*)'", lambda found: 2 * found[1] + r"\'", text)
+    text = re.sub(r"\\+\Z", lambda found: 2 * found[0], text)
+    return f"'{text}'"

@@ -1,0 +1,90 @@
+"""Whose code runs: what a person composes may name any part that Python can import, also from a
+file of the current folder. A checkpoint may come from a stranger. It may only name parts that conf/
+names in the same group, and classes of modules that the person names again with `parts=`."""
+
+import sys
+import traceback
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from headscope.config.parts import GROUPS, Part, defaults_in_conf, imported, locate
+from headscope.errors import UserError
+
+COMPOSED: set[tuple[str, str]] = set()
+"""Each group and `_target_` that the person has composed in this process."""
+
+MODULES: dict[str, ModuleType] = {}
+"""The modules that the person has named with `parts=`."""
+
+
+def not_allowed(group: str, target: Any) -> str | None:
+    """Why a checkpoint may not name `target` in a group. None if it may."""
+    base, (module, _, name) = GROUPS[group].base, str(target)[:200].rpartition(".")
+    if isinstance(target, str):
+        if target in defaults_in_conf(group) or (group, target) in COMPOSED:
+            return None
+        found: Any = getattr(MODULES.get(module), name, None)
+        own = isinstance(found, type) and f"{found.__module__}.".startswith(f"{module}.")
+        if own and issubclass(found, locate(base)):
+            return None
+    file = module if "." in module else f"{module or 'FILE'}.py"
+    return (
+        f"{group.replace('/', '.')}._target_={target!s:.200} is not a part of headscope: if you "
+        f"trust its code, add parts={file}, which must define it, as a class of {base}"
+    )
+
+
+def find_modules_in(folder: Path) -> None:
+    """Lets Python find the modules in `folder`, after all others."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+
+def load_parts(names: str | Iterable[str] | None) -> None:
+    """Imports the Python files or modules `names`, such as my_parts.py, so that checkpoints may use
+    their classes. Raises UserError if one cannot be imported, or has the name of another module."""
+    find_modules_in(Path.cwd())
+    for name in [names] if isinstance(names, str) else names or ():
+        file, module = Path(name).resolve(), name
+        if file.suffix == ".py":
+            if not file.is_file():
+                raise UserError(f"parts={name} does not exist: name a Python file or a module")
+            find_modules_in(file.parent)
+            module = file.stem
+        try:
+            loaded = imported(module)
+        except UserError as error:
+            raise UserError(f"parts={name}: {error}") from error
+        found = getattr(loaded, "__file__", None)
+        if not found or (file.suffix == ".py" and Path(found).resolve() != file):
+            same = f"{found} has the same module name: rename the file"
+            raise UserError(f"parts={name}: {same if found else 'this is no Python file'}")
+        MODULES[module] = loaded
+
+
+def parts_words(settings: Mapping[str, Any]) -> list[str]:
+    """The word `parts=...` with which the person names the modules of own parts again, if the plain
+    data of a configuration has any."""
+    names: dict[str, None] = {}
+    waiting = [settings]
+    for each in waiting:  # grows
+        waiting += [value for value in each.values() if isinstance(value, dict)]
+        module = str(each.get("_target_", "headscope.")).rpartition(".")[0]
+        if isinstance(each, Part) and module != "headscope":
+            file = Path(getattr(sys.modules.get(module), "__file__", None) or "")
+            here = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
+            names[str(here) if file.suffix == ".py" and "." not in module else module] = None
+    word = ",".join(names)
+    return [f"parts=[{word}]" if len(names) > 1 else f"parts={word}"] if names else []
+
+
+def own_code(error: BaseException) -> str | None:
+    """The line of the person's own parts in which `error` was raised, or which led to it."""
+    names = {*MODULES, *(target.rpartition(".")[0] for _, target in COMPOSED)} - {"headscope"}
+    files = {getattr(sys.modules.get(name), "__file__", None) for name in names}
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename in files:
+            return f"{frame.filename}, line {frame.lineno}"
+    return None
