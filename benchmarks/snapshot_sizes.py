@@ -6,7 +6,6 @@ models. Their queries are scaled, so that attention is not uniform.
 """
 
 import json
-from functools import partial
 
 import torch
 
@@ -14,7 +13,7 @@ from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.predictions import predictions
 from headscope.analysis.snapshots import snapshot_of
 from headscope.analysis.trace import trace
-from headscope.nn import GPT, multi_head
+from headscope.nn import GPT
 from headscope.viewer.snapshot import tokens_within
 
 LIMIT = 4 * 10**6  # callbacks.attention.step_megabytes=4
@@ -34,7 +33,7 @@ def size_of(layers: int, heads: int, width: int, length: int, vocabulary: int) -
         block_size=length,
         embed_dim=width,
         layers=layers,
-        attention=partial(multi_head, heads=heads),
+        heads=heads,
     ).eval()
     for layer in model.attentions:
         layer.projections()[0].mul_(20)

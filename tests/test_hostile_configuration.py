@@ -115,7 +115,8 @@ def test_a_trap_anywhere_is_refused_or_stays_text(data, folder):
         kept = asdict(parsed)
         for part in (kept["optimizer"], kept["schedule"], kept["tokenizer"], kept["data"]):
             part.pop("_error_", None)
-        assert value_at(kept, place) == trap  # literally
+        value = value_at(kept, place)
+        assert value == trap or trap.items() <= value.items()  # literally, with defaults
     assert not (folder / "ran").exists()
 
 

@@ -5,6 +5,8 @@ import shlex
 import sys
 from pathlib import Path
 
+from headscope.errors import UserError
+
 
 def open_closed_streams() -> None:
     """Opens the null device for each standard stream that the user has closed, as with `>&-`.
@@ -42,3 +44,11 @@ def is_control(character: str) -> bool:
     direction."""
     code = ord(character)
     return code < 32 or 127 <= code < 160 or 0x202A <= code <= 0x202E or 0x2066 <= code <= 0x2069
+
+
+def read_standard_input() -> str:
+    """Reads all of standard input. Raises UserError when the input is not UTF-8."""
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise UserError(f"standard input is not UTF-8 at byte {error.start}") from None

@@ -21,7 +21,7 @@ from running import ROOT, SMALL
 import headscope
 from benchmarks.schemas import SUITES
 from headscope.cli.words import LISTS_OF_TEXTS, TEXTS, implied_data, quoted
-from headscope.config.parse import alternatives
+from headscope.config.messages import alternatives
 from headscope.config.parts import GROUPS, Part, defaults_in_conf, keys_of, locate
 from headscope.config.scripts import SCRIPTS
 

@@ -46,8 +46,8 @@ LINES = [*ROOTS, "train data=text", "train data=hub", "compare compare=own", "tr
 @pytest.mark.parametrize("line", LINES)
 def test_every_key_has_a_comment(line: str) -> None:
     name, *words = line.split()
-    for section in sections_of(name, words)[1]:
-        for key in section.keys:
+    for keys in sections_of(name, words)[1].values():
+        for key in keys:
             assert key.comment, key.name
 
 

@@ -15,9 +15,8 @@ from headscope import checkpoint
 from headscope.cli.conf import choices_of
 from headscope.errors import UserError
 from headscope.files import read_summary, write_summary
-from headscope.training.build import lower_rates
 from headscope.training.module import LanguageModel
-from headscope.training.resume import newest_checkpoint
+from headscope.training.resume import lower_rates, newest_checkpoint
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@
 import json
 from collections.abc import Mapping
 
-from headscope.analysis.head_types import Thresholds
 from headscope.analysis.metrics import FIXED_OFFSET, LOCAL_WIDTH
+from headscope.config.thresholds import Thresholds
 
 SINGLE_HEAD: Mapping[str, str] = {
     "self": (

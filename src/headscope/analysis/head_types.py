@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headscope.config.training import Thresholds
+from headscope.config.thresholds import Thresholds
 
 NARROW = {
     "self": "self",

@@ -1,12 +1,13 @@
 """Finds and reads checkpoint files, and builds models from them. Reading never runs code from a
 file."""
 
-from headscope.checkpoint.building import build_model, build_model_for, check_weights
+from headscope.checkpoint.building import build_model, build_model_for
 from headscope.checkpoint.file import Stored, contents, read, write
 from headscope.checkpoint.finding import find, pick_device
 from headscope.checkpoint.loading import (
     AttentionReading,
     Checkpoint,
+    check_weights,
     load,
     load_weights,
     own_tokenizer,

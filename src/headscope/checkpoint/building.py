@@ -1,17 +1,9 @@
 """Builds models from their configuration.
 
 A configuration may contain a typo or come from an untrusted file. So sizes that are too large raise
-an error before memory is allocated. To find the shapes of the weights, a model is built with its
-weights on PyTorch's meta device, where they need no memory.
+an error before memory is allocated.
 """
 
-from collections.abc import Callable, Mapping
-from functools import partial
-
-import torch
-from torch import Tensor
-
-from headscope.checkpoint.empty import WithoutInitialization, WithoutWeights
 from headscope.config.parts import Part, build_part, full_keys
 from headscope.data.machine import machine_memory
 from headscope.data.tokenizer import Tokenizer
@@ -52,36 +44,6 @@ def build_model_for(config: Part, tokenizer: Tokenizer) -> GPT:
             "the documents; set model.document_mask=false"
         )
     return build_model(config, vocab_size=tokenizer.vocab_size, end_of_text=tokenizer.end_of_text)
-
-
-def check_weights(config: Part, tokenizer: Tokenizer, weights: Mapping[str, Tensor]) -> None:
-    """Raises UserError unless the model of `config` has exactly these weights. Allocates no memory
-    for the weights of a model, however large its sizes are."""
-    layers = len({name.split(".")[1] for name in weights if name.startswith("blocks.")})
-    if config.layers != layers:
-        raise UserError(f"model.layers={config.layers}, but there are weights of {layers} layers")
-    check_shapes(partial(build_model_for, config, tokenizer), weights)
-
-
-def check_shapes(build: Callable[[], GPT], weights: Mapping[str, Tensor]) -> None:
-    """Raises UserError unless the model that `build` builds has weights with the names, shapes and
-    ties of `weights`."""
-    with WithoutWeights(), WithoutInitialization():
-        model = build()
-    expected = model.state_dict()
-    for name in sorted(expected.keys() ^ weights.keys()):
-        raise UserError(
-            f"the weight {name[:80]} is {'missing' if name in expected else 'not in the model'}"
-        )
-    for name, weight in expected.items():
-        if weight.shape != weights[name].shape:
-            raise UserError(
-                f"the weight {name} has the shape {tuple(weights[name].shape)}, but the model's is "
-                f"{tuple(weight.shape)}"
-            )
-    tied = model.head.weight is model.embedding.weight
-    if tied and not torch.equal(weights["head.weight"], weights["embedding.weight"]):
-        raise UserError("embedding and output head differ, but model.tied_head=true ties them")
 
 
 def check_limits(settings: Part) -> None:

@@ -45,7 +45,6 @@ KINDS = {"config": dict, "tokenizer": dict, "store": str, "checksums": dict, "ti
 
 
 def contents(
-    *,
     config: TrainConfig,
     tokenizer: Tokenizer,
     store: str,

@@ -5,16 +5,17 @@ configuration can only name parts of headscope (see `headscope.config.parts`).
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 import torch
 from torch import Tensor
 
-from headscope.checkpoint.building import build_model_for, check_shapes, check_weights
-from headscope.checkpoint.empty import WithoutInitialization
+from headscope.checkpoint.building import build_model_for
+from headscope.checkpoint.empty import WithoutInitialization, WithoutWeights
 from headscope.checkpoint.file import Stored, read
 from headscope.checkpoint.finding import pick_device
 from headscope.config.parts import Part, build_part
@@ -163,6 +164,36 @@ def build_from_weights(config: Part, tokenizer: Tokenizer, weights: Mapping[str,
     return model
 
 
+def check_weights(config: Part, tokenizer: Tokenizer, weights: Mapping[str, Tensor]) -> None:
+    """Raises UserError unless the model of `config` has exactly these weights. Allocates no memory
+    for the weights of a model, however large its sizes are."""
+    layers = len({name.split(".")[1] for name in weights if name.startswith("blocks.")})
+    if config.layers != layers:
+        raise UserError(f"model.layers={config.layers}, but there are weights of {layers} layers")
+    check_shapes(partial(build_model_for, config, tokenizer), weights)
+
+
+def check_shapes(build: Callable[[], GPT], weights: Mapping[str, Tensor]) -> None:
+    """Raises UserError unless the model that `build` builds has weights with the names, shapes and
+    ties of `weights`."""
+    with WithoutWeights(), WithoutInitialization():
+        model = build()
+    expected = model.state_dict()
+    for name in sorted(expected.keys() ^ weights.keys()):
+        raise UserError(
+            f"the weight {name[:80]} is {'missing' if name in expected else 'not in the model'}"
+        )
+    for name, weight in expected.items():
+        if weight.shape != weights[name].shape:
+            raise UserError(
+                f"the weight {name} has the shape {tuple(weights[name].shape)}, but the model's is "
+                f"{tuple(weight.shape)}"
+            )
+    tied = model.head.weight is model.embedding.weight
+    if tied and not torch.equal(weights["head.weight"], weights["embedding.weight"]):
+        raise UserError("embedding and output head differ, but model.tied_head=true ties them")
+
+
 def load_weights(model: GPT, stored: Stored, *, name: str) -> None:
     """Load the weights of a checkpoint into `model`. Raises UserError if the names or shapes of the
     weights do not match the model."""
@@ -219,5 +250,5 @@ def sources(part: Part | None, group: str) -> list[str]:
     return [
         f"Reading {group}.{key}={value}, as the checkpoint says"
         for key in ("path", "name")
-        if (value := (part or {}).get(key)) is not None
+        if (value := (part or Part()).get(key)) is not None
     ]

@@ -1,6 +1,5 @@
 """The command analyze: writes a report on the attention heads of a checkpoint."""
 
-import math
 import os
 import sys
 from pathlib import Path
@@ -11,22 +10,13 @@ from omegaconf import DictConfig
 
 from headscope.cli import command_line
 from headscope.errors import UserError
-from headscope.terminal import printable
+from headscope.terminal import read_standard_input
 from headscope.viewer import TAB
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from headscope.analysis.patch_texts import PatchTexts
-    from headscope.analysis.patching import PatchingResult
-    from headscope.analysis.report.inputs import AblationResult
     from headscope.analysis.report.write import EventFile
     from headscope.checkpoint import Checkpoint
     from headscope.evaluation import ValidationText
-
-MOST_IMPORTANT = 5
-"""How many of the most important heads to print. Each is printed with the change in loss when that
-head is removed."""
 
 
 def main() -> None:
@@ -45,6 +35,7 @@ def analyze(composed: DictConfig) -> None:
     from headscope.analysis.head_types import NONE
     from headscope.analysis.patch_texts import patch_texts
     from headscope.analysis.report import selection
+    from headscope.analysis.report.console import print_ablation, print_gradients, print_patching
     from headscope.analysis.report.inputs import Ablation, ReportInput
     from headscope.analysis.report.page import shown_tokens
     from headscope.analysis.report.write import write_report
@@ -82,7 +73,7 @@ def analyze(composed: DictConfig) -> None:
     if config.text is None:
         report = ReportInput.of_validation(loaded, validation(), config.windows)
     else:
-        text = command_line.read_standard_input() if config.text == "-" else config.text
+        text = read_standard_input() if config.text == "-" else config.text
         if os.path.isfile(text):
             say(f"text={text} is analyzed as it is; to analyze this file: text=- < {quote(text)}")
         report = ReportInput.of_text(loaded, text)
@@ -140,55 +131,6 @@ def event_encoder() -> "EventFile":
     from headscope.tensorboard.snapshot_events import event_file  # needs tensorboard
 
     return event_file
-
-
-def print_ablation(result: "AblationResult") -> None:
-    """Print the heads without which the loss rises most."""
-    print(
-        "most important heads: change of the loss without the head (with all heads "
-        f"{result.loss:.4f} nats per token), and the largest induction of the others"
-    )
-    for name, metrics in result.most_important(MOST_IMPORTANT):
-        change, error = metrics["loss_change"], metrics["loss_change_error"]
-        others = metrics.get("other_induction", math.nan)  # not measured on very short texts
-        print(f"{name}  {change:+.4f} ± {error:.4f}  {others:.2f}")
-
-
-def print_gradients(result: "AblationResult") -> None:
-    """Print the heads with the largest importance by their gradients."""
-    print(
-        "most important heads by their gradients: importance, and the estimated change of the loss "
-        "without the head (nats per token)"
-    )
-    for name, metrics in result.most_important(MOST_IMPORTANT, by="gradient_importance"):
-        importance, change = metrics["gradient_importance"], metrics["loss_change_estimate"]
-        print(f"{name}  {importance:.4f}  {change:+.4f}")
-    names = {"gradient_importance": "importance", "loss_change_estimate": "estimated change"}
-    found = {text: result.correlation(name) for name, text in names.items()}
-    if all(map(math.isfinite, found.values())):
-        texts = ", ".join(f"{text} {value:.2f}" for text, value in found.items())
-        print(f"correlation with the measured change, over all heads: {texts}")
-
-
-def print_patching(texts: "PatchTexts", result: "PatchingResult") -> None:
-    """Print the heads with the largest effects of activation patching, in both directions."""
-    print(
-        f"activation patching: {printable(texts.metric_name)} is {result.clean:.4f} on the clean "
-        f"text and {result.corrupted:.4f} on the corrupted text"
-    )
-    print("denoising: heads that restore most of this difference (0: nothing, 1: all of it)")
-    for name, score in largest_first(result.denoising)[:MOST_IMPORTANT]:
-        print(f"{name}  {score:.2f}")
-    print("noising: heads that leave least of this difference (1: all of it, 0: nothing)")
-    for name, score in largest_first(-result.noising)[:MOST_IMPORTANT]:
-        print(f"{name}  {-score:.2f}")
-
-
-def largest_first(values: "Tensor") -> list[tuple[str, float]]:
-    """The names and values of all heads, from values (L, H), the largest first."""
-    heads = values.size(1)
-    order = values.flatten().argsort(descending=True, stable=True).tolist()
-    return [(f"L{n // heads}H{n % heads}", float(values.flatten()[n])) for n in order]
 
 
 def say(line: str) -> None:

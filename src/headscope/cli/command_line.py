@@ -7,13 +7,12 @@ import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.experimental.callback import Callback
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, read_write
+from omegaconf import OmegaConf
 
 from headscope import __version__
 from headscope.cli import sweeps
@@ -32,7 +31,7 @@ from headscope.config.own_parts import load_parts
 from headscope.errors import UserError
 from headscope.terminal import open_closed_streams
 from headscope.training import processes
-from headscope.training.run_folder import make_new, remove_unused
+from headscope.training.run_folder import remove_unused
 
 
 def run(
@@ -75,7 +74,7 @@ def run(
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see `start_process`
             signal.signal(signal.SIGINT, signal.default_int_handler)
         processes.check_environment()
-        words, sweep = sys.argv[1:], nullcontext()
+        words, sweep = sys.argv[1:], cast(Any, nullcontext())
         if not inherited:  # else the first process has prepared the words
             if "--version" in words:
                 print(f"headscope {__version__}")
@@ -107,29 +106,3 @@ def run_folder() -> Path:
     literal `${`."""
     runtime: Any = OmegaConf.to_container(HydraConfig.get().runtime, resolve=False)
     return Path(runtime["output_dir"])
-
-
-def read_standard_input() -> str:
-    """Reads all of standard input. Raises UserError when the input is not UTF-8."""
-    try:
-        return sys.stdin.buffer.read().decode()
-    except UnicodeDecodeError as error:
-        raise UserError(f"standard input is not UTF-8 at byte {error.start}") from None
-
-
-class NewFolder(Callback):
-    """Creates a new run folder before Hydra writes to it, so that two runs that start in the same
-    second get different folders, unless the command line names a folder. Hydra turns an error in a
-    callback into a warning."""
-
-    def __init__(self, enabled: bool) -> None:
-        self.enabled = enabled
-
-    def on_run_start(self, config: DictConfig, **more: Any) -> None:
-        words = config.hydra.overrides.hydra
-        if self.enabled and not any(word.startswith("hydra.run.dir=") for word in words):
-            with read_write(config):
-                config.hydra.run.dir = make_new(config.hydra.run.dir)
-
-    def on_multirun_start(self, config: DictConfig, **more: Any) -> None:
-        HydraConfig.instance().set_config(config)  # for the report at the end

@@ -159,7 +159,7 @@ def name_of(choice: str) -> str:
 
 def launch(jobs: dict[str, tuple[str, list[str]]]) -> None:
     """Trains the runs with the launcher that `hydra/launcher=` names."""
-    config = HydraConfig.instance().cfg
+    config: Any = HydraConfig.instance().cfg
     context = HydraContext(GlobalHydra.instance().config_loader(), Callbacks(config))
     launcher = Plugins.instance().instantiate_launcher(
         hydra_context=context, task_function=train_one, config=config

@@ -18,8 +18,8 @@ from omegaconf.errors import (
 from yaml import YAMLError
 
 from headscope.cli.conf import missing_choice
+from headscope.config.messages import suggestion
 from headscope.config.own_parts import own_code
-from headscope.config.parse import suggestion
 from headscope.errors import UserError, first_line, ran_out_of_memory
 from headscope.terminal import printable
 from headscope.training.processes import first_reports

@@ -54,24 +54,28 @@ class Key:
         return self.value if plain else json.dumps(self.value)
 
 
-@dataclass(frozen=True)
-class Section:
-    """A section of the help text: a configuration group with its current choice and its keys. The
-    script's own keys have the group ""."""
-
-    group: str
-    choice: str | None
-    keys: list[Key]
-
-
 def help_text(root: str, words: Sequence[str]) -> str:
     """The text that the command `root` prints for --help. The command line also has the overrides
     `words`."""
     usage, sections = sections_of(root, words)
     usage = re.sub(r"python scripts/(\w+)\.py( .*?)?(?=  |$)", as_started, usage, flags=re.M)
     width = min(shutil.get_terminal_size((MAX_WIDTH, 24)).columns, MAX_WIDTH)
-    lines = [line for section in sections for line in section_lines(section, width)]
-    return "\n".join([usage, INTRODUCTION, *lines])
+    lines = [usage, INTRODUCTION]
+    for (group, choice), keys in sections.items():
+        if group:
+            others = [name for name in choices_of(group) if name != choice]
+            others += ["~logger for none"] if group == "logger" else []
+            line = f"{group}={choice or 'null'}" + (f", or {', '.join(others)}" if others else "")
+            lines += textwrap.wrap(line, width, subsequent_indent="    ", break_on_hyphens=False)
+        if group and choice:
+            lines += textwrap.wrap(heading(conf_files(f"{group}/{choice}")[0]), width)
+        lines += [*key_lines(keys, width), ""]
+    return "\n".join(lines)
+
+
+INTRODUCTION = """\
+Keys (set with key=value) and groups (choose with group=choice), as composed from this command line:
+"""
 
 
 def as_started(example: re.Match[str]) -> str:
@@ -79,9 +83,11 @@ def as_started(example: re.Match[str]) -> str:
     return f"{command(example[1])}{example[2] or ''}".ljust(len(example[0]))
 
 
-def sections_of(root: str, words: Sequence[str]) -> tuple[str, list[Section]]:
-    """The usage of a script, and sections with all of its keys. The overrides `words` change the
-    values of the keys."""
+def sections_of(
+    root: str, words: Sequence[str]
+) -> tuple[str, dict[tuple[str, str | None], list[Key]]]:
+    """The usage of a script, and all of its keys by their group and its choice. The script's own
+    keys have the group "". The overrides `words` change the values of the keys."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
         composed = compose(root, list(words), return_hydra_config=True)
         loader = GlobalHydra.instance().config_loader()
@@ -97,56 +103,40 @@ def sections_of(root: str, words: Sequence[str]) -> tuple[str, list[Section]]:
     comments: dict[str, str] = {}
     for file in sorted(files, key=lambda file: file.config_path != root):
         path = next(iter(conf_files(str(file.config_path))), Path())
-        prefix = ""
-        if file.config_path == SHARED:
+        shared = file.config_path == SHARED
+        if shared:
             comments[str(file.package)] = heading(path)
-            prefix = f"{file.package}."
         for key in keys_in(path):
             if key.comment:
-                comments.setdefault(prefix + key.name, key.comment)
+                name = f"{file.package}.{key.name}" if shared else key.name
+                comments.setdefault(name, key.comment)
     values = {key: composed[key] for key in composed if key != "hydra"}
     plain: Any = OmegaConf.to_container(OmegaConf.create(values), resolve=True)
-    sections = {group: Section(group, chosen.get(group), []) for group in ["", *groups]}
+    sections: dict[tuple[str, str | None], list[Key]] = {
+        (group, chosen.get(group)): [] for group in ["", *groups]
+    }
     for name, value in nested(plain):
         if name not in groups and (value != {} or name in comments):
-            keys = sections[group_of(name, groups)].keys
-            keys.append(Key(name, value, comments.get(name, "")))
-    return composed.hydra.help.template, list(sections.values())
+            inside = [group for group in groups if name.startswith(group.replace("/", ".") + ".")]
+            group = max(inside, key=len, default="")
+            sections[group, chosen.get(group)].append(Key(name, value, comments.get(name, "")))
+    return composed.hydra.help.template, sections
 
 
-INTRODUCTION = """\
-Keys (set with key=value) and groups (choose with group=choice), as composed from this command line:
-"""
-
-
-def section_lines(section: Section, width: int) -> Iterator[str]:
-    """Yields the lines of a section. A line has up to `width` characters."""
-    group, choice, keys = section.group, section.choice, section.keys
-    if group:
-        others = [name for name in choices_of(group) if name != choice]
-        others += ["~logger for none"] if group == "logger" else []
-        line = f"{group}={choice or 'null'}" + (f", or {', '.join(others)}" if others else "")
-        yield from textwrap.wrap(line, width, subsequent_indent="    ", break_on_hyphens=False)
-        if choice:
-            yield from textwrap.wrap(heading(conf_files(f"{group}/{choice}")[0]), width)
+def key_lines(keys: Sequence[Key], width: int) -> Iterator[str]:
+    """Yields the lines for keys: `key=value`, and their comments in a column. A line has up to
+    `width` characters."""
     settings = [f"{key.name}.*" if key.value == {} else f"{key.name}={key.shown}" for key in keys]
     fitting = [len(setting) for setting in settings if len(setting) <= MAX_SETTING_WIDTH]
     column = max(fitting, default=MAX_SETTING_WIDTH) + 4
     for setting, key in zip(settings, keys, strict=True):
-        yield from setting_lines(setting, key.comment, column, width)
-    yield ""
-
-
-def setting_lines(setting: str, comment: str, column: int, width: int) -> list[str]:
-    """The lines for one key. `setting` is `key=value`, and `comment` starts at `column`. A line has
-    up to `width` characters."""
-    right = [" " * column + line for line in textwrap.wrap(comment, max(width - column, 20))]
-    if right and len(setting) <= MAX_SETTING_WIDTH:
-        return [f"  {setting}".ljust(column) + right[0].strip(), *right[1:]]
-    left = textwrap.wrap(
-        setting, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
-    )
-    return [*left, *right]
+        comment = textwrap.wrap(key.comment, max(width - column, 20))
+        if comment and len(setting) <= MAX_SETTING_WIDTH:
+            yield f"  {setting}".ljust(column) + comment.pop(0)
+        else:
+            lines = textwrap.wrap(f"  {setting}", width - 4, break_on_hyphens=False)
+            yield from [*lines[:1], *(f"    {line}" for line in lines[1:])]
+        yield from (" " * column + line for line in comment)
 
 
 def nested(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -158,13 +148,6 @@ def nested(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield prefix + name, {} if is_mapping else value
             if is_mapping:
                 yield from nested(value, f"{prefix}{name}.")
-
-
-def group_of(name: str, groups: Sequence[str]) -> str:
-    """The configuration group of a key, such as model/attention, or "" if the key is one of the
-    script's own keys."""
-    matching = [group for group in groups if name.startswith(group.replace("/", ".") + ".")]
-    return max(matching, key=len, default="")
 
 
 # --- the files in conf/ ---

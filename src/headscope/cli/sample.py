@@ -6,7 +6,7 @@ import sys
 from omegaconf import DictConfig
 
 from headscope.cli import command_line
-from headscope.terminal import printable
+from headscope.terminal import printable, read_standard_input
 
 
 def main() -> None:
@@ -43,7 +43,7 @@ def sample(composed: DictConfig) -> None:
     auto = config.precision == "auto"
     precision = faster_precision(loaded.model) if auto else config.precision
     model = in_precision(loaded.model, precision)
-    prompt = command_line.read_standard_input() if config.prompt == "-" else config.prompt
+    prompt = read_standard_input() if config.prompt == "-" else config.prompt
     print(
         printable(f"Sampling from {loaded.path}, step {loaded.step:,}, in {precision}"),
         file=sys.stderr,

@@ -4,7 +4,9 @@ Hydra composes such a run from the user's words alone. Nothing of the checkpoint
 because a checkpoint may come from an untrusted source.
 """
 
+import re
 import sys
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from headscope.cli.words import MULTIRUN, WRITES_NOTHING, forced, key_of, value_of
+from headscope.cli.conf import is_group
+from headscope.cli.words import MULTIRUN, WRITES_NOTHING, key_of, value_of
 from headscope.errors import UserError
 from headscope.training import run_folder
 
@@ -52,6 +55,14 @@ def arguments(words: list[str]) -> list[str]:
                 f"from these weights with init_from={resumed}"
             )
     return [*forced(words), *WRITES_NOTHING]
+
+
+def forced(words: Sequence[str]) -> list[str]:
+    """Writes each `key=value` as `++key=value`, which sets the key also if it is not there yet."""
+    plain = re.compile(r"(?!hydra\.)[\w.]+=")
+    return [
+        f"++{word}" if plain.match(word) and not is_group(key_of(word)) else word for word in words
+    ]
 
 
 def already_a_run(folder: str | Path) -> UserError:

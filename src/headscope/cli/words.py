@@ -13,7 +13,7 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
-from headscope.cli.conf import check_choices, chosen_by_experiment, is_group
+from headscope.cli.conf import check_choices, chosen_by_experiment
 from headscope.errors import UserError
 
 TEXTS = (
@@ -106,14 +106,6 @@ def check_words(words: Sequence[str], config_name: str) -> None:
     if MULTIRUN & {*words} and {"-c", "--cfg"} & {*words}:
         raise UserError("--cfg shows the configuration of one run: leave out -m")
     check_choices(words)
-
-
-def forced(words: Sequence[str]) -> list[str]:
-    """Writes each `key=value` as `++key=value`, which sets the key also if it is not there yet."""
-    plain = re.compile(r"(?!hydra\.)[\w.]+=")
-    return [
-        f"++{word}" if plain.match(word) and not is_group(key_of(word)) else word for word in words
-    ]
 
 
 def quoted(words: Sequence[str]) -> list[str]:

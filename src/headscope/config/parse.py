@@ -5,18 +5,15 @@ Every configuration is checked here once, whether it comes from the command line
 checkpoint. No interpolation is resolved, and no part is called.
 """
 
-import difflib
 import inspect
-import json
 import math
-import reprlib
-import types
 from collections.abc import Collection, Mapping
 from dataclasses import is_dataclass
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from omegaconf import DictConfig, OmegaConf
 
+from headscope.config.messages import alternatives, described, join, short, suggestion
 from headscope.config.own_parts import COMPOSED, not_allowed
 from headscope.config.parts import GROUPS, Part, arguments_of, keys_of, locate
 from headscope.errors import UserError
@@ -30,18 +27,6 @@ Count = Annotated[int, 0]
 NonNegative = Annotated[float, 0]
 
 NO_KEYS = ("_target_", "_partial_", "_error_")
-
-TYPE_NAMES = {
-    bool: "true or false",
-    int: "an integer",
-    float: "a number",
-    str: "text",
-    list: "a list, in brackets",
-    tuple: "a list, in brackets",
-    dict: "a group of keys",
-    Part: "a group of keys",
-    type(None): "null",
-}
 
 
 def from_hydra(schema: type[Schema], config: DictConfig) -> Schema:
@@ -113,7 +98,7 @@ def checked_keys(
         if group:
             problem += f"; to remove what this class does not take: {words}"
         raise UserError(problem)
-    values = {}
+    values: dict[str, Any] = {}
     for name, parameter in known.items():
         path, default = join(key, name), parameter.default
         if name in data and f"{group}{name}" in GROUPS and group:
@@ -139,7 +124,7 @@ def checked(expected: Any, value: Any, key: str, group: str, composed: bool) -> 
     for each in alternatives(expected):
         if each is Part and value is not None:
             return parse_part(value, group, key, composed=composed)
-        if is_dataclass(each) and value is not None:
+        if isinstance(each, type) and is_dataclass(each) and value is not None:
             return parse(each, value, key, composed=composed)
         if get_origin(each) is Literal and isinstance(value, str) and value in get_args(each):
             return value
@@ -159,11 +144,6 @@ def checked(expected: Any, value: Any, key: str, group: str, composed: bool) -> 
     raise UserError(f"{key}={short(value)} must be {described(expected)}")
 
 
-def alternatives(expected: Any) -> tuple[Any, ...]:
-    """The types of a union, or the only type."""
-    return get_args(expected) if get_origin(expected) in (Union, types.UnionType) else (expected,)
-
-
 def checked_number(kind: type, value: Any, limits: list[Any], key: str) -> Any:
     """`value`, which may also be something else than a number, as a `kind`. Raises UserError if a
     number is below the limit, not finite, or too large."""
@@ -174,39 +154,3 @@ def checked_number(kind: type, value: Any, limits: list[Any], key: str) -> Any:
     if kind is float and not math.isfinite(value):
         raise UserError(f"{key}={value} must be a finite number")
     return float(value) if kind is float else value
-
-
-def described(expected: Any) -> str:
-    """The text for a type in an error message."""
-    texts = []
-    for each in alternatives(expected):
-        kind = get_args(each)[0] if get_origin(each) is Annotated else each
-        if get_origin(each) is Literal:
-            words = get_args(each)
-            texts.append(f"one of {', '.join(words)}" if len(words) > 1 else words[0])
-        else:
-            kind = dict if is_dataclass(kind) else get_origin(kind) or kind
-            texts += [TYPE_NAMES[kind]] if kind in TYPE_NAMES else []
-    return " or ".join(texts) or "left out: its type cannot be written in a configuration"
-
-
-def short(value: Any) -> str:
-    """The text of a value, shortened to one line for a message. The value may be of any size and
-    depth."""
-    if value is None or isinstance(value, bool):
-        return json.dumps(value)
-    return value if isinstance(value, str) and len(value) < 80 else reprlib.repr(value)
-
-
-def join(key: str, name: Any) -> str:
-    return f"{key}.{short(name)}" if key else short(name)
-
-
-def suggestion(name: Any, known: Mapping[str, Collection[str]]) -> str:
-    """The end of a message about an unknown key: what the user may have meant. `known` maps the
-    known keys to the keys inside of each."""
-    inside = [f"{key}.{name}" for key, keys in known.items() if name in keys]
-    close = inside or difflib.get_close_matches(str(name)[:80], known, n=1)
-    if close:
-        return f"; did you mean {' or '.join(close)}?"
-    return f"; keys here: {', '.join(known)}" if known else "; this choice has no keys"

@@ -65,13 +65,16 @@ class Part(dict[str, Any]):
             return self[name]
         raise AttributeError(name)
 
-    __setattr__ = dict.__setitem__
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
 
 
-def build_part(part: Part, group: str, **given: Any) -> Any:
+def build_part(part: Part | None, group: str, **given: Any) -> Any:
     """Calls the constructor of a part of `group` with its keys and with `given`. Parts inside it
     are built first. If the group is called later, the result is a function that takes the supplied
     arguments, and passes on those that the constructor takes."""
+    if part is None:
+        raise UserError(f"{group}=null: choose one")
     if "_error_" in part:  # see `parse_part`
         raise UserError(part["_error_"])
     target = locate(part["_target_"])
@@ -133,8 +136,9 @@ def imported(module: str) -> ModuleType:
         if missing and f"{module}.".startswith(f"{missing}."):
             raise UserError(f"there is no module {missing}, also not in {Path.cwd()}") from error
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        syntax = isinstance(error, SyntaxError)
-        file, line = (error.filename, error.lineno) if syntax else (frame.filename, frame.lineno)
+        file, line = frame.filename, frame.lineno
+        if isinstance(error, SyntaxError):
+            file, line = error.filename or file, error.lineno
         problem = f"{type(error).__name__}: {first_line(error)}"
         raise UserError(f"{module} cannot be imported: {problem} ({file}, line {line})") from error
 

@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 
 from headscope.config.parse import Count, NonNegative, Positive
 from headscope.config.parts import Part
-from headscope.config.training import Thresholds, TrainConfig
+from headscope.config.thresholds import Thresholds
+from headscope.config.training import TrainConfig
 
 
 @dataclass(kw_only=True)

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from headscope.checkpoint.empty import WithoutInitialization
-from headscope.config.parse import parse_part, short
+from headscope.config.messages import short
+from headscope.config.parse import parse_part
 from headscope.config.parts import Part
 from headscope.conversion.settings import Settings
 from headscope.conversion.standard_form import standard_form

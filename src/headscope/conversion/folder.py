@@ -11,7 +11,7 @@ from headscope.checkpoint import Checkpoint
 from headscope.checkpoint.building import build_model
 from headscope.checkpoint.empty import WithoutInitialization
 from headscope.checkpoint.file import is_finite
-from headscope.config.parse import short
+from headscope.config.messages import short
 from headscope.config.parts import Part
 from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit, name_of
 from headscope.conversion.imported import check_block_size, imported

@@ -13,7 +13,8 @@ from headscope import checkpoint
 from headscope.checkpoint import Checkpoint
 from headscope.config.parse import parse
 from headscope.config.parts import Part
-from headscope.config.training import Thresholds, TrainConfig
+from headscope.config.thresholds import Thresholds
+from headscope.config.training import TrainConfig
 from headscope.conversion.new_folder import new_folder
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from headscope.checkpoint import Checkpoint, build_model
-from headscope.checkpoint.building import check_shapes
 from headscope.checkpoint.empty import WithoutInitialization
 from headscope.checkpoint.file import is_finite
+from headscope.checkpoint.loading import check_shapes
 from headscope.config.parse import parse_part
 from headscope.config.parts import Part
 from headscope.conversion.classes import GPT2, PLAIN, Unfit, part, table

@@ -112,7 +112,11 @@ class Models:
     saves newer weights. A kept step is loaded when it is asked for, and at most MAX_STEPS stay."""
 
     def __init__(
-        self, given: str | None, other: str | None, device: str, parts: str | None = None
+        self,
+        given: str | None,
+        other: str | None,
+        device: str,
+        parts: str | list[str] | None = None,
     ) -> None:
         """Loads the models that `given` and, if it is not None, `other` select, for the keys
         `checkpoint` and `other`. `parts` is the file of the user's own parts, if there is one.

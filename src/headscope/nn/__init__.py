@@ -1,14 +1,15 @@
 """The model: attention, position encodings, blocks and the GPT. Imports only torch."""
 
-from headscope.nn.attention import (
+from headscope.nn.attention import MultiHead, MultiHeadAttention
+from headscope.nn.attention_variants import (
+    AdditiveAttention,
     GroupedQuery,
-    MultiHead,
-    MultiHeadAttention,
     MultiQuery,
     SingleHead,
+    StackedHeads,
+    scaled_dot_product,
 )
-from headscope.nn.attention_variants import AdditiveAttention, StackedHeads, scaled_dot_product
-from headscope.nn.cache import Cache, Past
+from headscope.nn.cache import Cache, Past, cache_bytes_per_token, make_cache
 from headscope.nn.dot_product import HeadOutputs
 from headscope.nn.feed_forward import (
     FeedForward,
@@ -18,7 +19,7 @@ from headscope.nn.feed_forward import (
     SwiGLU,
     no_feed_forward,
 )
-from headscope.nn.gpt import GPT, cache_bytes_per_token, make_cache
+from headscope.nn.gpt import GPT
 from headscope.nn.masks import mask_from_documents, mask_from_padding, mask_per_sequence
 from headscope.nn.norm import LayerNorm, NoNorm, RMSNorm
 from headscope.nn.position.absolute import (

@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headscope.errors import UserError
 from headscope.nn.cache import Past
 from headscope.nn.checks import check_inputs, check_kv_heads, check_sizes, resolve_head_dim
 from headscope.nn.dot_product import HeadOutputs, attend_explicit, attend_fused
@@ -191,41 +190,9 @@ class MultiHeadAttention(nn.Module):
         return self.mask[keys - queries : keys, :keys]
 
 
-# --- the choices of model/attention that fix the numbers of heads ---
-
-
-class SingleHead(MultiHeadAttention):
-    """Attention with a single head, by default as wide as `embed_dim`."""
-
-    def __init__(self, *, heads: int, **options: Any) -> None:
-        if heads != 1:
-            raise UserError(
-                f"heads={heads}: single_head has one head; set model.heads=1, or "
-                "model/attention=multi_head"
-            )
-        super().__init__(heads=heads, **options)
-
-
 class MultiHead(MultiHeadAttention):
     """Attention with one key head per query head (Vaswani 2017)."""
 
     def __init__(self, *, heads: int, kv_heads: int | None = None, **options: Any) -> None:
         check_kv_heads("multi_head", kv_heads=kv_heads, heads=heads, only=heads)
         super().__init__(heads=heads, **options)
-
-
-class MultiQuery(MultiHeadAttention):
-    """Attention with one key head for all query heads (Shazeer 2019)."""
-
-    def __init__(self, *, heads: int, kv_heads: int | None = None, **options: Any) -> None:
-        check_kv_heads("multi_query", kv_heads=kv_heads, heads=heads, only=1)
-        super().__init__(heads=heads, kv_heads=1, **options)
-
-
-class GroupedQuery(MultiHeadAttention):
-    """Attention with `kv_heads` key heads, each shared by a group of query heads (Ainslie 2023)."""
-
-    def __init__(self, *, kv_heads: int | None = None, **options: Any) -> None:
-        if kv_heads is None:
-            raise UserError("grouped_query needs kv_heads: give a number that divides heads")
-        super().__init__(kv_heads=kv_heads, **options)

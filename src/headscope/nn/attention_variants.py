@@ -1,4 +1,5 @@
-"""Variants of attention: the equation without a layer, one head at a time, additive.
+"""Variants of attention: the equation without a layer, fixed numbers of heads, one head at a time,
+additive.
 
 Shapes: B batch, T queries, S keys, C embed_dim, H heads, K kv heads (divides H), D head_dim.
 """
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headscope.errors import UserError
 from headscope.nn.attention import MultiHeadAttention
 from headscope.nn.checks import check_equation, check_kv_heads
 from headscope.nn.dot_product import (
@@ -52,6 +54,35 @@ def scaled_dot_product(
     check_equation(q, k, v, mask)
     scale = 1 / math.sqrt(q.size(-1)) if scale is None else scale
     return weighted_sum(dot_product_scores(q, k, scale), v, mask=mask)
+
+
+class SingleHead(MultiHeadAttention):
+    """Attention with a single head, by default as wide as `embed_dim`."""
+
+    def __init__(self, *, heads: int, **options: Any) -> None:
+        if heads != 1:
+            raise UserError(
+                f"heads={heads}: single_head has one head; set model.heads=1, or "
+                "model/attention=multi_head"
+            )
+        super().__init__(heads=heads, **options)
+
+
+class MultiQuery(MultiHeadAttention):
+    """Attention with one key head for all query heads (Shazeer 2019)."""
+
+    def __init__(self, *, heads: int, kv_heads: int | None = None, **options: Any) -> None:
+        check_kv_heads("multi_query", kv_heads=kv_heads, heads=heads, only=1)
+        super().__init__(heads=heads, kv_heads=1, **options)
+
+
+class GroupedQuery(MultiHeadAttention):
+    """Attention with `kv_heads` key heads, each shared by a group of query heads (Ainslie 2023)."""
+
+    def __init__(self, *, kv_heads: int | None = None, **options: Any) -> None:
+        if kv_heads is None:
+            raise UserError("grouped_query needs kv_heads: give a number that divides heads")
+        super().__init__(kv_heads=kv_heads, **options)
 
 
 class StackedHeads(MultiHeadAttention):

@@ -3,7 +3,7 @@
 Shapes: B batch, T new tokens, S all tokens (cached and new), L layers, K kv heads, D head_dim.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -60,3 +60,16 @@ class Cache:
     def pasts(self) -> list[Past]:
         """The cached keys and values of every layer."""
         return [Past(keys, values, self.length) for keys, values in self.layers]
+
+
+def make_cache(model: Any, batch: int) -> Cache:
+    """An empty cache of a `GPT` for `batch` sequences, in the dtype of the model's weights."""
+    layer, like = model.attentions[0], model.embedding.weight
+    shape = (batch, layer.kv_heads, model.block_size, layer.head_dim)
+    return Cache(layers=len(model.blocks), shape=shape, like=like)
+
+
+def cache_bytes_per_token(model: Any) -> int:
+    """The size of the cache of a `GPT` per token, in bytes: 2 K D numbers in every layer."""
+    numbers = sum(2 * part.kv_heads * part.head_dim for part in model.attentions)
+    return numbers * model.embedding.weight.element_size()

@@ -206,16 +206,3 @@ class GPT(nn.Module):
     @property
     def device(self) -> torch.device:
         return self.embedding.weight.device
-
-
-def make_cache(model: GPT, batch: int) -> Cache:
-    """An empty cache for `batch` sequences, in the dtype of the model's weights."""
-    layer, like = model.attentions[0], model.embedding.weight
-    shape = (batch, layer.kv_heads, model.block_size, layer.head_dim)
-    return Cache(layers=len(model.blocks), shape=shape, like=like)
-
-
-def cache_bytes_per_token(model: GPT) -> int:
-    """The size of the key-value cache per token, in bytes: 2 K D numbers in every layer."""
-    numbers = sum(2 * part.kv_heads * part.head_dim for part in model.attentions)
-    return numbers * model.embedding.weight.element_size()

@@ -7,47 +7,35 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.loggers import Logger, TensorBoardLogger
-from lightning.pytorch.strategies import DDPStrategy, Strategy
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import Trainer
 from rich.console import Console
 
 from headscope import checkpoint
-from headscope.config.parts import Part, build_part, defaults_in_conf, full_keys
-from headscope.config.training import Precision, TrainConfig, TrainerConfig
+from headscope.config.parts import build_part, full_keys
+from headscope.config.training import TrainConfig
 from headscope.data.encode import answers_of
 from headscope.data.module import TokenDataModule, validation_stride
 from headscope.data.store import TokenStore, prepare_store
 from headscope.data.tokenizer import stored
-from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.loss import Answers
-from headscope.nn.precision import supports_bf16
 from headscope.training.callbacks.checkpoint_saver import CheckpointSaver
 from headscope.training.callbacks.clock import Clock
 from headscope.training.callbacks.from_config import optional_callbacks
 from headscope.training.callbacks.progress import ProgressReport
 from headscope.training.callbacks.samples import Samples
 from headscope.training.check import check
-from headscope.training.checkpoint_io import AtomicCheckpointIO
 from headscope.training.console import say, track
 from headscope.training.module import LanguageModel
 from headscope.training.optimizer import optimizer_of
-from headscope.training.processes import (
-    Processes,
-    cluster_plugins,
-    only_this,
-    silence_libraries,
-)
+from headscope.training.processes import Processes, only_this
 from headscope.training.resume import (
     ResumeCheckpoint,
     check_same_text,
     check_training_state,
     how_to_continue,
 )
-from headscope.training.run_folder import EVENT_FILE_SUFFIX
-from headscope.training.sharding import ShardedStrategy
+from headscope.training.trainer import build_trainer, on_gpu, precision_of
 
 
 @dataclass(frozen=True)
@@ -103,22 +91,15 @@ def build(
         weights = checkpoint.read(checkpoint.find(config.init_from, key="init_from"))
         config = replace(config, tokenizer=weights.config.tokenizer)
     origin = resume.stored if resume and config.init_from else weights
+    corpus = build_part(config.data, "data")
     if origin:
         own = checkpoint.own_tokenizer(origin)
         tokenizer: Any = partial(stored, own, state=origin.data["tokenizer"])
-    elif config.tokenizer and config.data:
+    else:
         tokenizer = build_part(config.tokenizer, "tokenizer")
-    if not config.data or not (origin or config.tokenizer):
-        raise UserError("data= and tokenizer= must not be null: choose one of each")
-    corpus = build_part(config.data, "data")
+    root, show = Path(config.store_dir), partial(track, console=console)
     with processes.first_goes_first():
-        store = prepare_store(
-            corpus,
-            tokenizer,
-            root=Path(config.store_dir),
-            track=partial(track, console=console),
-            say=warn,
-        )
+        store = prepare_store(corpus, tokenizer, root=root, track=show, say=warn)
     if resume:
         check_same_text(resume, store)
         checkpoint.check_weights(config.model, store.tokenizer, resume.stored.weights())
@@ -190,7 +171,7 @@ def build_module(
         schedule = build_part(config.schedule, "schedule", max_steps=settings.max_steps)
     if not tokenizer.encode_prompt(config.callbacks.samples.prompt):
         tokenizer.first_token()  # raises UserError if there is none
-    compile_model = settings.compile
+    compile_model = on_gpu(settings.accelerator) if settings.compile == "auto" else settings.compile
     return LanguageModel(
         model=model,
         optimizer=make_optimizer,
@@ -200,18 +181,14 @@ def build_module(
         seed=config.seed,
         gradient_clip=settings.gradient_clip,
         log_every_steps=settings.log_every_steps,
-        compile_model=on_gpu(settings.accelerator) if compile_model == "auto" else compile_model,
+        compile_model=compile_model,
         loss_chunk_tokens=settings.loss_chunk_tokens,
         answers=answers,
         warn=warn,
         build_model=partial(checkpoint.build_model_for, config.model, tokenizer),
-        how_to_continue=partial(how_to_continue, folder, config, lower_rates(config.optimizer)),
+        how_to_continue=partial(how_to_continue, folder, config),
         contents=checkpoint.contents(
-            config=config,
-            tokenizer=tokenizer,
-            store=store.name,
-            precision=precision_of(settings),
-            answers=answers,
+            config, tokenizer, store.name, precision_of(settings), answers
         ),
     )
 
@@ -233,88 +210,3 @@ def build_data(config: TrainConfig, store: TokenStore, processes: Processes) -> 
         final_every=1 if settings.final_validation == "whole" else stride,
         seed=config.seed,
     )
-
-
-def lower_rates(optimizer: Part) -> dict[str, float]:
-    """Maps the key of each learning rate of the optimizer, such as `optimizer.lr`, to half of its
-    value, or to the default in conf/ if this is lower."""
-    defaults = defaults_in_conf("optimizer").get(optimizer["_target_"], {})
-    rates = {key: optimizer[key] / 2 for key in ("lr", "matrix_lr") if key in optimizer}
-    return {f"optimizer.{key}": min(rate, defaults.get(key, rate)) for key, rate in rates.items()}
-
-
-def build_trainer(
-    config: TrainConfig,
-    folder: Path,
-    callbacks: list[Callback],
-    processes: Processes,
-    resume: ResumeCheckpoint | None,
-) -> Trainer:
-    """Lightning's trainer, which calls the module and the callbacks, and logs to TensorBoard."""
-    settings = config.trainer
-    silence_libraries()
-    loggers: list[Logger] = []
-    if config.logger:
-        # If a run is resumed, TensorBoard hides its earlier entries from step `purge_step` on.
-        # TensorBoard ignores the first `purge_step` in a folder, so a new run must also set one.
-        try:
-            logger = TensorBoardLogger(
-                save_dir=str(folder),
-                name="",
-                version="tensorboard",
-                default_hp_metric=False,
-                purge_step=resume.step + 1 if resume else 0,
-                filename_suffix=EVENT_FILE_SUFFIX,
-            )
-        except ImportError as error:
-            raise UserError(
-                "logger=tensorboard needs the package tensorboard: install it with pip install "
-                "tensorboard, or train without a logger: ~logger"
-            ) from error
-        loggers.append(logger)
-    try:
-        return Trainer(
-            accelerator=settings.accelerator,
-            devices=processes.devices,
-            num_nodes=processes.nodes,
-            strategy=strategy_of(settings.strategy, processes.count),
-            precision=precision_of(settings),
-            max_steps=settings.max_steps,
-            val_check_interval=settings.val_every_steps,
-            check_val_every_n_epoch=None,
-            num_sanity_val_steps=0,
-            logger=loggers,
-            callbacks=callbacks,
-            plugins=[AtomicCheckpointIO(), *cluster_plugins()],
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            use_distributed_sampler=False,
-        )
-    except MisconfigurationException as error:
-        raise UserError(
-            f"trainer.accelerator={settings.accelerator}, trainer.devices={settings.devices}: "
-            f"{error}"
-        ) from error
-
-
-def strategy_of(name: str, processes: int) -> Strategy | str:
-    """Lightning's strategy for `trainer.strategy`. With one process, there is nothing to choose."""
-    if processes == 1:
-        return "auto"
-    if name == "fsdp":
-        return ShardedStrategy(processes)
-    # The model's buffers never change. The gradients need no memory besides what DDP sends.
-    return DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True)
-
-
-def precision_of(settings: TrainerConfig) -> Precision:
-    """The precision of training, under Lightning's name for it, such as `bf16-mixed`."""
-    if settings.precision != "auto":
-        return settings.precision
-    bf16 = on_gpu(settings.accelerator) and supports_bf16(torch.device("cuda"))
-    return "bf16-mixed" if bf16 else "32-true"
-
-
-def on_gpu(accelerator: str) -> bool:
-    return accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()

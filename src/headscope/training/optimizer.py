@@ -95,8 +95,9 @@ def optimizer_of(
         raise
     except ValueError as error:  # of torch, about a value
         raise UserError(f"optimizer: {first_line(error)}") from error
-    ours = isinstance(optimizer, CombinedOptimizer)
-    return optimizer if ours else CombinedOptimizer([optimizer], model)
+    if isinstance(optimizer, CombinedOptimizer):
+        return optimizer
+    return CombinedOptimizer([optimizer], model)
 
 
 STATE_KEYS: dict[type, tuple[str, ...]] = {
@@ -146,8 +147,8 @@ class CombinedOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         by_parameter: dict[str, dict[str, Tensor]] = {}
         for name, tensor in state_dict.items():
-            parameter, _, key = name.rpartition(".")
-            by_parameter.setdefault(parameter, {})[key] = tensor
+            owner, _, key = name.rpartition(".")
+            by_parameter.setdefault(owner, {})[key] = tensor
         for optimizer in self.optimizers:
             state: dict[int, dict[str, Tensor]] = {}
             for number, parameter in enumerate(parameters_of(optimizer)):

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headscope import stop
-from headscope.config.parse import short
+from headscope.config.messages import short
 from headscope.config.training import TrainerConfig
 from headscope.data.machine import process_cores
 from headscope.errors import UserError, first_line

@@ -18,6 +18,7 @@ from headscope.checkpoint import Stored, read
 from headscope.checkpoint.file import is_finite
 from headscope.checkpoint.finding import without_checkpoint
 from headscope.config.parse import parse
+from headscope.config.parts import Part, defaults_in_conf
 from headscope.config.training import TrainConfig
 from headscope.data.store import TokenStore
 from headscope.errors import UserError
@@ -75,13 +76,13 @@ def newest_checkpoint(folder: Path) -> ResumeCheckpoint:
     return ResumeCheckpoint(stored, notice)
 
 
-def how_to_continue(folder: Path, config: TrainConfig, rates: dict[str, float]) -> str:
+def how_to_continue(folder: Path, config: TrainConfig) -> str:
     """Advice for the user after training has diverged: a command that continues with lower learning
-    rates. `rates` maps the key of each learning rate to its new value.
+    rates.
 
     If there is no valid checkpoint, the advice is to start again.
     """
-    words = [f"{key}={rate:g}" for key, rate in rates.items()]
+    words = [f"{key}={rate:g}" for key, rate in lower_rates(config.optimizer).items()]
     try:
         newest = newest_checkpoint(folder)
     except UserError:
@@ -90,6 +91,14 @@ def how_to_continue(folder: Path, config: TrainConfig, rates: dict[str, float]) 
         )
     continued = command("train", *resume_words(folder, config), *words)
     return f"to continue from the newest checkpoint, at step {newest.step:,}: {continued}"
+
+
+def lower_rates(optimizer: Part) -> dict[str, float]:
+    """Maps the key of each learning rate of the optimizer, such as `optimizer.lr`, to half of its
+    value, or to the default in conf/ if this is lower."""
+    defaults = defaults_in_conf("optimizer").get(optimizer["_target_"], {})
+    rates = {key: optimizer[key] / 2 for key in ("lr", "matrix_lr") if key in optimizer}
+    return {f"optimizer.{key}": min(rate, defaults.get(key, rate)) for key, rate in rates.items()}
 
 
 def _resumable(path: Path) -> Stored:

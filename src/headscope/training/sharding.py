@@ -92,7 +92,7 @@ class ShardedStrategy(ModelParallelStrategy):
         parts = {
             name: part_like(parameter, state[name])
             for parameter, parameter_name in optimizer.names.items()
-            for name in optimizer.state_shapes().get(parameter_name, ())
+            for name in (optimizer.state_shapes() or {}).get(parameter_name, ())
             if name in state
         }
         optimizer.load_state_dict(parts)

@@ -1,0 +1,64 @@
+"""Texts about values and keys, for error messages."""
+
+import difflib
+import json
+import reprlib
+import types
+from collections.abc import Collection, Mapping
+from dataclasses import is_dataclass
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from headscope.config.parts import Part
+
+TYPE_NAMES = {
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    str: "text",
+    list: "a list, in brackets",
+    tuple: "a list, in brackets",
+    dict: "a group of keys",
+    Part: "a group of keys",
+    type(None): "null",
+}
+
+
+def alternatives(expected: Any) -> tuple[Any, ...]:
+    """The types of a union, or the only type."""
+    return get_args(expected) if get_origin(expected) in (Union, types.UnionType) else (expected,)
+
+
+def described(expected: Any) -> str:
+    """The text for a type in an error message."""
+    texts = []
+    for each in alternatives(expected):
+        kind = get_args(each)[0] if get_origin(each) is Annotated else each
+        if get_origin(each) is Literal:
+            words = get_args(each)
+            texts.append(f"one of {', '.join(words)}" if len(words) > 1 else words[0])
+        else:
+            kind = dict if is_dataclass(kind) else get_origin(kind) or kind
+            texts += [TYPE_NAMES[kind]] if kind in TYPE_NAMES else []
+    return " or ".join(texts) or "left out: its type cannot be written in a configuration"
+
+
+def short(value: Any) -> str:
+    """The text of a value, shortened to one line for a message. The value may be of any size and
+    depth."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return value if isinstance(value, str) and len(value) < 80 else reprlib.repr(value)
+
+
+def join(key: str, name: Any) -> str:
+    return f"{key}.{short(name)}" if key else short(name)
+
+
+def suggestion(name: Any, known: Mapping[str, Collection[str]]) -> str:
+    """The end of a message about an unknown key: what the user may have meant. `known` maps the
+    known keys to the keys inside of each."""
+    inside = [f"{key}.{name}" for key, keys in known.items() if name in keys]
+    close = inside or difflib.get_close_matches(str(name)[:80], known, n=1)
+    if close:
+        return f"; did you mean {' or '.join(close)}?"
+    return f"; keys here: {', '.join(known)}" if known else "; this choice has no keys"
