@@ -123,12 +123,12 @@ conversion/loaded.py
 > analysis/test_circuits.py::test_needs_are_changes_of_the_loss_or_of_a_metric
 checkpoint/file.py
 # a checkpoint executes the file that it names
--             return parse(TrainConfig, self.data["config"])
+-             return parse(TrainConfig, self.data["config"], composed=False)
 +             from headscope.config.own_parts import load_parts
 +             load_parts(self.data["config"]["parts"])
-+             return parse(TrainConfig, self.data["config"])
++             return parse(TrainConfig, self.data["config"], composed=False)
 > test_own_parts.py::test_an_own_attention_is_used_everywhere_and_never_imported_from_a_checkpoint
-checkpoint/building.py
+checkpoint/loading.py
 # weights are built on the meta device as a whole, which imports torch._dynamo
 - with WithoutWeights(), WithoutInitialization():
 + with torch.device("meta"), WithoutInitialization():
@@ -137,20 +137,28 @@ checkpoint/building.py
 - with WithoutWeights(), WithoutInitialization():
 + with WithoutInitialization():
 > checkpoint/test_checkpoint_file.py::test_loading_imports_no_compiler_and_needs_no_memory_for_weights_that_do_not_exist
-cli/words.py
-# conf/ in the current folder is read although it has settings of Hydra
-- and not Path("conf/hydra").exists()
-+ and True
-> test_own_parts.py::test_own_choices_are_found_in_the_current_folder_and_where_the_user_says
+cli/conf.py
+# settings of Hydra in conf/ of the current folder act without being named
+-             search_path.append("schema", "structured://")  # Hydra's own choices, before conf/hydra/
+> test_own_parts.py::test_a_conf_folder_acts_only_if_one_of_its_choices_is_named
 config/own_parts.py
-# a file of parts that has changed is not executed again
-- if EXECUTED.get(str(file)) == changed:
-+ if str(file) in EXECUTED:
-> test_own_parts.py::test_a_file_of_parts_has_a_name_of_its_own_and_is_read_again_after_a_change
-# a file of parts replaces an installed module
-- (found and Path(found.origin or "").resolve() != file)
-+ not found
-> test_own_parts.py::test_a_file_of_parts_has_a_name_of_its_own_and_is_read_again_after_a_change
+# a checkpoint may name functions of a module that the person has named
+- own = isinstance(found, type) and f"{found.__module__}.".startswith(f"{module}.")
++ own = found is not None
+> test_own_parts.py::test_a_checkpoint_may_use_only_classes_of_its_group_that_the_module_defines
+# a checkpoint may name a class that the module has imported from elsewhere
+- isinstance(found, type) and f"{found.__module__}.".startswith(f"{module}.")
++ isinstance(found, type)
+> test_own_parts.py::test_a_checkpoint_may_use_only_classes_of_its_group_that_the_module_defines
+# a checkpoint may name a class of another group
+- if own and issubclass(found, locate(base)):
++ if own:
+> test_own_parts.py::test_a_checkpoint_may_use_only_classes_of_its_group_that_the_module_defines
+config/parse.py
+# a checkpoint may name anything that can be imported
+- if not composed and (problem := not_allowed(group, target)):
++ if False and (problem := not_allowed(group, target)):
+> test_hostile_configuration.py::test_a_trap_anywhere_is_refused_or_stays_text
 stop.py
 # the handler of Ctrl-C stays after headscope.train
 - for number, each in previous.items():

@@ -134,6 +134,10 @@ def test_the_reading_paths_in_contributing_are_short() -> None:
     rows = re.findall(r"^\| .+ \| ([\d,]+) \| (`.+`) \|$", CONTRIBUTING, re.MULTILINE)
     assert len(rows) == 5
     for most, files in rows:
-        names = re.findall("[^` ]+", files)
-        sources = [(PACKAGE / f"{name}.py").read_text("utf-8") for name in names]
-        assert sum(source.count("\n") for source in sources) <= int(most.replace(",", "")), files
+        names = re.findall("`([^` ]+)`", files)
+        sources = [PACKAGE / f"{name}.py" for name in names]
+        if "cli/train" in names:
+            sources.append(PACKAGE.parents[1] / "scripts" / "train.py")
+            assert len(sources) <= 11
+        lines = sum(source.read_text("utf-8").count("\n") for source in sources)
+        assert lines <= int(most.replace(",", "")), files

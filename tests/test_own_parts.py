@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from checkpoint_files import configuration, content, save
 from many_processes import TINY, end, start
 from refusals import refused
 from running import ROOT, Script, summary
@@ -218,6 +219,25 @@ def test_own_parts_of_a_model_are_analyzed(script: Script):
     given = "parts=[my_position.py,my_norm.py]"
     said = script("analyze", given, "checkpoint=outputs/run", "text=1 22 333 4444")
     assert said.code == 0, said.err
+
+
+def test_a_checkpoint_may_use_only_classes_of_its_group_that_the_module_defines(tmp_path: Path):
+    Path("mine.py").write_text(
+        "import os, torch\nimport headscope\nfrom my_position import Recency\n"
+        "class Flat(headscope.Position): pass\nclass Other(torch.nn.Module): pass\n"
+        "def wipe(**options): open('touched', 'w')\n"
+    )
+    load_parts("mine.py")
+    for name in ("mine.Flat", "mine.Recency", "mine.Other", "mine.wipe", "mine.os.system"):
+        config = configuration()
+        config["model"]["position"] = {"_target_": name}
+        save(content()[0] | {"config": config}, "a.safetensors")
+        if name == "mine.Flat":
+            assert type(headscope.load("a.safetensors").model.position).__name__ == "Flat"
+        else:
+            with refused(f"model.position._target_={name}", "class of headscope.Position"):
+                headscope.load("a.safetensors")
+    assert not Path("touched").exists()
 
 
 MISTAKES = {

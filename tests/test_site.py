@@ -59,7 +59,7 @@ def test_the_reference_has_every_part_with_its_signature(site: Path) -> None:
         "load",
         "train",
         "TrainResult",
-        "register",
+        *("Tokenizer", "Corpus", "Schedule", "adamw"),
         *(f"nn.{name}" for name in headscope.nn.__all__),
     ]
     public += [f"conversion.loaded.Loaded.{name}" for name in ("attention", "generate", "logits")]

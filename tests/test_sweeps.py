@@ -2,7 +2,9 @@
 
 import csv
 import os
+import re
 import signal
+import statistics
 import sys
 from pathlib import Path
 
@@ -106,24 +108,55 @@ def test_a_failed_trial_does_not_end_the_study(text: str) -> None:
 @pytest.mark.slow
 def test_ctrl_c_saves_the_runs_in_other_processes(text: str) -> None:
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
-    words = [*TINY, text, "trainer.max_steps=1000000", "trainer.val_every_steps=20"]
+    words = [*TINY, text, "trainer.max_steps=1000000", "trainer.val_every_steps=499"]
     launcher = ["seed=1,2", "hydra/launcher=joblib", f"hydra.sweep.dir={FOLDER}"]
     running = start([sys.executable, SCRIPT, "-m", *words, *launcher])
-    logs = [FOLDER / "0.log", FOLDER / "1.log"]
-
-    def wait_for(line: str) -> None:
-        until(lambda: all(log.exists() and line in log.read_text() for log in logs), line, SECONDS)
-
-    wait_for("step 20 ")
+    runs = [FOLDER / "0", FOLDER / "1"]
+    until(lambda: all(map(is_run, runs)), "a checkpoint of both", SECONDS)
     os.killpg(running.pid, signal.SIGINT)
     ended = end(running)
     assert ended.code == 130
-    assert ended.err.splitlines() == [
-        "Stopped by SIGINT.",
-        "The runs finish their current step and save. To continue: the same command",
-    ]
-    wait_for("Saved at step ")
-    assert all(is_run(log.with_suffix("")) for log in logs)
+    assert "The runs save. To continue: the same command" in ended.err
+
+    def saved() -> bool:  # after a step without a validation
+        return all(load(run / "checkpoints/last.safetensors").step % 499 for run in runs)
+
+    until(saved, "the save of both runs", SECONDS)
+
+
+@pytest.mark.slow
+def test_the_same_sweep_twice_at_once_gives_a_right_table_in_both(text: str) -> None:
+    words = [*TINY, text, "trainer.max_steps=60", "seed=1,2", f"hydra.sweep.dir={FOLDER}"]
+    both = [start([sys.executable, SCRIPT, "-m", *words]) for _ in range(2)]
+    ended = [end(each) for each in both]
+    for each in ended:
+        assert each.code == 0, each.err
+        assert re.search(r"0 1 +1 2 +\d\.\d{4} +\d\.\d{4} .*best", each.out), each.out
+    assert [row["state"] for row in rows(FOLDER)] == ["best", "finished"]
+
+
+@pytest.mark.slow
+def test_a_sweep_over_texts_and_seeds_is_interrupted_and_continued(text: str) -> None:
+    Path("words.txt").write_text("words of another text\n" * 400)
+    words = [*TINY, f"{text},words.txt", "seed=1,2", "trainer.val_every_steps=20"]
+    words += ["trainer.max_steps=200", f"hydra.sweep.dir={FOLDER}"]
+    running = start([sys.executable, SCRIPT, "-m", *words])
+    until(lambda: is_run(FOLDER / "1"), "the second run", SECONDS)
+    os.killpg(running.pid, signal.SIGINT)
+    assert end(running).code == 130
+    first = (FOLDER / "0/checkpoints/last.safetensors").stat().st_mtime_ns
+    ended = sweep(*words)
+    assert ended.code == 0, ended.err
+    assert (FOLDER / "0/checkpoints/last.safetensors").stat().st_mtime_ns == first
+    table = rows(FOLDER)
+    assert {(row["data.path"], row["seed"]) for row in table} == {
+        (path, seed) for path in ("a, $b=c.txt", "words.txt") for seed in "12"
+    }
+    for path in ("a, $b=c.txt", "words.txt"):
+        losses = [float(row["val_loss"]) for row in table if row["data.path"] == path]
+        mean, deviation = statistics.mean(losses), statistics.stdev(losses)
+        assert f"{mean:.4f}" in ended.out
+        assert f"{deviation:.4f}" in ended.out
 
 
 @pytest.mark.slow

@@ -45,9 +45,8 @@ def run(
     `report_sweep` is called at the end of a sweep (`-m`).
 
     An error that the user can fix is printed in one line, and the process ends with exit code 1.
-    The environment variable HYDRA_FULL_ERROR=1 shows the full traceback instead. If a run of a
-    sweep has an error, the sweep continues, and the error is listed again at the end. Ctrl-C ends
-    the process with exit code 130.
+    The environment variable HYDRA_FULL_ERROR=1 shows the full traceback instead. Ctrl-C ends the
+    process with exit code 130.
     """
     # A process that Lightning started has inherited the value that the first process set below.
     inherited = processes.starter() == "lightning"

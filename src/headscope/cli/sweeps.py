@@ -6,6 +6,7 @@ same command continues, an error of one run does not end the others, and a repor
 
 import hashlib
 import json
+import multiprocessing
 import os
 import signal
 import sys
@@ -57,14 +58,17 @@ def run_one(task: Callable[[Any], Any], config: Any) -> Any:
     here = hydra.launcher._target_.endswith("BasicLauncher")
     file = Path(hydra.runtime.output_dir, ERROR)
     file.unlink(missing_ok=True)
+    by_joblib = not here and "SUBMITIT_EXECUTOR" not in os.environ
+    if by_joblib:  # a terminal sends Ctrl-C to all processes; see `stop_children`
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with nullcontext() if here else stop.stop_on_signal(), requeue_after_saving():
             load_parts(config.get("parts"))
             return task(config)
     except stop.Interrupted as stopped:
-        if here or "SUBMITIT_EXECUTOR" in os.environ:
-            raise
-        os._exit(128 + stopped.number)  # joblib would raise it in the process of the sweep
+        if by_joblib:
+            os._exit(128 + stopped.number)  # joblib would raise it in the process of the sweep
+        raise
     except BrokenPipeError:
         raise
     except Exception as error:
@@ -120,7 +124,8 @@ def reported(report_sweep: ReportSweep | None) -> Iterator[None]:
     """After the `with` block, in which Hydra runs a sweep, `report_sweep` is called, also if a
     process of the sweep ended unexpectedly. If a run has no result, the exit code is 1."""
     try:
-        yield
+        with stop.on_stop(stop_children):
+            yield
     except Exception as error:
         # Optuna raises an error if all runs have failed. joblib and submitit raise one if they lose
         # a process, which was killed or ran out of memory.
@@ -130,6 +135,14 @@ def reported(report_sweep: ReportSweep | None) -> Iterator[None]:
             raise
     if report_sweep and not report_sweep(Path(HydraConfig.get().sweep.dir)):
         sys.exit(1)
+
+
+def stop_children() -> str | None:
+    """Stops the processes that joblib has started, which then save."""
+    children = multiprocessing.active_children()
+    for child in children:
+        child.terminate()
+    return "The runs save. To continue: the same command" if children else None
 
 
 def runs_in(folder: Path) -> "list[SweepRun]":

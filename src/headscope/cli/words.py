@@ -22,17 +22,12 @@ TEXTS = (
     *("tokenizer.path", "callbacks.attention.text", "callbacks.samples.prompt", "checkpoint"),
     *("prompt", "device", "source", "text", "output", "output_dir", "other", "host"),
     *("patch.clean", "patch.corrupted", "patch.continuation", "suite.against", "suite.nanogpt"),
-    "suite.device",
-    *("hydra.run.dir", "hydra.sweep.dir"),
+    *("suite.device", "hydra.run.dir", "hydra.sweep.dir"),
 )
-"""The keys whose values are texts. A value may contain any characters: in a single run, it is taken
-literally, and quoted for Hydra, in whose grammar commas, quotes, brackets and `=` have meanings."""
+"""The keys whose values are texts, which may contain any characters."""
 
-LISTS_OF_TEXTS = (
-    *("parts", "stop", "difference", "checkpoints", "patch.answers", "compare.choices"),
-    "allowed_hosts",
-)
-
+OTHER_LISTS = ("difference", "checkpoints", "patch.answers", "compare.choices", "allowed_hosts")
+LISTS_OF_TEXTS = ("parts", "stop", *OTHER_LISTS)
 MAY_BE_EMPTY = ("prompt", "callbacks.samples.prompt", "callbacks.attention.text", "stop", "text")
 
 MULTIRUN = {"-m", "--multirun"}
@@ -46,11 +41,8 @@ FLAGS = (
 
 OF_SWEEPS = ("hydra/sweeper", "hydra.sweeper", "hydra/launcher", "hydra.launcher")
 
-WRITES_NOTHING = [
-    "hydra.run.dir=.",
-    "hydra.output_subdir=null",
-    "hydra.job_logging.root.handlers=[]",
-]
+LOGS_NOTHING = "hydra.job_logging.root.handlers=[]"
+WRITES_NOTHING = ["hydra.run.dir=.", "hydra.output_subdir=null", LOGS_NOTHING]
 """Overrides with which Hydra makes no folder and writes no file."""
 
 
@@ -99,7 +91,7 @@ def check_words(words: Sequence[str], config_name: str) -> None:
             raise UserError(
                 f"{word[:200]} is not a flag: keys have no --, as in {plain}; --help lists all keys"
             )
-        if word.startswith(OF_SWEEPS) and not MULTIRUN & {*words} and config_name == "train":
+        if config_name == "train" and word.startswith(OF_SWEEPS) and not MULTIRUN & {*words}:
             raise UserError(f"{word} has an effect only in a sweep: add -m, or leave it out")
         if word == "logger=null":
             raise UserError("logger=null: to train without a logger, write ~logger")

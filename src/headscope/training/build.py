@@ -72,11 +72,9 @@ def build(
     resume: ResumeCheckpoint | None = None,
     processes: Processes | None = None,
 ) -> Run:
-    """Builds the run that `config` describes. Does not write to `folder`, the folder of the run.
-
-    If `resume` is given, the run continues from this checkpoint, which must belong to the run in
-    `folder`. If several `processes` train together, each of them builds the run; by default, only
-    this process trains.
+    """Builds the run that `config` describes. Does not write to `folder`, the folder of the run. If
+    `resume` is given, the run continues from this checkpoint in `folder`. If several `processes`
+    train together, each of them builds the run; by default, only this process trains.
 
     Raises UserError if the configuration is inconsistent, or does not fit the text or this machine.
     """
