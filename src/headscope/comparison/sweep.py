@@ -1,4 +1,4 @@
-"""The runs of a sweep or a comparison, and the table of a sweep."""
+"""The runs of a sweep or a comparison, and the report of a sweep."""
 
 import math
 import statistics
@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from headscope.comparison.tables import MIN_WIDTH, cell, write_csv
+from headscope.comparison.tables import print_table, write_csv
 from headscope.files import read_summary
 from headscope.terminal import printable
 from headscope.training.run_folder import ERROR, shown
@@ -30,15 +28,15 @@ class SweepRun:
     folder: Path
 
     @cached_property
-    def summary(self) -> dict[str, Any] | None:
-        """The content of summary.json, if the run has finished."""
-        return read_summary(self.folder)
+    def summary(self) -> dict[str, Any]:
+        """The content of summary.json, empty if the run has not finished."""
+        return read_summary(self.folder) or {}
 
-    @property
-    def error(self) -> str | None:
-        """Why the run failed."""
+    @cached_property
+    def error(self) -> str:
+        """Why the run failed, or ""."""
         file = self.folder / ERROR
-        return file.read_text(encoding="utf-8") if file.is_file() else None
+        return file.read_text(encoding="utf-8") if file.is_file() else ""
 
     @property
     def state(self) -> str:
@@ -64,61 +62,58 @@ def by_settings(
     return groups
 
 
-def rows_of(runs: Sequence[SweepRun], keys: Sequence[str]) -> list[dict[str, Any]]:
-    """One row for each combination of the values of `keys`, that with the lowest mean validation
-    loss first, and those without a result last.
-
-    A row has the keys `run` (the names of the runs' folders), `keys`, `seeds`, `state`, and for
-    each of `RESULTS` the mean over the finished runs. With several finished runs, it also has
-    `deviation`, the sample standard deviation of the validation losses.
-    """
-    rows = []
-    for values, group in by_settings(
-        runs, lambda run: tuple(run.settings.get(key, "") for key in keys)
-    ).items():
-        row: dict[str, Any] = dict(zip(keys, values, strict=True))
-        row["run"] = " ".join(run.folder.name for run in group)
-        row["seeds"] = " ".join(run.settings.get("seed", "") for run in group)
-        finished = [run.summary for run in group if run.state == "finished" and run.summary]
-        for name in RESULTS if finished else ():
-            row[name] = statistics.mean(summary[name] for summary in finished)
-        if len(finished) > 1:
-            row["deviation"] = statistics.stdev(summary["val_loss"] for summary in finished)
-        states = {run.state for run in group}
-        row["state"] = ", ".join(
-            state if len(states) == 1 else f"{sum(run.state == state for run in group)} {state}"
-            for state in ("finished", "unfinished", "failed")
-            if state in states
-        )
-        rows.append(row)
-    rows.sort(key=lambda row: (row.get("val_loss", math.inf), "failed" in row["state"]))
-    if rows and "val_loss" in rows[0]:
-        rows[0]["state"] = rows[0]["state"].replace("finished", "best", 1)
-    return rows
-
-
 def report(runs: Sequence[SweepRun], folder: Path, console: Console) -> bool:
-    """Prints a table of the runs, and the errors. Writes sweep.csv, with one line for each run, to
-    the folder of the sweep. Returns whether all runs have finished."""
+    """Prints a table of the runs, the lowest validation loss first, and the errors. Runs that
+    differ only in the seed are one line of the table: their means, and the sample standard
+    deviation of their losses. Writes sweep.csv, with one line for each run, to the folder of the
+    sweep. Returns whether all runs have finished."""
     keys = swept_keys(runs)
-    file = folder / "sweep.csv"
-    lines = []
-    for run in runs:
-        results = {name: run.summary[name] for name in RESULTS} if run.summary else {}
-        settings = {key: run.settings.get(key, "") for key in keys}
-        line = {"run": run.folder.name, **settings, **results, "state": run.state}
-        lines.append(line | {"error": run.error or ""})
-    lines.sort(key=lambda line: (line.get("val_loss", math.inf), line["state"] == "failed"))
-    if lines and lines[0]["state"] == "finished":
-        lines[0]["state"] = "best"
-    write_csv(lines, ["run", *keys, *RESULTS, "state", "error"], file)
+    lines = [row_of([run], keys) | {"error": run.error} for run in runs]
+    columns = ["run", *keys, *RESULTS, "state", "error"]
+    write_csv(best_first(lines), columns, folder / "sweep.csv")
     several = "seed" in keys
     keys = [key for key in keys if key != "seed"]
-    console = Console(file=console.file, width=max(console.width, MIN_WIDTH), quiet=console.quiet)
-    console.print()
-    console.print(_table(rows_of(runs, keys), keys, several))
-    console.print(f"\nWritten: {shown(file)}", highlight=False, markup=False, soft_wrap=True)
+    groups = by_settings(runs, lambda run: tuple(run.settings.get(key) for key in keys))
+    shown_columns = {
+        "runs" if several else "run": ("run", ""),
+        **{key: (key, "") for key in [*keys, *(["seed"] if several else [])]},
+        "validation loss": ("val_loss", ".4f"),
+        **({"±": ("deviation", ".4f")} if several else {}),
+        "bits per byte": ("val_bits_per_byte", ".4f"),
+        "training, s": ("train_seconds", ".1f"),
+        "state": ("state", ""),
+    }
+    rows = best_first([row_of(group, keys) for group in groups.values()])
+    print_table(rows, shown_columns, console)
+    console.out(f"\nWritten: {shown(folder / 'sweep.csv')}", highlight=False)
     return report_unfinished(runs)
+
+
+def row_of(runs: Sequence[SweepRun], keys: Sequence[str]) -> dict[str, Any]:
+    """The row of runs with the same values of `keys`, except the seed: `run` (the names of their
+    folders), `keys`, `seed`, `state`, the means of `RESULTS` over the finished runs, and with
+    several of them `deviation`, the sample standard deviation of their validation losses."""
+    row: dict[str, Any] = {key: runs[0].settings.get(key, "") for key in keys}
+    row["run"] = " ".join(run.folder.name for run in runs)
+    row["seed"] = " ".join(run.settings.get("seed", "") for run in runs)
+    summaries = [run.summary for run in runs if run.state == "finished"]
+    for name in RESULTS if summaries else ():
+        row[name] = statistics.mean(summary[name] for summary in summaries)
+    if len(summaries) > 1:
+        row["deviation"] = statistics.stdev(summary["val_loss"] for summary in summaries)
+    states = [run.state for run in runs]
+    counts = {state: states.count(state) for state in ("finished", "unfinished", "failed")}
+    mixed = [f"{count} {state}" for state, count in counts.items() if count]
+    row["state"] = states[0] if len(mixed) == 1 else ", ".join(mixed)
+    return row
+
+
+def best_first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows, the lowest validation loss first. If its runs have finished, its state is best."""
+    rows.sort(key=lambda row: (row.get("val_loss", math.inf), row["state"] == "failed"))
+    if rows and rows[0]["state"] == "finished":
+        rows[0]["state"] = "best"
+    return rows
 
 
 def report_unfinished(runs: Sequence[SweepRun]) -> bool:
@@ -132,28 +127,3 @@ def report_unfinished(runs: Sequence[SweepRun]) -> bool:
         reason = run.error or "its process ended before it finished"
         print(f"  {printable(f'{words}: {reason}')}", file=sys.stderr)
     return not missing
-
-
-def _table(rows: Sequence[dict[str, Any]], keys: Sequence[str], several: bool) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("runs" if several else "run", justify="right")
-    for key in [*keys, *(["seeds"] if several else [])]:
-        table.add_column(Text(printable(key)), justify="right", overflow="fold")
-    names = ["validation loss", "±", "bits per byte", "training, s"]
-    results = ["val_loss", "deviation", "val_bits_per_byte", "train_seconds"]
-    digits = [".4f", ".4f", ".4f", ".1f"]
-    columns = list(zip(names, results, digits, strict=True))
-    columns = columns if several else [each for each in columns if each[0] != "±"]
-    for name, _, _ in columns:
-        table.add_column(name, justify="right")
-    table.add_column("state", no_wrap=True)
-    for row in rows:
-        settings = [*keys, *(["seeds"] if several else [])]
-        table.add_row(
-            row["run"],
-            *(Text(printable(row[key])) for key in settings),
-            *(cell(row, key, form) for _, key, form in columns),
-            row["state"],
-            style="bold" if "best" in row["state"] else None,
-        )
-    return table
