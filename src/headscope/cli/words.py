@@ -65,12 +65,11 @@ def value_of(words: Sequence[str], key: str) -> str | None:
 def implied_data(words: Sequence[str]) -> list[str]:
     """`data=text` if the words contain `data.path=`, and `data=hub` if they contain `data.name=`,
     unless they or their experiment choose `data`."""
-    keys = {key_of(word) for word in words}
+    keys = {key_of(word) for word in words if "=" in word}
     choices = {"data.path": "data=text", "data.name": "data=hub"}
     implied = [choice for key, choice in choices.items() if key in keys]
-    if "data" in keys or "data" in chosen_by_experiment(value_of(words, "experiment") or ""):
-        return []
-    return implied[:1]
+    chosen = {*keys, *chosen_by_experiment(value_of(words, "experiment") or "")}
+    return [] if "data" in chosen else implied[:1]
 
 
 def check_words(words: Sequence[str], config_name: str) -> None:
@@ -88,9 +87,8 @@ def check_words(words: Sequence[str], config_name: str) -> None:
             raise UserError(f"{word[:200]} has no key: write key=value, such as {key}={word[:200]}")
         if flag.startswith("--") and not any(name.startswith(flag) for name in FLAGS):
             plain = f"{flag.lstrip('-')[:80]}={value[:80] if equals else 'VALUE'}"
-            raise UserError(
-                f"{word[:200]} is not a flag: keys have no --, as in {plain}; --help lists all keys"
-            )
+            hint = f"keys have no --, as in {plain}; --help lists all keys"
+            raise UserError(f"{word[:200]} is not a flag: {hint}")
         if config_name == "train" and word.startswith(OF_SWEEPS) and not MULTIRUN & {*words}:
             raise UserError(f"{word} has an effect only in a sweep: add -m, or leave it out")
         if word == "logger=null":
@@ -101,8 +99,7 @@ def check_words(words: Sequence[str], config_name: str) -> None:
 
 
 def quoted(words: Sequence[str]) -> list[str]:
-    """Quotes the values of all texts for Hydra. The value `null` is not quoted, except as a
-    prompt."""
+    """Quotes the values of all texts for Hydra, but not `null`, except as a prompt."""
     return [quoted_word(word) for word in words]
 
 
