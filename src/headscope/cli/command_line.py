@@ -5,9 +5,8 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -54,6 +53,7 @@ def run(
     os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise errors instead of printing them
     open_closed_streams()
     prepare_hydra()
+    OmegaConf.register_new_resolver("command_line_id", sweeps.command_line_id, replace=True)
 
     @functools.wraps(task)
     def guarded(config: Any) -> Any:
@@ -62,7 +62,7 @@ def run(
         # Errors are handled here, inside Hydra's call, because Hydra would print additional lines.
         with exit_on_error(full_error):
             try:
-                load_parts(config.get("parts"))
+                load_parts(config.get("parts"), HydraConfig.get().runtime.cwd)
             except UserError:
                 if HydraConfig.get().output_subdir:
                     remove_unused(run_folder())  # Hydra has just made it
@@ -73,7 +73,7 @@ def run(
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see `start_process`
             signal.signal(signal.SIGINT, signal.default_int_handler)
         processes.check_environment()
-        words, sweep = sys.argv[1:], cast(Any, nullcontext())
+        words = sys.argv[1:]
         if not inherited:  # else the first process has prepared the words
             if "--version" in words:
                 print(f"headscope {__version__}")
@@ -88,13 +88,12 @@ def run(
             words = prepare(words)
             if MULTIRUN & {*words}:
                 processes.check_sweep()
-                words, sweep = sweeps.with_folder(words), sweeps.reported(report_sweep)
             else:
                 words = quoted(words)
             if not {"-sc", "--shell-completion"} & {*words}:
                 words.sort(key=is_override)  # Hydra takes no flag between two overrides
         sys.argv[1:] = words if processes.rank() == 0 else [*words, *WRITES_NOTHING]
-        with sweep:
+        with sweeps.reported(report_sweep):
             hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(
                 guarded
             )()

@@ -10,16 +10,13 @@ from typing import Any
 
 import yaml
 from hydra.core.config_search_path import ConfigSearchPath
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
 from hydra.errors import MissingConfigException
-from hydra.experimental.callback import Callback
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import DictConfig, OmegaConf, read_write
+from omegaconf import OmegaConf
 
 from headscope.config.parts import CONF
 from headscope.errors import UserError
-from headscope.training.run_folder import make_new
 
 
 class OwnChoices(SearchPathPlugin):
@@ -89,6 +86,8 @@ def missing_choice(error: MissingConfigException) -> str:
     group, _, choice = str(error.missing_cfg_file).rpartition("/")
     if group in ("hydra/launcher", "hydra/sweeper"):
         return f"{group}={choice} is not installed: pip install 'headscope[sweeps]'"
+    if not group:
+        return f"--config-name={choice}: there is no {choice}.yaml in conf/"
     options = choices_of(group) or list(error.options or ())
     close = difflib.get_close_matches(choice, options, n=1)
     hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(options)}"
@@ -106,21 +105,3 @@ def chosen_by_experiment(name: str) -> Iterator[str]:
                 yield from (str(key).split()[-1].lstrip("/") for key in entry)
             elif entry != "_self_":
                 yield from chosen_by_experiment(str(entry))
-
-
-class NewFolder(Callback):
-    """Creates a new run folder before Hydra writes to it, so that two runs that start in the same
-    second get different folders, unless the command line names a folder. Hydra turns an error in a
-    callback into a warning."""
-
-    def __init__(self, enabled: bool) -> None:
-        self.enabled = enabled
-
-    def on_run_start(self, config: DictConfig, **more: Any) -> None:
-        words = config.hydra.overrides.hydra
-        if self.enabled and not any(word.startswith("hydra.run.dir=") for word in words):
-            with read_write(config):
-                config.hydra.run.dir = make_new(config.hydra.run.dir)
-
-    def on_multirun_start(self, config: DictConfig, **more: Any) -> None:
-        HydraConfig.instance().set_config(config)  # for the report at the end

@@ -96,7 +96,7 @@ def sections_of(
     chosen = composed.hydra.runtime.choices
     # The script's own groups come before the groups that it includes from train.yaml.
     own = {str(file.config_path).split("/")[0] for file in files if file.parent == root}
-    named = {group for group in {*chosen, *map(str, composed)} if not group.startswith("hydra/")}
+    named = {group for group in {*chosen, *map(str, composed)} if not group.startswith("hydra")}
     groups = in_order(group for group in named if is_group(group))
     groups.sort(key=lambda group: group.split("/")[0] not in own)
     # Comments in the script's own file take precedence over comments in other files.

@@ -10,22 +10,25 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import OmegaConf
+from hydra.experimental.callback import Callback
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, read_write
 
 from headscope import stop
-from headscope.cli.error_messages import report
+from headscope.cli.error_messages import USER_ERRORS, report
+from headscope.cli.words import quote
 from headscope.config.own_parts import load_parts
 from headscope.errors import UserError, first_line
 from headscope.files import write_atomically
 from headscope.terminal import printable
-from headscope.training.run_folder import ERROR
+from headscope.training.run_folder import ERROR, make_new
 
 if TYPE_CHECKING:
     from headscope.comparison.sweep import SweepRun
@@ -34,21 +37,41 @@ ReportSweep = Callable[[Path], bool]
 """Shows the results of the runs in the folder of a sweep. Returns whether all have finished."""
 
 
-def with_folder(words: Sequence[str]) -> list[str]:
-    """Adds the folder of a sweep, which depends on the words, so that the same command continues
-    it, also with another launcher. Optuna tries the same values again, and a failed run does not
-    end the sweep, unless the words say something else."""
-    given = {word.partition("=")[0].lstrip("+") for word in words}
+def command_line_id() -> str:
+    """A hash of the command line. The same words give the same folder of a sweep, so the same
+    command continues it, also with another launcher."""
     is_launcher = ("hydra/launcher=", "hydra.launcher.", "-m", "--multirun")
-    same = [word for word in words if not word.lstrip("+~").startswith(is_launcher)]
-    digits = hashlib.sha256(json.dumps(same).encode()).hexdigest()[:8]
-    name = next((word[5:] for word in words if word.startswith("name=")), "gpt")
-    defaults = {"hydra.sweep.dir": f"outputs/{name}_multirun_{digits}"}
-    if "hydra/sweeper=optuna" in words:
-        defaults["hydra.sweeper.max_failure_rate"] = "1"
-        if "hydra/sweeper/sampler=grid" not in words:  # the grid has no random numbers
-            defaults["hydra.sweeper.sampler.seed"] = "1"
-    return [*words, *(f"{key}={value}" for key, value in defaults.items() if key not in given)]
+    same = [word for word in sys.argv[1:] if not word.lstrip("+~").startswith(is_launcher)]
+    return hashlib.sha256(json.dumps(same).encode()).hexdigest()[:8]
+
+
+class Folders(Callback):
+    """Makes the folders of runs and sweeps before Hydra writes to them. Hydra turns an error in a
+    callback into a warning."""
+
+    def __init__(self, enabled: bool) -> None:
+        self.enabled = enabled
+
+    def on_run_start(self, config: DictConfig, **more: Any) -> None:
+        """Two runs that start in the same second get different folders, unless the command line
+        names a folder."""
+        words = config.hydra.overrides.hydra
+        if self.enabled and not any(word.startswith("hydra.run.dir=") for word in words):
+            with read_write(config):
+                config.hydra.run.dir = make_new(config.hydra.run.dir)
+
+    def on_multirun_start(self, config: DictConfig, **more: Any) -> None:
+        """All runs of a sweep get the same folder, also in other processes. Optuna tries the same
+        values again, and a failed run does not end it, unless the words say something else."""
+        words, sweeper = config.hydra.overrides.hydra, config.hydra.sweeper
+        with read_write(config):
+            words.append(f"hydra.sweep.dir={quote(str(config.hydra.sweep.dir))}")
+            if "optuna" in sweeper._target_:
+                if not any("max_failure_rate" in word for word in words):
+                    sweeper.max_failure_rate = 1
+                if "seed" in sweeper.sampler and sweeper.sampler.seed is None:
+                    sweeper.sampler.seed = 1
+        HydraConfig.instance().set_config(config)  # for the report at the end
 
 
 def run_one(task: Callable[[Any], Any], config: Any) -> Any:
@@ -63,7 +86,7 @@ def run_one(task: Callable[[Any], Any], config: Any) -> Any:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with nullcontext() if here else stop.stop_on_signal(), requeue_after_saving():
-            load_parts(config.get("parts"))
+            load_parts(config.get("parts"), hydra.runtime.cwd)
             return task(config)
     except stop.Interrupted as stopped:
         if by_joblib:
@@ -121,8 +144,9 @@ def requeue_after_saving() -> Iterator[None]:
 
 @contextmanager
 def reported(report_sweep: ReportSweep | None) -> Iterator[None]:
-    """After the `with` block, in which Hydra runs a sweep, `report_sweep` is called, also if a
-    process of the sweep ended unexpectedly. If a run has no result, the exit code is 1."""
+    """After the `with` block, in which Hydra runs a command, `report_sweep` is called if this was a
+    sweep, also if a process of it ended unexpectedly. If a run has no result, the exit code is 1.
+    An error that Hydra does not expect becomes a UserError."""
     # When a signal ends the sweep, joblib's helper process warns of what it then cleans up.
     os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker:UserWarning")
     try:
@@ -133,10 +157,17 @@ def reported(report_sweep: ReportSweep | None) -> Iterator[None]:
         # a process, which was killed or ran out of memory.
         if type(error).__module__.partition(".")[0] in ("joblib", "submitit"):
             print(f"Error: {printable(first_line(error))}", file=sys.stderr)
-        elif "No trials are completed" not in str(error):
+        elif isinstance(error, USER_ERRORS):
             raise
-    if report_sweep and not report_sweep(Path(HydraConfig.get().sweep.dir)):
-        sys.exit(1)
+        elif "No trials are completed" not in str(error):
+            raise UserError(f"Hydra cannot run this: {first_line(error)}") from error
+    hydra: Any = HydraConfig.instance().cfg and HydraConfig.get()
+    if report_sweep and hydra and hydra.mode == RunMode.MULTIRUN:
+        folder = Path(hydra.sweep.dir)
+        if not any(folder.glob("**/.hydra/overrides.yaml")):
+            raise UserError(f"{folder} has no run with a folder .hydra: change the swept values")
+        if not report_sweep(folder):
+            sys.exit(1)
 
 
 def stop_children() -> str | None:

@@ -41,8 +41,7 @@ FLAGS = (
 
 OF_SWEEPS = ("hydra/sweeper", "hydra.sweeper", "hydra/launcher", "hydra.launcher")
 
-LOGS_NOTHING = "hydra.job_logging.root.handlers=[]"
-WRITES_NOTHING = ["hydra.run.dir=.", "hydra.output_subdir=null", LOGS_NOTHING]
+WRITES_NOTHING = ["hydra.run.dir=.", "hydra.output_subdir=null", "hydra/job_logging=disabled"]
 """Overrides with which Hydra makes no folder and writes no file."""
 
 

@@ -47,7 +47,8 @@ def short(value: Any) -> str:
     depth."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
-    return value if isinstance(value, str) and len(value) < 80 else reprlib.repr(value)
+    plain = isinstance(value, str) and len(value) < 80 and value.isprintable()
+    return value if plain else reprlib.repr(value)
 
 
 def join(key: str, name: Any) -> str:
@@ -57,6 +58,8 @@ def join(key: str, name: Any) -> str:
 def suggestion(name: Any, known: Mapping[str, Collection[str]]) -> str:
     """The end of a message about an unknown key: what the user may have meant. `known` maps the
     known keys to the keys inside of each."""
+    if name == "experiment":
+        return "; begin the file of an experiment with the line # @package _global_"
     inside = [f"{key}.{name}" for key, keys in known.items() if name in keys]
     close = inside or difflib.get_close_matches(str(name)[:80], known, n=1)
     if close:

@@ -9,8 +9,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from headscope.config.parts import GROUPS, Part, defaults_in_conf, imported, locate
+from headscope.config.parts import GROUPS, OWN_FOLDERS, Part, defaults_in_conf, imported, locate
 from headscope.errors import UserError
+from headscope.terminal import printable
 
 COMPOSED: set[tuple[str, str]] = set()
 """Each group and `_target_` that the person has composed in this process."""
@@ -21,8 +22,8 @@ MODULES: dict[str, ModuleType] = {}
 
 def not_allowed(group: str, target: Any) -> str | None:
     """Why a checkpoint may not name `target` in a group. None if it may."""
-    base, (module, _, name) = GROUPS[group].base, str(target)[:200].rpartition(".")
-    if isinstance(target, str):
+    base, (module, _, name) = GROUPS[group].base, printable(str(target)[:200]).rpartition(".")
+    if isinstance(target, str) and target == f"{module}.{name}":
         if target in defaults_in_conf(group) or (group, target) in COMPOSED:
             return None
         found: Any = getattr(MODULES.get(module), name, None)
@@ -31,27 +32,22 @@ def not_allowed(group: str, target: Any) -> str | None:
             return None
     file = module if "." in module else f"{module or 'FILE'}.py"
     return (
-        f"{group.replace('/', '.')}._target_={target!s:.200} is not a part of headscope: if you "
+        f"{group.replace('/', '.')}._target_={module}.{name} is not a part of headscope: if you "
         f"trust its code, add parts={file}, which must define it, as a class of {base}"
     )
 
 
-def find_modules_in(folder: Path) -> None:
-    """Lets Python find the modules in `folder`, after all others."""
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
-
-
-def load_parts(names: str | Iterable[str] | None) -> None:
+def load_parts(names: str | Iterable[str] | None, folder: str | Path = "") -> None:
     """Imports the Python files or modules `names`, such as my_parts.py, so that checkpoints may use
-    their classes. Raises UserError if one cannot be imported, or has the name of another module."""
-    find_modules_in(Path.cwd())
+    their classes. Own modules are found in `folder`, by default the current one. Raises UserError
+    if a module cannot be imported, or has the name of another one."""
+    OWN_FOLDERS.append(str(Path(folder).resolve()))
     for name in [names] if isinstance(names, str) else names or ():
-        file, module = Path(name).resolve(), name
+        file, module = Path(folder, name).resolve(), name
         if file.suffix == ".py":
             if not file.is_file():
                 raise UserError(f"parts={name} does not exist: name a Python file or a module")
-            find_modules_in(file.parent)
+            OWN_FOLDERS.append(str(file.parent))
             module = file.stem
         try:
             loaded = imported(module)
@@ -72,7 +68,7 @@ def parts_words(settings: Mapping[str, Any]) -> list[str]:
     for each in waiting:  # grows
         waiting += [value for value in each.values() if isinstance(value, dict)]
         module = str(each.get("_target_", "headscope.")).rpartition(".")[0]
-        if isinstance(each, Part) and module != "headscope":
+        if isinstance(each, Part) and module != "headscope" and "_error_" not in each:
             file = Path(getattr(sys.modules.get(module), "__file__", None) or "")
             here = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
             names[str(here) if file.suffix == ".py" and "." not in module else module] = None

@@ -58,7 +58,8 @@ def parse_part(data: Any, group: str, key: str = "", *, composed: bool = True) -
     if not composed and (problem := not_allowed(group, target)):
         if group.partition("/")[0] == "model":
             raise UserError(problem)
-        return Part(data, _error_=problem)
+        plain = {name: each for name, each in data.items() if not isinstance(each, dict | list)}
+        return Part(plain, _error_=problem)
     if not isinstance(target, str):
         raise UserError(f"{key}._target_={short(target)} must be the name of a class or function")
     later = GROUPS[group].later
@@ -94,7 +95,7 @@ def checked_keys(
     if others := [name for name in data if name not in known]:
         inside = {name: keys_inside(each.annotation) for name, each in known.items()}
         problem = f"{join(key, others[0])}: there is no such key{suggestion(others[0], inside)}"
-        words = " ".join(f"~{join(key, name)}" for name in others)
+        words = " ".join(f"~{join(key, name)}" for name in others[:10])
         if group:
             problem += f"; to remove what this class does not take: {words}"
         raise UserError(problem)

@@ -23,37 +23,42 @@ CONF = INSTALLED if INSTALLED.is_dir() else INSTALLED.parents[2] / "conf"
 
 
 class Group(NamedTuple):
-    """A group of parts in conf/, whose classes are subclasses of `base`. No keys are the arguments
-    in `given`, which headscope supplies, and in `in_code`, which only code sets. A part need not
-    take those in `optional`. It is called `later`, when the supplied arguments are known, or at
-    once."""
+    """A group of parts in conf/, whose classes are subclasses of `base`. No keys are the `first`
+    arguments and those in `given`, which headscope supplies, and those in `in_code`, which only
+    code sets. A part need not take those in `optional`. It is called `later`, when the supplied
+    arguments are known, or at once."""
 
     base: str
     given: tuple[str, ...] = ()
     in_code: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
+    first: int = 0
     later: bool = True
 
 
 SIZES = ("embed_dim", "block_size", "heads", "head_dim")
 OF_ATTENTION = (*SIZES, "kv_heads", "dropout", "qkv_bias", "out_bias")
 OF_NETWORK = ("embed_dim", "ff_dim", "activation", "bias")
-OF_NORM = ("embed_dim", "bias")
 OF_OPTIMIZER = ("model", "params")
 
 GROUPS = {
     "model": Group("headscope.GPT", ("vocab_size", "end_of_text"), later=False),
     "model/attention": Group("headscope.MultiHeadAttention", OF_ATTENTION, ("causal", "out_dim")),
     "model/position": Group("headscope.Position", SIZES),
-    "model/norm": Group("torch.nn.Module", OF_NORM, ("normalized_shape",), OF_NORM),
+    "model/norm": Group("torch.nn.Module", ("bias",), (), ("bias",), first=1),
     "model/activation": Group("torch.nn.Module"),
     "model/feed_forward": Group("torch.nn.Module", OF_NETWORK, (), OF_NETWORK[1:]),
-    "tokenizer": Group("headscope.Tokenizer", ("texts",)),
+    "tokenizer": Group("headscope.Tokenizer", first=1),
     "data": Group("headscope.Corpus", later=False),
     "optimizer": Group("torch.optim.Optimizer", OF_OPTIMIZER, (), OF_OPTIMIZER),
     "schedule": Group("headscope.Schedule", ("max_steps",), (), ("max_steps",), later=False),
 }
 """The groups of parts, by their folder in conf/."""
+
+
+OWN_FOLDERS: list[str] = []
+"""Folders with modules of the person. No library finds its optional modules there, unless the
+person has named a module of theirs."""
 
 
 class Part(dict[str, Any]):
@@ -115,7 +120,7 @@ def locate(target: str) -> Any:
     UserError if it cannot be imported."""
     module, _, name = target.rpartition(".")
     if not module:
-        raise UserError(f"{target} has no module: write a full name, such as my_parts.{target}")
+        raise UserError(f"{target} has no module: write a full name, such as my_parts.MyClass")
     found = getattr(imported(module), name, None)
     if not callable(found):
         close = get_close_matches(name, dir(sys.modules[module]), n=1)
@@ -126,7 +131,8 @@ def locate(target: str) -> Any:
 
 
 def imported(module: str) -> ModuleType:
-    """The module with this full name. Raises UserError, with the place of an error in it."""
+    """The module with this full name, also from the person's folders, which come last in sys.path
+    from then on. Raises UserError, with the place of an error in it."""
     try:
         return import_module(module)
     except UserError:
@@ -134,6 +140,9 @@ def imported(module: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name
         if missing and f"{module}.".startswith(f"{missing}."):
+            if new := [folder for folder in OWN_FOLDERS if folder not in sys.path]:
+                sys.path += new
+                return imported(module)
             raise UserError(f"there is no module {missing}, also not in {Path.cwd()}") from error
         frame = traceback.extract_tb(error.__traceback__)[-1]
         file, line = frame.filename, frame.lineno
@@ -166,14 +175,17 @@ def arguments_of(target: Any) -> dict[str, inspect.Parameter]:
 def keys_of(target: Any, group: str, named: str = "") -> dict[str, inspect.Parameter]:
     """The arguments of a part that are its keys. Raises UserError if the class or function, which
     the configuration names as `named`, cannot be a part of the group."""
-    base, given, in_code, optional, _ = GROUPS[group]
+    base, given, in_code, optional, first, _ = GROUPS[group]
     taken = arguments_of(target)
+    no_keys = (*given, *in_code, *[*taken][:first])
     if isinstance(target, type) and not issubclass(target, locate(base)):
         raise UserError(f"{named} must be a class of {base}")
+    if len(taken) < first or (group == "model/activation" and not isinstance(target, type)):
+        raise UserError(f"{named} must be a class of {base}, which takes {first} first argument")
     if missing := [name for name in given if name not in taken and name not in optional]:
         takes = f"{named} takes no {', '.join(missing)}"
         raise UserError(f"{takes}: add **options, and pass them to {base}")
-    return {name: each for name, each in taken.items() if name not in (*given, *in_code)}
+    return {name: each for name, each in taken.items() if name not in no_keys}
 
 
 @cache

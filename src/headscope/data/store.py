@@ -85,8 +85,8 @@ def prepare_store(
     """
     of_corpus = corpus.fingerprint()
     make = partial(make_tokenizer)
-    name = f"{make.func.__module__}.{make.func.__qualname__}"
-    parts = [FORMAT, of_corpus, name, make.keywords]
+    named = [f"{each.__module__}.{each.__qualname__}" for each in (make.func, *make.args) if each]
+    parts = [FORMAT, of_corpus, named, make.keywords]
     fingerprint = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
     folder = root / f"{corpus.name}-{fingerprint[:16]}"
     if corpus.notice:

@@ -286,7 +286,13 @@ def tokenizer_from_state(state: dict[str, Any], own: type | None = None) -> Toke
         case {"kind": "own", "attributes": dict(attributes)} if own and issubclass(own, Tokenizer):
             made = own.__new__(own)
             vars(made).update(attributes)
-            return made
+            size: Any = attributes.get("vocab_size")
+            end: Any = attributes.get("end_of_text")
+            fits = type(size) is int and 0 < size <= MAX_VOCAB_SIZE
+            fits = fits and (end is None or (type(end) is int and 0 <= end < size))
+            if fits and not any(callable(getattr(own, name, None)) for name in attributes):
+                return made
+            made = None
     if made is None:
         raise UserError("this is not a tokenizer that headscope saved")
     tokens = made.vocab_size

@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Generator, Iterable
-from dataclasses import asdict
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
@@ -210,7 +209,10 @@ def print_results(run: "Run", summary: dict[str, Any]) -> None:
                 console.print()
     best = shown(run.folder / "checkpoints" / "best.safetensors")
     run.say("Sample from the model:")
-    words = [f"checkpoint={best}", *parts_words(asdict(run.config))]
+    words = [
+        f"checkpoint={best}",
+        *parts_words({"model": run.config.model, "tokenizer": run.config.tokenizer or {}}),
+    ]
     line = prompt.strip().partition("\n")[0]  # several lines would need $'...'
     run.say(f"  {command('sample', *words, f'prompt={line}')}")
     run.say("Type, and watch the model and its heads:")

@@ -6,7 +6,6 @@ The content of a checkpoint is plain data from a file, so all of it is checked b
 
 import math
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -126,7 +125,7 @@ def resumed_config(
     `keys` are the keys that the user changes. The new values of the keys are taken from `composed`.
     `composed` is the configuration that Hydra composed from the command line, as plain data.
     """
-    config = deepcopy(resume.stored.data["config"])
+    config = dict(resume.stored.data["config"])
     changes = []
     for key in keys:
         before, after = value_at(config, key), value_at(composed, key)
@@ -149,9 +148,10 @@ def value_at(config: Any, key: str) -> Any:
 def set_at(config: dict[str, Any], key: str, value: Any) -> None:
     *groups, last = key.split(".")
     for name in groups:
-        config = config.setdefault(name, {})
-        if not isinstance(config, dict):
-            raise UserError(f"{key}: there is no such key: {name} is {config}")
+        inside = config.get(name, {})
+        if not isinstance(inside, dict):
+            raise UserError(f"{key}: there is no such key: {name} is {inside}")
+        config[name] = config = type(inside)(inside)  # a copy: the checkpoint stays as it is
     config[last] = value
 
 

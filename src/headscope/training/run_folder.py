@@ -3,7 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -146,6 +146,9 @@ def remove_unused(folder: Path) -> None:
             (folder / name).unlink(missing_ok=True)
         if folder.resolve() != Path.cwd():
             folder.rmdir()
+            if folder.parent.name == "outputs":
+                with suppress(OSError):
+                    folder.parent.rmdir()  # if it is empty
 
 
 def clean_up(folder: Path) -> None:

@@ -108,6 +108,7 @@ class HeadscopeForCausalLM(PreTrainedModel, GenerationMixin):
         if buffers and isinstance(module, MultiHeadAttention | Position):
             with torch.device("cpu"):
                 changes = {"layers": 1, "vocab_size": 1, "ff_dim": 1, "ngrams": 1}
+                changes |= {"end_of_text": 0}
                 small = build_gpt(self.config, **changes, document_mask=False)
             computed = small.position if isinstance(module, Position) else small.attentions[0]
             for name, buffer in buffers.items():
