@@ -149,6 +149,7 @@ def reported(report_sweep: ReportSweep | None) -> Iterator[None]:
     An error that Hydra does not expect becomes a UserError."""
     # When a signal ends the sweep, joblib's helper process warns of what it then cleans up.
     os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker:UserWarning")
+    HydraConfig.instance().cfg = None  # that of an earlier command in this process
     try:
         with stop.on_stop(stop_children):
             yield
