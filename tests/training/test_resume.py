@@ -29,7 +29,7 @@ def save_run(run: Path, *, config: dict | None = None) -> None:
 
 def resumed(run: Path, *words: str):
     given = quoted(arguments([f"resume={run}", *words]))
-    task = [word for word in given if not word.startswith("hydra.")]
+    task = [word for word in given if not word.startswith("hydra")]
     plain: Any = OmegaConf.to_container(composed(*task), resolve=True)
     keys = [dotted_key(word) for word in task[1:]]
     return resumed_config(plain, newest_checkpoint(run), keys)

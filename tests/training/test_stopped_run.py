@@ -304,8 +304,8 @@ def test_a_full_disk_before_the_first_checkpoint_leaves_no_files(
     left = {file.name for file in Path("outputs").glob("run/*")}
     expected = {
         "nothing": set(),
-        "mine": {"mine.txt", ".hydra", ".lock"},
-        "checkpoint": {".hydra", ".lock", "checkpoints", "tensorboard"},
+        "mine": {"mine.txt", ".hydra", ".lock", "train.log"},
+        "checkpoint": {".hydra", ".lock", "train.log", "checkpoints", "tensorboard"},
     }
     assert left == expected[kept]
     assert Path("outputs/run").exists() == bool(left)
