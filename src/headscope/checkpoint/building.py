@@ -4,7 +4,8 @@ A configuration may contain a typo or come from an untrusted file. So sizes that
 an error before memory is allocated.
 """
 
-from headscope.config.parts import Part, build_part, full_keys
+from headscope.config.messages import full_keys
+from headscope.config.parts import Part, build_part
 from headscope.data.machine import machine_memory
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError

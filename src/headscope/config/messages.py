@@ -4,11 +4,13 @@ import difflib
 import json
 import reprlib
 import types
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import is_dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from headscope.config.parts import Part
+from headscope.errors import UserError
 
 TYPE_NAMES = {
     bool: "true or false",
@@ -65,3 +67,18 @@ def suggestion(name: Any, known: Mapping[str, Collection[str]]) -> str:
     if close:
         return f"; did you mean {' or '.join(close)}?"
     return f"; keys here: {', '.join(known)}" if known else "; this choice has no keys"
+
+
+@contextmanager
+def full_keys(part: Part, key: str) -> Iterator[None]:
+    """Inside the `with` block, an error of a constructor, which begins with an argument such as
+    `scale=0`, gets the path of this key in the part `key`, or in a part inside it."""
+    try:
+        yield
+    except UserError as error:
+        name = str(error).partition("=")[0]
+        inside = [(f"{key}.{each}", keys) for each, keys in part.items() if isinstance(keys, Part)]
+        for path, keys in [(key, part), *inside]:
+            if name in keys:
+                raise UserError(f"{path}.{error}") from error.__cause__
+        raise

@@ -4,8 +4,6 @@ a tokenizer. The keys of a part are the arguments of its constructor."""
 import inspect
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache, partial
 from importlib import import_module
@@ -98,21 +96,6 @@ def build_part(part: Part | None, group: str, **given: Any) -> Any:
 def without(target: Any, lacking: list[str], /, *args: Any, **given: Any) -> Any:
     """Calls `target` without the arguments `lacking`, which it does not take."""
     return target(*args, **{name: value for name, value in given.items() if name not in lacking})
-
-
-@contextmanager
-def full_keys(part: Part, key: str) -> Iterator[None]:
-    """Inside the `with` block, an error of a constructor, which begins with an argument such as
-    `scale=0`, gets the path of this key in the part `key`, or in a part inside it."""
-    try:
-        yield
-    except UserError as error:
-        name = str(error).partition("=")[0]
-        inside = [(f"{key}.{each}", keys) for each, keys in part.items() if isinstance(keys, Part)]
-        for path, keys in [(key, part), *inside]:
-            if name in keys:
-                raise UserError(f"{path}.{error}") from error.__cause__
-        raise
 
 
 def locate(target: str) -> Any:

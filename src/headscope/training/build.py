@@ -11,7 +11,8 @@ from lightning.pytorch import Trainer
 from rich.console import Console
 
 from headscope import checkpoint
-from headscope.config.parts import build_part, full_keys
+from headscope.config.messages import full_keys
+from headscope.config.parts import build_part
 from headscope.config.training import TrainConfig
 from headscope.data.encode import answers_of
 from headscope.data.module import TokenDataModule, validation_stride
