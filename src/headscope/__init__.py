@@ -8,11 +8,12 @@ if TYPE_CHECKING:
 
     from headscope.cli.python import TrainResult, train  # noqa: F401
     from headscope.conversion.loaded import Loaded
-    from headscope.data.corpus import Corpus  # noqa: F401
+    from headscope.data.corpus import Corpus, Document  # noqa: F401
     from headscope.data.tokenizer import Tokenizer  # noqa: F401
     from headscope.errors import UserError  # noqa: F401
     from headscope.nn import *  # noqa: F403
-    from headscope.training.schedule import Schedule  # noqa: F401
+    from headscope.training.optimizer import adamw, muon  # noqa: F401
+    from headscope.training.schedule import Schedule, WarmupCosine, WarmupLinear  # noqa: F401
 
 __version__ = "0.1.0"
 
