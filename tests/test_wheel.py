@@ -148,13 +148,13 @@ def test_all_that_a_user_does_works_with_the_wheel_in_an_empty_folder(
         file = Path("conf", f"{name}.yaml")
         file.parent.mkdir(parents=True)
         file.write_text(content_of)
-    Path("my_parts.py").write_text(re.findall(r"```python\n(.*?)```", examples, re.DOTALL)[0])
-    own = ["experiment=mine", "parts=my_parts.py", "model/attention=window"]
+    Path("my_attention.py").write_text(re.findall(r"```python\n(.*?)```", examples, re.DOTALL)[0])
+    own = ["experiment=mine", "model/attention=window"]
     said = run("train", *SMALL, text, *own, "trainer.max_steps=1", "hydra.run.dir=outputs/own")
-    assert "parts=my_parts.py" in said
-    assert run("sample", "parts=my_parts.py", "prompt=The", "max_new_tokens=5").startswith("The")
+    assert "parts=my_attention.py" in said
+    assert run("sample", "parts=my_attention.py", "prompt=The", "max_new_tokens=5").startswith("The")
     config = Path("outputs/own/.hydra/config.yaml").read_text()
-    assert "_target_: my_parts.SlidingWindow" in config
+    assert "_target_: my_attention.SlidingWindow" in config
     assert "  heads: 8\n" in config
 
 

@@ -31,7 +31,7 @@ from headscope.nn.masks import combine_masks
 
 
 class SlidingWindow(MultiHeadAttention):
-    def __init__(self, *, window, **options):
+    def __init__(self, *, window: int, **options):
         super().__init__(**options)
         self.window = window
 
@@ -41,15 +41,14 @@ class SlidingWindow(MultiHeadAttention):
         return super().attend(q, k, v, mask=combine_masks(near, mask), **options)
 '''
 EXPORT = "from headscope.nn.sliding_window import SlidingWindow\n"
-PART = '    "sliding_window": part(AttentionConfig, "headscope.nn.SlidingWindow", window=int),\n'
 ADDED = [
     ("nn/__init__.py", "from headscope.nn.cache import", EXPORT),
     ("nn/__init__.py", '    "StackedHeads",\n', '    "SlidingWindow",\n'),
-    ("config/model.py", '    "additive": ', PART),
+    ("__init__.py", "AdditiveAttention scaled_dot_product", "SlidingWindow "),
 ]
 """Lines that are added: to which file, before what."""
 
-YAML = """_target_: headscope.nn.SlidingWindow
+YAML = """_target_: headscope.SlidingWindow
 scale: null
 qk_norm: false
 out_proj: true
