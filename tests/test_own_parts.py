@@ -392,7 +392,7 @@ def test_own_parts_in_sweeps_comparisons_and_several_processes(script: Script):
     sweep = ["-m", "hydra/launcher=joblib", "model.attention.window=2,3", WINDOW[0]]
     said = end(start([sys.executable, "-m", "headscope", "train", *sweep, *words]))
     assert said.code == 0, said.err + said.out
-    assert said.out.count("finished, loss") == 2
+    assert len(re.findall("(?:best|finished)$", said.out, re.MULTILINE)) == 2
     choices = 'compare.choices=["model/attention=window", "model/attention=multi_head"]'
     said = script(
         "compare",

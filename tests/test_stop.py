@@ -211,7 +211,7 @@ def test_text_preparation_is_stopped_without_a_trace(tmp_path: Path) -> None:
     code = f"""
 import runpy
 from headscope.data import tokenizer
-def slow(texts, **settings):
+def slow(texts, *, vocab_size: int, sample_megabytes: float):
     print("ready", flush=True)
     {BUSY["in C"]}
 tokenizer.bpe = slow

@@ -152,7 +152,9 @@ def test_all_that_a_user_does_works_with_the_wheel_in_an_empty_folder(
     own = ["experiment=mine", "model/attention=window"]
     said = run("train", *SMALL, text, *own, "trainer.max_steps=1", "hydra.run.dir=outputs/own")
     assert "parts=my_attention.py" in said
-    assert run("sample", "parts=my_attention.py", "prompt=The", "max_new_tokens=5").startswith("The")
+    assert run("sample", "parts=my_attention.py", "prompt=The", "max_new_tokens=5").startswith(
+        "The"
+    )
     config = Path("outputs/own/.hydra/config.yaml").read_text()
     assert "_target_: my_attention.SlidingWindow" in config
     assert "  heads: 8\n" in config

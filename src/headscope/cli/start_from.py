@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from headscope.cli.conf import is_group
 from headscope.cli.words import MULTIRUN, WRITES_NOTHING, key_of, value_of
 from headscope.errors import UserError
-from headscope.training import run_folder
+from headscope.training import processes, run_folder
 
 if TYPE_CHECKING:
     from headscope.config.training import TrainConfig
@@ -39,7 +39,7 @@ def arguments(words: list[str]) -> list[str]:
     if resumed is None:
         if folder and run_folder.is_run(Path(folder)):
             raise already_a_run(folder)
-        if folder and Path(folder).is_dir():
+        if folder and Path(folder).is_dir() and processes.rank() == 0:
             with run_folder.locked(Path(folder)):
                 pass  # before Hydra writes to it
         return words

@@ -1,5 +1,6 @@
 """Lightning's Trainer for a run: devices, precision and the logger."""
 
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -33,6 +34,7 @@ def build_trainer(
         # If a run is resumed, TensorBoard hides its earlier entries from step `purge_step` on.
         # TensorBoard ignores the first `purge_step` in a folder, so a new run must also set one.
         try:
+            import_module("torch.utils.tensorboard")
             logger = TensorBoardLogger(
                 save_dir=str(folder),
                 name="",
