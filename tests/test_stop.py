@@ -155,7 +155,7 @@ def test_ctrl_c_during_imports_prints_no_traceback(
         said = running.stderr.read()
     assert "Traceback" not in said
     by_signal = {-signal.SIGINT, 130}
-    if seconds:  # a fast machine has already told the mistake
+    if seconds:  # a fast machine has already printed the error
         by_signal.add(1)
     assert running.returncode in ({1} if ignored else by_signal)
 

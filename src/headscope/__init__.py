@@ -6,14 +6,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headscope.cli.python import TrainResult, train  # noqa: F401
+    from headscope.cli.python import TrainResult as TrainResult
+    from headscope.cli.python import train as train
     from headscope.conversion.loaded import Loaded
-    from headscope.data.corpus import Corpus, Document  # noqa: F401
-    from headscope.data.tokenizer import Tokenizer  # noqa: F401
-    from headscope.errors import UserError  # noqa: F401
+    from headscope.data.corpus import Corpus as Corpus
+    from headscope.data.corpus import Document as Document
+    from headscope.data.tokenizer import Tokenizer as Tokenizer
+    from headscope.errors import UserError as UserError
     from headscope.nn import *  # noqa: F403
-    from headscope.training.optimizer import adamw, muon  # noqa: F401
-    from headscope.training.schedule import Schedule, WarmupCosine, WarmupLinear  # noqa: F401
+    from headscope.training.optimizer import adamw as adamw
+    from headscope.training.optimizer import muon as muon
+    from headscope.training.schedule import Schedule as Schedule
+    from headscope.training.schedule import WarmupCosine as WarmupCosine
+    from headscope.training.schedule import WarmupLinear as WarmupLinear
 
 __version__ = "0.1.0"
 

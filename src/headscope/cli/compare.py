@@ -36,7 +36,7 @@ RUN_KEYS = ("seed", "resume", "init_from", "hydra")
 def arguments(words: list[str]) -> list[str]:
     """The words for Hydra. `compare.choices=` without `compare=` selects `compare=own`."""
     for word in words:
-        if sets(word, RUN_KEYS):
+        if sets(word, RUN_KEYS) and not word.startswith("hydra.launcher."):
             raise UserError(
                 f"{word} is a key of a single run: in a comparison, set seeds=[1,2,3], "
                 "and name= for the folder"
@@ -113,26 +113,20 @@ def planned(
         for choice in config.compare.choices:
             place = re.sub(r"[^\w.=-]+", "_", name_of(choice)) + f"/seed_{seed}"
             if place in jobs:
-                raise UserError(
-                    f"compare.choices=: two choices have the folder {place}: change one"
-                )
+                raise UserError(f"compare.choices=: two have the folder {place}: change one")
             words = [*shared, *words_of(choice), f"seed={seed}"]
             plain: Any = OmegaConf.to_container(compose("compare", words), resolve=True)
             try:
                 load_parts(plain["parts"])
-                run = parse(
-                    TrainConfig, {each.name: plain[each.name] for each in fields(TrainConfig)}
-                )
+                run = parse(TrainConfig, {key: plain[key] for key in KEYS})
                 check(run)
                 if is_run(folder / place):
                     check_same_config(newest_checkpoint(folder / place), run)
             except UserError as error:
                 raise UserError(f"{choice}: {error}") from error
-            place_words = [
-                f"hydra.sweep.dir={quote(str(folder))}",
-                f"hydra.sweep.subdir={quote(place)}",
-            ]
-            jobs[place] = choice, [*words, *place_words, "hydra.output_subdir=.hydra"]
+            where = {"dir": str(folder), "subdir": place}
+            words += [f"hydra.sweep.{key}={quote(value)}" for key, value in where.items()]
+            jobs[place] = choice, [*words, "hydra.output_subdir=.hydra"]
     return jobs
 
 

@@ -63,7 +63,7 @@ def run(
         try:
             config = start_from.with_trained_model(from_hydra(TrainConfig, composed))
         except Exception:
-            if not sweep:
+            if not sweep and processes.rank() == 0:
                 run_folder.remove_unused(folder)  # Hydra has just made it
             raise
     else:
