@@ -3,12 +3,14 @@
 """
 
 import html
+import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 from headscope.cli.conf import CONF, choices_of
-from headscope.cli.help import heading, in_order, keys_in
-from headscope.config.scripts import SCRIPTS
+from headscope.cli.help import Key, heading, keys_in
+from headscope.cli.main import COMMANDS
 
 PREFACE = """\
 # Configuration
@@ -23,7 +25,14 @@ brackets. A choice that is based on another one, such as `gpt2` on `gpt`, sets o
 WITHOUT_KEYS = ("experiment", "suite", "compare")
 """Groups whose keys are not listed: they are those of other groups, or --help shows them."""
 
-ROOTS = [*SCRIPTS, "benchmark"]
+ORDER = (
+    *("model", "model/attention", "model/position", "model/norm", "model/activation"),
+    *("model/feed_forward", "tokenizer", "data", "optimizer", "schedule", "trainer", "logger"),
+    *("callbacks", "thresholds", "compare", "experiment", "hydra/launcher", "suite"),
+)
+"""The groups, in the order of the page."""
+
+ROOTS = [*COMMANDS, "benchmark"]
 """The scripts with keys. The schema of benchmark.py is in benchmarks/, outside the package."""
 
 
@@ -33,18 +42,15 @@ def page() -> str:
     for root in ROOTS:
         file = CONF / f"{root}.yaml"
         blocks += [f"## {root}.py", heading(file), key_table({root: file})]
-    for group in GROUPS:
+    for group in ORDER:
         files = {choice: CONF / group / f"{choice}.yaml" for choice in choices_of(group)}
         rows = [[f"`{choice}`", heading(file)] for choice, file in files.items()]
         blocks += [f"## {group}", table(["choice", "meaning"], rows)]
         if group not in WITHOUT_KEYS:
             blocks.append(key_table(files))
-    file = CONF / "head_types.yaml"
-    blocks += ["## callbacks.heads.thresholds", heading(file), key_table({"": file})]
     return "\n\n".join(filter(None, blocks))
 
 
-GROUPS = in_order({file.parent.relative_to(CONF).as_posix() for file in CONF.glob("*/**/*.yaml")})
 
 
 def key_table(files: dict[str, Path]) -> str:
@@ -52,7 +58,7 @@ def key_table(files: dict[str, Path]) -> str:
     each choice of a group to its file in conf/."""
     choices: dict[tuple[str, str], list[str]] = {}
     for choice, file in files.items():
-        for key in keys_in(file):
+        for key in keys_of(file):
             if key.value != {}:
                 meaning = key.comment or comment_elsewhere(key.name)
                 choices.setdefault((f"`{key.name}={key.shown}`", meaning), []).append(choice)
@@ -63,12 +69,20 @@ def key_table(files: dict[str, Path]) -> str:
     return table(["key", "meaning"], rows)
 
 
+def keys_of(file: Path) -> Iterator[Key]:
+    """The keys of a file in conf/, with their full names."""
+    package = re.match(r"# @package (\S+)", file.read_text(encoding="utf-8"))
+    group = file.parent.relative_to(CONF).as_posix().replace("/", ".")
+    name = package[1] if package else group
+    return keys_in(file, "" if name in (".", "_global_") else name)
+
+
 @cache
 def comment_elsewhere(name: str) -> str:
     """Finds a comment for a key in the files of all choices. It is used when a choice sets the key
     without a comment."""
-    files = [CONF / group / f"{choice}.yaml" for group in GROUPS for choice in choices_of(group)]
-    keys = [key for file in files for key in keys_in(file) if key.name == name]
+    files = [CONF / group / f"{choice}.yaml" for group in ORDER for choice in choices_of(group)]
+    keys = [key for file in files for key in keys_of(file) if key.name == name]
     return next((key.comment for key in keys if key.comment), "")
 
 

@@ -1,14 +1,25 @@
 """Configurations as the scripts compose them."""
 
 from functools import cache
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
+from headscope.cli.compare import CompareConfig
 from headscope.cli.conf import CONF, prepare_hydra
+from headscope.cli.main import COMMANDS
 from headscope.config.parse import from_hydra
 from headscope.config.training import TrainConfig
+
+CONFIGS = {"train": TrainConfig, "compare": CompareConfig}
+SCRIPTS: dict[str, Any] = {
+    name: CONFIGS.get(name) or getattr(import_module(f"headscope.cli.{name}"), name)
+    for name in COMMANDS
+}
+"""What the keys of each script are the arguments of."""
 
 
 def training_config(*overrides: str) -> TrainConfig:

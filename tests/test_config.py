@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from composing import composed, training_config
+from composing import SCRIPTS, composed, training_config
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -16,10 +16,18 @@ from omegaconf.errors import OmegaConfBaseException
 import headscope
 from benchmarks.schemas import SUITES
 from headscope import checkpoint
+from headscope.analysis.head_types import Thresholds
+from headscope.cli.compare import ChoicesConfig
 from headscope.cli.conf import CONF, choices_of
-from headscope.config.parse import from_hydra, parse, parse_part
-from headscope.config.parts import GROUPS, build_part, defaults_in_conf, keys_of, locate
-from headscope.config.scripts import SCRIPTS, ChoicesConfig
+from headscope.config.parse import checked_keys, from_hydra, parse, parse_part
+from headscope.config.parts import (
+    GROUPS,
+    arguments_of,
+    build_part,
+    defaults_in_conf,
+    keys_of,
+    locate,
+)
 from headscope.config.training import CallbacksConfig, LoggerConfig, TrainConfig, TrainerConfig
 from headscope.data.corpus import Corpus
 from headscope.data.tokenizer import Tokenizer
@@ -27,8 +35,7 @@ from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.training.optimizer import optimizer_of
 
-SHARED = "head_types"  # a part of train.yaml and of analyze.yaml, no root
-ROOTS = sorted(file.stem for file in CONF.glob("*.yaml") if file.stem != SHARED)
+ROOTS = sorted(file.stem for file in CONF.glob("*.yaml"))
 CHOICES = sorted(
     (file.parent.relative_to(CONF).as_posix(), file.stem)
     for file in CONF.glob("*/**/*.yaml")
@@ -36,7 +43,11 @@ CHOICES = sorted(
 )
 EXPERIMENTS = [option for group, option in CHOICES if group == "experiment"]
 OTHERS = [(group, option) for group, option in CHOICES if group != "experiment"]
-ROOT_OF = {"compare": "compare", "suite": "benchmark"}  # the other groups are train.yaml's
+ROOT_OF = {
+    "compare": "compare",
+    "suite": "benchmark",
+    "thresholds": "analyze",
+}  # the other groups are train.yaml's
 MUST_BE_GIVEN = {
     "text": ["data.path=README.md"],
     "hub": ["data.name=someone/texts"],
@@ -71,10 +82,10 @@ def test_every_root_composes_with_a_value_for_every_key(root):
     if root == "benchmark":
         parse(SUITES["training"], data.pop("suite"))
         del data["output"]
-    parse(SCRIPTS.get(root, TrainConfig), data)
+    checked_keys(arguments_of(SCRIPTS.get(root, TrainConfig)), data, "", "", True)
 
 
-@pytest.mark.parametrize(("group", "option"), CHOICES)
+@pytest.mark.parametrize(("group", "option"), [each for each in CHOICES if each[0] != "thresholds"])
 def test_every_choice_builds(group, option, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     Path("README.md").write_text("To be, or not to be: that is the question.")
@@ -90,6 +101,7 @@ def test_every_choice_builds(group, option, monkeypatch, tmp_path):
     assert isinstance(optimizer_of(model, make_optimizer), torch.optim.Optimizer)
     steps = config.trainer.max_steps
     assert 0 < build_part(config.schedule, "schedule", max_steps=steps)(0) <= 1
+    assert build_part(config.callbacks.heads.thresholds, "thresholds") == Thresholds()
     assert isinstance(build_part(config.data, "data"), Corpus)
     make_tokenizer = build_part(config.tokenizer, "tokenizer")
     if option in ("byte", "char"):

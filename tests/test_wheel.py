@@ -26,7 +26,7 @@ import importlib, pkgutil
 from pathlib import Path
 
 import headscope
-from headscope.config.thresholds import Thresholds
+from headscope.analysis.head_types import Thresholds
 from headscope.analysis.metrics import head_metrics
 from headscope.analysis.pictures import attention_maps
 from headscope.analysis.report.inputs import ReportInput

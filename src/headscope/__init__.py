@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from headscope.analysis.head_types import Thresholds as Thresholds
     from headscope.cli.python import TrainResult as TrainResult
     from headscope.cli.python import train as train
     from headscope.conversion.loaded import Loaded
@@ -36,6 +37,7 @@ MODULES = {
     "data.hub": "Hub",
     "data.repeats": "Repeats",
     "data.tasks": "Modular Names",
+    "analysis.head_types": "Thresholds",
     "training.optimizer": "adamw muon",
     "training.schedule": "Schedule WarmupCosine WarmupLinear",
 }

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from viewer_data import uniform_metrics
 
 from headscope.analysis.head_types import (
@@ -12,7 +11,7 @@ from headscope.analysis.head_types import (
     head_types,
 )
 from headscope.analysis.metrics import head_metrics, uniform
-from headscope.cli.conf import CONF
+from headscope.config.parts import defaults_in_conf
 
 TOKENS = 24
 EVEN = uniform_metrics(TOKENS)
@@ -125,7 +124,8 @@ def test_the_score_of_short_range_is_how_much_shorter_the_distance_is():
     [head] = head_types(metrics, EVEN)
     assert head.score == pytest.approx(1 - float(metrics["distance"]) / EVEN["distance"])
     assert head.ratio == pytest.approx(head.score / Thresholds.short_range)
-    assert Thresholds(**OmegaConf.load(CONF / "head_types.yaml")) == Thresholds()
+    [in_conf] = defaults_in_conf("thresholds").values()
+    assert {**in_conf, **vars(Thresholds())} == in_conf
 
 
 @pytest.mark.parametrize("offset", [3, 8, 18])

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
-from composing import composed
+from composing import SCRIPTS, composed
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
@@ -23,7 +23,6 @@ from benchmarks.schemas import SUITES
 from headscope.cli.words import LISTS_OF_TEXTS, TEXTS, implied_data, quoted
 from headscope.config.messages import alternatives
 from headscope.config.parts import GROUPS, Part, defaults_in_conf, keys_of, locate
-from headscope.config.scripts import SCRIPTS
 
 
 def typed(script: str, *arguments: str) -> DictConfig:

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 from running import ROOT, Script
 
-from benchmarks.configuration_page import ROOTS, comment_elsewhere, page
+from benchmarks.configuration_page import ROOTS, comment_elsewhere, keys_of, page
 from headscope.cli.command_line import prepare_hydra
 from headscope.cli.conf import CONF
-from headscope.cli.help import heading, help_text, keys_in, sections_of
+from headscope.cli.help import heading, help_text, sections_of
 
 prepare_hydra()
 
-SCRIPT_OF = {"suite": "benchmark", "compare": "compare"}  # all other groups belong to train
+# All other groups belong to train.
+SCRIPT_OF = {"suite": "benchmark", "compare": "compare", "thresholds": "analyze"}
 CHOICES = sorted(
     (file.parent.relative_to(CONF).as_posix(), file.stem)
     for file in CONF.glob("*/**/*.yaml")
@@ -55,7 +56,7 @@ def test_every_key_has_a_comment(line: str) -> None:
 def test_every_choice_and_its_keys_have_comments(group: str, option: str) -> None:
     file = CONF / group / f"{option}.yaml"
     assert heading(file)
-    for key in keys_in(file) if group != "experiment" else []:
+    for key in keys_of(file) if group != "experiment" else []:
         assert key.value == {} or key.comment or comment_elsewhere(key.name), key.name
 
 

@@ -7,8 +7,8 @@
 import json
 from collections.abc import Mapping
 
+from headscope.analysis.head_types import Thresholds
 from headscope.analysis.metrics import FIXED_OFFSET, LOCAL_WIDTH
-from headscope.config.thresholds import Thresholds
 
 SINGLE_HEAD: Mapping[str, str] = {
     "self": (
@@ -357,7 +357,7 @@ gets the first of these names that fits:
    them in the table.
 4. `global` or `mixed`.
 
-The thresholds are keys of `conf/head_types.yaml`. The table shows their defaults.
+The thresholds are keys of `conf/thresholds/default.yaml`. The table shows their defaults.
 """
 
 

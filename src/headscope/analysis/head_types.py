@@ -11,11 +11,10 @@ The names are based on Voita 2019 (positional heads, rare tokens), Clark 2019 (p
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
-
-from headscope.config.thresholds import Thresholds
 
 NARROW = {
     "self": "self",
@@ -48,6 +47,41 @@ BROAD = {
 head gets the first of them."""
 
 GLOBAL, MIXED, NONE = "global", "mixed", "-"
+
+
+Threshold = Annotated[float, 0.001, 1]
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """The threshold of each head name: the minimum excess of a metric over uniform attention.
+
+    Two thresholds are compared with a metric itself instead of its excess. A head is named `global`
+    only if its metric `global` is at least `spread`. A head whose metric `unevenness` is below
+    `even` gets no name from the text as a whole.
+
+    The defaults of `frequent` and `rare` are about 1/3. With this excess, the frequent
+    (or the rare) half of the text gets 2/3 of the weight. With uniform attention, it gets 1/2.
+    """
+
+    self: Threshold = 0.4
+    previous: Threshold = 0.4
+    next: Threshold = 0.4
+    first: Threshold = 0.4
+    induction: Threshold = 0.3
+    same_token: Threshold = 0.3
+    punctuation: Threshold = 0.4
+    single_key: Threshold = 0.4
+    fixed_offset: Threshold = 0.4
+    adjacent: Threshold = 0.5
+    local: Threshold = 0.5
+    backward: Threshold = 0.6
+    forward: Threshold = 0.6
+    frequent: Threshold = 0.33
+    rare: Threshold = 0.33
+    short_range: Threshold = 0.5
+    spread: Threshold = 0.5
+    even: Threshold = 0.1
 
 
 @dataclass(frozen=True)

@@ -2,135 +2,116 @@
 
 import os
 import sys
+from dataclasses import asdict, dataclass
+from functools import cache, partial
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
-
-from omegaconf import DictConfig
+from typing import Annotated, Any, Literal
 
 from headscope.cli import command_line
+from headscope.config.parse import Positive, Texts, from_hydra
+from headscope.config.parts import Part, build_part
 from headscope.errors import UserError
 from headscope.terminal import read_standard_input
 from headscope.viewer import TAB
 
-if TYPE_CHECKING:
-    from headscope.analysis.report.write import EventFile
-    from headscope.checkpoint import Checkpoint
-    from headscope.evaluation import ValidationText
+
+@dataclass(kw_only=True)
+class PatchConfig:
+    clean: str | None
+    corrupted: str | None
+    answers: list[str] | None
+    continuation: str | None
+    position: int | None
 
 
 def main() -> None:
-    command_line.run(analyze, "analyze")
+    command_line.run(partial(from_hydra, analyze), "analyze")
 
 
-def analyze(composed: DictConfig) -> None:
+def analyze(
+    *,
+    parts: Texts,
+    checkpoint: str | None,
+    text: str | None,
+    output_dir: str | None,
+    windows: Positive,
+    ablation: bool,
+    gradients: bool,
+    replace_by: Literal["zero", "mean"],
+    ablation_windows: Annotated[int, 2],  # for a standard error
+    patch: PatchConfig,
+    difference: list[str] | None,
+    other: str | None,
+    checkpoints: list[str] | None,
+    tensorboard: bool,
+    thresholds: Part,
+    device: str,
+) -> None:
     """Write tables, pictures and an HTML page about all heads into a folder. Print the type of each
     head."""
-    from functools import cache, partial
-
     from rich.console import Console
     from rich.progress import track
 
-    from headscope import checkpoint
-    from headscope.analysis.head_types import NONE
     from headscope.analysis.patch_texts import patch_texts
     from headscope.analysis.report import selection
-    from headscope.analysis.report.console import print_ablation, print_gradients, print_patching
+    from headscope.analysis.report.console import print_report
     from headscope.analysis.report.inputs import Ablation, ReportInput
-    from headscope.analysis.report.page import shown_tokens
     from headscope.analysis.report.write import write_report
-    from headscope.config.parse import from_hydra
-    from headscope.config.scripts import AnalyzeConfig
+    from headscope.checkpoint import find, load, pick_device, stored_corpus
+    from headscope.evaluation import validation_text
 
-    config = from_hydra(AnalyzeConfig, composed)
-    load = partial(checkpoint.load, device=checkpoint.pick_device(config.device))
-    files = selection.checkpoint_files(config.checkpoints or [])
-    history = sorted(map(load, files), key=lambda stored: stored.step)
-    if history and config.checkpoint is None:
-        loaded = history[-1]
-    else:
-        loaded = load(checkpoint.find(config.checkpoint))
+    if tensorboard:  # needs the package tensorboard
+        from headscope.tensorboard.snapshot_events import event_file
+    load_on_device = partial(load, device=pick_device(device))
+    files = selection.checkpoint_files(checkpoints or [])
+    history = sorted(map(load_on_device, files), key=lambda stored: stored.step)
+    newest = history[-1] if history and checkpoint is None else None
+    loaded = newest or load_on_device(find(checkpoint))
     selection.check_one_run(history, loaded)
-    other = load(checkpoint.find(config.other, key="other")) if config.other else None
-    if other:
-        selection.check_other(loaded, other)
-    names = config.difference
-    pair = selection.parse_head_pair(names, loaded) if names is not None else None
-    folder = Path(config.output_dir) if config.output_dir else default_folder(loaded.path)
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"output_dir={folder} is a file: name a folder")
-    if folder.is_symlink() and not config.output_dir:
-        raise UserError(
-            f"{folder} is a symbolic link, perhaps to another place: name a folder with output_dir="
-        )
+    compared = load_on_device(find(other, key="other")) if other else None
+    if compared:
+        selection.check_other(loaded, compared)
+    pair = None if difference is None else selection.parse_head_pair(difference, loaded)
+    folder = Path(output_dir) if output_dir else default_folder(loaded.path)
     patching = None
-    if any(value is not None for value in vars(config.patch).values()):
-        texts = patch_texts(loaded, **vars(config.patch))
+    if any(value is not None for value in vars(patch).values()):
+        texts = patch_texts(loaded, **asdict(patch))
         patching = texts, texts.run(loaded)
-
-    validation = cache(partial(validation_text_of, loaded))
+    validation = cache(lambda: validation_text(stored_corpus(loaded), loaded.tokenizer))
     length = loaded.model.block_size
-    if config.text is None:
-        report = ReportInput.of_validation(loaded, validation(), config.windows)
+    if text is None:
+        report = ReportInput.of_validation(loaded, validation(), windows)
     else:
-        text = read_standard_input() if config.text == "-" else config.text
         if os.path.isfile(text):
             say(f"text={text} is analyzed as it is; to analyze this file: text=- < {quote(text)}")
+        text = read_standard_input() if text == "-" else text
         report = ReportInput.of_text(loaded, text)
-        tokens = len(loaded.tokenizer.encode_prompt(text))
-        if tokens > length:
+        if (tokens := len(loaded.tokenizer.encode_prompt(text))) > length:
             say(f"Only the first {length} of {tokens} tokens are analyzed (the block_size)")
-    ablation = None
-    if config.ablation or config.gradients:
-        ablation = Ablation.on(
-            validation(),
-            config.replace_by,
-            windows=config.ablation_windows,
-            length=length,
-            removes=config.ablation,
-            gradients=config.gradients,
-        )
+    removal = None
+    if ablation or gradients:
+        options: Any = {"removes": ablation, "gradients": gradients, "length": length}
+        removal = Ablation.on(validation(), replace_by, windows=ablation_windows, **options)
     console = Console(stderr=True)
     progress = partial(track, console=console, description="analyzing", transient=True)
-    statistics, ablation_result = write_report(
+    statistics, effects = write_report(
         report,
         folder,
-        thresholds=config.thresholds,
-        ablation=ablation,
+        thresholds=build_part(thresholds, "thresholds"),
+        ablation=removal,
         patching=patching,
         pair=pair,
-        other=other,
+        other=compared,
         history=history,
-        event_file=event_encoder() if config.tensorboard else None,
+        event_file=event_file if tensorboard else None,
         track=progress if console.is_terminal else iter,
     )
-    for name, head_type in zip(statistics.heads, statistics.types, strict=True):
-        offset = f", {head_type.label}" if head_type.offset else ""
-        print(f"{name}  {'without a name' if head_type.name == NONE else head_type.name}{offset}")
-    if ablation_result and config.ablation:
-        print_ablation(ablation_result)
-    if ablation_result and config.gradients:
-        print_gradients(ablation_result)
-    if patching:
-        print_patching(*patching)
-    tokens = len(report.reading.tokens)
-    shown = shown_tokens(
-        report.reading, loaded, len({stored.step for stored in [loaded, *history]})
-    )
-    if shown < tokens:
-        say(f"attention.html has the first {shown} of {tokens} tokens: a larger page would be slow")
-    if "induction" not in statistics.metrics:
-        say("Induction is not measurable with this vocabulary or block_size: see docs/glossary.md")
-    say(f"Names and metrics are measured on {statistics.windows} x {statistics.tokens} tokens")
+    steps = len({stored.step for stored in (loaded, *history)})
+    print_report(report, statistics, effects, patching, steps)
     say(f"Written: {folder}/attention.html, heads.csv and pictures")
-    if config.tensorboard:
+    if tensorboard:
         say(f"See the tab Attention, {TAB}: tensorboard --logdir {folder}")
-
-
-def event_encoder() -> "EventFile":
-    from headscope.tensorboard.snapshot_events import event_file  # needs tensorboard
-
-    return event_file
 
 
 def say(line: str) -> None:
@@ -140,12 +121,7 @@ def say(line: str) -> None:
 def default_folder(path: Path) -> Path:
     """The default folder of the report: `analysis` in the run folder of the checkpoint, or next to
     a checkpoint that is not in a run folder."""
-    run = path.parent.parent if path.parent.name == "checkpoints" else path.parent
-    return run / "analysis"
-
-
-def validation_text_of(loaded: "Checkpoint") -> "ValidationText":
-    from headscope import checkpoint
-    from headscope.evaluation import validation_text
-
-    return validation_text(checkpoint.stored_corpus(loaded), loaded.tokenizer)
+    folder = (path.parent.parent if path.parent.name == "checkpoints" else path.parent) / "analysis"
+    if folder.is_symlink():
+        raise UserError(f"{folder} is a symbolic link: name a folder with output_dir=")
+    return folder

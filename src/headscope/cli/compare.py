@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from headscope.cli import command_line, sweeps, train
 from headscope.cli.words import implied_data, key_of, quote, quoted, value_of
-from headscope.config.scripts import CompareConfig
+from headscope.config.parse import Count, Positive, from_hydra
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.stop import Interrupted, stop_on_signal
@@ -31,6 +31,19 @@ KEYS = [each.name for each in fields(TrainConfig)]
 
 RUN_KEYS = ("seed", "resume", "init_from", "hydra")
 """Keys that apply only to a single run. A comparison rejects them, except hydra/launcher."""
+
+
+@dataclass(kw_only=True)
+class ChoicesConfig:
+    choices: list[str]
+    block_sizes: list[Positive]
+
+
+@dataclass(kw_only=True)
+class CompareConfig(TrainConfig):
+    compare: ChoicesConfig
+    seeds: list[int]
+    speed_rounds: Count
 
 
 def arguments(words: list[str]) -> list[str]:
@@ -62,7 +75,6 @@ def compare(composed: DictConfig) -> None:
 
     from headscope.comparison.results import check_same_text, report_choices
     from headscope.comparison.sweep import by_settings, report_unfinished
-    from headscope.config.parse import from_hydra
 
     words, folder = HydraConfig.get().overrides.task, command_line.run_folder()
     try:

@@ -1,43 +1,42 @@
 """The command evaluate: evaluates a checkpoint on the whole validation split."""
 
-from typing import Any
-
-from omegaconf import DictConfig
+from functools import partial
+from typing import Literal
 
 from headscope.cli import command_line
+from headscope.config.parse import Positive, Texts, from_hydra
+from headscope.config.parts import Part, build_part
 from headscope.files import json_text
 
 
 def main() -> None:
-    command_line.run(evaluate, "evaluate")
+    command_line.run(partial(from_hydra, evaluate), "evaluate")
 
 
-def evaluate(composed: DictConfig) -> None:
+def evaluate(
+    *,
+    parts: Texts,
+    checkpoint: str | None,
+    data: Part | None = None,
+    batch_size: Positive,
+    block_size: list[Positive] | None,
+    device: str,
+    precision: Literal["auto", "fp32", "bf16-mixed", "bf16", "int8"],
+) -> None:
     """Prints the losses to standard output as a JSON object. With `block_size=`, prints a list with
     one object for each block size."""
-    from headscope import checkpoint, evaluation
-    from headscope.config.parse import from_hydra
-    from headscope.config.parts import build_part
-    from headscope.config.scripts import EvaluateConfig
+    from headscope import evaluation
+    from headscope.checkpoint import find, load, pick_device, stored_corpus
 
-    config = from_hydra(EvaluateConfig, composed)
-    loaded = checkpoint.load(
-        checkpoint.find(config.checkpoint), device=checkpoint.pick_device(config.device)
-    )
-    precision = evaluation.choose_precision(config.precision, loaded)
-    corpus = build_part(config.data, "data") if config.data else checkpoint.stored_corpus(loaded)
+    loaded = load(find(checkpoint), device=pick_device(device))
+    used = evaluation.choose_precision(precision, loaded)
+    corpus = build_part(data, "data") if data else stored_corpus(loaded)
     text = evaluation.validation_text(corpus, loaded.tokenizer)
-    metrics: dict[str, Any] | list[dict[str, Any]]
-    if config.block_size is None:
-        metrics = evaluation.evaluate(
-            loaded.model, text, batch_size=config.batch_size, precision=precision
-        )
-    else:
-        metrics = evaluation.evaluate_lengths(
-            loaded,
-            text,
-            batch_size=config.batch_size,
-            block_sizes=config.block_size,
-            precision=precision,
-        )
-    print(json_text(metrics, indent=2))
+    if block_size is None:
+        found = evaluation.evaluate(loaded.model, text, batch_size=batch_size, precision=used)
+        print(json_text(found, indent=2))
+        return
+    every = evaluation.evaluate_lengths(
+        loaded, text, batch_size=batch_size, block_sizes=block_size, precision=used
+    )
+    print(json_text(every, indent=2))

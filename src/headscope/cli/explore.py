@@ -2,39 +2,44 @@
 
 import sys
 import webbrowser
-
-from omegaconf import DictConfig
+from functools import partial
 
 from headscope.cli import command_line
+from headscope.config.parse import Count, Texts, from_hydra
 from headscope.stop import stop_on_signal
 from headscope.terminal import printable
 
 
 def main() -> None:
-    command_line.run(explore, "explore")
+    command_line.run(partial(from_hydra, explore), "explore")
 
 
-def explore(composed: DictConfig) -> None:
+def explore(
+    *,
+    parts: Texts,
+    checkpoint: str | None,
+    other: str | None,
+    host: str,
+    port: Count,
+    allowed_hosts: list[str],
+    open_browser: bool,
+    device: str,
+) -> None:
     """Loads the models, and serves the page until a signal ends the process."""
-    from headscope import checkpoint
-    from headscope.config.parse import from_hydra
-    from headscope.config.scripts import ExploreConfig
+    from headscope.checkpoint import pick_device
     from headscope.explore.answers import Explorer
     from headscope.explore.models import Models
     from headscope.explore.server import serve
 
-    config = from_hydra(ExploreConfig, composed)
-    device = checkpoint.pick_device(config.device)
+    used = str(pick_device(device))
     with stop_on_signal():
         print("Loading the model and measuring its heads", file=sys.stderr)
-        models = Models(config.checkpoint, config.other, str(device), config.parts)
+        models = Models(checkpoint, other, used, parts)
         for model in models.opened.values():
-            print(
-                printable(f"Exploring {model.loaded.path}, step {model.loaded.step:,}"),
-                file=sys.stderr,
-            )
-        thread, address = serve(Explorer(models), config.host, config.port, config.allowed_hosts)
+            where = f"{model.loaded.path}, step {model.loaded.step:,}"
+            print(printable(f"Exploring {where}"), file=sys.stderr)
+        thread, address = serve(Explorer(models), host, port, allowed_hosts)
         print(f"Open {address} (Ctrl-C ends the page)", flush=True)
-        if config.open_browser:
+        if open_browser:
             webbrowser.open(address)
         thread.join()

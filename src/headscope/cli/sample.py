@@ -2,22 +2,36 @@
 
 import itertools
 import sys
-
-from omegaconf import DictConfig
+from functools import partial
+from typing import Literal
 
 from headscope.cli import command_line
+from headscope.config.parse import Count, NonNegative, Positive, Texts, from_hydra
 from headscope.terminal import printable, read_standard_input
 
 
 def main() -> None:
-    command_line.run(sample, "sample")
+    command_line.run(partial(from_hydra, sample), "sample")
 
 
-def sample(composed: DictConfig) -> None:
+def sample(
+    *,
+    parts: Texts,
+    checkpoint: str | None,
+    prompt: str,
+    max_new_tokens: Count,
+    temperature: NonNegative,
+    top_k: Positive | None,
+    top_p: float | None,
+    num_samples: Positive,
+    stop: list[str],
+    seed: int,
+    device: str,
+    precision: Literal["auto", "fp32", "bf16", "int8"],
+    compile: bool,
+) -> None:
     """Writes the prompt and the generated text to standard output, piece by piece."""
-    from headscope import checkpoint
-    from headscope.config.parse import from_hydra
-    from headscope.config.scripts import SampleConfig
+    from headscope.checkpoint import find, load, pick_device
     from headscope.generation import (
         check_samples,
         check_sampling,
@@ -28,45 +42,33 @@ def sample(composed: DictConfig) -> None:
     from headscope.nn.precision import faster_precision, in_precision
     from headscope.seeds import mixed_seed
 
-    config = from_hydra(SampleConfig, composed)
-    check_sampling(
-        max_new_tokens=config.max_new_tokens,
-        temperature=config.temperature,
-        top_k=config.top_k,
-        top_p=config.top_p,
-    )
-    check_stop(config.stop)
-    loaded = checkpoint.load(
-        checkpoint.find(config.checkpoint), device=checkpoint.pick_device(config.device)
-    )
-    check_samples(loaded.model, config.num_samples)
-    auto = config.precision == "auto"
-    precision = faster_precision(loaded.model) if auto else config.precision
-    model = in_precision(loaded.model, precision)
-    prompt = read_standard_input() if config.prompt == "-" else config.prompt
-    print(
-        printable(f"Sampling from {loaded.path}, step {loaded.step:,}, in {precision}"),
-        file=sys.stderr,
-    )
+    check_sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p)
+    check_stop(stop)
+    loaded = load(find(checkpoint), device=pick_device(device))
+    check_samples(loaded.model, num_samples)
+    used = faster_precision(loaded.model) if precision == "auto" else precision
+    model = in_precision(loaded.model, used)
+    prompt = read_standard_input() if prompt == "-" else prompt
+    what = printable(f"Sampling from {loaded.path}, step {loaded.step:,}, in {used}")
+    print(what, file=sys.stderr)
     # If the tokenizer cannot encode the prompt, this fails before the slow compilation.
     loaded.tokenizer.encode_prompt(prompt)
-    decode_one = compile_decoding(model, batch=config.num_samples) if config.compile else None
     generated = generate_texts(
         model,
         loaded.tokenizer,
         prompt,
-        max_new_tokens=config.max_new_tokens,
-        temperature=config.temperature,
-        top_k=config.top_k,
-        top_p=config.top_p,
-        stop=list(config.stop),
-        seeds=[mixed_seed(config.seed, number) for number in range(config.num_samples)],
-        decode_one=decode_one,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        stop=stop,
+        seeds=[mixed_seed(seed, number) for number in range(num_samples)],
+        decode_one=compile_decoding(model, batch=num_samples) if compile else None,
     )
-    texts = [prompt] * config.num_samples
+    texts = [prompt] * num_samples
     # Generate the first pieces before writing the prompt, so that an error comes before any output.
-    first = next(generated, [""] * config.num_samples)
-    announce(1, config.num_samples)
+    first = next(generated, [""] * num_samples)
+    announce(1, num_samples)
     write(prompt)
     for pieces in itertools.chain([first], generated):
         write(pieces[0])
@@ -74,7 +76,7 @@ def sample(composed: DictConfig) -> None:
     write("\n")
     # The other samples were generated in the same batch as the first one.
     for number, text in enumerate(texts[1:], start=2):
-        announce(number, config.num_samples)
+        announce(number, num_samples)
         write(text + "\n")
 
 

@@ -7,7 +7,7 @@ checkpoint. No interpolation is resolved, and no part is called.
 
 import inspect
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import is_dataclass
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -18,25 +18,29 @@ from headscope.config.own_parts import COMPOSED, not_allowed
 from headscope.config.parts import GROUPS, Part, arguments_of, keys_of, locate
 from headscope.errors import UserError
 
-Schema = TypeVar("Schema")
+Result = TypeVar("Result")
 Arguments = Mapping[str, inspect.Parameter]
 
 Positive = Annotated[int, 1]
-"""A number may have a smallest value."""
+"""A number may have a smallest value, and a largest one."""
 Count = Annotated[int, 0]
 NonNegative = Annotated[float, 0]
+Texts = str | list[str] | None
 
 NO_KEYS = ("_target_", "_partial_", "_error_")
 
 
-def from_hydra(schema: type[Schema], config: DictConfig) -> Schema:
-    """Resolves the interpolations in a configuration that Hydra composed, and makes an instance of
-    `schema` from the configuration. Raises UserError for the same reasons as `parse`."""
+def from_hydra(schema: Callable[..., Result], config: DictConfig) -> Result:
+    """Resolves the interpolations in a configuration that Hydra composed, and calls `schema`, a
+    dataclass or the function of a script, with its keys. Raises UserError for the same reasons as
+    `parse`."""
     return parse(schema, OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
 
 
-def parse(schema: type[Schema], data: Any, key: str = "", *, composed: bool = True) -> Schema:
-    """Makes an instance of the dataclass `schema` from nested plain data.
+def parse(
+    schema: Callable[..., Result], data: Any, key: str = "", *, composed: bool = True
+) -> Result:
+    """Calls `schema`, such as a dataclass, with the keys of nested plain data.
 
     `key` is the path of `data` in the configuration, for error messages. Data that the person has
     not `composed`, such as that of a checkpoint, cannot name any part (see `parse_part`).
@@ -152,6 +156,8 @@ def checked_number(kind: type, value: Any, limits: list[Any], key: str) -> Any:
         raise UserError(f"{key}={short(value)} does not fit in 64 bits: give a smaller number")
     if limits and value < limits[0]:
         raise UserError(f"{key}={short(value)} must be at least {limits[0]}")
+    if limits[1:] and value > limits[1]:
+        raise UserError(f"{key}={short(value)} must be at most {limits[1]}")
     if kind is float and not math.isfinite(value):
         raise UserError(f"{key}={value} must be a finite number")
     return float(value) if kind is float else value

@@ -49,6 +49,7 @@ GROUPS = {
     "tokenizer": Group("headscope.Tokenizer", first=1),
     "data": Group("headscope.Corpus", later=False),
     "optimizer": Group("torch.optim.Optimizer", OF_OPTIMIZER, (), OF_OPTIMIZER),
+    "thresholds": Group("headscope.Thresholds", later=False),
     "schedule": Group("headscope.Schedule", ("max_steps",), (), ("max_steps",), later=False),
 }
 """The groups of parts, by their folder in conf/."""

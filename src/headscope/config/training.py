@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from headscope.config.parse import Count, NonNegative, Positive
+from headscope.config.parse import Count, NonNegative, Positive, Texts
 from headscope.config.parts import Part
-from headscope.config.thresholds import Thresholds
 
 Precision = Literal["32-true", "bf16-mixed", "bf16-true"]
 PRECISIONS = get_args(Precision)
@@ -51,7 +50,7 @@ class AttentionLogConfig:
 class HeadsConfig:
     every_steps: Count
     windows: Positive
-    thresholds: Thresholds
+    thresholds: Part
 
 
 @dataclass(kw_only=True)
@@ -79,7 +78,7 @@ class TrainConfig:
     resume: str | None
     init_from: str | None
     store_dir: str
-    parts: str | list[str] | None
+    parts: Texts
     model: Part
     tokenizer: Part | None  # null: that of an imported model
     data: Part | None  # null: the text of an imported model, which is unknown

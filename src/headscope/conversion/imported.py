@@ -13,7 +13,6 @@ from headscope import checkpoint
 from headscope.checkpoint import Checkpoint
 from headscope.config.parse import parse
 from headscope.config.parts import Part
-from headscope.config.thresholds import Thresholds
 from headscope.config.training import TrainConfig
 from headscope.conversion.new_folder import new_folder
 from headscope.data.tokenizer import Tokenizer
@@ -65,7 +64,7 @@ trainer:
 logger: {_target_: lightning.pytorch.loggers.TensorBoardLogger}
 callbacks:
   attention: {text: null, steps: 40, images: 8, step_megabytes: 4.0, run_megabytes: 200.0}
-  heads: {every_steps: 100, windows: 4}
+  heads: {every_steps: 100, windows: 4, thresholds: {_target_: headscope.Thresholds}}
   samples: {prompt: "", max_new_tokens: 100, temperature: 0.8, top_k: null}
   save_every_minutes: 5.0
   keep_steps: []
@@ -88,7 +87,6 @@ def imported(
     """The checkpoint of a model of another tool. `text` is the text that it was trained on, if that
     is known, and `step` the number of steps."""
     settings: Any = OmegaConf.to_container(OmegaConf.create(UNTRAINED))
-    settings["callbacks"]["heads"]["thresholds"] = vars(Thresholds())
     if text is not None:
         settings["data"] = {"_target_": "headscope.TextFiles", "path": str(text)}
     settings |= {"name": name, "model": model}

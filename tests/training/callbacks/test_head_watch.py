@@ -22,11 +22,11 @@ from headscope.analysis.diversity import diversity
 from headscope.analysis.glossary import WRITING
 from headscope.analysis.head_images import head_image, image_tag
 from headscope.analysis.head_statistics import measure_heads, repeat_probe
+from headscope.analysis.head_types import Thresholds
 from headscope.analysis.metrics import METRICS
 from headscope.analysis.repeats import REPEAT_METRICS
 from headscope.analysis.report.inputs import classify_vocabulary
 from headscope.analysis.tokens import classify_tokens
-from headscope.config.thresholds import Thresholds
 from headscope.data.batches import spread_windows
 from headscope.data.store import open_store
 from headscope.nn import GPT, Learned, MultiHeadAttention

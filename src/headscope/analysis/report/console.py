@@ -1,17 +1,52 @@
-"""What `headscope analyze` prints about the most important heads."""
+"""What `headscope analyze` prints about a report."""
 
 import math
+import sys
 
 from torch import Tensor
 
+from headscope.analysis.head_statistics import HeadStatistics
+from headscope.analysis.head_types import NONE
 from headscope.analysis.patch_texts import PatchTexts
 from headscope.analysis.patching import PatchingResult
-from headscope.analysis.report.inputs import AblationResult
+from headscope.analysis.report.inputs import AblationResult, ReportInput
+from headscope.analysis.report.page import shown_tokens
 from headscope.terminal import printable
 
 MOST_IMPORTANT = 5
 """How many of the most important heads to print. Each is printed with the change in loss when that
 head is removed."""
+
+
+def print_report(
+    report: ReportInput,
+    statistics: HeadStatistics,
+    ablation: AblationResult | None,
+    patching: tuple[PatchTexts, PatchingResult] | None,
+    steps: int,
+) -> None:
+    """Print the name of each head and the most important heads, and to standard error what the
+    report, of checkpoints at `steps` different steps, was measured on."""
+    for name, head_type in zip(statistics.heads, statistics.types, strict=True):
+        offset = f", {head_type.label}" if head_type.offset else ""
+        print(f"{name}  {'without a name' if head_type.name == NONE else head_type.name}{offset}")
+    if ablation and "loss_change" in ablation.metrics:
+        print_ablation(ablation)
+    if ablation and "gradient_importance" in ablation.metrics:
+        print_gradients(ablation)
+    if patching:
+        print_patching(*patching)
+    tokens = len(report.reading.tokens)
+    lines = []
+    if (shown := shown_tokens(report.reading, report.loaded, steps)) < tokens:
+        few = f"attention.html has the first {shown} of {tokens} tokens"
+        lines += [f"{few}: a larger page would be slow"]
+    if "induction" not in statistics.metrics:
+        hint = "see docs/glossary.md"
+        lines += [f"Induction is not measurable with this vocabulary or block_size: {hint}"]
+    measured = f"{statistics.windows} x {statistics.tokens} tokens"
+    lines += [f"Names and metrics are measured on {measured}"]
+    print(*lines, sep="\n", file=sys.stderr)
 
 
 def print_ablation(result: AblationResult) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from headscope.analysis.circuits import WEIGHT_METRICS
 from headscope.analysis.diversity import jensen_shannon
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads, visible_in
+from headscope.analysis.head_types import Thresholds
 from headscope.analysis.in_context import in_context_score
 from headscope.analysis.patch_texts import PatchTexts
 from headscope.analysis.patching import PatchingResult
@@ -46,7 +47,6 @@ from headscope.analysis.report.tables import (
     with_uniform,
 )
 from headscope.checkpoint import AttentionReading, Checkpoint
-from headscope.config.thresholds import Thresholds
 from headscope.errors import UserError
 from headscope.files import json_text, read_json, replacing, write_atomically
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from lightning.pytorch import Callback
 
 from headscope.analysis.report.inputs import classify_vocabulary
+from headscope.config.parts import build_part
 from headscope.config.training import TrainConfig
 from headscope.data.batches import first_passage, spread_windows
 from headscope.data.store import TokenStore
@@ -62,7 +63,7 @@ def head_watch(
         text=text,
         windows=spread_windows(store.validation, windows=heads.windows, length=length),
         kinds=classify_vocabulary(store.tokenizer, store.validation),
-        thresholds=heads.thresholds,
+        thresholds=build_part(heads.thresholds, "thresholds"),
         steps=WatchSteps(
             every=heads.every_steps,
             snapshots=frozenset(snapshots),
