@@ -89,7 +89,7 @@ def test_train_from_python_is_the_command(script: Script) -> None:
     before = sorted(Path("outputs").iterdir())
     for word, advice in (
         ("model.headz=8", "did you mean heads?"),
-        ("-m", "is not key=value"),
+        ("-m", "is a flag"),
         ("trainer.devices=2", "one device each"),
         ("init_from=absent", "init_from=absent does not exist"),
         ("experiment=absent", "there is no experiment/absent"),

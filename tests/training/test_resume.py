@@ -9,8 +9,8 @@ from checkpoint_files import configuration, content, save
 from composing import composed
 from omegaconf import OmegaConf
 
-from headscope.cli.start_from import arguments, dotted_key
-from headscope.cli.words import quoted
+from headscope.cli.start_from import arguments
+from headscope.cli.words import key_of, quoted
 from headscope.errors import UserError
 from headscope.training.resume import newest_checkpoint, resumed_config
 
@@ -31,7 +31,7 @@ def resumed(run: Path, *words: str):
     given = quoted(arguments([f"resume={run}", *words]))
     task = [word for word in given if not word.startswith("hydra")]
     plain: Any = OmegaConf.to_container(composed(*task), resolve=True)
-    keys = [dotted_key(word) for word in task[1:]]
+    keys = [key_of(word) for word in task]
     return resumed_config(plain, newest_checkpoint(run), keys)
 
 

@@ -17,15 +17,7 @@ from headscope import __version__
 from headscope.cli import sweeps
 from headscope.cli.conf import CONF, prepare_hydra
 from headscope.cli.error_messages import exit_on_error
-from headscope.cli.words import (
-    HELP,
-    MULTIRUN,
-    WRITES_NOTHING,
-    check_words,
-    implied_data,
-    is_override,
-    quoted,
-)
+from headscope.cli.words import WRITES_NOTHING, implied_data, parsed, quoted, value_of
 from headscope.config.own_parts import load_parts
 from headscope.errors import UserError
 from headscope.terminal import open_closed_streams
@@ -73,30 +65,37 @@ def run(
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see `start_process`
             signal.signal(signal.SIGINT, signal.default_int_handler)
         processes.check_environment()
-        words = sys.argv[1:]
         if not inherited:  # else the first process has prepared the words
-            if "--version" in words:
+            if "--version" in sys.argv:
                 print(f"headscope {__version__}")
                 return
-            check_words(words, config_name)
-            words = [*words, *implied_data(words)]
-            if HELP & {*words}:
-                from headscope.cli.help import help_text
-
-                print(help_text(config_name, [*filter(is_override, quoted(words))]))
-                return
-            words = prepare(words)
-            if MULTIRUN & {*words}:
-                processes.check_sweep()
-            else:
-                words = quoted(words)
-            if not {"-sc", "--shell-completion"} & {*words}:
-                words.sort(key=is_override)  # Hydra takes no flag between two overrides
-        sys.argv[1:] = words if processes.rank() == 0 else [*words, *WRITES_NOTHING]
+            sys.argv[1:] = prepared(sys.argv[1:], config_name, prepare)
+        if processes.rank() > 0:
+            sys.argv += WRITES_NOTHING
         with sweeps.reported(report_sweep):
             hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(
                 guarded
             )()
+
+
+def prepared(
+    words: list[str], config_name: str, prepare: Callable[[list[str]], list[str]]
+) -> list[str]:
+    """The words of the command line for Hydra. Prints --help, and ends the process after it."""
+    args = parsed(words, config_name)
+    flags = [word for word in words if word not in args.overrides]
+    overrides = [*args.overrides, *implied_data(args.overrides)]
+    if args.help:
+        from headscope.cli.help import help_text
+
+        print(help_text(config_name, quoted(overrides)))
+        sys.exit()
+    if not args.multirun:
+        return [*flags, *quoted(prepare(overrides))]
+    processes.check_sweep()
+    if resumed := value_of(overrides, "resume"):
+        raise UserError(f"resume={resumed} continues one run: leave out -m")
+    return [*flags, *prepare(overrides)]
 
 
 def run_folder() -> Path:

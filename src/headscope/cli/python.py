@@ -14,7 +14,7 @@ from headscope.cli import start_from
 from headscope.cli.conf import CONF, prepare_hydra
 from headscope.cli.error_messages import USER_ERRORS, one_line
 from headscope.cli.train import run
-from headscope.cli.words import check_words, implied_data, quoted
+from headscope.cli.words import implied_data, parsed, quoted
 from headscope.config.own_parts import load_parts
 from headscope.errors import UserError
 from headscope.stop import Interrupted, interruptible
@@ -57,10 +57,8 @@ def train(words: Sequence[str] = ()) -> TrainResult:
     with interruptible():
         try:
             check_environment()
-            for word in words:
-                if word.startswith("-") or ("=" not in word and not word.startswith("~")):
-                    raise UserError(f"{word!r} is not key=value, such as model.heads=8")
-            check_words(words, "train")
+            if flags := {*words} - {*parsed(words, "train").overrides}:
+                raise UserError(f"{flags.pop()} is a flag: give key=value, such as model.heads=8")
             prepare_hydra()
             for_hydra = quoted(start_from.arguments([*words, *implied_data(words)]))
             with initialize_config_dir(str(CONF), version_base="1.3"):

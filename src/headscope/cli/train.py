@@ -8,13 +8,17 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from headscope import stop
 from headscope.cli import command_line, start_from
 from headscope.cli.sweeps import runs_in
+from headscope.cli.words import key_of
+from headscope.config.parse import from_hydra
+from headscope.config.training import TrainConfig
 from headscope.data.machine import core_seconds, cores_of_others
 from headscope.errors import UserError
+from headscope.terminal import printable
 from headscope.training import processes, run_folder
 
 
@@ -48,27 +52,28 @@ def run(
     use one device each. `quiet` prints nothing but warnings."""
     started = core_seconds()
     # These imports are slow, and --help and errors in the command line do not need them.
-    from headscope.config.parse import from_hydra
-    from headscope.config.training import TrainConfig
     from headscope.files import read_summary
     from headscope.training import console as output
+    from headscope.training import resume as resuming
     from headscope.training.build import build
-    from headscope.training.resume import ResumeCheckpoint, check_same_config, newest_checkpoint
     from headscope.training.run import fit
 
-    resume: ResumeCheckpoint | None = None
+    resume: resuming.ResumeCheckpoint | None = None
     changes: list[str] = []
+    keys = [*map(key_of, HydraConfig.get().overrides.task)]
     if composed.resume is None:
         folder = command_line.run_folder()
         try:
-            config = start_from.with_trained_model(from_hydra(TrainConfig, composed))
+            config = resuming.with_trained_model(from_hydra(TrainConfig, composed), keys)
         except Exception:
             if not sweep and processes.rank() == 0:
                 run_folder.remove_unused(folder)  # Hydra has just made it
             raise
     else:
         folder = Path(composed.resume)
-        config, resume, changes = start_from.resumed(composed)
+        resume = resuming.newest_checkpoint(folder)
+        plain: Any = OmegaConf.to_container(composed, resolve=True)
+        config, changes = resuming.resumed_config(plain, resume, keys)
     again = "the same command" if sweep else run_folder.how_to_resume(folder, config)
     if in_python:
         again = f"headscope.train({run_folder.resume_words(folder, config)})"
@@ -80,14 +85,15 @@ def run(
         processes.report_lost_process(folder, again),
     ):
         if resume and processes.rank() == 0:
-            start_from.print_sources(config)
+            for line in resuming.sources(config, keys):
+                print(printable(line), file=sys.stderr)
         connected = processes.connect(config.trainer, alone=sweep or in_python)
         folder = connected.from_first(folder)
         if resume is None and run_folder.is_run(folder):
-            resume = newest_checkpoint(folder)
+            resume = resuming.newest_checkpoint(folder)
             if not sweep:
                 raise start_from.already_a_run(folder)
-            check_same_config(resume, config)
+            resuming.check_same_config(resume, config)
             if summary := read_summary(folder):
                 say(f"{run_folder.shown(folder)} is already finished")
                 return folder, summary

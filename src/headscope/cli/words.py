@@ -4,14 +4,16 @@ In Hydra's grammar, commas, quotes, brackets and `=` have special meanings. The 
 texts literally, so they are quoted for Hydra, except in a sweep, where its grammar holds.
 """
 
+import argparse
 import ast
 import json
 import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import pairwise
 from typing import Any
+
+from hydra._internal.utils import get_args_parser
 
 from headscope.cli.conf import check_choices, chosen_by_experiment
 from headscope.errors import UserError
@@ -30,24 +32,42 @@ OTHER_LISTS = ("difference", "checkpoints", "patch.answers", "compare.choices", 
 LISTS_OF_TEXTS = ("parts", "stop", *OTHER_LISTS)
 MAY_BE_EMPTY = ("prompt", "callbacks.samples.prompt", "callbacks.attention.text", "stop", "text")
 
-MULTIRUN = {"-m", "--multirun"}
-HELP = {"-h", "--help"}
-FLAGS = (
-    *("--help", "--hydra-help", "--version", "--cfg", "--resolve", "--package", "--run"),
-    *("--multirun", "--shell-completion", "--config-path", "--config-name", "--config-dir"),
-    *("--experimental-rerun", "--info"),
-)
-"""The long flags of Hydra. Each may be shortened, as in --multi."""
-
 OF_SWEEPS = ("hydra/sweeper", "hydra.sweeper", "hydra/launcher", "hydra.launcher")
 
 WRITES_NOTHING = ["hydra.run.dir=.", "hydra.output_subdir=null", "hydra/job_logging=disabled"]
 """Overrides with which Hydra makes no folder and writes no file."""
 
 
-def is_override(word: str) -> bool:
-    """Whether a word is neither a flag nor the value of a flag."""
-    return word.startswith("~") or ("=" in word and not word.startswith("-"))
+def parsed(words: Sequence[str], config_name: str) -> argparse.Namespace:
+    """The words of a command line as Hydra parses them: its flags, and `overrides`. Raises
+    UserError when a word is neither: a key that is written like an option of other programs,
+    `--seed=1`, or a file without a key, such as `data/my.txt`."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise UserError(f"{os.fsencode(word)!r} is not valid UTF-8: rename the file") from None
+    parser = get_args_parser()
+    parser.exit_on_error = False
+    try:
+        args, unknown = parser.parse_known_intermixed_args(words)
+    except argparse.ArgumentError as error:
+        raise UserError(f"{error}; --hydra-help explains the flags") from error
+    for word in unknown:
+        key, equals, value = word.lstrip("-")[:80].partition("=")
+        plain = f"{key}={value if equals else 'VALUE'}"
+        hint = f"keys have no --, as in {plain}; --help lists all keys"
+        raise UserError(f"{word[:200]} is not a flag: {hint}")
+    key = "data.path" if config_name in ("train", "compare") else "checkpoint"
+    for word in args.overrides:
+        if "=" not in word and ("." in word or os.path.exists(word)) and word[0] != "~":
+            raise UserError(f"{word[:200]} has no key: write key=value, such as {key}={word[:200]}")
+        if config_name == "train" and word.startswith(OF_SWEEPS) and not args.multirun:
+            raise UserError(f"{word} has an effect only in a sweep: add -m, or leave it out")
+        if word == "logger=null":
+            raise UserError("logger=null: to train without a logger, write ~logger")
+    check_choices(args.overrides)
+    return args
 
 
 def key_of(word: str) -> str:
@@ -71,32 +91,6 @@ def implied_data(words: Sequence[str]) -> list[str]:
     return [] if "data" in chosen else implied[:1]
 
 
-def check_words(words: Sequence[str], config_name: str) -> None:
-    """Raises UserError when a word is no override and no flag of Hydra: a key that is written like
-    an option of other programs, `--seed=1`, or a file without a key, such as `data.path`."""
-    key = "data.path" if config_name in ("train", "compare") else "checkpoint"
-    for before, word in pairwise(["", *words]):
-        try:
-            word.encode()
-        except UnicodeEncodeError:
-            raise UserError(f"{os.fsencode(word)!r} is not valid UTF-8: rename the file") from None
-        flag, equals, value = word.partition("=")
-        is_flag = word.startswith(("-", "~")) or before.startswith("-")
-        if not equals and not is_flag and ("." in word or os.path.exists(word)):
-            raise UserError(f"{word[:200]} has no key: write key=value, such as {key}={word[:200]}")
-        if flag.startswith("--") and not any(name.startswith(flag) for name in FLAGS):
-            plain = f"{flag.lstrip('-')[:80]}={value[:80] if equals else 'VALUE'}"
-            hint = f"keys have no --, as in {plain}; --help lists all keys"
-            raise UserError(f"{word[:200]} is not a flag: {hint}")
-        if config_name == "train" and word.startswith(OF_SWEEPS) and not MULTIRUN & {*words}:
-            raise UserError(f"{word} has an effect only in a sweep: add -m, or leave it out")
-        if word == "logger=null":
-            raise UserError("logger=null: to train without a logger, write ~logger")
-    if MULTIRUN & {*words} and {"-c", "--cfg"} & {*words}:
-        raise UserError("--cfg shows the configuration of one run: leave out -m")
-    check_choices(words)
-
-
 def quoted(words: Sequence[str]) -> list[str]:
     """Quotes the values of all texts for Hydra, but not `null`, except as a prompt."""
     return [quoted_word(word) for word in words]
@@ -104,7 +98,7 @@ def quoted(words: Sequence[str]) -> list[str]:
 
 def quoted_word(word: str) -> str:
     key, (before, _, value) = key_of(word), word.partition("=")
-    if not is_override(word) or key not in (*TEXTS, *LISTS_OF_TEXTS) or word.startswith("~"):
+    if "=" not in word or key not in (*TEXTS, *LISTS_OF_TEXTS) or word.startswith("~"):
         return word
     if not value and key not in MAY_BE_EMPTY:
         raise UserError(f"{word} is empty: give a value, or leave out {key}=")

@@ -5,18 +5,20 @@ The content of a checkpoint is plain data from a file, so all of it is checked b
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Trainer
 from torch import Tensor
 
+from headscope import checkpoint
 from headscope.checkpoint import Stored, read
 from headscope.checkpoint.file import is_finite
 from headscope.checkpoint.finding import without_checkpoint
-from headscope.config.parse import parse
+from headscope.config.parse import parse, parse_part
 from headscope.config.parts import Part, defaults_in_conf
 from headscope.config.training import TrainConfig
 from headscope.data.store import TokenStore
@@ -118,16 +120,16 @@ def _resumable(path: Path) -> Stored:
 
 
 def resumed_config(
-    composed: dict[str, Any], resume: ResumeCheckpoint, keys: list[str]
+    composed: dict[str, Any], resume: ResumeCheckpoint, keys: Iterable[str]
 ) -> tuple[TrainConfig, list[str]]:
     """The configuration of the run to resume, and one line for each change.
 
-    `keys` are the keys that the user changes. The new values of the keys are taken from `composed`.
-    `composed` is the configuration that Hydra composed from the command line, as plain data.
+    `keys` are the keys and groups that the user changes. Their new values are taken from
+    `composed`, the configuration that Hydra composed from the command line, as plain data.
     """
     config = dict(resume.stored.data["config"])
     changes = []
-    for key in keys:
+    for key in (key.replace("/", ".") for key in keys if key != "resume"):
         before, after = value_at(config, key), value_at(composed, key)
         set_at(config, key, after)
         if before != after:
@@ -137,6 +139,49 @@ def resumed_config(
     resumed = parse(TrainConfig, config, composed=False)
     check_unfinished(resume, resumed)
     return resumed, changes
+
+
+def sources(config: TrainConfig, keys: Iterable[str]) -> list[str]:
+    """One line for each file that a resumed run reads because its checkpoint names it. `keys` are
+    the keys that the user changes."""
+    lines = checkpoint.sources(config.data, "data")
+    lines += checkpoint.sources(config.tokenizer, "tokenizer")
+    if "store_dir" not in keys:
+        used = f"Using store_dir={config.store_dir}"
+        lines.append(f"{used}: name another folder of texts with store_dir=")
+    return lines
+
+
+def with_trained_model(config: TrainConfig, keys: Sequence[str]) -> TrainConfig:
+    """`config` with the tokenizer and the model settings of the checkpoint that `config.init_from`
+    selects, so that nobody has to repeat them. Unchanged without `init_from`.
+
+    `keys` are the keys and groups that the user changes. Such a key, as `model.dropout`, keeps its
+    value in `config`. A group, as `model/norm` or `model`, means that the user describes the whole
+    model. Raises UserError if the user changes the tokenizer, which the weights need.
+    """
+    if config.init_from is None:
+        return config
+    stored = read(checkpoint.find(config.init_from, key="init_from")).config
+    chosen = any(key.partition(".")[0] == "tokenizer" for key in keys)
+    if chosen and config.tokenizer != stored.tokenizer:
+        part = dict(stored.tokenizer or {"_target_": "imported"})
+        target = part.pop("_target_")
+        named = defaults_in_conf("tokenizer").get(target, {}).get("choice", target)
+        own = ", ".join(f"{key}={value}" for key, value in {"tokenizer": named, **part}.items())
+        raise UserError(
+            f"tokenizer=: the weights of init_from={config.init_from} need their own tokenizer "
+            f"({own}): leave it out"
+        )
+    config = replace(config, tokenizer=stored.tokenizer)
+    if any(key.split("/")[0] == "model" for key in keys):
+        return config
+    model = deepcopy(stored.model)
+    for key in keys:
+        if key.startswith("model."):
+            inside = key.partition(".")[2]
+            set_at(model, inside, value_at(config.model, inside))
+    return replace(config, model=parse_part(model, "model", composed=False))
 
 
 def value_at(config: Any, key: str) -> Any:
