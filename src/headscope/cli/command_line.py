@@ -29,11 +29,9 @@ def run(
     task: Callable[[Any], Any],
     config_name: str,
     prepare: Callable[[list[str]], list[str]] = lambda words: words,
-    report_sweep: sweeps.ReportSweep | None = None,
 ) -> None:
     """Composes conf/<config_name>.yaml with the command line of this process, and calls `task` with
     the result. `prepare` changes the words of the command line before Hydra gets them.
-    `report_sweep` is called at the end of a sweep (`-m`).
 
     An error that the user can fix is printed in one line, and the process ends with exit code 1.
     The environment variable HYDRA_FULL_ERROR=1 shows the full traceback instead. Ctrl-C ends the
@@ -72,7 +70,7 @@ def run(
             sys.argv[1:] = prepared(sys.argv[1:], config_name, prepare)
         if processes.rank() > 0:
             sys.argv += WRITES_NOTHING
-        with sweeps.reported(report_sweep):
+        with sweeps.reported():
             hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(
                 guarded
             )()

@@ -113,19 +113,12 @@ def planned(
     from headscope.training.resume import check_same_config, newest_checkpoint
     from headscope.training.run_folder import is_run
 
-    lists: dict[str, list[Any]] = {"compare.choices": config.compare.choices, "seeds": config.seeds}
-    for key, values in lists.items():
-        if not values:
-            raise UserError(f"{key}= must have at least one entry")
-        for value in values:
-            if values.count(value) > 1:
-                raise UserError(f"{key}= has {value} twice: remove one")
     jobs: dict[str, tuple[str, list[str]]] = {}
     for seed in config.seeds:
         for choice in config.compare.choices:
             place = re.sub(r"[^\w.=-]+", "_", name_of(choice)) + f"/seed_{seed}"
             if place in jobs:
-                raise UserError(f"compare.choices=: two have the folder {place}: change one")
+                raise UserError(f"compare.choices= and seeds=: two runs have the folder {place}")
             words = [*shared, *words_of(choice), f"seed={seed}"]
             plain: Any = OmegaConf.to_container(compose("compare", words), resolve=True)
             try:
@@ -139,6 +132,8 @@ def planned(
             where = {"dir": str(folder), "subdir": place}
             words += [f"hydra.sweep.{key}={quote(value)}" for key, value in where.items()]
             jobs[place] = choice, [*words, "hydra.output_subdir=.hydra"]
+    if not jobs:
+        raise UserError("compare.choices= and seeds= must have at least one entry each")
     return jobs
 
 

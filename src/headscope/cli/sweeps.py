@@ -22,7 +22,9 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
 from headscope import stop
-from headscope.cli.error_messages import USER_ERRORS, report
+from headscope.cli.conf import conf_files
+from headscope.cli.error_messages import USER_ERRORS
+from headscope.cli.error_messages import report as report_error
 from headscope.cli.words import quote
 from headscope.config.own_parts import load_parts
 from headscope.errors import UserError, first_line
@@ -33,15 +35,15 @@ from headscope.training.run_folder import ERROR, make_new
 if TYPE_CHECKING:
     from headscope.comparison.sweep import SweepRun
 
-ReportSweep = Callable[[Path], bool]
-"""Shows the results of the runs in the folder of a sweep. Returns whether all have finished."""
-
 
 def command_line_id() -> str:
-    """A hash of the command line. The same words give the same folder of a sweep, so the same
-    command continues it, also with another launcher."""
+    """A hash of the command line and of the files in conf/ that it names. The same words give the
+    same folder of a sweep, so the same command continues it, also with another launcher."""
     is_launcher = ("hydra/launcher=", "hydra.launcher.", "-m", "--multirun")
     same = [word for word in sys.argv[1:] if not word.lstrip("+~").startswith(is_launcher)]
+    for group, _, choices in (word.lstrip("+").partition("=") for word in [*same]):
+        files = [file for each in choices.split(",") for file in conf_files(f"{group}/{each}")]
+        same += [file.read_text(encoding="utf-8") for file in files]
     return hashlib.sha256(json.dumps(same).encode()).hexdigest()[:8]
 
 
@@ -95,7 +97,7 @@ def run_one(task: Callable[[Any], Any], config: Any) -> Any:
     except BrokenPipeError:
         raise
     except Exception as error:
-        write_atomically(file, report(error, f"run {hydra.job.num}: "))
+        write_atomically(file, report_error(error, f"run {hydra.job.num}: "))
         return None  # for Optuna, a failed trial
 
 
@@ -111,28 +113,18 @@ def requeue_after_saving() -> Iterator[None]:
         return
     received = []
 
-    def save_first(number: int, frame: Any) -> None:
-        received.append(number)
+    def save_first(*signal_and_frame: Any) -> None:
+        received.append(signal_and_frame)
         os.kill(os.getpid(), signal.SIGTERM)
-
-    def requeue_unsaved() -> None:
-        if received:
-            try:
-                requeue(number, None)
-            except SystemExit as ended:
-                os._exit(int(ended.code or 0) % 256)
 
     signal.signal(number, save_first)
     try:
-        with stop.on_stop(requeue_unsaved):
-            yield
+        yield
     except stop.Interrupted:
-        if received:
-            from submitit.core.utils import UncompletedJobError
-
+        for each in received:
             try:
-                requeue(number, None)
-            except UncompletedJobError as error:
+                requeue(*each)  # ends the process
+            except RuntimeError as error:
                 raise UserError(
                     "saved at the time limit, but not requeued: to requeue it more often, raise "
                     "hydra.launcher.max_num_timeout"
@@ -143,10 +135,10 @@ def requeue_after_saving() -> Iterator[None]:
 
 
 @contextmanager
-def reported(report_sweep: ReportSweep | None) -> Iterator[None]:
-    """After the `with` block, in which Hydra runs a command, `report_sweep` is called if this was a
-    sweep, also if a process of it ended unexpectedly. If a run has no result, the exit code is 1.
-    An error that Hydra does not expect becomes a UserError."""
+def reported() -> Iterator[None]:
+    """After the `with` block, in which Hydra runs a command, a sweep of training runs is reported,
+    also if a process of it ended unexpectedly. If a run has no result, the exit code is 1. An error
+    that Hydra does not expect becomes a UserError."""
     # When a signal ends the sweep, joblib's helper process warns of what it then cleans up.
     os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker:UserWarning")
     HydraConfig.instance().cfg = None  # that of an earlier command in this process
@@ -163,11 +155,15 @@ def reported(report_sweep: ReportSweep | None) -> Iterator[None]:
         elif "No trials are completed" not in str(error):
             raise UserError(f"Hydra cannot run this: {first_line(error)}") from error
     hydra: Any = HydraConfig.instance().cfg and HydraConfig.get()
-    if report_sweep and hydra and hydra.mode == RunMode.MULTIRUN:
+    if hydra and hydra.mode == RunMode.MULTIRUN and hydra.job.config_name == "train":
+        from rich.console import Console
+
+        from headscope.comparison.sweep import report
+
         folder = Path(hydra.sweep.dir)
         if not any(folder.glob("**/.hydra/overrides.yaml")):
             raise UserError(f"{folder} has no run with a folder .hydra: change the swept values")
-        if not report_sweep(folder):
+        if not report(runs_in(folder), folder, Console()):
             sys.exit(1)
 
 

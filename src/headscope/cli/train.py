@@ -12,7 +12,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from headscope import stop
 from headscope.cli import command_line, start_from
-from headscope.cli.sweeps import runs_in
 from headscope.cli.words import key_of
 from headscope.config.parse import from_hydra
 from headscope.config.training import TrainConfig
@@ -27,15 +26,7 @@ def main() -> None:
     if child:
         processes.end_with_first_process()
     with stop.stop_on_signal(quiet=quiet, with_parent=child):
-        command_line.run(train, "train", start_from.arguments, report_sweep)
-
-
-def report_sweep(folder: Path) -> bool:
-    from rich.console import Console
-
-    from headscope.comparison.sweep import report
-
-    return report(runs_in(folder), folder, Console())
+        command_line.run(train, "train", start_from.arguments)
 
 
 def train(composed: DictConfig) -> float:

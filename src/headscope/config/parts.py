@@ -87,16 +87,15 @@ def build_part(part: Part | None, group: str, **given: Any) -> Any:
         for name, value in part.items()
         if name != "_target_"
     }
-    taken = arguments_of(target)
+    make, taken = partial(target, **keys), arguments_of(target)
     if not GROUPS[group].later:
-        return target(**keys, **{name: value for name, value in given.items() if name in taken})
-    lacking = [name for name in GROUPS[group].given if name not in taken]
-    return partial(without, target, lacking, **keys) if lacking else partial(target, **keys)
-
-
-def without(target: Any, lacking: list[str], /, *args: Any, **given: Any) -> Any:
-    """Calls `target` without the arguments `lacking`, which it does not take."""
-    return target(*args, **{name: value for name, value in given.items() if name not in lacking})
+        return make(**{name: value for name, value in given.items() if name in taken})
+    lacking = {*GROUPS[group].given} - taken.keys()
+    if not lacking:
+        return make
+    return lambda *args, **given: make(
+        *args, **{name: value for name, value in given.items() if name not in lacking}
+    )
 
 
 def locate(target: str) -> Any:

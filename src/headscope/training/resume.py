@@ -165,12 +165,9 @@ def with_trained_model(config: TrainConfig, keys: Sequence[str]) -> TrainConfig:
     stored = read(checkpoint.find(config.init_from, key="init_from")).config
     chosen = any(key.partition(".")[0] == "tokenizer" for key in keys)
     if chosen and config.tokenizer != stored.tokenizer:
-        part = dict(stored.tokenizer or {"_target_": "imported"})
-        target = part.pop("_target_")
-        named = defaults_in_conf("tokenizer").get(target, {}).get("choice", target)
-        own = ", ".join(f"{key}={value}" for key, value in {"tokenizer": named, **part}.items())
+        given, own = map(words_of_tokenizer, (config.tokenizer, stored.tokenizer))
         raise UserError(
-            f"tokenizer=: the weights of init_from={config.init_from} need their own tokenizer "
+            f"{given}: the weights of init_from={config.init_from} need their own tokenizer "
             f"({own}): leave it out"
         )
     config = replace(config, tokenizer=stored.tokenizer)
@@ -182,6 +179,13 @@ def with_trained_model(config: TrainConfig, keys: Sequence[str]) -> TrainConfig:
             inside = key.partition(".")[2]
             set_at(model, inside, value_at(config.model, inside))
     return replace(config, model=parse_part(model, "model", composed=False))
+
+
+def words_of_tokenizer(part: Part | None) -> str:
+    keys = dict(part or {"_target_": "imported"})
+    target = keys.pop("_target_")
+    choice = defaults_in_conf("tokenizer").get(target, {}).get("choice", target)
+    return " ".join(f"{key}={value}" for key, value in {"tokenizer": choice, **keys}.items())
 
 
 def value_at(config: Any, key: str) -> Any:
