@@ -1,8 +1,11 @@
 """The error type for mistakes of the user. This module imports nothing of headscope, so every other
 module can import it."""
 
+import json
+import reprlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 class UserError(ValueError):
@@ -55,3 +58,12 @@ def library_errors(problem: str) -> Iterator[None]:
             raise  # such as KeyboardInterrupt
         text = " ".join(str(error).split())[:300]
         raise UserError(f"{problem} ({kind}): {text}") from error
+
+
+def short(value: Any) -> str:
+    """The text of a value, shortened to one line for a message. The value may be of any size and
+    depth."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    plain = isinstance(value, str) and len(value) < 80 and value.isprintable()
+    return value if plain else reprlib.repr(value)

@@ -1,6 +1,5 @@
 """The files of conf/: headscope's own, those in conf/ of the current folder, and --config-dir."""
 
-import difflib
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from hydra.errors import MissingConfigException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
+from headscope.config.messages import suggestion
 from headscope.config.parts import CONF
 from headscope.errors import UserError
 
@@ -88,12 +88,10 @@ def missing_choice(error: MissingConfigException) -> str:
         return f"{group}={choice} is not installed: pip install 'headscope[sweeps]'"
     if not group:
         return f"--config-name={choice}: there is no {choice}.yaml in conf/"
-    options = choices_of(group) or list(error.options or ())
-    close = difflib.get_close_matches(choice, options, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(options)}"
+    hint = suggestion(choice, dict.fromkeys(choices_of(group)), "choices")
     if group == "data" and ("." in choice or os.path.exists(choice)):
-        hint = f"to read your own text, write data.path={choice[:200]}"
-    return f"{group}={choice[:200]}: there is no {group}/{choice[:80]} in conf/; {hint}"
+        hint = f"; to read your own text, write data.path={choice[:200]}"
+    return f"{group}={choice[:200]}: there is no {group}/{choice[:80]} in conf/{hint}"
 
 
 def chosen_by_experiment(name: str) -> Iterator[str]:

@@ -86,7 +86,9 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, MissingMandatoryValue):
         return f"{error.full_key}= must be given"
     if isinstance(error, ConfigKeyError | ConfigAttributeError) and error.full_key:
-        return f"{error.full_key}: there is no such key{_suggestion(error)}"
+        known: Any = OmegaConf.to_container(error.parent_node, resolve=False)
+        known = {key: each for key, each in known.items() if key != "hydra" and key[0] != "_"}
+        return f"{error.full_key}: there is no such key{suggestion(error.key, known)}"
     if isinstance(error, OmegaConfBaseException) and error.full_key:
         return f"{error.full_key}: {str(error).splitlines()[0]}"
     if isinstance(error, FileExistsError | NotADirectoryError) and error.filename:
@@ -95,13 +97,3 @@ def one_line(error: BaseException) -> str:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     text, _, _ = str(error).partition("Config search path")
     return " ".join(text.split()) or type(error).__name__
-
-
-def _suggestion(error: OmegaConfBaseException) -> str:
-    parent: Any = error.parent_node
-    inside = {
-        str(name): set(parent[name]) if OmegaConf.is_dict(parent._get_node(name)) else set()
-        for name in parent
-        if name != "hydra" and name[0] != "_"
-    }
-    return suggestion(error.key, inside)

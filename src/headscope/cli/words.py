@@ -6,12 +6,9 @@ texts literally, so they are quoted for Hydra, except in a sweep, where its gram
 
 import argparse
 import ast
-import json
 import os
 import re
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any
 
 from hydra._internal.utils import get_args_parser
 
@@ -113,22 +110,13 @@ def texts_in(key: str, value: str) -> list[str]:
     """The texts of a list, such as `["a", "b"]` or `[a, b]`, or the only text."""
     if not (value.startswith("[") and value.endswith("]")):
         return [value]
-    # Without quotes, which a shell removes, as in [\n, END], it is no list of JSON or Python.
-    texts: Any = [unescaped(text.strip()) for text in value[1:-1].split(",") if text.strip()]
-    for read in (json.loads, ast.literal_eval):
-        with suppress(ValueError, SyntaxError):
-            texts = read(value)
-            break
+    try:
+        texts = ast.literal_eval(value)
+    except (ValueError, SyntaxError):  # without quotes, which a shell removes, as in [\n, END]
+        texts = [each.strip().replace(r"\n", "\n") for each in value[1:-1].split(",")]
     if not all(isinstance(text, str) for text in texts):
         raise UserError(f'{key}={value} must be a list of texts, such as {key}=\'["a", "b"]\'')
     return texts
-
-
-def unescaped(text: str) -> str:
-    try:
-        return json.loads(f'"{text}"')
-    except ValueError:
-        return text
 
 
 def quote(text: str) -> str:

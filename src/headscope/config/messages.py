@@ -1,16 +1,14 @@
 """Texts about values and keys, for error messages."""
 
 import difflib
-import json
-import reprlib
 import types
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from headscope.config.parts import Part
-from headscope.errors import UserError
+from headscope.errors import UserError, short
 
 TYPE_NAMES = {
     bool: "true or false",
@@ -44,29 +42,20 @@ def described(expected: Any) -> str:
     return " or ".join(texts) or "left out: its type cannot be written in a configuration"
 
 
-def short(value: Any) -> str:
-    """The text of a value, shortened to one line for a message. The value may be of any size and
-    depth."""
-    if value is None or isinstance(value, bool):
-        return json.dumps(value)
-    plain = isinstance(value, str) and len(value) < 80 and value.isprintable()
-    return value if plain else reprlib.repr(value)
-
-
 def join(key: str, name: Any) -> str:
     return f"{key}.{short(name)}" if key else short(name)
 
 
-def suggestion(name: Any, known: Mapping[str, Collection[str]]) -> str:
+def suggestion(name: Any, known: Mapping[str, Any], what: str = "keys here") -> str:
     """The end of a message about an unknown key: what the user may have meant. `known` maps the
-    known keys to the keys inside of each."""
+    known keys to their values, and a group of keys to a mapping."""
     if name == "experiment":
         return "; begin the file of an experiment with the line # @package _global_"
-    inside = [f"{key}.{name}" for key, keys in known.items() if name in keys]
-    close = inside or difflib.get_close_matches(str(name)[:80], known, n=1)
-    if close:
+    groups = {key: each for key, each in known.items() if isinstance(each, Mapping)}
+    inside = [f"{key}.{name}" for key, keys in groups.items() if name in keys]
+    if close := inside or difflib.get_close_matches(str(name)[:80], known, n=1):
         return f"; did you mean {' or '.join(close)}?"
-    return f"; keys here: {', '.join(known)}" if known else "; this choice has no keys"
+    return f"; {what}: {', '.join(known)}" if known else "; this choice has no keys"
 
 
 @contextmanager

@@ -7,16 +7,16 @@ checkpoint. No interpolation is resolved, and no part is called.
 
 import inspect
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from omegaconf import DictConfig, OmegaConf
 
-from headscope.config.messages import alternatives, described, join, short, suggestion
+from headscope.config.messages import alternatives, described, join, suggestion
 from headscope.config.own_parts import COMPOSED, not_allowed
 from headscope.config.parts import GROUPS, Part, arguments_of, keys_of, locate
-from headscope.errors import UserError
+from headscope.errors import UserError, short
 
 Result = TypeVar("Result")
 Arguments = Mapping[str, inspect.Parameter]
@@ -97,7 +97,8 @@ def checked_keys(
     `parse`."""
     check_group(data, key)
     if others := [name for name in data if name not in known]:
-        inside = {name: keys_inside(each.annotation) for name, each in known.items()}
+        inside = {name: each.annotation for name, each in known.items()}
+        inside |= {name: arguments_of(each) for name, each in inside.items() if is_dataclass(each)}
         problem = f"{join(key, others[0])}: there is no such key{suggestion(others[0], inside)}"
         words = " ".join(f"~{join(key, name)}" for name in others[:10])
         if group:
@@ -115,10 +116,6 @@ def checked_keys(
         elif isinstance(default, bool | int | float | str | None):
             values[name] = default
     return values
-
-
-def keys_inside(expected: Any) -> Collection[str]:
-    return arguments_of(expected) if is_dataclass(expected) else ()
 
 
 def checked(expected: Any, value: Any, key: str, group: str, composed: bool) -> Any:

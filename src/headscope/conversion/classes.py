@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from headscope.checkpoint.empty import WithoutInitialization
-from headscope.config.messages import short
 from headscope.config.parse import parse_part
 from headscope.config.parts import Part
 from headscope.conversion.settings import Settings
 from headscope.conversion.standard_form import standard_form
-from headscope.errors import UserError, first_line
+from headscope.errors import UserError, first_line, short
 from headscope.nn import GPT, MultiHeadAttention
 from headscope.nn.norm import HeadNorm
 

@@ -11,14 +11,13 @@ from headscope.checkpoint import Checkpoint
 from headscope.checkpoint.building import build_model
 from headscope.checkpoint.empty import WithoutInitialization
 from headscope.checkpoint.file import is_finite
-from headscope.config.messages import short
 from headscope.config.parts import Part
 from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit, name_of
 from headscope.conversion.imported import check_block_size, imported
 from headscope.conversion.proof import LONGEST, compare, logits, probe, redraw
 from headscope.conversion.settings import SAFE, Settings, transformers_for
 from headscope.conversion.tokenizer_in import read_tokenizer
-from headscope.errors import UserError, first_line
+from headscope.errors import UserError, first_line, short
 from headscope.files import parse_json
 from headscope.nn import GPT
 

@@ -7,8 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from headscope.config.messages import short
-from headscope.errors import UserError, library_errors
+from headscope.errors import UserError, library_errors, short
 
 SAFE: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
 """Arguments with which transformers runs no code of a folder, and opens no other folder."""

@@ -24,10 +24,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headscope import stop
-from headscope.config.messages import short
 from headscope.config.training import TrainerConfig
 from headscope.data.machine import process_cores
-from headscope.errors import UserError, first_line
+from headscope.errors import UserError, first_line, short
 from headscope.training.run_folder import is_run, remove_leftovers
 
 if TYPE_CHECKING:
