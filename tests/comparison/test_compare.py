@@ -123,5 +123,5 @@ def test_a_failed_choice_does_not_end_the_others(compare, monkeypatch) -> None:
     monkeypatch.setattr(training, "fit", failing)
     said = compare("seeds=[1]", "speed_rounds=0")
     assert said.code == 1
-    assert "  model/position=learned model.heads=2: the disk is full" in said.err
+    assert "  choice=learned heads=2: the disk is full" in said.err
     assert rows().keys() == {"rotary"}

@@ -1,8 +1,9 @@
 """The command compare: a sweep over choices of several words and over seeds, and its table."""
 
+import itertools
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from headscope.cli import command_line, sweeps, train
 from headscope.cli.words import implied_data, key_of, quote, quoted, value_of
-from headscope.config.parse import Count, Positive, from_hydra
+from headscope.comparison.sweep import SweepRun, by_settings, report_unfinished
+from headscope.config.parse import Count, Positive, from_hydra, parse
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.stop import Interrupted, stop_on_signal
-from headscope.training.run_folder import remove_unused, shown
+from headscope.training.run_folder import is_run, remove_unused, shown
 
 COMPARISON_KEYS = ("compare", "seeds", "speed_rounds", "name")
 """Keys that belong to the comparison. They are not passed on to its runs."""
@@ -71,70 +73,62 @@ def main() -> None:
 def compare(composed: DictConfig) -> None:
     """Train, evaluate and time all choices. Print a table of the results, and write it to the run
     folder."""
-    from rich.console import Console
-
     from headscope.comparison.results import check_same_text, report_choices
-    from headscope.comparison.sweep import by_settings, report_unfinished
 
     words, folder = HydraConfig.get().overrides.task, command_line.run_folder()
     try:
         config = from_hydra(CompareConfig, composed)
         shared = [word for word in words if not sets(word, COMPARISON_KEYS)]
-        jobs = planned(config, shared, folder)
+        planned = [*jobs(config, shared, folder)]
     except Exception:
         remove_unused(folder)  # Hydra has just made it
         raise
+    runs = [run for run, _ in planned]
     try:
-        launch(jobs)
+        launch([words for _, words in planned])
     except Interrupted:
         print("The same command continues the comparison.", flush=True)
         raise
-    runs = [run for run in sweeps.runs_in(folder) if str(run.folder.relative_to(folder)) in jobs]
-    names = {place.split("/")[0]: name_of(choice) for place, (choice, _) in jobs.items()}
     finished = [run for run in runs if run.state == "finished"]
     check_same_text(finished)
-    choices = by_settings(finished, lambda run: names[run.folder.parent.name])
-    if choices:
+    if choices := by_settings(finished, lambda run: run.settings["choice"]):
         sizes, rounds = config.compare.block_sizes, config.speed_rounds
-        report_choices(choices, folder, sizes, rounds, Console())
+        report_choices(choices, folder, sizes, rounds)
     if not report_unfinished(runs):
         raise SystemExit(1)
 
 
-def planned(
+def jobs(
     config: CompareConfig, shared: Sequence[str], folder: Path
-) -> dict[str, tuple[str, list[str]]]:
-    """The runs of a comparison: for the folder of each, its choice and its words. All choices are
-    trained with the first seed before the next seed, so that a choice that fails is found early.
-    Raises UserError if a choice is wrong, before training starts."""
-    from headscope.config.own_parts import load_parts
-    from headscope.config.parse import parse
+) -> Iterator[tuple[SweepRun, list[str]]]:
+    """The runs of a comparison, and the words of each. All choices are trained with the first seed
+    before the next seed, so that a choice that fails is found early. Raises UserError if a choice
+    is wrong, before training starts."""
     from headscope.training.check import check
     from headscope.training.resume import check_same_config, newest_checkpoint
-    from headscope.training.run_folder import is_run
 
-    jobs: dict[str, tuple[str, list[str]]] = {}
-    for seed in config.seeds:
-        for choice in config.compare.choices:
-            place = re.sub(r"[^\w.=-]+", "_", name_of(choice)) + f"/seed_{seed}"
-            if place in jobs:
-                raise UserError(f"compare.choices= and seeds=: two runs have the folder {place}")
-            words = [*shared, *words_of(choice), f"seed={seed}"]
-            plain: Any = OmegaConf.to_container(compose("compare", words), resolve=True)
-            try:
-                load_parts(plain["parts"])
-                run = parse(TrainConfig, {key: plain[key] for key in KEYS})
-                check(run)
-                if is_run(folder / place):
-                    check_same_config(newest_checkpoint(folder / place), run)
-            except UserError as error:
-                raise UserError(f"{choice}: {error}") from error
-            where = {"dir": str(folder), "subdir": place}
-            words += [f"hydra.sweep.{key}={quote(value)}" for key, value in where.items()]
-            jobs[place] = choice, [*words, "hydra.output_subdir=.hydra"]
-    if not jobs:
+    places: set[str] = set()
+    for seed, choice in itertools.product(config.seeds, config.compare.choices):
+        name = re.sub(r"\bmodel(/\w+=|\.)", "", choice)  # such as `rotary heads=8`
+        place = re.sub(r"[^\w.=-]+", "_", name) + f"/seed_{seed}"
+        if place in places:
+            raise UserError(f"compare.choices= and seeds=: two runs have the folder {place}")
+        places.add(place)
+        words = [*shared, *words_of(choice), f"seed={seed}"]
+        plain: Any = OmegaConf.to_container(compose("compare", words), resolve=True)
+        try:
+            run = parse(TrainConfig, {key: plain[key] for key in KEYS})
+            check(run)
+            if is_run(folder / place):
+                check_same_config(newest_checkpoint(folder / place), run)
+        except UserError as error:
+            raise UserError(f"{choice}: {error}") from error
+        where = {"dir": str(folder), "subdir": place}
+        words += [f"hydra.sweep.{key}={quote(value)}" for key, value in where.items()]
+        settings = {"choice": name, "seed": str(seed)}
+        yield SweepRun(settings, folder / place), [*words, "hydra.output_subdir=.hydra"]
+    if not places:
         raise UserError("compare.choices= and seeds= must have at least one entry each")
-    return jobs
 
 
 def words_of(choice: str) -> list[str]:
@@ -149,19 +143,14 @@ def words_of(choice: str) -> list[str]:
     return quoted([*words, *implied_data(words)])
 
 
-def name_of(choice: str) -> str:
-    """A short name: `rotary heads=8` for `model/position=rotary model.heads=8`."""
-    return re.sub(r"\bmodel(/\w+=|\.)", "", choice)
-
-
-def launch(jobs: dict[str, tuple[str, list[str]]]) -> None:
-    """Trains the runs with the launcher that `hydra/launcher=` names."""
+def launch(jobs: list[list[str]]) -> None:
+    """Trains runs with the launcher that `hydra/launcher=` names."""
     config: Any = HydraConfig.instance().cfg
     context = HydraContext(GlobalHydra.instance().config_loader(), Callbacks(config))
     launcher = Plugins.instance().instantiate_launcher(
         hydra_context=context, task_function=train_one, config=config
     )
-    launcher.launch([words for _, words in jobs.values()], initial_job_idx=0)
+    launcher.launch(jobs, initial_job_idx=0)
     HydraConfig.instance().cfg = config
 
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -26,14 +26,12 @@ from headscope.cli.conf import conf_files
 from headscope.cli.error_messages import USER_ERRORS
 from headscope.cli.error_messages import report as report_error
 from headscope.cli.words import quote
+from headscope.comparison.sweep import SweepRun, report
 from headscope.config.own_parts import load_parts
 from headscope.errors import UserError, first_line
 from headscope.files import write_atomically
 from headscope.terminal import printable
 from headscope.training.run_folder import ERROR, make_new
-
-if TYPE_CHECKING:
-    from headscope.comparison.sweep import SweepRun
 
 
 def command_line_id() -> str:
@@ -156,14 +154,10 @@ def reported() -> Iterator[None]:
             raise UserError(f"Hydra cannot run this: {first_line(error)}") from error
     hydra: Any = HydraConfig.instance().cfg and HydraConfig.get()
     if hydra and hydra.mode == RunMode.MULTIRUN and hydra.job.config_name == "train":
-        from rich.console import Console
-
-        from headscope.comparison.sweep import report
-
         folder = Path(hydra.sweep.dir)
         if not any(folder.glob("**/.hydra/overrides.yaml")):
             raise UserError(f"{folder} has no run with a folder .hydra: change the swept values")
-        if not report(runs_in(folder), folder, Console()):
+        if not report(runs_in(folder), folder):
             sys.exit(1)
 
 
@@ -175,10 +169,8 @@ def stop_children() -> str | None:
     return "The runs save. To continue: the same command" if children else None
 
 
-def runs_in(folder: Path) -> "list[SweepRun]":
+def runs_in(folder: Path) -> list[SweepRun]:
     """The runs in the folder of a sweep, as Hydra wrote their words."""
-    from headscope.comparison.sweep import SweepRun
-
     parser = OverridesParser.create()
     runs = []
     for file in folder.glob("**/.hydra/overrides.yaml"):

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from headscope import checkpoint
 from headscope.comparison.charts import choice_chart, length_chart
@@ -31,7 +30,6 @@ def report_choices(
     folder: Path,
     block_sizes: Sequence[int],
     speed_rounds: int,
-    console: Console,
 ) -> None:
     """Prints a table with one row of results for each choice, the best first, and writes
     comparison.csv, comparison.png and, with `block_sizes`, lengths.png to `folder`. `choices` are
@@ -39,13 +37,13 @@ def report_choices(
     # Other context lengths and speed are measured only for the first seed, because this takes long.
     # Bits per byte differ more between context lengths than between seeds.
     first = {name: runs[0] for name, runs in choices.items()}
-    speed = measure_speed(first, folder, speed_rounds, console)
+    speed = measure_speed(first, folder, speed_rounds)
     rows = [
         {
             "choice": name,
             **run_results(runs),
             **speed.get(name, {}),
-            **bits_per_byte_at_lengths(name, first[name], block_sizes, console),
+            **bits_per_byte_at_lengths(name, first[name], block_sizes),
         }
         for name, runs in choices.items()
     ]
@@ -62,13 +60,13 @@ def report_choices(
         "step ms": ("step_ms", ".1f"),
         "sampled tokens/s": ("sampled_tokens_per_second", ".0f"),
     }
-    print_table(rows, shown_columns, console)
+    print_table(rows, shown_columns)
     if block_sizes:
         length_chart(rows, block_sizes).savefig(folder / "lengths.png")
-        console.print("\nbits per byte of the first seed by context length in tokens")
+        print("\nbits per byte of the first seed by context length in tokens")
         lengths = {f"{size:,}": (f"bits_per_byte_at_{size}", ".4f") for size in block_sizes}
-        print_table(rows, {"choice": ("choice", ""), **lengths}, console)
-    console.out(f"\nWritten: {folder}/comparison.csv and comparison.png", highlight=False)
+        print_table(rows, {"choice": ("choice", ""), **lengths})
+    print(f"\nWritten: {folder}/comparison.csv and comparison.png")
 
 
 def check_same_text(runs: Sequence[SweepRun]) -> None:
@@ -110,7 +108,7 @@ def kept(file: Path, conditions: Any, measure: Callable[[], Any]) -> Any:
 
 
 def bits_per_byte_at_lengths(
-    name: str, run: SweepRun, block_sizes: Sequence[int], console: Console
+    name: str, run: SweepRun, block_sizes: Sequence[int]
 ) -> dict[str, float]:
     """Bits per byte of a run at each of `block_sizes` that its position encoding supports."""
 
@@ -121,14 +119,14 @@ def bits_per_byte_at_lengths(
         found = evaluate_lengths(loaded, text, **sizes)
         lengths = {str(each["block_size"]): each.get("bits_per_byte") for each in found}
         values = ", ".join("-" if bits is None else f"{bits:.4f}" for bits in lengths.values())
-        console.out(f"{name}: bits per byte at {', '.join(lengths)} tokens: {values}")
+        print(f"{name}: bits per byte at {', '.join(lengths)} tokens: {values}")
         return {f"bits_per_byte_at_{size}": bits for size, bits in lengths.items() if bits}
 
     return kept(run.folder / "lengths.json", list(block_sizes), measure) if block_sizes else {}
 
 
 def measure_speed(
-    runs: Mapping[str, SweepRun], folder: Path, rounds: int, console: Console
+    runs: Mapping[str, SweepRun], folder: Path, rounds: int
 ) -> dict[str, dict[str, float]]:
     """Milliseconds per training step, and sampled tokens per second, as medians over `rounds`
     rounds. A training step uses one batch and no compilation. `runs` is one run of each choice.
@@ -143,7 +141,7 @@ def measure_speed(
         sampling: dict[str, list[float]] = {name: [] for name in runs}
         configs = {name: checkpoint.read(run.last).config for name, run in runs.items()}
         for number in range(rounds):
-            console.print(f"timing round {number + 1} of {rounds}", highlight=False)
+            print(f"timing round {number + 1} of {rounds}", flush=True)
             for name, run in runs.items():
                 configs[name].trainer.compile = False
                 loop = bare_loop(configs[name])

@@ -9,9 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from headscope.comparison.tables import print_table, write_csv
 from headscope.files import read_summary
 from headscope.terminal import printable
 from headscope.training.run_folder import ERROR, shown
@@ -62,12 +59,14 @@ def by_settings(
     return groups
 
 
-def report(runs: Sequence[SweepRun], folder: Path, console: Console) -> bool:
+def report(runs: Sequence[SweepRun], folder: Path) -> bool:
     """Prints a table of the runs, the lowest validation loss first, and the errors. Runs that
     differ only in the seed are one line of the table: their means, and the sample standard
     deviation of their losses. Writes sweep.csv, with one line for each run, to the folder of the
     sweep. Returns whether all runs have finished."""
     keys = swept_keys(runs)
+    from headscope.comparison.tables import print_table, write_csv  # imports rich
+
     lines = [row_of([run], keys) | {"error": run.error} for run in runs]
     columns = ["run", *keys, *RESULTS, "state", "error"]
     write_csv(best_first(lines), columns, folder / "sweep.csv")
@@ -84,8 +83,8 @@ def report(runs: Sequence[SweepRun], folder: Path, console: Console) -> bool:
         "state": ("state", ""),
     }
     rows = best_first([row_of(group, keys) for group in groups.values()])
-    print_table(rows, shown_columns, console)
-    console.out(f"\nWritten: {shown(folder / 'sweep.csv')}", highlight=False)
+    print_table(rows, shown_columns)
+    print(f"\nWritten: {shown(folder / 'sweep.csv')}", flush=True)
     return report_unfinished(runs)
 
 

@@ -26,7 +26,7 @@ def write_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], path: P
         writer.writerows(rows)
 
 
-def print_table(rows: Sequence[Mapping[str, Any]], columns: Columns, console: Console) -> None:
+def print_table(rows: Sequence[Mapping[str, Any]], columns: Columns) -> None:
     """Prints an empty line, and a table with one line for each row. Missing values are -."""
     result = Table(box=None, pad_edge=False)
     for number, title in enumerate(columns):
@@ -36,6 +36,4 @@ def print_table(rows: Sequence[Mapping[str, Any]], columns: Columns, console: Co
         texts = [format(row[key], form) if key in row else "-" for key, form in columns.values()]
         style = "bold" if row.get("state") == "best" else None
         result.add_row(*(Text(printable(text)) for text in texts), style=style)
-    wide = Console(file=console.file, width=max(console.width, MIN_WIDTH), quiet=console.quiet)
-    wide.print()
-    wide.print(result)
+    Console(width=max(Console().width, MIN_WIDTH)).print("", result, sep="\n")
