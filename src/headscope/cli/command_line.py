@@ -51,13 +51,7 @@ def run(
             return sweeps.run_one(task, config)
         # Errors are handled here, inside Hydra's call, because Hydra would print additional lines.
         with exit_on_error(full_error):
-            try:
-                load_parts(config.get("parts"), HydraConfig.get().runtime.cwd)
-            except UserError:
-                if HydraConfig.get().output_subdir:
-                    remove_unused(run_folder())  # Hydra has just made it
-                raise
-            return task(config)
+            return attempt(task, config)
 
     with exit_on_error(full_error):
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see `start_process`
@@ -94,6 +88,19 @@ def prepared(
     if resumed := value_of(overrides, "resume"):
         raise UserError(f"resume={resumed} continues one run: leave out -m")
     return [*flags, *prepare(overrides)]
+
+
+def attempt(task: Callable[[Any], Any], config: Any) -> Any:
+    """Calls `task`. If it fails before it has written to the run folder, removes that folder, which
+    Hydra has just made."""
+    folder = run_folder()
+    try:
+        load_parts(config.get("parts"), HydraConfig.get().runtime.cwd)
+        return task(config)
+    except Exception:
+        if folder.resolve() != Path.cwd():
+            remove_unused(folder)
+        raise
 
 
 def run_folder() -> Path:

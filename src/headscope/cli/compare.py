@@ -23,7 +23,7 @@ from headscope.config.parse import Count, Positive, from_hydra, parse
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.stop import Interrupted, stop_on_signal
-from headscope.training.run_folder import is_run, remove_unused, shown
+from headscope.training.run_folder import is_run, shown
 
 COMPARISON_KEYS = ("compare", "seeds", "speed_rounds", "name")
 """Keys that belong to the comparison. They are not passed on to its runs."""
@@ -76,13 +76,9 @@ def compare(composed: DictConfig) -> None:
     from headscope.comparison.results import check_same_text, report_choices
 
     words, folder = HydraConfig.get().overrides.task, command_line.run_folder()
-    try:
-        config = from_hydra(CompareConfig, composed)
-        shared = [word for word in words if not sets(word, COMPARISON_KEYS)]
-        planned = [*jobs(config, shared, folder)]
-    except Exception:
-        remove_unused(folder)  # Hydra has just made it
-        raise
+    config = from_hydra(CompareConfig, composed)
+    shared = [word for word in words if not sets(word, COMPARISON_KEYS)]
+    planned = [*jobs(config, shared, folder)]
     runs = [run for run, _ in planned]
     try:
         launch([words for _, words in planned])

@@ -4,6 +4,7 @@ import signal
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
 from headscope.cli import start_from
+from headscope.cli.command_line import attempt
 from headscope.cli.conf import CONF, prepare_hydra
 from headscope.cli.error_messages import USER_ERRORS, one_line
 from headscope.cli.train import run
 from headscope.cli.words import implied_data, parsed, quoted
-from headscope.config.own_parts import load_parts
 from headscope.errors import UserError
 from headscope.stop import Interrupted, interruptible
 from headscope.training.processes import check_environment
@@ -48,8 +49,7 @@ def train(words: Sequence[str] = ()) -> TrainResult:
 
     def task(composed: Any) -> None:
         try:
-            load_parts(composed.parts)
-            results.append(TrainResult(*run(composed, in_python=True)))
+            results.append(TrainResult(*attempt(partial(run, in_python=True), composed)))
         except Exception as error:  # Hydra would print a line about it
             results.append(error)
 

@@ -54,12 +54,7 @@ def run(
     keys = [*map(key_of, HydraConfig.get().overrides.task)]
     if composed.resume is None:
         folder = command_line.run_folder()
-        try:
-            config = resuming.with_trained_model(from_hydra(TrainConfig, composed), keys)
-        except Exception:
-            if not sweep and processes.rank() == 0:
-                run_folder.remove_unused(folder)  # Hydra has just made it
-            raise
+        config = resuming.with_trained_model(from_hydra(TrainConfig, composed), keys)
     else:
         folder = Path(composed.resume)
         resume = resuming.newest_checkpoint(folder)

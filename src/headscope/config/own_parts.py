@@ -79,8 +79,7 @@ def parts_words(settings: Mapping[str, Any]) -> list[str]:
 def own_code(error: BaseException) -> str | None:
     """The line of the person's own parts in which `error` was raised, or which led to it."""
     names = {*MODULES, *(target.rpartition(".")[0] for _, target in COMPOSED)} - {"headscope"}
-    files = {getattr(sys.modules.get(name), "__file__", None) for name in names}
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if frame.filename in files:
-            return f"{frame.filename}, line {frame.lineno}"
+    for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
+        if frame.f_globals.get("__name__") in names:
+            return f"{frame.f_code.co_filename}, line {line}"
     return None
