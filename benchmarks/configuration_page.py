@@ -28,7 +28,8 @@ WITHOUT_KEYS = ("experiment", "suite", "compare")
 ORDER = (
     *("model", "model/attention", "model/position", "model/norm", "model/activation"),
     *("model/feed_forward", "tokenizer", "data", "optimizer", "schedule", "trainer", "logger"),
-    *("callbacks", "thresholds", "compare", "experiment", "hydra/launcher", "suite"),
+    *("callbacks", "thresholds", "compare", "experiment", "hydra/launcher", "hydra/sweeper"),
+    "suite",
 )
 """The groups, in the order of the page."""
 
@@ -49,8 +50,6 @@ def page() -> str:
         if group not in WITHOUT_KEYS:
             blocks.append(key_table(files))
     return "\n\n".join(filter(None, blocks))
-
-
 
 
 def key_table(files: dict[str, Path]) -> str:

@@ -93,7 +93,7 @@ def test_commas_separate_texts_which_the_table_names(text: str, script: Script) 
 @pytest.mark.slow
 def test_a_failed_trial_does_not_end_the_study(text: str) -> None:
     pytest.importorskip("hydra_plugins.hydra_optuna_sweeper")
-    words = ["hydra/sweeper=optuna", "hydra.sweeper.n_trials=6", f"hydra.sweep.dir={FOLDER}"]
+    words = ["hydra/sweeper=study", "hydra.sweeper.n_trials=6", f"hydra.sweep.dir={FOLDER}"]
     words += ["optimizer.lr=interval(0.001,0.01)", "model.heads=choice(2,3)"]
     ended = sweep(*SHORT, text, *words)
     assert ended.code == 1
@@ -156,11 +156,13 @@ def test_a_sweep_over_texts_and_seeds_is_interrupted_and_continued(text: str) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("choice", ["hydra/launcher=slurm", "hydra/sweeper=optuna"])
+@pytest.mark.parametrize(
+    "choice", ["hydra/launcher=slurm", "hydra/sweeper=optuna", "hydra/sweeper=study"]
+)
 def test_a_missing_extra_is_one_line(choice: str, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['hydra_plugins'] = None")
     paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     ended = sweep("seed=1,2", choice, PYTHONPATH=paths)
     assert ended.code == 1
-    key = choice.replace("=slurm", "=submitit_slurm")
+    key = choice.replace("=slurm", "=submitit_slurm").replace("=study", "=optuna")
     assert ended.err == f"Error: {key} is not installed: pip install 'headscope[sweeps]'\n"

@@ -43,7 +43,6 @@ def run(
     os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise errors instead of printing them
     open_closed_streams()
     prepare_hydra()
-    OmegaConf.register_new_resolver("command_line_id", sweeps.command_line_id, replace=True)
 
     @functools.wraps(task)
     def guarded(config: Any) -> Any:
@@ -87,6 +86,7 @@ def prepared(
     processes.check_sweep()
     if resumed := value_of(overrides, "resume"):
         raise UserError(f"resume={resumed} continues one run: leave out -m")
+    os.environ[sweeps.SWEEP_ID] = sweeps.command_line_id(overrides)
     return [*flags, *prepare(overrides)]
 
 

@@ -1,6 +1,5 @@
 """The files of conf/: headscope's own, those in conf/ of the current folder, and --config-dir."""
 
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -10,11 +9,9 @@ from typing import Any
 import yaml
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.plugins import Plugins
-from hydra.errors import MissingConfigException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
-from headscope.config.messages import suggestion
 from headscope.config.parts import CONF
 from headscope.errors import UserError
 
@@ -79,19 +76,6 @@ def check_choices(words: Sequence[str]) -> None:
         found = conf_files(f"{group}/{choice}") if is_group(group) else []
         if len(found) > 1:
             raise UserError(f"{word[:200]}: rename {found[1]}: {found[0]} has its name")
-
-
-def missing_choice(error: MissingConfigException) -> str:
-    """The message for a choice that does not exist."""
-    group, _, choice = str(error.missing_cfg_file).rpartition("/")
-    if group in ("hydra/launcher", "hydra/sweeper"):
-        return f"{group}={choice} is not installed: pip install 'headscope[sweeps]'"
-    if not group:
-        return f"--config-name={choice}: there is no {choice}.yaml in conf/"
-    hint = suggestion(choice, dict.fromkeys(choices_of(group)), "choices")
-    if group == "data" and ("." in choice or os.path.exists(choice)):
-        hint = f"; to read your own text, write data.path={choice[:200]}"
-    return f"{group}={choice[:200]}: there is no {group}/{choice[:80]} in conf/{hint}"
 
 
 def chosen_by_experiment(name: str) -> Iterator[str]:

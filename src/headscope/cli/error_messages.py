@@ -17,7 +17,6 @@ from omegaconf.errors import (
 )
 from yaml import YAMLError
 
-from headscope.cli.conf import missing_choice
 from headscope.config.messages import suggestion
 from headscope.config.own_parts import own_code
 from headscope.errors import UserError, first_line, ran_out_of_memory
@@ -82,7 +81,13 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, OverrideParseException):
         return f"{error.override}: Hydra cannot read this as key=value: put the value in quotes"
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
-        return missing_choice(error)
+        group, _, choice = str(error.missing_cfg_file)[:200].rpartition("/")
+        if group in ("hydra/launcher", "hydra/sweeper"):
+            return f"{group}={choice} is not installed: pip install 'headscope[sweeps]'"
+        if group == "data" and ("." in choice or os.path.exists(choice)):
+            return f"data={choice}: to read your own text, write data.path={choice}"
+        hint = suggestion(choice, dict.fromkeys(error.options or ()))
+        return f"{group}={choice}: there is no {group}/{choice} in conf/{hint}"
     if isinstance(error, MissingMandatoryValue):
         return f"{error.full_key}= must be given"
     if isinstance(error, ConfigKeyError | ConfigAttributeError) and error.full_key:

@@ -47,19 +47,12 @@ def main() -> None:
         from headscope.training import processes
 
         if processes.starter() != "lightning":
-            sys.exit(f"Error: {unknown(name)}")
+            close = difflib.get_close_matches(name.lower(), COMMANDS, n=1) or ["train"]
+            advice = f"did you mean headscope {close[0]}{' ' + name if '=' in name else ''}?"
+            sys.exit(f"Error: {name[:80]!r} is not a command: {advice} headscope --help lists all")
         name, words = "train", [name, *words]  # Lightning repeats the words after the command
     sys.argv[1:] = words
     import_module(f"headscope.cli.{name}").main()
-
-
-def unknown(name: str) -> str:
-    """Why `name` is no command, and what the user may have meant."""
-    if "=" in name:
-        return f"{name[:80]} has no command before it: headscope train {name[:80]}"
-    [close] = difflib.get_close_matches(name.lower(), COMMANDS, n=1) or [""]
-    advice = f"did you mean headscope {close}?" if close else f"choose one of {', '.join(COMMANDS)}"
-    return f"{name[:80]!r} is not a command: {advice}"
 
 
 def completed_command(words: list[str]) -> str:

@@ -32,18 +32,10 @@ def sample(
 ) -> None:
     """Writes the prompt and the generated text to standard output, piece by piece."""
     from headscope.checkpoint import find, load, pick_device
-    from headscope.generation import (
-        check_samples,
-        check_sampling,
-        check_stop,
-        compile_decoding,
-        generate_texts,
-    )
+    from headscope.generation import check_samples, compile_decoding, generate_texts
     from headscope.nn.precision import faster_precision, in_precision
     from headscope.seeds import mixed_seed
 
-    check_sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p)
-    check_stop(stop)
     loaded = load(find(checkpoint), device=pick_device(device))
     check_samples(loaded.model, num_samples)
     used = faster_precision(loaded.model) if precision == "auto" else precision

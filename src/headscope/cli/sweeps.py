@@ -25,7 +25,6 @@ from headscope import stop
 from headscope.cli.conf import conf_files
 from headscope.cli.error_messages import USER_ERRORS
 from headscope.cli.error_messages import report as report_error
-from headscope.cli.words import quote
 from headscope.comparison.sweep import SweepRun, report
 from headscope.config.own_parts import load_parts
 from headscope.errors import UserError, first_line
@@ -33,12 +32,16 @@ from headscope.files import write_atomically
 from headscope.terminal import printable
 from headscope.training.run_folder import ERROR, make_new
 
+LAUNCHER = ("hydra/launcher=", "hydra.launcher.")
+SWEEP_ID = "HEADSCOPE_SWEEP"
+"""The environment variable with which conf/train.yaml names the folder of a sweep, also in the
+processes that a launcher starts."""
 
-def command_line_id() -> str:
-    """A hash of the command line and of the files in conf/ that it names. The same words give the
-    same folder of a sweep, so the same command continues it, also with another launcher."""
-    is_launcher = ("hydra/launcher=", "hydra.launcher.", "-m", "--multirun")
-    same = [word for word in sys.argv[1:] if not word.lstrip("+~").startswith(is_launcher)]
+
+def command_line_id(words: list[str]) -> str:
+    """A hash of the words of a sweep and of the files in conf/ that they name. The same words give
+    the same folder, so the same command continues the sweep, also with another launcher."""
+    same = [word for word in words if not word.lstrip("+~").startswith(LAUNCHER)]
     for group, _, choices in (word.lstrip("+").partition("=") for word in [*same]):
         files = [file for each in choices.split(",") for file in conf_files(f"{group}/{each}")]
         same += [file.read_text(encoding="utf-8") for file in files]
@@ -46,8 +49,8 @@ def command_line_id() -> str:
 
 
 class Folders(Callback):
-    """Makes the folders of runs and sweeps before Hydra writes to them. Hydra turns an error in a
-    callback into a warning."""
+    """Makes the folder of a run before Hydra writes to it. Hydra turns an error in a callback into
+    a warning."""
 
     def __init__(self, enabled: bool) -> None:
         self.enabled = enabled
@@ -61,16 +64,6 @@ class Folders(Callback):
                 config.hydra.run.dir = make_new(config.hydra.run.dir)
 
     def on_multirun_start(self, config: DictConfig, **more: Any) -> None:
-        """All runs of a sweep get the same folder, also in other processes. Optuna tries the same
-        values again, and a failed run does not end it, unless the words say something else."""
-        words, sweeper = config.hydra.overrides.hydra, config.hydra.sweeper
-        with read_write(config):
-            words.append(f"hydra.sweep.dir={quote(str(config.hydra.sweep.dir))}")
-            if "optuna" in sweeper._target_:
-                if not any("max_failure_rate" in word for word in words):
-                    sweeper.max_failure_rate = 1
-                if "seed" in sweeper.sampler and sweeper.sampler.seed is None:
-                    sweeper.sampler.seed = 1
         HydraConfig.instance().set_config(config)  # for the report at the end
 
 

@@ -46,16 +46,16 @@ def join(key: str, name: Any) -> str:
     return f"{key}.{short(name)}" if key else short(name)
 
 
-def suggestion(name: Any, known: Mapping[str, Any], what: str = "keys here") -> str:
-    """The end of a message about an unknown key: what the user may have meant. `known` maps the
-    known keys to their values, and a group of keys to a mapping."""
+def suggestion(name: Any, known: Mapping[str, Any]) -> str:
+    """The end of a message about an unknown key or choice: what the user may have meant.
+    `known` maps the known ones to their values, and a group of keys to a mapping."""
     if name == "experiment":
         return "; begin the file of an experiment with the line # @package _global_"
     groups = {key: each for key, each in known.items() if isinstance(each, Mapping)}
     inside = [f"{key}.{name}" for key, keys in groups.items() if name in keys]
     if close := inside or difflib.get_close_matches(str(name)[:80], known, n=1):
         return f"; did you mean {' or '.join(close)}?"
-    return f"; {what}: {', '.join(known)}" if known else "; this choice has no keys"
+    return f"; choose one of {', '.join(known)}" if known else "; this choice has no keys"
 
 
 @contextmanager

@@ -53,10 +53,9 @@ def load_parts(names: str | Iterable[str] | None, folder: str | Path = "") -> No
             loaded = imported(module)
         except UserError as error:
             raise UserError(f"parts={name}: {error}") from error
-        found = getattr(loaded, "__file__", None)
-        if not found or (file.suffix == ".py" and Path(found).resolve() != file):
-            same = f"{found} has the same module name: rename the file"
-            raise UserError(f"parts={name}: {same if found else 'this is no Python file'}")
+        found = Path(loaded.__file__ or "").resolve()
+        if file.suffix == ".py" and found != file:
+            raise UserError(f"parts={name}: {found} has the same module name: rename the file")
         MODULES[module] = loaded
 
 
