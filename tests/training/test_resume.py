@@ -9,7 +9,7 @@ from checkpoint_files import configuration, content, save
 from composing import composed
 from omegaconf import OmegaConf
 
-from headscope.cli.start_from import arguments
+from headscope.cli.train import arguments
 from headscope.cli.words import key_of, quoted
 from headscope.errors import UserError
 from headscope.training.resume import newest_checkpoint, resumed_config

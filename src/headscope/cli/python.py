@@ -11,11 +11,10 @@ from typing import Any
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
-from headscope.cli import start_from
 from headscope.cli.command_line import attempt
 from headscope.cli.conf import CONF, prepare_hydra
 from headscope.cli.error_messages import USER_ERRORS, one_line
-from headscope.cli.train import run
+from headscope.cli.train import arguments, run
 from headscope.cli.words import implied_data, parsed, quoted
 from headscope.errors import UserError
 from headscope.stop import Interrupted, interruptible
@@ -60,7 +59,7 @@ def train(words: Sequence[str] = ()) -> TrainResult:
             if flags := {*words} - {*parsed(words, "train").overrides}:
                 raise UserError(f"{flags.pop()} is a flag: give key=value, such as model.heads=8")
             prepare_hydra()
-            for_hydra = quoted(start_from.arguments([*words, *implied_data(words)]))
+            for_hydra = quoted(arguments([*words, *implied_data(words)]))
             with initialize_config_dir(str(CONF), version_base="1.3"):
                 hydra: Any = GlobalHydra.instance().hydra
                 hydra.run("train", task, for_hydra, with_log_configuration=False)

@@ -1,5 +1,6 @@
 """The command train: composed configuration -> checked configuration -> run."""
 
+import re
 import sys
 from contextlib import nullcontext
 from functools import partial
@@ -11,8 +12,9 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from headscope import stop
-from headscope.cli import command_line, start_from
-from headscope.cli.words import key_of
+from headscope.cli import command_line
+from headscope.cli.conf import is_group
+from headscope.cli.words import WRITES_NOTHING, key_of, value_of
 from headscope.config.parse import from_hydra
 from headscope.config.training import TrainConfig
 from headscope.data.machine import core_seconds, cores_of_others
@@ -26,7 +28,35 @@ def main() -> None:
     if child:
         processes.end_with_first_process()
     with stop.stop_on_signal(quiet=quiet, with_parent=child):
-        command_line.run(train, "train", start_from.arguments)
+        command_line.run(train, "train", arguments)
+
+
+def arguments(words: list[str]) -> list[str]:
+    """The words for Hydra. Nothing of a checkpoint goes through Hydra, because it may come from a
+    stranger. Raises UserError if `hydra.run.dir=` names a folder that another run uses or has
+    used."""
+    resumed, folder = value_of(words, "resume"), value_of(words, "hydra.run.dir")
+    if resumed is None:
+        if folder and run_folder.is_run(Path(folder)):
+            raise already_a_run(folder)
+        if folder and Path(folder).is_dir() and processes.rank() == 0:
+            with run_folder.locked(Path(folder)):
+                pass  # before Hydra writes to it
+        return words
+    if folder is not None:
+        own = f"resume={resumed} continues one run in its own folder"
+        raise UserError(f"{own}: leave out hydra.run.dir=")
+    # ++ sets a key also if the configuration of the words alone does not have it.
+    plain = [re.match(r"(?!hydra\.)[\w.]+=", each) and not is_group(key_of(each)) for each in words]
+    forced = [f"++{word}" if key else word for word, key in zip(words, plain, strict=True)]
+    return [*forced, *WRITES_NOTHING]
+
+
+def already_a_run(folder: str | Path) -> UserError:
+    return UserError(
+        f"hydra.run.dir={folder} already holds a run: continue it with resume={folder}, or name "
+        "another folder"
+    )
 
 
 def train(composed: DictConfig) -> float:
@@ -78,7 +108,7 @@ def run(
         if resume is None and run_folder.is_run(folder):
             resume = resuming.newest_checkpoint(folder)
             if not sweep:
-                raise start_from.already_a_run(folder)
+                raise already_a_run(folder)
             resuming.check_same_config(resume, config)
             if summary := read_summary(folder):
                 say(f"{run_folder.shown(folder)} is already finished")

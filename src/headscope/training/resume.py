@@ -29,6 +29,13 @@ from headscope.training.callbacks.clock import callbacks_of
 from headscope.training.optimizer import CombinedOptimizer
 from headscope.training.run_folder import CHECKPOINTS, resume_words
 
+FIXED = (
+    *("model", "tokenizer", "data", "seed", "init_from", "experiment", "name", "optimizer"),
+    *("trainer.batch_size", "trainer.accumulate", "trainer.val_every_steps"),
+)
+"""Keys and groups that cannot change when a run is resumed. The choice of an optimizer cannot, but
+its keys can, such as `optimizer.lr`."""
+
 
 @dataclass(frozen=True)
 class ResumeCheckpoint:
@@ -125,11 +132,18 @@ def resumed_config(
     """The configuration of the run to resume, and one line for each change.
 
     `keys` are the keys and groups that the user changes. Their new values are taken from
-    `composed`, the configuration that Hydra composed from the command line, as plain data.
+    `composed`, the configuration that Hydra composed from the command line, as plain data. Raises
+    UserError if one of them must stay the same.
     """
     config = dict(resume.stored.data["config"])
     changes = []
     for key in (key.replace("/", ".") for key in keys if key != "resume"):
+        for name in FIXED:
+            if key == name or (key.startswith(f"{name}.") and name != "optimizer"):
+                raise UserError(
+                    f"{key}=: {name} cannot change in a resumed run; to change it, start a new run "
+                    f"from these weights with init_from={resume.folder}"
+                )
         before, after = value_at(config, key), value_at(composed, key)
         set_at(config, key, after)
         if before != after:
