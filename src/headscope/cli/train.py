@@ -38,7 +38,8 @@ def arguments(words: list[str]) -> list[str]:
     resumed, folder = value_of(words, "resume"), value_of(words, "hydra.run.dir")
     if resumed is None:
         if folder and run_folder.is_run(Path(folder)):
-            raise already_a_run(folder)
+            held = f"hydra.run.dir={folder} already holds a run"
+            raise UserError(f"{held}: continue it with resume={folder}, or name another folder")
         if folder and Path(folder).is_dir() and processes.rank() == 0:
             with run_folder.locked(Path(folder)):
                 pass  # before Hydra writes to it
@@ -50,13 +51,6 @@ def arguments(words: list[str]) -> list[str]:
     plain = [re.match(r"(?!hydra\.)[\w.]+=", each) and not is_group(key_of(each)) for each in words]
     forced = [f"++{word}" if key else word for word, key in zip(words, plain, strict=True)]
     return [*forced, *WRITES_NOTHING]
-
-
-def already_a_run(folder: str | Path) -> UserError:
-    return UserError(
-        f"hydra.run.dir={folder} already holds a run: continue it with resume={folder}, or name "
-        "another folder"
-    )
 
 
 def train(composed: DictConfig) -> float:
@@ -107,8 +101,6 @@ def run(
         folder = connected.from_first(folder)
         if resume is None and run_folder.is_run(folder):
             resume = resuming.newest_checkpoint(folder)
-            if not sweep:
-                raise already_a_run(folder)
             resuming.check_same_config(resume, config)
             if summary := read_summary(folder):
                 say(f"{run_folder.shown(folder)} is already finished")

@@ -104,12 +104,12 @@ def locate(target: str) -> Any:
     module, _, name = target.rpartition(".")
     if not module:
         raise UserError(f"{target} has no module: write a full name, such as my_parts.MyClass")
-    found = getattr(imported(module), name, None)
+    loaded = imported(module)
+    found = getattr(loaded, name, None)
     if not callable(found):
-        close = get_close_matches(name, dir(sys.modules[module]), n=1)
+        close = get_close_matches(name, dir(loaded), n=1)
         hint = f"; did you mean {module}.{close[0]}?" if close else ""
-        where = getattr(sys.modules[module], "__file__", None) or module
-        raise UserError(f"there is no class or function {name} in {where}{hint}")
+        raise UserError(f"there is no class or function {name} in {loaded.__file__}{hint}")
     return found
 
 
