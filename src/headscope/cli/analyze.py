@@ -74,6 +74,8 @@ def analyze(
         selection.check_other(loaded, compared)
     pair = None if difference is None else selection.parse_head_pair(difference, loaded)
     folder = Path(output_dir) if output_dir else default_folder(loaded.path)
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"output_dir={folder} is a file: name a folder")
     patching = None
     if any(value is not None for value in vars(patch).values()):
         texts = patch_texts(loaded, **asdict(patch))

@@ -53,8 +53,8 @@ def load_parts(names: str | Iterable[str] | None, folder: str | Path = "") -> No
             loaded = imported(module)
         except UserError as error:
             raise UserError(f"parts={name}: {error}") from error
-        found = Path(loaded.__file__ or "").resolve()
-        if file.suffix == ".py" and found != file:
+        if not loaded.__file__ or (file.suffix == ".py" and Path(loaded.__file__) != file):
+            found = loaded.__file__ or "a folder"
             raise UserError(f"parts={name}: {found} has the same module name: rename the file")
         MODULES[module] = loaded
 
