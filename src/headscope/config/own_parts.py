@@ -53,9 +53,9 @@ def load_parts(names: str | Iterable[str] | None, folder: str | Path = "") -> No
             loaded = imported(module)
         except UserError as error:
             raise UserError(f"parts={name}: {error}") from error
-        if not loaded.__file__ or (file.suffix == ".py" and Path(loaded.__file__) != file):
-            found = loaded.__file__ or "a folder"
-            raise UserError(f"parts={name}: {found} has the same module name: rename the file")
+        found = getattr(loaded, "__file__", None)  # None: a folder
+        if not found or (file.suffix == ".py" and Path(found).resolve() != file):
+            raise UserError(f"parts={name} is the module {found}: name another file")
         MODULES[module] = loaded
 
 

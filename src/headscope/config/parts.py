@@ -109,7 +109,7 @@ def locate(target: str) -> Any:
     if not callable(found):
         close = get_close_matches(name, dir(loaded), n=1)
         hint = f"; did you mean {module}.{close[0]}?" if close else ""
-        raise UserError(f"there is no class or function {name} in {loaded.__file__}{hint}")
+        raise UserError(f"there is no class or function {name} in {module}{hint}")
     return found
 
 
