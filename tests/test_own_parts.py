@@ -289,7 +289,7 @@ def test_a_checkpoint_may_use_only_classes_of_its_group_that_the_module_defines(
 MISTAKES = {
     "model.attention._target_=SlidingWindow": ["has no module", "my_parts.MyClass"],
     "model.attention._target_=my_absent.X": ["there is no module my_absent"],
-    "model.attention._target_=my_attention.Sliding": ["my_attention.py", "did you mean"],
+    "model.attention._target_=my_attention.Sliding": ["Sliding in my_attention", "did you mean"],
     "model.attention._target_=torch.nn.Linear": ["must be a class of headscope.MultiHeadAttention"],
     "model.attention._target_=os.system": ["takes no embed_dim", "**options"],
     "model.attention._target_=3": ["must be the name of a class"],
