@@ -51,14 +51,18 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    write_files()
+    yield
+    forget()
+
+
+def write_files() -> None:
     for file, source in zip(FILES, PYTHON, strict=True):
         Path(f"{file}.py").write_text(source)
     for text, name in zip(YAML, CHOICES, strict=True):
         file = Path("conf", f"{name}.yaml")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    yield
-    forget()
 
 
 def test_the_examples_are_short() -> None:

@@ -8,6 +8,7 @@ import statistics
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from many_processes import SCRIPT, SECONDS, TINY, end, start
 from running import Said, Script, until
@@ -118,6 +119,26 @@ def test_ctrl_c_saves_the_runs_in_other_processes(text: str) -> None:
     assert ended.code == 130
     assert "The runs save. To continue: the same command" in ended.err
     assert ended.out.count("Saved at step") == 2
+
+
+@pytest.mark.slow
+def test_a_job_at_its_time_limit_saves_and_is_requeued(text: str) -> None:
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+    words = [*TINY, text, "trainer.max_steps=1500", "trainer.val_every_steps=20", "seed=1"]
+    launcher = ["hydra/launcher=submitit_local", f"hydra.sweep.dir={FOLDER}"]
+    running = start([sys.executable, SCRIPT, "-m", *words, *launcher])
+    until(lambda: is_run(FOLDER / "0"), "a checkpoint", SECONDS)
+    [job] = [
+        each
+        for each in psutil.Process(running.pid).children(recursive=True)
+        if "submitit.core._submit" in each.cmdline()
+    ]
+    job.send_signal(signal.SIGUSR2)
+    assert end(running).code == 0
+    [log] = FOLDER.glob(".submitit/*/*_log.out")
+    said = log.read_text()
+    assert said.index("Saved at step") < said.index("Requeued job") < said.index("1500")
+    assert [row["state"] for row in rows(FOLDER)] == ["best"]
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import test_own_parts as own_parts
 from checkpoint_files import content, save
 from running import ROOT, SMALL, summary
 from tab_runs import board
@@ -142,22 +143,22 @@ def test_all_that_a_user_does_works_with_the_wheel_in_an_empty_folder(
     run("train", "resume=../outputs/run", "trainer.max_steps=3")
     assert summary(tmp_path / "outputs" / "run")["steps"] == 3
 
-    examples = (ROOT / "docs" / "own_parts.md").read_text("utf-8")
-    experiment, _, window, *_ = re.findall(r"```yaml\n(.*?)```", examples, re.DOTALL)
-    for name, content_of in (("experiment/mine", experiment), ("model/attention/window", window)):
-        file = Path("conf", f"{name}.yaml")
-        file.parent.mkdir(parents=True)
-        file.write_text(content_of)
-    Path("my_attention.py").write_text(re.findall(r"```python\n(.*?)```", examples, re.DOTALL)[0])
-    own = ["experiment=mine", "model/attention=window"]
-    said = run("train", *SMALL, text, *own, "trainer.max_steps=1", "hydra.run.dir=outputs/own")
-    assert "parts=my_attention.py" in said
-    assert run("sample", "parts=my_attention.py", "prompt=The", "max_new_tokens=5").startswith(
-        "The"
-    )
-    config = Path("outputs/own/.hydra/config.yaml").read_text()
-    assert "_target_: my_attention.SlidingWindow" in config
-    assert "  heads: 8\n" in config
+    own_parts.write_files()
+    parts = f"parts=[{','.join(f'{file}.py' for file in own_parts.FILES)}]"
+    ways = {"file": own_parts.FROM_A_FILE, "typed": own_parts.ON_THE_COMMAND_LINE}
+    small = [word for word in SMALL if not word.startswith("tokenizer")]
+    for name, way in ways.items():
+        words = [word for each in way.values() for word in each.split()]
+        folder = f"outputs/{name}"
+        said = run("train", *small, *words, "trainer.max_steps=1", f"hydra.run.dir={folder}")
+        assert all(f"{file}.py" in said for file in own_parts.TO_OPEN)
+        chosen = f"checkpoint={folder}"
+        assert run("sample", parts, chosen, "prompt=The", "max_new_tokens=5").startswith("The")
+        run("train", f"resume={folder}", "trainer.max_steps=2", parts)
+        assert summary(folder)["steps"] == 2
+        config = Path(folder, ".hydra", "config.yaml").read_text()
+        for target in ("my_attention.SlidingWindow", "my_training.SignSGD", "my_text.Sums"):
+            assert f"_target_: {target}\n" in config
 
 
 def test_uv_accepts_the_line_of_the_readme() -> None:

@@ -1,4 +1,4 @@
-"""Stops the process cleanly on a signal: Ctrl-C (SIGINT), SIGTERM or SIGHUP.
+"""Stops the process cleanly on a signal: Ctrl-C (SIGINT), SIGTERM, SIGHUP or SIGUSR2.
 
 - Inside `stop_on_signal`, a signal calls the clean-up functions registered by `on_stop`. Then it
   ends the process with the exit code 128 + the signal's number.
@@ -33,9 +33,8 @@ from typing import Any
 
 from headscope.terminal import open_closed_streams
 
-SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-)
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR2")  # SIGUSR2: submitit, at a time limit
+SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))
 
 BLOCK_SECONDS = 0.3
 """The longest time to wait until the signal handler has blocked the main thread. If the main thread

@@ -119,9 +119,10 @@ def test_a_truncated_file_is_refused(file, whole):
         assert_refused(file, use=opened)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_weights_that_are_not_finite_are_refused(file, dtype):
-    for bad in (torch.nan, torch.inf, -torch.inf):
+    too_large = [1e300] if dtype is torch.float64 else []  # for the model's float32
+    for bad in (torch.nan, torch.inf, -torch.inf, *too_large):
         stored, _ = content()
         stored["tensors"]["model.norm.weight"] = torch.tensor([1.0, bad] * 4, dtype=dtype)
         save(stored, file)
@@ -158,6 +159,7 @@ CONTENTS = [
     *(entry(key, v) for key in KEYS for v in (None, 3.5, [], [["a", 1]])),
     *(entry("step", v) for v in (-1, "7", 7.0, True, 2**60)),
     *(lambda data: "", lambda data: "{", lambda data: [data]),
+    entry("config", {"name": "half of a pair: \ud800"}),
     *(entry("tied", {"model.head.weight": other}) for other in ("model.x", [1])),
     lambda data: data | {"checksums": data["checksums"] | {"model.x": 1}},
     entry("checksums", {}),

@@ -160,7 +160,7 @@ class Stored:
         """The state dict of the model. Raises UserError if a weight is damaged, NaN or infinite."""
         weights = self.tensors("model.")
         for name, weight in weights.items():
-            if not is_finite(weight):
+            if not is_finite(weight.float() if weight.dtype is torch.float64 else weight):
                 raise UserError(
                     f"{self.path} cannot be used: its weights are not finite (NaN or infinity in "
                     f"{name[:80]}): training diverged; choose an earlier checkpoint"
@@ -227,6 +227,7 @@ def plain_data(text: str | None) -> dict[str, Any]:
     if f"{zlib.crc32(text[8:].encode()):08x}" != text[:8]:
         raise ValueError("its metadata has a wrong checksum")
     data = json.loads(text[8:])
+    json.dumps(data, ensure_ascii=False).encode()  # no half of a surrogate pair
     if data["format"] != FORMAT:
         raise ValueError("it was written by another version of headscope")
     for key, kind in KINDS.items():

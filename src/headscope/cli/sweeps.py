@@ -78,13 +78,16 @@ def run_one(task: Callable[[Any], Any], config: Any) -> Any:
     if by_joblib:  # a terminal sends Ctrl-C to all processes; see `stop_children`
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with nullcontext() if here else stop.stop_on_signal(), requeue_after_saving():
-            load_parts(config.get("parts"), hydra.runtime.cwd)
-            return task(config)
-    except stop.Interrupted as stopped:
-        if by_joblib:
-            os._exit(128 + stopped.number)  # joblib would raise it in the process of the sweep
-        raise
+        try:
+            with nullcontext() if here else stop.stop_on_signal():
+                load_parts(config.get("parts"), hydra.runtime.cwd)
+                return task(config)
+        except stop.Interrupted as stopped:
+            if by_joblib:
+                os._exit(128 + stopped.number)  # joblib would raise it in the process of the sweep
+            if not here and stopped.number == getattr(signal, "SIGUSR2", None):
+                requeue()
+            raise
     except BrokenPipeError:
         raise
     except Exception as error:
@@ -92,37 +95,17 @@ def run_one(task: Callable[[Any], Any], config: Any) -> Any:
         return None  # for Optuna, a failed trial
 
 
-@contextmanager
-def requeue_after_saving() -> Iterator[None]:
-    """On SIGUSR2, submitit puts its job back in the queue and ends the process at once. Inside the
-    `with` block, the run saves before that. Raises UserError when submitit may not requeue the job
-    again."""
-    number: Any = getattr(signal, "SIGUSR2", None)
-    requeue: Any = number and signal.getsignal(number)
-    if not callable(requeue):  # not a job of submitit
-        yield
-        return
-    received = []
-
-    def save_first(*signal_and_frame: Any) -> None:
-        received.append(signal_and_frame)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    signal.signal(number, save_first)
-    try:
-        yield
-    except stop.Interrupted:
-        for each in received:
-            try:
-                requeue(*each)  # ends the process
-            except RuntimeError as error:
-                raise UserError(
-                    "saved at the time limit, but not requeued: to requeue it more often, raise "
-                    "hydra.launcher.max_num_timeout"
-                ) from error
-        raise
-    finally:
-        signal.signal(number, requeue)
+def requeue() -> None:
+    """Puts the job of submitit back in the queue, if this is one, and ends the process: the run has
+    saved at the time limit. Raises UserError when submitit may not requeue the job again."""
+    if callable(signal.getsignal(signal.SIGUSR2)):
+        try:
+            signal.raise_signal(signal.SIGUSR2)
+        except RuntimeError as error:
+            raise UserError(
+                "saved at the time limit, but not requeued: to requeue it more often, raise "
+                "hydra.launcher.max_num_timeout"
+            ) from error
 
 
 @contextmanager
