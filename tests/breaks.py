@@ -365,10 +365,10 @@ analysis/path_patching.py
 + block = model.blocks[layer]
 +         x = x + block.attention(block.attention_norm(x), position=model.position)
 > analysis/test_circuits.py::test_path_patching_equals_three_passes_with_hooks
-viewer/static/next.js
+viewer/static/store.js
 # the lens shows the probabilities of the layer after
-- layer * (tokens - 1) + kept] : found
-+ (layer + 1) * (tokens - 1) + kept] : found
+- next: nextAt(row) }))
++ next: nextAt(row + 1) }))
 > viewer/test_page_predictions.py::test_the_numbers_are_those_of_the_data
 analysis/head_types.py
 # an induction head has no name where its attention is nearly uniform
@@ -431,8 +431,8 @@ viewer/static/names.js
 > viewer/test_page_layout.py::test_a_head_without_a_name_has_no_dash_and_no_number
 viewer/static/bar.js
 # runs that cannot be compared are offered first
-- "another run": others(true),
-+ "another run": others(false),
+- [TEXTS.anotherRun]: others(true),
++ [TEXTS.anotherRun]: others(false),
 > tab/test_tab_in_browser.py::test_five_questions_take_two_clicks_and_no_scrolling
 tensorboard/event_data.py
 # the run with the first name opens first
