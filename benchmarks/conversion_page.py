@@ -12,7 +12,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from headscope.checkpoint import build_model
-from headscope.cli.conf import CONF, every_choice
+from headscope.cli.conf import CONF, choices_of
 from headscope.config.parse import parse_part
 from headscope.config.parts import Part
 from headscope.conversion.classes import HuggingFaceClass
@@ -44,7 +44,8 @@ KEYS = (
     "model/norm=rms model.norm.gain=false",
 )
 
-CHANGES = [*(words for group in GROUPS for words in every_choice(f"model/{group}")), *KEYS]
+PARTS = [f"model/{group}" for group in GROUPS]
+CHANGES = [*(f"{part}={name}" for part in PARTS for name in choices_of(part)), *KEYS]
 """The rows of the matrix: every choice of a part, and values of the other keys."""
 
 

@@ -9,7 +9,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from headscope.cli.compare import CompareConfig
-from headscope.cli.conf import CONF, prepare_hydra
+from headscope.cli.conf import CONF
 from headscope.cli.main import COMMANDS
 from headscope.config.parse import from_hydra
 from headscope.config.training import TrainConfig
@@ -30,7 +30,6 @@ def training_config(*overrides: str) -> TrainConfig:
 @cache
 def composed(*overrides: str, root: str = "train", conf: Path = CONF) -> DictConfig:
     """What scripts/<root>.py runs with, given these words; shared, so copied to be changed."""
-    prepare_hydra()
     # A comparison is named after Hydra's choice, which is only known where Hydra runs.
     named = ["name=ours"] if root == "compare" else []
     with initialize_config_dir(str(conf), version_base="1.3"):

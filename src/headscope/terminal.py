@@ -39,6 +39,13 @@ def printable(text: str, *, keep: str = "") -> str:
     )
 
 
+def write(text: str) -> None:
+    """Writes a piece of text to standard output, as UTF-8. On a terminal, it is `printable`."""
+    text = printable(text, keep="\n\t") if sys.stdout.isatty() else text
+    sys.stdout.buffer.write(text.encode())
+    sys.stdout.buffer.flush()
+
+
 def is_control(character: str) -> bool:
     """Whether this is a C0 or C1 control character, or a character that changes the writing
     direction."""

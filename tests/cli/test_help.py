@@ -9,11 +9,8 @@ import pytest
 from running import ROOT, Script
 
 from benchmarks.configuration_page import ROOTS, comment_elsewhere, keys_of, page
-from headscope.cli.command_line import prepare_hydra
 from headscope.cli.conf import CONF
 from headscope.cli.help import heading, help_text, sections_of
-
-prepare_hydra()
 
 # All other groups belong to train.
 SCRIPT_OF = {"suite": "benchmark", "compare": "compare", "thresholds": "analyze"}

@@ -54,25 +54,18 @@ def analyze(
     from rich.progress import track
 
     from headscope.analysis.patch_texts import patch_texts
-    from headscope.analysis.report import selection
     from headscope.analysis.report.console import print_report
     from headscope.analysis.report.inputs import Ablation, ReportInput
+    from headscope.analysis.report.selection import parse_head_pair, select
     from headscope.analysis.report.write import write_report
-    from headscope.checkpoint import find, load, pick_device, stored_corpus
+    from headscope.checkpoint import pick_device, stored_corpus
     from headscope.evaluation import validation_text
 
     if tensorboard:  # needs the package tensorboard
         from headscope.tensorboard.snapshot_events import event_file
-    load_on_device = partial(load, device=pick_device(device))
-    files = selection.checkpoint_files(checkpoints or [])
-    history = sorted(map(load_on_device, files), key=lambda stored: stored.step)
-    newest = history[-1] if history and checkpoint is None else None
-    loaded = newest or load_on_device(find(checkpoint))
-    selection.check_one_run(history, loaded)
-    compared = load_on_device(find(other, key="other")) if other else None
-    if compared:
-        selection.check_other(loaded, compared)
-    pair = None if difference is None else selection.parse_head_pair(difference, loaded)
+    selected = select(checkpoint, checkpoints or [], other, pick_device(device))
+    loaded = selected.loaded
+    pair = None if difference is None else parse_head_pair(difference, loaded)
     folder = Path(output_dir) if output_dir else default_folder(loaded.path)
     if folder.exists() and not folder.is_dir():
         raise UserError(f"output_dir={folder} is a file: name a folder")
@@ -104,12 +97,12 @@ def analyze(
         ablation=removal,
         patching=patching,
         pair=pair,
-        other=compared,
-        history=history,
+        other=selected.other,
+        history=selected.history,
         event_file=event_file if tensorboard else None,
         track=progress if console.is_terminal else iter,
     )
-    steps = len({stored.step for stored in (loaded, *history)})
+    steps = len({stored.step for stored in (loaded, *selected.history)})
     print_report(report, statistics, effects, patching, steps)
     say(f"Written: {folder}/attention.html, heads.csv and pictures")
     if tensorboard:

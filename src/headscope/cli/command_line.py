@@ -10,12 +10,13 @@ from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from headscope import __version__
 from headscope.cli import sweeps
-from headscope.cli.conf import CONF, prepare_hydra
+from headscope.cli.conf import CONF, OwnChoices
 from headscope.cli.error_messages import exit_on_error
 from headscope.cli.words import WRITES_NOTHING, implied_data, parsed, quoted, value_of
 from headscope.config.own_parts import load_parts
@@ -42,7 +43,7 @@ def run(
     full_error = not inherited and os.environ.get("HYDRA_FULL_ERROR", "0") not in ("", "0")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise errors instead of printing them
     open_closed_streams()
-    prepare_hydra()
+    Plugins.instance().register(OwnChoices)
 
     @functools.wraps(task)
     def guarded(config: Any) -> Any:

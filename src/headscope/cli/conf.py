@@ -8,9 +8,7 @@ from typing import Any
 
 import yaml
 from hydra.core.config_search_path import ConfigSearchPath
-from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import OmegaConf
 
 from headscope.config.parts import CONF
 from headscope.errors import UserError
@@ -24,21 +22,6 @@ class OwnChoices(SearchPathPlugin):
         for folder in conf_folders()[1:2] if Path("conf").is_dir() else []:
             search_path.append("schema", "structured://")  # Hydra's own choices, before conf/hydra/
             search_path.append("current-folder", f"file://{folder}")
-
-
-def prepare_hydra() -> None:
-    """Registers what conf/ uses: the user's own choices, and `${every:}`."""
-    Plugins.instance().register(OwnChoices)
-    OmegaConf.register_new_resolver("every", every_choice, replace=True)
-
-
-def every_choice(group: str, *exceptions: str) -> list[str]:
-    """The overrides that select each choice of a group: `model/norm=layer` and so on, for the group
-    model/norm. Each item of `exceptions` replaces the choice that is its first word. For example,
-    `layer model.bias=true` replaces `layer`."""
-    longer = {words.split()[0]: words for words in exceptions}
-    names = sorted(file.stem for file in (CONF / group).glob("*.yaml"))
-    return [f"{group}={longer.get(name, name)}" for name in names]
 
 
 def conf_folders() -> list[Path]:

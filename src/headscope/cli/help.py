@@ -150,7 +150,8 @@ def keys_below(node: yaml.MappingNode, prefix: str, lines: list[str]) -> Iterato
         if name.value.startswith("_"):
             continue
         is_mapping = isinstance(value, yaml.MappingNode)
-        end = name.end_mark if is_mapping else value.end_mark
+        below = value.start_mark.line > name.start_mark.line
+        end = name.end_mark if below else value.end_mark
         comment = lines[end.line][end.column :].lstrip(": ")
         if comment:
             more = takewhile(lambda line: line.strip().startswith("#"), lines[end.line + 1 :])

@@ -10,9 +10,10 @@ from typing import Any
 
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.plugins import Plugins
 
 from headscope.cli.command_line import attempt
-from headscope.cli.conf import CONF, prepare_hydra
+from headscope.cli.conf import CONF, OwnChoices
 from headscope.cli.error_messages import USER_ERRORS, one_line
 from headscope.cli.train import arguments, run
 from headscope.cli.words import implied_data, parsed, quoted
@@ -58,7 +59,7 @@ def train(words: Sequence[str] = ()) -> TrainResult:
             check_environment()
             if flags := {*words} - {*parsed(words, "train").overrides}:
                 raise UserError(f"{flags.pop()} is a flag: give key=value, such as model.heads=8")
-            prepare_hydra()
+            Plugins.instance().register(OwnChoices)
             for_hydra = quoted(arguments([*words, *implied_data(words)]))
             with initialize_config_dir(str(CONF), version_base="1.3"):
                 hydra: Any = GlobalHydra.instance().hydra

@@ -7,7 +7,7 @@ from typing import Literal
 
 from headscope.cli import command_line
 from headscope.config.parse import Count, NonNegative, Positive, Texts, from_hydra
-from headscope.terminal import printable, read_standard_input
+from headscope.terminal import printable, read_standard_input, write
 
 
 def main() -> None:
@@ -75,9 +75,3 @@ def sample(
 def announce(number: int, count: int) -> None:
     if count > 1:
         print(f"--- sample {number} of {count}", file=sys.stderr, flush=True)
-
-
-def write(text: str) -> None:
-    text = printable(text, keep="\n\t") if sys.stdout.isatty() else text
-    sys.stdout.buffer.write(text.encode())
-    sys.stdout.buffer.flush()

@@ -52,14 +52,13 @@ class Folders(Callback):
     """Makes the folder of a run before Hydra writes to it. Hydra turns an error in a callback into
     a warning."""
 
-    def __init__(self, enabled: bool) -> None:
-        self.enabled = enabled
-
     def on_run_start(self, config: DictConfig, **more: Any) -> None:
         """Two runs that start in the same second get different folders, unless the command line
         names a folder."""
         words = config.hydra.overrides.hydra
-        if self.enabled and not any(word.startswith("hydra.run.dir=") for word in words):
+        if config.hydra.job.config_name == "train" and not any(
+            word.startswith("hydra.run.dir=") for word in words
+        ):
             with read_write(config):
                 config.hydra.run.dir = make_new(config.hydra.run.dir)
 

@@ -1,14 +1,43 @@
 """Finds the heads and checkpoints that the keys `difference`, `other` and `checkpoints` select."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from headscope.analysis.head_outputs import Head, parse_head
-from headscope.checkpoint import Checkpoint
+from headscope.checkpoint import Checkpoint, find, load
 from headscope.errors import UserError
 
 FIXED_KEYS = ("model", "data", "seed", "init_from")
 """Parts of the configuration that are the same in all checkpoints of a run."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The checkpoint of a report, those of the same run at other steps, and another one to compare
+    with."""
+
+    loaded: Checkpoint
+    history: list[Checkpoint]
+    other: Checkpoint | None
+
+
+def select(
+    checkpoint: str | None, checkpoints: Sequence[str], other: str | None, device: torch.device
+) -> Selection:
+    """Loads what the keys of a report with these names select. Raises UserError if something cannot
+    be loaded, or does not belong together."""
+    history = [load(file, device=device) for file in checkpoint_files(checkpoints)]
+    history.sort(key=lambda stored: stored.step)
+    newest = history[-1] if history and checkpoint is None else None
+    loaded = newest or load(find(checkpoint), device=device)
+    check_one_run(history, loaded)
+    compared = load(find(other, key="other"), device=device) if other else None
+    if compared:
+        check_other(loaded, compared)
+    return Selection(loaded, history, compared)
 
 
 def parse_head_pair(names: Sequence[str], loaded: Checkpoint) -> tuple[Head, Head]:
