@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from headscope.cli.compare import CompareConfig
 from headscope.cli.conf import CONF
 from headscope.cli.main import COMMANDS
-from headscope.config.parse import from_hydra
+from headscope.config.parse import parse
 from headscope.config.training import TrainConfig
 
 CONFIGS = {"train": TrainConfig, "compare": CompareConfig}
@@ -24,7 +24,7 @@ SCRIPTS: dict[str, Any] = {
 
 def training_config(*overrides: str) -> TrainConfig:
     """What scripts/train.py builds, given these words; a new one at each call."""
-    return from_hydra(TrainConfig, composed(*overrides))
+    return parse(TrainConfig, composed(*overrides))
 
 
 @cache

@@ -19,7 +19,7 @@ from headscope import checkpoint
 from headscope.analysis.head_types import Thresholds
 from headscope.cli.compare import ChoicesConfig
 from headscope.cli.conf import CONF, choices_of
-from headscope.config.parse import checked_keys, from_hydra, parse, parse_part
+from headscope.config.parse import checked_keys, parse, parse_part
 from headscope.config.parts import (
     GROUPS,
     arguments_of,
@@ -150,10 +150,10 @@ def test_a_new_key_is_an_argument_and_a_line_of_yaml(tmp_path, monkeypatch):
     shutil.copytree(CONF, conf)
     file = conf / "model" / "gpt.yaml"
     file.write_text(f"{file.read_text()}embedding_gain: 1.0   # factor of the embeddings\n")
-    config = from_hydra(TrainConfig, composed("model.embedding_gain=3", conf=conf))
+    config = parse(TrainConfig, composed("model.embedding_gain=3", conf=conf))
     assert checkpoint.build_model(config.model, vocab_size=9).embedding_scale == 3
     with pytest.raises(UserError, match=r"model\.embedding_gain=much must be a number"):
-        from_hydra(TrainConfig, composed("model.embedding_gain=much", conf=conf))
+        parse(TrainConfig, composed("model.embedding_gain=much", conf=conf))
 
 
 @pytest.mark.parametrize(("option", "group"), [("attention",) * 2, ("positions", "position")])
@@ -199,9 +199,9 @@ def test_a_mistake_in_an_experiment_is_refused(mistake, tmp_path):
     shutil.copytree(CONF, conf)
     for name, line in (("good", "seed: 3"), ("bad", mistake)):
         (conf / "experiment" / f"{name}.yaml").write_text(f"# @package _global_\n{line}\n")
-    assert from_hydra(TrainConfig, composed("experiment=good", conf=conf)).seed == 3
+    assert parse(TrainConfig, composed("experiment=good", conf=conf)).seed == 3
     with pytest.raises(UserError):
-        from_hydra(TrainConfig, composed("experiment=bad", conf=conf))
+        parse(TrainConfig, composed("experiment=bad", conf=conf))
 
 
 # --- what the values are ---

@@ -7,7 +7,7 @@ from composing import composed, training_config
 
 from headscope import checkpoint
 from headscope.cli.conf import CONF, choices_of
-from headscope.config.parse import from_hydra
+from headscope.config.parse import parse
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.nn import GPT
@@ -70,7 +70,7 @@ def test_an_experiment_may_choose_the_attention(option, tmp_path):
     words = [f"model/attention={option}", "model/position=alibi", "model.attention.qk_norm=true"]
     expected = composed("model.layers=1", *words)
     assert config.model == expected.model
-    check(from_hydra(TrainConfig, config))
+    check(parse(TrainConfig, config))
 
 
 def test_tables_of_fixed_size_come_with_scaled_embeddings_unless_told_otherwise():

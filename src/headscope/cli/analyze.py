@@ -9,7 +9,7 @@ from shlex import quote
 from typing import Annotated, Any, Literal
 
 from headscope.cli import command_line
-from headscope.config.parse import Positive, Texts, from_hydra
+from headscope.config.parse import Positive, Texts, parse
 from headscope.config.parts import Part, build_part
 from headscope.errors import UserError
 from headscope.terminal import read_standard_input
@@ -26,7 +26,7 @@ class PatchConfig:
 
 
 def main() -> None:
-    command_line.run(partial(from_hydra, analyze), "analyze")
+    command_line.run(partial(parse, analyze), "analyze")
 
 
 def analyze(

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from headscope.cli import command_line, sweeps, train
 from headscope.cli.words import implied_data, key_of, quote, quoted, value_of
 from headscope.comparison.sweep import SweepRun, by_settings, report_unfinished
-from headscope.config.parse import Count, Positive, from_hydra, parse
+from headscope.config.parse import Count, Positive, parse
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.stop import Interrupted, stop_on_signal
@@ -76,7 +76,7 @@ def compare(composed: DictConfig) -> None:
     from headscope.comparison.results import check_same_text, report_choices
 
     words, folder = HydraConfig.get().overrides.task, command_line.run_folder()
-    config = from_hydra(CompareConfig, composed)
+    config = parse(CompareConfig, composed)
     shared = [word for word in words if not sets(word, COMPARISON_KEYS)]
     planned = [*jobs(config, shared, folder)]
     runs = [run for run, _ in planned]

@@ -1,7 +1,7 @@
 """The files of conf/: headscope's own, those in conf/ of the current folder, and --config-dir."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ from hydra.core.config_search_path import ConfigSearchPath
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
 from headscope.config.parts import CONF
-from headscope.errors import UserError
 
 
 class OwnChoices(SearchPathPlugin):
@@ -49,16 +48,6 @@ def conf_files(name: str) -> list[Path]:
 def is_group(name: str) -> bool:
     """Whether `name` is a configuration group, such as `model/attention`."""
     return any((folder / name).is_dir() for folder in conf_folders())
-
-
-def check_choices(words: Sequence[str]) -> None:
-    """Raises UserError if a choice in conf/ of the current folder is named, but has the name of a
-    choice of headscope, which Hydra would use."""
-    for word in words:
-        group, _, choice = word.lstrip("+").partition("=")
-        found = conf_files(f"{group}/{choice}") if is_group(group) else []
-        if len(found) > 1:
-            raise UserError(f"{word[:200]}: rename {found[1]}: {found[0]} has its name")
 
 
 def chosen_by_experiment(name: str) -> Iterator[str]:

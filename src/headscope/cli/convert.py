@@ -6,14 +6,14 @@ from typing import Literal
 
 from headscope import stop
 from headscope.cli import command_line
-from headscope.config.parse import Texts, from_hydra
+from headscope.config.parse import Texts, parse
 from headscope.errors import UserError
 from headscope.terminal import printable
 
 
 def main() -> None:
     with stop.stop_on_signal():
-        command_line.run(partial(from_hydra, convert), "convert")
+        command_line.run(partial(parse, convert), "convert")
 
 
 def convert(

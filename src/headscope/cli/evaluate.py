@@ -4,13 +4,13 @@ from functools import partial
 from typing import Literal
 
 from headscope.cli import command_line
-from headscope.config.parse import Positive, Texts, from_hydra
+from headscope.config.parse import Positive, Texts, parse
 from headscope.config.parts import Part, build_part
 from headscope.files import json_text
 
 
 def main() -> None:
-    command_line.run(partial(from_hydra, evaluate), "evaluate")
+    command_line.run(partial(parse, evaluate), "evaluate")
 
 
 def evaluate(

@@ -5,13 +5,13 @@ import webbrowser
 from functools import partial
 
 from headscope.cli import command_line
-from headscope.config.parse import Count, Texts, from_hydra
+from headscope.config.parse import Count, Texts, parse
 from headscope.stop import stop_on_signal
 from headscope.terminal import printable
 
 
 def main() -> None:
-    command_line.run(partial(from_hydra, explore), "explore")
+    command_line.run(partial(parse, explore), "explore")
 
 
 def explore(

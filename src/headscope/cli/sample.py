@@ -6,12 +6,12 @@ from functools import partial
 from typing import Literal
 
 from headscope.cli import command_line
-from headscope.config.parse import Count, NonNegative, Positive, Texts, from_hydra
+from headscope.config.parse import Count, NonNegative, Positive, Texts, parse
 from headscope.terminal import printable, read_standard_input, write
 
 
 def main() -> None:
-    command_line.run(partial(from_hydra, sample), "sample")
+    command_line.run(partial(parse, sample), "sample")
 
 
 def sample(

@@ -15,7 +15,7 @@ from headscope import stop
 from headscope.cli import command_line
 from headscope.cli.conf import is_group
 from headscope.cli.words import WRITES_NOTHING, key_of, value_of
-from headscope.config.parse import from_hydra
+from headscope.config.parse import parse
 from headscope.config.training import TrainConfig
 from headscope.data.machine import core_seconds, cores_of_others
 from headscope.errors import UserError
@@ -78,7 +78,7 @@ def run(
     keys = [*map(key_of, HydraConfig.get().overrides.task)]
     if composed.resume is None:
         folder = command_line.run_folder()
-        config = resuming.with_trained_model(from_hydra(TrainConfig, composed), keys)
+        config = resuming.with_trained_model(parse(TrainConfig, composed), keys)
     else:
         folder = Path(composed.resume)
         resume = resuming.newest_checkpoint(folder)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from hydra._internal.utils import get_args_parser
 
-from headscope.cli.conf import check_choices, chosen_by_experiment
+from headscope.cli.conf import chosen_by_experiment, conf_files, is_group
 from headscope.errors import UserError
 
 TEXTS = (
@@ -63,7 +63,9 @@ def parsed(words: Sequence[str], config_name: str) -> argparse.Namespace:
             raise UserError(f"{word} has an effect only in a sweep: add -m, or leave it out")
         if word == "logger=null":
             raise UserError("logger=null: to train without a logger, write ~logger")
-    check_choices(args.overrides)
+        found = conf_files(word.lstrip("+").replace("=", "/", 1)) if is_group(key_of(word)) else []
+        if len(found) > 1:  # Hydra would use the first one
+            raise UserError(f"{word[:200]}: rename {found[1]}: {found[0]} has its name")
     return args
 
 

@@ -30,23 +30,19 @@ Texts = str | list[str] | None
 NO_KEYS = ("_target_", "_partial_", "_error_")
 
 
-def from_hydra(schema: Callable[..., Result], config: DictConfig) -> Result:
-    """Resolves the interpolations in a configuration that Hydra composed, and calls `schema`, a
-    dataclass or the function of a script, with its keys. Raises UserError for the same reasons as
-    `parse`."""
-    return parse(schema, OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
-
-
 def parse(
     schema: Callable[..., Result], data: Any, key: str = "", *, composed: bool = True
 ) -> Result:
-    """Calls `schema`, such as a dataclass, with the keys of nested plain data.
+    """Calls `schema`, a dataclass or the function of a script, with the keys of nested plain data.
+    Interpolations are resolved in a configuration that Hydra composed, and nowhere else.
 
     `key` is the path of `data` in the configuration, for error messages. Data that the person has
     not `composed`, such as that of a checkpoint, cannot name any part (see `parse_part`).
 
     Raises UserError when a key is missing or unknown, or a value has the wrong type.
     """
+    if isinstance(data, DictConfig):
+        data = OmegaConf.to_container(data, resolve=True, throw_on_missing=True)
     return schema(**checked_keys(arguments_of(schema), data, key, "", composed))
 
 
