@@ -159,7 +159,6 @@ CONTENTS = [
     *(entry(key, v) for key in KEYS for v in (None, 3.5, [], [["a", 1]])),
     *(entry("step", v) for v in (-1, "7", 7.0, True, 2**60)),
     *(lambda data: "", lambda data: "{", lambda data: [data]),
-    entry("config", {"name": "half of a pair: \ud800"}),
     *(entry("tied", {"model.head.weight": other}) for other in ("model.x", [1])),
     lambda data: data | {"checksums": data["checksums"] | {"model.x": 1}},
     entry("checksums", {}),

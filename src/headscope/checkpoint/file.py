@@ -227,7 +227,6 @@ def plain_data(text: str | None) -> dict[str, Any]:
     if f"{zlib.crc32(text[8:].encode()):08x}" != text[:8]:
         raise ValueError("its metadata has a wrong checksum")
     data = json.loads(text[8:])
-    json.dumps(data, ensure_ascii=False).encode()  # no half of a surrogate pair
     if data["format"] != FORMAT:
         raise ValueError("it was written by another version of headscope")
     for key, kind in KINDS.items():

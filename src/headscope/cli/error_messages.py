@@ -23,7 +23,8 @@ from headscope.errors import UserError, first_line, ran_out_of_memory
 from headscope.terminal import printable
 from headscope.training.processes import first_reports
 
-USER_ERRORS = (UserError, OSError, YAMLError, HydraException, OmegaConfBaseException)
+CANNOT_BE_READ = (YAMLError, UnicodeEncodeError, HydraException, OmegaConfBaseException)
+USER_ERRORS = (UserError, OSError, *CANNOT_BE_READ)
 """Errors that the user can fix. All other errors are bugs."""
 
 BUG = """
