@@ -33,6 +33,9 @@ ORDER = (
 )
 """The groups, in the order of the page."""
 
+FOUND = {file.parent.relative_to(CONF).as_posix() for file in CONF.glob("*/**/*.yaml")}
+GROUPS = sorted(FOUND, key=lambda group: ORDER.index(group) if group in ORDER else len(ORDER))
+
 ROOTS = [*COMMANDS, "benchmark"]
 """The scripts with keys. The schema of benchmark.py is in benchmarks/, outside the package."""
 
@@ -43,7 +46,7 @@ def page() -> str:
     for root in ROOTS:
         file = CONF / f"{root}.yaml"
         blocks += [f"## {root}.py", heading(file), key_table({root: file})]
-    for group in ORDER:
+    for group in GROUPS:
         files = {choice: CONF / group / f"{choice}.yaml" for choice in choices_of(group)}
         rows = [[f"`{choice}`", heading(file)] for choice, file in files.items()]
         blocks += [f"## {group}", table(["choice", "meaning"], rows)]
@@ -80,7 +83,7 @@ def keys_of(file: Path) -> Iterator[Key]:
 def comment_elsewhere(name: str) -> str:
     """Finds a comment for a key in the files of all choices. It is used when a choice sets the key
     without a comment."""
-    files = [CONF / group / f"{choice}.yaml" for group in ORDER for choice in choices_of(group)]
+    files = [CONF / group / f"{choice}.yaml" for group in GROUPS for choice in choices_of(group)]
     keys = [key for file in files for key in keys_of(file) if key.name == name]
     return next((key.comment for key in keys if key.comment), "")
 

@@ -248,6 +248,11 @@ def block_signals(block: bool) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK if block else signal.SIG_UNBLOCK, SIGNALS)
 
 
+def receives() -> bool:
+    """Whether this process is inside `stop_on_signal`."""
+    return _receiver is not None
+
+
 def requested() -> int | None:
     """The number of the signal that requested a stop, or None."""
     return _receiver.requested if _receiver else None

@@ -29,7 +29,7 @@ from headscope.files import replacing
 from headscope.nn.loss import Answers
 from headscope.terminal import command
 
-FORMAT = 6
+FORMAT = 7
 SUFFIX = ".safetensors"
 
 METADATA = "headscope"
@@ -143,9 +143,9 @@ class Stored:
 
     @property
     def config(self) -> TrainConfig:
-        """The configuration, checked. An optimizer, schedule, tokenizer or text that it may not
-        name is an `UnknownPart`. Raises UserError if a key is missing or unknown, or has a wrong
-        type, or if the model has a part that it may not name."""
+        """The configuration, checked. Raises UserError if a key is missing or unknown, or has a
+        wrong type, or if the model has a part that it may not name. Another part that it may not
+        name raises UserError when it is built."""
         try:
             return parse(TrainConfig, self.data["config"], composed=False)
         except UserError as error:

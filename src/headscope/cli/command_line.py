@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from headscope.config.own_parts import load_parts
 from headscope.errors import UserError
 from headscope.terminal import open_closed_streams
 from headscope.training import processes
-from headscope.training.run_folder import remove_unused
+from headscope.training.run_folder import locked, remove_unused
 
 
 def run(
@@ -77,30 +78,31 @@ def prepared(
     args = parsed(words, config_name)
     flags = [word for word in words if word not in args.overrides]
     overrides = [*args.overrides, *implied_data(args.overrides)]
+    os.environ[sweeps.SWEEP_ID] = sweeps.command_line_id(overrides)
     if args.help:
         from headscope.cli.help import help_text
 
         print(help_text(config_name, quoted(overrides)))
         sys.exit()
     if not args.multirun:
-        return [*flags, *quoted(prepare(overrides))]
+        return [*quoted(prepare(overrides)), *flags]
     processes.check_sweep()
     if resumed := value_of(overrides, "resume"):
         raise UserError(f"resume={resumed} continues one run: leave out -m")
-    os.environ[sweeps.SWEEP_ID] = sweeps.command_line_id(overrides)
-    return [*flags, *prepare(overrides)]
+    return [*prepare(overrides), *flags]
 
 
 def attempt(task: Callable[[Any], Any], config: Any) -> Any:
-    """Calls `task`. If it fails before it has written to the run folder, removes that folder, which
-    Hydra has just made."""
+    """Calls `task`. If it fails before it has written to the run folder, which Hydra has just made,
+    removes that folder, unless another process uses it."""
     folder = run_folder()
     try:
         load_parts(config.get("parts"), HydraConfig.get().runtime.cwd)
         return task(config)
     except Exception:
-        if folder.resolve() != Path.cwd():
-            remove_unused(folder)
+        if folder.is_dir() and folder.resolve() != Path.cwd():
+            with suppress(UserError), locked(folder):
+                remove_unused(folder)
         raise
 
 

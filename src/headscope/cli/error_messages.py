@@ -81,9 +81,9 @@ def one_line(error: BaseException) -> str:
         error = error.__cause__
     if isinstance(error, OverrideParseException):
         return f"{error.override}: Hydra cannot read this as key=value: put the value in quotes"
-    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+    if isinstance(error, MissingConfigException) and "/" in str(error.missing_cfg_file):
         group, _, choice = str(error.missing_cfg_file)[:200].rpartition("/")
-        if group in ("hydra/launcher", "hydra/sweeper"):
+        if choice in ("joblib", "optuna", "submitit_local", "submitit_slurm"):
             return f"{group}={choice} is not installed: pip install 'headscope[sweeps]'"
         if group == "data" and ("." in choice or os.path.exists(choice)):
             return f"data={choice}: to read your own text, write data.path={choice}"

@@ -152,10 +152,10 @@ def keys_below(node: yaml.MappingNode, prefix: str, lines: list[str]) -> Iterato
         is_mapping = isinstance(value, yaml.MappingNode)
         below = value.start_mark.line > name.start_mark.line
         end = name.end_mark if below else value.end_mark
-        comment = lines[end.line][end.column :].lstrip(": ")
-        if comment:
-            more = takewhile(lambda line: line.strip().startswith("#"), lines[end.line + 1 :])
-            comment = " ".join(line.strip("# ") for line in [comment, *more])
+        [first, *more] = [*lines[end.line :], ""]
+        comment = first[end.column :].lstrip(": ")
+        more = [*takewhile(lambda line: line.strip().startswith("#"), more)] if comment else []
+        comment = " ".join(line.strip("# ") for line in [comment, *more] if line[:1] in "# ")
         plain = {} if is_mapping else yaml.SafeLoader("").construct_document(value)
         yield Key(f"{prefix}{name.value}", plain, comment)
         if is_mapping:

@@ -47,9 +47,10 @@ def main() -> None:
         from headscope.training import processes
 
         if processes.starter() != "lightning":
-            close = difflib.get_close_matches(name.lower(), COMMANDS, n=1) or ["train"]
-            advice = f"did you mean headscope {close[0]}{' ' + name if '=' in name else ''}?"
-            sys.exit(f"Error: {name[:80]!r} is not a command: {advice} headscope --help lists all")
+            close = difflib.get_close_matches(name.lower(), COMMANDS, n=1)
+            close = [f"train {name[:80]}"] if "=" in name else close
+            advice = f"did you mean headscope {close[0]}? " if close else ""
+            sys.exit(f"Error: {name[:80]!r} is not a command: {advice}headscope --help lists all")
         name, words = "train", [name, *words]  # Lightning repeats the words after the command
     sys.argv[1:] = words
     import_module(f"headscope.cli.{name}").main()

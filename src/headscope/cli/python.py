@@ -57,8 +57,10 @@ def train(words: Sequence[str] = ()) -> TrainResult:
     with interruptible():
         try:
             check_environment()
-            if flags := {*words} - {*parsed(words, "train").overrides}:
-                raise UserError(f"{flags.pop()} is a flag: give key=value, such as model.heads=8")
+            for word in words:
+                if word.startswith("-"):
+                    raise UserError(f"{word} is a flag: give key=value, such as model.heads=8")
+            parsed(words, "train")
             Plugins.instance().register(OwnChoices)
             for_hydra = quoted(arguments([*words, *implied_data(words)]))
             with initialize_config_dir(str(CONF), version_base="1.3"):

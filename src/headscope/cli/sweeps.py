@@ -22,7 +22,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
 from headscope import stop
-from headscope.cli.conf import conf_files
+from headscope.cli.conf import conf_files, is_group
 from headscope.cli.error_messages import USER_ERRORS
 from headscope.cli.error_messages import report as report_error
 from headscope.comparison.sweep import SweepRun, report
@@ -30,7 +30,7 @@ from headscope.config.own_parts import load_parts
 from headscope.errors import UserError, first_line
 from headscope.files import write_atomically
 from headscope.terminal import printable
-from headscope.training.run_folder import ERROR, make_new
+from headscope.training.run_folder import ERROR, make_new, remove_unused
 
 LAUNCHER = ("hydra/launcher=", "hydra.launcher.")
 SWEEP_ID = "HEADSCOPE_SWEEP"
@@ -43,7 +43,8 @@ def command_line_id(words: list[str]) -> str:
     the same folder, so the same command continues the sweep, also with another launcher."""
     same = [word for word in words if not word.lstrip("+~").startswith(LAUNCHER)]
     for group, _, choices in (word.lstrip("+").partition("=") for word in [*same]):
-        files = [file for each in choices.split(",") for file in conf_files(f"{group}/{each}")]
+        names = choices.split(",") if is_group(group) else []
+        files = [file for each in names for file in conf_files(f"{group}/{each}")]
         same += [file.read_text(encoding="utf-8") for file in files]
     return hashlib.sha256(json.dumps(same).encode()).hexdigest()[:8]
 
@@ -69,11 +70,12 @@ class Folders(Callback):
 def run_one(task: Callable[[Any], Any], config: Any) -> Any:
     """Runs one run of a sweep. An error is printed and written to its folder, and the sweep goes
     on. In a process that a launcher has started, a signal saves the run and ends the process."""
-    hydra = HydraConfig.get()
-    here = hydra.launcher._target_.endswith("BasicLauncher")
+    from headscope.training.resume import OtherSettings
+
+    hydra, here = HydraConfig.get(), stop.receives()
     file = Path(hydra.runtime.output_dir, ERROR)
     file.unlink(missing_ok=True)
-    by_joblib = not here and "SUBMITIT_EXECUTOR" not in os.environ
+    by_joblib = not here and "Joblib" in hydra.launcher._target_
     if by_joblib:  # a terminal sends Ctrl-C to all processes; see `stop_children`
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -87,7 +89,7 @@ def run_one(task: Callable[[Any], Any], config: Any) -> Any:
             if not here and stopped.number == getattr(signal, "SIGUSR2", None):
                 requeue()
             raise
-    except BrokenPipeError:
+    except (BrokenPipeError, OtherSettings):  # end the sweep, whose results stay
         raise
     except Exception as error:
         write_atomically(file, report_error(error, f"run {hydra.job.num}: "))
@@ -119,6 +121,8 @@ def reported() -> Iterator[None]:
         with stop.on_stop(stop_children):
             yield
     except Exception as error:
+        if HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN:
+            remove_unused(Path(HydraConfig.get().sweep.dir))
         # Optuna raises an error if all runs have failed. joblib and submitit raise one if they lose
         # a process, which was killed or ran out of memory.
         if type(error).__module__.partition(".")[0] in ("joblib", "submitit"):
@@ -131,7 +135,8 @@ def reported() -> Iterator[None]:
     if hydra and hydra.mode == RunMode.MULTIRUN and hydra.job.config_name == "train":
         folder = Path(hydra.sweep.dir)
         if not any(folder.glob("**/.hydra/overrides.yaml")):
-            raise UserError(f"{folder} has no run with a folder .hydra: change the swept values")
+            why = "glob() lists choices, not files, and hydra.output_subdir=null no runs"
+            raise UserError(f"{folder} has no run: change the swept values ({why})")
         if not report(runs_in(folder), folder):
             sys.exit(1)
 

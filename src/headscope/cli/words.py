@@ -6,9 +6,12 @@ texts literally, so they are quoted for Hydra, except in a sweep, where its gram
 
 import argparse
 import ast
+import json
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NoReturn
 
 from hydra._internal.utils import get_args_parser
 
@@ -29,7 +32,7 @@ OTHER_LISTS = ("difference", "checkpoints", "patch.answers", "compare.choices", 
 LISTS_OF_TEXTS = ("parts", "stop", *OTHER_LISTS)
 MAY_BE_EMPTY = ("prompt", "callbacks.samples.prompt", "callbacks.attention.text", "stop", "text")
 
-OF_SWEEPS = ("hydra/sweeper", "hydra.sweeper", "hydra/launcher", "hydra.launcher")
+OF_SWEEPS = ("hydra/sweeper", "hydra.sweep", "hydra/launcher", "hydra.launcher")
 
 WRITES_NOTHING = ["hydra.run.dir=.", "hydra.output_subdir=null", "hydra/job_logging=disabled"]
 """Overrides with which Hydra makes no folder and writes no file."""
@@ -43,13 +46,11 @@ def parsed(words: Sequence[str], config_name: str) -> argparse.Namespace:
         try:
             word.encode()
         except UnicodeEncodeError:
-            raise UserError(f"{os.fsencode(word)!r} is not valid UTF-8: rename the file") from None
-    parser = get_args_parser()
-    parser.exit_on_error = False
-    try:
-        args, unknown = parser.parse_known_intermixed_args(words)
-    except argparse.ArgumentError as error:
-        raise UserError(f"{error}; --hydra-help explains the flags") from error
+            raise UserError(f"{word!a} is not valid UTF-8: rename the file") from None
+    parser: Any = get_args_parser()
+    parser.error = refuse
+    args, unknown = parser.parse_known_intermixed_args(words)
+    args.multirun |= "hydra.mode=MULTIRUN" in words
     for word in unknown:
         key, equals, value = word.lstrip("-")[:80].partition("=")
         plain = f"{key}={value if equals else 'VALUE'}"
@@ -58,15 +59,22 @@ def parsed(words: Sequence[str], config_name: str) -> argparse.Namespace:
     key = "data.path" if config_name in ("train", "compare") else "checkpoint"
     for word in args.overrides:
         if "=" not in word and ("." in word or os.path.exists(word)) and word[0] != "~":
-            raise UserError(f"{word[:200]} has no key: write key=value, such as {key}={word[:200]}")
+            example = f"{key}={word[:200]}" if os.path.exists(word) else f"{word[:200]}=VALUE"
+            raise UserError(f"{word[:200]} has no key: write key=value, such as {example}")
         if config_name == "train" and word.startswith(OF_SWEEPS) and not args.multirun:
             raise UserError(f"{word} has an effect only in a sweep: add -m, or leave it out")
+        if word == "hydra.job.chdir=true":
+            raise UserError(f"{word}: runs stay in the current folder: use absolute paths")
         if word == "logger=null":
             raise UserError("logger=null: to train without a logger, write ~logger")
         found = conf_files(word.lstrip("+").replace("=", "/", 1)) if is_group(key_of(word)) else []
         if len(found) > 1:  # Hydra would use the first one
             raise UserError(f"{word[:200]}: rename {found[1]}: {found[0]} has its name")
     return args
+
+
+def refuse(problem: str) -> NoReturn:
+    raise UserError(f"{problem}; --hydra-help explains the flags")
 
 
 def key_of(word: str) -> str:
@@ -112,10 +120,12 @@ def texts_in(key: str, value: str) -> list[str]:
     """The texts of a list, such as `["a", "b"]` or `[a, b]`, or the only text."""
     if not (value.startswith("[") and value.endswith("]")):
         return [value]
-    try:
-        texts = ast.literal_eval(value)
-    except (ValueError, SyntaxError):  # without quotes, which a shell removes, as in [\n, END]
-        texts = [each.strip().replace(r"\n", "\n") for each in value[1:-1].split(",")]
+    # Without quotes, which a shell removes, as in [\n, END], it is no list of JSON or Python.
+    texts = [each.strip().replace(r"\n", "\n") for each in value[1:-1].split(",") if each.strip()]
+    for read in (json.loads, ast.literal_eval):
+        with suppress(ValueError, SyntaxError):
+            texts = read(value)
+            break
     if not all(isinstance(text, str) for text in texts):
         raise UserError(f'{key}={value} must be a list of texts, such as {key}=\'["a", "b"]\'')
     return texts

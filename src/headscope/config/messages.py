@@ -33,7 +33,9 @@ def described(expected: Any) -> str:
     texts = []
     for each in alternatives(expected):
         kind = get_args(each)[0] if get_origin(each) is Annotated else each
-        if get_origin(each) is Literal:
+        if get_origin(each) is tuple and Ellipsis not in get_args(each):
+            texts.append(f"a list of {len(get_args(each))} values, in brackets")
+        elif get_origin(each) is Literal:
             words = get_args(each)
             texts.append(f"one of {', '.join(words)}" if len(words) > 1 else words[0])
         else:

@@ -20,10 +20,10 @@ MODULES: dict[str, ModuleType] = {}
 """The modules that the person has named with `parts=`."""
 
 
-def not_allowed(group: str, target: Any) -> str | None:
+def not_allowed(group: str, target: str) -> str | None:
     """Why a checkpoint may not name `target` in a group. None if it may."""
-    base, (module, _, name) = GROUPS[group].base, printable(str(target)[:200]).rpartition(".")
-    if isinstance(target, str) and target == f"{module}.{name}":
+    base, (module, _, name) = GROUPS[group].base, printable(target[:200]).rpartition(".")
+    if target == f"{module}.{name}":
         if target in defaults_in_conf(group) or (group, target) in COMPOSED:
             return None
         found: Any = getattr(MODULES.get(module), name, None)
@@ -55,7 +55,7 @@ def load_parts(names: str | Iterable[str] | None, folder: str | Path = "") -> No
             raise UserError(f"parts={name}: {error}") from error
         found = getattr(loaded, "__file__", None)  # None: a folder
         if not found or (file.suffix == ".py" and Path(found).resolve() != file):
-            raise UserError(f"parts={name} is the module {found}: name another file")
+            raise UserError(f"parts={name} is {found or 'a folder'}: name another file")
         MODULES[module] = loaded
 
 
@@ -79,6 +79,6 @@ def own_code(error: BaseException) -> str | None:
     """The line of the person's own parts in which `error` was raised, or which led to it."""
     names = {*MODULES, *(target.rpartition(".")[0] for _, target in COMPOSED)} - {"headscope"}
     for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
-        if frame.f_globals.get("__name__") in names:
+        if any(f"{frame.f_globals.get('__name__')}.".startswith(f"{name}.") for name in names):
             return f"{frame.f_code.co_filename}, line {line}"
     return None

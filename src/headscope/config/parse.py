@@ -55,13 +55,13 @@ def parse_part(data: Any, group: str, key: str = "", *, composed: bool = True) -
     key = key or group.replace("/", ".")
     check_group(data, key)
     target = data.get("_target_")
+    if not isinstance(target, str):
+        raise UserError(f"{key}._target_={short(target)} must be the name of a class or function")
     if not composed and (problem := not_allowed(group, target)):
         if group.partition("/")[0] == "model":
             raise UserError(problem)
         plain = {name: each for name, each in data.items() if not isinstance(each, dict | list)}
         return Part(plain, _error_=problem)
-    if not isinstance(target, str):
-        raise UserError(f"{key}._target_={short(target)} must be the name of a class or function")
     later = GROUPS[group].later
     if data.get("_partial_", later) is not later:
         raise UserError(f"{key}._partial_={short(data['_partial_'])} cannot be changed: remove it")
@@ -125,6 +125,12 @@ def checked(expected: Any, value: Any, key: str, group: str, composed: bool) -> 
         if isinstance(each, type) and is_dataclass(each) and value is not None:
             return parse(each, value, key, composed=composed)
         if get_origin(each) is Literal and isinstance(value, str) and value in get_args(each):
+            return value
+        if get_origin(each) is dict and isinstance(value, dict):
+            _, kind = get_args(each)
+            items = value.items()
+            return {n: checked(kind, item, join(key, n), group, composed) for n, item in items}
+        if each is tuple and isinstance(value, list):
             return value
         if get_origin(each) in (list, tuple) and isinstance(value, list):
             kinds = get_args(each)

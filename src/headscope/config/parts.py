@@ -148,7 +148,7 @@ def arguments_of(target: Any) -> dict[str, inspect.Parameter]:
         except (NameError, TypeError):  # a type that is imported for type checkers only
             parameters = [*inspect.signature(call).parameters.values()]
         parameters = parameters[isinstance(target, type) :]  # without the instance
-        found = {each.name: each for each in parameters} | found
+        found |= {each.name: each for each in parameters if each.name not in found}
         if not any(each.kind is each.VAR_KEYWORD for each in parameters):
             break
     several = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
@@ -163,8 +163,10 @@ def keys_of(target: Any, group: str, named: str = "") -> dict[str, inspect.Param
     no_keys = (*given, *in_code, *[*taken][:first])
     if isinstance(target, type) and not issubclass(target, locate(base)):
         raise UserError(f"{named} must be a class of {base}")
-    if len(taken) < first or (group == "model/activation" and not isinstance(target, type)):
-        raise UserError(f"{named} must be a class of {base}, which takes {first} first argument")
+    if group == "model/activation" and not isinstance(target, type):
+        raise UserError(f"{named} must be a class of {base}, not a function")
+    if len(taken) < first:
+        raise UserError(f"{named} must name its first argument, which headscope supplies")
     if missing := [name for name in given if name not in taken and name not in optional]:
         takes = f"{named} takes no {', '.join(missing)}"
         raise UserError(f"{takes}: add **options, and pass them to {base}")

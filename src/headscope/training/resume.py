@@ -22,7 +22,7 @@ from headscope.config.parse import parse, parse_part
 from headscope.config.parts import Part, defaults_in_conf
 from headscope.config.training import TrainConfig
 from headscope.data.store import TokenStore
-from headscope.errors import UserError
+from headscope.errors import UserError, short
 from headscope.files import read_summary
 from headscope.terminal import command
 from headscope.training.callbacks.clock import callbacks_of
@@ -141,8 +141,9 @@ def resumed_config(
         for name in FIXED:
             if key == name or (key.startswith(f"{name}.") and name != "optimizer"):
                 raise UserError(
-                    f"{key}=: {name} cannot change in a resumed run; to change it, start a new run "
-                    f"from these weights with init_from={resume.folder}"
+                    f"{key}={short(value_at(composed, key))}: {name} cannot change in a resumed "
+                    "run; to change it, start a new run from these weights with "
+                    f"init_from={resume.folder}"
                 )
         before, after = value_at(config, key), value_at(composed, key)
         set_at(config, key, after)
@@ -199,7 +200,8 @@ def words_of_tokenizer(part: Part | None) -> str:
     keys = dict(part or {"_target_": "imported"})
     target = keys.pop("_target_")
     choice = defaults_in_conf("tokenizer").get(target, {}).get("choice", target)
-    return " ".join(f"{key}={value}" for key, value in {"tokenizer": choice, **keys}.items())
+    given = {"tokenizer": choice, **keys}
+    return " ".join(f"{key}={short(given[key])}" for key in given if key != "_error_")
 
 
 def value_at(config: Any, key: str) -> Any:
@@ -213,19 +215,23 @@ def set_at(config: dict[str, Any], key: str, value: Any) -> None:
     for name in groups:
         inside = config.get(name, {})
         if not isinstance(inside, dict):
-            raise UserError(f"{key}: there is no such key: {name} is {inside}")
+            raise UserError(f"{key}: there is no such key: {name} is {short(inside)}")
         config[name] = config = type(inside)(inside)  # a copy: the checkpoint stays as it is
     config[last] = value
 
 
+class OtherSettings(UserError):
+    """Raised for a folder that holds a run with other settings."""
+
+
 def check_same_config(resume: ResumeCheckpoint, config: TrainConfig) -> None:
-    """Raises UserError if the configuration in the checkpoint differs from `config`."""
+    """Raises OtherSettings if the configuration in the checkpoint differs from `config`."""
     before = asdict(resume.stored.config)
     now = asdict(config)
     keys = {*before, *now} - {"name"}  # `name` is only a part of the folder's name
     changed = sorted(key for key in keys if before.get(key) != now.get(key))
     if changed:
-        raise UserError(
+        raise OtherSettings(
             f"{resume.folder} holds a run with other settings of {', '.join(changed)}: move that "
             "folder away, or use another (train -m: hydra.sweep.dir=, compare: name=)"
         )

@@ -20,6 +20,7 @@ CHECKPOINTS = ("last.safetensors", "best.safetensors")
 CONFIGURATION = ".hydra"
 LOCK = ".lock"
 LOG = "train.log"
+SWEEP = "multirun.yaml"
 ERROR = "error.txt"
 """Why a run of a sweep failed."""
 EVENT_FILE_SUFFIX = ".headscope"
@@ -139,10 +140,10 @@ def sort_before_now(logs: Path) -> None:
 
 def remove_unused(folder: Path) -> None:
     """Removes the folder of a run that did not start: it contains nothing but what Hydra wrote."""
-    nothing = {CONFIGURATION, LOCK, LOG}
+    nothing = {CONFIGURATION, LOCK, LOG, SWEEP}
     if folder.is_dir() and {entry.name for entry in folder.iterdir()} <= nothing:
         shutil.rmtree(folder / CONFIGURATION, ignore_errors=True)
-        for name in (LOCK, LOG):
+        for name in (LOCK, LOG, SWEEP):
             (folder / name).unlink(missing_ok=True)
         if folder.resolve() != Path.cwd():
             folder.rmdir()
