@@ -107,18 +107,40 @@ def test_a_failed_trial_does_not_end_the_study(text: str) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_the_runs_in_other_processes(text: str) -> None:
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_ctrl_c_saves_the_runs_of_joblib(text: str, jobs: int) -> None:
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     words = [*TINY, text, "trainer.max_steps=1000000", "trainer.val_every_steps=20"]
     launcher = ["seed=1,2", "hydra/launcher=joblib", f"hydra.sweep.dir={FOLDER}"]
+    launcher += [f"hydra.launcher.n_jobs={jobs}"]
     running = start([sys.executable, SCRIPT, "-m", *words, *launcher])
-    runs = [FOLDER / "0", FOLDER / "1"]
+    runs = [FOLDER / str(number) for number in range(jobs)]
     until(lambda: all(map(is_run, runs)), "a checkpoint of both", SECONDS)
     os.killpg(running.pid, signal.SIGINT)
     ended = end(running)
     assert ended.code == 130
-    assert "The runs save. To continue: the same command" in ended.err
-    assert ended.out.count("Saved at step") == 2
+    said = "The runs save. To continue: the same command"
+    assert (said in ended.err) == (jobs > 1)
+    assert ended.out.count("Saved at step") == jobs
+
+
+def test_a_repetition_with_other_settings_changes_no_result(text: str, script: Script) -> None:
+    words = ["-m", *SHORT, text, "model.heads=1", f"hydra.sweep.dir={FOLDER}"]
+    assert script("train", *words, "seed=1,2").code == 0
+    table = (FOLDER / "sweep.csv").read_bytes()
+    said = script("train", *words, "seed=2,1")
+    assert said.code == 1
+    assert re.fullmatch("Error: .* holds a run with other settings of seed: .*\n", said.err)
+    assert (FOLDER / "sweep.csv").read_bytes() == table
+    assert not (FOLDER / "0" / "error.txt").exists()
+
+
+@pytest.mark.parametrize("mistake", ["model.hads=2,3", "data.path=glob(*.txt)"])
+def test_a_refused_sweep_leaves_no_folder(text: str, script: Script, mistake: str) -> None:
+    said = script("train", "-m", *SHORT, mistake)
+    assert said.code == 1
+    assert said.err.count("\n") == 1
+    assert not Path("outputs").exists()
 
 
 @pytest.mark.slow

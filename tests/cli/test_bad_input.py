@@ -1,12 +1,16 @@
 """A user's mistake gives one line with the value and what to do, and leaves no files behind."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from running import SMALL, Said, Script
 from safetensors.torch import save_file
+
+from headscope.cli import command_line
 
 
 def assert_one_line(said: Said, *words: str) -> None:
@@ -140,6 +144,22 @@ def test_a_mistake_with_a_checkpoint_leaves_it_as_it_is(script: Script, speeches
     ):
         assert_one_line(script(name, *arguments.split()), *words)
     assert checkpoint.read_bytes() == whole
+
+
+def test_a_failed_command_leaves_a_folder_that_another_process_uses(tmp_path, monkeypatch):
+    hold = "import sys, time; from pathlib import Path; from headscope.training import run_folder\n"
+    hold += "with run_folder.locked(Path(sys.argv[1])): print('.', flush=True); time.sleep(60)"
+    command = [sys.executable, "-c", hold, str(tmp_path)]
+    monkeypatch.setattr(command_line, "run_folder", lambda: tmp_path)
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
+        assert other.stdout.read(1) == b"."
+        with pytest.raises(ValueError, match="HydraConfig"):
+            command_line.attempt(lambda config: None, {})
+        assert tmp_path.is_dir()
+        other.kill()
+    with pytest.raises(ValueError, match="HydraConfig"):
+        command_line.attempt(lambda config: None, {})
+    assert not tmp_path.exists()
 
 
 def test_a_lock_file_that_is_a_symbolic_link(script: Script) -> None:

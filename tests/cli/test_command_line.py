@@ -20,7 +20,8 @@ from running import ROOT, SMALL
 
 import headscope
 from benchmarks.schemas import SUITES
-from headscope.cli.words import LISTS_OF_TEXTS, TEXTS, implied_data, quoted
+from headscope.cli.texts import LISTS_OF_TEXTS, TEXTS, quoted
+from headscope.cli.words import implied_data
 from headscope.config.messages import alternatives
 from headscope.config.parts import GROUPS, Part, defaults_in_conf, keys_of, locate
 

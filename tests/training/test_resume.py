@@ -9,8 +9,9 @@ from checkpoint_files import configuration, content, save
 from composing import composed
 from omegaconf import OmegaConf
 
+from headscope.cli.texts import quoted
 from headscope.cli.train import arguments
-from headscope.cli.words import key_of, quoted
+from headscope.cli.words import key_of
 from headscope.errors import UserError
 from headscope.training.resume import newest_checkpoint, resumed_config
 

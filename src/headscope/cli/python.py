@@ -15,8 +15,9 @@ from hydra.core.plugins import Plugins
 from headscope.cli.command_line import attempt
 from headscope.cli.conf import CONF, OwnChoices
 from headscope.cli.error_messages import USER_ERRORS, one_line
+from headscope.cli.texts import quoted
 from headscope.cli.train import arguments, run
-from headscope.cli.words import implied_data, parsed, quoted
+from headscope.cli.words import implied_data, parsed
 from headscope.errors import UserError
 from headscope.stop import Interrupted, interruptible
 from headscope.training.processes import check_environment

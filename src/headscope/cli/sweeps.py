@@ -89,8 +89,11 @@ def run_one(task: Callable[[Any], Any], config: Any) -> Any:
             if not here and stopped.number == getattr(signal, "SIGUSR2", None):
                 requeue()
             raise
-    except (BrokenPipeError, OtherSettings):  # end the sweep, whose results stay
+    except BrokenPipeError:
         raise
+    except OtherSettings as error:
+        report_error(error)
+        sys.exit(1)  # ends the sweep, whose results stay
     except Exception as error:
         write_atomically(file, report_error(error, f"run {hydra.job.num}: "))
         return None  # for Optuna, a failed trial
@@ -135,6 +138,7 @@ def reported() -> Iterator[None]:
     if hydra and hydra.mode == RunMode.MULTIRUN and hydra.job.config_name == "train":
         folder = Path(hydra.sweep.dir)
         if not any(folder.glob("**/.hydra/overrides.yaml")):
+            remove_unused(folder)
             why = "glob() lists choices, not files, and hydra.output_subdir=null no runs"
             raise UserError(f"{folder} has no run: change the swept values ({why})")
         if not report(runs_in(folder), folder):
