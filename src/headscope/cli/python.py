@@ -12,12 +12,10 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
 
-from headscope.cli.command_line import attempt
+from headscope.cli.command_line import attempt, prepared
 from headscope.cli.conf import CONF, OwnChoices
 from headscope.cli.error_messages import USER_ERRORS, one_line
-from headscope.cli.texts import quoted
 from headscope.cli.train import arguments, run
-from headscope.cli.words import implied_data, parsed
 from headscope.errors import UserError
 from headscope.stop import Interrupted, interruptible
 from headscope.training.processes import check_environment
@@ -61,9 +59,8 @@ def train(words: Sequence[str] = ()) -> TrainResult:
             for word in words:
                 if word.startswith("-"):
                     raise UserError(f"{word} is a flag: give key=value, such as model.heads=8")
-            parsed(words, "train")
             Plugins.instance().register(OwnChoices)
-            for_hydra = quoted(arguments([*words, *implied_data(words)]))
+            for_hydra = prepared([*words], "train", arguments)
             with initialize_config_dir(str(CONF), version_base="1.3"):
                 hydra: Any = GlobalHydra.instance().hydra
                 hydra.run("train", task, for_hydra, with_log_configuration=False)

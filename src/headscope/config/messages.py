@@ -68,8 +68,8 @@ def full_keys(part: Part, key: str) -> Iterator[None]:
         yield
     except UserError as error:
         name = str(error).partition("=")[0]
-        inside = [(f"{key}.{each}", keys) for each, keys in part.items() if isinstance(keys, Part)]
-        for path, keys in [(key, part), *inside]:
+        inside = {f"{key}.{each}": keys for each, keys in part.items() if isinstance(keys, Part)}
+        for path, keys in {key: part, **inside}.items():
             if name in keys:
                 raise UserError(f"{path}.{error}") from error.__cause__
         raise
