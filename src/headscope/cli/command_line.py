@@ -2,7 +2,6 @@
 
 import functools
 import os
-import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -37,8 +36,7 @@ def run(
     the result. `prepare` changes the words of the command line before Hydra gets them.
 
     An error that the user can fix is printed in one line, and the process ends with exit code 1.
-    The environment variable HYDRA_FULL_ERROR=1 shows the full traceback instead. Ctrl-C ends the
-    process with exit code 130.
+    The environment variable HYDRA_FULL_ERROR=1 shows the full traceback instead.
     """
     # A process that Lightning started has inherited the value that the first process set below.
     inherited = processes.starter() == "lightning"
@@ -56,8 +54,6 @@ def run(
             return attempt(task, config)
 
     with exit_on_error(full_error):
-        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see `start_process`
-            signal.signal(signal.SIGINT, signal.default_int_handler)
         processes.check_environment()
         if not inherited:  # else the first process has prepared the words
             if "--version" in sys.argv:

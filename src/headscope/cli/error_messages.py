@@ -37,15 +37,12 @@ def exit_on_error(full_error: bool) -> Iterator[None]:
     """Ends the process if the code inside the `with` block raises an error.
 
     An error that the user can fix is printed in one line, and the exit code is 1. With
-    `full_error`, such an error is raised again instead. Ctrl-C gives exit code 130. Any other error
-    is a bug: the traceback is printed, followed by instructions for reporting the bug.
+    `full_error`, such an error is raised again instead. Any other error is a bug: the traceback is
+    printed, followed by instructions for reporting the bug.
     """
     try:
         with first_reports():
             yield
-    except KeyboardInterrupt:
-        print("\nInterrupted.", file=sys.stderr)
-        sys.exit(130)
     except BrokenPipeError:
         # The program that reads the output, such as `head`, has ended. Send the rest of the output
         # to the null device: otherwise, Python would print another error when it exits.
@@ -92,7 +89,7 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, MissingMandatoryValue):
         return f"{error.full_key}= must be given"
     if isinstance(error, ConfigKeyError | ConfigAttributeError) and error.full_key:
-        known: Any = OmegaConf.to_container(error.parent_node, resolve=False)
+        known: Any = OmegaConf.to_container(error.parent_node, resolve=False) or {}
         known = {key: each for key, each in known.items() if key != "hydra" and key[0] != "_"}
         return f"{error.full_key}: there is no such key{suggestion(error.key, known)}"
     if isinstance(error, OmegaConfBaseException) and error.full_key:

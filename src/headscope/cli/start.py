@@ -7,8 +7,8 @@ import signal
 def start_process() -> None:
     """Sets what must be set before torch is loaded.
 
-    While modules are imported, and while Python shuts down, Ctrl-C ends the process at once,
-    without a traceback. An ignored Ctrl-C (as with `nohup`) stays ignored.
+    Ctrl-C ends the process at once, without a traceback, except where `headscope.stop` handles it.
+    An ignored Ctrl-C (as with `nohup`) stays ignored.
 
     The threads of OpenMP spin while they wait for each other. If another program uses a core, long
     spinning makes a step ten times as slow (see `suite=training`). The number of rounds changes no
