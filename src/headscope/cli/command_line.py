@@ -14,7 +14,7 @@ from hydra.core.plugins import Plugins
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from headscope import __version__
+from headscope import __version__, stop
 from headscope.cli import sweeps
 from headscope.cli.conf import CONF, OwnChoices
 from headscope.cli.error_messages import exit_on_error
@@ -90,16 +90,21 @@ def prepared(
 
 
 def attempt(task: Callable[[Any], Any], config: Any) -> Any:
-    """Calls `task`. If it fails before it has written to the run folder, which Hydra has just made,
-    removes that folder, unless another process uses it."""
+    """Calls `task`. If it fails or is stopped before it has written to the run folder, which Hydra
+    has just made, removes that folder, unless another process uses it."""
     folder = run_folder()
-    try:
-        load_parts(config.get("parts"), HydraConfig.get().runtime.cwd)
-        return task(config)
-    except Exception:
+
+    def clean_up() -> None:
         if folder.is_dir() and folder.resolve() != Path.cwd():
             with suppress(UserError), locked(folder):
                 remove_unused(folder)
+
+    try:
+        with stop.on_stop(clean_up):
+            load_parts(config.get("parts"), HydraConfig.get().runtime.cwd)
+            return task(config)
+    except Exception:
+        clean_up()
         raise
 
 
