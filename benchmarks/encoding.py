@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import cycle
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from benchmarks import runner
 from benchmarks.runner import Figures, Request, Result
@@ -14,7 +15,6 @@ from headscope.data.built_in import Sotu
 from headscope.data.machine import process_cores
 from headscope.data.own_files import TextFiles
 from headscope.data.store import prepare_store, training_texts
-from headscope.stop import temporary_folder
 
 TOKENIZERS: dict[str, Callable[..., tokenizer.Tokenizer]] = {
     "bpe": partial(tokenizer.bpe, vocab_size=8192),
@@ -31,8 +31,8 @@ def measure(request: Request) -> Result:
     """
     groups, speed = {}, "mb_per_second_per_core"
     for size in request.suite.megabytes:
-        with temporary_folder() as folder:
-            file = folder / "text.txt"
+        with TemporaryDirectory() as name:
+            file = Path(name) / "text.txt"
             write_numbered_speeches(file, size * 10**6)
             sides = {
                 name: partial(runner.in_fresh_process, prepare, (file, name)) for name in TOKENIZERS
@@ -76,8 +76,8 @@ def seconds_to_prepare(file: Path, name: str) -> tuple[float, float]:
     corpus, started = TextFiles(path=str(file)), time.perf_counter()
     made = TOKENIZERS[name](training_texts(corpus))
     tokenizer_seconds = time.perf_counter() - started
-    with temporary_folder() as root:
-        prepare_store(corpus, lambda texts: made, root=root)
+    with TemporaryDirectory() as root:
+        prepare_store(corpus, lambda texts: made, root=Path(root))
     return tokenizer_seconds, time.perf_counter() - started
 
 

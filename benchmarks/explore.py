@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import chdir, redirect_stdout
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -26,7 +27,6 @@ import psutil
 
 import headscope
 from benchmarks.browser import chromium, explore, painted
-from headscope.stop import temporary_folder
 
 ROUNDS = 15
 TOKENS = 40
@@ -263,8 +263,8 @@ def memory(process: int) -> int:
 
 def main() -> None:
     measure = {"actions": time_actions, "clients": many_clients, "random": random_requests}
-    with temporary_folder() as folder:
-        measure[sys.argv[1]](folder)
+    with TemporaryDirectory() as name:
+        measure[sys.argv[1]](Path(name))
 
 
 if __name__ == "__main__":

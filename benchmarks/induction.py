@@ -6,8 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-
-from headscope.stop import temporary_folder
+from tempfile import TemporaryDirectory
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 
@@ -40,7 +39,8 @@ def script(name: str, *words: str) -> str:
 
 
 if __name__ == "__main__":
-    with temporary_folder() as folder:
+    with TemporaryDirectory() as name:
+        folder = Path(name)
         runs = [
             measured(folder / f"seed_{seed}", [*sys.argv[1:], f"seed={seed}"]) for seed in (1, 2, 3)
         ]

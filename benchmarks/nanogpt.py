@@ -7,14 +7,14 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from benchmarks.runner import Request
+from headscope.comparison.bare_loop import built
 from headscope.conversion.nanogpt import read_model
 from headscope.data.store import TokenStore
 from headscope.errors import UserError
 from headscope.evaluation import ValidationText, evaluate
-from headscope.stop import on_stop, temporary_folder
-from headscope.training.bare_loop import built
 
 FILES = ("train.py", "model.py", "configurator.py", "config/train_shakespeare_char.py")
 MAX_STEPS = 2000
@@ -43,7 +43,8 @@ def train(checkout: Path, request: Request, seed: int) -> tuple[int, list[dict[s
     `seed` has no effect.
     """
     steps = min(request.suite.max_steps or MAX_STEPS, MAX_STEPS)
-    with temporary_folder() as folder:
+    with TemporaryDirectory() as name:
+        folder = Path(name)
         store = built(request.run, folder).store
         for file in FILES:
             (folder / file).parent.mkdir(exist_ok=True)
@@ -74,12 +75,9 @@ def run_script(folder: Path, arguments: list[str]) -> str:
     """Run train.py in `folder` and return what it prints. Raises UserError when train.py fails."""
     command = [sys.executable, "train.py", *arguments]
     pipe, to_pipe = subprocess.PIPE, subprocess.STDOUT
-    with (
-        subprocess.Popen(command, cwd=folder, stdout=pipe, stderr=to_pipe, text=True) as process,
-        on_stop(process.kill),
-    ):
-        output, _ = process.communicate()
-    if process.returncode:
+    done = subprocess.run(command, cwd=folder, stdout=pipe, stderr=to_pipe, text=True, check=False)
+    output = done.stdout
+    if done.returncode:
         last = (output.splitlines() or ["it printed nothing"])[-1]
         raise UserError(f"suite.nanogpt: train.py failed: {last}")
     return output

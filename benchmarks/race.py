@@ -14,7 +14,7 @@ from benchmarks.runner import Figures, Request, Result
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.training.callbacks.clock import clock_of
-from headscope.training.processes import prepare_process
+from headscope.training.run import prepare_process
 
 TRAINER = ("trainer.accelerator", "trainer.precision", "trainer.compile")
 SHARED = ("data", "tokenizer", "store_dir", *TRAINER)

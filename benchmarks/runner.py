@@ -19,6 +19,7 @@ from dataclasses import dataclass, is_dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -27,11 +28,10 @@ from lightning.pytorch import Callback
 from benchmarks.schemas import SUITES
 from benchmarks.table import Row, bar_chart, line_chart, number, table
 from headscope import checkpoint
+from headscope.comparison.bare_loop import built
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError, ran_out_of_memory
 from headscope.files import json_text, read_json, replacing, write_atomically
-from headscope.stop import on_stop, temporary_folder
-from headscope.training.bare_loop import built
 from headscope.training.build import Run
 from headscope.training.callbacks.clock import callbacks_of
 from headscope.training.flops import synchronize
@@ -196,15 +196,9 @@ def in_fresh_process(function: Callable[[Any], Any], argument: Any) -> Any:
     """Call a function in a new process, which has only imported the module of the function."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([function.__module__])
-    # Ctrl-C also reaches the new process. It ignores the signal, and the parent process ends it.
-    ignore = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
-    with on_stop(kill_children), ProcessPoolExecutor(1, context, initializer=ignore) as pool:
+    ends = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches it, too
+    with ProcessPoolExecutor(1, context, initializer=ends) as pool:
         return pool.submit(function, argument).result()
-
-
-def kill_children() -> None:
-    for child in multiprocessing.active_children():
-        child.kill()
 
 
 def process_mib(field: str) -> float:
@@ -218,8 +212,8 @@ def process_mib(field: str) -> float:
 
 def train_in_temporary_folder(config: TrainConfig, *callbacks: Callback) -> Run:
     """Train with `config`, without the evaluation at the end."""
-    with temporary_folder() as folder:
-        run = built(config, folder)
+    with TemporaryDirectory() as folder:
+        run = built(config, Path(folder))
         callbacks_of(run.trainer).extend(callbacks)
         run.trainer.fit(run.module, datamodule=run.data)
     return run

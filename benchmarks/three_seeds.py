@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from matplotlib.figure import Figure
@@ -12,7 +13,6 @@ from matplotlib.figure import Figure
 import headscope
 from headscope.config.parts import build_part
 from headscope.conversion.loaded import Loaded
-from headscope.stop import temporary_folder
 
 TRAIN = Path(__file__).resolve().parents[1] / "scripts" / "train.py"
 SEEDS = (1, 2, 3)
@@ -47,7 +47,8 @@ def measured_runs(
     """Trains `experiment` once for each seed, with the overrides `words`. `measure` maps the kept
     checkpoints of a run to a row each. The last row also gets the seconds of training."""
     runs = []
-    with temporary_folder() as folder:
+    with TemporaryDirectory() as name:
+        folder = Path(name)
         for seed in SEEDS:
             run = folder / str(seed)
             own = [f"experiment={experiment}", f"seed={seed}", f"hydra.run.dir={run}"]

@@ -16,12 +16,11 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from benchmarks import runner
 from benchmarks.runner import Figures, Measured, Request, Result
 from benchmarks.transformers import check_gpt2, gpt2_of
+from headscope.comparison.bare_loop import BareLoop, bare_loop
 from headscope.errors import UserError
-from headscope.stop import on_stop
-from headscope.training.bare_loop import BareLoop, bare_loop
 from headscope.training.callbacks.clock import clock_of, timer_paused
 from headscope.training.flops import matrix_rate, training_flops
-from headscope.training.processes import prepare_process
+from headscope.training.run import prepare_process
 
 OURS, BARE, THEIRS = "headscope", "bare loop", "transformers"
 
@@ -59,8 +58,7 @@ def measure(request: Request) -> Result:
         loop.run(plan.warmup_steps)
     turns = Turns(plan, loops, loads)
     try:
-        with on_stop(turns.end_loops):
-            run = runner.train_in_temporary_folder(config, turns)
+        run = runner.train_in_temporary_folder(config, turns)
     finally:
         turns.end_loops()
     for name, loop in loops.items():

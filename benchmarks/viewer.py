@@ -6,6 +6,7 @@ Shapes: L layers, H heads per layer, T tokens.
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ import numpy as np
 from benchmarks import runner
 from benchmarks.browser import chromium, open_tab, painted, tensorboard
 from benchmarks.runner import Figures, Request, Result
-from headscope.stop import temporary_folder
 from headscope.tensorboard.snapshot_events import event_file
 from headscope.viewer.snapshot import snapshot_parts
 
@@ -45,7 +45,8 @@ def measure(request: Request) -> Result:
     runner.check_shapes(plan.shapes, "layers, heads, tokens")
     groups = {}
     for shape in plan.shapes:
-        with temporary_folder() as folder:
+        with TemporaryDirectory() as name:
+            folder = Path(name)
             write_run(folder / "run", shape, plan.steps)
             title = "{:,} layers x {:,} heads, {:,} tokens".format(*shape)
             with tensorboard(folder) as address, chromium() as browser:

@@ -12,7 +12,7 @@ from benchmarks.runner import Figures, Request, Result
 from headscope.config.training import TrainConfig
 from headscope.training.callbacks.clock import callbacks_of, clock_of
 from headscope.training.callbacks.head_watch import HeadWatch
-from headscope.training.processes import prepare_process
+from headscope.training.run import prepare_process
 
 WATCHED, UNWATCHED = "headscope, watching", "headscope, not watching"
 

@@ -12,7 +12,6 @@ from headscope.cli import command_line
 from headscope.cli.start import start_process
 from headscope.config.parse import parse, parse_part
 from headscope.config.training import TrainConfig
-from headscope.stop import stop_on_signal
 
 
 def benchmark(composed: DictConfig) -> None:
@@ -50,5 +49,4 @@ def composed_as(root: str, words: list[str], key: str | None = None) -> Any:
 if __name__ == "__main__":
     start_process()
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the folder benchmarks/
-    with stop_on_signal():
-        command_line.run(benchmark, "benchmark")
+    command_line.run(benchmark, "benchmark")

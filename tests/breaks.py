@@ -128,13 +128,21 @@ checkpoint/file.py
 +             load_parts(self.data["config"]["parts"])
 +             return parse(TrainConfig, self.data["config"], composed=False)
 > test_own_parts.py::test_an_own_attention_is_used_everywhere_and_never_imported_from_a_checkpoint
+# the checksum of a tensor does not depend on its numbers
+- return zlib.crc32(data, zlib.crc32(start.encode()))
++ return zlib.crc32(start.encode())
+> checkpoint/test_checkpoint_file.py::test_a_flipped_bit_is_noticed
+# only the owner of a checkpoint can read it
+- file.chmod(mode)
++ pass
+> checkpoint/test_checkpoint_file.py::test_other_tools_read_the_tensors_by_their_names
 checkpoint/loading.py
 # weights are built on the meta device as a whole, which imports torch._dynamo
-- with WithoutWeights(), WithoutInitialization():
+- with WithoutInitialization(on_meta=True):
 + with torch.device("meta"), WithoutInitialization():
 > checkpoint/test_checkpoint_file.py::test_loading_imports_no_compiler_and_needs_no_memory_for_weights_that_do_not_exist
 # a checkpoint with large sizes allocates its weights before they are compared
-- with WithoutWeights(), WithoutInitialization():
+- with WithoutInitialization(on_meta=True):
 + with WithoutInitialization():
 > checkpoint/test_checkpoint_file.py::test_loading_imports_no_compiler_and_needs_no_memory_for_weights_that_do_not_exist
 cli/conf.py
@@ -160,10 +168,38 @@ config/parse.py
 + if False and (problem := not_allowed(group, target)):
 > test_hostile_configuration.py::test_a_trap_anywhere_is_refused_or_stays_text
 stop.py
-# the handler of Ctrl-C stays after headscope.train
-- for number, each in previous.items():
-+ for number, each in ():
-> cli/test_main.py::test_train_from_python_is_the_command
+# a signal that is ignored, as with nohup, stops training
+- if signal.getsignal(number) is not signal.SIG_IGN:
++ if number:
+> test_stop.py::test_nohup_trains_on
+# a second signal is recorded, too
+-                 signal.raise_signal(number)
++                 pass
+> test_stop.py::test_a_second_signal_ends_it_at_once
+# the second signal of a closed terminal ends the run before it has saved
+- > SAME_REQUEST_SECONDS
++ > 0
+> test_stop.py::test_a_closed_terminal_does_not_prevent_saving
+# output goes to a terminal that is closed
+-         detach_closed_terminal()
+-         line = (
++         line = (
+> test_stop.py::test_a_closed_terminal_does_not_prevent_saving
+training/callbacks/checkpoint_saver.py
+# signals are recorded after training
+-         self.signals.restore()
+-         self._stop_if_requested()
++         self._stop_if_requested()
+> test_stop.py::test_a_signal_in_the_final_validation_does_what_the_system_does
+# a process stops although the others have received no signal
+- number, save = self.largest(self.signals.requested, int(late))
++ number, save = self.signals.requested, int(late)
+> training/test_several_processes.py::test_a_signal_to_any_process_saves_and_ends_all
+training/optimizer.py
+# the optimizer state of another model is loaded
+- if keys and (state.keys() != keys or others):
++ if False:
+> training/test_training_state.py
 nn/attention.py
 # the causal mask lets a query see one token more
 - dtype=torch.bool).tril()

@@ -1,4 +1,5 @@
-"""Signals: 128 + the number, at once or after the step, and nothing half-made is left."""
+"""Signals: during training, the first one is recorded and the second one ends the process; at other
+times, and for a signal that is ignored, the system decides."""
 
 import os
 import signal
@@ -9,129 +10,150 @@ import time
 from pathlib import Path
 
 import pytest
-from running import ROOT
+from running import ROOT, until
 
-from headscope import stop
+from headscope.stop import SIGNALS, StopSignals
+from headscope.training.run_folder import is_run
 
-BUSY = {
-    "in Python": "while True: pass",
-    # One call that lasts for minutes, in which no Python handler runs.
-    "in C": "hashlib.pbkdf2_hmac('sha256', b'a', b'b', 10**9)",
-}
-
-SCRIPTS = ["train.py", "sample.py"]
-SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
-
-
-def process(code: str, *words: str, **options) -> subprocess.Popen[str]:
-    """A new process that runs `code`; what it imports is light."""
-    start = "import hashlib, os, signal, sys, threading, time\nfrom headscope import stop\n"
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, "-c", start + code, *words], **(pipes | options))
+TRAIN = str(ROOT / "scripts" / "train.py")
+ENDLESS = [
+    *("tokenizer=byte", "model.block_size=16", "model.embed_dim=16", "model.layers=1"),
+    *("model.heads=2", "trainer.max_steps=1000000", "trainer.val_every_steps=1000000"),
+    *("hydra.run.dir=outputs/run", "callbacks=plain", "trainer.log_every_steps=1"),
+]
+STOPS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
-def when_ready(running: subprocess.Popen[str], *numbers: int) -> tuple[int, str, str]:
-    """Send signals, each after a line of its output; returns exit code, output and errors."""
+def start(text: Path, *words: str, before: str = "", **options) -> subprocess.Popen[str]:
+    """A training run in the current folder, after the lines `before` of Python."""
+    lines = ["import runpy, signal, sys, time", "del sys.argv[0]", before]
+    lines += ["runpy.run_path(sys.argv[0], run_name='__main__')"]
+    command = [sys.executable, "-c", "\n".join(lines), TRAIN, *ENDLESS]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    words = (f"data.path={text}", *words)
+    return subprocess.Popen([*command, *words], env=environment, **(pipes | options))
+
+
+def said_until(running: subprocess.Popen[str], line: str) -> None:
     assert running.stdout is not None
-    for number in numbers:
-        assert running.stdout.readline()
-        running.send_signal(number)
-    out, err = running.communicate(timeout=60)
-    return running.returncode, out, err
+    assert any(line in each for each in running.stdout)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("busy", BUSY)
-@pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_cleans_up_and_ends_the_process(number: int, busy: str, tmp_path: Path) -> None:
-    half = tmp_path / "half"
-    half.mkdir()
-    code = f"""
-def clean():
-    os.rmdir({str(half)!r})
-    return "To continue: again"
-with stop.stop_on_signal(), stop.on_stop(clean):
-    print("ready", flush=True)
-    {BUSY[busy]}
-"""
-    code, _, err = when_ready(process(code), number)
-    assert code == 128 + number
-    assert "To continue: again" in err
-    assert "Traceback" not in err
-    assert not half.exists()
-
-
-DEFERRED = """
-with stop.stop_on_signal(), stop.defer_stop(lambda line: print(line, flush=True)):
-    print("ready", flush=True)
-    while not stop.requested():
-        time.sleep(0.01)
-    {then}
-    raise stop.Interrupted(stop.requested())
+def slow(function: str, seconds: float = 1) -> str:
+    """Python that makes a call of a function take longer, and prints its name before."""
+    module, _, name = function.rpartition(":")
+    owner, _, attribute = f"module.{name}".rpartition(".")
+    return f"""
+import functools, importlib
+module = importlib.import_module({module!r})
+original = {owner}.{attribute}
+@functools.wraps(original)
+def slowly(*words, **more):
+    print("in {attribute}", flush=True)
+    time.sleep({seconds})
+    return original(*words, **more)
+{owner}.{attribute} = slowly
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", SIGNALS)
-def test_a_deferred_signal_waits_for_the_program_to_stop(number: int) -> None:
-    code, out, _ = when_ready(process(DEFERRED.format(then="print('saved')")), number)
-    assert code == 128 + number
-    assert signal.Signals(number).name in out
-    assert "saved" in out
-
-
-@pytest.mark.slow
-def test_a_second_signal_ends_it_at_once() -> None:
-    running = process(DEFERRED.format(then=BUSY["in C"]))
-    code, _, _ = when_ready(running, signal.SIGINT, signal.SIGTERM)
-    assert code == 143
-
-
-CTRL_C_WHILE_PYTHON_SHUTS_DOWN = """
-import atexit
-from headscope.cli.start import start_process
-atexit.register(lambda: (print("ready", flush=True), time.sleep(60)))
-start_process()
-with stop.stop_on_signal(), stop.defer_stop(print):
-    raise stop.Interrupted(signal.SIGINT)
-"""
-IGNORED_AS_NOHUP_DOES = """
-signal.signal(signal.SIGHUP, signal.SIG_IGN)
-with stop.stop_on_signal(), stop.defer_stop(print):
-    os.kill(os.getpid(), signal.SIGHUP)
-    time.sleep(0.5)
-    print(stop.requested(), flush=True)
-"""
-ONLY_TO_A_FORKED_PROCESS = """
-with stop.stop_on_signal(), stop.defer_stop(print):
-    child = os.fork()
-    if not child:
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(60)
-    _, status = os.waitpid(child, 0)
-    time.sleep(0.5)
-    print(os.waitstatus_to_exitcode(status), stop.requested(), flush=True)
-"""
-
-
-@pytest.mark.slow
+@pytest.mark.parametrize("number", STOPS)
 @pytest.mark.parametrize(
-    ("code", "signals", "expected"),
+    ("function", "saved"),
     [
-        (CTRL_C_WHILE_PYTHON_SHUTS_DOWN, [signal.SIGINT], (-signal.SIGINT, "", "")),
-        (IGNORED_AS_NOHUP_DOES, [], (0, "None\n", "")),
-        (ONLY_TO_A_FORKED_PROCESS, [], (0, "-15 None\n", "")),
+        ("headscope.data.tokenizer:byte", False),  # before training
+        ("headscope.training.module:LanguageModel.training_step", True),  # the first step
+        ("headscope.checkpoint.file:save_file", True),
     ],
 )
-def test_a_signal_that_is_no_request_to_stop(code: str, signals: list[int], expected) -> None:
-    assert when_ready(process(code), *signals) == expected
+def test_a_signal_during_training_saves_and_before_it_ends(
+    speeches: Path, tmp_path: Path, monkeypatch, number: int, function: str, saved: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    running = start(speeches, "callbacks.save_every_minutes=0", before=slow(function))
+    said_until(running, f"in {function.rpartition('.')[2].rpartition(':')[2]}")
+    running.send_signal(number)
+    out, _ = running.communicate(timeout=60)
+    assert running.returncode == (128 + number if saved else -number), out
+    assert "Traceback" not in out
+    assert is_run(Path("outputs/run")) == saved
+    assert ("To continue: " in out) == saved
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", STOPS)
+def test_a_signal_in_the_final_validation_does_what_the_system_does(
+    speeches: Path, tmp_path: Path, monkeypatch, number: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    validation = "headscope.training.module:LanguageModel.on_validation_epoch_start"
+    running = start(speeches, "trainer.max_steps=2", before=slow(validation))
+    said_until(running, "Validating on")
+    said_until(running, "in on_validation_epoch_start")
+    running.send_signal(number)
+    assert running.wait(timeout=20) == -number
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "second"), [(signal.SIGINT, signal.SIGTERM), STOPS[:0:-1]])
+def test_a_second_signal_ends_it_at_once(
+    speeches: Path, tmp_path: Path, monkeypatch, first: int, second: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    step = "headscope.training.module:LanguageModel.training_step"
+    running = start(speeches, before=slow(step, 30))
+    said_until(running, "in training_step")
+    running.send_signal(first)
+    said_until(running, f"{signal.Signals(first).name}: finishing the current step")
+    running.send_signal(second)  # the same request
+    time.sleep(1.5)
+    assert running.poll() is None
+    running.send_signal(second)
+    assert running.wait(timeout=20) == -second
+
+
+@pytest.mark.slow
+def test_nohup_trains_on(speeches: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ignored = "signal.signal(signal.SIGHUP, signal.SIG_IGN)"
+    running = start(speeches, "trainer.max_steps=300", before=ignored)
+    said_until(running, "step 1 of")
+    running.send_signal(signal.SIGHUP)
+    out, _ = running.communicate(timeout=60)
+    assert (running.returncode, "SIGHUP" in out) == (0, False)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_a_closed_terminal_does_not_prevent_saving(
+    speeches: Path, tmp_path: Path, monkeypatch
+) -> None:
+    import pty
+
+    monkeypatch.chdir(tmp_path)
+    ours, theirs = pty.openpty()
+    terminal = dict.fromkeys(("stdout", "stderr", "stdin"), theirs)
+    running = start(speeches, **terminal, start_new_session=True)
+    os.close(theirs)
+    shown = b""
+    while b"tokens/s" not in shown:
+        shown += os.read(ours, 1000)
+    running.send_signal(signal.SIGSTOP)  # so that no print of it fails before the signal arrives
+    os.close(ours)
+    running.send_signal(signal.SIGHUP)  # from the system
+    running.send_signal(signal.SIGCONT)
+    time.sleep(0.002)
+    running.send_signal(signal.SIGHUP)  # from the shell
+    assert running.wait(timeout=60) == 129
+    assert is_run(Path("outputs/run"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ignored", [False, True])
 @pytest.mark.parametrize("seconds", [0, 0.1, 0.2, 0.4])
 @pytest.mark.parametrize(
-    "command", [["-m", "headscope", "train"], *([ROOT / "scripts" / name] for name in SCRIPTS)]
+    "command", [["-m", "headscope", "train"], [TRAIN], [str(ROOT / "scripts" / "sample.py")]]
 )
 def test_ctrl_c_during_imports_prints_no_traceback(
     command: list, seconds: float, ignored: bool, tmp_path: Path
@@ -154,76 +176,30 @@ def test_ctrl_c_during_imports_prints_no_traceback(
         running.send_signal(signal.SIGINT)
         said = running.stderr.read()
     assert "Traceback" not in said
-    by_signal = {-signal.SIGINT, 130}
+    by_signal = {-signal.SIGINT}
     if seconds:  # a fast machine has already printed the error
         by_signal.add(1)
     assert running.returncode in ({1} if ignored else by_signal)
 
 
-def test_handlers_are_restored_and_none_is_set_outside_the_main_thread() -> None:
-    before, found = [signal.getsignal(number) for number in SIGNALS], []
-
-    def work() -> None:
-        with stop.stop_on_signal(), stop.defer_stop(print):
-            found.extend(signal.getsignal(number) for number in SIGNALS)
-
-    work()
-    assert not {*found} & {*before}
-    assert [signal.getsignal(number) for number in SIGNALS] == before
-    found.clear()
-    thread = threading.Thread(target=work)
+def test_no_handler_is_set_outside_the_main_thread() -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    thread = threading.Thread(target=StopSignals().install)
     thread.start()
     thread.join()
-    assert found == before
+    assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
-def test_a_lost_terminal_does_not_prevent_saving(tmp_path: Path) -> None:
-    import pty
-
-    ours, theirs = pty.openpty()
-    code = """
-with stop.stop_on_signal(), stop.defer_stop(print):
-    print("ready", flush=True)
-    while not stop.requested():
-        time.sleep(0.01)
-    time.sleep(0.2)
-    print("a line to the terminal that is gone", flush=True)
-    open(sys.argv[1], "w").write("saved")
-    raise stop.Interrupted(stop.requested())
-"""
-    saved = tmp_path / "saved"
-    terminal = dict.fromkeys(("stdout", "stderr", "stdin"), theirs)
-    running = process(code, str(saved), **terminal, start_new_session=True)
-    os.close(theirs)
-    assert os.read(ours, 5) == b"ready"
-    os.close(ours)  # the terminal window is closed
-    running.send_signal(signal.SIGHUP)
-    assert running.wait(timeout=60) == 129
-    assert saved.read_text() == "saved"
-
-
-@pytest.mark.slow
-def test_text_preparation_is_stopped_without_a_trace(tmp_path: Path) -> None:
-    """SIGTERM while BPE is trained, in one call of minutes."""
-    (tmp_path / "text.txt").write_text("a few words of text. " * 1000)
-    code = f"""
-import runpy
-from headscope.data import tokenizer
-def slow(texts, *, vocab_size: int, sample_megabytes: float):
-    print("ready", flush=True)
-    {BUSY["in C"]}
-tokenizer.bpe = slow
-sys.argv = ["train.py", "data.path=text.txt", "hydra.run.dir=outputs/run"]
-runpy.run_path({str(ROOT / "scripts" / "train.py")!r}, run_name="__main__")
-"""
-    running = process(code, cwd=tmp_path)
-    assert running.stdout is not None
-    for line in running.stdout:
-        if line == "ready\n":
-            running.send_signal(signal.SIGTERM)
-    running.communicate(timeout=60)
-    assert running.returncode == 143
-    assert not list(tmp_path.glob("outputs/*"))
-    assert not list(tmp_path.glob("data/.*/"))
+def test_a_killed_preparation_starts_again(speeches: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    running = start(speeches, before=slow("headscope.data.tokenizer:byte", 30))
+    said_until(running, "in byte")
+    until(lambda: [*Path("data").glob(".*/")], "the folder of the preparation")
+    running.terminate()
+    assert running.wait(timeout=20) == -signal.SIGTERM
+    running = start(speeches)
+    said_until(running, "step 1 of")
+    running.terminate()
+    assert running.wait(timeout=60) == 143
+    assert not [*Path("data").glob(".*/")]

@@ -118,7 +118,7 @@ def test_ctrl_c_saves_the_runs_of_joblib(text: str, jobs: int) -> None:
     until(lambda: all(map(is_run, runs)), "a checkpoint of both", SECONDS)
     os.killpg(running.pid, signal.SIGINT)
     ended = end(running)
-    assert ended.code == 130
+    assert ended.code == (130 if jobs == 1 else -signal.SIGINT)  # in its own or other processes
     said = "The runs save. To continue: the same command"
     assert (said in ended.err) == (jobs > 1)
     assert ended.out.count("Saved at step") == jobs

@@ -8,14 +8,18 @@ import shutil
 import stat
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 from headscope.errors import UserError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers for a full disk, an exceeded quota and a file that is too large."""
+
+SCRATCH = ".writing-"
+"""The beginning of the names of temporary folders. A process that is killed leaves one."""
 
 MAX_JSON_BYTES = 2**25
 """Maximum size of a JSON file, because parsing can need 20 times the file's size as memory. The
@@ -32,40 +36,47 @@ def write_atomically(path: Path, text: str) -> None:
 
 @contextmanager
 def replacing(path: Path, *, size: int = 0) -> Iterator[IO[bytes]]:
-    """Opens a temporary file in the folder of `path`, and renames it to `path` when the `with`
-    block ends. If the block raises an exception, the temporary file is removed. So `path` is always
-    the complete old file or the complete new file.
+    """Like `new_file`, with the new file open for writing."""
+    with new_file(path, size=size) as new, new.open("wb") as file:
+        yield file
+
+
+@contextmanager
+def new_file(path: Path, *, size: int = 0) -> Iterator[Path]:
+    """The path of a file to write, in a temporary folder next to `path`. When the `with` block
+    ends, the file is moved to `path`. If the block raises an exception, it is removed. So `path` is
+    always the complete old file or the complete new file, also after a power cut.
 
     `size` is the expected size in bytes, if it is known. The error message shows this size.
 
     Raises UserError when the file cannot be written.
     """
-    # The name contains the process id, because two processes may write the same file at the same
-    # time.
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with scratch.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(path)
+        with TemporaryDirectory(dir=path.parent, prefix=SCRATCH, ignore_cleanup_errors=True) as at:
+            new = Path(at, path.name)
+            yield new
+            flush_to_disk(new)
+            new.replace(path)
+        if os.name == "posix":  # Windows cannot open a folder
+            flush_to_disk(path.parent)
     except (OSError, RuntimeError) as error:
         # When writing fails, torch.save raises RuntimeError while it handles the file's OSError.
         cause = error if isinstance(error, OSError) else error.__context__
         if not isinstance(cause, OSError):
             raise
-        _remove(scratch)  # now, because the message shows the free space
         raise UserError(cannot_write(path, cause, size=size)) from error
+
+
+def flush_to_disk(path: Path) -> None:
+    """Waits until the content of a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
     finally:
-        _remove(scratch)
+        os.close(descriptor)
 
 
-def _remove(scratch: Path) -> None:
-    with suppress(OSError):  # already renamed, or never created
-        scratch.unlink()
-
-
-def cannot_write(path: Path, error: OSError, *, size: int) -> str:
+def cannot_write(path: Path, error: OSError, *, size: int = 0) -> str:
     """One line that says why `path` could not be written. If the disk is full, the line also says
     how much space is needed and how much is free."""
     reason = f"{path} could not be written: {error.strerror or error}"
@@ -108,7 +119,7 @@ def _refuse(constant: str) -> None:
 
 
 def write_summary(folder: Path, summary: dict[str, Any]) -> None:
-    """writes summary.json, the results of a finished run, with a checksum of all of them. Raises
+    """Writes summary.json, the results of a finished run, with a checksum of all of them. Raises
     UserError if the file cannot be written."""
     content = summary | {"crc32": summary_checksum(summary)}
     write_atomically(folder / "summary.json", json_text(content, indent=2) + "\n")

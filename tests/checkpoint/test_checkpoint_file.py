@@ -71,6 +71,8 @@ def test_other_tools_read_the_tensors_by_their_names(whole):
     assert ours[HEAD].data_ptr() == ours[EMBEDDING].data_ptr()
     with safe_open(whole, framework="pt") as file:
         assert list(file.metadata()) == ["headscope"]
+    (beside := whole.with_name("beside")).touch()
+    assert whole.stat().st_mode == beside.stat().st_mode  # others may read it
 
 
 def test_a_transposed_tensor_is_not_taken_for_a_tied_one(file):

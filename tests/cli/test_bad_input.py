@@ -41,7 +41,7 @@ MISTAKES = {
         ("store_dir=short.txt", "short.txt|name another folder"),
         ("+model.bogus=1", "model.bogus|no such key"),
         ("model.attention._target_=os.system", "os.system|takes no embed_dim"),
-        ("trainer.devices=[5]", "trainer.devices=[5]|no GPU"),
+        ("trainer.devices=[5,5]", "trainer.devices=[5, 5]"),
         ("seed=1 -m resume=nowhere", "resume=nowhere|-m"),
         ("hydra/sweeper=optuna data.path=short.txt", "hydra/sweeper=optuna|add -m"),
         ("hydra.sweeper.n_trials=3 data.path=short.txt", "hydra.sweeper.n_trials=3|add -m"),

@@ -21,6 +21,7 @@ from headscope.nn import (
     SwiGLU,
 )
 from headscope.nn.ngrams import MULTIPLIER, PRIME, NGramEmbedding
+from headscope.nn.precision import supports_bf16
 
 TOKENS = some_tokens(6)
 
@@ -128,3 +129,12 @@ def test_a_model_takes_what_a_tokenizer_returns():
     for given in (encoded, torch.tensor(encoded.copy()), tokens[0], tokens[0].tolist()):
         assert torch.equal(model(given), expected[0])
     assert torch.equal(model(encoded[None]), expected)
+
+
+@pytest.mark.parametrize(("device", "bf16"), [("cpu", True), ("mps", False), ("cuda", None)])
+def test_which_devices_support_bf16(
+    monkeypatch: pytest.MonkeyPatch, device: str, bf16: bool | None
+) -> None:
+    for on_gpu in (True, False):
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda on_gpu=on_gpu, **_: on_gpu)
+        assert supports_bf16(torch.device(device)) == (on_gpu if bf16 is None else bf16)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from running import ROOT, SMALL, Script, summary
 
-from headscope.nn.precision import supports_bf16, tf32
+from headscope.nn.precision import tf32
 from headscope.training import module
 from headscope.training.callbacks.clock import clock_of
 
@@ -118,15 +118,6 @@ def test_tf32_is_enabled_only_for_the_device_of_the_run(
     words = ["trainer.accelerator=cpu", f"data.path={speeches}"]
     assert script("train", *SHORT, *words).code == 0
     assert set(settings) == {"highest"}
-
-
-@pytest.mark.parametrize(("device", "bf16"), [("cpu", True), ("mps", False), ("cuda", None)])
-def test_which_devices_support_bf16(
-    monkeypatch: pytest.MonkeyPatch, device: str, bf16: bool | None
-) -> None:
-    for on_gpu in (True, False):
-        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda on_gpu=on_gpu, **_: on_gpu)
-        assert supports_bf16(torch.device(device)) == (on_gpu if bf16 is None else bf16)
 
 
 @pytest.mark.gpu

@@ -36,14 +36,14 @@ def cut(file: Path) -> None:
 @pytest.mark.parametrize("damage", [cut, Path.unlink])
 def test_a_run_with_a_damaged_last_continues_from_best(run, damage):
     last = run / "checkpoints" / "last.safetensors"
-    found = newest_checkpoint(run)
-    assert (found.path, found.step, found.notice) == (last, 40, None)
+    said: list[str] = []
+    found = newest_checkpoint(run, warn=said.append)
+    assert (found.path, found.step, said) == (last, 40, [])
     damage(last)
-    found = newest_checkpoint(run)
+    found = newest_checkpoint(run, warn=said.append)
     assert (found.path.name, found.step) == ("best.safetensors", 30)
-    assert str(last) in found.notice
-    assert "best.safetensors at step 30: later steps are lost" in found.notice
-    assert "\n" not in found.notice
+    [line] = said
+    assert re.fullmatch(f".*{last}.*best.safetensors at step 30: later steps are lost", line)
 
 
 def test_a_checkpoint_with_only_weights_is_not_resumed(run):
@@ -69,21 +69,13 @@ def test_a_run_with_two_damaged_checkpoints_is_refused_with_both_reasons(run):
 
 def test_a_damaged_summary_counts_as_missing(run):
     assert read_summary(run) is None
-    for text in ("", "{", "[]", "{}", '{"steps": "3"}'):
-        (run / "summary.json").write_text(text)
-        assert read_summary(run) is None
-
-
-def test_a_flipped_bit_in_a_summary_is_noticed(run):
     whole = {"val_loss": 1.5, "val_bits_per_byte": 2, "train_seconds": 3.5, "steps": 4, "x": None}
     write_summary(run, whole)
     assert read_summary(run) == whole
-    original = (run / "summary.json").read_bytes()
-    for place in range(8 * len(original)):
-        damaged = bytearray(original)
-        damaged[place // 8] ^= 1 << place % 8
-        (run / "summary.json").write_bytes(damaged)
-        assert read_summary(run) is None, place
+    text = (run / "summary.json").read_text()
+    for damaged in ("", "{", "[]", "{}", '{"steps": "3"}', text.replace("1.5", "1.4")):
+        (run / "summary.json").write_text(damaged)
+        assert read_summary(run) is None
 
 
 def test_a_damaged_best_is_replaced_by_last_unless_best_was_requested(run, capsys):

@@ -6,7 +6,7 @@ import shutil
 import signal
 import sys
 import time
-from contextlib import chdir, suppress
+from contextlib import chdir
 from pathlib import Path
 
 import numpy as np
@@ -24,10 +24,9 @@ from many_processes import (
     wait_for_end,
     wait_for_steps,
 )
-from running import Script, events, summary, until
+from running import Script, events, summary
 
 from headscope.checkpoint import read
-from headscope.training.processes import NUMBERS
 
 pytestmark = pytest.mark.slow
 
@@ -68,17 +67,14 @@ def tiny(alone: Path, speeches: Path) -> list[str]:
     return [*TINY, f"data.path={speeches}", f"store_dir={alone / 'data'}"]
 
 
-@pytest.mark.parametrize(
-    ("way", "count", "strategy"),
-    [("torchrun", 2, "fsdp"), ("srun", 2, "auto"), ("lightning", 4, "ddp")],
-)
+@pytest.mark.parametrize(("way", "count"), [("torchrun", 2), ("srun", 2), ("lightning", 4)])
 def test_several_processes_train_as_one(
-    way: str, count: int, strategy: str, alone: Path, tiny: list[str], script: Script
+    way: str, count: int, alone: Path, tiny: list[str], script: Script
 ) -> None:
     """One run folder, one console, one stream of logs and one checkpoint; literal values arrive in
     every process."""
     words = [
-        *("name=a = b@c", f"callbacks.samples.prompt={LITERAL}", f"trainer.strategy={strategy}"),
+        *("name=a = b@c", f"callbacks.samples.prompt={LITERAL}"),
         # Only the first process watches and samples.
         *("callbacks.heads.every_steps=4", "callbacks.samples.max_new_tokens=4"),
     ]
@@ -100,42 +96,32 @@ def test_several_processes_train_as_one(
     assert loss == pytest.approx(summary(run)["val_loss"], rel=1e-7)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_answers_are_counted_over_all_processes(strategy: str, tmp_path: Path) -> None:
+def test_answers_are_counted_over_all_processes(tmp_path: Path) -> None:
     """Windows of 12 tokens have one to three answers, so their mean is no mean of means."""
     words = [*TINY, *STEPS, "data=modular", "model.block_size=12", "trainer.batch_size=4"]
     with chdir(tmp_path):
         for count, name in ((1, "one"), (2, "two")):
-            more = [
-                f"hydra.run.dir={name}",
-                f"trainer.strategy={strategy if count > 1 else 'auto'}",
-            ]
-            ended = train("lightning", count, *words, *more)
+            ended = train("lightning", count, *words, f"hydra.run.dir={name}")
             assert ended.code == 0, ended.err
         assert_same_training("one", "two")
 
 
-@pytest.fixture(scope="module", params=["ddp", "fsdp"])
-def outputs(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tiny: list[str]
-) -> Path:
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory, tiny: list[str]) -> Path:
     """The outputs of two runs in two processes: `whole`, and `killed` halfway."""
     words = [
         *("trainer.max_steps=20", "trainer.val_every_steps=3", "optimizer=adamw"),
         "callbacks.keep_steps=[3]",
         "trainer.log_every_steps=20",  # the logged mean includes steps before the kill
-        f"trainer.strategy={request.param}",
-        f"model.dropout={0.1 if request.param == 'ddp' else 0}",
+        "model.dropout=0.1",
     ]
-    folder = tmp_path_factory.mktemp(request.param)
+    folder = tmp_path_factory.mktemp("two")
     with chdir(folder):
         whole = train("lightning", 2, *tiny, *words, "hydra.run.dir=outputs/whole")
         assert whole.code == 0, whole.err
         words += ["callbacks.save_every_minutes=0", "hydra.run.dir=outputs/killed"]
         killed = start([*command("lightning", 2), *tiny, *words])
         children = wait_for_steps(killed, 3)
-        for child in children:  # a process that does not run ends, too
-            child.suspend()
         killed.kill()
         assert end(killed).code == -signal.SIGKILL
         wait_for_end(children)
@@ -165,17 +151,11 @@ def test_a_killed_run_continues_in_another_number_of_processes(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(outputs / "killed", "outputs/run")
-    killed = read(Path("outputs/run/checkpoints/last.safetensors"))
-    sharded = killed.config.trainer.strategy == "fsdp"
-    count = 4 if sharded else 1
-    said = train("lightning", count, "resume=outputs/run")
+    said = train("lightning", 1, "resume=outputs/run")
     assert said.code == 0, said.err
-    assert f"processes   2 before, {count} now" in said.out
-    if sharded:
-        assert_same_training(outputs / "whole", "outputs/run")
-    else:  # one process draws other numbers for dropout
-        expected = summary(outputs / "whole")["val_loss"]
-        assert summary("outputs/run")["val_loss"] == pytest.approx(expected, rel=0.05)
+    assert "processes   2 before, 1 now" in said.out
+    expected = summary(outputs / "whole")["val_loss"]  # one process draws other dropout
+    assert summary("outputs/run")["val_loss"] == pytest.approx(expected, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -190,8 +170,9 @@ def test_a_killed_run_continues_in_another_number_of_processes(
 def test_a_signal_to_any_process_saves_and_ends_all(
     way: str, receiver: str, number: signal.Signals, code: int, tiny: list[str], script: Script
 ) -> None:
-    running = start([*command(way, 2), *tiny, *ENDLESS])
-    children = wait_for_steps(running, 3)
+    running = start([*command(way, 2), *tiny, *ENDLESS, "trainer.val_every_steps=100000"])
+    children = wait_for_steps(running, 1)
+    time.sleep(0.5)  # between two validations
     if receiver == "all":
         os.killpg(running.pid, number)
     else:
@@ -206,44 +187,19 @@ def test_a_signal_to_any_process_saves_and_ends_all(
 
 
 @pytest.mark.parametrize("receiver", ["first", "other"])
-@pytest.mark.parametrize("signals", [1, 2], ids=["in the first step", "twice in a later step"])
 @pytest.mark.parametrize("way", ["lightning", "torchrun"])
-def test_a_signal_that_ends_at_once_leaves_nothing(
-    way: str, signals: int, receiver: str, tiny: list[str], script: Script
+def test_a_second_signal_to_any_process_ends_all(
+    way: str, receiver: str, tiny: list[str], script: Script
 ) -> None:
     running = start([*command(way, 2), *tiny, *ENDLESS, "trainer.accumulate=1500"])
-    assert running.stdout is not None
-    while not running.stdout.readline().startswith("run  "):
-        pass
-    children = wait_for_steps(running, signals - 1)
+    children = wait_for_steps(running, 1)
     first, *_, other = [psutil.Process(running.pid), *children]
     first = children[0] if way == "torchrun" else first
-    for _ in range(signals):
-        time.sleep(0.5)
+    for _ in range(2):
+        time.sleep(1.5)
         (first if receiver == "first" else other).send_signal(signal.SIGTERM)
-    ended = end(running)
-    assert ended.code == (1 if way == "torchrun" else 143), ended.err
-    assert way == "torchrun" or "ended unexpectedly" not in ended.err
+    assert end(running).code != 0
     wait_for_end(children)
-    assert not list(Path("outputs").rglob("*"))
-
-
-def test_a_signal_to_a_process_that_is_just_starting_ends_the_run(
-    tiny: list[str], script: Script
-) -> None:
-    running = start([*command("lightning", 2), *tiny, *ENDLESS])
-
-    def other() -> list[psutil.Process]:
-        with suppress(psutil.Error):  # a process of a library that has ended by now
-            children = psutil.Process(running.pid).children()
-            return [child for child in children if "LOCAL_RANK" in child.environ()]
-        return []
-
-    until(other, "the start of the other process")[0].send_signal(signal.SIGTERM)
-    ended = end(running)
-    assert ended.code == 143, ended.err
-    assert "Stopped by SIGTERM." in ended.err
-    assert not list(Path("outputs").rglob("*"))
 
 
 @pytest.mark.parametrize("way", ["lightning", "torchrun"])
@@ -252,10 +208,10 @@ def test_a_crash_of_one_process_ends_all(way: str, tiny: list[str], script: Scri
     children = wait_for_steps(running, 8)
     children[-1].kill()
     ended = end(running)
-    assert ended.code == 1
-    line = "Error: another process of this run has ended unexpectedly, so the run ends; to continue"
+    assert ended.code in (1, -signal.SIGKILL)  # Lightning kills it, if it does not end first
+    line = "Error: another process of this run has ended unexpectedly; to continue: "
     # torchrun sends SIGTERM to the other process, which may arrive first.
-    assert ended.err.count(line) == 1 or (way == "torchrun" and "SIGTERM: " in ended.out)
+    assert ended.err.count(line) == 1 or ended.code < 0 or "SIGTERM: " in ended.err
     wait_for_end(children)
 
 
@@ -281,29 +237,16 @@ SRUN = slurm(2)[0]
 @pytest.mark.parametrize(
     ("words", "environment", "expected"),
     [
-        (["-m", "seed=1,2"], TORCHRUN, "torchrun has started 2 processes, but a sweep is one"),
-        (["-m", "seed=1,2"], SRUN, "srun has started 2 processes, but a sweep is one process"),
-        (["-m", "seed=1,2", "trainer.devices=2"], {}, "the runs of a sweep train on one device"),
-        (["trainer.num_nodes=2"], {}, "trainer.num_nodes=2: start the run with srun or torchrun"),
-        (["trainer.strategy=dp"], {}, "trainer.strategy=dp must be one of"),
+        (["-m", "seed=1,2"], TORCHRUN, "torchrun has started several processes, but a sweep is"),
+        (["-m", "seed=1,2"], SRUN, "srun has started several processes, but a sweep is one"),
+        (["-m", "seed=1,2", "trainer.devices=2"], {}, "runs of a sweep and in Python train on one"),
         (["trainer.devices=0"], {}, "trainer.devices=0 must be at least 1"),
-        (["trainer.devices=5000"], {}, "trainer.devices=5000: this machine has"),
+        (["trainer.devices=[0,1]"], {}, "trainer.devices=[0, 1]"),
         # A rank outside the run, for example of an earlier run. Each starter counts differently.
-        ([], {"RANK": "5", "WORLD_SIZE": "1"}, "RANK=5 must be below"),
         ([], {"LOCAL_RANK": "3"}, "LOCAL_RANK=3 must be below"),
         ([], {"SLURM_PROCID": "3"}, "SLURM_PROCID=3 must be below"),
-        ([], {"JSM_NAMESPACE_RANK": "1"}, "JSM_NAMESPACE_RANK=1 must be below"),
-        ([], {"GROUP_RANK": "3"}, "GROUP_RANK=3 must be below"),
-        ([], {"NODE_RANK": "1"}, "NODE_RANK=1 must be below 1, the number of machines"),
-        (["trainer.num_nodes=2"], {"NODE_RANK": "5"}, "NODE_RANK=5 must be below"),
         ([], TORCHRUN | {"RANK": "2"}, "RANK=2 must be below 2, the number of processes"),
-        ([], TORCHRUN | {"WORLD_SIZE": "3"}, "WORLD_SIZE=3 must be a multiple of LOCAL_WORLD_SIZE"),
         ([], SRUN | {"SLURM_PROCID": "2"}, "SLURM_PROCID=2 must be below"),
-        ([], SRUN | {"RANK": "2"}, "RANK=2 must be below"),
-        ([], SRUN | {"SLURM_NNODES": "0"}, "SLURM_NTASKS=2 must be a multiple of SLURM_NNODES=0"),
-        ([], SRUN | {"SLURM_NTASKS": "-1"}, "SLURM_NTASKS=-1 must be a whole number"),
-        ([], {"MASTER_PORT": "99999999"}, "MASTER_PORT=99999999 must be a port below 65536"),
-        *(([], {key: "abc"}, f"{key}=abc must be a ") for key in sorted(NUMBERS)),
     ],
 )
 def test_impossible_processes_are_refused(
@@ -314,7 +257,7 @@ def test_impossible_processes_are_refused(
     speeches: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("headscope.training.processes.REPORT_SECONDS", 0)
+    monkeypatch.setattr("headscope.cli.error_messages.REPORT_SECONDS", 0)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     said = script("train", *TINY, f"data.path={speeches}", *words, "trainer.accelerator=cpu")
@@ -341,8 +284,7 @@ def test_a_run_that_waits_for_another_machine_says_so(tiny: list[str], script: S
     words = [sys.executable, SCRIPT, *tiny, *STEPS, "hydra.run.dir=outputs/run"]
     first = start(words, **both)
     assert first.stderr is not None
-    said = first.stderr.readline()
-    assert "waiting for all 2 processes of this run (1 on each of 2 machines) at" in said
+    assert any("GLOBAL_RANK: 0, MEMBER: 1/2" in line for line in first.stderr)
     ended = end(first, start(words, **both | {"RANK": "1", "GROUP_RANK": "1"}))
     assert ended.code == 0, ended.err
     assert summary("outputs/run")["devices"] == 2

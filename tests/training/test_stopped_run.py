@@ -18,7 +18,7 @@ from running import DRAWN, ROOT, SMALL, Script, events, summary
 
 from headscope.errors import UserError
 from headscope.files import write_atomically
-from headscope.training.checkpoint_io import AtomicCheckpointIO, copy_checkpoint
+from headscope.training.checkpoint_io import SafetensorsIO, copy_checkpoint
 from headscope.training.module import LanguageModel
 
 RUN = [*SMALL, "callbacks.heads.windows=1", "trainer.val_batch_size=2", "trainer.batch_size=2"]
@@ -59,7 +59,7 @@ def test_a_stopped_run_equals_an_uninterrupted_one(
             patch.setattr(LanguageModel, method, stopped)
             said = script("train", *given)
         assert said.code == 128 + number, said.err
-        assert f"{signal.Signals(number).name}: finishing the current step" in said.out
+        assert f"{signal.Signals(number).name}: finishing the current step" in said.err
         assert f"To continue: python {ROOT}/scripts/train.py resume=outputs/run" in said.out
         assert "Traceback" not in said.err
         after = step + (method == "training_step")
@@ -150,13 +150,6 @@ def test_a_run_killed_four_times_equals_an_uninterrupted_one(
     steps = [event.step for event in events("outputs/killed").Scalars("val/loss")]
     assert steps == [10, 20, 30, 40]
 
-    # A larger max_steps also changes the schedule, and a message says so.
-    more = script("train", "resume=outputs/killed", "trainer.max_steps=60")
-    assert more.code == 0, more.err
-    assert "trainer.max_steps from 40 to 60" in more.out
-    assert "the learning rate schedule now covers the new number of steps" in more.out
-    assert summary("outputs/killed")["steps"] == 60
-
 
 @pytest.mark.slow
 def test_early_stopping_survives_a_kill_and_accepts_a_new_patience(
@@ -196,7 +189,9 @@ def test_the_console_prints_the_loss_of_the_step_it_names(script: Script, speech
     assert list(expected) == ["1", "4", "8", "12"]
 
 
-def test_a_run_without_a_checkpoint_starts_again(script: Script, speeches: Path) -> None:
+def test_a_run_without_a_checkpoint_starts_again(
+    script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=2", "hydra.run.dir=outputs/run"]
     assert script("train", *words).code == 0
     for file in ("last", "best"):
@@ -219,15 +214,11 @@ def test_a_run_without_a_checkpoint_starts_again(script: Script, speeches: Path)
     assert "is used by another process" in said.err
 
     # A different number of threads causes a warning.
-    threads = torch.get_num_threads()
-    torch.set_num_threads(threads + 1)
-    try:
-        said = script("train", "resume=outputs/run", "trainer.max_steps=4")
-    finally:
-        torch.set_num_threads(threads)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 99)
+    said = script("train", "resume=outputs/run", "trainer.max_steps=4")
     assert said.code == 0, said.err
-    changed = f"{threads} before, {threads + 1} now: the weights will differ in their last bits"
-    assert changed in said.out
+    assert re.search(r"\d before, 99 now: the weights will differ in their last bits", said.out)
+    assert "the learning rate schedule now covers the new number of steps" in said.out
 
 
 def test_out_of_memory_is_reported_in_one_line(
@@ -268,13 +259,18 @@ def test_a_failed_write_leaves_no_partial_file_and_reports_the_free_space(
         assert "File too large" in str(caught.value)
         assert size in str(caught.value)
         assert "free" in str(caught.value)
-        assert ("previous checkpoint" in str(caught.value)) == (before and "40" in size)
         assert {path.name for path in tmp_path.iterdir()} == ({"target"} if before else set())
         if before:
             assert target.read_text() == "as before"
 
     fails(lambda: write_atomically(target, "x" * 9999), "9,999 bytes")
-    fails(lambda: AtomicCheckpointIO().save_checkpoint(content, target), "at least 40,")
+    fails(lambda: SafetensorsIO().save_checkpoint(content, target), "at least 40,")
+    (tmp_path / "file").touch()
+    inside = tmp_path / "file" / "last.safetensors"
+    with pytest.raises(UserError, match=re.escape(f"{inside} could not be written")):
+        copy_checkpoint(tmp_path / "file", inside)
+    with pytest.raises(UserError, match=re.escape(f"{inside} could not be written")):
+        SafetensorsIO().save_checkpoint(content, inside)
 
 
 @pytest.mark.parametrize("kept", ["nothing", "mine", "checkpoint"])
@@ -322,14 +318,3 @@ def test_a_run_whose_folder_is_deleted_says_so(
     assert said.err.count("\n") == 1
     assert re.search(r"^Error: \S*outputs/run: .*start the run again", said.err)
     assert "b'" not in said.err
-
-
-def test_the_error_names_an_unwritable_file(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    target = tmp_path / "file" / "last.safetensors"
-    content = {"state_dict": {}, "headscope": {}, "global_step": 1}
-    with pytest.raises(UserError, match=re.escape(f"{target} could not be written")):
-        AtomicCheckpointIO().save_checkpoint(content, target)
-    (tmp_path / "source").touch()
-    with pytest.raises(UserError, match=re.escape(f"{target} could not be written")):
-        copy_checkpoint(tmp_path / "source", target)

@@ -4,11 +4,8 @@ import json
 import math
 import re
 import shlex
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
-from string import ascii_lowercase
 
 import pytest
 from checkpoint_files import opened
@@ -117,23 +114,6 @@ def test_a_run_is_resumed_only_with_the_same_text(script: Script, speeches: Path
     assert old["store"] != new["store"]
 
 
-@pytest.mark.slow
-def test_training_on_text_files_needs_no_datasets_or_pyarrow(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, speeches: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=2", "trainer.val_every_steps=2"]
-    blocked = (
-        "import runpy, sys; sys.modules |= dict.fromkeys(['datasets', 'pyarrow']); "
-        "runpy.run_path(sys.argv[0], run_name='__main__')"
-    )
-
-    program = str(ROOT / "scripts" / "train.py")
-    code = f"import sys; sys.argv = {[program, *words, 'hydra.run.dir=blocked']!r}; {blocked}"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
-    assert Path("blocked/summary.json").exists()
-
-
 def test_the_final_validation_announces_what_it_uses_and_how_long_it_takes(
     script: Script, speeches: Path
 ) -> None:
@@ -163,8 +143,6 @@ SHORT = {
     "English": (ROOT / "docs/model.md").read_text(encoding="utf-8"),
     "Chinese": CHINESE * 20,
 }
-LETTERS = "".join(f"{first}{second}\n" for first in ascii_lowercase for second in ascii_lowercase)
-"""A word on each line, and no space."""
 
 
 @pytest.mark.parametrize("kind", SHORT)
@@ -200,18 +178,6 @@ def test_a_short_text_needs_no_other_key_and_its_sample_begins_with_its_words(
         loaded = checkpoint.load(run / "checkpoints/last.safetensors")
         assert loaded.model.vocab_size == found
     assert len(list(Path("data").glob("*/"))) == 2  # the second has the tokenizer of the checkpoint
-
-
-def test_a_sample_begins_with_characters_that_the_text_has(script: Script) -> None:
-    Path("my.txt").write_text(LETTERS)
-    words = ["data.path=my.txt", "tokenizer=char", "trainer.max_steps=1"]
-    said = script("train", *SMALL[1:], *words)
-    assert said.code == 0, said.err
-    [store] = Path("data").glob("*/")
-    start = first_words(open_store(store).tokenizer, open_store(store).validation)
-    assert start in LETTERS
-    assert start.replace("\n", "") in LETTERS.replace("\n", "")
-    assert said.out.split("devices")[1].split()[1:6] == start.split()[:5]
 
 
 def test_an_error_of_a_resumed_run_names_its_checkpoint(script: Script) -> None:

@@ -4,22 +4,16 @@ import copy
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from checkpoint_files import opened, save
 from running import SMALL, Script
-
-from headscope.checkpoint import read
-from headscope.errors import UserError
-from headscope.training import build
-from headscope.training.checkpoint_io import AtomicCheckpointIO
-from headscope.training.resume import check_training_state
 
 REMOVED = object()
 CALLBACKS = "training/callbacks"
 STATE = "tensors/optimizer.norm.weight"
 CHANGES = [
     ("training", "x"),
+    (CALLBACKS, "x"),
     (f"{CALLBACKS}/Clock", {}),
     (f"{CALLBACKS}/CheckpointSaver/best_val_loss", "low"),
     *(("training/running_loss/sum", wrong) for wrong in ("0", [], ["0"])),
@@ -29,15 +23,11 @@ CHANGES = [
     ("tensors/optimizer.x.exp_avg", torch.ones(3)),
     (f"{STATE}.exp_avg_sq", REMOVED),
     (f"{STATE}.exp_avg", torch.zeros(3)),
-    (f"{STATE}.exp_avg", torch.full((32,), torch.nan)),
-]
-"""Entries of a checkpoint, and wrong values for them."""
-
-WEIGHTS = [
     ("tensors/model.x", torch.zeros(3)),
     ("tensors/model.norm.weight", REMOVED),
     ("tensors/model.norm.weight", torch.zeros(3)),
 ]
+"""Entries of a checkpoint, and wrong values for them."""
 
 
 def changed(stored: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
@@ -54,39 +44,23 @@ def changed(stored: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
     return copied
 
 
-def test_a_training_state_that_does_not_fit_is_refused(
-    script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_state_that_does_not_fit_is_refused(script: Script, speeches: Path) -> None:
     words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=2", "trainer.val_batch_size=256"]
-    said = script("train", *words, "callbacks.heads.every_steps=0", "hydra.run.dir=outputs/r")
+    said = script("train", *words, "callbacks=plain", "hydra.run.dir=outputs/r")
     assert said.code == 0, said.err
     Path("outputs/r/checkpoints/best.safetensors").unlink()
     last = Path("outputs/r/checkpoints/last.safetensors")
     stored = opened(last)
-    for change in (*WEIGHTS, (f"{STATE}.exp_avg_sq", REMOVED)):
+    for change in CHANGES:
         save(changed(stored, *change), last)
         before = last.read_bytes()
         said = script("train", "resume=outputs/r", "trainer.max_steps=4")
         assert said.code == 1, change
         assert said.err.splitlines()[-1].startswith("Error: "), (change, said.err)
         assert last.read_bytes() == before
-
-    save(stored, last)
-    run_parts: list[Any] = []
-
-    def recorded(stored: Any, *parts: Any) -> None:
-        run_parts.extend(parts)
-        check_training_state(stored, *parts)
-
-    monkeypatch.setattr(build, "check_training_state", recorded)
-    said = script("train", "resume=outputs/r", "trainer.max_steps=4")
-    assert said.code == 0, said.err
-    save(stored, last)
-    check_training_state(read(last), *run_parts)
+    # Entries of Lightning's own checkpoint mean nothing.
     entries = {"state_dict": {}, "optimizer_states": [{}], "global_step": 9}
     save(stored | {"training": stored["training"] | entries}, last)
-    assert AtomicCheckpointIO().load_checkpoint(last)["global_step"] == stored["step"]
-    for change in CHANGES:
-        save(changed(stored, *change), last)
-        with pytest.raises(UserError, match=r"last\.safetensors cannot be resumed: its "):
-            check_training_state(read(last), *run_parts)
+    said = script("train", "resume=outputs/r", "trainer.max_steps=4")
+    assert said.code == 0, said.err
+    assert "at step 2 of 4" in said.out

@@ -10,7 +10,8 @@ CRC-32 of itself.
 
 import json
 import math
-import sys
+import os
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -19,26 +20,24 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from headscope.config.parse import parse
 from headscope.config.training import PRECISIONS, TrainConfig
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError, first_line
-from headscope.files import replacing
+from headscope.files import cannot_write, new_file
 from headscope.nn.loss import Answers
 from headscope.terminal import command
 
-FORMAT = 7
+FORMAT = 8
 SUFFIX = ".safetensors"
 
 METADATA = "headscope"
 """The only key of the metadata: safetensors stores several keys in a random order."""
 
-MAX_HEADER_BYTES = 10**8
-"""The limit of safetensors for the names of all tensors and the metadata."""
-
-DTYPES = {torch.float32: "F32", torch.float64: "F64", torch.float16: "F16", torch.bfloat16: "BF16"}
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 KINDS = {"config": dict, "tokenizer": dict, "store": str, "checksums": dict, "tied": dict}
 """Entries of the plain data, and their types."""
@@ -65,43 +64,37 @@ def contents(
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], data: Mapping[str, Any]) -> None:
-    """Writes a checkpoint atomically. `data` has the entries of `contents`, and `step`.
-
-    Tied weights are stored once. The writer of safetensors is not used: if the process is killed,
-    it leaves a temporary file that nothing recognizes.
+    """Writes a checkpoint atomically. `data` has the entries of `contents`, and
+    `step`. Tied weights are stored once.
 
     Raises UserError if the file cannot be written.
     """
     unique, tied = without_ties(tensors)
-    # safetensors requires this order, so that each number is aligned in memory.
-    names = sorted(unique, key=lambda name: (-unique[name].element_size(), name))
-    header: dict[str, Any] = {}
-    checksums, size = {}, 0
-    for name in names:
-        checksums[name] = checksum(name, unique[name])
-        end = size + unique[name].nbytes
-        shape, dtype = list(unique[name].shape), DTYPES[unique[name].dtype]
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [size, end]}
-        size = end
+    checksums = {name: checksum(name, tensor) for name, tensor in unique.items()}
     text = json.dumps({**data, "checksums": checksums, "tied": tied}, allow_nan=False)
-    header["__metadata__"] = {METADATA: f"{zlib.crc32(text.encode()):08x}{text}"}
-    encoded = json.dumps(header).encode()
-    encoded += b" " * (-len(encoded) % 8)
-    if len(encoded) > MAX_HEADER_BYTES:
-        raise UserError(
-            f"{path} cannot be written: its tokenizer and names have {len(encoded):,} bytes, more "
-            f"than the {MAX_HEADER_BYTES:,} of a safetensors file; use a smaller tokenizer"
-        )
-    with replacing(path, size=8 + len(encoded) + size) as file:
-        file.write(len(encoded).to_bytes(8, "little"))
-        file.write(encoded)
-        for name in names:
-            file.write(data_of(unique[name]))
+    metadata = {METADATA: f"{zlib.crc32(text.encode()):08x}{text}"}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(cannot_write(path, error)) from error
+    with new_file(path, size=sum(tensor.nbytes for tensor in unique.values())) as file:
+        file.touch()
+        mode = file.stat().st_mode
+        try:
+            save_file(unique, file, metadata)
+            with safe_open(file, framework="pt"):
+                pass  # the tokenizer may be too large for the header of a safetensors file
+        except SafetensorError as error:
+            if number := re.search(r"os error (\d+)", str(error)):
+                raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+            raise UserError(f"{path} cannot be written: {first_line(error)}") from error
+        file.chmod(mode)  # safetensors lets only its owner read it
 
 
 def without_ties(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors without those that share the memory of an earlier one, such as the weights of a
-    tied output head. The second dictionary maps the name of each of these to the earlier name."""
+    """The tensors, contiguous on the CPU, without those that share the memory of an earlier one, as
+    the weights of a tied output head do. The second dictionary maps the name of each of these to
+    the earlier name."""
     unique: dict[str, Tensor] = {}
     tied: dict[str, str] = {}
     names: dict[Any, str] = {}
@@ -109,22 +102,17 @@ def without_ties(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict
         place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
         first = names.setdefault(place, name) if tensor.numel() else name
         if first == name:
-            unique[name] = tensor.detach()
+            unique[name] = tensor.detach().cpu().contiguous()
         else:
             tied[name] = first
     return unique, tied
 
 
 def checksum(name: str, tensor: Tensor) -> int:
-    """The CRC-32 of a tensor: of its name, dtype, shape and data."""
+    """The CRC-32 of a contiguous tensor: of its name, dtype, shape and data."""
     start = f"{name} {tensor.dtype} {list(tensor.shape)} "
-    return zlib.crc32(data_of(tensor), zlib.crc32(start.encode()))
-
-
-def data_of(tensor: Tensor) -> memoryview:
-    """The bytes of a tensor in memory."""
-    assert sys.byteorder == "little"  # the byte order of safetensors
-    return tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+    data = tensor.reshape(-1).view(torch.uint8).numpy().data
+    return zlib.crc32(data, zlib.crc32(start.encode()))
 
 
 @dataclass(frozen=True)
@@ -140,6 +128,11 @@ class Stored:
     def step(self) -> int:
         """The training step at which the file was saved."""
         return self.data["step"]
+
+    @property
+    def run_folder(self) -> Path:
+        """The folder of the run that saved the file."""
+        return self.path.parent.parent
 
     @property
     def config(self) -> TrainConfig:

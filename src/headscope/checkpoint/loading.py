@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from headscope.checkpoint.building import build_model_for
-from headscope.checkpoint.empty import WithoutInitialization, WithoutWeights
+from headscope.checkpoint.empty import WithoutInitialization
 from headscope.checkpoint.file import Stored, read
 from headscope.checkpoint.finding import pick_device
 from headscope.config.parts import Part, build_part
@@ -176,7 +176,7 @@ def check_weights(config: Part, tokenizer: Tokenizer, weights: Mapping[str, Tens
 def check_shapes(build: Callable[[], GPT], weights: Mapping[str, Tensor]) -> None:
     """Raises UserError unless the model that `build` builds has weights with the names, shapes and
     ties of `weights`."""
-    with WithoutWeights(), WithoutInitialization():
+    with WithoutInitialization(on_meta=True):
         model = build()
     expected = model.state_dict()
     for name in sorted(expected.keys() ^ weights.keys()):

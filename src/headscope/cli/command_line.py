@@ -1,6 +1,7 @@
 """Runs a script: Hydra composes the configuration, and errors are printed in one line."""
 
 import functools
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from hydra.core.plugins import Plugins
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from headscope import __version__, stop
+from headscope import __version__
 from headscope.cli import sweeps
 from headscope.cli.conf import CONF, OwnChoices
 from headscope.cli.error_messages import exit_on_error
@@ -54,7 +55,6 @@ def run(
             return attempt(task, config)
 
     with exit_on_error(full_error):
-        processes.check_environment()
         if not inherited:  # else the first process has prepared the words
             if "--version" in sys.argv:
                 print(f"headscope {__version__}")
@@ -83,28 +83,27 @@ def prepared(
         sys.exit()
     if not args.multirun:
         return [*quoted(prepare(overrides)), *flags]
-    processes.check_sweep()
+    if math.prod(processes.started() or ()) > 1:
+        raise UserError(
+            f"-m: {processes.starter()} has started several processes, but a sweep is one process, "
+            "and its runs train on one device each: start every run with its own command"
+        )
     if resumed := value_of(overrides, "resume"):
         raise UserError(f"resume={resumed} continues one run: leave out -m")
     return [*prepare(overrides), *flags]
 
 
 def attempt(task: Callable[[Any], Any], config: Any) -> Any:
-    """Calls `task`. If it fails or is stopped before it has written to the run folder, which Hydra
-    has just made, removes that folder, unless another process uses it."""
+    """Calls `task`. If it fails before it has written to the run folder, which Hydra has just made,
+    removes that folder, unless another process uses it."""
     folder = run_folder()
-
-    def clean_up() -> None:
+    try:
+        load_parts(config.get("parts"), HydraConfig.get().runtime.cwd)
+        return task(config)
+    except Exception:
         if folder.is_dir() and folder.resolve() != Path.cwd():
             with suppress(UserError), locked(folder):
                 remove_unused(folder)
-
-    try:
-        with stop.on_stop(clean_up):
-            load_parts(config.get("parts"), HydraConfig.get().runtime.cwd)
-            return task(config)
-    except Exception:
-        clean_up()
         raise
 
 

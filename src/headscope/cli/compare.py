@@ -23,7 +23,7 @@ from headscope.comparison.sweep import SweepRun, by_settings, report_unfinished
 from headscope.config.parse import Count, Positive, parse
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
-from headscope.stop import Interrupted, stop_on_signal
+from headscope.stop import Interrupted
 from headscope.training.run_folder import is_run, shown
 
 COMPARISON_KEYS = ("compare", "seeds", "speed_rounds", "name")
@@ -67,8 +67,7 @@ def arguments(words: list[str]) -> list[str]:
 
 
 def main() -> None:
-    with stop_on_signal():
-        command_line.run(compare, "compare", prepare=arguments)
+    command_line.run(compare, "compare", prepare=arguments)
 
 
 def compare(composed: DictConfig) -> None:
@@ -143,6 +142,7 @@ def words_of(choice: str) -> list[str]:
 def launch(jobs: list[list[str]]) -> None:
     """Trains runs with the launcher that `hydra/launcher=` names."""
     config: Any = HydraConfig.instance().cfg
+    sweeps.pass_on_signals(config)
     context = HydraContext(GlobalHydra.instance().config_loader(), Callbacks(config))
     launcher = Plugins.instance().instantiate_launcher(
         hydra_context=context, task_function=train_one, config=config

@@ -4,7 +4,6 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from headscope import stop
 from headscope.cli import command_line
 from headscope.config.parse import Texts, parse
 from headscope.errors import UserError
@@ -12,8 +11,7 @@ from headscope.terminal import printable
 
 
 def main() -> None:
-    with stop.stop_on_signal():
-        command_line.run(partial(parse, convert), "convert")
+    command_line.run(partial(parse, convert), "convert")
 
 
 def convert(
@@ -50,7 +48,6 @@ def convert(
             source, folder, text=Path(text) if text else None, block_size=block_size
         )
     else:
-        with stop.stop_on_signal():
-            lines = export_model(load(find(checkpoint)), str(to), folder)
+        lines = export_model(load(find(checkpoint)), str(to), folder)
     for line in lines:
         print(printable(line))

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,11 +22,14 @@ from headscope.config.messages import suggestion
 from headscope.config.own_parts import own_code
 from headscope.errors import UserError, first_line, ran_out_of_memory
 from headscope.terminal import printable
-from headscope.training.processes import first_reports
+from headscope.training.processes import rank
 
 CANNOT_BE_READ = (YAMLError, UnicodeEncodeError, HydraException, OmegaConfBaseException)
 USER_ERRORS = (UserError, OSError, *CANNOT_BE_READ)
 """Errors that the user can fix. All other errors are bugs."""
+
+REPORT_SECONDS = 5.0
+"""Time that a process of a run that is not the first waits before it reports an error."""
 
 BUG = """
 This is a bug in headscope, not your mistake. Please report it with the traceback above, the
@@ -41,14 +45,15 @@ def exit_on_error(full_error: bool) -> Iterator[None]:
     printed, followed by instructions for reporting the bug.
     """
     try:
-        with first_reports():
-            yield
+        yield
     except BrokenPipeError:
         # The program that reads the output, such as `head`, has ended. Send the rest of the output
         # to the null device: otherwise, Python would print another error when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:
+        if rank() > 0:  # if the first process has the same error, its end ends this process, too
+            time.sleep(REPORT_SECONDS)
         if full_error and isinstance(error, USER_ERRORS):
             raise
         report(error)

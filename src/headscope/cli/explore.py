@@ -6,7 +6,6 @@ from functools import partial
 
 from headscope.cli import command_line
 from headscope.config.parse import Count, Texts, parse
-from headscope.stop import stop_on_signal
 from headscope.terminal import printable
 
 
@@ -32,14 +31,13 @@ def explore(
     from headscope.explore.server import serve
 
     used = str(pick_device(device))
-    with stop_on_signal():
-        print("Loading the model and measuring its heads", file=sys.stderr)
-        models = Models(checkpoint, other, used, parts)
-        for model in models.opened.values():
-            where = f"{model.loaded.path}, step {model.loaded.step:,}"
-            print(printable(f"Exploring {where}"), file=sys.stderr)
-        thread, address = serve(Explorer(models), host, port, allowed_hosts)
-        print(f"Open {address} (Ctrl-C ends the page)", flush=True)
-        if open_browser:
-            webbrowser.open(address)
-        thread.join()
+    print("Loading the model and measuring its heads", file=sys.stderr)
+    models = Models(checkpoint, other, used, parts)
+    for model in models.opened.values():
+        where = f"{model.loaded.path}, step {model.loaded.step:,}"
+        print(printable(f"Exploring {where}"), file=sys.stderr)
+    thread, address = serve(Explorer(models), host, port, allowed_hosts)
+    print(f"Open {address} (Ctrl-C ends the page)", flush=True)
+    if open_browser:
+        webbrowser.open(address)
+    thread.join()

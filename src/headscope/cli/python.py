@@ -17,8 +17,7 @@ from headscope.cli.conf import CONF, OwnChoices
 from headscope.cli.error_messages import USER_ERRORS, one_line
 from headscope.cli.train import arguments, run
 from headscope.errors import UserError
-from headscope.stop import Interrupted, interruptible
-from headscope.training.processes import check_environment
+from headscope.stop import SIGNALS, Interrupted
 
 
 @dataclass(frozen=True)
@@ -43,6 +42,7 @@ def train(words: Sequence[str] = ()) -> TrainResult:
     if isinstance(words, str):
         raise UserError(f"give a list of words, such as [{words!r}]")
     results: list[Any] = []
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
     outer = GlobalHydra.instance().hydra  # if the program itself uses Hydra
     GlobalHydra.instance().clear()
 
@@ -53,25 +53,26 @@ def train(words: Sequence[str] = ()) -> TrainResult:
             results.append(error)
 
     warnings.filterwarnings("ignore", "IProgress not found")  # of tqdm, which is not used here
-    with interruptible():
-        try:
-            check_environment()
-            for word in words:
-                if word.startswith("-"):
-                    raise UserError(f"{word} is a flag: give key=value, such as model.heads=8")
-            Plugins.instance().register(OwnChoices)
-            for_hydra = prepared([*words], "train", arguments)
-            with initialize_config_dir(str(CONF), version_base="1.3"):
-                hydra: Any = GlobalHydra.instance().hydra
-                hydra.run("train", task, for_hydra, with_log_configuration=False)
-            if isinstance(results[0], Exception):
-                raise results[0]
-        except SystemExit as stopped:  # Lightning turns KeyboardInterrupt into SystemExit
-            if isinstance(stopped, Interrupted) and stopped.number != signal.SIGINT:
-                raise
-            raise KeyboardInterrupt from None
-        except USER_ERRORS as error:
-            raise UserError(one_line(error)) from error
-        finally:
-            GlobalHydra.instance().hydra = outer
+    try:
+        for word in words:
+            if word.startswith("-"):
+                raise UserError(f"{word} is a flag: give key=value, such as model.heads=8")
+        Plugins.instance().register(OwnChoices)
+        for_hydra = prepared([*words], "train", arguments)
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            hydra: Any = GlobalHydra.instance().hydra
+            hydra.run("train", task, for_hydra, with_log_configuration=False)
+        if isinstance(results[0], Exception):
+            raise results[0]
+    except SystemExit as stopped:  # Lightning turns KeyboardInterrupt into SystemExit
+        if isinstance(stopped, Interrupted) and stopped.number != signal.SIGINT:
+            raise
+        raise KeyboardInterrupt from None
+    except USER_ERRORS as error:
+        raise UserError(one_line(error)) from error
+    finally:
+        GlobalHydra.instance().hydra = outer
+        for number, handler in handlers.items():
+            if signal.getsignal(number) is not handler:  # Lightning ignores SIGINT after Ctrl-C
+                signal.signal(number, handler)
     return results[0]

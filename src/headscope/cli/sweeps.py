@@ -11,8 +11,9 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -21,7 +22,6 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
-from headscope import stop
 from headscope.cli.conf import conf_files, is_group
 from headscope.cli.error_messages import USER_ERRORS
 from headscope.cli.error_messages import report as report_error
@@ -29,6 +29,7 @@ from headscope.comparison.sweep import SweepRun, report
 from headscope.config.own_parts import load_parts
 from headscope.errors import UserError, first_line
 from headscope.files import write_atomically
+from headscope.stop import SIGNALS, Interrupted
 from headscope.terminal import printable
 from headscope.training.run_folder import ERROR, make_new, remove_unused
 
@@ -65,28 +66,28 @@ class Folders(Callback):
 
     def on_multirun_start(self, config: DictConfig, **more: Any) -> None:
         HydraConfig.instance().set_config(config)  # for the report at the end
+        pass_on_signals(config)
 
 
 def run_one(task: Callable[[Any], Any], config: Any) -> Any:
     """Runs one run of a sweep. An error is printed and written to its folder, and the sweep goes
-    on. In a process that a launcher has started, a signal saves the run and ends the process."""
+    on. A signal saves the run and ends the process."""
     from headscope.training.resume import OtherSettings
 
-    hydra, here = HydraConfig.get(), stop.receives()
+    hydra = HydraConfig.get()
     file = Path(hydra.runtime.output_dir, ERROR)
     file.unlink(missing_ok=True)
-    by_joblib = not here and "Joblib" in hydra.launcher._target_
-    if by_joblib:  # a terminal sends Ctrl-C to all processes; see `stop_children`
+    by_joblib = multiprocessing.parent_process() is not None
+    if by_joblib:  # a terminal sends Ctrl-C to all processes; see `pass_on_signals`
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         try:
-            with nullcontext() if here else stop.stop_on_signal():
-                load_parts(config.get("parts"), hydra.runtime.cwd)
-                return task(config)
-        except stop.Interrupted as stopped:
+            load_parts(config.get("parts"), hydra.runtime.cwd)
+            return task(config)
+        except Interrupted as stopped:
             if by_joblib:
                 os._exit(128 + stopped.number)  # joblib would raise it in the process of the sweep
-            if not here and stopped.number == getattr(signal, "SIGUSR2", None):
+            if stopped.number == getattr(signal, "SIGUSR2", None):
                 requeue()
             raise
     except BrokenPipeError:
@@ -121,8 +122,7 @@ def reported() -> Iterator[None]:
     os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker:UserWarning")
     HydraConfig.instance().cfg = None  # that of an earlier command in this process
     try:
-        with stop.on_stop(stop_children):
-            yield
+        yield
     except Exception as error:
         if HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN:
             remove_unused(Path(HydraConfig.get().sweep.dir))
@@ -145,12 +145,21 @@ def reported() -> Iterator[None]:
             sys.exit(1)
 
 
-def stop_children() -> str | None:
-    """Stops the processes that joblib has started, which then save."""
-    children = multiprocessing.active_children()
-    for child in children:
-        child.terminate()
-    return "The runs save. To continue: the same command" if children else None
+def pass_on_signals(config: DictConfig) -> None:
+    """With joblib, a signal to this process stops its processes, which then save."""
+
+    def stop_all(number: int, frame: FrameType | None) -> None:
+        children = multiprocessing.active_children()
+        for child in children:
+            child.terminate()
+        if children:
+            os.write(2, b"\nThe runs save. To continue: the same command\n")
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+
+    for number in SIGNALS if "Joblib" in config.hydra.launcher._target_ else ():
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, stop_all)
 
 
 def runs_in(folder: Path) -> list[SweepRun]:

@@ -11,7 +11,6 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from headscope import stop
 from headscope.cli import command_line
 from headscope.cli.conf import is_group
 from headscope.cli.words import WRITES_NOTHING, key_of, value_of
@@ -19,16 +18,14 @@ from headscope.config.parse import parse
 from headscope.config.training import TrainConfig
 from headscope.data.machine import core_seconds, cores_of_others
 from headscope.errors import UserError
+from headscope.stop import Interrupted
 from headscope.terminal import printable
 from headscope.training import processes, run_folder
 
 
 def main() -> None:
-    child, quiet = processes.starter() == "lightning", processes.rank() > 0
-    if child:
-        processes.end_with_first_process()
-    with stop.stop_on_signal(quiet=quiet, with_parent=child):
-        command_line.run(train, "train", arguments)
+    processes.end_with_first_process()
+    command_line.run(train, "train", arguments)
 
 
 def arguments(words: list[str]) -> list[str]:
@@ -67,13 +64,19 @@ def run(
     use one device each. `quiet` prints nothing but warnings."""
     started = core_seconds()
     # These imports are slow, and --help and errors in the command line do not need them.
+    from headscope.checkpoint import Stored
     from headscope.files import read_summary
     from headscope.training import console as output
     from headscope.training import resume as resuming
     from headscope.training.build import build
     from headscope.training.run import fit
+    from headscope.training.trainer import silence_libraries
 
-    resume: resuming.ResumeCheckpoint | None = None
+    silence_libraries()
+    console = output.new_console(quiet=quiet or processes.rank() > 0)
+    say = partial(output.say, console)
+    warn = partial(say, style="yellow")
+    resume: Stored | None = None
     changes: list[str] = []
     keys = [*map(key_of, HydraConfig.get().overrides.task)]
     if composed.resume is None:
@@ -81,15 +84,13 @@ def run(
         config = resuming.with_trained_model(parse(TrainConfig, composed), keys)
     else:
         folder = Path(composed.resume)
-        resume = resuming.newest_checkpoint(folder)
+        resume = resuming.newest_checkpoint(folder, warn=warn)
         plain: Any = OmegaConf.to_container(composed, resolve=True)
         config, changes = resuming.resumed_config(plain, resume, keys)
     again = "the same command" if sweep else run_folder.how_to_resume(folder, config)
     if in_python:
         again = f"headscope.train({run_folder.resume_words(folder, config)})"
-    console = output.new_console(quiet=quiet or processes.rank() > 0)
-    say = partial(console.print, soft_wrap=True, markup=False, highlight=False)
-    in_use = run_folder.in_use(folder, again=again, say=say if sweep else None)
+    in_use = run_folder.in_use(folder, say=say if sweep else None)
     with (
         in_use if processes.rank() == 0 else nullcontext(),
         processes.report_lost_process(folder, again),
@@ -100,7 +101,7 @@ def run(
         connected = processes.connect(config.trainer, alone=sweep or in_python)
         folder = connected.from_first(folder)
         if resume is None and run_folder.is_run(folder):
-            resume = resuming.newest_checkpoint(folder)
+            resume = resuming.newest_checkpoint(folder, warn=warn)
             resuming.check_same_config(resume, config)
             if summary := read_summary(folder):
                 say(f"{run_folder.shown(folder)} is already finished")
@@ -117,10 +118,11 @@ def run(
         output.print_busy_machine(run, cores_of_others(started))
         try:
             summary = fit(run)
-        except stop.Interrupted:
+        except Interrupted:
             say(f"Saved at step {run.trainer.global_step:,}. To continue: {again}")
             if not connected.is_first:
                 sys.exit(0)  # the exit code of the run is that of the first process
             raise
-        output.print_results(run, summary)
+        if connected.is_first:
+            output.print_results(run, summary)
         return folder, summary

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from headscope import checkpoint
+from headscope.comparison.bare_loop import bare_loop
 from headscope.comparison.charts import choice_chart, length_chart
 from headscope.comparison.sweep import SweepRun
 from headscope.comparison.tables import print_table, write_csv
@@ -18,7 +19,6 @@ from headscope.evaluation import evaluate_lengths, validation_text
 from headscope.files import json_text, read_json, write_atomically
 from headscope.generation import generate_tokens
 from headscope.nn import cache_bytes_per_token
-from headscope.training.bare_loop import bare_loop
 from headscope.training.run import device_name
 
 TIMED_STEPS, WARMUP_STEPS = 10, 3

@@ -25,7 +25,6 @@ class TrainerConfig:
     accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps"]
     devices: Literal["auto"] | Positive | list[Count]
     num_nodes: Positive
-    strategy: Literal["auto", "ddp", "fsdp"]
     precision: Literal["auto"] | Precision
     compile: Literal["auto"] | bool
     checkpoint_activations: bool

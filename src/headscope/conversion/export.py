@@ -30,7 +30,6 @@ from headscope.conversion.settings import quiet_transformers
 from headscope.conversion.tokenizer_files import CONFIG, tokenizer_files
 from headscope.errors import UserError
 from headscope.files import json_text, replacing, write_atomically
-from headscope.stop import on_stop
 
 OWN_CLASS = "HeadscopeForCausalLM"
 
@@ -196,7 +195,6 @@ def run_reload(folder: Path, work: Path) -> None:
             stdout=subprocess.DEVNULL,
             stderr=errors,
         ) as process,
-        on_stop(process.kill),
     ):
         try:
             process.wait()

@@ -40,7 +40,6 @@ def write_weights(output: Path, weights: Mapping[str, Tensor], data: dict[str, A
     UserError if it cannot be written."""
     with new_folder(output) as folder:
         path = folder / "checkpoints" / "best.safetensors"
-        path.parent.mkdir()
         tensors = {f"model.{name}": weight for name, weight in weights.items()}
         checkpoint.write(path, tensors, data)
 
@@ -59,7 +58,7 @@ schedule: {_target_: headscope.WarmupCosine, warmup_steps: 50, final_fraction: 0
 trainer:
   {max_steps: 0, batch_size: 4, accumulate: 2, gradient_clip: 1.0, val_every_steps: 100,
    val_batch_size: 4, final_validation: whole, log_every_steps: 10, accelerator: auto,
-   devices: auto, num_nodes: 1, strategy: auto, precision: auto, compile: auto,
+   devices: auto, num_nodes: 1, precision: auto, compile: auto,
    checkpoint_activations: false, loss_chunk_tokens: auto}
 logger: {_target_: lightning.pytorch.loggers.TensorBoardLogger}
 callbacks:

@@ -34,7 +34,6 @@ from headscope.data.corpus import SPLITS, Corpus
 from headscope.data.tokenizer import Tokenizer, tokenizer_from_state
 from headscope.errors import UserError
 from headscope.files import parse_json, read_json, replacing, write_atomically
-from headscope.stop import on_stop
 
 FORMAT = 3
 DESCRIPTION, TOKENIZER, VERIFIED = "store.json", "tokenizer.json", "verified.json"
@@ -115,7 +114,7 @@ def prepare_store(
 @contextmanager
 def _temporary_folder(store: Path, say: Callable[[str], None]) -> Iterator[Path]:
     """Yields an empty folder next to `store`. No other process prepares a store there meanwhile.
-    The folder is removed at the end, also when a signal ends the process."""
+    The folder is removed at the end, and one that a killed process left is removed before."""
     root = store.parent
     root.mkdir(parents=True, exist_ok=True)
     lock = FileLock(root / LOCK, mode=0o666)  # other users may prepare stores there too
@@ -131,12 +130,10 @@ def _temporary_folder(store: Path, say: Callable[[str], None]) -> Iterator[Path]
             shutil.rmtree(killed, ignore_errors=True)
         scratch = root / f"{PREPARING}{store.name}"
         scratch.mkdir()
-        discard = partial(shutil.rmtree, scratch, ignore_errors=True)
         try:
-            with on_stop(discard):
-                yield scratch
+            yield scratch
         finally:
-            discard()
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def training_texts(corpus: Corpus) -> Iterator[str]:

@@ -29,9 +29,8 @@ from headscope.training.check import check
 from headscope.training.console import say, track
 from headscope.training.module import LanguageModel
 from headscope.training.optimizer import optimizer_of
-from headscope.training.processes import Processes, only_this
+from headscope.training.processes import Processes, connect
 from headscope.training.resume import (
-    ResumeCheckpoint,
     check_same_text,
     check_training_state,
     how_to_continue,
@@ -48,7 +47,7 @@ class Run:
     config: TrainConfig
     processes: Processes
     console: Console
-    resume: ResumeCheckpoint | None
+    resume: checkpoint.Stored | None
     store: TokenStore
     data: TokenDataModule
     module: LanguageModel
@@ -70,7 +69,7 @@ def build(
     *,
     folder: Path,
     console: Console,
-    resume: ResumeCheckpoint | None = None,
+    resume: checkpoint.Stored | None = None,
     processes: Processes | None = None,
 ) -> Run:
     """Builds the run that `config` describes. Does not write to `folder`, the folder of the run. If
@@ -79,17 +78,15 @@ def build(
 
     Raises UserError if the configuration is inconsistent, or does not fit the text or this machine.
     """
-    processes = processes or only_this(config.trainer)
+    processes = processes or connect(config.trainer, alone=True)
     warn = partial(say, console, style="yellow")
-    if resume and resume.notice:
-        warn(resume.notice)
     check(config, processes.count)
     # A run may start from the weights of another run, which need the tokenizer of that run.
     weights = None
     if config.init_from and not resume:
         weights = checkpoint.read(checkpoint.find(config.init_from, key="init_from"))
         config = replace(config, tokenizer=weights.config.tokenizer)
-    origin = resume.stored if resume and config.init_from else weights
+    origin = resume if resume and config.init_from else weights
     corpus = build_part(config.data, "data")
     if origin:
         own = checkpoint.own_tokenizer(origin)
@@ -101,7 +98,7 @@ def build(
         store = prepare_store(corpus, tokenizer, root=root, track=show, say=warn)
     if resume:
         check_same_text(resume, store)
-        checkpoint.check_weights(config.model, store.tokenizer, resume.stored.weights())
+        checkpoint.check_weights(config.model, store.tokenizer, resume.weights())
     answers = answers_of(corpus, store.tokenizer)
     module = build_module(config, store, weights, folder, answers, warn)
     data = build_data(config, store, processes)
@@ -109,7 +106,6 @@ def build(
     saver = CheckpointSaver(
         folder=folder / "checkpoints",
         minutes=config.callbacks.save_every_minutes,
-        say=warn,
         largest=processes.largest,
     )
     tokens = tokens_per_step(config)
@@ -125,7 +121,7 @@ def build(
     ]
     trainer = build_trainer(config, folder, callbacks, processes, resume)
     if resume:
-        check_training_state(resume.stored, trainer, module.make_optimizer(module.model))
+        check_training_state(resume, trainer)
     return Run(
         folder=folder,
         config=config,
@@ -184,7 +180,6 @@ def build_module(
         loss_chunk_tokens=settings.loss_chunk_tokens,
         answers=answers,
         warn=warn,
-        build_model=partial(checkpoint.build_model_for, config.model, tokenizer),
         how_to_continue=partial(how_to_continue, folder, config),
         contents=checkpoint.contents(
             config, tokenizer, store.name, precision_of(settings), answers

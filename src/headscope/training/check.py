@@ -36,13 +36,6 @@ def check(config: TrainConfig, processes: int = 1) -> None:
             f"trainer.batch_size={settings.batch_size} must be a multiple of the number of devices "
             f"({processes}): for example {fitting}"
         )
-    optimizer = str(config.optimizer.get("_target_")).removeprefix("headscope.")
-    if processes > 1 and settings.strategy == "fsdp" and optimizer != "adamw":
-        raise UserError(
-            f"trainer.strategy=fsdp optimizer={optimizer}: with fsdp every device keeps a part of "
-            "each matrix, but Muon, for example, needs whole ones: use optimizer=adamw or "
-            "trainer.strategy=ddp"
-        )
     check_limits(config.model)
     with torch.device("meta"):  # one block shows it, without memory for its weights
         one_block = Part(config.model, layers=min(config.model.layers, 1))

@@ -13,17 +13,15 @@ from lightning.fabric.plugins import TorchCheckpointIO
 from torch import Tensor
 
 from headscope.checkpoint import Stored, read, write
-from headscope.errors import UserError
-from headscope.files import replacing
+from headscope.files import new_file
 
 TRAINING = ("callbacks", "running_loss", "threads", "processes", "logged")
 """The entries of Lightning's checkpoint that a resumed run needs, besides the weights and the state
 of the optimizer. All of them are plain data."""
 
 
-class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint to a temporary file, then renames the file. The old checkpoint is
-    replaced only when the new checkpoint is complete. Reading verifies all checksums.
+class SafetensorsIO(TorchCheckpointIO):
+    """Writes and reads checkpoints of headscope. Reading verifies all checksums.
 
     Raises UserError if the file cannot be written, or is damaged.
     """
@@ -31,7 +29,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None
     ) -> None:
-        write_checkpoint(Path(path), *tensors_and_data(checkpoint))
+        write(Path(path), *tensors_and_data(checkpoint))
 
     def load_checkpoint(self, path: str | Path, *args: Any, **options: Any) -> dict[str, Any]:
         return lightning_checkpoint(read(Path(path)))
@@ -47,17 +45,6 @@ def tensors_and_data(checkpoint: dict[str, Any]) -> tuple[dict[str, Tensor], dic
         tensors |= {f"optimizer.{name}": tensor for name, tensor in state.items()}
         data["training"] = {key: checkpoint[key] for key in TRAINING}
     return tensors, data
-
-
-def write_checkpoint(path: Path, tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
-    """Writes a checkpoint, and its folder. Raises UserError if that is not possible."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, tensors, data)
-    except OSError as error:
-        raise UserError(f"{path} could not be written: {error.strerror or error}") from error
-    except UserError as error:
-        raise UserError(f"{error}{previous_unchanged(path)}") from error
 
 
 def lightning_checkpoint(stored: Stored) -> dict[str, Any]:
@@ -77,16 +64,7 @@ def lightning_checkpoint(stored: Stored) -> dict[str, Any]:
     }
 
 
-def previous_unchanged(path: Path) -> str:
-    """The end of an error message. If an older checkpoint exists at `path`, the text says that this
-    checkpoint is unchanged. Otherwise, the text is empty."""
-    return "; the previous checkpoint of that name is unchanged" if path.is_file() else ""
-
-
 def copy_checkpoint(source: Path, target: Path) -> None:
     """Copies a checkpoint atomically. Raises UserError when the copy cannot be written."""
-    try:
-        with source.open("rb") as original, replacing(target, size=source.stat().st_size) as file:
-            shutil.copyfileobj(original, file)
-    except UserError as error:
-        raise UserError(f"{error}{previous_unchanged(target)}") from error
+    with new_file(target, size=source.stat().st_size) as copy:
+        shutil.copyfile(source, copy)

@@ -19,6 +19,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from headscope.checkpoint import Stored
 from headscope.config.own_parts import parts_words
 from headscope.config.training import TrainConfig
 from headscope.data.encode import TextBatch
@@ -29,7 +30,6 @@ from headscope.terminal import command, printable
 from headscope.training.callbacks.clock import Clock
 from headscope.training.callbacks.samples import first_words
 from headscope.training.flops import matrix_rate, training_flops
-from headscope.training.resume import ResumeCheckpoint
 from headscope.training.run_folder import shown
 from headscope.viewer import TAB
 
@@ -187,8 +187,7 @@ def print_final_validation(run: "Run", clock: Clock) -> None:
 
 
 def print_results(run: "Run", summary: dict[str, Any]) -> None:
-    """Prints the summary, up to five lines of a sample, and the next commands to try. Every process
-    of the run must call this."""
+    """Prints the summary, up to five lines of a sample, and the next commands to try."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for name, value in summary.items():
         table.add_row(name, f"{value:,.4f}" if isinstance(value, float) else str(value))
@@ -201,12 +200,10 @@ def print_results(run: "Run", summary: dict[str, Any]) -> None:
     console.print(table)
     console.print()
     if run.samples.max_new_tokens:
-        with run.module.whole_model() as model:
-            if model is not None:
-                text = printable(run.samples.sample(model, prompt), keep="\n\t")
-                rows = [row for line in text.splitlines() for row in wrap(line, 100) if row]
-                console.print(Text("\n".join(rows[:5])), soft_wrap=True)
-                console.print()
+        text = printable(run.samples.sample(run.model, prompt), keep="\n\t")
+        rows = [row for line in text.splitlines() for row in wrap(line, 100) if row]
+        console.print(Text("\n".join(rows[:5])), soft_wrap=True)
+        console.print()
     best = shown(run.folder / "checkpoints" / "best.safetensors")
     run.say("Sample from the model:")
     words = [
@@ -224,14 +221,14 @@ def print_results(run: "Run", summary: dict[str, Any]) -> None:
         run.say(f"  {tensorboard_command(run.folder)}")
 
 
-def print_resume(run: "Run", resume: ResumeCheckpoint, changes: list[str]) -> None:
+def print_resume(run: "Run", resume: Stored, changes: list[str]) -> None:
     """Prints the step at which a resumed run continues, and the changed settings."""
     run.say(f"resuming    at step {resume.step:,} of {run.config.trainer.max_steps:,}")
     for change in changes:
         run.say(f"changed     {change}")
     if any(change.startswith("trainer.max_steps ") for change in changes):
         run.say("            the learning rate schedule now covers the new number of steps")
-    before = resume.stored.data["training"]
+    before = resume.data["training"]
     processes, threads = before["processes"], before["threads"]
     if processes != run.processes.count:
         run.say(

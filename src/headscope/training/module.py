@@ -7,8 +7,8 @@ Shapes: B batch, T tokens, V vocab_size.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -25,7 +25,6 @@ from headscope.seeds import mixed_seed
 from headscope.training.callbacks.clock import timer_paused
 from headscope.training.objective import Objective, compile_in_place
 from headscope.training.optimizer import CombinedOptimizer
-from headscope.training.sharding import ShardedStrategy, gathered, own_part, shard, whole_copy
 
 Schedule = Callable[[int], float]
 
@@ -46,7 +45,6 @@ class LanguageModel(LightningModule):
     - `answers`: if it is not None, the losses count only these targets (see `counted_targets`).
     - `how_to_continue`: a function that returns advice for the user. The error message shows the
       advice when the loss or a weight is NaN or infinite.
-    - `build_model`: a function that returns a new model of the same sizes.
     - `contents`: plain data that is saved in every checkpoint, such as the configuration.
     """
 
@@ -68,7 +66,6 @@ class LanguageModel(LightningModule):
         answers: Answers | None,
         warn: Callable[[str], None],
         how_to_continue: Callable[[], str],
-        build_model: Callable[[], GPT],
         contents: dict[str, Any],
     ) -> None:
         super().__init__()
@@ -86,25 +83,10 @@ class LanguageModel(LightningModule):
         self.answers = answers
         self.warn = warn
         self.how_to_continue = how_to_continue
-        self.build_model = build_model
         self.contents = contents
         self.latest_loss: float | None = None
         self.running_loss = torch.zeros(())
         self.running_count = 0  # batches in the sum
-
-    def configure_model(self) -> None:
-        if isinstance(self.trainer.strategy, ShardedStrategy):
-            shard(self.model, self.trainer.strategy.mesh)
-            self.objective.undo_compile()  # `shard` has replaced a method that it calls
-
-    @contextmanager
-    def whole_model(self) -> Iterator[GPT | None]:
-        """The model for forward passes outside of training, in the first process. None in the other
-        processes. Every process must call this, because sharded parameters must be gathered."""
-        if isinstance(self.trainer.strategy, ShardedStrategy):
-            yield whole_copy(self.model, self.build_model)
-        else:
-            yield self.model if self.global_rank == 0 else None
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         optimizer = self.make_optimizer(self.model)
@@ -171,7 +153,7 @@ class LanguageModel(LightningModule):
                     self.manual_backward(loss / len(batches))
                 self.running_loss.add_(loss.detach())
             parameters, limit = self.model.parameters(), self.gradient_clip or math.inf
-            grad_norm = gathered(nn.utils.clip_grad_norm_(parameters, limit))
+            grad_norm = nn.utils.clip_grad_norm_(parameters, limit)
             optimizer.step()
             optimizer.zero_grad()
         self.running_count += len(batches)
@@ -246,9 +228,6 @@ class LanguageModel(LightningModule):
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         inputs, targets = batch
         if not len(inputs):  # the other processes have one batch more
-            if isinstance(self.trainer.strategy, ShardedStrategy):  # they need this process
-                one = inputs.new_zeros(1, inputs.size(1))
-                self.objective.loss_sum(one, one)
             return
         targets = counted_targets(inputs, targets, self.answers)
         self.totals[0] += self.objective.loss_sum(inputs, targets)
@@ -278,7 +257,7 @@ class LanguageModel(LightningModule):
     def require_finite_weights(self) -> None:
         """Raises UserError if a weight is NaN or infinite."""
         for name, weight in self.model.named_parameters():
-            if not is_finite(own_part(weight)):
+            if not is_finite(weight):
                 raise UserError(self.diverged(f"the weights of {name} are not finite"))
 
     def diverged(self, symptom: str) -> str:

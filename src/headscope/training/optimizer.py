@@ -100,9 +100,14 @@ def optimizer_of(
     return CombinedOptimizer([optimizer], model)
 
 
-STATE_KEYS: dict[type, tuple[str, ...]] = {
-    torch.optim.AdamW: ("step", "exp_avg", "exp_avg_sq"),
-    Muon: ("momentum_buffer",),
+DOES_NOT_FIT = (
+    "the optimizer state of the checkpoint does not fit the model, so the run cannot be resumed: "
+    "start a new run from its weights with init_from="
+)
+
+STATE_KEYS: dict[type, set[str]] = {
+    torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"},
+    Muon: {"momentum_buffer"},
 }
 """For each optimizer of ours, the keys of the state that it keeps for each parameter."""
 
@@ -145,6 +150,7 @@ class CombinedOptimizer(torch.optim.Optimizer):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Loads a state dict. Raises UserError if it does not fit these parameters."""
         by_parameter: dict[str, dict[str, Tensor]] = {}
         for name, tensor in state_dict.items():
             owner, _, key = name.rpartition(".")
@@ -152,26 +158,26 @@ class CombinedOptimizer(torch.optim.Optimizer):
         for optimizer in self.optimizers:
             state: dict[int, dict[str, Tensor]] = {}
             for number, parameter in enumerate(parameters_of(optimizer)):
-                for name, tensor in by_parameter.get(self.names[parameter], {}).items():
-                    state.setdefault(number, {})[name] = tensor
+                # A parameter without a gradient until now has no state.
+                if own := by_parameter.pop(self.names[parameter], {}):
+                    check_state(own, parameter, STATE_KEYS.get(type(optimizer)))
+                    state[number] = own
+            if not state and type(optimizer) in STATE_KEYS:
+                raise UserError(DOES_NOT_FIT)
             groups = optimizer.state_dict()["param_groups"]  # with the settings of this run
             optimizer.load_state_dict({"state": state, "param_groups": groups})
+        if by_parameter:
+            raise UserError(DOES_NOT_FIT)
         # load_state_dict of each optimizer creates new groups, so they must be collected again.
         self.param_groups = [group for each in self.optimizers for group in each.param_groups]
 
-    def state_shapes(self) -> dict[str, dict[str, torch.Size]] | None:
-        """For each parameter, the names and shapes of the tensors in its state. None if they are
-        not known, because an optimizer is not ours."""
-        if any(type(each) not in STATE_KEYS for each in self.optimizers):
-            return None
-        return {
-            self.names[parameter]: {
-                f"{self.names[parameter]}.{key}": torch.Size() if key == "step" else parameter.shape
-                for key in STATE_KEYS[type(each)]
-            }
-            for each in self.optimizers
-            for parameter in parameters_of(each)
-        }
+
+def check_state(state: dict[str, Tensor], parameter: Tensor, keys: set[str] | None) -> None:
+    """Raises UserError if `state` is not that of `parameter` in an optimizer with these keys, if
+    they are known."""
+    others = {tensor.shape for tensor in state.values()} - {parameter.shape, torch.Size()}
+    if keys and (state.keys() != keys or others):
+        raise UserError(DOES_NOT_FIT)
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:

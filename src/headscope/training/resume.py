@@ -5,18 +5,16 @@ The content of a checkpoint is plain data from a file, so all of it is checked b
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Trainer
-from torch import Tensor
 
 from headscope import checkpoint
 from headscope.checkpoint import Stored, read
-from headscope.checkpoint.file import is_finite
 from headscope.checkpoint.finding import without_checkpoint
 from headscope.config.parse import parse, parse_part
 from headscope.config.parts import Part, defaults_in_conf
@@ -26,7 +24,6 @@ from headscope.errors import UserError, short
 from headscope.files import read_summary
 from headscope.terminal import command
 from headscope.training.callbacks.clock import callbacks_of
-from headscope.training.optimizer import CombinedOptimizer
 from headscope.training.run_folder import CHECKPOINTS, resume_words
 
 FIXED = (
@@ -37,30 +34,9 @@ FIXED = (
 its keys can, such as `optimizer.lr`."""
 
 
-@dataclass(frozen=True)
-class ResumeCheckpoint:
-    """A checkpoint to resume from. If it is not last.safetensors, `notice` explains the reason to
-    the user."""
-
-    stored: Stored
-    notice: str | None = None
-
-    @property
-    def path(self) -> Path:
-        return self.stored.path
-
-    @property
-    def folder(self) -> Path:
-        """The run's folder."""
-        return self.path.parent.parent
-
-    @property
-    def step(self) -> int:
-        return self.stored.step
-
-
-def newest_checkpoint(folder: Path) -> ResumeCheckpoint:
+def newest_checkpoint(folder: Path, *, warn: Callable[[str], None] | None = None) -> Stored:
     """The run's last.safetensors, or its best.safetensors if the former is damaged or missing.
+    `warn` is called with one line about this.
 
     Raises UserError if `folder` is not a run folder, or if the run cannot be resumed from either
     checkpoint.
@@ -72,7 +48,7 @@ def newest_checkpoint(folder: Path) -> ResumeCheckpoint:
             "outputs/gpt_..."
         )
     try:
-        return ResumeCheckpoint(_resumable(last))
+        return _resumable(last)
     except UserError as error:
         reason = str(error)
     try:
@@ -80,8 +56,9 @@ def newest_checkpoint(folder: Path) -> ResumeCheckpoint:
     except UserError as error:
         more = f"; {error}" if best.exists() else ""
         raise UserError(f"resume={folder}: {reason}{more}") from error
-    notice = f"{reason}. Continuing from {best} at step {stored.step:,}: later steps are lost"
-    return ResumeCheckpoint(stored, notice)
+    if warn:
+        warn(f"{reason}. Continuing from {best} at step {stored.step:,}: later steps are lost")
+    return stored
 
 
 def how_to_continue(folder: Path, config: TrainConfig) -> str:
@@ -127,7 +104,7 @@ def _resumable(path: Path) -> Stored:
 
 
 def resumed_config(
-    composed: dict[str, Any], resume: ResumeCheckpoint, keys: Iterable[str]
+    composed: dict[str, Any], resume: Stored, keys: Iterable[str]
 ) -> tuple[TrainConfig, list[str]]:
     """The configuration of the run to resume, and one line for each change.
 
@@ -135,7 +112,7 @@ def resumed_config(
     `composed`, the configuration that Hydra composed from the command line, as plain data. Raises
     UserError if one of them must stay the same.
     """
-    config = dict(resume.stored.data["config"])
+    config = dict(resume.data["config"])
     changes = []
     for key in (key.replace("/", ".") for key in keys if key != "resume"):
         for name in FIXED:
@@ -143,7 +120,7 @@ def resumed_config(
                 raise UserError(
                     f"{key}={short(value_at(composed, key))}: {name} cannot change in a resumed "
                     "run; to change it, start a new run from these weights with "
-                    f"init_from={resume.folder}"
+                    f"init_from={resume.run_folder}"
                 )
         before, after = value_at(config, key), value_at(composed, key)
         set_at(config, key, after)
@@ -224,27 +201,27 @@ class OtherSettings(UserError):
     """Raised for a folder that holds a run with other settings."""
 
 
-def check_same_config(resume: ResumeCheckpoint, config: TrainConfig) -> None:
+def check_same_config(resume: Stored, config: TrainConfig) -> None:
     """Raises OtherSettings if the configuration in the checkpoint differs from `config`."""
-    before = asdict(resume.stored.config)
+    before = asdict(resume.config)
     now = asdict(config)
     keys = {*before, *now} - {"name"}  # `name` is only a part of the folder's name
     changed = sorted(key for key in keys if before.get(key) != now.get(key))
     if changed:
         raise OtherSettings(
-            f"{resume.folder} holds a run with other settings of {', '.join(changed)}: move that "
-            "folder away, or use another (train -m: hydra.sweep.dir=, compare: name=)"
+            f"{resume.run_folder} holds a run with other settings of {', '.join(changed)}: move "
+            "that folder away, or use another (train -m: hydra.sweep.dir=, compare: name=)"
         )
 
 
-def check_unfinished(resume: ResumeCheckpoint, config: TrainConfig) -> None:
+def check_unfinished(resume: Stored, config: TrainConfig) -> None:
     """Raises UserError if the run has no steps left to train."""
     step = resume.step
-    summary = read_summary(resume.folder)
+    summary = read_summary(resume.run_folder)
     if summary is None or summary["steps"] != step:
         return
     patience = config.callbacks.early_stopping_patience
-    callbacks = resume.stored.data["training"].get("callbacks")
+    callbacks = resume.data["training"].get("callbacks")
     early_stopping = callbacks.get("patience") if isinstance(callbacks, dict) else None
     waited = early_stopping.get("wait_count") if isinstance(early_stopping, dict) else None
     if step >= config.trainer.max_steps:
@@ -254,15 +231,15 @@ def check_unfinished(resume: ResumeCheckpoint, config: TrainConfig) -> None:
     else:
         return
     raise UserError(
-        f"resume={resume.folder}: this run is finished, at {step} steps; to train longer, add "
+        f"resume={resume.run_folder}: this run is finished, at {step} steps; to train longer, add "
         f"{advice}"
     )
 
 
-def check_same_text(resume: ResumeCheckpoint, store: TokenStore) -> None:
+def check_same_text(resume: Stored, store: TokenStore) -> None:
     """Raises UserError if the text or the tokenizer of the run has changed since the run
     started."""
-    saved, folder = resume.stored.data, resume.folder
+    saved, folder = resume.data, resume.run_folder
     if saved["store"] != store.name or saved["tokenizer"] != store.tokenizer.state():
         raise UserError(
             f"resume={folder}: the text has changed since this run started (from {saved['store']} "
@@ -273,26 +250,22 @@ def check_same_text(resume: ResumeCheckpoint, store: TokenStore) -> None:
 # --- the state of training ---
 
 
-def check_training_state(stored: Stored, trainer: Trainer, optimizer: CombinedOptimizer) -> None:
-    """Raises UserError if the training state of a checkpoint does not fit this run, to which
-    `trainer` and `optimizer` belong. Lightning restores the states of callbacks without checks: a
-    wrong type would raise an error far from its cause."""
+def check_training_state(stored: Stored, trainer: Trainer) -> None:
+    """Raises UserError if the training state of a checkpoint does not fit the run of `trainer`.
+    Lightning restores the states of callbacks without checks: a wrong type would raise an error far
+    from its cause."""
+    # A callback that this run has, but the run before did not have, starts from nothing.
+    saved = stored.data["training"].get("callbacks") or ()
+    callbacks = [each for each in callbacks_of(trainer) if each.state_key in saved]
+    template = {
+        "callbacks": {each.state_key: each.state_dict() for each in callbacks},
+        "running_loss": {"sum": [0.0], "count": 0},
+        "threads": 1,
+        "processes": 1,
+        "logged": {},
+    }
     try:
-        state = stored.data.get("training")
-        callbacks = {each.state_key: each.state_dict() for each in callbacks_of(trainer)}
-        saved = state.get("callbacks") if isinstance(state, dict) else None
-        if not isinstance(state, dict) or not isinstance(saved, dict):
-            raise Mismatch("training")
-        template = {
-            # A callback that this run has, but the run before did not have, starts from nothing.
-            "callbacks": {key: each for key, each in callbacks.items() if key in saved},
-            "running_loss": {"sum": [0.0], "count": 0},
-            "threads": 1,
-            "processes": 1,
-            "logged": {},
-        }
-        check_structure(state, template, "training")
-        check_optimizer(stored.tensors("optimizer."), optimizer)
+        check_structure(stored.data["training"], template, "training")
     except Mismatch as error:
         raise UserError(
             f"{stored.path} cannot be resumed: its {error} does not fit this run; the file may be "
@@ -301,8 +274,7 @@ def check_training_state(stored: Stored, trainer: Trainer, optimizer: CombinedOp
 
 
 class Mismatch(Exception):
-    """Raised if an entry of the checkpoint does not fit the run. The message of the error is the
-    key of this entry."""
+    """Raised if an entry of the checkpoint does not fit the run. Its message is the entry's key."""
 
 
 def check_structure(value: Any, template: Any, where: str) -> None:
@@ -324,28 +296,7 @@ def check_structure(value: Any, template: Any, where: str) -> None:
             check_structure(part, template[0], f"{where}.{number}")
     else:
         kinds = {float: (int, float), type(None): (int, float, type(None))}
-        if type(value) not in kinds.get(type(template), (type(template),)):
+        fits = type(value) in kinds.get(type(template), (type(template),))
+        too_low = type(template) is int and fits and value < 0
+        if not fits or too_low or (type(value) is float and not math.isfinite(value)):
             raise Mismatch(where)
-        if type(value) is float and not math.isfinite(value):
-            raise Mismatch(where)
-        if type(template) is int and value < 0:
-            raise Mismatch(where)
-
-
-def check_optimizer(tensors: Mapping[str, Tensor], optimizer: CombinedOptimizer) -> None:
-    """Raises Mismatch unless `optimizer` can load `tensors`."""
-    shapes = optimizer.state_shapes()
-    if shapes is None:
-        return
-    if not tensors:
-        raise Mismatch("optimizer")
-    known = {name for each in shapes.values() for name in each}
-    for name in tensors.keys() - known:
-        raise Mismatch(f"optimizer.{name[:80]}")
-    for expected in shapes.values():
-        # A parameter without a gradient until now has no state.
-        if not expected.keys() & tensors.keys():
-            continue
-        for name, shape in expected.items():
-            if name not in tensors or tensors[name].shape != shape or not is_finite(tensors[name]):
-                raise Mismatch(f"optimizer.{name}")

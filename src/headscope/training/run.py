@@ -1,5 +1,7 @@
 """Runs the training and writes the summary."""
 
+import ctypes
+import sys
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,9 +18,9 @@ from headscope.training.callbacks.clock import callbacks_of, clock_of
 from headscope.training.callbacks.head_watch import HeadWatch
 from headscope.training.callbacks.tensorboard_log import lost_steps, report_lost_log
 from headscope.training.console import print_final_validation, say
-from headscope.training.processes import prepare_process
 from headscope.training.run_folder import how_to_resume, is_run, shown, sort_before_now
-from headscope.training.sharding import ShardedStrategy
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 COMPARED = (
     "model.layers",
@@ -42,13 +44,12 @@ def fit(run: Run) -> dict[str, Any]:
     Raises `headscope.stop.Interrupted` after a stop signal. Raises UserError if memory or disk
     space runs out.
     """
-    sharded = isinstance(run.trainer.strategy, ShardedStrategy)
-    prepare_process(keep_freed=not sharded)
+    prepare_process()
     run.checkpoint_saver.folder.mkdir(parents=True, exist_ok=True)
     if run.processes.is_first:
         sort_before_now(run.folder / "tensorboard")
         if run.config.logger and run.resume:
-            logged = run.resume.stored.data["training"]["logged"]
+            logged = run.resume.data["training"]["logged"]
             if lost := lost_steps(shown(run.folder / "tensorboard"), logged):
                 say(run.console, lost, style="yellow")
         run.checkpoint_saver.on_first_save = partial(_write_latest, run.folder)
@@ -117,18 +118,31 @@ def _fit(run: Run) -> dict[str, Any]:
 
 def _out_of_memory_message(run: Run, error: BaseException) -> str:
     """One line that says how to reduce memory use, and how to continue from a checkpoint."""
-    settings, step = run.config.trainer, run.trainer.global_step
-    lower = (
-        f"lower trainer.batch_size={settings.batch_size} and raise trainer.accumulate="
-        f"{settings.accumulate} by the same factor, or lower model.block_size="
-        f"{run.config.model.block_size} or the model's sizes"
+    settings = run.config.trainer
+    line = (
+        f"out of memory after step {run.trainer.global_step}: lower trainer.batch_size="
+        f"{settings.batch_size} and raise trainer.accumulate={settings.accumulate} by the same "
+        f"factor, or lower model.block_size={run.config.model.block_size} or the model's sizes; "
+        "trainer.checkpoint_activations=true and trainer.loss_chunk_tokens=auto save memory "
+        f"({first_line(error)})"
     )
-    saving = "trainer.checkpoint_activations=true and trainer.loss_chunk_tokens=auto save memory"
-    line = f"out of memory after step {step}: {lower}; {saving} ({first_line(error)})"
-    if is_run(run.folder):
-        again = how_to_resume(run.folder, run.config)
-        line += f"; to continue from the last checkpoint: {again}"
-    return line
+    if not is_run(run.folder):
+        return line
+    return f"{line}; to continue from the last checkpoint: {how_to_resume(run.folder, run.config)}"
+
+
+def prepare_process() -> None:
+    """Lets glibc keep freed memory in this process: all blocks below 32 MiB, and up to 256 MiB in a
+    row. Does nothing without glibc.
+
+    By default, glibc returns large blocks of freed memory to the operating system and requests new
+    blocks later. This costs about a thousand page faults per training step on a CPU
+    (docs/performance.md).
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, 32 << 20)  # the largest value allowed
+        mallopt(M_TRIM_THRESHOLD, 256 << 20)
 
 
 def flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:

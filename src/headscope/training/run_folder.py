@@ -9,10 +9,10 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from headscope import stop
 from headscope.config.own_parts import parts_words
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
+from headscope.files import SCRATCH
 from headscope.terminal import command
 
 CHECKPOINTS = ("last.safetensors", "best.safetensors")
@@ -103,12 +103,9 @@ def remove_leftovers(folder: Path) -> None:
 
     Removes only files that headscope has written (see `EVENT_FILE_SUFFIX`).
     """
-    partial = [
-        *folder.glob(".summary.json.*.part"),
-        *(folder / "checkpoints").glob(".*.safetensors.*.part"),
-    ]
-    for file in partial:
-        file.unlink(missing_ok=True)
+    for place in (folder, folder / "checkpoints"):
+        for left in place.glob(f"{SCRATCH}*"):
+            shutil.rmtree(left, ignore_errors=True)
     if is_run(folder):
         return
     logs, checkpoints = folder / "tensorboard", folder / "checkpoints"
@@ -152,28 +149,14 @@ def remove_unused(folder: Path) -> None:
                     folder.parent.rmdir()  # if it is empty
 
 
-def clean_up(folder: Path) -> None:
-    """Removes the partial files of a stopped run. If the run has no checkpoint, also removes its
-    event files, its configuration, and its folder if nothing else is there."""
-    remove_leftovers(folder)
-    remove_unused(folder)
-
-
 @contextmanager
-def in_use(folder: Path, *, again: str, say: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Inside the `with` block, `folder` is locked for this run (see `locked`). If a signal ends the
-    process, partial files are removed, and a message says with `again` how to continue. A full disk
-    removes them, too. At the end, a folder without files of a run is removed, but not that of a run
-    of a sweep, which has `say`.
+def in_use(folder: Path, *, say: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Inside the `with` block, `folder` is locked for this run (see `locked`). If the disk is full,
+    partial files are removed.
 
     Raises UserError if another process uses the folder, or if the run cannot write to it.
     """
-
-    def on_stop() -> str | None:
-        clean_up(folder)
-        return f"To continue: {again}" if is_run(folder) else None
-
-    with locked(folder, say=say), stop.on_stop(on_stop):
+    with locked(folder, say=say):
         check_writable(folder)
         try:
             yield
@@ -181,9 +164,6 @@ def in_use(folder: Path, *, again: str, say: Callable[[str], None] | None = None
             if error.__cause__ or isinstance(error, OSError):  # such as a full disk
                 remove_leftovers(folder)
             raise
-        finally:
-            if not say:
-                remove_unused(folder)
 
 
 def how_to_resume(folder: Path, config: TrainConfig) -> str:

@@ -1,5 +1,7 @@
 """Lightning's Trainer for a run: devices, precision and the logger."""
 
+import logging
+import warnings
 from importlib import import_module
 from pathlib import Path
 
@@ -9,14 +11,30 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
+from headscope.checkpoint import Stored
 from headscope.config.training import Precision, TrainConfig, TrainerConfig
-from headscope.errors import UserError
+from headscope.errors import UserError, first_line
 from headscope.nn.precision import supports_bf16
-from headscope.training.checkpoint_io import AtomicCheckpointIO
-from headscope.training.processes import Processes, cluster_plugins, silence_libraries
-from headscope.training.resume import ResumeCheckpoint
+from headscope.training.checkpoint_io import SafetensorsIO
+from headscope.training.processes import Processes, cluster_plugins
 from headscope.training.run_folder import EVENT_FILE_SUFFIX
-from headscope.training.sharding import ShardedStrategy
+
+HIDDEN = (
+    r"`isinstance\(treespec, LeafSpec\)` is deprecated",  # Lightning 2.6 causes it with torch 2.13
+    r"`broadcast_buffers` is deprecated",  # older versions than torch 2.13 have no other name
+    r"The `srun` command is available",  # one process is what is wanted
+    r"It is recommended to use `self\.log\(",  # LanguageModel sums the losses of all processes
+    r"The 'train_dataloader' does not have many workers",  # one is faster than any GPU
+)
+"""Warnings that do not help the user."""
+
+
+def silence_libraries() -> None:
+    """Hides what Lightning says about the hardware, the end of training, and other products."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    logging.getLogger("lightning").propagate = False  # Hydra would print it a second time
+    for message in HIDDEN:
+        warnings.filterwarnings("ignore", message)
 
 
 def build_trainer(
@@ -24,7 +42,7 @@ def build_trainer(
     folder: Path,
     callbacks: list[Callback],
     processes: Processes,
-    resume: ResumeCheckpoint | None,
+    resume: Stored | None,
 ) -> Trainer:
     """Lightning's trainer, which calls the module and the callbacks, and logs to TensorBoard."""
     settings = config.trainer
@@ -50,11 +68,11 @@ def build_trainer(
             ) from error
         loggers.append(logger)
     try:
-        return Trainer(
+        trainer = Trainer(
             accelerator=settings.accelerator,
             devices=processes.devices,
             num_nodes=processes.nodes,
-            strategy=strategy_of(settings.strategy, processes.count),
+            strategy=strategy_of(processes.count),
             precision=precision_of(settings),
             max_steps=settings.max_steps,
             val_check_interval=settings.val_every_steps,
@@ -62,25 +80,26 @@ def build_trainer(
             num_sanity_val_steps=0,
             logger=loggers,
             callbacks=callbacks,
-            plugins=[AtomicCheckpointIO(), *cluster_plugins()],
+            plugins=[SafetensorsIO(), *cluster_plugins()],
             enable_checkpointing=False,
             enable_progress_bar=False,
             enable_model_summary=False,
             use_distributed_sampler=False,
         )
-    except MisconfigurationException as error:
+    except (MisconfigurationException, ValueError, TypeError, RuntimeError) as error:
         raise UserError(
             f"trainer.accelerator={settings.accelerator}, trainer.devices={settings.devices}: "
-            f"{error}"
+            f"{first_line(error)}"
         ) from error
+    # Lightning's handler of SIGTERM saves nothing, and ends the process with the exit code 0.
+    trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
+    return trainer
 
 
-def strategy_of(name: str, processes: int) -> Strategy | str:
-    """Lightning's strategy for `trainer.strategy`. With one process, there is nothing to choose."""
+def strategy_of(processes: int) -> Strategy | str:
+    """Lightning's strategy for this number of processes."""
     if processes == 1:
         return "auto"
-    if name == "fsdp":
-        return ShardedStrategy(processes)
     # The model's buffers never change. The gradients need no memory besides what DDP sends.
     return DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True)
 

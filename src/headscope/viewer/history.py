@@ -30,9 +30,9 @@ def read_header(data: bytes) -> dict[str, Any]:
         raise HeaderError("the header is not JSON") from None
     if not isinstance(header, dict):
         raise HeaderError("the header is not a JSON object")
-    if header.get("format") not in (1, FORMAT):
+    if header.get("format") != FORMAT:
         raise HeaderError(
-            f"the format is {str(header.get('format'))[:20]}, and this version reads 1 and {FORMAT}"
+            f"the format is {str(header.get('format'))[:20]}, and this version reads {FORMAT}"
         )
     layers, heads = (_count(header, name, MAX_HEADS) for name in ("layers", "heads"))
     count = layers * heads
@@ -41,18 +41,14 @@ def read_header(data: bytes) -> dict[str, Any]:
     labels = _texts(header.get("labels"), "labels")
     if not 1 <= len(labels) <= MAX_TOKENS:
         raise HeaderError(f"there are {len(labels)} tokens; 1 to {MAX_TOKENS} are possible")
-    old = "figures" if "metrics" not in header else "metrics"  # in older runs
-    metrics = _mapping(header, old)
+    metrics = _mapping(header, "metrics")
     return {
         "step": _count(header, "step", 2**53, smallest=0),
         "layers": layers,
         "heads": heads,
         "labels": labels,
         "text_tokens": _count(header, "text_tokens", 2**53),
-        # 0 in older runs, which do not tell
-        "measured_tokens": _count(
-            {"measured_tokens": 0} | header, "measured_tokens", 2**53, smallest=0
-        ),
+        "measured_tokens": _count(header, "measured_tokens", 2**53),
         "names": _texts(header.get("names"), "names", count),
         "scores": _numbers(header.get("scores"), "scores", count),
         "ratios": _numbers(header.get("ratios"), "ratios", count),
@@ -67,7 +63,7 @@ def read_header(data: bytes) -> dict[str, Any]:
 
 
 def _predictions(entry: Any, tokens: int) -> dict[str, Any] | None:
-    """The entry `predictions` of a header, None if there is none, as in older runs."""
+    """The entry `predictions` of a header, None if there is none."""
     if entry is None:
         return None
     if not isinstance(entry, dict) or type(entry.get("pushes")) is not bool:

@@ -59,11 +59,3 @@ def test_a_snapshot_cannot_be_resumed(script: Script, snapshots: Path) -> None:
     assert said.code == 1
     assert said.err.count("\n") == 1
     assert "init_from=" in said.err
-
-
-def test_steps_before_the_run_are_refused(script: Script, speeches: Path) -> None:
-    words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=5"]
-    said = script("train", *words, "callbacks.keep_steps=[-1]")
-    assert said.code == 1
-    assert said.err.count("\n") == 1
-    assert "callbacks.keep_steps" in said.err

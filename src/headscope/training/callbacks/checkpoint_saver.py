@@ -4,14 +4,12 @@ import math
 import os
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from headscope import stop
-from headscope.stop import Interrupted
+from headscope.stop import Interrupted, StopSignals
 from headscope.training.callbacks.clock import timer_paused
 from headscope.training.callbacks.tensorboard_log import tensorboard_writers
 from headscope.training.checkpoint_io import copy_checkpoint
@@ -25,10 +23,8 @@ class CheckpointSaver(Callback):
 
     `last.safetensors` is saved after every validation, when `minutes` have passed since the last
     save, and after a stop signal (see `headscope.stop`). After a stop signal, training first
-    finishes the current training step or validation batch. Then this callback saves
-    `last.safetensors` and raises `Interrupted`. If a validation was interrupted, the resumed run
-    repeats the whole validation. A stop signal during the first step ends the process without
-    saving.
+    finishes the current training step, or the validation. Then this callback saves
+    `last.safetensors` and raises `Interrupted`.
 
     This must be the last callback in the list, so that a checkpoint contains the states of all
     other callbacks after the step that it saves.
@@ -39,18 +35,15 @@ class CheckpointSaver(Callback):
         *,
         folder: Path,
         minutes: float,
-        say: Callable[[str], None],
         largest: Callable[..., tuple[int, ...]],
     ) -> None:
         self.folder = folder
         self.minutes = minutes
-        self.say = say
         self.largest = largest
         self.best_val_loss = math.inf
-        self.validation_due = False
         self.logged: dict[str, list[int]] = {}  # see `lost_steps`
         self.saved_at = time.monotonic()
-        self.deferred_signals: ExitStack | None = None
+        self.signals = StopSignals()
         self.on_first_save: Callable[[], None] | None = None
 
     def on_save_checkpoint(
@@ -62,34 +55,20 @@ class CheckpointSaver(Callback):
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         self.logged = dict(checkpoint["logged"])
-        # If no training steps are left, Lightning's `fit` does nothing and would skip the
-        # interrupted validation. So add one step here, and remove it again in `on_train_start`.
-        self.max_steps = trainer.max_steps
-        state = checkpoint["callbacks"].get(self.state_key, {})
-        if state.get("validation_due") and checkpoint["global_step"] >= self.max_steps:
-            trainer.fit_loop.epoch_loop.max_steps = checkpoint["global_step"] + 1
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.validation_due:
-            trainer.fit_loop.epoch_loop.max_steps = self.max_steps
-            validation = trainer.fit_loop.epoch_loop.val_loop
-            validation.restarting = False  # start at the first batch
-            trainer.validating = True
-            validation.run()
-            trainer.training = True
+        self.signals.quiet = not trainer.is_global_zero
+        self.signals.install()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *args: Any
     ) -> None:
-        if self.deferred_signals is None:
-            self.deferred_signals = ExitStack()
-            self.deferred_signals.enter_context(stop.defer_stop(self.say))
         if trainer.global_step >= trainer.max_steps:
             trainer.should_stop = True  # makes Lightning validate after the last step
         if trainer.should_stop or self._validates_now(trainer):
             return
         late = time.monotonic() - self.saved_at > 60 * self.minutes
-        number, save = self.largest(stop.requested() or 0, int(late))
+        number, save = self.largest(self.signals.requested, int(late))
         if number or save:
             assert isinstance(pl_module, LanguageModel)
             loss = trainer.strategy.reduce(outputs["loss"], reduce_op="mean")
@@ -98,18 +77,9 @@ class CheckpointSaver(Callback):
         if number:
             raise Interrupted(number)
 
-    def on_validation_batch_end(self, trainer: Trainer, *args: Any) -> None:
-        if trainer.state.fn != "fit":
-            return
-        if number := self._requested_stop():
-            self.validation_due = True
-            self._save(trainer)
-            raise Interrupted(number)
-
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn != "fit":
             return
-        self.validation_due = False
         loss = float(trainer.callback_metrics["val/loss"])
         better = loss < self.best_val_loss
         if better:
@@ -118,28 +88,19 @@ class CheckpointSaver(Callback):
         self._stop_if_requested()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._stop_deferring()
+        self.signals.restore()
         self._stop_if_requested()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        self._stop_deferring()
-
-    def _stop_deferring(self) -> None:
-        if self.deferred_signals:
-            self.deferred_signals.close()
-            self.deferred_signals = None
-
-    def _requested_stop(self) -> int:
-        """The number of the signal that one of the processes has received, or 0. Every process
-        calls this at the same points and gets the same result, so that all of them save and
-        stop."""
-        (number,) = self.largest(stop.requested() or 0)
-        return number
+        self.signals.restore()
 
     def _stop_if_requested(self) -> None:
-        if number := self._requested_stop():
+        """Raises Interrupted if one of the processes has received a signal. Every process calls
+        this at the same points and gets the same result, so that all of them stop."""
+        (number,) = self.largest(self.signals.requested)
+        if number:
             raise Interrupted(number)
 
     def _validates_now(self, trainer: Trainer) -> bool:
@@ -174,9 +135,8 @@ class CheckpointSaver(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         best = self.best_val_loss if math.isfinite(self.best_val_loss) else None  # for JSON
-        return {"best_val_loss": best, "validation_due": self.validation_due}
+        return {"best_val_loss": best}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         best = state["best_val_loss"]
         self.best_val_loss = math.inf if best is None else best
-        self.validation_due = state["validation_due"]

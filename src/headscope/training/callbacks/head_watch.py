@@ -166,12 +166,9 @@ class HeadWatch(StepCallback):
             self._call(trainer, pl_module)
 
     def on_due_step(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if not trainer.loggers:
-            return
-        assert isinstance(pl_module, LanguageModel)
-        with pl_module.whole_model() as model:
-            if model is not None:
-                self.measure(model, trainer.global_step, tensorboard_writers(trainer))
+        if trainer.loggers and trainer.is_global_zero:
+            assert isinstance(pl_module, LanguageModel)
+            self.measure(pl_module.model, trainer.global_step, tensorboard_writers(trainer))
 
     def measure(self, model: GPT, step: int, writers: "Sequence[SummaryWriter]") -> None:
         """Measures `model` after `step` steps, and logs the results to `writers`."""

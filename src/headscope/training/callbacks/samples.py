@@ -55,13 +55,11 @@ class Samples(Callback):
             model.train(training)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.state.fn != "fit" or not trainer.loggers:
+        if trainer.state.fn != "fit" or not trainer.loggers or not trainer.is_global_zero:
             return
         assert isinstance(pl_module, LanguageModel)
-        with timer_paused(trainer), pl_module.whole_model() as model:
-            if model is None:
-                return
-            text = as_markdown(self.sample(model))
+        with timer_paused(trainer):
+            text = as_markdown(self.sample(pl_module.model))
             for writer in tensorboard_writers(trainer):
                 writer.add_text("samples", text, trainer.global_step)
 

@@ -30,7 +30,9 @@ class StepCallback(Callback, ABC):
     def on_due_step(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called when a step is due. `trainer.global_step` is the number of finished steps."""
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, *args: Any
+    ) -> None:
         if trainer.global_step == 0 and self.due(0):
             self._call(trainer, pl_module)
 

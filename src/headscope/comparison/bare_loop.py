@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from rich.console import Console
 from torch import Tensor, nn
@@ -13,7 +14,6 @@ from headscope.config.training import TrainConfig
 from headscope.data.batches import TrainingBatches
 from headscope.nn import GPT
 from headscope.nn.loss import next_token_loss
-from headscope.stop import temporary_folder
 from headscope.training.build import Run, build
 from headscope.training.flops import synchronize
 
@@ -32,8 +32,8 @@ def bare_loop(
     loop trains the converted model. The output of the converted model must have an attribute
     `logits`, as in transformers.
     """
-    with temporary_folder() as folder:
-        run = built(config, folder)
+    with TemporaryDirectory() as folder:
+        run = built(config, Path(folder))
     device = run.trainer.strategy.root_device
     run.trainer.precision_plugin.convert_module(run.model)
     ours = run.model.to(device).train()
